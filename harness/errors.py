@@ -1,0 +1,98 @@
+"""Every error this program raises on purpose, and the exit code it ends with.
+
+HarnessError                      exit code
+├── UsageError                    2  the command line or a file it names is wrong
+│   └── ScenarioError             2  all problems of a scenario file, each with its place
+├── CannotJudge                   3  nothing can be said about the cluster
+│   ├── EngineError               3  the container engine is missing, too old, full or refuses
+│   ├── Unreachable               3  a host did not come up, or answers no longer
+│   └── DeployError               3  a daemon did not come up; says what it logged last
+└── ClusterError                  1  the cluster did something wrong
+    ├── CommandFailed             1  a command on a host failed
+    └── WaitTimeout               1  what was waited for did not happen
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class HarnessError(Exception):
+    """What went wrong and where; `hint` says what to do about it."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class UsageError(HarnessError):
+    """The command line, or a file that it names, is wrong."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem of a file, at a place a person can jump to. Lines and columns count from 1."""
+
+    path: Path
+    line: int
+    column: int
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        subject = f"{self.where}: " if self.where else ""
+        return f"{self.path}:{self.line}:{self.column}: {subject}{self.message}"
+
+
+class ScenarioError(UsageError):
+    """All problems of a scenario file."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class CannotJudge(HarnessError):
+    """Nothing can be said about the cluster."""
+
+
+class EngineError(CannotJudge):
+    """The container engine is missing, too old, full, or refuses."""
+
+
+class Unreachable(CannotJudge):
+    """A host did not come up, or answers no longer."""
+
+
+class DeployError(CannotJudge):
+    """A host could not be made what the scenario says; the message holds its daemons' last log lines."""
+
+
+class ClusterError(HarnessError):
+    """The cluster did something wrong."""
+
+    exit_code = 1
+
+
+class CommandFailed(ClusterError):
+    """A command on a host failed. The message can be pasted into a shell."""
+
+    def __init__(self, command_line: str, exit_code: int, stdout: str, stderr: str) -> None:
+        output = (stderr or stdout).rstrip()
+        super().__init__(f"{command_line}  (exit {exit_code})\n{output}".rstrip())
+        self.returncode = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+class WaitTimeout(ClusterError):
+    """What was waited for did not happen in time, or can no longer happen."""

@@ -1,0 +1,67 @@
+"""Turn a plan and its machines into what Ansible and SSH need to reach them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.plan import DAEMONS, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A host that is up: `address` and `port` are where SSH answers."""
+
+    name: str
+    address: str
+    port: int
+    user: str = "root"
+
+
+def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
+    """Return Ansible's inventory: a group DAEMON_hosts for each daemon, and `accounting_client` for sacctmgr's host.
+
+    No host can have a group's name, because host names have no underscore.
+    """
+    up = {machine.name for machine in machines}
+    groups = {f"{daemon}_hosts": plan.with_daemon(daemon) for daemon in DAEMONS}
+    groups["accounting_client"] = tuple(filter(None, [plan.accounting_client()]))
+    return {
+        "all": {
+            "hosts": {machine.name: {} for machine in machines},
+            "vars": {"ansible_python_interpreter": "/usr/bin/python3"},
+            "children": {
+                group: {"hosts": {host.name: {} for host in hosts if host.name in up}} for group, hosts in groups.items()
+            },
+        }
+    }
+
+
+def ssh_config(machines: Sequence[Machine], key: Path, known_hosts: Path, sockets: Path) -> str:
+    """Return an ssh_config(5) with which every host is reached by its name, over one shared connection each."""
+    lines = [
+        "Host *",
+        f'    IdentityFile "{key}"',
+        "    IdentitiesOnly yes",
+        f'    UserKnownHostsFile "{known_hosts}"',
+        "    GlobalKnownHostsFile /dev/null",
+        "    StrictHostKeyChecking yes",
+        "    HostKeyAlias harness",
+        "    BatchMode yes",
+        "    ConnectTimeout 5",
+        "    ServerAliveInterval 15",
+        "    LogLevel ERROR",
+        "    ControlMaster auto",
+        f'    ControlPath "{sockets}/%C"',
+        "    ControlPersist 60",
+    ]
+    for machine in machines:
+        lines += [
+            f"Host {machine.name}",
+            f"    HostName {machine.address}",
+            f"    Port {machine.port}",
+            f"    User {machine.user}",
+        ]
+    return "\n".join(lines) + "\n"

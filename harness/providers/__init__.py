@@ -1,0 +1,43 @@
+"""Providers bring hosts up and take them down; they know nothing of clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from harness.inventory import Machine
+from harness.options import Offers
+from harness.plan import Host, Plan
+from harness.rundir import RunDir
+
+
+class Provider(Protocol):
+    """Hosts in which every host resolves the names of all others, and root answers over SSH."""
+
+    name: str
+    offers: Offers
+
+    def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
+        """Make the images that a plan's hosts need, if they are not there."""
+
+    def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
+        """Start hosts; they boot when this returns. What was started before an error is left for `down`."""
+
+    def console(self, run_id: str, host: str) -> str:
+        """Return what a host that SSH does not reach printed last."""
+
+    def runs(self) -> dict[str, list[str]]:
+        """Return the runs that have anything here, and their hosts that run."""
+
+    def down(self, run_id: str) -> None:
+        """Remove all that a run has here, whatever state it is in; nothing there is no error."""
+
+
+def get(name: str) -> Provider:
+    """Return the provider of a name."""
+    from harness.errors import UsageError
+    from harness.providers.docker import DockerProvider
+
+    if name != "docker":
+        raise UsageError(f'no provider "{name}"', hint="known is docker")
+    return DockerProvider()

@@ -1,0 +1,225 @@
+"""Hosts as Docker containers that run systemd, with Docker's default rights once they have booted.
+
+Truth is in labels: every container and network of a run carries `harness.run`, so that `down` needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+import docker
+from docker.errors import APIError, NotFound
+from docker.models.networks import Network
+from docker.types import EndpointConfig, IPAMConfig, IPAMPool
+
+from harness import releases
+from harness.errors import EngineError
+from harness.inventory import Machine
+from harness.options import Offers
+from harness.plan import Host, Plan
+from harness.providers import engine, images
+from harness.providers.engine import engine_errors
+from harness.rundir import RunDir
+
+RUN, SCENARIO, HOST = "harness.run", "harness.scenario", "harness.host"
+# Where a site's subnet is looked for if its scenario names none: RFC 2544 keeps this range for tests in one laboratory.
+_SUBNETS = IPv4Network("198.18.0.0/15")
+_GATEWAY, _FIRST_HOST = 2, 10
+_PARALLEL = 8
+
+
+class DockerProvider:
+    """Containers on one engine, one network for each site, and a gateway container between the sites."""
+
+    name = "docker"
+    # A container sees the CPUs of the whole machine; and systemd in it owns its cgroup tree, mostly without controllers.
+    offers = Offers(cgroups=False, own_hardware=False)
+
+    @cached_property
+    def _client(self) -> docker.DockerClient:
+        return engine.connect()
+
+    def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
+        """Build the images of a plan's releases that the engine does not have."""
+        for release in sorted({host.release for host in plan.hosts}):
+            images.ensure(self._client, releases.get(release), say)
+
+    def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
+        """Start the containers of `hosts`; the run's networks and gateway too, if they are not there yet."""
+        networks = self._networks(run, plan)
+        addresses = _addresses(plan, networks)
+        labels = {RUN: run.id, SCENARIO: plan.name}
+        keys = images.archive(
+            {
+                "root/.ssh/authorized_keys": (run.secret_path("ssh_key.pub").read_bytes(), 0o600),
+                "etc/ssh/ssh_host_ed25519_key": (run.secret_path("ssh_host_key").read_bytes(), 0o600),
+            }
+        )
+        if len(networks) > 1:
+            self._gateway(run.id, plan, networks, addresses, labels)
+
+        def start(host: Host) -> Machine:
+            network, subnet = networks[host.site]
+            routes = [f"{other} via {subnet[_GATEWAY]}" for _, other in networks.values() if other != subnet]
+            container = self._client.containers.create(
+                images.tag(releases.get(host.release)),
+                name=f"{run.id}-{host.name}",
+                hostname=host.name,
+                labels={**labels, HOST: host.name},
+                # Only to mount cgroup2 and set routes at boot; the entry point gives both up before systemd starts.
+                cap_add=["SYS_ADMIN", "NET_ADMIN"],
+                security_opt=["apparmor=unconfined"],
+                cgroupns="private",
+                tmpfs={"/run": ""},
+                environment={"HARNESS_ROUTES": ",".join(routes)},
+                extra_hosts={name: str(address) for name, address in addresses.items()},
+                ports={"22/tcp": ("127.0.0.1", None)},
+                network=network.name,
+                networking_config={network.name: self._endpoint(addresses[host.name])},
+            )
+            container.put_archive("/", keys)
+            container.start()
+            container.reload()
+            return Machine(host.name, "127.0.0.1", int(container.ports["22/tcp"][0]["HostPort"]))
+
+        with engine_errors("cannot start the hosts"), ThreadPoolExecutor(_PARALLEL) as pool:
+            try:
+                return list(pool.map(start, hosts))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def console(self, run_id: str, host: str) -> str:
+        """Return the last lines that a container printed, and its state."""
+        with engine_errors(f"cannot read what {host} printed"):
+            found = self._client.containers.list(all=True, filters={"label": [f"{RUN}={run_id}", f"{HOST}={host}"]})
+            return "\n".join(
+                f"container {container.name} is {container.status}\n{container.logs(tail=20).decode(errors='replace')}"
+                for container in found
+            )
+
+    def runs(self) -> dict[str, list[str]]:
+        """Return the runs that have a container or network on the engine, and their hosts that run."""
+        found: dict[str, list[str]] = {}
+        with engine_errors("cannot list what runs"):
+            for container in self._client.containers.list(all=True, filters={"label": RUN}, ignore_removed=True):
+                hosts = found.setdefault(container.labels[RUN], [])
+                if container.status == "running" and HOST in container.labels:
+                    hosts.append(container.labels[HOST])
+            for network in self._client.networks.list(filters={"label": RUN}):
+                found.setdefault(network.attrs["Labels"][RUN], [])
+        return {run: sorted(hosts) for run, hosts in found.items()}
+
+    def down(self, run_id: str) -> None:
+        """Remove the containers and networks of a run."""
+        label = {"label": f"{RUN}={run_id}"}
+
+        def remove(container: Any) -> None:
+            try:
+                container.remove(force=True, v=True)
+            except NotFound:
+                pass
+            except APIError as error:
+                if error.status_code != 409:  # its removal is under way already
+                    raise
+
+        with engine_errors("cannot remove the hosts"):
+            with ThreadPoolExecutor(_PARALLEL) as pool:
+                list(pool.map(remove, self._client.containers.list(all=True, filters=label, ignore_removed=True)))
+            for network in self._client.networks.list(filters=label):
+                try:
+                    network.remove()
+                except NotFound:
+                    continue
+
+    def _endpoint(self, address: IPv4Address) -> EndpointConfig:
+        return EndpointConfig(self._client.api._version, ipv4_address=str(address))
+
+    def _networks(self, run: RunDir, plan: Plan) -> dict[str, tuple[Network, IPv4Network]]:
+        """Return the network of each site, made if it is not there yet."""
+        with engine_errors("cannot list networks"):
+            there = {
+                network.attrs["Labels"]["harness.site"]: (network, _subnets(network)[0])
+                for network in self._client.networks.list(filters={"label": f"{RUN}={run.id}"})
+            }
+        return {site: there.get(site) or self._make_network(run, plan, site) for site in plan.sites()}
+
+    def _make_network(self, run: RunDir, plan: Plan, site: str) -> tuple[Network, IPv4Network]:
+        size = sum(host.site == site for host in plan.hosts) + _FIRST_HOST + 1
+        wanted = plan.scenario.sites[site].subnet
+        if wanted and wanted.num_addresses < size + 1:
+            raise EngineError(f"subnet {wanted} of site {site} is too small: {size + 1} addresses are needed")
+        for subnet in [wanted] if wanted else self._free_subnets(size):
+            with engine_errors(f"cannot make the network of site {site} with subnet {subnet}"):
+                try:
+                    network = self._client.networks.create(
+                        f"{run.id}-{site}",
+                        driver="bridge",
+                        # Hosts of a run reach one another and nothing else: no way out for their packets.
+                        options={"com.docker.network.bridge.enable_ip_masquerade": "false"},
+                        ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))]),
+                        labels={RUN: run.id, SCENARIO: plan.name, "harness.site": site},
+                    )
+                except APIError as error:
+                    # Another run may have taken the subnet since it was looked up: the engine decides.
+                    if wanted or "overlaps" not in str(error.explanation).lower():
+                        raise
+                    continue
+            return network, subnet
+        raise EngineError(f"no free subnet for site {site} in {_SUBNETS}", hint="`harness down --all` frees those of old runs")
+
+    def _free_subnets(self, size: int) -> Iterator[IPv4Network]:
+        prefix = min(24, 32 - size.bit_length())
+        with engine_errors("cannot list networks"):
+            taken = [subnet for network in self._client.networks.list() for subnet in _subnets(network)]
+        for subnet in _SUBNETS.subnets(new_prefix=prefix):
+            if not any(subnet.overlaps(other) for other in taken):
+                yield subnet
+
+    def _gateway(
+        self,
+        run_id: str,
+        plan: Plan,
+        networks: dict[str, tuple[Network, IPv4Network]],
+        addresses: dict[str, IPv4Address],
+        labels: dict[str, str],
+    ) -> None:
+        name = f"{run_id}-gateway"
+        with engine_errors("cannot start the gateway"):
+            if self._client.containers.list(all=True, filters={"name": f"^{name}$"}):
+                return
+            rules = [
+                f"ip daddr {addresses[host.name]} tcp dport {{ {', '.join(host.ports)} }} accept" for host in plan.hosts
+            ]
+            (first, first_subnet), *others = networks.values()
+            container = self._client.containers.create(
+                images.tag(releases.get(plan.hosts[0].release)),
+                entrypoint="/usr/local/sbin/gateway",
+                name=name,
+                hostname="gateway",
+                labels={**labels, "harness.gateway": "yes"},
+                cap_drop=["ALL"],
+                cap_add=["NET_ADMIN"],
+                sysctls={"net.ipv4.ip_forward": "1"},
+                environment={"GATEWAY_RULES": "\n".join(rules)},
+                network=first.name,
+                networking_config={first.name: self._endpoint(first_subnet[_GATEWAY])},
+            )
+            for network, subnet in others:
+                network.connect(container, ipv4_address=str(subnet[_GATEWAY]))
+            container.start()
+
+
+def _addresses(plan: Plan, networks: dict[str, tuple[Network, IPv4Network]]) -> dict[str, IPv4Address]:
+    """Return the address of each host of the plan, those that are not up yet too."""
+    free = {site: iter(range(_FIRST_HOST, subnet.num_addresses - 1)) for site, (_, subnet) in networks.items()}
+    return {host.name: networks[host.site][1][next(free[host.site])] for host in plan.hosts}
+
+
+def _subnets(network: Network) -> list[IPv4Network]:
+    pools = (network.attrs.get("IPAM") or {}).get("Config") or []
+    return [IPv4Network(pool["Subnet"]) for pool in pools if ":" not in pool.get("Subnet", ":")]

@@ -1,0 +1,54 @@
+"""The Docker engine: reach it, and say plainly what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import docker
+import requests
+from docker.context import ContextAPI
+from docker.errors import APIError, DockerException
+
+from harness.errors import EngineError
+
+# 20.10 is the first with cgroup namespaces, which systemd in a container needs.
+OLDEST = (20, 10)
+
+
+def connect() -> docker.DockerClient:
+    """Return a client of the engine that DOCKER_HOST or the current Docker context names; EngineError if none fits."""
+    context = ContextAPI.get_current_context()
+    host = os.environ.get("DOCKER_HOST") or (context.Host if context else None)
+    try:
+        client = docker.DockerClient(base_url=host, timeout=120) if host else docker.from_env(timeout=120)
+        version = client.version()["Version"]
+    except (DockerException, requests.RequestException) as error:
+        raise EngineError(
+            f"no Docker engine answers at {host or 'its default socket'}: {error}",
+            hint="start it, or run `harness doctor` to see what is missing",
+        ) from error
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise EngineError(f"Docker engine {version} is too old", hint="20.10 or later is needed")
+    return client
+
+
+@contextmanager
+def engine_errors(doing: str) -> Iterator[None]:
+    """Turn the engine's own errors into EngineError with a hint."""
+    try:
+        yield
+    except (APIError, requests.RequestException) as error:
+        text = str(error.explanation) if isinstance(error, APIError) and error.explanation else str(error)
+        raise EngineError(f"{doing}: {text}", hint=_hint(text)) from error
+
+
+def _hint(text: str) -> str | None:
+    known = {
+        "no space left": "free disk space: `docker system df` shows what takes it",
+        "pool overlaps": "another network has this subnet: choose another `subnet:`, or leave it out to get a free one",
+        "port is already allocated": "another program has this port",
+        "permission denied": "you may not use the engine: join the group docker, or use sudo",
+    }
+    return next((hint for part, hint in known.items() if part in text.lower()), None)

@@ -1,0 +1,14 @@
+"""Where the templates, roles, images and checks are: in a checkout, or in the installed package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+_INSTALLED = _PACKAGE / "data"
+ROOT = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent
+
+TEMPLATES = ROOT / "templates"
+ROLES = ROOT / "roles"
+IMAGES = ROOT / "images"
+CHECKS = ROOT / "tests" / "acceptance"

@@ -1,0 +1,409 @@
+"""The scenario file: its models, and a reader that names every problem with its place."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from ipaddress import IPv4Network
+from itertools import combinations
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+
+from harness import hostlist, releases
+from harness.errors import Problem, ScenarioError, UsageError
+
+Path_ = tuple[str | int, ...]
+
+
+def _hostlist(value: str) -> str:
+    hostlist.expand(value)
+    return value
+
+
+def _release(value: Any) -> Any:
+    name = f"{value:.2f}" if isinstance(value, float) else value
+    if name is not None and name not in releases.KNOWN:
+        raise ValueError(f'no release "{name}"; known are {", ".join(releases.KNOWN)}')
+    if name != value:
+        raise ValueError(f'a release is text: write "{name}", with the quotes')
+    return value
+
+
+def _option(value: Any) -> Any:
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(item, bool | int | float | str | None):
+            raise ValueError("an option's value is a text, a number, true, false, null or a list of them")
+        if isinstance(item, str) and ("\n" in item or "\r" in item):
+            raise ValueError("an option's value is one line")
+    return value
+
+
+Hostlist = Annotated[str, AfterValidator(_hostlist)]
+Release = Annotated[str, BeforeValidator(_release)]
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$")]
+# slurm.conf(5), ClusterName: lower case only, because the name becomes part of database tables' names.
+ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+OptionValue = bool | int | float | str | None
+Options = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]]
+
+
+class Model(BaseModel):
+    """A part of a scenario: frozen, and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class Site(Model):
+    """A network of its own. Sites of one scenario are joined by a gateway with only Slurm's ports open."""
+
+    subnet: IPv4Network | None = Field(None, description="such as 10.20.0.0/24; unset, a free one is taken")
+
+
+class NodeGroup(Model):
+    """Compute nodes of one shape."""
+
+    name: Hostlist = Field(description="hostlist of the nodes, such as c[1-4]")
+    cpus: int = Field(1, ge=1, description="CPUs of each node")
+    memory: int = Field(500, ge=1, description="RealMemory of each node, in MiB")
+    features: tuple[Word, ...] = Field((), description="features that jobs can ask for with --constraint")
+    options: Options = Field({}, description="more options of the NodeName line; null removes a default")
+
+
+class Partition(Model):
+    """A partition of a cluster."""
+
+    nodes: Hostlist | Literal["ALL"] = Field("ALL", description="hostlist of its nodes, or ALL")
+    default: bool = Field(False, description="jobs go here unless they say otherwise")
+    options: Options = Field({}, description="more options of the PartitionName line; null removes a default")
+
+
+class Cluster(Model):
+    """One Slurm cluster: a slurmctld and its slurmds."""
+
+    controller: HostName = Field(description="the host that runs slurmctld; it may be a node too")
+    nodes: tuple[NodeGroup, ...]
+    partitions: Mapping[Word, Partition] = Field({"main": Partition(default=True)}, min_length=1)
+    site: Word | None = Field(None, description="the site all its hosts are in; needed where there are several")
+    release: Release | None = Field(None, description="Slurm release; unset, the scenario's")
+    features: tuple[Word, ...] = Field((), description="features for sbatch --cluster-constraint in a federation")
+    options: Options = Field({}, description="more options of slurm.conf; null removes a default")
+    cgroup: Options = Field({}, description="more options of cgroup.conf; null removes a default")
+
+    def node_names(self) -> tuple[str, ...]:
+        """Return the names of all nodes, in the scenario's order."""
+        return tuple(name for group in self.nodes for name in hostlist.expand(group.name))
+
+
+class Account(Model):
+    """A bank account in the accounting database."""
+
+    parent: Word | None = Field(None, description="the account above it; unset, root")
+    options: Options = Field({}, description="more sacctmgr options, such as Fairshare or GrpTRES")
+
+
+class Qos(Model):
+    """A quality of service."""
+
+    options: Options = Field({}, description="sacctmgr options, such as Priority or MaxJobsPerUser")
+
+
+class Accounting(Model):
+    """One host with MariaDB and slurmdbd, for all clusters of the scenario."""
+
+    host: HostName = Field("accounting", description="the host that runs MariaDB and slurmdbd")
+    site: Word | None = Field(None, description="the site the host is in; needed where there are several")
+    release: Release | None = Field(None, description="release of slurmdbd; unset, the scenario's")
+    accounts: Mapping[Word, Account] = Field({})
+    qos: Mapping[Word, Qos] = Field({})
+    job_completion: bool = Field(False, description="also write job completion records (jobcomp/mysql)")
+    slurmdbd: Options = Field({}, description="more options of slurmdbd.conf; null removes a default")
+
+
+class User(Model):
+    """An ordinary user, with the same uid on every host."""
+
+    uid: int = Field(ge=1000, le=60000)
+    accounts: tuple[Word, ...] = Field((), description="accounts the user may charge; the first is the default")
+    qos: tuple[Word, ...] = Field((), description="QOS the user may ask for besides normal")
+
+
+class Federation(Model):
+    """Clusters that place jobs as one."""
+
+    clusters: tuple[str, ...] = Field(min_length=1, description="in this order they get ids 1, 2, ...")
+
+
+class Scenario(Model):
+    """Slurm clusters the way an administrator thinks of them."""
+
+    description: str = ""
+    release: Release = Field(releases.DEFAULT, description="Slurm release of every cluster and slurmdbd that names none")
+    sites: Mapping[Word, Site] = Field({"site": Site()}, min_length=1)
+    clusters: Mapping[ClusterName, Cluster] = Field(min_length=1)
+    accounting: Accounting | None = None
+    users: Mapping[UserName, User] = Field({})
+    federations: Mapping[Word, Federation] = Field({})
+
+    def with_release(self, release: str) -> Scenario:
+        """Return this scenario with every cluster and slurmdbd on one release."""
+        data = self.model_dump()
+        data["release"] = release
+        for part in (*data["clusters"].values(), data["accounting"] or {}):
+            part["release"] = None
+        try:
+            return Scenario.model_validate(data)
+        except ValidationError as error:
+            raise UsageError(_reason(error.errors()[0])) from error
+
+
+def load(path: Path) -> Scenario:
+    """Read a scenario; ScenarioError tells all its problems, in the order of their lines."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}", hint="scenarios/ holds complete examples") from error
+    try:
+        tree = YAML(typ="safe", pure=True).compose(text)
+        reader = YAML(typ="safe", pure=True)
+        reader.allow_duplicate_keys = True
+        data = reader.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise ScenarioError([Problem(path, line, column, "", f"not YAML: {error.problem}")]) from error
+    if not isinstance(data, dict):
+        raise ScenarioError([Problem(path, 1, 1, "", 'a scenario is a mapping that begins with a key such as "clusters:"')])
+
+    keys: dict[Path_, tuple[int, int]] = {}
+    values: dict[Path_, tuple[int, int]] = {}
+    found: list[tuple[Path_, str, bool]] = [(at, message, True) for at, message in _walk(tree, (), keys, values)]
+    scenario = _validate(data, found)
+    if scenario:
+        found.extend((at, message, False) for at, message in _contradictions(scenario, data))
+    if not found and scenario:
+        return scenario
+
+    def problem(at: Path_, message: str, on_key: bool) -> Problem:
+        places = keys if on_key else values
+        prefix = next(at[:n] for n in range(len(at), -1, -1) if at[:n] in places)
+        line, column = places[prefix]
+        return Problem(path, line, column, ".".join(map(str, at)), message)
+
+    raise ScenarioError(sorted((problem(*entry) for entry in dict.fromkeys(found)), key=lambda p: (p.line, p.column)))
+
+
+def _walk(
+    node: Node, at: Path_, keys: dict[Path_, tuple[int, int]], values: dict[Path_, tuple[int, int]]
+) -> Iterator[tuple[Path_, str]]:
+    """Note where each key and value stands; yield the keys that stand twice in one mapping."""
+    place = (node.start_mark.line + 1, node.start_mark.column + 1)
+    values[at] = place
+    keys.setdefault(at, place)
+    if isinstance(node, MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            below = (*at, key.value)
+            if key.value in seen:
+                keys[below] = (key.start_mark.line + 1, key.start_mark.column + 1)
+                yield below, "is defined twice"
+                continue
+            seen.add(key.value)
+            keys[below] = (key.start_mark.line + 1, key.start_mark.column + 1)
+            yield from _walk(value, below, keys, values)
+    elif isinstance(node, SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _walk(item, (*at, index), keys, values)
+
+
+def _validate(data: dict[str, Any], found: list[tuple[Path_, str, bool]]) -> Scenario | None:
+    """Return the scenario without the parts that are wrong; add what was wrong to `found`."""
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as error:
+        errors = error.errors()
+    for entry in errors:
+        at = _in_data(entry["loc"], data)
+        missing = entry["type"] == "missing"
+        unknown = entry["type"] == "extra_forbidden"
+        found.append(((*at, entry["loc"][-1]) if missing else at, _reason(entry), unknown or missing))
+    rest = deepcopy(data)
+    while True:  # each round removes something, so it ends
+        wrong = {_in_data(entry["loc"], rest) for entry in errors}
+        if () in wrong:
+            return None
+        for at in wrong:
+            _remove(rest, at)
+        try:
+            return Scenario.model_validate(rest)
+        except ValidationError as error:
+            errors = error.errors()
+
+
+def _in_data(loc: tuple[str | int, ...], data: Any) -> Path_:
+    """Cut off what pydantic adds to a place: the names of keys and of union members."""
+    at: list[str | int] = []
+    for part in loc:
+        if not (isinstance(data, dict) and part in data) and not (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        ):
+            break
+        at.append(part)
+        data = data[part]
+    return tuple(at)
+
+
+def _remove(data: Any, at: Path_) -> None:
+    """Remove a part; of a list also what follows it, so that the indices of what stays remain right."""
+    for part in at[:-1]:
+        try:
+            data = data[part]
+        except (KeyError, IndexError):
+            return
+    if isinstance(data, dict):
+        data.pop(at[-1], None)
+    elif isinstance(at[-1], int):
+        del data[at[-1] :]
+
+
+def _reason(entry: Any) -> str:
+    loc = entry["loc"]
+    match entry["type"]:
+        case "extra_forbidden":
+            return f"unknown key{_did_you_mean(str(loc[-1]), _fields_at(loc[:-1]))}"
+        case "missing":
+            return "is required"
+        case "string_pattern_mismatch":
+            return f"{entry['input']!r} has characters that are not allowed here"
+        case "value_error":
+            return str(entry["ctx"]["error"])
+        case _:
+            return f"{entry['msg'][0].lower()}{entry['msg'][1:]} (found: {entry['input']!r})"
+
+
+def _fields_at(loc: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that are allowed at a place of the scenario."""
+    kind: Any = Scenario
+    for part in loc:
+        if isinstance(kind, type) and issubclass(kind, Model):
+            kind = kind.model_fields[str(part)].annotation
+        else:  # a mapping's values, or a tuple's items
+            kind = next(arg for arg in reversed(get_args(kind)) if arg is not Ellipsis)
+        if NoneType in get_args(kind):
+            kind = get_args(kind)[0]
+    return list(kind.model_fields)
+
+
+def _did_you_mean(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word.lower(), known, n=1)
+    if close:
+        return f'; did you mean "{close[0]}"?'
+    return f"; known are {', '.join(known)}" if known else ""
+
+
+def _contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    """Yield what is wrong between parts that are right by themselves.
+
+    Names are taken from `raw`, so that a cluster with another problem still counts as defined.
+    """
+    yield from _wrong_hosts(scenario, raw)
+    yield from _wrong_sites(scenario, raw)
+    yield from _wrong_federations(scenario, raw)
+    yield from _wrong_accounting(scenario, raw)
+
+
+def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    owner: dict[str, str] = {}
+    if scenario.accounting:
+        owner[scenario.accounting.host] = "accounting.host"
+    for name, cluster in scenario.clusters.items():
+        here = f"clusters.{name}"
+        if cluster.controller in owner:
+            yield ("clusters", name, "controller"), f"host {cluster.controller} is already {owner[cluster.controller]}"
+        owner[cluster.controller] = f"{here}.controller"
+        if not cluster.nodes and not raw["clusters"][name].get("nodes"):
+            yield ("clusters", name, "nodes"), "a cluster needs at least one node"
+        for index, group in enumerate(cluster.nodes):
+            at: Path_ = ("clusters", name, "nodes", index, "name")
+            expanded = hostlist.expand(group.name)
+            for node, count in Counter(expanded).items():
+                taken = owner.get(node)
+                if taken and taken != f"{here}.controller":
+                    yield at, f"node {node} is already {taken}"
+                elif count > 1:
+                    yield at, f"node {node} stands in this hostlist {count} times"
+            owner.update(dict.fromkeys(expanded, f"{here}.nodes.{index}"))
+        known = {*cluster.node_names()}
+        for partition_name, partition in cluster.partitions.items():
+            if partition.nodes == "ALL":
+                continue
+            if unknown := [node for node in hostlist.expand(partition.nodes) if node not in known]:
+                at = ("clusters", name, "partitions", partition_name, "nodes")
+                yield at, f"no such node in cluster {name}: {hostlist.fold(unknown)}"
+        defaults = [key for key, partition in cluster.partitions.items() if partition.default]
+        if len(defaults) > 1:
+            yield ("clusters", name, "partitions", defaults[1], "default"), f"{defaults[0]} is the default already"
+
+
+def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    sites = list(raw.get("sites") or {}) or list(scenario.sites)
+    members: list[tuple[Path_, str | None]] = [
+        (("clusters", name), cluster.site) for name, cluster in scenario.clusters.items()
+    ]
+    if scenario.accounting:
+        members.append((("accounting",), scenario.accounting.site))
+    for at, site in members:
+        if site is None and len(sites) > 1:
+            yield (*at, "site"), f"is required, because there are several sites: {', '.join(sites)}"
+        elif site is not None and site not in sites:
+            yield (*at, "site"), f'no site "{site}"{_did_you_mean(site, sites)}'
+    for (one, first), (other, second) in combinations(scenario.sites.items(), 2):
+        if first.subnet and second.subnet and first.subnet.overlaps(second.subnet):
+            yield ("sites", other, "subnet"), f"{second.subnet} overlaps {first.subnet} of site {one}"
+
+
+def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    clusters = list(raw.get("clusters") or {})
+    member_of: dict[str, str] = {}
+    for name, federation in scenario.federations.items():
+        at: Path_ = ("federations", name, "clusters")
+        for index, cluster in enumerate(federation.clusters):
+            if cluster not in clusters:
+                yield (*at, index), f'no cluster "{cluster}"{_did_you_mean(cluster, clusters)}'
+            elif cluster in member_of:
+                yield (*at, index), f"cluster {cluster} is already in federation {member_of[cluster]}"
+            member_of[cluster] = name
+    if scenario.federations and "accounting" not in raw:
+        yield ("federations",), "a federation needs accounting: slurmdbd holds it"
+
+
+def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    part = raw.get("accounting")
+    raw_accounting: dict[str, Any] = part if isinstance(part, dict) else {}
+    accounts = list(raw_accounting.get("accounts") or {})
+    qos = [*(raw_accounting.get("qos") or {}), "normal"]
+    if scenario.accounting:
+        for name, account in scenario.accounting.accounts.items():
+            if account.parent and account.parent not in (*accounts, "root"):
+                yield ("accounting", "accounts", name, "parent"), f'no account "{account.parent}"'
+    uids: dict[int, str] = {}
+    for name, user in scenario.users.items():
+        for index, account_name in enumerate(user.accounts):
+            if account_name not in accounts:
+                at: Path_ = ("users", name, "accounts", index)
+                yield at, f'no account "{account_name}"{_did_you_mean(account_name, accounts)}'
+        for index, qos_name in enumerate(user.qos):
+            if qos_name not in qos:
+                yield ("users", name, "qos", index), f'no QOS "{qos_name}"{_did_you_mean(qos_name, qos)}'
+        if user.uid in uids:
+            yield ("users", name, "uid"), f"uid {user.uid} is already {uids[user.uid]}'s"
+        uids[user.uid] = name

@@ -1,0 +1,247 @@
+"""Ask Slurm's own commands, and read their answers into values.
+
+The commands' parsable text is read rather than their JSON: it is the same in every release since 20.11, which has no
+JSON at all, and it is what administrators see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.errors import CommandFailed
+from harness.plan import Plan
+from harness.ssh import Result, Ssh
+from harness.wait import wait_until
+
+# squeue(1), JOB STATE CODES: no job leaves these.
+FINISHED = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+        *("PREEMPTED", "REVOKED", "TIMEOUT"),
+    }
+)
+# Slurm's federation keeps the origin cluster's id in the bits above these (slurm.schedmd.com/federation.html).
+_LOCAL_ID_BITS = 26
+
+
+def origin_id(job_id: int) -> int:
+    """Return the federation id of the cluster that a job was submitted to; 0 outside of federations.
+
+    >>> origin_id(67108865)
+    1
+    """
+    return job_id >> _LOCAL_ID_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as squeue sees it on one cluster."""
+
+    job_id: int
+    state: str
+    node_list: str
+    name: str
+    user: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as sinfo sees it."""
+
+    name: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job's or step's record in the accounting database. Times are seconds since 1970, None if not yet."""
+
+    job_id: int
+    step: str  # "" for the job itself, else batch, extern, 0, 1, ...
+    cluster: str
+    name: str
+    user: str
+    account: str
+    state: str
+    exit_code: int
+    signal: int
+    node_list: str
+    submit: int | None
+    start: int | None
+    end: int | None
+    elapsed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another cluster of the federation, as one controller sees it."""
+
+    cluster: str
+    federation_id: int
+    state: str
+    synced: bool
+
+
+class SlurmCluster:
+    """One live cluster, asked at its controller."""
+
+    def __init__(self, ssh: Ssh, name: str, controller: str) -> None:
+        self.name = name
+        self.controller = controller
+        self._ssh = ssh
+
+    def run(self, *command: str, user: str | None = None, stdin: str = "", check: bool = True) -> Result:
+        """Run a command on the controller, as root or an ordinary user."""
+        return self._ssh.run(self.controller, command, user=user, stdin=stdin, check=check)
+
+    def submit(self, script: str, *options: str, user: str) -> int:
+        """Submit a batch script as a user, in the user's home; return the job id."""
+        answer = self.run("sbatch", "--parsable", *options, user=user, stdin=script).stdout
+        return int(answer.split(";")[0])
+
+    def jobs(self, *options: str) -> list[Job]:
+        """Return the jobs that squeue lists, finished ones too, for as long as MinJobAge keeps them."""
+        answer = self.run("squeue", "--noheader", "--states=all", "--format=%i|%T|%N|%j|%u|%r", *options).stdout
+        jobs = []
+        for line in _lines(answer):
+            job_id, state, node_list, name, user, reason = line.split("|")
+            jobs.append(Job(int(job_id), state, node_list, name, user, reason))
+        return jobs
+
+    def job(self, job_id: int) -> Job | None:
+        """Return one job, None if this cluster has none of this id."""
+        try:
+            return next(iter(self.jobs("--local", f"--jobs={job_id}")), None)
+        except CommandFailed as error:
+            if "Invalid job id" in error.stderr:
+                return None
+            raise
+
+    def wait_for(self, job_ids: Iterable[int], states: Iterable[str] = FINISHED, timeout: float = 60) -> list[Job]:
+        """Wait until all jobs are in one of `states` on this cluster."""
+        wanted, states = set(job_ids), frozenset(states)
+
+        def look() -> list[Job]:
+            return [job for job in self.jobs("--local") if job.job_id in wanted]
+
+        def done(jobs: list[Job]) -> bool:
+            return {job.job_id for job in jobs if job.state in states} == wanted
+
+        return wait_until(
+            look,
+            done,
+            what=f"jobs {sorted(wanted)} on {self.name} {'/'.join(sorted(states))}",
+            timeout=timeout,
+            hopeless=lambda jobs: any(job.state in FINISHED - states for job in jobs),
+            show=lambda jobs: ", ".join(f"{job.job_id} {job.state} ({job.reason})" for job in jobs) or "no job",
+        )
+
+    def nodes(self) -> list[Node]:
+        """Return all nodes."""
+        answer = self.run("sinfo", "--noheader", "--Node", "--format=%N|%T|%E").stdout
+        nodes = {}
+        for line in _lines(answer):  # a line for each partition the node is in
+            name, state, reason = line.split("|", 2)
+            nodes[name] = Node(name, state, reason)
+        return list(nodes.values())
+
+    def siblings(self) -> list[Sibling]:
+        """Return all clusters of the federation, this one first; empty if it is in none."""
+        answer = self.run("scontrol", "show", "federation").stdout
+        return parse_federation(answer)
+
+    def records(self, *options: str) -> list[Record]:
+        """Return accounting records of jobs and steps, duplicates too, of this cluster or as `options` say."""
+        fields = "JobIDRaw,Cluster,JobName,User,Account,State,ExitCode,NodeList,Submit,Start,End,ElapsedRaw"
+        answer = self.run(
+            *("env", "SLURM_TIME_FORMAT=%s", "sacct", "--parsable2", "--noheader", "--allusers", "--duplicates"),
+            *("--starttime=2000-01-01", f"--format={fields}", *options),
+        ).stdout
+        return [parse_record(line) for line in _lines(answer)]
+
+
+def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
+    """Return the live clusters of a plan by their names."""
+    return {name: SlurmCluster(ssh, name, part.controller) for name, part in plan.scenario.clusters.items()}
+
+
+def parse_record(line: str) -> Record:
+    """Read one line of `sacct --parsable2`."""
+    job, cluster, name, user, account, state, exit_code, node_list, submit, start, end, elapsed = line.split("|")
+    job_id, _, step = job.partition(".")
+    code, signal = exit_code.split(":")
+    return Record(
+        job_id=int(job_id),
+        step=step,
+        cluster=cluster,
+        name=name,
+        user=user,
+        account=account,
+        state=state.split()[0],  # "CANCELLED by 2001"
+        exit_code=int(code),
+        signal=int(signal),
+        node_list=node_list,
+        submit=_time(submit),
+        start=_time(start),
+        end=_time(end),
+        elapsed=int(elapsed),
+    )
+
+
+def parse_federation(text: str) -> list[Sibling]:
+    """Read `scontrol show federation`.
+
+    >>> parse_federation("Self: a:10.0.0.1:6817 ID:1 FedState:ACTIVE Features:")
+    [Sibling(cluster='a', federation_id=1, state='ACTIVE', synced=True)]
+    """
+    found = []
+    for line in text.splitlines():
+        match = re.search(r"(Self|Sibling):\s+([^:\s]+):\S* ID:(\d+) FedState:(\S+)", line)
+        if match:
+            kind, cluster, federation_id, state = match.groups()
+            synced = kind == "Self" or ("Synced:Yes" in line and "PersistConnSend/Recv:Yes/Yes" in line)
+            found.append(Sibling(cluster, int(federation_id), state, synced))
+    return found
+
+
+def not_ready(plan: Plan, live: dict[str, SlurmCluster]) -> list[str]:
+    """Return what keeps clusters from taking jobs: nodes that are not idle, siblings that are not connected."""
+    missing = []
+    for name, cluster in live.items():
+        seen = {node.name: node for node in cluster.nodes()}
+        for node_name in plan.scenario.clusters[name].node_names():
+            node = seen.get(node_name)
+            if node is None or node.state != "idle":
+                missing.append(f"{name}: {node_name} {f'{node.state} ({node.reason})' if node else 'unknown'}")
+    for federation in plan.scenario.federations.values():
+        for name in federation.clusters:
+            siblings = live[name].siblings()
+            for other in federation.clusters:
+                if not any(sibling.cluster == other and sibling.synced for sibling in siblings):
+                    missing.append(f"{name}: sibling {other} not connected")
+    return missing
+
+
+def wait_until_ready(plan: Plan, live: dict[str, SlurmCluster], timeout: float = 90) -> None:
+    """Wait until every cluster takes jobs on all its nodes; WaitTimeout says what is missing."""
+    wait_until(
+        lambda: not_ready(plan, live),
+        lambda missing: not missing,
+        what="clusters ready",
+        timeout=timeout,
+        show="; ".join,
+        ignore=(CommandFailed,),
+    )
+
+
+def _lines(text: str) -> Sequence[str]:
+    # squeue and sinfo put "CLUSTER: name" before each cluster's lines when asked for several.
+    return [line for line in text.splitlines() if line and not line.startswith("CLUSTER: ")]
+
+
+def _time(text: str) -> int | None:
+    return int(text) if text.isdigit() and int(text) > 0 else None

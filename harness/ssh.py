@@ -1,0 +1,74 @@
+"""Run commands on hosts over SSH: the one way every host is reached."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import CommandFailed, Unreachable
+
+# ssh(1) exits with 255 for its own errors, but a remote command may do so too: tell them apart by the text.
+_OWN_ERROR = re.compile(
+    r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner|.* port \d+: )", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command on a host answered."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Ssh:
+    """Hosts by their names in an ssh_config."""
+
+    def __init__(self, config: Path, sockets: Path) -> None:
+        self.config = config
+        self._sockets = sockets
+
+    def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
+        """Return the local command that runs `command` on a host, or opens a shell there."""
+        self._sockets.mkdir(mode=0o700, exist_ok=True)
+        return ["ssh", "-F", str(self.config), *(["-t"] if tty else []), host, *(["--", *command] if command else [])]
+
+    def run(
+        self,
+        host: str,
+        command: Sequence[str],
+        *,
+        user: str | None = None,
+        stdin: str = "",
+        check: bool = True,
+        timeout: float = 60,
+    ) -> Result:
+        """Run a command on a host, as root or as `user` in that user's home; it gets `timeout` seconds.
+
+        CommandFailed if it fails and `check`; Unreachable if the host does not answer or the time is up.
+        """
+        remote = shlex.join(command)
+        if user:
+            home = f"/home/{user}"
+            environment = ["HOME=" + home, "USER=" + user, "LOGNAME=" + user]
+            inner = f"cd {home} && exec {remote}"
+            remote = shlex.join(["runuser", "-u", user, "--", "env", *environment, "sh", "-c", inner])
+        local = self.command(host, [remote])
+        shown = shlex.join(local)
+        try:
+            # errors="replace": a job's output may be anything.
+            done = subprocess.run(
+                local, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Unreachable(f"{shown}  (no answer in {timeout:.0f} s)") from error
+        if done.returncode == 255 and _OWN_ERROR.search(done.stderr):
+            raise Unreachable(f"{shown}  (host does not answer)\n{done.stderr.strip()}")
+        if check and done.returncode != 0:
+            raise CommandFailed(shown, done.returncode, done.stdout, done.stderr)
+        return Result(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,56 @@
+"""Wait for what can be seen, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
+
+from harness.errors import WaitTimeout
+
+Seen = TypeVar("Seen")
+
+
+def wait_until(
+    look: Callable[[], Seen],
+    done: Callable[[Seen], bool],
+    *,
+    what: str,
+    timeout: float,
+    hopeless: Callable[[Seen], bool] = lambda seen: False,
+    show: Callable[[Seen], str] = str,
+    interval: float = 0.25,
+    ignore: tuple[type[Exception], ...] = (),
+) -> Seen:
+    """Look until `done` and return what was seen then; look every `interval` seconds for at most `timeout` seconds.
+
+    Errors in `ignore` count as nothing seen. WaitTimeout, with the last sight, when the time is up or what was seen
+    is `hopeless`.
+    """
+    started = time.monotonic()
+    last = "nothing"
+
+    def attempt() -> Seen | None:
+        nonlocal last
+        try:
+            seen = look()
+        except ignore as error:
+            last = str(error)
+            return None
+        last = show(seen)
+        if done(seen):
+            return seen
+        if hopeless(seen):
+            raise WaitTimeout(f"{what}: hopeless after {time.monotonic() - started:.1f} s; seen: {last}")
+        return None
+
+    try:
+        return tenacity.Retrying(
+            stop=tenacity.stop_after_delay(timeout),
+            wait=tenacity.wait_fixed(interval),
+            retry=tenacity.retry_if_result(lambda seen: seen is None),
+        )(attempt)  # type: ignore[return-value]  # None is retried
+    except tenacity.RetryError:
+        raise WaitTimeout(f"{what}: not so after {timeout:.0f} s; last seen: {last}") from None

@@ -1,0 +1,105 @@
+#!/usr/bin/python
+"""Put a host's whole set of files in place in one go, and say which units must hear of it."""
+
+import grp
+import json
+import os
+import pwd
+import subprocess
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = """
+module: install_files
+short_description: Put a host's whole set of files in place
+description:
+  - Writes each file atomically with its owner and mode, removes files that an earlier call put there and this one
+    does not name, and creates the users and directories that sysusers.d and tmpfiles.d files describe.
+options:
+  files:
+    description: The files, each with path, text, owner, group, mode, unit and action.
+    type: list
+    elements: dict
+    required: true
+author: [slurm-harness]
+"""
+
+RECORD = "/var/lib/slurm-harness/files.json"
+STATE = {"restart": "restarted", "reload": "reloaded"}
+
+
+def differs(file):
+    """Whether the file on the host is not the wanted one."""
+    try:
+        with open(file["path"], encoding="utf-8") as there:
+            if there.read() != file["text"]:
+                return True
+        status = os.stat(file["path"])
+    except FileNotFoundError:
+        return True
+    owner = (pwd.getpwnam(file["owner"]).pw_uid, grp.getgrnam(file["group"]).gr_gid)
+    return (status.st_uid, status.st_gid, status.st_mode & 0o7777) != (*owner, int(file["mode"], 8))
+
+
+def write(file):
+    """Put one file in place; whoever reads it sees the old text or the new one."""
+    directory = os.path.dirname(file["path"])
+    os.makedirs(directory, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=directory)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as new:
+            new.write(file["text"])
+        os.chown(temporary, pwd.getpwnam(file["owner"]).pw_uid, grp.getgrnam(file["group"]).gr_gid)
+        os.chmod(temporary, int(file["mode"], 8))
+        os.replace(temporary, file["path"])
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def earlier():
+    """What an earlier call put in place: path -> (unit, action)."""
+    try:
+        with open(RECORD, encoding="utf-8") as record:
+            return json.load(record)
+    except FileNotFoundError:
+        return {}
+
+
+def main():
+    """Run the module."""
+    spec = {name: {"type": "str"} for name in ("path", "owner", "group", "mode", "unit", "action")}
+    spec["text"] = {"type": "str", "no_log": True}
+    files = {"type": "list", "elements": "dict", "options": spec, "required": True}
+    module = AnsibleModule({"files": files}, supports_check_mode=True)
+    files = module.params["files"]
+    changed = [file for file in files if differs(file)]
+    before = earlier()
+    now = {file["path"]: (file["unit"], file["action"]) for file in files}
+    gone = [path for path in before if path not in now]
+    if not module.check_mode:
+        for file in changed:
+            write(file)
+        for path in gone:
+            if os.path.exists(path):
+                os.unlink(path)
+        if before != {path: list(unit) for path, unit in now.items()}:
+            record = {"path": RECORD, "text": json.dumps(now), "owner": "root", "group": "root", "mode": "0644"}
+            write(record)
+        paths = [file["path"] for file in changed]
+        if any(path.startswith("/etc/sysusers.d/") for path in paths):
+            subprocess.run(["systemd-sysusers"], check=True)
+        for path in paths:
+            if path.startswith("/etc/tmpfiles.d/"):
+                subprocess.run(["systemd-tmpfiles", "--create", path], check=True)
+
+    states = {}
+    for unit, action in [now[file["path"]] for file in changed] + [before[path] for path in gone]:
+        if unit and states.get(unit) != "restarted":
+            states[unit] = STATE[action]
+    module.exit_json(changed=bool(changed or gone), paths=[file["path"] for file in changed] + gone, unit_states=states)
+
+
+if __name__ == "__main__":
+    main()
