@@ -4,53 +4,99 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import ansible_runner
 
-from harness import options
+from harness import logs, options
 from harness.errors import DeployError
+from harness.plan import Plan
 from harness.render import Tree
 from harness.resources import ROLES
 from harness.rundir import RunDir
+from harness.ssh import Ssh
 
 
-def deploy(run: RunDir, tree: Tree, secrets: dict[str, str], say: Callable[[str], None]) -> None:
-    """Run roles/site.yml over the run's inventory; DeployError names the hosts and tasks that failed."""
-    payloads = run.path / "secrets" / "files"
-    _write_payloads(payloads, tree, secrets)
-    failures: list[str] = []
+def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], None]) -> None:
+    """Run roles/site.yml over the run's inventory; DeployError tells what failed and what the daemons said last."""
+    payloads = run.path / "payloads"
+    _write_payloads(payloads, tree, run.secrets())
+    failures: list[Failure] = []
 
     def on_event(event: dict[str, Any]) -> bool:
         data = event.get("event_data", {})
         match event["event"]:
             case "playbook_on_play_start":
                 say(str(data.get("name")))
-            case "runner_on_failed" | "runner_on_unreachable" if not data.get("ignore_errors"):
+            case "runner_on_failed" | "runner_on_unreachable":
                 result = data.get("res", {})
-                said = [str(result[key]) for key in ("msg", "stderr") if result.get(key)]
-                failures.append(f"{data.get('host')}: {data.get('task')}: " + "\n".join(said))
+                said = "\n".join(str(result[key]) for key in ("msg", "stderr") if result.get(key))
+                failures.append(Failure(str(data.get("host")), str(data.get("role")), str(data.get("task")), said))
         return True
 
-    result = ansible_runner.run(
-        private_data_dir=str(run.path),
-        playbook=str(ROLES / "site.yml"),
-        inventory=str(run.path / "inventory" / "hosts.yml"),
-        roles_path=str(ROLES),
-        envvars=_environment(run),
-        extravars={"files_payloads": str(payloads)},
-        event_handler=on_event,
-        quiet=True,
-    )
+    with _interruptible() as interrupted:
+        result = ansible_runner.run(
+            private_data_dir=str(run.path),
+            playbook=str(ROLES / "site.yml"),
+            inventory=str(run.path / "inventory" / "hosts.yml"),
+            roles_path=str(ROLES),
+            envvars=_environment(run),
+            extravars={"files_payloads": str(payloads)},
+            event_handler=on_event,
+            cancel_callback=interrupted,
+            quiet=True,
+        )
     if result.status == "canceled":
         raise KeyboardInterrupt
     if result.status != "successful":
-        said = failures or [Path(result.config.artifact_dir, "stdout").read_text()[-2000:]]
-        raise DeployError("Ansible could not deploy:\n" + "\n".join(said))
+        told = [_tell(failure, plan, ssh) for failure in failures]
+        raise DeployError("\n".join(told) or Path(result.config.artifact_dir, "stdout").read_text()[-2000:])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A task that failed on a host."""
+
+    host: str
+    role: str
+    task: str
+    said: str
+
+
+def _tell(failure: Failure, plan: Plan, ssh: Ssh) -> str:
+    """Tell of a failed task; where a daemon did not start, its own words come last, because they say why."""
+    text = f"{failure.host}: {failure.task}: failed\n{failure.said}"
+    host = next((host for host in plan.hosts if host.name == failure.host), None)
+    if host and failure.role in host.daemons:
+        text += f"\n{failure.role} on {host.name} said last:\n{logs.last_lines(ssh, plan, host, failure.role)}"
+    return text
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C end Ansible and its children, rather than only this process's wait for them."""
+    pressed = False
+
+    def press(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: pressed
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def count_tasks(run: RunDir) -> int:

@@ -33,7 +33,8 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
             "hosts": {machine.name: {} for machine in machines},
             "vars": {"ansible_python_interpreter": "/usr/bin/python3"},
             "children": {
-                group: {"hosts": {host.name: {} for host in hosts if host.name in up}} for group, hosts in groups.items()
+                group: {"hosts": {host.name: {} for host in hosts if host.name in up}}
+                for group, hosts in groups.items()
             },
         }
     }

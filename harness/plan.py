@@ -86,7 +86,9 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
     hosts = []
     for host in dict.fromkeys((cluster.controller, *nodes)):
-        daemons = [daemon for daemon in port_of if host in {"slurmctld": (cluster.controller,), "slurmd": nodes}[daemon]]
+        daemons = [
+            daemon for daemon in port_of if host in {"slurmctld": (cluster.controller,), "slurmd": nodes}[daemon]
+        ]
         hosts.append(
             Host(
                 name=host,

@@ -68,9 +68,7 @@ def manifest(tree: Tree) -> dict[str, dict[str, dict[str, str | None]]]:
 def _host_files(plan: Plan, host: Host, clusters: dict[str, tuple[str, str]]) -> tuple[RenderedFile, ...]:
     scenario = plan.scenario
     files = [
-        RenderedFile(
-            "/etc/munge/munge.key", options.secret("munge_key"), "munge", "munge", "0400", "munge", "restart"
-        )
+        RenderedFile("/etc/munge/munge.key", options.secret("munge_key"), "munge", "munge", "0400", "munge", "restart")
     ]
     if scenario.users:
         for path in ("/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf"):
@@ -129,7 +127,10 @@ def _partition_lines(cluster: Cluster) -> list[dict[str, str]]:
 
 
 def _accounting_files(scenario: Scenario) -> list[RenderedFile]:
-    slurmdbd, job_completion = "/etc/slurm/slurmdbd.conf", bool(scenario.accounting and scenario.accounting.job_completion)
+    slurmdbd, job_completion = (
+        "/etc/slurm/slurmdbd.conf",
+        bool(scenario.accounting and scenario.accounting.job_completion),
+    )
     conf = options.slurmdbd_conf(scenario)
     settings = {"storage": conf, "job_completion": job_completion}
     mariadb, sql = "/etc/mysql/mariadb.conf.d/90-slurm.cnf", "/etc/mysql/slurm.sql"

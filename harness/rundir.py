@@ -1,10 +1,10 @@
 """One run's directory: everything that was decided, rendered, seen and judged. Also ansible-runner's directory.
 
-    scenario.yml run.json manifest.json ssh_config known_hosts events.jsonl report.json junit.xml report.html
-    tree/HOST/...        the rendered files, without secrets
-    secrets/             0700: keys and passwords of this run
-    inventory/hosts.yml  Ansible's inventory
-    artifacts/ logs/     what Ansible and the daemons said
+scenario.yml run.json ssh_config known_hosts events.jsonl report.json junit.xml report.html
+tree/HOST/...        the rendered files, without secrets; tree/manifest.json
+secrets/             0700: keys and passwords of this run
+inventory/hosts.yml  Ansible's inventory
+artifacts/ logs/     what Ansible and the daemons said
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from typing import Any
 
 from harness import scenario as scenario_file
 from harness.errors import UsageError
-from harness.options import Offers, secrets_in
+from harness.options import Offers, reveal, secret, secrets_in
 from harness.plan import Plan, make_plan
 from harness.render import Tree, manifest
-
-_SHA = "sha256"
 
 
 class RunDir:
@@ -89,30 +87,29 @@ class RunDir:
         return make_plan(self._facts["scenario"], scenario, Offers(**self._facts["offers"]))
 
     def write_tree(self, tree: Tree) -> None:
-        """Write the rendered files of every host, and the manifest."""
-        write_tree(self.path / "tree", tree)
-        (self.path / "manifest.json").write_text(json.dumps(manifest(tree), indent=2))
+        """Write the rendered files of every host, without secrets, to tree/."""
+        write_rendered(self.path / "tree", tree, with_secrets=False)
 
-    def make_secrets(self, tree: Tree) -> dict[str, str]:
+    def make_secrets(self, tree: Tree) -> None:
         """Make what the tree wants of secrets, and the keys for SSH; what is there already stays."""
-        directory = self.path / "secrets"
-        directory.mkdir(mode=0o700, exist_ok=True)
-        for key in ("ssh_key", "ssh_host_key"):
-            if not (directory / key).exists():
-                command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.id, "-f", str(directory / key)]
-                subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-        wanted = {name for files in tree.values() for file in files for name in secrets_in(file.text)}
-        for name in wanted:
-            path = directory / name
+        for name in ("secrets", "keys"):
+            (self.path / name).mkdir(mode=0o700, exist_ok=True)
+        for key in (self.key("ssh_key"), self.key("ssh_host_key")):
+            if not key.exists():
+                keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.id, "-f", str(key)]
+                subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL)
+        for name, value in new_secrets(tree).items():
+            path = self.path / "secrets" / name
             if not path.exists():
-                path.touch(mode=0o600)
-                # munge wants at least 32 bytes; 64 random ones as text suit passwords too.
-                path.write_text(random_secrets.token_hex(64 if name == "munge_key" else 16))
-        return {name: (directory / name).read_text() for name in wanted}
+                _write(path, value, 0o600)
 
-    def secret_path(self, name: str) -> Path:
-        """Return the file that holds a secret."""
-        return self.path / "secrets" / name
+    def secrets(self) -> dict[str, str]:
+        """Return the values of the secrets in this run's files."""
+        return {path.name: path.read_text() for path in (self.path / "secrets").iterdir()}
+
+    def key(self, name: str) -> Path:
+        """Return the file of an SSH key of this run."""
+        return self.path / "keys" / name
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl."""
@@ -127,14 +124,41 @@ class RunDir:
         return [json.loads(line) for line in self.events_path.read_text().splitlines()]
 
 
-def write_tree(directory: Path, tree: Tree, *, secrets: bool = True) -> None:
-    """Write DIRECTORY/HOST/absolute path for every file; without `secrets` also those that are nothing else."""
+def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
+    """Write DIRECTORY/HOST/path for every file and DIRECTORY/manifest.json.
+
+    Without `with_secrets`, marks stand where secrets belong, and files that are nothing but a secret are left out.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "manifest.json").write_text(json.dumps(manifest(tree), indent=2) + "\n")
+    secrets = new_secrets(tree) if with_secrets else None
     for host, files in tree.items():
         for file in files:
-            path = directory / host / file.path.lstrip("/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=int(file.mode, 8) | 0o200)
-            path.write_text(file.text)
+            if secrets is None and file.text in {secret(name) for name in secrets_in(file.text)}:
+                continue
+            text = reveal(file.text, secrets) if secrets else file.text
+            private = bool(secrets and secrets_in(file.text))
+            _write(
+                directory / host / file.path.lstrip("/"),
+                text,
+                0o600 if private else int(file.mode, 8) | 0o200,
+            )
+
+
+def new_secrets(tree: Tree) -> dict[str, str]:
+    """Return fresh random values for all secrets that a tree wants."""
+    wanted = {name for files in tree.values() for file in files for name in secrets_in(file.text)}
+    # munge wants at least 32 bytes; text suits passwords too.
+    return {name: random_secrets.token_hex(32) for name in sorted(wanted)}
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Write a file that nobody but its owner can read before it has its mode."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)
+    path.chmod(mode)
 
 
 def find(root: Path, which: str | None) -> RunDir:
@@ -146,7 +170,9 @@ def find(root: Path, which: str | None) -> RunDir:
         name = Path(which).stem
         runs = [run for run in runs if which == run.id or run.path.parent.name == name]
     if not runs:
-        raise UsageError(f"no run {which or ''} under {root}".replace("  ", " "), hint="`harness up SCENARIO` starts one")
+        raise UsageError(
+            f"no run {which or ''} under {root}".replace("  ", " "), hint="`harness up SCENARIO` starts one"
+        )
     return runs[-1]
 
 

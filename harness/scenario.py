@@ -12,7 +12,15 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
@@ -147,7 +155,9 @@ class Scenario(Model):
     """Slurm clusters the way an administrator thinks of them."""
 
     description: str = ""
-    release: Release = Field(releases.DEFAULT, description="Slurm release of every cluster and slurmdbd that names none")
+    release: Release = Field(
+        releases.DEFAULT, description="Slurm release of every cluster and slurmdbd that names none"
+    )
     sites: Mapping[Word, Site] = Field({"site": Site()}, min_length=1)
     clusters: Mapping[ClusterName, Cluster] = Field(min_length=1)
     accounting: Accounting | None = None
@@ -182,7 +192,9 @@ def load(path: Path) -> Scenario:
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise ScenarioError([Problem(path, line, column, "", f"not YAML: {error.problem}")]) from error
     if not isinstance(data, dict):
-        raise ScenarioError([Problem(path, 1, 1, "", 'a scenario is a mapping that begins with a key such as "clusters:"')])
+        raise ScenarioError(
+            [Problem(path, 1, 1, "", 'a scenario is a mapping that begins with a key such as "clusters:"')]
+        )
 
     keys: dict[Path_, tuple[int, int]] = {}
     values: dict[Path_, tuple[int, int]] = {}
@@ -328,7 +340,10 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
     for name, cluster in scenario.clusters.items():
         here = f"clusters.{name}"
         if cluster.controller in owner:
-            yield ("clusters", name, "controller"), f"host {cluster.controller} is already {owner[cluster.controller]}"
+            yield (
+                ("clusters", name, "controller"),
+                f"host {cluster.controller} is already {owner[cluster.controller]}",
+            )
         owner[cluster.controller] = f"{here}.controller"
         if not cluster.nodes and not raw["clusters"][name].get("nodes"):
             yield ("clusters", name, "nodes"), "a cluster needs at least one node"
@@ -351,7 +366,10 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 yield at, f"no such node in cluster {name}: {hostlist.fold(unknown)}"
         defaults = [key for key, partition in cluster.partitions.items() if partition.default]
         if len(defaults) > 1:
-            yield ("clusters", name, "partitions", defaults[1], "default"), f"{defaults[0]} is the default already"
+            yield (
+                ("clusters", name, "partitions", defaults[1], "default"),
+                f"{defaults[0]} is the default already",
+            )
 
 
 def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:

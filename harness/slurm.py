@@ -158,7 +158,15 @@ class SlurmCluster:
         """Return accounting records of jobs and steps, duplicates too, of this cluster or as `options` say."""
         fields = "JobIDRaw,Cluster,JobName,User,Account,State,ExitCode,NodeList,Submit,Start,End,ElapsedRaw"
         answer = self.run(
-            *("env", "SLURM_TIME_FORMAT=%s", "sacct", "--parsable2", "--noheader", "--allusers", "--duplicates"),
+            *(
+                "env",
+                "SLURM_TIME_FORMAT=%s",
+                "sacct",
+                "--parsable2",
+                "--noheader",
+                "--allusers",
+                "--duplicates",
+            ),
             *("--starttime=2000-01-01", f"--format={fields}", *options),
         ).stdout
         return [parse_record(line) for line in _lines(answer)]

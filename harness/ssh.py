@@ -13,7 +13,8 @@ from harness.errors import CommandFailed, Unreachable
 
 # ssh(1) exits with 255 for its own errors, but a remote command may do so too: tell them apart by the text.
 _OWN_ERROR = re.compile(
-    r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner|.* port \d+: )", re.MULTILINE
+    r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner|.* port \d+: )",
+    re.MULTILINE,
 )
 
 
@@ -36,7 +37,14 @@ class Ssh:
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
         """Return the local command that runs `command` on a host, or opens a shell there."""
         self._sockets.mkdir(mode=0o700, exist_ok=True)
-        return ["ssh", "-F", str(self.config), *(["-t"] if tty else []), host, *(["--", *command] if command else [])]
+        return [
+            "ssh",
+            "-F",
+            str(self.config),
+            *(["-t"] if tty else []),
+            host,
+            *(["--", *command] if command else []),
+        ]
 
     def run(
         self,
@@ -63,7 +71,13 @@ class Ssh:
         try:
             # errors="replace": a job's output may be anything.
             done = subprocess.run(
-                local, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+                local,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise Unreachable(f"{shown}  (no answer in {timeout:.0f} s)") from error

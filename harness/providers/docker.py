@@ -55,8 +55,8 @@ class DockerProvider:
         labels = {RUN: run.id, SCENARIO: plan.name}
         keys = images.archive(
             {
-                "root/.ssh/authorized_keys": (run.secret_path("ssh_key.pub").read_bytes(), 0o600),
-                "etc/ssh/ssh_host_ed25519_key": (run.secret_path("ssh_host_key").read_bytes(), 0o600),
+                "root/.ssh/authorized_keys": (run.key("ssh_key.pub").read_bytes(), 0o600),
+                "etc/ssh/ssh_host_ed25519_key": (run.key("ssh_host_key").read_bytes(), 0o600),
             }
         )
         if len(networks) > 1:
@@ -170,7 +170,10 @@ class DockerProvider:
                         raise
                     continue
             return network, subnet
-        raise EngineError(f"no free subnet for site {site} in {_SUBNETS}", hint="`harness down --all` frees those of old runs")
+        raise EngineError(
+            f"no free subnet for site {site} in {_SUBNETS}",
+            hint="`harness down --all` frees those of old runs",
+        )
 
     def _free_subnets(self, size: int) -> Iterator[IPv4Network]:
         prefix = min(24, 32 - size.bit_length())

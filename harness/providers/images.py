@@ -58,7 +58,12 @@ def build(client: docker.DockerClient, release: Release, say: Callable[[str], No
     with engine_errors(f"cannot build {name}"):
         try:
             client.images.build(
-                path=str(IMAGES), tag=name, buildargs=arguments, rm=True, forcerm=True, labels={"harness.image": name}
+                path=str(IMAGES),
+                tag=name,
+                buildargs=arguments,
+                rm=True,
+                forcerm=True,
+                labels={"harness.image": name},
             )
         except BuildError as error:
             log = "".join(str(entry.get("stream") or entry.get("error") or "") for entry in error.build_log)
@@ -70,7 +75,9 @@ def built(client: docker.DockerClient) -> list[tuple[str, str, int]]:
     """Return release, name and size in bytes of every image of ours; an old one's release is in its name."""
     with engine_errors("cannot list images"):
         images = client.images.list(name=REPOSITORY, filters={"label": "harness.image"})
-    return sorted((name.split(":")[1].split("-")[0], name, image.attrs["Size"]) for image in images for name in image.tags)
+    return sorted(
+        (name.split(":")[1].split("-")[0], name, image.attrs["Size"]) for image in images for name in image.tags
+    )
 
 
 def _base(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:

@@ -85,7 +85,13 @@ def main():
             if os.path.exists(path):
                 os.unlink(path)
         if before != {path: list(unit) for path, unit in now.items()}:
-            record = {"path": RECORD, "text": json.dumps(now), "owner": "root", "group": "root", "mode": "0644"}
+            record = {
+                "path": RECORD,
+                "text": json.dumps(now),
+                "owner": "root",
+                "group": "root",
+                "mode": "0644",
+            }
             write(record)
         paths = [file["path"] for file in changed]
         if any(path.startswith("/etc/sysusers.d/") for path in paths):

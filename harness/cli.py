@@ -1,0 +1,406 @@
+"""The command line. The only module that prints or exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness import __version__, doctor, lifecycle, providers, releases, render, rundir, scenario
+from harness import logs as daemon_logs
+from harness.errors import HarnessError, UsageError
+from harness.plan import DAEMONS, Host, make_plan
+from harness.providers import engine, images
+from harness.report import FAILED, PASSED, Report
+from harness.rundir import RunDir
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    help="Build, deploy and verify genuine Slurm clusters from one scenario file.",
+    epilog="Exit codes: 0 passed or done; 1 the cluster failed a check; 2 bad usage or bad scenario; 3 could not judge.",
+)
+images_app = typer.Typer(no_args_is_help=True, help="Build and list the base images of the hosts.")
+app.add_typer(images_app, name="images")
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+class Format(StrEnum):
+    """How data is printed."""
+
+    text = "text"
+    json = "json"
+
+
+class ProviderName(StrEnum):
+    """Where hosts come from."""
+
+    docker = "docker"
+
+
+ScenarioPath = Annotated[Path, typer.Argument(help="The scenario file.", show_default=False)]
+Runs = Annotated[Path, typer.Option("--runs", envvar="HARNESS_RUNS", help="Where runs keep their directories.")]
+RunName = Annotated[
+    str | None,
+    typer.Option("--run", "-r", help="A run's directory, id or scenario; unset, the newest run.", show_default=False),
+]
+Release = Annotated[
+    str | None,
+    typer.Option("--release", help="Put every cluster and slurmdbd on this release.", show_default=False),
+]
+ProviderOption = Annotated[ProviderName, typer.Option("--provider", help="Where hosts come from.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+DEFAULT_RUNS = Path("runs")
+
+
+@app.command()
+def run(
+    scenario_path: ScenarioPath,
+    provider: ProviderOption = ProviderName.docker,
+    release: Release = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", help="Write the report to this directory too.", show_default=False),
+    ] = None,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Render, bring up, deploy, verify, report, take down."""
+    result = lifecycle.run(
+        scenario_path,
+        providers.get(provider),
+        runs,
+        _progress(),
+        release=release,
+        keep=keep,
+        report_directory=report,
+    )
+    _print_report(result, format_)
+    if keep and result.verdict == PASSED:
+        err.print("the hosts are up; `harness down` removes them")
+    raise typer.Exit(result.exit_code())
+
+
+@app.command("render")
+def render_(
+    scenario_path: ScenarioPath,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.", show_default=False)],
+    provider: Annotated[ProviderName, typer.Option(help="For whose hosts.")] = ProviderName.docker,
+    release: Release = None,
+    with_secrets: Annotated[
+        bool, typer.Option("--with-secrets", help="Make keys and passwords, and write them too (mode 0600).")
+    ] = False,
+) -> None:
+    """Write the configuration of every host to OUTPUT/HOST/... and what to know of it to OUTPUT/manifest.json."""
+    read = scenario.load(scenario_path)
+    if release:
+        read = read.with_release(release)
+    tree = render.render(make_plan(scenario_path.stem, read, providers.get(provider).offers))
+    rundir.write_rendered(output, tree, with_secrets=with_secrets)
+    out.print(f"{sum(map(len, tree.values()))} files for {len(tree)} hosts in {output}")
+
+
+@app.command()
+def up(
+    scenario_path: ScenarioPath,
+    provider: ProviderOption = ProviderName.docker,
+    release: Release = None,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Start a scenario's hosts, without Slurm on them yet; prints the run's directory."""
+    live = lifecycle.create(scenario_path, providers.get(provider), runs, _progress(), release=release)
+    try:
+        lifecycle.up(live)
+    except BaseException:
+        lifecycle.down(live)
+        raise
+    out.print(str(live.run.path))
+
+
+@app.command()
+def deploy(which: RunName = None, runs: Runs = DEFAULT_RUNS) -> None:
+    """Put the configuration on a run's hosts, start the daemons, wait until the clusters take jobs."""
+    lifecycle.deploy(_open(runs, which))
+
+
+@app.command()
+def verify(
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--check", "-k", help="Only checks with this in their name.", show_default=False),
+    ] = None,
+    which: RunName = None,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Judge a run whose clusters are up."""
+    live = _open(runs, which)
+    result = lifecycle.write_report(live, *lifecycle.verify(live, select or ()))
+    _print_report(result, format_)
+    raise typer.Exit(result.exit_code())
+
+
+@app.command()
+def down(
+    which: Annotated[
+        str | None,
+        typer.Argument(help="A run's directory, id or scenario; unset, the newest.", show_default=False),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All runs on the engine, with or without directory.")
+    ] = False,
+    provider: ProviderOption = ProviderName.docker,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Remove a run's hosts and networks. Its directory, with all evidence, stays."""
+    source = providers.get(provider)
+    there = source.runs()
+    if everything:
+        chosen = list(there)
+    elif which in there:
+        chosen = [which]
+    else:
+        chosen = [rundir.find(runs, which).id]
+    for run_id in chosen:
+        source.down(run_id)
+        err.print(f"removed {run_id}")
+    if everything and not chosen:
+        err.print("nothing is there")
+
+
+@app.command()
+def status(
+    provider: ProviderOption = ProviderName.docker,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """List the runs that are up, and the newest verdicts."""
+    there = providers.get(provider).runs()
+    known = {run.id: run for run in rundir.all_runs(runs)}
+    rows = [
+        {
+            "run": run_id,
+            "hosts_up": there.get(run_id, []),
+            "verdict": _verdict(known.get(run_id)),
+            "directory": str(known[run_id].path) if run_id in known else None,
+        }
+        for run_id in sorted({*there, *known})
+    ]
+    if format_ is Format.json:
+        return _print_json(rows)
+    table = Table(box=None, header_style="bold")
+    for heading in ("run", "hosts up", "verdict"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(row["run"], ", ".join(row["hosts_up"]) or "-", row["verdict"] or "-")
+    return out.print(table)
+
+
+@app.command()
+def logs(
+    host: Annotated[str | None, typer.Argument(help="One host; unset, all.", show_default=False)] = None,
+    daemon: Annotated[str | None, typer.Argument(help=f"One of {', '.join(DAEMONS)}.", show_default=False)] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as more is logged.")] = False,
+    which: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Show what daemons logged last, on hosts that are up; earlier runs keep theirs in RUN/logs/."""
+    live = _open(runs, which)
+    chosen = [_host(live, host)] if host else list(live.plan.hosts)
+    wanted = [(on, name) for on in chosen for name in on.daemons if daemon in {None, name}]
+    if not wanted:
+        raise UsageError(f"{host or 'no host'} runs no {daemon}", hint=f"daemons are {', '.join(DAEMONS)}")
+    if follow and len(wanted) != 1:
+        raise UsageError("--follow wants one host and one daemon", hint="harness logs HOST DAEMON --follow")
+    for on, name in wanted:
+        command = daemon_logs.command(live.plan, on, name, lines, follow=follow)
+        if follow:
+            raise typer.Exit(subprocess.run(live.ssh.command(on.name, command), check=False).returncode)
+        out.print(f"[bold]==> {on.name} {name}[/bold]")
+        out.print(live.ssh.run(on.name, command, check=False).stdout, markup=False)
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def exec_(
+    host: Annotated[str, typer.Argument(help="The host.", show_default=False)],
+    command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
+    which: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Run a command on a host as root: `harness exec HOST -- sinfo -N`."""
+    live = _open(runs, which)
+    remote = live.ssh.command(_host(live, host).name, [shlex.join(command)])
+    raise typer.Exit(subprocess.run(remote, check=False).returncode)
+
+
+@app.command()
+def ssh(
+    host: Annotated[str, typer.Argument(help="The host.", show_default=False)],
+    which: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Open a shell on a host."""
+    live = _open(runs, which)
+    raise typer.Exit(subprocess.run(live.ssh.command(_host(live, host).name, tty=True), check=False).returncode)
+
+
+@app.command("doctor")
+def doctor_(
+    mend: Annotated[bool, typer.Option("--mend", help="As root on Debian: install and start what is missing.")] = False,
+    format_: FormatOption = Format.text,
+) -> None:
+    """Is this machine fit? Each finding comes with the command that mends it."""
+    if mend:
+        doctor.mend(_progress())
+    findings = doctor.examine()
+    if format_ is Format.json:
+        _print_json([{name: getattr(finding, name) for name in finding.__slots__} for finding in findings])
+    else:
+        for finding in findings:
+            mark = (
+                "[green]ok[/green]     "
+                if finding.ok
+                else "[red]missing[/red]"
+                if finding.fatal
+                else "[yellow]weak[/yellow]   "
+            )
+            out.print(f"{mark} {finding.subject}: {escape(finding.said)}")
+            if not finding.ok and finding.mend:
+                out.print(f"        mend: {escape(finding.mend)}")
+    raise typer.Exit(3 if any(finding.fatal and not finding.ok for finding in findings) else 0)
+
+
+@images_app.command("build")
+def images_build(
+    names: Annotated[list[str] | None, typer.Argument(help="Releases; unset, all.", show_default=False)] = None,
+) -> None:
+    """Build the image of each release, if the engine does not have it yet."""
+    client = engine.connect()
+    for name in names or releases.KNOWN:
+        if name not in releases.KNOWN:
+            raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
+        out.print(images.ensure(client, releases.get(name), _progress()))
+
+
+@images_app.command("list")
+def images_list(format_: FormatOption = Format.text) -> None:
+    """List the images that the engine has; one that is not current is of no use any more."""
+    current = {images.tag(releases.get(name)) for name in releases.KNOWN}
+    rows = [
+        {"release": release, "image": name, "bytes": size, "current": name in current}
+        for release, name, size in images.built(engine.connect())
+    ]
+    if format_ is Format.json:
+        return _print_json(rows)
+    for row in rows:
+        out.print(f"{row['image']}  {row['bytes'] / 1e6:.0f} MB{'' if row['current'] else '  (old)'}")
+    return None
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        out.print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; errors become one message and the exit code that errors.py promises."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = app(standalone_mode=False)
+    except HarnessError as error:
+        err.print(f"[bold red]error:[/bold red] {escape(error.message)}")
+        if error.hint:
+            err.print(f"[bold]hint:[/bold] {escape(error.hint)}")
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        err.print("interrupted")
+        code = 3
+    sys.exit(code)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _progress() -> Callable[[str], None]:
+    """Return what prints a line of progress, with the seconds since the beginning."""
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        err.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {escape(text)}")
+
+    return say
+
+
+def _open(runs: Path, which: str | None) -> lifecycle.Live:
+    directory = rundir.find(runs, which)
+    return lifecycle.open_run(directory, providers.get(directory.provider), _progress())
+
+
+def _host(live: lifecycle.Live, name: str) -> Host:
+    for host in live.plan.hosts:
+        if host.name == name:
+            return host
+    raise UsageError(
+        f"no host {name} in {live.run.id}",
+        hint=f"hosts are {', '.join(host.name for host in live.plan.hosts)}",
+    )
+
+
+def _print_report(report: Report, format_: Format) -> None:
+    if format_ is Format.json:
+        out.print((Path(report.run) / "report.json").read_text(), markup=False)
+        return
+    color = {PASSED: "green", FAILED: "red"}.get(report.verdict, "yellow")
+    for check in report.checks:
+        if check.outcome != "passed":
+            out.print(f"\n[bold]{escape(check.id)}[/bold]: {check.outcome}\n{escape(check.message)}")
+    if report.problem:
+        out.print(f"\n[bold]could not judge:[/bold] {escape(report.problem)}")
+    counts = Counter(check.outcome for check in report.checks)
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none"
+    seconds = sum(stage["seconds"] for stage in report.stages)
+    out.print(f"\n[bold {color}]{report.verdict.upper()}[/bold {color}]  {report.scenario}: {report.description}")
+    out.print(f"  checks    {told}")
+    out.print(f"  releases  {', '.join(f'{name} {release}' for name, release in report.releases.items())}")
+    stages = ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in report.stages)
+    out.print(f"  seconds   {stages}; in all {seconds:.0f}")
+    out.print(f"  jobs      {len(report.jobs)} records")
+    out.print(f"  report    {_relative(Path(report.run) / 'report.html')}")
+
+
+def _print_json(data: Any) -> None:
+    out.print(json.dumps(data, indent=2), markup=False)
+
+
+def _verdict(run: RunDir | None) -> str | None:
+    path = run.path / "report.json" if run else None
+    return str(json.loads(path.read_text())["verdict"]) if path and path.exists() else None
+
+
+def _relative(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

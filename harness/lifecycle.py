@@ -1,0 +1,264 @@
+"""The whole flow of a run, top to bottom."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from harness import deploy as deployment
+from harness import logs, report, scenario, slurm
+from harness.errors import CannotJudge, HarnessError, Unreachable, WaitTimeout
+from harness.inventory import Machine, inventory, ssh_config
+from harness.plan import Plan, make_plan
+from harness.providers import Provider
+from harness.render import Tree, render
+from harness.report import Check, Report
+from harness.rundir import RunDir
+from harness.ssh import Ssh
+from harness.verify import verify as judge_live
+from harness.wait import wait_until
+
+Say = Callable[[str], None]
+_SSH_TIMEOUT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A run and what every stage of it needs."""
+
+    run: RunDir
+    plan: Plan
+    tree: Tree
+    provider: Provider
+    ssh: Ssh
+    say: Say
+
+
+def run(
+    scenario_path: Path,
+    provider: Provider,
+    runs: Path,
+    say: Say,
+    *,
+    release: str | None = None,
+    keep: bool = False,
+    report_directory: Path | None = None,
+) -> Report:
+    """Render, bring up, deploy, verify, report and take down; `keep` leaves the hosts up."""
+    live = create(scenario_path, provider, runs, say, release=release)
+    checks: list[Check] = []
+    jobs: list[dict[str, Any]] = []
+    problem = ""
+    try:
+        with provisioned(live, keep=keep), logs_collected(live):
+            deploy(live)
+            checks, jobs, problem = verify(live)
+    except HarnessError as error:
+        problem = str(error)
+    except KeyboardInterrupt:
+        problem = "interrupted"
+    return write_report(live, checks, jobs, problem, report_directory)
+
+
+def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, *, release: str | None = None) -> Live:
+    """Read and render a scenario into a new run's directory."""
+    read = scenario.load(scenario_path)
+    if release:
+        read = read.with_release(release)
+    plan = make_plan(scenario_path.stem, read, provider.offers)
+    directory = RunDir.create(runs, scenario_path, plan, provider.name)
+    live = _live(directory, plan, provider, say)
+    with stage(live, "render"):
+        directory.write_tree(live.tree)
+        directory.make_secrets(live.tree)
+    return live
+
+
+def open_run(directory: RunDir, provider: Provider, say: Say) -> Live:
+    """Return a run that is there, for another stage."""
+    return _live(directory, directory.plan(), provider, say)
+
+
+def up(live: Live) -> None:
+    """Start all hosts of the plan, and wait until SSH answers on each."""
+    with stage(live, "images"):
+        live.provider.prepare(live.plan, live.say)
+    with stage(live, "up"):
+        machines = live.provider.up(live.run, live.plan, live.plan.hosts)
+        _write_inventory(live, machines)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda machine: _wait_for_ssh(live, machine), machines))
+
+
+def deploy(live: Live) -> None:
+    """Put the files in place, start the daemons, and wait until the clusters take jobs."""
+    with stage(live, "deploy"):
+        deployment.deploy(live.run, live.plan, live.tree, live.ssh, live.say)
+    with stage(live, "ready"):
+        try:
+            slurm.wait_until_ready(live.plan, slurm.clusters(live.ssh, live.plan))
+        except WaitTimeout as error:
+            raise CannotJudge(f"{error}\n{_why_not_ready(live)}".rstrip()) from error
+
+
+def verify(live: Live, select: Sequence[str] = ()) -> tuple[list[Check], list[dict[str, Any]], str]:
+    """Judge the live clusters: the checks, all jobs that ran, and what kept the checks from judging."""
+    with stage(live, "verify"):
+        checks, problem = judge_live(live.run, live.say, select)
+        return checks, _jobs(live), problem
+
+
+def write_report(
+    live: Live, checks: list[Check], jobs: list[dict[str, Any]], problem: str, directory: Path | None = None
+) -> Report:
+    """Write the report into the run's directory, and into `directory` too."""
+    result = Report(
+        scenario=live.plan.name,
+        description=live.plan.scenario.description,
+        verdict=report.judge(checks, problem),
+        releases=live.plan.releases(),
+        provider=live.provider.name,
+        run=str(live.run.path),
+        stages=[
+            {"name": event["name"], "seconds": event["seconds"]}
+            for event in live.run.events()
+            if event["kind"] == "stage"
+        ],
+        checks=checks,
+        jobs=jobs,
+        problem=problem,
+    )
+    report.write(result, live.run.path)
+    if directory:
+        report.write(result, directory)
+        for name in ("junit.xml", "events.jsonl"):
+            if (live.run.path / name).exists():
+                shutil.copyfile(live.run.path / name, directory / name)
+    return result
+
+
+def down(live: Live) -> None:
+    """Remove all that a run has outside of its directory."""
+    with uninterrupted(), stage(live, "down"):
+        live.provider.down(live.run.id)
+        shutil.rmtree(live.run.control_directory, ignore_errors=True)
+
+
+@contextmanager
+def provisioned(live: Live, *, keep: bool = False) -> Iterator[None]:
+    """Bring the hosts up, and take them down whatever happens, unless `keep` and all went well."""
+    finished = False
+    try:
+        up(live)
+        yield
+        finished = True
+    finally:
+        if not (keep and finished):
+            down(live)
+
+
+@contextmanager
+def logs_collected(live: Live) -> Iterator[None]:
+    """Fetch the daemons' logs at the end, whatever happens."""
+    try:
+        yield
+    finally:
+        with uninterrupted(), stage(live, "logs"):
+            for problem in logs.collect(live.ssh, [host.name for host in live.plan.hosts], live.run.path / "logs"):
+                live.say(f"no logs of {problem}")
+
+
+@contextmanager
+def stage(live: Live, name: str) -> Iterator[None]:
+    """Say what begins, and note how many seconds it took."""
+    live.say(f"[{name}]")
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        live.run.event("stage", name=name, seconds=round(time.monotonic() - started, 2))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Finish cleaning up although the user presses Ctrl-C again. Only the main thread can say so."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _live(directory: RunDir, plan: Plan, provider: Provider, say: Say) -> Live:
+    ssh = Ssh(directory.ssh_config, directory.control_directory)
+    return Live(directory, plan, render(plan), provider, ssh, say)
+
+
+def _write_inventory(live: Live, machines: Sequence[Machine]) -> None:
+    run_ = live.run
+    path = run_.path / "inventory" / "hosts.yml"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as file:
+        YAML(typ="safe", pure=True).dump(inventory(live.plan, machines), file)
+    known_hosts = run_.path / "known_hosts"
+    known_hosts.write_text(f"harness {run_.key('ssh_host_key.pub').read_text()}")
+    run_.ssh_config.write_text(ssh_config(machines, run_.key("ssh_key"), known_hosts, run_.control_directory))
+
+
+def _wait_for_ssh(live: Live, machine: Machine) -> None:
+    try:
+        wait_until(
+            lambda: live.ssh.run(machine.name, ["true"], timeout=10),
+            lambda result: True,
+            what=f"SSH on {machine.name}",
+            timeout=_SSH_TIMEOUT,
+            ignore=(Unreachable,),
+        )
+    except WaitTimeout as error:
+        console = live.provider.console(live.run.id, machine.name)
+        raise Unreachable(f"{machine.name} did not come up: {error}\n{console}") from error
+
+
+def _why_not_ready(live: Live) -> str:
+    """Return the last lines of the controllers, and of the nodes that are not idle."""
+    suspects = [(host, "slurmctld") for host in live.plan.with_daemon("slurmctld")]
+    try:
+        missing = slurm.not_ready(live.plan, slurm.clusters(live.ssh, live.plan))
+        suspects += [
+            (host, "slurmd") for host in live.plan.with_daemon("slurmd") if f" {host.name} " in "; ".join(missing)
+        ]
+    except HarnessError:
+        pass
+    return "\n".join(
+        f"{host.name}: {daemon} said last:\n{logs.last_lines(live.ssh, live.plan, host, daemon, 10)}"
+        for host, daemon in suspects[:4]
+    )
+
+
+def _jobs(live: Live) -> list[dict[str, Any]]:
+    """Return every job of the run, as accounting has it, or squeue where there is no accounting."""
+    live_clusters = slurm.clusters(live.ssh, live.plan)
+    jobs: list[dict[str, Any]] = []
+    for cluster in live_clusters.values():
+        if live.plan.scenario.accounting:
+            jobs += [
+                asdict(record) | {"origin": slurm.origin_id(record.job_id)}
+                for record in cluster.records("--local", "--allocations")
+            ]
+        else:
+            empty = {"origin": 0, "submit": None, "start": None, "end": None}
+            jobs += [asdict(job) | empty | {"cluster": cluster.name} for job in cluster.jobs()]
+    return jobs

@@ -1,0 +1,76 @@
+"""What the daemons of a run said: fetch it all, or its last lines."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from harness import options
+from harness.errors import HarnessError
+from harness.plan import Host, Plan
+from harness.ssh import Ssh
+
+_DIRECTORIES = (options.LOG_DIRECTORY, "/var/log/munge")
+
+
+def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = False) -> list[str]:
+    """Return the command that shows a daemon's last lines on its host, from its log file or the journal."""
+    path = _log_file(plan, host, daemon)
+    if path is None:
+        return [
+            "journalctl",
+            "--no-pager",
+            "--output=cat",
+            f"--unit={daemon}",
+            f"--lines={lines}",
+            *["-f"] * follow,
+        ]
+    return ["tail", f"--lines={lines}", *["--follow=name"] * follow, path]
+
+
+def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -> str:
+    """Return what a daemon said last: its log file, and what systemd kept of it where it did not get that far."""
+    texts = []
+    for source in (
+        command(plan, host, daemon, lines),
+        ["journalctl", "--no-pager", "-o", "cat", "-u", daemon, "-n", "5"],
+    ):
+        try:
+            texts.append(ssh.run(host.name, source, check=False, timeout=20).stdout.strip())
+        except HarnessError as error:
+            texts.append(str(error))
+    return "\n".join(dict.fromkeys(filter(None, texts)))
+
+
+def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
+    """Copy the daemons' logs and the journal of every host to DIRECTORY/HOST; return what could not be had."""
+
+    def fetch(host: str) -> str:
+        target = directory / host
+        target.mkdir(parents=True, exist_ok=True)
+        try:
+            journal = ssh.run(host, ["journalctl", "--no-pager", "--boot", "--output=short-iso"], timeout=30).stdout
+            (target / "journal.log").write_text(journal)
+            sources = [f"{host}:{path}" for path in _DIRECTORIES]
+            copy = ["scp", "-q", "-r", "-F", str(ssh.config), *sources, str(target)]
+            subprocess.run(copy, capture_output=True, text=True, timeout=60, check=True)
+        except (HarnessError, subprocess.SubprocessError) as error:
+            return f"{host}: {error}"
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        return [problem for problem in pool.map(fetch, hosts) if problem]
+
+
+def _log_file(plan: Plan, host: Host, daemon: str) -> str | None:
+    if daemon == "munge":
+        return "/var/log/munge/munged.log"
+    if daemon == "slurmdbd":
+        return options.get(options.slurmdbd_conf(plan.scenario), "LogFile")
+    if daemon in {"slurmctld", "slurmd"} and host.cluster:
+        conf = options.slurm_conf(plan.scenario, host.cluster, plan.offers)
+        path = options.get(conf, "SlurmctldLogFile" if daemon == "slurmctld" else "SlurmdLogFile")
+        return path.replace("%h", host.name).replace("%n", host.name) if path else None
+    return None

@@ -1,0 +1,117 @@
+"""Fixtures for checks on a live run: `pytest --harness-run RUN`. Without that option the plugin does nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import testinfra
+from testinfra.host import Host
+
+from harness import slurm
+from harness.errors import ClusterError
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.slurm import SlurmCluster
+from harness.ssh import Ssh
+
+_RUN = pytest.StashKey[RunDir]()
+_PLAN = pytest.StashKey[Plan]()
+_STARTED = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --harness-run."""
+    group = parser.getgroup("slurm-harness")
+    group.addoption("--harness-run", type=Path, metavar="RUN", help="directory of a run whose hosts are up")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Open the run."""
+    config.addinivalue_line("markers", "needs(*features): the check is for scenarios with these features only")
+    if path := config.getoption("--harness-run"):
+        config.stash[_RUN] = RunDir(path)
+        config.stash[_PLAN] = config.stash[_RUN].plan()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the checks that the scenario gives nothing to do."""
+    if _PLAN not in config.stash:
+        return
+    there = features(config.stash[_PLAN])
+    fitting = [item for item in items if all({*mark.args} <= there for mark in item.iter_markers("needs"))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in fitting])
+    items[:] = fitting
+
+
+def features(plan: Plan) -> set[str]:
+    """Return what a scenario has that checks can be about."""
+    scenario = plan.scenario
+    there = {
+        "accounting": scenario.accounting,
+        "job_completion": scenario.accounting and scenario.accounting.job_completion,
+        "federation": any(len(federation.clusters) > 1 for federation in scenario.federations.values()),
+        "sites": len(plan.sites()) > 1,
+        "users": scenario.users,
+        "two_users": len(scenario.users) > 1,
+        "two_hosts": len(plan.hosts) > 1,
+    }
+    return {name for name, value in there.items() if value}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Note each check's outcome: a broken promise is `failed`, anything else that went wrong `error`."""
+    report = yield
+    run = item.config.stash.get(_RUN, None)
+    if run is None:
+        return report
+    if report.when == "setup":
+        item.stash[_STARTED] = time.monotonic() - call.duration
+    if report.when != "call" and report.passed:
+        return report
+    outcome = report.outcome
+    if call.excinfo and report.failed:
+        broken = call.excinfo.errisinstance((AssertionError, ClusterError, pytest.fail.Exception))
+        outcome = "failed" if broken and report.when == "call" else "error"
+    message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
+    seconds = time.monotonic() - item.stash[_STARTED]
+    run.event("check", id=item.nodeid, outcome=outcome, seconds=round(seconds, 2), message=message)
+    first_line = next(iter(message.splitlines()), "")
+    print(f"{outcome:7} {item.nodeid} ({seconds:.1f} s) {first_line}".rstrip(), flush=True)
+    return report
+
+
+@pytest.fixture(scope="session")
+def run(request: pytest.FixtureRequest) -> RunDir:
+    """The run under test."""
+    if _RUN not in request.config.stash:
+        pytest.fail("this check needs a live run: pytest --harness-run RUN")
+    return request.config.stash[_RUN]
+
+
+@pytest.fixture(scope="session")
+def plan(run: RunDir) -> Plan:
+    """The plan of the run."""
+    return run.plan()
+
+
+@pytest.fixture(scope="session")
+def ssh(run: RunDir) -> Ssh:
+    """Commands on hosts."""
+    return Ssh(run.ssh_config, run.control_directory)
+
+
+@pytest.fixture(scope="session")
+def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
+    """The live clusters by their names."""
+    return slurm.clusters(ssh, plan)
+
+
+@pytest.fixture(scope="session")
+def hosts(run: RunDir, plan: Plan) -> dict[str, Host]:
+    """Testinfra's hosts by their names."""
+    config = str(run.ssh_config)
+    return {host.name: testinfra.get_host(f"ssh://{host.name}", ssh_config=config) for host in plan.hosts}

@@ -1,0 +1,142 @@
+"""Jobs that tell what they saw by a way that does not pass through Slurm, and the comparison with what Slurm says.
+
+Each execution of a witness job writes one file of its own on the node it runs on: its id, cluster, host, start, end and
+exit code. A job that ran twice leaves two files, one that never ran none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from harness import hostlist
+from harness.slurm import Record
+from harness.ssh import Ssh
+
+DIRECTORY = "/var/tmp/slurm-harness-witness"  # noqa: S108  on the cluster's hosts, each file by its own job
+# Seconds by which clocks, rounding and the daemons' own work may set Slurm's times and the job's apart.
+TOLERANCE = 2
+
+_SCRIPT = f"""#!/bin/sh
+umask 022
+mkdir -p -m 1777 {DIRECTORY}
+witness={DIRECTORY}/$SLURM_JOB_ID.$(cat /proc/sys/kernel/random/uuid)
+trap 'code=$?; echo "end=$(date +%s)" >> "$witness"; echo "exit_code=$code" >> "$witness"' EXIT
+trap 'exit 143' TERM
+{{
+    echo "job_id=$SLURM_JOB_ID"
+    echo "cluster=$SLURM_CLUSTER_NAME"
+    echo "host=$(cat /proc/sys/kernel/hostname)"
+    echo "start=$(date +%s)"
+}} > "$witness"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What one execution of a job saw. Times are seconds since 1970; `end` is None where the job was killed."""
+
+    job_id: int
+    cluster: str
+    host: str
+    start: int
+    end: int | None
+    exit_code: int | None
+
+
+def script(body: str) -> str:
+    """Return a batch script that runs `body`, a shell text, and leaves a witness."""
+    return f"{_SCRIPT}\n{body}\n"
+
+
+def collect(ssh: Ssh, hosts: Sequence[str]) -> list[Witness]:
+    """Return all witnesses on hosts."""
+    command = f'for file in {DIRECTORY}/*; do [ -e "$file" ] && cat "$file" && echo; done; true'
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda host: ssh.run(host, ["sh", "-c", command]).stdout, hosts)
+        return [parse(block) for answer in answers for block in answer.split("\n\n") if block.strip()]
+
+
+def parse(text: str) -> Witness:
+    """Read a witness's file."""
+    facts = dict(line.split("=", 1) for line in text.split())
+    return Witness(
+        job_id=int(facts["job_id"]),
+        cluster=facts["cluster"],
+        host=facts["host"],
+        start=int(facts["start"]),
+        end=int(facts["end"]) if "end" in facts else None,
+        exit_code=int(facts["exit_code"]) if "exit_code" in facts else None,
+    )
+
+
+def ran_twice(witnesses: Iterable[Witness]) -> list[str]:
+    """Return what speaks for a job that ran more than once."""
+    counts = Counter(witness.job_id for witness in witnesses)
+    return [f"job {job_id} ran {count} times" for job_id, count in sorted(counts.items()) if count > 1]
+
+
+def differences(job_ids: Iterable[int], witnesses: Iterable[Witness], records: Iterable[Record]) -> list[str]:
+    """Return where accounting and the jobs' own witness disagree about jobs; empty if they agree in everything.
+
+    A federated job has a record on every cluster it was copied to: one tells of the run, the others are REVOKED.
+    """
+    wanted = set(job_ids)
+    seen = {witness.job_id: witness for witness in witnesses if witness.job_id in wanted}
+    found = [text for text in ran_twice(witness for witness in witnesses if witness.job_id in wanted)]
+    by_job: dict[int, list[Record]] = {job_id: [] for job_id in wanted}
+    steps: dict[int, set[str]] = {job_id: set() for job_id in wanted}
+    for record in records:
+        if record.job_id not in wanted:
+            continue
+        if record.step:
+            steps[record.job_id].add(record.step)
+        elif record.state != "REVOKED":
+            by_job[record.job_id].append(record)
+    for job_id in sorted(wanted):
+        witness = seen.get(job_id)
+        told = by_job[job_id]
+        if witness is None:
+            found.append(f"job {job_id} left no witness: it never ran")
+        elif len(told) != 1:
+            found.append(f"job {job_id} ran once, but has {len(told)} accounting records besides revoked ones")
+        else:
+            found.extend(f"job {job_id}: {text}" for text in _compare(witness, told[0]))
+            if "batch" not in steps[job_id]:
+                found.append(f"job {job_id}: no record of its batch step")
+    return found
+
+
+def _compare(witness: Witness, record: Record) -> list[str]:
+    found = []
+    if record.cluster != witness.cluster:
+        found.append(f"ran on cluster {witness.cluster}, accounting says {record.cluster}")
+    try:
+        nodes = hostlist.expand(record.node_list)
+    except ValueError:
+        nodes = ()
+    if witness.host not in nodes:
+        found.append(f"ran on {witness.host}, accounting says {record.node_list or 'no node'}")
+    found.extend(_compare_end(witness, record))
+    if record.start is None or abs(record.start - witness.start) > TOLERANCE:
+        found.append(f"started at {witness.start}, accounting says {record.start}")
+    if witness.end is not None:
+        if record.end is None or abs(record.end - witness.end) > TOLERANCE:
+            found.append(f"ended at {witness.end}, accounting says {record.end}")
+        if abs(record.elapsed - (witness.end - witness.start)) > TOLERANCE:
+            found.append(f"took {witness.end - witness.start} s, accounting says {record.elapsed} s")
+    return found
+
+
+def _compare_end(witness: Witness, record: Record) -> list[str]:
+    if witness.end is None and record.state == "COMPLETED":
+        return ["was killed or still runs, accounting says COMPLETED"]
+    if witness.exit_code == 0 and record.state != "COMPLETED":
+        return [f"exited with 0, accounting says {record.state}"]
+    if witness.exit_code and record.state not in {"FAILED", "CANCELLED", "TIMEOUT"}:
+        return [f"exited with {witness.exit_code}, accounting says {record.state}"]
+    if record.state in {"COMPLETED", "FAILED"} and record.exit_code != witness.exit_code:
+        return [f"exited with {witness.exit_code}, accounting says {record.exit_code}"]
+    return []

@@ -1,0 +1,144 @@
+"""What the checks share. A check leaves the clusters as it found them: its jobs are gone before the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from harness import slurm, witness
+from harness.plan import Plan
+from harness.slurm import FINISHED, SlurmCluster
+from harness.ssh import Ssh
+from harness.wait import wait_until
+from harness.witness import Witness
+
+# Slurm counts time limits in minutes, and looks for jobs over theirs every half minute.
+SHORTEST_TIME_LIMIT = "--time=1"
+
+
+@dataclass
+class Jobs:
+    """Submits jobs that leave a witness, and remembers them."""
+
+    ssh: Ssh
+    plan: Plan
+    user: str
+    submitted: list[int] = field(default_factory=list)
+    long_lived: set[int] = field(default_factory=set)
+
+    def submit(self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None) -> int:
+        """Submit a witness job at a cluster's controller; output goes nowhere."""
+        script = witness.script(body)
+        job_id = cluster.submit(script, "--output=/dev/null", *options, user=user or self.user)
+        self.submitted.append(job_id)
+        return job_id
+
+    def witnesses(self) -> list[Witness]:
+        """Return what all jobs so far saw."""
+        return witness.collect(self.ssh, [host.name for host in self.plan.with_daemon("slurmd")])
+
+
+@pytest.fixture(scope="session")
+def users(plan: Plan) -> list[str]:
+    """The ordinary users of the scenario."""
+    return list(plan.scenario.users)
+
+
+@pytest.fixture(scope="session")
+def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
+    """The session's jobs, the first user's unless a check says otherwise."""
+    return Jobs(ssh, plan, users[0] if users else "root")
+
+
+@pytest.fixture(autouse=True)
+def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]:
+    """Cancel what a check left behind, and wait until it is gone."""
+    yield
+    for cluster in clusters.values():
+        left = active_jobs(cluster, jobs)
+        if left:
+            cluster.run("scancel", *map(str, left), check=False)
+    for cluster in clusters.values():
+        wait_until(
+            lambda cluster=cluster: active_jobs(cluster, jobs),
+            lambda left: not left,
+            what=f"no job left on {cluster.name}",
+            timeout=60,
+        )
+
+
+def active_jobs(cluster: SlurmCluster, jobs: Jobs) -> list[int]:
+    """Return the jobs of a cluster that have not ended, but for those that are meant to go on."""
+    there = cluster.jobs("--local")
+    return [job.job_id for job in there if job.state not in FINISHED and job.job_id not in jobs.long_lived]
+
+
+@pytest.fixture(scope="session")
+def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
+    """A job that runs into its time limit while other checks go on; it takes one CPU of the last cluster."""
+    cluster = list(clusters.values())[-1]
+    job_id = jobs.submit(cluster, "sleep 600", SHORTEST_TIME_LIMIT, f"--clusters={cluster.name}")
+    jobs.long_lived.add(job_id)
+    return job_id
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _start_early(request: pytest.FixtureRequest) -> None:
+    """Start the job that takes longest before the first check, if a check wants it."""
+    if any("timed_out_job" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("timed_out_job")
+
+
+@dataclass(frozen=True)
+class FederationUnderTest:
+    """The first federation of the scenario: the cluster that jobs are submitted to, and another one."""
+
+    name: str
+    origin: SlurmCluster
+    sibling: SlurmCluster
+    members: tuple[str, ...]
+
+
+@pytest.fixture(scope="session")
+def federation(clusters: dict[str, SlurmCluster], plan: Plan) -> FederationUnderTest:
+    """The first federation with at least two clusters."""
+    found = ((name, part.clusters) for name, part in plan.scenario.federations.items() if len(part.clusters) > 1)
+    name, members = next(found)
+    return FederationUnderTest(name, clusters[members[0]], clusters[members[1]], members)
+
+
+@pytest.fixture
+def full_origin(federation: FederationUnderTest, jobs: Jobs, plan: Plan) -> list[int]:
+    """Jobs that take every node of the origin cluster until they are cancelled."""
+    origin = federation.origin
+    nodes = plan.scenario.clusters[origin.name].node_names()
+    filling = [jobs.submit(origin, "sleep 300", "--exclusive", f"--clusters={origin.name}") for _ in nodes]
+    origin.wait_for(filling, {"RUNNING"})
+    return filling
+
+
+@pytest.fixture(scope="session")
+def ran_on(clusters: dict[str, SlurmCluster]) -> Callable[[int], str]:
+    """Wait until a federated job has ended, and return the cluster that ran it."""
+
+    def find(job_id: int) -> str:
+        def look() -> list[tuple[str, str]]:
+            found = ((name, cluster.job(job_id)) for name, cluster in clusters.items())
+            return [(name, job.state) for name, job in found if job]
+
+        ended = wait_until(
+            look,
+            lambda seen: any(state in FINISHED - {"REVOKED"} for _, state in seen),
+            what=f"job {job_id} ended",
+            timeout=60,
+        )
+        return next(name for name, state in ended if state in FINISHED - {"REVOKED"})
+
+    return find
+
+
+def origin_of(job_id: int, plan: Plan, federation: FederationUnderTest) -> str:
+    """Return the cluster whose id a federated job id carries."""
+    return federation.members[slurm.origin_id(job_id) - 1]

@@ -1,0 +1,172 @@
+"""Clusters of a federation place jobs as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import FederationUnderTest, Jobs, origin_of
+
+from harness import witness
+from harness.plan import Plan
+from harness.slurm import SlurmCluster
+from harness.wait import wait_until
+
+pytestmark = [pytest.mark.needs("federation", "users")]
+
+
+def table(cluster: SlurmCluster, *command: str) -> list[list[str]]:
+    """Return what sacctmgr shows, row by row."""
+    answer = cluster.run("sacctmgr", "--parsable2", "--noheader", *command).stdout
+    return [line.rstrip("|").split("|") for line in answer.splitlines()]
+
+
+def test_federation_is_formed_with_all_clusters_active(
+    federation: FederationUnderTest, clusters: dict[str, SlurmCluster]
+) -> None:
+    rows = table(federation.origin, "show", "federation", federation.name, "format=federation,cluster,id,fedstate")
+    wanted = {(federation.name, name, str(number), "ACTIVE") for number, name in enumerate(federation.members, 1)}
+    assert {tuple(row) for row in rows} == wanted
+    for name in federation.members:
+        seen = {(one.cluster, one.federation_id, one.state, one.synced) for one in clusters[name].siblings()}
+        assert seen == {(member, number, "ACTIVE", True) for number, member in enumerate(federation.members, 1)}, name
+
+
+def test_job_ids_carry_the_origin_and_are_unique(
+    federation: FederationUnderTest, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    given = [(name, jobs.submit(clusters[name], "true")) for _ in range(3) for name in federation.members]
+    assert [origin_of(job_id, plan, federation) for _, job_id in given] == [name for name, _ in given]
+    assert max(Counter(job_id for _, job_id in given).values()) == 1
+
+
+def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
+    federation: FederationUnderTest,
+    full_origin: list[int],
+    jobs: Jobs,
+    ran_on: Callable[[int], str],
+) -> None:
+    bursting = [jobs.submit(federation.origin, "sleep 1") for _ in range(4)]
+    assert {ran_on(job_id) for job_id in bursting} == {*federation.members} - {federation.origin.name}
+    for job_id in bursting:
+        tracking = federation.origin.run("scontrol", "show", "job", str(job_id), "--sibling").stdout
+        assert "JobState=REVOKED" in tracking, tracking
+    # Where they ran by their own account, not by Slurm's.
+    seen = [one for one in jobs.witnesses() if one.job_id in bursting]
+    assert {one.cluster for one in seen} == {*federation.members} - {federation.origin.name}
+    assert sorted(one.job_id for one in seen) == sorted(bursting), "each ran exactly once"
+    assert all(federation.origin.job(job_id).state == "RUNNING" for job_id in full_origin), "the origin was full"
+
+
+def test_clusters_option_keeps_jobs_where_it_says(
+    federation: FederationUnderTest, jobs: Jobs, ran_on: Callable[[int], str]
+) -> None:
+    for name in federation.members:
+        job_id = jobs.submit(federation.origin, "true", f"--clusters={name}")
+        assert ran_on(job_id) == name
+
+
+def test_clusters_option_with_several_uses_the_free_one(
+    federation: FederationUnderTest, full_origin: list[int], jobs: Jobs, ran_on: Callable[[int], str]
+) -> None:
+    both = f"--clusters={federation.sibling.name},{federation.origin.name}"
+    assert ran_on(jobs.submit(federation.origin, "true", both)) == federation.sibling.name
+    assert full_origin
+
+
+def test_cluster_constraint_chooses_clusters_by_their_features(
+    federation: FederationUnderTest, plan: Plan, jobs: Jobs, ran_on: Callable[[int], str]
+) -> None:
+    features = {name: plan.scenario.clusters[name].features for name in federation.members}
+    only = {
+        feature: name
+        for name in features
+        for feature in features[name]
+        if sum(feature in has for has in features.values()) == 1
+    }
+    if not only:
+        pytest.skip("no cluster has a feature of its own: clusters.NAME.features")
+    for feature, name in only.items():
+        job_id = jobs.submit(federation.origin, "true", f"--cluster-constraint={feature}")
+        assert ran_on(job_id) == name, feature
+        others = {other for other in federation.members if other != name}
+        job_id = jobs.submit(federation.origin, "true", f"--cluster-constraint=!{feature}")
+        assert ran_on(job_id) in others, f"!{feature}"
+
+
+@pytest.fixture
+def drained_sibling(federation: FederationUnderTest) -> Iterator[str]:
+    """Set the sibling to DRAIN, and back to ACTIVE at the end."""
+    name = federation.sibling.name
+
+    def set_state(state: str) -> None:
+        federation.origin.run("sacctmgr", "--immediate", "modify", "cluster", name, "set", f"fedstate={state}")
+        for cluster in (federation.origin, federation.sibling):
+            wait_until(
+                lambda cluster=cluster: {one.cluster: one.state for one in cluster.siblings()},
+                lambda states: states.get(name, "").split("+")[0] == state,
+                what=f"{cluster.name} knows that {name} is {state}",
+                timeout=30,
+            )
+
+    set_state("DRAIN")
+    yield name
+    set_state("ACTIVE")
+
+
+def test_draining_cluster_gets_no_new_federated_jobs(
+    federation: FederationUnderTest, drained_sibling: str, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
+) -> None:
+    # More jobs than the origin takes at once: some of them would burst if they could.
+    nodes = len(plan.scenario.clusters[federation.origin.name].node_names())
+    given = [jobs.submit(federation.origin, "sleep 1", "--exclusive") for _ in range(2 * nodes)]
+    assert {ran_on(job_id) for job_id in given} == {*federation.members} - {drained_sibling}
+    assert {one.cluster for one in jobs.witnesses() if one.job_id in given} == {*federation.members} - {drained_sibling}
+
+
+def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
+    federation: FederationUnderTest, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    given = [
+        jobs.submit(clusters[name], "sleep 300", f"--clusters={name}") for name in federation.members for _ in (1, 2)
+    ]
+    for name, pair in zip(federation.members, zip(given[::2], given[1::2], strict=True), strict=True):
+        clusters[name].wait_for(pair, {"RUNNING"})
+    running = wait_until(
+        lambda: {one.job_id: (one.cluster, one.host) for one in jobs.witnesses() if one.job_id in given},
+        lambda seen: len(seen) == len(given),
+        what="jobs have begun",
+        timeout=30,
+    )
+    for name in federation.members:
+        queue = {job.job_id: job.node_list for job in clusters[name].jobs("--federation")}
+        assert {job_id: queue.get(job_id) for job_id in given} == {job_id: running[job_id][1] for job_id in given}, name
+        view = (
+            clusters[name]
+            .run("sinfo", "--federation", "--noheader", "--Node", "--Format=Cluster:40,NodeList:40")
+            .stdout
+        )
+        members = {
+            (cluster, node) for cluster in federation.members for node in plan.scenario.clusters[cluster].node_names()
+        }
+        assert {tuple(line.split()) for line in view.splitlines()} == members, name
+    if plan.scenario.accounting:
+        told = wait_until(
+            lambda: {
+                record.job_id: (record.cluster, record.node_list)
+                for record in federation.origin.records("--federation", "--allocations", "--state=RUNNING")
+                if record.job_id in given
+            },
+            lambda seen: len(seen) == len(given),
+            what="sacct --federation lists the running jobs",
+            timeout=15,
+        )
+        assert told == running
+
+
+def test_no_federated_job_ran_twice(jobs: Jobs) -> None:
+    """Comes last of this file: about all jobs so far."""
+    seen = jobs.witnesses()
+    assert seen, "no job left a witness"
+    assert not witness.ran_twice(seen)

@@ -1,0 +1,105 @@
+"""Ordinary users run jobs, and only what users may do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import Jobs
+
+from harness import witness
+from harness.plan import Plan
+from harness.slurm import SlurmCluster
+
+pytestmark = pytest.mark.needs("users")
+
+
+@pytest.fixture(params=["srun", "salloc"])
+def start_command(request: pytest.FixtureRequest) -> list[str]:
+    """Commands that run a task and wait for it."""
+    return {"srun": ["srun"], "salloc": ["salloc", "--quiet", "srun"]}[request.param]
+
+
+def test_interactive_job_runs_on_a_node_as_its_user(
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], start_command: list[str]
+) -> None:
+    for name, cluster in clusters.items():
+        command = [*start_command, "--clusters=" + name] if plan.scenario.federations else start_command
+        command = [start_command[0], *([f"--clusters={name}"] if plan.scenario.federations else []), *start_command[1:]]
+        answer = cluster.run(*command, "sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u)", user=users[0])
+        host, uid = answer.stdout.split()
+        assert host in plan.scenario.clusters[name].node_names()
+        assert int(uid) == plan.scenario.users[users[0]].uid
+
+
+def test_batch_job_runs_once_on_a_node_of_its_cluster(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    for name, cluster in clusters.items():
+        only_here = [f"--clusters={name}"] if plan.scenario.federations else []
+        job_id = jobs.submit(cluster, "srun true", *only_here)
+        cluster.wait_for([job_id], {"COMPLETED"})
+        seen = [(one.cluster, one.host, one.exit_code) for one in jobs.witnesses() if one.job_id == job_id]
+        assert len(seen) == 1, f"{name}: job {job_id} ran {len(seen)} times"
+        assert seen[0][0] == name
+        assert seen[0][1] in plan.scenario.clusters[name].node_names()
+        assert seen[0][2] == 0
+
+
+def test_job_on_all_nodes_starts_a_task_on_each(
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
+) -> None:
+    for name, cluster in clusters.items():
+        nodes = plan.scenario.clusters[name].node_names()
+        only_here = [f"--clusters={name}"] if plan.scenario.federations else []
+        tasks = ["--nodes", str(len(nodes)), "--ntasks-per-node=1", "cat", "/proc/sys/kernel/hostname"]
+        answer = cluster.run("srun", *only_here, *tasks, user=users[0])
+        assert sorted(answer.stdout.split()) == sorted(nodes)
+
+
+def test_failing_job_is_seen_as_failed_with_its_exit_code(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    cluster = next(iter(clusters.values()))
+    only_here = [f"--clusters={cluster.name}"] if plan.scenario.federations else []
+    job_id = jobs.submit(cluster, "exit 7", *only_here)
+    cluster.wait_for([job_id], {"FAILED"})
+    assert "ExitCode=7:0" in cluster.run("scontrol", "show", "job", str(job_id)).stdout
+
+
+@pytest.mark.needs("two_users")
+def test_user_cannot_cancel_anothers_job(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
+) -> None:
+    cluster = next(iter(clusters.values()))
+    only_here = [f"--clusters={cluster.name}"] if plan.scenario.federations else []
+    job_id = jobs.submit(cluster, "sleep 300", *only_here)
+    cluster.wait_for([job_id], {"RUNNING"})
+    answer = cluster.run("scancel", str(job_id), user=users[1], check=False)
+    assert "Access/permission denied" in answer.stderr
+    assert cluster.job(job_id).state == "RUNNING"
+    cluster.run("scancel", str(job_id), user=users[0])
+    cluster.wait_for([job_id], {"CANCELLED"})
+
+
+def test_user_cannot_change_the_cluster(clusters: dict[str, SlurmCluster], plan: Plan, users: list[str]) -> None:
+    for name, cluster in clusters.items():
+        node = plan.scenario.clusters[name].node_names()[0]
+        partition = next(iter(plan.scenario.clusters[name].partitions))
+        for command in (
+            ["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=mischief"],
+            ["scontrol", "update", f"PartitionName={partition}", "State=DOWN"],
+            ["scontrol", "reconfigure"],
+            ["scontrol", "shutdown"],
+        ):
+            answer = cluster.run(*command, user=users[0], check=False)
+            assert answer.exit_code != 0, f"{name}: {command} was allowed"
+            assert re.search("Invalid user id|Access/permission denied", answer.stderr), answer.stderr
+        assert {node.state for node in cluster.nodes()} <= {"idle", "mixed"}
+
+
+def test_every_job_ran_at_most_once(jobs: Jobs) -> None:
+    """Comes last of this file: about all jobs so far."""
+    seen = jobs.witnesses()
+    assert seen, "no job left a witness"
+    assert not witness.ran_twice(seen)

@@ -1,0 +1,118 @@
+"""Accounting tells the truth. The file's name puts it last: it judges all jobs of the checks before it too."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Jobs
+
+from harness import options, witness
+from harness.plan import Plan
+from harness.slurm import FINISHED, Record, SlurmCluster
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("accounting")
+
+
+def table(cluster: SlurmCluster, *command: str) -> set[tuple[str, ...]]:
+    """Return what sacctmgr shows, row by row."""
+    answer = cluster.run("sacctmgr", "--parsable2", "--noheader", *command).stdout
+    return {tuple(line.split("|")) for line in answer.splitlines()}
+
+
+def test_every_cluster_is_registered_with_its_controller(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    for name, cluster in clusters.items():
+        address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
+        port = options.get(options.slurm_conf(plan.scenario, name, plan.offers), "SlurmctldPort")
+        for asked in clusters.values():
+            assert (name, address, port) in table(asked, "show", "cluster", "format=cluster,controlhost,controlport")
+    assert {row[0] for row in table(cluster, "show", "cluster", "format=cluster")} == {*clusters}
+
+
+def test_associations_and_qos_are_the_scenarios(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    scenario = plan.scenario
+    for name, cluster in clusters.items():
+        rows = table(cluster, "show", "association", "where", f"cluster={name}", "format=account,user")
+        wanted = {("root", ""), ("root", "root"), *((account, "") for account in scenario.accounting.accounts)}
+        wanted |= {(account, user) for user, facts in scenario.users.items() for account in facts.accounts}
+        assert rows == wanted, name
+    assert {row[0] for row in table(cluster, "show", "qos", "format=name")} == {"normal", *scenario.accounting.qos}
+
+
+@pytest.mark.needs("users")
+def test_failed_cancelled_and_timed_out_jobs_are_recorded_as_such(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, timed_out_job: int
+) -> None:
+    cluster = list(clusters.values())[-1]
+    only_here = f"--clusters={cluster.name}"
+    failing = jobs.submit(cluster, "exit 3", only_here)
+    cancelled = jobs.submit(cluster, "sleep 300", only_here)
+    cluster.wait_for([cancelled], {"RUNNING"})
+    cluster.run("scancel", str(cancelled), user=jobs.user)
+    cluster.wait_for([timed_out_job], {"TIMEOUT"}, timeout=180)
+    wanted = {failing: ("FAILED", 3), cancelled: ("CANCELLED", 0), timed_out_job: ("TIMEOUT", 0)}
+
+    def look() -> dict[int, tuple[str, int]]:
+        records = cluster.records("--local", "--allocations")
+        return {record.job_id: (record.state, record.exit_code) for record in records if record.job_id in wanted}
+
+    wait_until(look, lambda seen: seen == wanted, what=f"records {wanted}", timeout=15)
+
+
+@pytest.mark.needs("users")
+def test_accounting_matches_what_every_job_saw(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
+    """Compares all jobs of the checks with their own witnesses: none missing, none doubled, each right."""
+    cluster = next(iter(clusters.values()))
+    fresh = [jobs.submit(one, f"srun true; sleep {n % 3}") for n in range(3) for one in clusters.values()]
+    for one in clusters.values():
+        wait_until(
+            lambda one=one: [job for job in one.jobs("--local") if job.state not in FINISHED],
+            lambda left: not left,
+            what=f"all jobs on {one.name} ended",
+            timeout=90,
+        )
+    witnesses = jobs.witnesses()
+    seen = {one.job_id for one in witnesses}
+    # A job that a check cancelled before it began rightly left no witness; those of this check may not be missing.
+    judged = {job_id for job_id in jobs.submitted if job_id in seen} | {*fresh}
+    everywhere = f"--clusters={','.join(clusters)}"
+
+    def look() -> list[str]:
+        return witness.differences(judged, witnesses, cluster.records(everywhere))
+
+    # slurmctld sends its records on in the background.
+    wait_until(
+        look, lambda found: not found, what="accounting agrees with the jobs' witness", timeout=20, show="\n".join
+    )
+    records = cluster.records(everywhere)
+    unknown = {record.job_id for record in records if not record.step and record.state == "COMPLETED"} - seen
+    interactive = {record.job_id for record in records if record.step and record.name in {"sh", "cat", "interactive"}}
+    assert not unknown - interactive, "accounting has completed jobs that nobody saw run"
+    steps = {record.job_id for record in records if record.step == "0"}
+    assert {*fresh} <= steps, "a step that srun started inside a job has no record"
+
+
+@pytest.mark.needs("users", "job_completion")
+def test_job_completion_records_match_accounting(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, ssh: Ssh
+) -> None:
+    cluster = next(iter(clusters.values()))
+    given = [
+        jobs.submit(cluster, "exit 5", f"--clusters={cluster.name}"),
+        jobs.submit(cluster, "true", f"--clusters={cluster.name}"),
+    ]
+    cluster.wait_for(given)
+    query = "select jobid, state, nodelist from slurm_jobcomp.jobcomp_table"
+    host = plan.with_daemon("mariadb")[0].name
+    state_numbers = {"COMPLETED": 3, "FAILED": 5}  # enum job_states in slurm.h
+
+    def wanted(record: Record) -> tuple[int, int, str]:
+        return (record.job_id, state_numbers[record.state], record.node_list)
+
+    def look() -> set[tuple[int, int, str]]:
+        rows = (line.split("\t") for line in ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines())
+        return {(int(job_id), int(state), nodes) for job_id, state, nodes in rows if int(job_id) in given}
+
+    told = {wanted(record) for record in cluster.records("--local", "--allocations") if record.job_id in given}
+    assert len(told) == 2
+    wait_until(look, lambda seen: seen == told, what=f"completion records {told}", timeout=15)
