@@ -21,25 +21,28 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness import __version__, doctor, lifecycle, providers, releases, render, rundir, scenario
+from harness import __version__, bench, doctor, lifecycle, providers, releases, render, rundir, scenario
 from harness import logs as daemon_logs
 from harness.errors import HarnessError, UsageError
 from harness.plan import DAEMONS, Host, make_plan
 from harness.providers import engine, images
 from harness.report import FAILED, PASSED, Report
+from harness.resources import SCENARIOS
 from harness.rundir import RunDir
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     help="Build, deploy and verify genuine Slurm clusters from one scenario file.",
-    epilog="Exit codes: 0 passed or done; 1 the cluster failed a check; 2 bad usage or bad scenario; 3 could not judge.",
+    epilog="Exit codes: 0 passed or done; 1 a check failed; 2 bad usage or bad scenario; 3 could not judge.",
 )
 images_app = typer.Typer(no_args_is_help=True, help="Build and list the base images of the hosts.")
 app.add_typer(images_app, name="images")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure the harness itself.")
+app.add_typer(bench_app, name="bench")
 
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+out = Console(soft_wrap=True, highlight=False, emoji=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 class Format(StrEnum):
@@ -94,7 +97,7 @@ def run(
         report_directory=report,
     )
     _print_report(result, format_)
-    if keep and result.verdict == PASSED:
+    if keep:
         err.print("the hosts are up; `harness down` removes them")
     raise typer.Exit(result.exit_code())
 
@@ -195,7 +198,7 @@ def status(
     """List the runs that are up, and the newest verdicts."""
     there = providers.get(provider).runs()
     known = {run.id: run for run in rundir.all_runs(runs)}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "run": run_id,
             "hosts_up": there.get(run_id, []),
@@ -210,7 +213,7 @@ def status(
     for heading in ("run", "hosts up", "verdict"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(row["run"], ", ".join(row["hosts_up"]) or "-", row["verdict"] or "-")
+        table.add_row(*(", ".join(cell) if isinstance(cell, list) else cell or "-" for cell in list(row.values())[:3]))
     return out.print(table)
 
 
@@ -305,7 +308,7 @@ def images_build(
 def images_list(format_: FormatOption = Format.text) -> None:
     """List the images that the engine has; one that is not current is of no use any more."""
     current = {images.tag(releases.get(name)) for name in releases.KNOWN}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"release": release, "image": name, "bytes": size, "current": name in current}
         for release, name, size in images.built(engine.connect())
     ]
@@ -313,6 +316,26 @@ def images_list(format_: FormatOption = Format.text) -> None:
         return _print_json(rows)
     for row in rows:
         out.print(f"{row['image']}  {row['bytes'] / 1e6:.0f} MB{'' if row['current'] else '  (old)'}")
+    return None
+
+
+@bench_app.command("first-run")
+def bench_first_run(
+    scenario_path: Annotated[Path, typer.Argument(help="The scenario file.")] = SCENARIOS / "federation.yml",
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 3,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Compare up and deploy with the floor: the same files and daemons on the same hosts by a plain script."""
+    result = bench.first_run(scenario_path, providers.get("docker"), runs, _progress(), repeat=repeat)
+    if format_ is Format.json:
+        return _print_json(result)
+    for number, (seconds, ratio) in enumerate(zip(result["rounds"], result["ratios"], strict=True), 1):
+        for who, stages in seconds.items():
+            told = ", ".join(f"{name} {value:.1f}" for name, value in stages.items())
+            out.print(f"round {number}  {who:8} {sum(stages.values()):5.1f} s  ({told})")
+        out.print(f"round {number}  ratio    {ratio:5.2f}")
+    out.print(f"median ratio {result['ratio']:.2f}; {result['ansible_tasks']} Ansible tasks on {result['hosts']} hosts")
     return None
 
 

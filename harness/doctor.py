@@ -21,7 +21,7 @@ _MEMORY_GB = 2
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `mend` is a shell command that puts it right; `fatal` things keep everything from working."""
+    """One thing looked at. `mend` is a shell command that puts it right; `fatal`: nothing works without it."""
 
     subject: str
     ok: bool

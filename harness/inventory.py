@@ -41,7 +41,7 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
 
 
 def ssh_config(machines: Sequence[Machine], key: Path, known_hosts: Path, sockets: Path) -> str:
-    """Return an ssh_config(5) with which every host is reached by its name, over one shared connection each."""
+    """Return a configuration for ssh(1) with which every host is reached by its name, over one shared connection."""
     lines = [
         "Host *",
         f'    IdentityFile "{key}"',

@@ -155,15 +155,19 @@ def down(live: Live) -> None:
 
 @contextmanager
 def provisioned(live: Live, *, keep: bool = False) -> Iterator[None]:
-    """Bring the hosts up, and take them down whatever happens, unless `keep` and all went well."""
-    finished = False
+    """Bring the hosts up, and take them down whatever happens; `keep` leaves them, unless the user interrupts."""
     try:
         up(live)
         yield
-        finished = True
-    finally:
-        if not (keep and finished):
+    except KeyboardInterrupt:
+        down(live)
+        raise
+    except BaseException:
+        if not keep:
             down(live)
+        raise
+    if not keep:
+        down(live)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -62,7 +62,9 @@ def features(plan: Plan) -> set[str]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Note each check's outcome: a broken promise is `failed`, anything else that went wrong `error`."""
     report = yield
     run = item.config.stash.get(_RUN, None)
@@ -72,7 +74,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         item.stash[_STARTED] = time.monotonic() - call.duration
     if report.when != "call" and report.passed:
         return report
-    outcome = report.outcome
+    outcome: str = report.outcome
     if call.excinfo and report.failed:
         broken = call.excinfo.errisinstance((AssertionError, ClusterError, pytest.fail.Exception))
         outcome = "failed" if broken and report.when == "call" else "error"

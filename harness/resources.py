@@ -10,5 +10,6 @@ ROOT = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent
 
 TEMPLATES = ROOT / "templates"
 ROLES = ROOT / "roles"
+SCENARIOS = ROOT / "scenarios"
 IMAGES = ROOT / "images"
 CHECKS = ROOT / "tests" / "acceptance"

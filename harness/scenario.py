@@ -47,7 +47,7 @@ def _release(value: Any) -> Any:
 
 def _option(value: Any) -> Any:
     for item in value if isinstance(value, list | tuple) else [value]:
-        if not isinstance(item, bool | int | float | str | None):
+        if not isinstance(item, bool | int | float | str | None):  # pydantic wants a ValueError
             raise ValueError("an option's value is a text, a number, true, false, null or a list of them")
         if isinstance(item, str) and ("\n" in item or "\r" in item):
             raise ValueError("an option's value is one line")
@@ -265,26 +265,28 @@ def _in_data(loc: tuple[str | int, ...], data: Any) -> Path_:
     """Cut off what pydantic adds to a place: the names of keys and of union members."""
     at: list[str | int] = []
     for part in loc:
-        if not (isinstance(data, dict) and part in data) and not (
-            isinstance(data, list) and isinstance(part, int) and part < len(data)
-        ):
+        if isinstance(data, str):
+            break
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
             break
         at.append(part)
-        data = data[part]
     return tuple(at)
 
 
 def _remove(data: Any, at: Path_) -> None:
     """Remove a part; of a list also what follows it, so that the indices of what stays remain right."""
-    for part in at[:-1]:
-        try:
+    *above, last = at
+    try:
+        for part in above:
             data = data[part]
-        except (KeyError, IndexError):
-            return
-    if isinstance(data, dict):
-        data.pop(at[-1], None)
-    elif isinstance(at[-1], int):
-        del data[at[-1] :]
+    except (KeyError, IndexError):
+        return
+    if isinstance(data, list):
+        del data[int(last) :]
+    elif isinstance(data, dict):
+        data.pop(last, None)
 
 
 def _reason(entry: Any) -> str:

@@ -113,9 +113,9 @@ class SlurmCluster:
         return jobs
 
     def job(self, job_id: int) -> Job | None:
-        """Return one job, None if this cluster has none of this id."""
+        """Return one job, REVOKED ones too; None if this cluster has none of this id."""
         try:
-            return next(iter(self.jobs("--local", f"--jobs={job_id}")), None)
+            return next(iter(self.jobs("--local", "--all", f"--jobs={job_id}")), None)
         except CommandFailed as error:
             if "Invalid job id" in error.stderr:
                 return None

@@ -85,7 +85,7 @@ def differences(job_ids: Iterable[int], witnesses: Iterable[Witness], records: I
     """
     wanted = set(job_ids)
     seen = {witness.job_id: witness for witness in witnesses if witness.job_id in wanted}
-    found = [text for text in ran_twice(witness for witness in witnesses if witness.job_id in wanted)]
+    found = ran_twice(witness for witness in witnesses if witness.job_id in wanted)
     by_job: dict[int, list[Record]] = {job_id: [] for job_id in wanted}
     steps: dict[int, set[str]] = {job_id: set() for job_id in wanted}
     for record in records:

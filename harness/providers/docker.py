@@ -17,13 +17,14 @@ from docker.models.networks import Network
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from harness import releases
-from harness.errors import EngineError
+from harness.errors import EngineError, WaitTimeout
 from harness.inventory import Machine
 from harness.options import Offers
 from harness.plan import Host, Plan
 from harness.providers import engine, images
 from harness.providers.engine import engine_errors
 from harness.rundir import RunDir
+from harness.wait import wait_until
 
 RUN, SCENARIO, HOST = "harness.run", "harness.scenario", "harness.host"
 # Where a site's subnet is looked for if its scenario names none: RFC 2544 keeps this range for tests in one laboratory.
@@ -36,7 +37,7 @@ class DockerProvider:
     """Containers on one engine, one network for each site, and a gateway container between the sites."""
 
     name = "docker"
-    # A container sees the CPUs of the whole machine; and systemd in it owns its cgroup tree, mostly without controllers.
+    # A container sees the CPUs of the whole machine, and gets a cgroup tree mostly without controllers.
     offers = Offers(cgroups=False, own_hardware=False)
 
     @cached_property
@@ -64,6 +65,7 @@ class DockerProvider:
 
         def start(host: Host) -> Machine:
             network, subnet = networks[host.site]
+            network_name = str(network.name)
             routes = [f"{other} via {subnet[_GATEWAY]}" for _, other in networks.values() if other != subnet]
             container = self._client.containers.create(
                 images.tag(releases.get(host.release)),
@@ -77,14 +79,17 @@ class DockerProvider:
                 tmpfs={"/run": ""},
                 environment={"HARNESS_ROUTES": ",".join(routes)},
                 extra_hosts={name: str(address) for name, address in addresses.items()},
-                ports={"22/tcp": ("127.0.0.1", None)},
-                network=network.name,
-                networking_config={network.name: self._endpoint(addresses[host.name])},
+                ports={"22/tcp": ("127.0.0.1", 0)},  # any free port
+                network=network_name,
+                networking_config={network_name: self._endpoint(addresses[host.name])},
             )
             container.put_archive("/", keys)
             container.start()
             container.reload()
-            return Machine(host.name, "127.0.0.1", int(container.ports["22/tcp"][0]["HostPort"]))
+            published = container.ports["22/tcp"]
+            if not published:
+                raise EngineError(f"{host.name} stopped at once\n{self.console(run.id, host.name)}")
+            return Machine(host.name, "127.0.0.1", int(published[0]["HostPort"]))
 
         with engine_errors("cannot start the hosts"), ThreadPoolExecutor(_PARALLEL) as pool:
             try:
@@ -116,7 +121,7 @@ class DockerProvider:
 
     def down(self, run_id: str) -> None:
         """Remove the containers and networks of a run."""
-        label = {"label": f"{RUN}={run_id}"}
+        label: dict[str, str | list[str] | bool] = {"label": f"{RUN}={run_id}"}
 
         def remove(container: Any) -> None:
             try:
@@ -131,13 +136,10 @@ class DockerProvider:
             with ThreadPoolExecutor(_PARALLEL) as pool:
                 list(pool.map(remove, self._client.containers.list(all=True, filters=label, ignore_removed=True)))
             for network in self._client.networks.list(filters=label):
-                try:
-                    network.remove()
-                except NotFound:
-                    continue
+                _remove_network(network)
 
     def _endpoint(self, address: IPv4Address) -> EndpointConfig:
-        return EndpointConfig(self._client.api._version, ipv4_address=str(address))
+        return EndpointConfig(self._client.api.api_version, ipv4_address=str(address))
 
     def _networks(self, run: RunDir, plan: Plan) -> dict[str, tuple[Network, IPv4Network]]:
         """Return the network of each site, made if it is not there yet."""
@@ -209,8 +211,8 @@ class DockerProvider:
                 cap_add=["NET_ADMIN"],
                 sysctls={"net.ipv4.ip_forward": "1"},
                 environment={"GATEWAY_RULES": "\n".join(rules)},
-                network=first.name,
-                networking_config={first.name: self._endpoint(first_subnet[_GATEWAY])},
+                network=str(first.name),
+                networking_config={str(first.name): self._endpoint(first_subnet[_GATEWAY])},
             )
             for network, subnet in others:
                 network.connect(container, ipv4_address=str(subnet[_GATEWAY]))
@@ -221,6 +223,30 @@ def _addresses(plan: Plan, networks: dict[str, tuple[Network, IPv4Network]]) -> 
     """Return the address of each host of the plan, those that are not up yet too."""
     free = {site: iter(range(_FIRST_HOST, subnet.num_addresses - 1)) for site, (_, subnet) in networks.items()}
     return {host.name: networks[host.site][1][next(free[host.site])] for host in plan.hosts}
+
+
+def _remove_network(network: Network) -> None:
+    """Remove a network; the engine lets go of a container's address a moment after the container is gone."""
+    try:
+        wait_until(lambda: _gone(network), bool, what=f"network {network.name} removed", timeout=20)
+    except WaitTimeout as error:
+        raise EngineError(
+            f"cannot remove network {network.name}: the engine counts a container in it that is gone",
+            hint="restart the Docker engine, then `harness down --all`",
+        ) from error
+
+
+def _gone(network: Network) -> bool:
+    """Remove a network; False while a container still holds on to it."""
+    try:
+        network.remove()
+    except NotFound:
+        return True
+    except APIError as error:
+        if "active endpoints" in str(error.explanation):
+            return False
+        raise
+    return True
 
 
 def _subnets(network: Network) -> list[IPv4Network]:

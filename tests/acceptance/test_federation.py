@@ -50,8 +50,9 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
     bursting = [jobs.submit(federation.origin, "sleep 1") for _ in range(4)]
     assert {ran_on(job_id) for job_id in bursting} == {*federation.members} - {federation.origin.name}
     for job_id in bursting:
-        tracking = federation.origin.run("scontrol", "show", "job", str(job_id), "--sibling").stdout
-        assert "JobState=REVOKED" in tracking, tracking
+        tracking = federation.origin.job(job_id)
+        assert tracking, f"{federation.origin.name} does not track job {job_id}"
+        assert tracking.state == "REVOKED", tracking
     # Where they ran by their own account, not by Slurm's.
     seen = [one for one in jobs.witnesses() if one.job_id in bursting]
     assert {one.cluster for one in seen} == {*federation.members} - {federation.origin.name}
@@ -155,8 +156,8 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
         told = wait_until(
             lambda: {
                 record.job_id: (record.cluster, record.node_list)
-                for record in federation.origin.records("--federation", "--allocations", "--state=RUNNING")
-                if record.job_id in given
+                for record in federation.origin.records("--federation", "--allocations")
+                if record.job_id in given and record.state == "RUNNING"
             },
             lambda seen: len(seen) == len(given),
             what="sacct --federation lists the running jobs",
