@@ -269,6 +269,7 @@ def ssh(
 @app.command("doctor")
 def doctor_(
     mend: Annotated[bool, typer.Option("--mend", help="As root on Debian: install and start what is missing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is missing.")] = False,
     format_: FormatOption = Format.text,
 ) -> None:
     """Is this machine fit? Each finding comes with the command that mends it."""
@@ -278,7 +279,7 @@ def doctor_(
     if format_ is Format.json:
         _print_json([{name: getattr(finding, name) for name in finding.__slots__} for finding in findings])
     else:
-        for finding in findings:
+        for finding in (finding for finding in findings if not (quiet and (finding.ok or not finding.fatal))):
             mark = (
                 "[green]ok[/green]     "
                 if finding.ok

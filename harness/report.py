@@ -60,6 +60,24 @@ def judge(checks: Sequence[Check], problem: str = "") -> str:
     return PASSED
 
 
+def timeline(jobs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return a lane for each node list that jobs ran on, with bars in percent of the time from first start to last end."""
+    ran = [job for job in jobs if job["start"] and job["end"] and job["state"] != "REVOKED"]
+    if not ran:
+        return {}
+    begin, end = min(job["start"] for job in ran), max(job["end"] for job in ran)
+    percent = 100 / max(end - begin, 1)
+    lanes: dict[str, list[dict[str, Any]]] = {}
+    for job in sorted(ran, key=lambda job: (job["cluster"], job["node_list"], job["start"])):
+        bar = {
+            "left": round((job["start"] - begin) * percent, 2),
+            "width": round((job["end"] - job["start"]) * percent, 2),
+            "title": f"job {job['job_id']} {job['state']}, {job['end'] - job['start']} s",
+        }
+        lanes.setdefault(f"{job['cluster']} {job['node_list']}", []).append(bar)
+    return lanes
+
+
 def write(report: Report, directory: Path) -> None:
     """Write report.json and report.html; junit.xml comes from pytest itself."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -67,4 +85,6 @@ def write(report: Report, directory: Path) -> None:
     (directory / "report.json").write_text(json.dumps(data, indent=2) + "\n")
     # `report.html.j2` is a page for people: everything that comes from a cluster is escaped.
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
-    (directory / "report.html").write_text(environment.get_template("report.html.j2").render(data))
+    (directory / "report.html").write_text(
+        environment.get_template("report.html.j2").render(data, timeline=timeline(report.jobs))
+    )

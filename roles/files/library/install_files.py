@@ -22,6 +22,11 @@ options:
     type: list
     elements: dict
     required: true
+  run:
+    description: Units to enable and start when the files are in place; restarted or reloaded if files of theirs changed.
+    type: list
+    elements: str
+    default: []
 author: [slurm-harness]
 """
 
@@ -67,12 +72,24 @@ def earlier():
         return {}
 
 
+def run_unit(unit, state):
+    """Enable a unit and bring it into a state; return whether it did not run before."""
+    ran = subprocess.run(["systemctl", "is-active", "--quiet", unit], check=False).returncode == 0
+    if ran and state != "started":
+        subprocess.run(["systemctl", "restart" if state == "restarted" else "reload", unit], check=True)
+    subprocess.run(["systemctl", "enable", "--quiet", "--now", unit], check=True)
+    return not ran
+
+
 def main():
     """Run the module."""
     spec = {name: {"type": "str"} for name in ("path", "owner", "group", "mode", "unit", "action")}
     spec["text"] = {"type": "str", "no_log": True}
-    files = {"type": "list", "elements": "dict", "options": spec, "required": True}
-    module = AnsibleModule({"files": files}, supports_check_mode=True)
+    arguments = {
+        "files": {"type": "list", "elements": "dict", "options": spec, "required": True},
+        "run": {"type": "list", "elements": "str", "default": []},
+    }
+    module = AnsibleModule(arguments, supports_check_mode=True)
     files = module.params["files"]
     changed = [file for file in files if differs(file)]
     before = earlier()
@@ -104,6 +121,9 @@ def main():
     for unit, action in [now[file["path"]] for file in changed] + [before[path] for path in gone]:
         if unit and states.get(unit) != "restarted":
             states[unit] = STATE[action]
+    started = []
+    if not module.check_mode:
+        started = [unit for unit in module.params["run"] if run_unit(unit, states.pop(unit, "started"))]
     module.exit_json(changed=bool(changed or gone), paths=[file["path"] for file in changed] + gone, unit_states=states)
 
 

@@ -1,0 +1,38 @@
+# `make run` and `make test` need git, make and Python 3.11; they set up whatever else is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test check unit setup clean
+
+run: setup  ## the federation scenario: set up, deploy, verify, report, remove
+	$(BIN)/harness run scenarios/federation.yml
+
+test: check  ## all checks and tests, on genuine daemons too
+	$(BIN)/pytest tests/integration
+
+check: setup  ## what needs no daemon: lint, types, import layers, unit tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/yamllint --strict .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --strict roles
+	$(BIN)/pytest
+
+setup: $(VENV)/installed  ## the virtual environment, and a Docker engine where none answers and we are root
+	@$(BIN)/harness doctor --mend --quiet
+
+$(VENV)/installed: constraints.txt pyproject.toml
+	@echo "setup: installing the Python packages of constraints.txt into $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or later is needed"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) > /dev/null 2>&1 || { \
+		echo "setup: $(PYTHON) has no venv module: apt-get install python3-venv"; \
+		[ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq --yes python3-venv && $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean:  ## remove what a run or a build left in this folder
+	$(BIN)/harness down --all
+	rm -rf $(VENV) runs dist

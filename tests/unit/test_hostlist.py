@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import hostlist
+
+
+def test_names_keep_the_order_of_the_expression() -> None:
+    assert hostlist.expand("z,c[1-2],a07") == ("z", "c1", "c2", "a07")
+
+
+def test_leading_zeros_stay() -> None:
+    assert hostlist.expand("n[08-11]") == ("n08", "n09", "n10", "n11")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,", "n[1-3", "n1-3]", "n[3-1]", "n[a-b]", "@group", "n*", "n 1", "n[1]!n1", "-x"]
+)
+def test_what_slurm_does_not_take_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a hostlist"):
+        hostlist.expand(text)
+
+
+@given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}", fullmatch=True), min_size=1, unique=True))
+def test_folding_loses_no_name(names: list[str]) -> None:
+    assert sorted(hostlist.expand(hostlist.fold(names))) == sorted(names)

@@ -1,0 +1,101 @@
+"""The flow of a run with hosts that are not there: whatever happens, everything is taken down and the verdict is fair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from harness import lifecycle
+from harness.errors import EngineError
+from harness.inventory import Machine
+from harness.options import Offers
+from harness.plan import Host, Plan
+from harness.rundir import RunDir
+
+SCENARIO = Path(__file__).parents[2] / "scenarios" / "single-node.yml"
+
+
+class FakeProvider:
+    """A provider whose hosts do not answer; `error` is raised where `where` says."""
+
+    name = "fake"
+    offers = Offers(cgroups=False, own_hardware=False)
+
+    def __init__(self, where: str = "", error: BaseException | None = None) -> None:
+        self.there: set[str] = set()
+        self._where, self._error = where, error
+
+    def _maybe(self, where: str) -> None:
+        if self._error and self._where == where:
+            raise self._error
+
+    def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self._maybe("prepare")
+
+    def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
+        self.there.add(run.id)
+        self._maybe("up")
+        return [Machine(host.name, "127.0.0.1", 1) for host in hosts]
+
+    def console(self, run_id: str, host: str) -> str:
+        return "the console's last words"
+
+    def runs(self) -> dict[str, list[str]]:
+        return {run: [] for run in self.there}
+
+    def down(self, run_id: str) -> None:
+        self.there.discard(run_id)
+
+
+@pytest.mark.parametrize("where", ["prepare", "up"])
+@pytest.mark.parametrize("error", [EngineError("no disk"), KeyboardInterrupt()])
+def test_error_while_coming_up_leaves_nothing_and_judges_nothing(
+    where: str, error: BaseException, tmp_path: Path
+) -> None:
+    provider = FakeProvider(where, error)
+    result = lifecycle.run(SCENARIO, provider, tmp_path / "runs", print, report_directory=tmp_path / "report")
+    assert provider.runs() == {}
+    assert result.verdict == "unknown"
+    assert result.problem == (str(error) or "interrupted")
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["verdict"] == "unknown"
+
+
+def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "_SSH_TIMEOUT", 0.5)
+    provider = FakeProvider()
+    result = lifecycle.run(SCENARIO, provider, tmp_path, print)
+    assert result.verdict == "unknown"
+    assert "single did not come up" in result.problem
+    assert "the console's last words" in result.problem
+    assert provider.runs() == {}
+
+
+def test_bug_in_the_harness_is_not_swallowed_but_cleans_up(tmp_path: Path) -> None:
+    provider = FakeProvider("up", RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        lifecycle.run(SCENARIO, provider, tmp_path, print)
+    assert provider.runs() == {}
+
+
+def test_two_runs_at_the_same_moment_have_directories_of_their_own(tmp_path: Path) -> None:
+    runs = [lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print).run for _ in range(2)]
+    assert runs[0].path != runs[1].path
+    assert runs[0].id != runs[1].id
+    assert (tmp_path / "single-node" / "latest").resolve() == runs[1].path
+
+
+def test_secrets_are_random_private_and_kept_over_a_second_deploy(tmp_path: Path) -> None:
+    one, other = (lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print) for _ in range(2))
+    assert one.run.secrets() != other.run.secrets()
+    before = one.run.secrets()
+    one.run.make_secrets(one.tree)
+    assert one.run.secrets() == before
+    for directory in (one.run.path / "secrets", one.run.path / "keys"):
+        assert directory.stat().st_mode & 0o777 == 0o700
+        for path in directory.glob("*[!b]"):  # all but the public halves
+            assert path.stat().st_mode & 0o777 == 0o600, path
+    everything = [path for path in one.run.path.rglob("*") if path.is_file() and path.parent.name != "secrets"]
+    assert not [path for path in everything if one.run.secrets()["munge_key"] in path.read_text(errors="replace")]

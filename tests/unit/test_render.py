@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import options, render, rundir, scenario
+from harness.options import Offers
+from harness.plan import Plan, make_plan
+
+ROOT = Path(__file__).parents[2]
+CONTAINERS = Offers(cgroups=False, own_hardware=False)
+
+
+def plan_of(name: str, changes: dict[str, Any] | None = None, offers: Offers = CONTAINERS) -> Plan:
+    """Return the plan of a shipped scenario; `changes` are laid over its first cluster."""
+    read = scenario.load(ROOT / "scenarios" / f"{name}.yml")
+    if changes:
+        data = read.model_dump(mode="json")
+        next(iter(data["clusters"].values())).update(changes)
+        read = scenario.Scenario.model_validate(data)
+    return make_plan(name, read, offers)
+
+
+def text_of(plan: Plan, host: str, path: str) -> str:
+    return next(file.text for file in render.render(plan)[host] if file.path == path)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "scenarios").glob("*.yml"))])
+def test_tree_is_the_golden_one(name: str, tmp_path: Path) -> None:
+    """After a wanted change: `harness render scenarios/NAME.yml -o tests/golden/NAME`."""
+    rundir.write_rendered(tmp_path, render.render(plan_of(name)), with_secrets=False)
+    golden = ROOT / "tests" / "golden" / name
+
+    def files(directory: Path) -> dict[str, str]:
+        return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
+
+    assert files(tmp_path) == files(golden)
+
+
+def test_rendering_twice_gives_the_same() -> None:
+    assert render.render(plan_of("federation")) == render.render(plan_of("federation"))
+
+
+def test_secrets_are_written_only_when_asked_for_and_then_privately(tmp_path: Path) -> None:
+    tree = render.render(plan_of("federation"))
+    rundir.write_rendered(tmp_path / "without", tree, with_secrets=False)
+    rundir.write_rendered(tmp_path / "with", tree, with_secrets=True)
+    assert not list((tmp_path / "without").rglob("munge.key"))
+    assert "%secret:database_password%" in (tmp_path / "without/accounting/etc/slurm/slurmdbd.conf").read_text()
+    keys = {path.read_text() for path in (tmp_path / "with").rglob("munge.key")}
+    assert len(keys) == 1
+    assert len(keys.pop()) >= 32
+    for path in (tmp_path / "with").rglob("slurmdbd.conf"):
+        assert "%secret" not in path.read_text()
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_manifest_tells_owner_mode_hash_and_service(tmp_path: Path) -> None:
+    rundir.write_rendered(tmp_path, render.render(plan_of("federation")), with_secrets=False)
+    facts = json.loads((tmp_path / "manifest.json").read_text())["accounting"]["/etc/slurm/slurmdbd.conf"]
+    assert (facts["owner"], facts["mode"], facts["unit"], facts["action"]) == ("slurm", "0600", "slurmdbd", "restart")
+    assert len(facts["sha256"]) == 64
+
+
+def test_any_option_can_be_set_and_null_removes_a_default() -> None:
+    plan = plan_of(
+        "single-node",
+        {
+            "options": {"returntoservice": 0, "MailProg": None, "NoSuchOption": ["a", "b"], "Prolog": True},
+            "nodes": [{"name": "single", "options": {"State": None, "Weight": 7, "Reason": "two words"}}],
+            "partitions": {"p": {"options": {"Default": True, "MaxTime": "1:00", "State": None}}},
+            "cgroup": {"CgroupPlugin": None, "ConstrainCores": False},
+        },
+    )
+    conf = text_of(plan, "single", "/etc/slurm/slurm.conf").splitlines()
+    assert "returntoservice=0" in conf
+    assert not [line for line in conf if line.startswith(("ReturnToService", "MailProg"))]
+    assert "NoSuchOption=a,b" in conf
+    assert "Prolog=YES" in conf
+    assert 'NodeName=single CPUs=1 RealMemory=500 Weight=7 Reason="two words"' in conf
+    assert "PartitionName=p Nodes=ALL Default=YES MaxTime=1:00" in conf
+    assert text_of(plan, "single", "/etc/slurm/cgroup.conf").splitlines()[1:] == ["ConstrainCores=NO"]
+
+
+def test_slurmdbd_options_pass_through() -> None:
+    read = scenario.load(ROOT / "scenarios/federation.yml")
+    data = read.model_dump(mode="json")
+    data["accounting"]["slurmdbd"] = {"DebugLevel": "debug", "PidFile": None}
+    plan = make_plan("federation", scenario.Scenario.model_validate(data), CONTAINERS)
+    conf = text_of(plan, "accounting", "/etc/slurm/slurmdbd.conf")
+    assert "DebugLevel=debug" in conf
+    assert "PidFile" not in conf
+
+
+def test_hosts_with_cgroups_get_them() -> None:
+    plan = plan_of("single-node", offers=Offers(cgroups=True, own_hardware=True))
+    conf = text_of(plan, "single", "/etc/slurm/slurm.conf")
+    assert "ProctrackType=proctrack/cgroup" in conf
+    assert "config_overrides" not in conf
+
+
+def test_ports_of_other_numbers_are_opened_between_sites() -> None:
+    plan = plan_of("federation", {"options": {"slurmctldport": 7000, "SrunPortRange": "50000-50010"}})
+    ports = {host.name: host.ports for host in plan.hosts}
+    assert ports["onprem-ctl"] == ("22", "7000", "50000-50010")
+    assert ports["accounting"] == ("22", "6819", "3306")
+
+
+def test_every_mark_is_revealed() -> None:
+    text = f"a={options.secret('x')} b={options.secret('y')}"
+    assert options.secrets_in(text) == {"x", "y"}
+    assert options.reveal(text, {"x": "1", "y": "2"}) == "a=1 b=2"

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from harness import scenario
+from harness.errors import ScenarioError, UsageError
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yml"))
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    """Return the problems of a scenario, without the path before them."""
+    path = tmp_path / "s.yml"
+    path.write_text(dedent(text).lstrip())
+    with pytest.raises(ScenarioError) as caught:
+        scenario.load(path)
+    assert caught.value.exit_code == 2
+    return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_shipped_scenarios_are_right(path: Path) -> None:
+    scenario.load(path)
+
+
+def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """
+        release: 22.06
+        sites:
+          a: {subnet: 10.0.0.0/16}
+          b: {subnet: 10.0.1.0/24}
+        clusters:
+          x:
+            site: a
+            controller: ctl
+            nodes:
+              - name: n[1-3
+                cpu: 3
+          y:
+            controller: ctl
+            nodes: [{name: "n[2-3]", cpus: many}]
+            nodes: []
+            options: {Foo: [1, 2], Bar: {a: 1}}
+        federations:
+          f: {clusters: [x, z]}
+        users:
+          bob: {uid: 2000, accounts: [nope]}
+        """,
+    )
+    assert found == [
+        '1:10: release: no release "22.06"; known are 24.11',
+        "4:15: sites.b.subnet: 10.0.1.0/24 overlaps 10.0.0.0/16 of site a",
+        '10:15: clusters.x.nodes.0.name: "n[1-3" is not a hostlist such as c[1-4] or c1,c2',
+        '11:9: clusters.x.nodes.0.cpu: unknown key; did you mean "cpus"?',
+        "12:3: clusters.y.site: is required, because there are several sites: a, b",
+        "13:17: clusters.y.controller: host ctl is already clusters.x.controller",
+        "14:35: clusters.y.nodes.0.cpus: input should be a valid integer, unable to parse string as an integer"
+        " (found: 'many')",
+        "15:5: clusters.y.nodes: is defined twice",
+        "16:33: clusters.y.options.Bar: an option's value is a text, a number, true, false, null or a list of them",
+        "18:3: federations: a federation needs accounting: slurmdbd holds it",
+        '18:20: federations.f.clusters.1: no cluster "z"; known are x, y',
+        '20:30: users.bob.accounts.0: no account "nope"',
+    ]
+
+
+CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CLUSTER % ", options: {A: 1}" + "colour: red", "2:1: colour: unknown key"),
+        (CLUSTER % ", partitions: {p: {nodes: 'c[2-5]'}}", "no such node in cluster one: c[3-5]"),
+        (CLUSTER % ", partitions: {p: {default: true}, q: {default: true}}", "p is the default already"),
+        (CLUSTER % ", nodes: 3", "is defined twice"),
+        (CLUSTER % ", site: mars", 'no site "mars"'),
+        (CLUSTER % ", release: '9.9'", 'no release "9.9"; known are'),
+        (CLUSTER % ", release: 24.11", 'a release is text: write "24.11", with the quotes'),
+        (CLUSTER % ", options: {'A\\nB': 1}", "characters that are not allowed"),
+        (CLUSTER % ', options: {A: "x\\ny"}', "an option's value is one line"),
+        (CLUSTER % "" + "users: {a: {uid: 2001}, b: {uid: 2001}}", "uid 2001 is already a's"),
+        (CLUSTER % "" + "users: {root: {uid: 0}}", "users.root.uid: input should be greater than or equal to 1000"),
+        (CLUSTER % "" + "accounting: {host: ctl}", "host ctl is already accounting.host"),
+        (CLUSTER % "" + "accounting: {accounts: {a: {parent: b}}}", 'no account "b"'),
+        ("clusters: {one: {controller: c, nodes: []}}", "a cluster needs at least one node"),
+        ("clusters: {one: {controller: c, nodes: [{name: 'n,n'}]}}", "node n stands in this hostlist 2 times"),
+        ("clusters: {one: {controller: c, nodes: [{name: n}, {name: 'n'}]}}", "node n is already clusters.one.nodes.0"),
+        ("clusters: {One: {controller: c, nodes: [{name: n}]}}", "characters that are not allowed"),
+        ("clusters: {one: {nodes: [{name: n}]}}", "1:12: clusters.one.controller: is required"),
+        ("clusters: {}", "clusters: dictionary should have at least 1 item"),
+        ("clusters: [", "1:12: not YAML"),
+        ("- a", "1:1: a scenario is a mapping"),
+        ("", "1:1: a scenario is a mapping"),
+    ],
+)
+def test_problem_is_found(tmp_path: Path, text: str, message: str) -> None:
+    assert message in "\n".join(problems(tmp_path, text))
+
+
+def test_node_in_two_clusters_is_found(tmp_path: Path) -> None:
+    text = "clusters:\n  a: {controller: x, nodes: [{name: 'n[1-2]'}]}\n  b: {controller: y, nodes: [{name: n2}]}\n"
+    assert problems(tmp_path, text) == ["3:35: clusters.b.nodes.0.name: node n2 is already clusters.a.nodes.0"]
+
+
+def test_cluster_in_two_federations_is_found(tmp_path: Path) -> None:
+    text = CLUSTER % "" + "accounting: {}\nfederations: {f: {clusters: [one]}, g: {clusters: [one]}}\n"
+    assert problems(tmp_path, text) == ["3:52: federations.g.clusters.0: cluster one is already in federation f"]
+
+
+def test_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        scenario.load(tmp_path / "none.yml")
+
+
+def test_controller_may_be_a_node_of_its_own_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text("clusters: {one: {controller: box, nodes: [{name: box}]}}")
+    assert scenario.load(path).clusters["one"].node_names() == ("box",)
+
+
+def test_release_option_reaches_every_cluster_and_slurmdbd() -> None:
+    changed = scenario.load(SCENARIOS[0].parent / "federation.yml").with_release("24.11")
+    assert {cluster.release for cluster in changed.clusters.values()} == {None}
+    with pytest.raises(UsageError, match='no release "1.0"'):
+        changed.with_release("1.0")
