@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,11 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperGroup
 
 from harness import __version__, bench, doctor, lifecycle, providers, releases, render, rundir, scenario
 from harness import logs as daemon_logs
@@ -30,7 +29,26 @@ from harness.report import FAILED, PASSED, Report
 from harness.resources import SCENARIOS
 from harness.rundir import RunDir
 
+
+class Verbs(TyperGroup):
+    """The verbs; an error of any of them becomes one message, and the exit code that errors.py promises."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a verb."""
+        try:
+            return super().invoke(ctx)
+        except HarnessError as error:
+            err.print(f"[bold red]error:[/bold red] {escape(error.message)}")
+            if error.hint:
+                err.print(f"[bold]hint:[/bold] {escape(error.hint)}")
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            err.print("interrupted")
+            raise typer.Exit(3) from error
+
+
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=True,
     help="Build, deploy and verify genuine Slurm clusters from one scenario file.",
@@ -348,22 +366,9 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def main() -> None:
-    """Run the command line; errors become one message and the exit code that errors.py promises."""
+    """Run the command line."""
     signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        code = app(standalone_mode=False)
-    except HarnessError as error:
-        err.print(f"[bold red]error:[/bold red] {escape(error.message)}")
-        if error.hint:
-            err.print(f"[bold]hint:[/bold] {escape(error.hint)}")
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = 2
-    except (click.Abort, KeyboardInterrupt):
-        err.print("interrupted")
-        code = 3
-    sys.exit(code)
+    app()
 
 
 def _interrupt(*_: object) -> None:

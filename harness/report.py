@@ -61,7 +61,7 @@ def judge(checks: Sequence[Check], problem: str = "") -> str:
 
 
 def timeline(jobs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a lane for each node list that jobs ran on, with bars in percent of the time from first start to last end."""
+    """Return a lane for each node list that jobs ran on; its bars are in percent of the time from first to last."""
     ran = [job for job in jobs if job["start"] and job["end"] and job["state"] != "REVOKED"]
     if not ran:
         return {}

@@ -41,15 +41,14 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
     log = run.path / "logs" / "verify.log"
     log.parent.mkdir(exist_ok=True)
     with log.open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
-        try:
-            for line in process.stdout or ():
-                say(line.rstrip())
-            exit_code = process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process:
+            try:
+                for line in process.stdout or ():
+                    say(line.rstrip())
+            except BaseException:
+                process.terminate()
+                raise
+        exit_code = process.returncode
     checks = [
         Check(event["id"], event["outcome"], event["seconds"], event["message"])
         for event in list(run.events())[before:]

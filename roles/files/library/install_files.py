@@ -23,7 +23,7 @@ options:
     elements: dict
     required: true
   run:
-    description: Units to enable and start when the files are in place; restarted or reloaded if files of theirs changed.
+    description: Units to enable and start when the files are in place; restarted or reloaded if theirs changed.
     type: list
     elements: str
     default: []
@@ -124,7 +124,8 @@ def main():
     started = []
     if not module.check_mode:
         started = [unit for unit in module.params["run"] if run_unit(unit, states.pop(unit, "started"))]
-    module.exit_json(changed=bool(changed or gone), paths=[file["path"] for file in changed] + gone, unit_states=states)
+    paths = [file["path"] for file in changed] + gone
+    module.exit_json(changed=bool(paths or started), paths=paths, unit_states=states)
 
 
 if __name__ == "__main__":
