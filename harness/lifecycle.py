@@ -229,7 +229,7 @@ def _wait_for_ssh(live: Live, machine: Machine) -> None:
             lambda result: True,
             what=f"SSH on {machine.name}",
             timeout=_SSH_TIMEOUT,
-            ignore=(Unreachable,),
+            ignore=(Unreachable, WaitTimeout),
         )
     except WaitTimeout as error:
         console = live.provider.console(live.run.id, machine.name)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import CommandFailed, Unreachable
+from harness.errors import CommandFailed, Unreachable, WaitTimeout
 
 # ssh(1) exits with 255 for its own errors, but a remote command may do so too: tell them apart by the text.
 _OWN_ERROR = re.compile(
@@ -58,7 +58,7 @@ class Ssh:
     ) -> Result:
         """Run a command on a host, as root or as `user` in that user's home; it gets `timeout` seconds.
 
-        CommandFailed if it fails and `check`; Unreachable if the host does not answer or the time is up.
+        CommandFailed if it fails and `check`; WaitTimeout if its time is up; Unreachable if the host does not answer.
         """
         remote = shlex.join(command)
         if user:
@@ -80,7 +80,7 @@ class Ssh:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise Unreachable(f"{shown}  (no answer in {timeout:.0f} s)") from error
+            raise WaitTimeout(f"{shown}  (no answer in {timeout:.0f} s)") from error
         if done.returncode == 255 and _OWN_ERROR.search(done.stderr):
             raise Unreachable(f"{shown}  (host does not answer)\n{done.stderr.strip()}")
         if check and done.returncode != 0:

@@ -35,9 +35,18 @@ class Jobs:
         self.submitted.append(job_id)
         return job_id
 
+    def submit_here(self, cluster: SlurmCluster, body: str, *options: str) -> int:
+        """Submit a job that no other cluster of a federation may take."""
+        return self.submit(cluster, body, *only(cluster, self.plan), *options)
+
     def witnesses(self) -> list[Witness]:
         """Return what all jobs so far saw."""
         return witness.collect(self.ssh, [host.name for host in self.plan.with_daemon("slurmd")])
+
+
+def only(cluster: SlurmCluster, plan: Plan) -> list[str]:
+    """Return the option that keeps a job on a cluster; where there is no federation none is needed."""
+    return [f"--clusters={cluster.name}"] if plan.scenario.federations else []
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +88,7 @@ def active_jobs(cluster: SlurmCluster, jobs: Jobs) -> list[int]:
 def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
     """A job that runs into its time limit while other checks go on; it takes one CPU of the last cluster."""
     cluster = list(clusters.values())[-1]
-    job_id = jobs.submit(cluster, "sleep 600", SHORTEST_TIME_LIMIT, f"--clusters={cluster.name}")
+    job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
     jobs.long_lived.add(job_id)
     return job_id
 
@@ -114,7 +123,7 @@ def full_origin(federation: FederationUnderTest, jobs: Jobs, plan: Plan) -> list
     """Jobs that take every node of the origin cluster until they are cancelled."""
     origin = federation.origin
     nodes = plan.scenario.clusters[origin.name].node_names()
-    filling = [jobs.submit(origin, "sleep 300", "--exclusive", f"--clusters={origin.name}") for _ in nodes]
+    filling = [jobs.submit_here(origin, "sleep 300", "--exclusive") for _ in nodes]
     origin.wait_for(filling, {"RUNNING"})
     return filling
 
@@ -141,4 +150,5 @@ def ran_on(clusters: dict[str, SlurmCluster]) -> Callable[[int], str]:
 
 def origin_of(job_id: int, plan: Plan, federation: FederationUnderTest) -> str:
     """Return the cluster whose id a federated job id carries."""
-    return federation.members[slurm.origin_id(job_id) - 1]
+    by_id = dict(enumerate(federation.members, 1))
+    return by_id.get(slurm.origin_id(job_id), "no cluster of the federation")

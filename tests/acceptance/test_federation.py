@@ -97,8 +97,8 @@ def test_cluster_constraint_chooses_clusters_by_their_features(
 
 
 @pytest.fixture
-def drained_sibling(federation: FederationUnderTest) -> Iterator[str]:
-    """Set the sibling to DRAIN, and back to ACTIVE at the end."""
+def set_state_of_sibling(federation: FederationUnderTest) -> Iterator[Callable[[str], None]]:
+    """Set the sibling's state in the federation; at the end it is ACTIVE again."""
     name = federation.sibling.name
 
     def set_state(state: str) -> None:
@@ -108,22 +108,27 @@ def drained_sibling(federation: FederationUnderTest) -> Iterator[str]:
                 lambda cluster=cluster: {one.cluster: one.state for one in cluster.siblings()},
                 lambda states: states.get(name, "").split("+")[0] == state,
                 what=f"{cluster.name} knows that {name} is {state}",
-                timeout=30,
+                timeout=15,
             )
 
-    set_state("DRAIN")
-    yield name
+    yield set_state
     set_state("ACTIVE")
 
 
 def test_draining_cluster_gets_no_new_federated_jobs(
-    federation: FederationUnderTest, drained_sibling: str, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
+    federation: FederationUnderTest,
+    set_state_of_sibling: Callable[[str], None],
+    jobs: Jobs,
+    plan: Plan,
+    ran_on: Callable[[int], str],
 ) -> None:
+    set_state_of_sibling("DRAIN")
+    others = {*federation.members} - {federation.sibling.name}
     # More jobs than the origin takes at once: some of them would burst if they could.
     nodes = len(plan.scenario.clusters[federation.origin.name].node_names())
     given = [jobs.submit(federation.origin, "sleep 1", "--exclusive") for _ in range(2 * nodes)]
-    assert {ran_on(job_id) for job_id in given} == {*federation.members} - {drained_sibling}
-    assert {one.cluster for one in jobs.witnesses() if one.job_id in given} == {*federation.members} - {drained_sibling}
+    assert {ran_on(job_id) for job_id in given} == others
+    assert {one.cluster for one in jobs.witnesses() if one.job_id in given} == others
 
 
 def test_federated_views_agree_with_each_cluster_and_with_the_jobs(

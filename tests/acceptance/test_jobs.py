@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import Jobs
+from conftest import Jobs, only
 
 from harness import witness
 from harness.plan import Plan
@@ -24,9 +24,9 @@ def test_interactive_job_runs_on_a_node_as_its_user(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], start_command: list[str]
 ) -> None:
     for name, cluster in clusters.items():
-        command = [*start_command, "--clusters=" + name] if plan.scenario.federations else start_command
-        command = [start_command[0], *([f"--clusters={name}"] if plan.scenario.federations else []), *start_command[1:]]
-        answer = cluster.run(*command, "sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u)", user=users[0])
+        program, *rest = start_command
+        task = ["sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u)"]
+        answer = cluster.run(program, *only(cluster, plan), *rest, *task, user=users[0])
         host, uid = answer.stdout.split()
         assert host in plan.scenario.clusters[name].node_names()
         assert int(uid) == plan.scenario.users[users[0]].uid
@@ -36,8 +36,7 @@ def test_batch_job_runs_once_on_a_node_of_its_cluster(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     for name, cluster in clusters.items():
-        only_here = [f"--clusters={name}"] if plan.scenario.federations else []
-        job_id = jobs.submit(cluster, "srun true", *only_here)
+        job_id = jobs.submit_here(cluster, "srun true")
         cluster.wait_for([job_id], {"COMPLETED"})
         seen = [(one.cluster, one.host, one.exit_code) for one in jobs.witnesses() if one.job_id == job_id]
         assert len(seen) == 1, f"{name}: job {job_id} ran {len(seen)} times"
@@ -51,9 +50,8 @@ def test_job_on_all_nodes_starts_a_task_on_each(
 ) -> None:
     for name, cluster in clusters.items():
         nodes = plan.scenario.clusters[name].node_names()
-        only_here = [f"--clusters={name}"] if plan.scenario.federations else []
         tasks = ["--nodes", str(len(nodes)), "--ntasks-per-node=1", "cat", "/proc/sys/kernel/hostname"]
-        answer = cluster.run("srun", *only_here, *tasks, user=users[0])
+        answer = cluster.run("srun", *only(cluster, plan), *tasks, user=users[0])
         assert sorted(answer.stdout.split()) == sorted(nodes)
 
 
@@ -61,8 +59,7 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     cluster = next(iter(clusters.values()))
-    only_here = [f"--clusters={cluster.name}"] if plan.scenario.federations else []
-    job_id = jobs.submit(cluster, "exit 7", *only_here)
+    job_id = jobs.submit_here(cluster, "exit 7")
     cluster.wait_for([job_id], {"FAILED"})
     assert "ExitCode=7:0" in cluster.run("scontrol", "show", "job", str(job_id)).stdout
 
@@ -72,8 +69,7 @@ def test_user_cannot_cancel_anothers_job(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
     cluster = next(iter(clusters.values()))
-    only_here = [f"--clusters={cluster.name}"] if plan.scenario.federations else []
-    job_id = jobs.submit(cluster, "sleep 300", *only_here)
+    job_id = jobs.submit_here(cluster, "sleep 300")
     cluster.wait_for([job_id], {"RUNNING"})
     answer = cluster.run("scancel", str(job_id), user=users[1], check=False)
     assert "Access/permission denied" in answer.stderr

@@ -39,24 +39,32 @@ def test_associations_and_qos_are_the_scenarios(clusters: dict[str, SlurmCluster
     assert {row[0] for row in table(cluster, "show", "qos", "format=name")} == {"normal", *scenario.accounting.qos}
 
 
-@pytest.mark.needs("users")
-def test_failed_cancelled_and_timed_out_jobs_are_recorded_as_such(
-    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, timed_out_job: int
-) -> None:
-    cluster = list(clusters.values())[-1]
-    only_here = f"--clusters={cluster.name}"
-    failing = jobs.submit(cluster, "exit 3", only_here)
-    cancelled = jobs.submit(cluster, "sleep 300", only_here)
-    cluster.wait_for([cancelled], {"RUNNING"})
-    cluster.run("scancel", str(cancelled), user=jobs.user)
-    cluster.wait_for([timed_out_job], {"TIMEOUT"}, timeout=180)
-    wanted = {failing: ("FAILED", 3), cancelled: ("CANCELLED", 0), timed_out_job: ("TIMEOUT", 0)}
+def wait_for_records(cluster: SlurmCluster, wanted: dict[int, tuple[str, int]]) -> None:
+    """Wait until accounting has jobs with these states and exit codes; slurmctld sends them in the background."""
 
     def look() -> dict[int, tuple[str, int]]:
         records = cluster.records("--local", "--allocations")
         return {record.job_id: (record.state, record.exit_code) for record in records if record.job_id in wanted}
 
     wait_until(look, lambda seen: seen == wanted, what=f"records {wanted}", timeout=15)
+
+
+@pytest.mark.needs("users")
+def test_failed_and_cancelled_jobs_are_recorded_as_such(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
+    cluster = list(clusters.values())[-1]
+    failing = jobs.submit_here(cluster, "exit 3")
+    cancelled = jobs.submit_here(cluster, "sleep 300")
+    cluster.wait_for([cancelled], {"RUNNING"})
+    cluster.run("scancel", str(cancelled), user=jobs.user)
+    cluster.wait_for([failing, cancelled])
+    wait_for_records(cluster, {failing: ("FAILED", 3), cancelled: ("CANCELLED", 0)})
+
+
+@pytest.mark.needs("users")
+def test_job_that_timed_out_is_recorded_as_such(clusters: dict[str, SlurmCluster], timed_out_job: int) -> None:
+    cluster = list(clusters.values())[-1]
+    cluster.wait_for([timed_out_job], {"TIMEOUT"}, timeout=180)
+    wait_for_records(cluster, {timed_out_job: ("TIMEOUT", 0)})
 
 
 @pytest.mark.needs("users")
@@ -98,8 +106,8 @@ def test_job_completion_records_match_accounting(
 ) -> None:
     cluster = next(iter(clusters.values()))
     given = [
-        jobs.submit(cluster, "exit 5", f"--clusters={cluster.name}"),
-        jobs.submit(cluster, "true", f"--clusters={cluster.name}"),
+        jobs.submit_here(cluster, "exit 5"),
+        jobs.submit_here(cluster, "true"),
     ]
     cluster.wait_for(given)
     query = "select jobid, state, nodelist from slurm_jobcomp.jobcomp_table"

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from test_lifecycle import SCENARIO, FakeProvider
-
+from fakes import SCENARIO, FakeProvider
 from harness import inventory, lifecycle, report, verify
 
 

@@ -1,0 +1,129 @@
+"""Whatever goes wrong or is interrupted: plain words, the right exit code, nothing left behind.
+
+This file comes before those that keep a run up, because it removes all runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import docker
+import pytest
+
+from harness import rundir
+from harness.wait import wait_until
+from support import SCENARIOS, Harness, command
+
+SINGLE_NODE = SCENARIOS / "single-node.yml"
+
+
+@pytest.fixture(scope="module")
+def engine() -> docker.DockerClient:
+    """The engine."""
+    return docker.from_env()
+
+
+def left(engine: docker.DockerClient) -> list[str]:
+    """Return all that any run has on the engine."""
+    label = {"label": "harness.run"}
+    containers = [str(container.name) for container in engine.containers.list(all=True, filters=label)]
+    return containers + [str(network.name) for network in engine.networks.list(filters=label)]
+
+
+def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
+    """Start a run and return it when its progress shows `until`."""
+    process = subprocess.Popen(
+        command("run", SINGLE_NODE),
+        env=environment,
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stderr
+    for line in process.stderr:
+        if until in line:
+            return process
+    pytest.fail(f"the run ended before it came to {until}")
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "one-process"])
+@pytest.mark.parametrize("stage", ["[up]", "[deploy]", "Start the controllers", "[verify]"])
+def test_interrupt_removes_everything_and_judges_nothing(
+    stage: str, whole_group: bool, engine: docker.DockerClient, environment: dict[str, str], runs: Path
+) -> None:
+    process = start(environment, stage)
+    if whole_group:  # as Ctrl-C in a terminal does
+        os.killpg(process.pid, signal.SIGINT)
+    else:  # as a CI system does
+        process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 3, out
+    assert "UNKNOWN" in out
+    assert left(engine) == []
+    run = rundir.find(runs, "single-node")
+    report = json.loads((run.path / "report.json").read_text())
+    assert (report["verdict"], report["problem"]) == ("unknown", "interrupted")
+    if stage != "[up]":
+        assert (run.path / "logs" / "single" / "journal.log").stat().st_size > 0
+
+
+@pytest.mark.parametrize("stage", ["[up]", "[deploy]", "[verify]"])
+def test_down_cleans_up_after_a_killed_run_without_its_directory(
+    stage: str, engine: docker.DockerClient, environment: dict[str, str], tmp_path: Path
+) -> None:
+    process = start(environment, stage)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: left(engine), bool, what="something is left by the killed run", timeout=10)
+    elsewhere = {**environment, "HARNESS_RUNS": str(tmp_path)}
+    done = subprocess.run(command("down", "--all"), env=elsewhere, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert left(engine) == []
+
+
+def test_two_runs_of_one_scenario_do_not_disturb_each_other(
+    engine: docker.DockerClient, environment: dict[str, str]
+) -> None:
+    arguments = {"text": True, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    both = [subprocess.Popen(command("run", SINGLE_NODE), **arguments) for _ in range(2)]  # type: ignore[call-overload]
+    for process in both:
+        out, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, out
+    assert left(engine) == []
+
+
+def test_taken_subnet_is_told(engine: docker.DockerClient, harness: Harness, tmp_path: Path) -> None:
+    scenario = tmp_path / "taken.yml"
+    scenario.write_text(SINGLE_NODE.read_text() + "\nsites: {here: {subnet: 10.213.0.0/24}}\n")
+    pool = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet="10.213.0.0/16")])
+    taken = engine.networks.create("slurm-harness-test-taken", ipam=pool)
+    try:
+        done = harness("run", scenario)
+    finally:
+        taken.remove()
+    assert done.returncode == 3
+    assert "cannot make the network of site here with subnet 10.213.0.0/24" in done.stdout
+    assert "hint: another network has this subnet" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert left(engine) == []
+
+
+def test_daemon_that_does_not_start_is_told_in_its_own_words(
+    engine: docker.DockerClient, harness: Harness, tmp_path: Path
+) -> None:
+    scenario = tmp_path / "broken.yml"
+    scenario.write_text(
+        SINGLE_NODE.read_text().replace("nodes:", "options: {SelectType: select/none-such}\n    nodes:")
+    )
+    done = harness("run", scenario, "--report", tmp_path / "report")
+    assert done.returncode == 3
+    assert "slurmctld on single said last:" in done.stdout
+    assert "select/none-such" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "select/none-such" in (tmp_path / "report" / "report.html").read_text()
+    assert left(engine) == []

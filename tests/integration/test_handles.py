@@ -1,0 +1,82 @@
+"""The stages and daily handles of a run that is up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.lifecycle import Live
+from support import Harness
+
+
+def starts(live: Live) -> dict[str, str]:
+    """Return what systemd calls the present start of every daemon on the single node; a reload is none."""
+    daemons = ["munge", "slurmctld", "slurmd"]
+    return {
+        daemon: live.ssh.run("single", ["systemctl", "show", "--property=InvocationID", "--value", daemon]).stdout.strip()
+        for daemon in daemons
+    }
+
+
+def test_second_deploy_restarts_nothing(single_node: Live, harness: Harness) -> None:
+    before = starts(single_node)
+    assert harness("deploy", "--run", "single-node").returncode == 0
+    assert starts(single_node) == before
+
+
+def test_changed_partition_is_taken_without_a_restart(single_node: Live, harness: Harness) -> None:
+    before = starts(single_node)
+    scenario = single_node.run.path / "scenario.yml"
+    text = scenario.read_text()
+    scenario.write_text(text.replace("cpus: 2", "cpus: 2\n    partitions: {main: {default: true}, second: {}}"))
+    try:
+        assert harness("deploy", "--run", "single-node").returncode == 0
+        assert "second" in single_node.ssh.run("single", ["sinfo", "--noheader", "--format=%P"]).stdout
+        assert starts(single_node) == before
+    finally:
+        scenario.write_text(text)
+        assert harness("deploy", "--run", "single-node").returncode == 0
+    assert "second" not in single_node.ssh.run("single", ["sinfo", "--noheader", "--format=%P"]).stdout
+
+
+def test_exec_passes_arguments_and_exit_code_on(single_node: Live, harness: Harness) -> None:
+    done = harness("exec", "single", "--run", "single-node", "--", "sh", "-c", "echo 'two  words'; exit 5")
+    assert (done.stdout, done.returncode) == ("two  words\n", 5)
+
+
+def test_exec_on_an_unknown_host_names_the_known_ones(single_node: Live, harness: Harness) -> None:
+    done = harness("exec", "nowhere", "--run", "single-node", "--", "true")
+    assert done.returncode == 2
+    assert "hosts are single" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("daemon", "text"), [("slurmctld", "Running as primary controller"), ("slurmd", "slurmd started")]
+)
+def test_logs_shows_what_a_daemon_said(single_node: Live, harness: Harness, daemon: str, text: str) -> None:
+    done = harness("logs", "single", daemon, "--lines", "500", "--run", "single-node")
+    assert done.returncode == 0, done.stderr
+    assert text in done.stdout
+
+
+def test_status_lists_what_is_up(single_node: Live, harness: Harness) -> None:
+    rows = json.loads(harness("status", "--format", "json").stdout)
+    row = next(row for row in rows if row["run"] == single_node.run.id)
+    assert row["hosts_up"] == ["single"]
+    assert row["verdict"] == "passed"
+
+
+def test_nothing_of_a_run_listens_beyond_loopback(single_node: Live) -> None:
+    import docker
+
+    container = docker.from_env().containers.get(f"{single_node.run.id}-single")
+    published = [bind for binds in container.ports.values() for bind in binds or []]
+    assert {bind["HostIp"] for bind in published} == {"127.0.0.1"}
+
+
+def test_host_has_dockers_default_rights_only(single_node: Live) -> None:
+    """The entry point drops what it needed to boot: no process may have more, not even root's."""
+    status = single_node.ssh.run("single", ["cat", "/proc/1/status", "/proc/self/status"]).stdout
+    bounding = {line.split()[1] for line in status.splitlines() if line.startswith("CapBnd")}
+    assert bounding == {"00000000a80425fb"}  # capabilities(7): Docker's default fourteen

@@ -1,0 +1,45 @@
+"""Stand-ins with behaviour, for tests of the harness's own logic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness.inventory import Machine
+from harness.options import Offers
+from harness.plan import Host, Plan
+from harness.rundir import RunDir
+
+SCENARIO = Path(__file__).parents[2] / "scenarios" / "single-node.yml"
+
+
+class FakeProvider:
+    """A provider whose hosts do not answer; `error` is raised where `where` says."""
+
+    name = "fake"
+    offers = Offers(cgroups=False, own_hardware=False)
+
+    def __init__(self, where: str = "", error: BaseException | None = None) -> None:
+        self.there: set[str] = set()
+        self._where, self._error = where, error
+
+    def _maybe(self, where: str) -> None:
+        if self._error and self._where == where:
+            raise self._error
+
+    def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self._maybe("prepare")
+
+    def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
+        self.there.add(run.id)
+        self._maybe("up")
+        return [Machine(host.name, "127.0.0.1", 1) for host in hosts]
+
+    def console(self, run_id: str, host: str) -> str:
+        return "the console's last words"
+
+    def runs(self) -> dict[str, list[str]]:
+        return {run: [] for run in self.there}
+
+    def down(self, run_id: str) -> None:
+        self.there.discard(run_id)
