@@ -80,15 +80,17 @@ def _engine_command() -> str | None:
     """Return how an engine of this very machine is started; None where the user chose another one."""
     if "DOCKER_HOST" in os.environ or sys.platform != "linux":
         return None
-    install = "" if shutil.which("dockerd") else f"{_install('docker.io mmdebstrap')} && "
+    # mmdebstrap makes images where no registry answers; docker.io brings dockerd.
+    packages = {"dockerd": "docker.io", "mmdebstrap": "mmdebstrap"}
+    missing = " ".join(package for program, package in packages.items() if not shutil.which(program))
+    install = f"{_install(missing)} && " if missing else ""
     if Path("/run/systemd/system").is_dir():
         return f"{install}systemctl start docker"
     # No systemd here: the engine runs until the machine stops.
-    return f"{install}setsid dockerd > /var/log/dockerd.log 2>&1 < /dev/null &"
+    return f"{install}{{ setsid dockerd > /var/log/dockerd.log 2>&1 < /dev/null & }}"
 
 
 def _base_image() -> Finding:
-    """Without a registry images are made by mmdebstrap; ask for it only where the engine is this machine's own."""
     there = shutil.which("mmdebstrap")
     said = there or "mmdebstrap not found: images can be built only where a registry answers"
     return Finding("base image", bool(there), said, _install("mmdebstrap"))
@@ -102,8 +104,7 @@ def _disk() -> Finding:
 
 
 def _install(packages: str) -> str:
-    command = f"DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends {packages}"
-    return f"apt-get update && {command}"
+    return f"apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes {packages}"
 
 
 def _wait_for_engine() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 import docker
 from docker.errors import APIError, BuildError, ImageNotFound
 
-from harness import releases
 from harness.errors import EngineError
 from harness.providers.engine import engine_errors
 from harness.releases import Release
 from harness.resources import IMAGES
 
 REPOSITORY = "slurm-harness"
+_IMAGE_GB = 2
 _HOST_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "python3"),
     *("iproute2", "nftables", "procps", "munge", "mariadb-server"),
@@ -47,6 +47,7 @@ def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], N
 
 def build(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
     """Build the image for a release from Debian's packages, on Debian's own image or one bootstrapped here."""
+    _want_disk(client)
     base = _base(client, release, say)
     name = tag(release)
     say(f"image {name}: installing Slurm {release.name} from Debian {release.suite}")
@@ -78,6 +79,17 @@ def built(client: docker.DockerClient) -> list[tuple[str, str, int]]:
     return sorted(
         (name.split(":")[1].split("-")[0], name, image.attrs["Size"]) for image in images for name in image.tags
     )
+
+
+def _want_disk(client: docker.DockerClient) -> None:
+    """Refuse to begin what would fill the disk, where the engine's disk is this machine's."""
+    root = Path(client.info()["DockerRootDir"])
+    free = shutil.disk_usage(root).free / 1e9 if root.exists() else _IMAGE_GB
+    if free < _IMAGE_GB:
+        raise EngineError(
+            f"only {free:.1f} GB free in {root}; an image takes up to {_IMAGE_GB} GB while it is built",
+            hint="`docker system prune` removes what is not used",
+        )
 
 
 def _base(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
@@ -112,11 +124,6 @@ def _base(client: docker.DockerClient, release: Release, say: Callable[[str], No
         with engine_errors(f"cannot import {own}"):
             client.api.import_image_from_file(str(tar), repository=own.split(":")[0], tag=release.suite)
     return own
-
-
-def all_releases() -> list[Release]:
-    """Return all releases that images can be built for."""
-    return [releases.get(name) for name in releases.KNOWN]
 
 
 def archive(files: dict[str, tuple[bytes, int]]) -> bytes:

@@ -14,7 +14,9 @@ def starts(live: Live) -> dict[str, str]:
     """Return what systemd calls the present start of every daemon on the single node; a reload is none."""
     daemons = ["munge", "slurmctld", "slurmd"]
     return {
-        daemon: live.ssh.run("single", ["systemctl", "show", "--property=InvocationID", "--value", daemon]).stdout.strip()
+        daemon: live.ssh.run(
+            "single", ["systemctl", "show", "--property=InvocationID", "--value", daemon]
+        ).stdout.strip()
         for daemon in daemons
     }
 

@@ -65,7 +65,7 @@ def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
         "16:33: clusters.y.options.Bar: an option's value is a text, a number, true, false, null or a list of them",
         "18:3: federations: a federation needs accounting: slurmdbd holds it",
         '18:21: federations.f.clusters.1: no cluster "z"; known are x, y',
-        '20:30: users.bob.accounts.0: no account "nope"',
+        '20:31: users.bob.accounts.0: no account "nope"',
     ]
 
 

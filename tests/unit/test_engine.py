@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import docker
+import pytest
+import requests
+from docker.errors import APIError, ImageNotFound
+
+from harness import releases
+from harness.errors import EngineError
+from harness.providers import engine, images
+
+Usage = namedtuple("Usage", "total used free")
+
+
+class FakeClient:
+    """An engine of a version, without any image."""
+
+    def __init__(self, version: str = "20.10.24") -> None:
+        self._version = version
+        self.images = self
+
+    def version(self) -> dict[str, str]:
+        return {"Version": self._version}
+
+    def info(self) -> dict[str, str]:
+        return {"DockerRootDir": "/"}
+
+    def get(self, name: str) -> Any:
+        raise ImageNotFound(name)
+
+
+def test_engine_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker, "DockerClient", lambda **_: FakeClient("19.03.5"))
+    with pytest.raises(EngineError, match=r"Docker engine 19\.03\.5 is too old"):
+        engine.connect()
+
+
+def test_disk_without_room_for_an_image_is_told_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images.shutil, "disk_usage", lambda path: Usage(100, 99, 5e8))
+    with pytest.raises(EngineError, match=r"0\.5 GB free in /") as caught:
+        images.ensure(FakeClient(), releases.get("24.11"), print)  # type: ignore[arg-type]
+    assert "docker system prune" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("explanation", "hint"),
+    [
+        ("write /x: no space left on device", "docker system df"),
+        ("Pool overlaps with other one on this address space", "choose another `subnet:`"),
+        ("Bind for 127.0.0.1:80 failed: port is already allocated", "another program"),
+        ("dial unix /var/run/docker.sock: permission denied", "join the group docker"),
+    ],
+)
+def test_engines_own_errors_come_with_a_hint(explanation: str, hint: str) -> None:
+    with pytest.raises(EngineError, match="cannot do it") as caught, engine.engine_errors("cannot do it"):
+        raise APIError("x", response=requests.Response(), explanation=explanation)
+    assert hint in str(caught.value.hint)
+
+
+def test_image_name_changes_with_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = images.tag(releases.get("24.11"))
+    assert images.tag(releases.get("24.11")) == before
+    monkeypatch.setattr(images, "_HOST_PACKAGES", ("systemd",))
+    assert images.tag(releases.get("24.11")) != before
