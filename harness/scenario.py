@@ -6,6 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
 from itertools import combinations
 from pathlib import Path
@@ -135,6 +136,18 @@ class Accounting(Model):
     qos: Mapping[Word, Qos] = Field({})
     job_completion: bool = Field(False, description="also write job completion records (jobcomp/mysql)")
     slurmdbd: Options = Field({}, description="more options of slurmdbd.conf; null removes a default")
+
+    def accounts_parents_first(self) -> list[str]:
+        """Return the names of all accounts, each after its parent; ValueError names one that is its own ancestor."""
+        graph: TopologicalSorter[str] = TopologicalSorter()
+        for name, account in self.accounts.items():
+            graph.add(name)
+            if account.parent and account.parent in self.accounts:
+                graph.add(name, account.parent)
+        try:
+            return list(graph.static_order())
+        except CycleError as error:
+            raise ValueError(str(error.args[1][0])) from error
 
 
 class User(Model):
@@ -415,6 +428,10 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
         for name, account in scenario.accounting.accounts.items():
             if account.parent and account.parent not in (*accounts, "root"):
                 yield ("accounting", "accounts", name, "parent"), f'no account "{account.parent}"'
+        try:
+            scenario.accounting.accounts_parents_first()
+        except ValueError as error:
+            yield ("accounting", "accounts", str(error), "parent"), "the account is its own ancestor"
     uids: dict[int, str] = {}
     for name, user in scenario.users.items():
         for index, account_name in enumerate(user.accounts):

@@ -69,15 +69,15 @@ class Ssh:
         local = self.command(host, [remote])
         shown = shlex.join(local)
         try:
-            # errors="replace": a job's output may be anything.
             done = subprocess.run(
                 local,
                 input=stdin,
                 capture_output=True,
                 text=True,
-                errors="replace",
+                errors="replace",  # a job's output may be anything
                 timeout=timeout,
                 check=False,
+                start_new_session=True,  # or Ctrl-C in a terminal would end the shared connection too
             )
         except subprocess.TimeoutExpired as error:
             raise WaitTimeout(f"{shown}  (no answer in {timeout:.0f} s)") from error

@@ -193,7 +193,7 @@ class DockerProvider:
         addresses: dict[str, IPv4Address],
         labels: dict[str, str],
     ) -> None:
-        name = f"{run_id}-gateway"
+        name = f"{run_id}_gateway"  # no host has this name, because host names have no underscore
         with engine_errors("cannot start the gateway"):
             if self._client.containers.list(all=True, filters={"name": f"^{name}$"}):
                 return

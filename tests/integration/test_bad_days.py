@@ -77,9 +77,10 @@ def test_down_cleans_up_after_a_killed_run_without_its_directory(
     stage: str, engine: docker.DockerClient, environment: dict[str, str], tmp_path: Path
 ) -> None:
     process = start(environment, stage)
+    wait_until(lambda: left(engine), bool, what="the run has something on the engine", timeout=10, interval=0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    wait_until(lambda: left(engine), bool, what="something is left by the killed run", timeout=10)
+    assert left(engine) != []
     elsewhere = {**environment, "HARNESS_RUNS": str(tmp_path)}
     done = subprocess.run(command("down", "--all"), env=elsewhere, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,20 +11,27 @@ from support import Harness
 
 
 def starts(live: Live) -> dict[str, str]:
-    """Return what systemd calls the present start of every daemon on the single node; a reload is none."""
-    daemons = ["munge", "slurmctld", "slurmd"]
+    """Return what systemd calls the present start of every daemon of every host; a reload is none."""
     return {
-        daemon: live.ssh.run(
-            "single", ["systemctl", "show", "--property=InvocationID", "--value", daemon]
+        f"{host.name} {daemon}": live.ssh.run(
+            host.name, ["systemctl", "show", "--property=InvocationID", "--value", daemon]
         ).stdout.strip()
-        for daemon in daemons
+        for host in live.plan.hosts
+        for daemon in host.daemons
     }
 
 
-def test_second_deploy_restarts_nothing(single_node: Live, harness: Harness) -> None:
-    before = starts(single_node)
-    assert harness("deploy", "--run", "single-node").returncode == 0
-    assert starts(single_node) == before
+@pytest.mark.parametrize("scenario", ["single-node", "federation"])
+def test_second_deploy_changes_and_restarts_nothing(
+    scenario: str, harness: Harness, request: pytest.FixtureRequest
+) -> None:
+    live: Live = request.getfixturevalue(scenario.replace("-", "_"))
+    before = starts(live)
+    done = harness("deploy", "--run", scenario)
+    assert done.returncode == 0, done.stderr
+    assert starts(live) == before
+    newest = max((live.run.path / "artifacts").iterdir(), key=lambda path: path.stat().st_mtime)
+    assert "changed=1" not in (newest / "stdout").read_text()
 
 
 def test_changed_partition_is_taken_without_a_restart(single_node: Live, harness: Harness) -> None:

@@ -260,5 +260,5 @@ def run(live: Live, host: str, script: str) -> None:
     if host != "gateway":
         live.ssh.run(host, ["sh", "-c", script])
         return
-    code, output = docker.from_env().containers.get(f"{live.run.id}-gateway").exec_run(["sh", "-c", script])
+    code, output = docker.from_env().containers.get(f"{live.run.id}_gateway").exec_run(["sh", "-c", script])
     assert code == 0, output

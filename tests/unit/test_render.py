@@ -95,6 +95,15 @@ def test_slurmdbd_options_pass_through() -> None:
     assert "PidFile" not in conf
 
 
+def test_accounts_are_made_after_their_parents() -> None:
+    read = scenario.load(ROOT / "scenarios/federation.yml")
+    data = read.model_dump(mode="json")
+    data["accounting"]["accounts"] = {"optics": {"parent": "physics"}, "physics": {}, "chemistry": {}}
+    plan = make_plan("federation", scenario.Scenario.model_validate(data), CONTAINERS)
+    script = text_of(plan, "onprem-ctl", "/usr/local/sbin/slurm-accounting-objects")
+    assert script.index("add account physics") < script.index("add account optics")
+
+
 def test_hosts_with_cgroups_get_them() -> None:
     plan = plan_of("single-node", offers=Offers(cgroups=True, own_hardware=True))
     conf = text_of(plan, "single", "/etc/slurm/slurm.conf")

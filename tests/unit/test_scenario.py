@@ -88,6 +88,7 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (CLUSTER % "" + "users: {root: {uid: 0}}", "users.root.uid: input should be greater than or equal to 1000"),
         (CLUSTER % "" + "accounting: {host: ctl}", "host ctl is already accounting.host"),
         (CLUSTER % "" + "accounting: {accounts: {a: {parent: b}}}", 'no account "b"'),
+        (CLUSTER % "" + "accounting: {accounts: {a: {parent: b}, b: {parent: a}}}", "is its own ancestor"),
         ("clusters: {one: {controller: c, nodes: []}}", "a cluster needs at least one node"),
         ("clusters: {one: {controller: c, nodes: [{name: 'n,n'}]}}", "node n stands in this hostlist 2 times"),
         ("clusters: {one: {controller: c, nodes: [{name: n}, {name: 'n'}]}}", "node n is already clusters.one.nodes.0"),
