@@ -29,8 +29,8 @@ $(VENV)/installed: constraints.txt pyproject.toml
 	@$(PYTHON) -m venv $(VENV) > /dev/null 2>&1 || { \
 		echo "setup: $(PYTHON) has no venv module: apt-get install python3-venv"; \
 		[ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq --yes python3-venv && $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/pip install -qq --disable-pip-version-check --require-hashes -r constraints.txt
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 clean:  ## remove what a run or a build left in this folder
