@@ -223,13 +223,21 @@ def _write_inventory(live: Live, machines: Sequence[Machine]) -> None:
 
 
 def _wait_for_ssh(live: Live, machine: Machine) -> None:
+    def look() -> str:
+        try:
+            live.ssh.run(machine.name, ["true"], timeout=10)
+        except (Unreachable, WaitTimeout) as error:
+            running = machine.name in live.provider.runs().get(live.run.id, [])
+            return str(error) if running else "the host has stopped"
+        return ""
+
     try:
         wait_until(
-            lambda: live.ssh.run(machine.name, ["true"], timeout=10),
-            lambda result: True,
+            look,
+            lambda problem: not problem,
             what=f"SSH on {machine.name}",
             timeout=_SSH_TIMEOUT,
-            ignore=(Unreachable, WaitTimeout),
+            hopeless=lambda problem: problem == "the host has stopped",
         )
     except WaitTimeout as error:
         console = live.provider.console(live.run.id, machine.name)

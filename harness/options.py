@@ -144,10 +144,11 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
 def cgroup_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
     """Return the options of a cluster's cgroup.conf; cgroup.conf(5) explains each."""
     cluster = scenario.clusters[name]
-    defaults: dict[str, Any] = {"CgroupPlugin": "disabled"}
     if offers.cgroups:
-        defaults = {"ConstrainCores": True, "ConstrainRAMSpace": True, "ConstrainDevices": True}
-    return merged(defaults, release_of(scenario, cluster).cgroup_conf, cluster.cgroup)
+        defaults: dict[str, Any] = {"ConstrainCores": True, "ConstrainRAMSpace": True, "ConstrainDevices": True}
+    else:
+        defaults = release_of(scenario, cluster).cgroup_conf_without_controllers
+    return merged(defaults, cluster.cgroup)
 
 
 def release_of(scenario: Scenario, part: Cluster | Accounting) -> releases.Release:

@@ -116,7 +116,8 @@ def _base(client: docker.DockerClient, release: Release, say: Callable[[str], No
     say(f"image {own}: no registry answers; bootstrapping Debian {release.suite} with mmdebstrap")
     with tempfile.TemporaryDirectory() as directory:
         tar = Path(directory) / "base.tar"
-        options = [f"--aptopt={option}" for option in release.apt_options]
+        # mmdebstrap wants apt.conf(5)'s syntax where apt-get takes KEY=VALUE.
+        options = ['--aptopt={} "{}"'.format(*option.split("=", 1)) for option in release.apt_options]
         command = ["mmdebstrap", "--variant=minbase", "--quiet", *options, release.suite, str(tar)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode != 0:

@@ -19,8 +19,8 @@ class Release:
     """A Slurm release, as Debian packages it.
 
     `suite` is the Debian release whose packages hold it, `apt_options` what apt needs to install from it;
-    `slurm_conf`, `slurmdbd_conf` and `cgroup_conf` are the defaults that this release needs or lacks
-    (null: the option is unknown to it), laid over the harness's own.
+    `slurm_conf` and `slurmdbd_conf` are the defaults that this release needs or lacks (null: the option is unknown to
+    it), laid over the harness's own; `cgroup_conf_without_controllers` is what lets slurmd start where it may use none.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Release:
     apt_options: tuple[str, ...]
     slurm_conf: dict[str, Any]
     slurmdbd_conf: dict[str, Any]
-    cgroup_conf: dict[str, Any]
+    cgroup_conf_without_controllers: dict[str, Any]
 
 
 @cache
@@ -43,5 +43,5 @@ def get(name: str) -> Release:
         apt_options=tuple(data.get("apt_options", ())),
         slurm_conf=data.get("slurm_conf", {}),
         slurmdbd_conf=data.get("slurmdbd_conf", {}),
-        cgroup_conf=data.get("cgroup_conf", {}),
+        cgroup_conf_without_controllers=data["cgroup_conf_without_controllers"],
     )

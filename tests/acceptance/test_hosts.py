@@ -110,7 +110,7 @@ def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> N
         $run munged --socket=$directory/socket --key-file=$directory/key --pid-file=$directory/pid \
             --log-file=$directory/log --seed-file=$directory/seed
         munge --no-input --socket=$directory/socket
-        kill $(cat pid) && rm -rf $directory
+        pid=$(cat pid) && kill $pid && while [ -e /proc/$pid ]; do sleep 0.02; done && rm -rf $directory
     """
     credential = ssh.run(stranger, ["sh", "-c", script]).stdout
     assert credential.startswith("MUNGE:"), credential

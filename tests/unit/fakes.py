@@ -14,13 +14,13 @@ SCENARIO = Path(__file__).parents[2] / "scenarios" / "single-node.yml"
 
 
 class FakeProvider:
-    """A provider whose hosts do not answer; `error` is raised where `where` says."""
+    """A provider whose hosts do not answer; `error` is raised where `where` says, and "boot" means that they stop."""
 
     name = "fake"
     offers = Offers(cgroups=False, own_hardware=False)
 
     def __init__(self, where: str = "", error: BaseException | None = None) -> None:
-        self.there: set[str] = set()
+        self.there: dict[str, list[str]] = {}
         self._where, self._error = where, error
 
     def _maybe(self, where: str) -> None:
@@ -31,7 +31,7 @@ class FakeProvider:
         self._maybe("prepare")
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
-        self.there.add(run.id)
+        self.there[run.id] = [host.name for host in hosts if self._where != "boot"]
         self._maybe("up")
         return [Machine(host.name, "127.0.0.1", 1) for host in hosts]
 
@@ -39,7 +39,7 @@ class FakeProvider:
         return "the console's last words"
 
     def runs(self) -> dict[str, list[str]]:
-        return {run: [] for run in self.there}
+        return dict(self.there)
 
     def down(self, run_id: str) -> None:
-        self.there.discard(run_id)
+        self.there.pop(run_id, None)

@@ -35,6 +35,13 @@ def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path, monkey
     assert provider.runs() == {}
 
 
+def test_host_that_stopped_is_not_waited_for(tmp_path: Path) -> None:
+    result = lifecycle.run(SCENARIO, FakeProvider("boot"), tmp_path, print)
+    assert "hopeless after" in result.problem
+    assert "the host has stopped" in result.problem
+    assert result.verdict == "unknown"
+
+
 def test_bug_in_the_harness_is_not_swallowed_but_cleans_up(tmp_path: Path) -> None:
     provider = FakeProvider("up", RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):

@@ -53,7 +53,7 @@ def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
         """,
     )
     assert found == [
-        '1:10: release: no release "22.06"; known are 24.11',
+        '1:10: release: no release "22.06"; known are 22.05, 24.11, 26.05',
         "4:15: sites.b.subnet: 10.0.1.0/24 overlaps 10.0.0.0/16 of site a",
         '10:15: clusters.x.nodes.0.name: "n[1-3" is not a hostlist such as c[1-4] or c1,c2',
         '11:9: clusters.x.nodes.0.cpu: unknown key; did you mean "cpus"?',
