@@ -51,6 +51,7 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
             extravars={"files_payloads": str(payloads)},
             event_handler=on_event,
             cancel_callback=interrupted,
+            settings={"pexpect_timeout": 1},  # how often, in seconds, it asks whether it was interrupted
             quiet=True,
         )
     if result.status == "canceled":

@@ -37,6 +37,7 @@ class RunDir:
             raise UsageError(f"{path} is not a run's directory", hint="`harness status` lists the runs") from error
         self.id: str = self._facts["id"]
         self.provider: str = self._facts["provider"]
+        self.started: str = self._facts["started"]
 
     @classmethod
     def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str) -> RunDir:
@@ -178,7 +179,7 @@ def find(root: Path, which: str | None) -> RunDir:
 
 def all_runs(root: Path) -> list[RunDir]:
     """Return all runs, the newest last."""
-    return [RunDir(path.parent) for path in sorted(root.glob("*/[0-9]*/run.json"), key=lambda path: path.parent.name)]
+    return sorted((RunDir(path.parent) for path in root.glob("*/[0-9]*/run.json")), key=lambda run: run.started)
 
 
 def _point(link: Path, target: str) -> None:

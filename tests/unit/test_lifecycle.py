@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import SCENARIO, FakeProvider
-from harness import lifecycle
+from harness import lifecycle, rundir
 from harness.errors import EngineError
 
 
@@ -54,6 +54,8 @@ def test_two_runs_at_the_same_moment_have_directories_of_their_own(tmp_path: Pat
     assert runs[0].path != runs[1].path
     assert runs[0].id != runs[1].id
     assert (tmp_path / "single-node" / "latest").resolve() == runs[1].path
+    assert rundir.find(tmp_path, "single-node").id == runs[1].id
+    assert rundir.find(tmp_path, runs[0].id).id == runs[0].id
 
 
 def test_secrets_are_random_private_and_kept_over_a_second_deploy(tmp_path: Path) -> None:
