@@ -7,7 +7,7 @@ from conftest import Jobs
 
 from harness import options, witness
 from harness.plan import Plan
-from harness.slurm import FINISHED, Record, SlurmCluster
+from harness.slurm import FINISHED, SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
@@ -114,13 +114,22 @@ def test_job_completion_records_match_accounting(
     host = plan.with_daemon("mariadb")[0].name
     state_numbers = {"COMPLETED": 3, "FAILED": 5}  # enum job_states in slurm.h
 
-    def wanted(record: Record) -> tuple[int, int, str]:
-        return (record.job_id, state_numbers[record.state], record.node_list)
+    def in_accounting() -> set[tuple[int, int, str]]:
+        records = cluster.records("--local", "--allocations")
+        return {
+            (record.job_id, state_numbers.get(record.state, -1), record.node_list)
+            for record in records
+            if record.job_id in given
+        }
 
-    def look() -> set[tuple[int, int, str]]:
+    def in_completion() -> set[tuple[int, int, str]]:
         rows = (line.split("\t") for line in ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines())
         return {(int(job_id), int(state), nodes) for job_id, state, nodes in rows if int(job_id) in given}
 
-    told = {wanted(record) for record in cluster.records("--local", "--allocations") if record.job_id in given}
-    assert len(told) == 2
-    wait_until(look, lambda seen: seen == told, what=f"completion records {told}", timeout=15)
+    # Both are written in the background.
+    wait_until(
+        lambda: (in_accounting(), in_completion()),
+        lambda seen: len(seen[0]) == len(given) and seen[0] == seen[1],
+        what="completion records like those of accounting",
+        timeout=15,
+    )
