@@ -115,7 +115,7 @@ def run(
         report_directory=report,
     )
     _print_report(result, format_)
-    if keep:
+    if keep and providers.get(provider).runs().get(RunDir(Path(result.run)).id):
         err.print("the hosts are up; `harness down` removes them")
     raise typer.Exit(result.exit_code())
 

@@ -161,8 +161,7 @@ class DockerProvider:
                     network = self._client.networks.create(
                         f"{run.id}-{site}",
                         driver="bridge",
-                        # Hosts of a run reach one another and nothing else: no way out for their packets.
-                        options={"com.docker.network.bridge.enable_ip_masquerade": "false"},
+                        options=self._bridge_options(run, plan, site),
                         ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))]),
                         labels={RUN: run.id, SCENARIO: plan.name, "harness.site": site},
                     )
@@ -176,6 +175,22 @@ class DockerProvider:
             f"no free subnet for site {site} in {_SUBNETS}",
             hint="`harness down --all` frees those of old runs",
         )
+
+    def _bridge_options(self, run: RunDir, plan: Plan, site: str) -> dict[str, str]:
+        bridges = {name: f"hs{run.id[-6:]}-{number}" for number, name in enumerate(plan.sites())}
+        prefix = "com.docker.network.bridge"
+        options = {
+            f"{prefix}.name": bridges.pop(site),
+            # Hosts of a run reach one another and nothing else: no way out for their packets.
+            f"{prefix}.enable_ip_masquerade": "false",
+        }
+        if bridges:
+            # Since 28.0 the engine drops what comes to a container over another bridge, as the gateway's packets do.
+            # 28.2 lets us name those bridges; the two before it can only be told to drop nothing.
+            options[f"{prefix}.trusted_host_interfaces"] = ":".join(bridges.values())
+            if (28, 0) <= engine.version_of(self._client) < (28, 2):
+                options[f"{prefix}.gateway_mode_ipv4"] = "nat-unprotected"
+        return options
 
     def _free_subnets(self, size: int) -> Iterator[IPv4Network]:
         prefix = min(24, 32 - size.bit_length())

@@ -23,15 +23,21 @@ def connect() -> docker.DockerClient:
     host = os.environ.get("DOCKER_HOST") or (context.Host if context else None)
     try:
         client = docker.DockerClient(base_url=host, timeout=120) if host else docker.from_env(timeout=120)
-        version = client.version()["Version"]
+        version = version_of(client)
     except (DockerException, requests.RequestException) as error:
         raise EngineError(
             f"no Docker engine answers at {host or 'its default socket'}: {error}",
             hint="start it, or run `harness doctor` to see what is missing",
         ) from error
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise EngineError(f"Docker engine {version} is too old", hint="20.10 or later is needed")
+    if version < OLDEST:
+        raise EngineError(f"Docker engine {version[0]}.{version[1]} is too old", hint="20.10 or later is needed")
     return client
+
+
+def version_of(client: docker.DockerClient) -> tuple[int, int]:
+    """Return the first two numbers of the engine's version."""
+    major, minor, *_ = client.version()["Version"].split(".")
+    return int(major), int(minor)
 
 
 @contextmanager

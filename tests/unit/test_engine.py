@@ -34,7 +34,7 @@ class FakeClient:
 
 def test_engine_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker, "DockerClient", lambda **_: FakeClient("19.03.5"))
-    with pytest.raises(EngineError, match=r"Docker engine 19\.03\.5 is too old"):
+    with pytest.raises(EngineError, match=r"Docker engine 19\.3 is too old"):
         engine.connect()
 
 
