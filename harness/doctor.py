@@ -6,13 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import EngineError, HarnessError
 from harness.providers import engine
+from harness.wait import wait_until
 
 # An image takes about 0.75 GB; a federation's hosts and logs about as much again.
 _DISK_GB = 4
@@ -48,7 +48,7 @@ def mend(say: Callable[[str], None]) -> list[Finding]:
         if done.returncode != 0:
             raise HarnessError(f"{finding.mend}  (exit {done.returncode})\n{done.stderr.strip()}")
         if finding.subject == "engine":
-            _wait_for_engine()
+            wait_until(engine.connect, bool, what="the engine answers", timeout=60, ignore=(EngineError,))
     return [finding for finding in examine() if not finding.ok]
 
 
@@ -105,16 +105,3 @@ def _disk() -> Finding:
 
 def _install(packages: str) -> str:
     return f"apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes {packages}"
-
-
-def _wait_for_engine() -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            engine.connect()
-        except EngineError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            return

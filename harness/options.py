@@ -12,6 +12,8 @@ from harness.scenario import Accounting, Cluster, Scenario
 
 LOG_DIRECTORY = "/var/log/slurm"
 MARIADB_PORT = 3306
+# Database and account of the job completion records: not slurmdbd's, because every user can read slurm.conf.
+JOB_COMPLETION = "slurm_jobcomp"
 _SECRET = re.compile(r"%secret:(\w+)%")
 
 
@@ -113,8 +115,8 @@ def _accounting_storage(accounting: Accounting) -> dict[str, Any]:
             "JobCompType": "jobcomp/mysql",
             "JobCompHost": accounting.host,
             "JobCompPort": MARIADB_PORT,
-            "JobCompLoc": "slurm_jobcomp",
-            "JobCompUser": "slurm_jobcomp",
+            "JobCompLoc": JOB_COMPLETION,
+            "JobCompUser": JOB_COMPLETION,
             "JobCompPass": secret("job_completion_password"),
         }
     return options

@@ -127,18 +127,29 @@ def _partition_lines(cluster: Cluster) -> list[dict[str, str]]:
 
 
 def _accounting_files(scenario: Scenario) -> list[RenderedFile]:
-    slurmdbd, job_completion = (
+    slurmdbd, mariadb, sql = (
         "/etc/slurm/slurmdbd.conf",
-        bool(scenario.accounting and scenario.accounting.job_completion),
+        "/etc/mysql/mariadb.conf.d/90-slurm.cnf",
+        "/etc/mysql/slurm.sql",
     )
     conf = options.slurmdbd_conf(scenario)
-    settings = {"storage": conf, "job_completion": job_completion}
-    mariadb, sql = "/etc/mysql/mariadb.conf.d/90-slurm.cnf", "/etc/mysql/slurm.sql"
+    with_jobcomp = bool(scenario.accounting and scenario.accounting.job_completion)
+    # Database -> account, host it comes from, password; slurmdbd.conf(5) has these defaults.
+    grants = {
+        options.get(conf, "StorageLoc") or "slurm_acct_db": (
+            options.get(conf, "StorageUser") or "root",
+            "localhost",
+            options.get(conf, "StoragePass") or "",
+        )
+    }
+    if with_jobcomp:
+        grants[options.JOB_COMPLETION] = (options.JOB_COMPLETION, "%", options.secret("job_completion_password"))
+    address = "0.0.0.0" if with_jobcomp else "127.0.0.1"  # noqa: S104  of a network of the run's own
     return [
         # slurmdbd.conf(5): owned by SlurmUser and readable by nobody else, because it holds a password.
         RenderedFile(slurmdbd, _template(slurmdbd, options=conf), "slurm", "slurm", "0600", "slurmdbd", "restart"),
-        RenderedFile(mariadb, _template(mariadb, sql=sql, **settings), unit="mariadb", action="restart"),
-        RenderedFile(sql, _template(sql, **settings), "mysql", "mysql", "0400", "mariadb", "restart"),
+        RenderedFile(mariadb, _template(mariadb, sql=sql, address=address), unit="mariadb", action="restart"),
+        RenderedFile(sql, _template(sql, grants=grants), "mysql", "mysql", "0400", "mariadb", "restart"),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from harness.errors import UsageError
 from harness.inventory import Machine
 from harness.options import Offers
 from harness.plan import Host, Plan
@@ -35,8 +36,7 @@ class Provider(Protocol):
 
 def get(name: str) -> Provider:
     """Return the provider of a name."""
-    from harness.errors import UsageError
-    from harness.providers.docker import DockerProvider
+    from harness.providers.docker import DockerProvider  # not at the top: it imports this module
 
     if name != "docker":
         raise UsageError(f'no provider "{name}"', hint="known is docker")

@@ -52,6 +52,19 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, plan: Plan) -> None:
+    def look(name: str) -> str:
+        daemons = [daemon for host in plan.hosts if host.name == name for daemon in host.daemons]
+        script = "; ".join(f"{daemon} -V" for daemon in daemons if daemon.startswith("slurm"))
+        return ssh.run(name, ["sh", "-c", script]).stdout
+
+    for name, answer in everywhere(look, [host.name for host in plan.hosts]).items():
+        release = next(host.release for host in plan.hosts if host.name == name)
+        for line in answer.splitlines():
+            assert re.fullmatch(rf"slurm\S* {release}\.\d+\S*", line), f"{name} has {line}, not {release}"
+        assert answer, name
+
+
 def test_every_file_is_the_rendered_one_with_owner_and_mode(run: RunDir, plan: Plan, hosts: dict[str, Host]) -> None:
     tree = render.render(plan)
     secrets = run.secrets()

@@ -65,6 +65,7 @@ SINGLE_NODE = [
         "systemctl stop stray; systemctl start slurmd",
         "slurmd runs outside of slurmd.service",
     ),
+    on_single("is_of_the_release", *wrapper("slurmd", "echo slurm 19.05.2"), "single has slurm 19.05.2, not 24.11"),
     on_single(
         "every_file",
         "echo '# drift' >> /etc/slurm/slurm.conf",

@@ -88,11 +88,12 @@ def test_any_option_can_be_set_and_null_removes_a_default() -> None:
 def test_slurmdbd_options_pass_through() -> None:
     read = scenario.load(ROOT / "scenarios/federation.yml")
     data = read.model_dump(mode="json")
-    data["accounting"]["slurmdbd"] = {"DebugLevel": "debug", "PidFile": None}
+    data["accounting"]["slurmdbd"] = {"DebugLevel": "debug", "PidFile": None, "storageuser": "me", "StoragePass": None}
     plan = make_plan("federation", scenario.Scenario.model_validate(data), CONTAINERS)
     conf = text_of(plan, "accounting", "/etc/slurm/slurmdbd.conf")
     assert "DebugLevel=debug" in conf
     assert "PidFile" not in conf
+    assert "'me'@'localhost' IDENTIFIED BY ''" in text_of(plan, "accounting", "/etc/mysql/slurm.sql")
 
 
 def test_accounts_are_made_after_their_parents() -> None:
