@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import time
@@ -16,7 +17,7 @@ from ruamel.yaml import YAML
 
 from harness import deploy as deployment
 from harness import logs, report, scenario, slurm
-from harness.errors import CannotJudge, HarnessError, Unreachable, WaitTimeout
+from harness.errors import CannotJudge, HarnessError, Unreachable, UsageError, WaitTimeout
 from harness.inventory import Machine, inventory, ssh_config
 from harness.plan import Plan, make_plan
 from harness.providers import Provider
@@ -71,11 +72,16 @@ def run(
 
 def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, *, release: str | None = None) -> Live:
     """Read and render a scenario into a new run's directory."""
+    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]*", scenario_path.stem):
+        raise UsageError(
+            f'"{scenario_path.name}": a run is named after its scenario\'s file',
+            hint="give the file a name of letters, digits, dots, hyphens and underscores",
+        )
     read = scenario.load(scenario_path)
     if release:
         read = read.with_release(release)
     plan = make_plan(scenario_path.stem, read, provider.offers)
-    directory = RunDir.create(runs, scenario_path, plan, provider.name)
+    directory = RunDir.create(runs, scenario_path, plan, provider.name, release)
     live = _live(directory, plan, provider, say)
     with stage(live, "render"):
         directory.write_tree(live.tree)

@@ -40,8 +40,11 @@ class RunDir:
         self.started: str = self._facts["started"]
 
     @classmethod
-    def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str) -> RunDir:
-        """Make the directory of a new run under `root`; two runs in the same second get different ones."""
+    def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str, release: str | None) -> RunDir:
+        """Make the directory of a new run under `root`; two runs in the same second get different ones.
+
+        `release` is the one that the user put everything on, whatever the scenario says.
+        """
         started = datetime.now(UTC)
         token = random_secrets.token_hex(3)
         path = root / plan.name / f"{started:%Y%m%dT%H%M%S}-{token}"
@@ -53,7 +56,7 @@ class RunDir:
             "scenario_path": str(scenario_path),
             "provider": provider,
             "offers": {"cgroups": plan.offers.cgroups, "own_hardware": plan.offers.own_hardware},
-            "release": plan.scenario.release,
+            "release": release,
             "started": started.isoformat(),
         }
         (path / "run.json").write_text(json.dumps(facts, indent=2))
@@ -71,11 +74,6 @@ class RunDir:
         return self.path / "events.jsonl"
 
     @property
-    def scenario_path(self) -> str:
-        """Where the scenario was read from."""
-        return str(self._facts["scenario_path"])
-
-    @property
     def control_directory(self) -> Path:
         """Where SSH keeps the sockets of its shared connections; their paths must stay under 104 characters."""
         return Path(tempfile.gettempdir()) / f"harness-{self.id[-6:]}"
@@ -83,7 +81,7 @@ class RunDir:
     def plan(self) -> Plan:
         """Return the plan of this run, made again from its scenario."""
         scenario = scenario_file.load(self.path / "scenario.yml")
-        if self._facts["release"] != scenario.release:
+        if self._facts["release"]:
             scenario = scenario.with_release(self._facts["release"])
         return make_plan(self._facts["scenario"], scenario, Offers(**self._facts["offers"]))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -196,6 +197,7 @@ class DockerProvider:
         prefix = min(24, 32 - size.bit_length())
         with engine_errors("cannot list networks"):
             taken = [subnet for network in self._client.networks.list() for subnet in _subnets(network)]
+        taken += routes()
         for subnet in _SUBNETS.subnets(new_prefix=prefix):
             if not any(subnet.overlaps(other) for other in taken):
                 yield subnet
@@ -232,6 +234,18 @@ class DockerProvider:
             for network, subnet in others:
                 network.connect(container, ipv4_address=str(subnet[_GATEWAY]))
             container.start()
+
+
+def routes(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:
+    """Return the subnets that this machine has routes to, but for the default route: see proc_pid_net(5)."""
+    if not table.exists():
+        return []
+    found = []
+    for line in table.read_text().splitlines()[1:]:
+        _, destination, _, _, _, _, _, mask, *_ = line.split()
+        address, netmask = (IPv4Address(int.from_bytes(bytes.fromhex(word), "little")) for word in (destination, mask))
+        found.append(IPv4Network(f"{address}/{netmask}"))
+    return [subnet for subnet in found if subnet.prefixlen > 0]
 
 
 def _addresses(plan: Plan, networks: dict[str, tuple[Network, IPv4Network]]) -> dict[str, IPv4Address]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -11,6 +13,7 @@ from docker.errors import APIError, ImageNotFound
 from harness import releases
 from harness.errors import EngineError
 from harness.providers import engine, images
+from harness.providers.docker import routes
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -65,3 +68,14 @@ def test_image_name_changes_with_what_it_is_made_of(monkeypatch: pytest.MonkeyPa
     assert images.tag(releases.get("24.11")) == before
     monkeypatch.setattr(images, "_HOST_PACKAGES", ("systemd",))
     assert images.tag(releases.get("24.11")) != before
+
+
+def test_subnets_that_this_machine_routes_elsewhere_are_known(tmp_path: Path) -> None:
+    table = tmp_path / "route"
+    table.write_text(
+        "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+        "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+        "br0\t000012C6\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    )
+    assert routes(table) == [IPv4Network("198.18.0.0/24")]
+    assert routes(tmp_path / "none") == []

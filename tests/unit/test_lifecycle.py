@@ -9,7 +9,7 @@ import pytest
 
 from fakes import SCENARIO, FakeProvider
 from harness import lifecycle, rundir
-from harness.errors import EngineError
+from harness.errors import EngineError, UsageError
 
 
 @pytest.mark.parametrize("where", ["prepare", "up"])
@@ -70,3 +70,18 @@ def test_secrets_are_random_private_and_kept_over_a_second_deploy(tmp_path: Path
             assert path.stat().st_mode & 0o777 == 0o600, path
     everything = [path for path in one.run.path.rglob("*") if path.is_file() and path.parent.name != "secrets"]
     assert not [path for path in everything if one.run.secrets()["munge_key"] in path.read_text(errors="replace")]
+
+
+def test_release_option_is_remembered_by_the_run(tmp_path: Path) -> None:
+    scenario = tmp_path / "mixed.yml"
+    scenario.write_text("clusters: {one: {controller: box, release: '22.05', nodes: [{name: box}]}}")
+    live = lifecycle.create(scenario, FakeProvider(), tmp_path / "runs", print, release="24.11")
+    assert live.plan.releases() == {"one": "24.11"}
+    assert rundir.find(tmp_path / "runs", "mixed").plan() == live.plan
+
+
+def test_scenario_whose_file_cannot_name_a_run_is_refused(tmp_path: Path) -> None:
+    scenario = tmp_path / "my cluster.yml"
+    scenario.write_text(SCENARIO.read_text())
+    with pytest.raises(UsageError, match="a run is named after its scenario"):
+        lifecycle.create(scenario, FakeProvider(), tmp_path / "runs", print)
