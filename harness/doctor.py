@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import EngineError, HarnessError
+from harness.errors import EngineError, HarnessError, WaitTimeout
 from harness.providers import engine
 from harness.wait import wait_until
 
@@ -48,7 +48,12 @@ def mend(say: Callable[[str], None]) -> list[Finding]:
         if done.returncode != 0:
             raise HarnessError(f"{finding.mend}  (exit {done.returncode})\n{done.stderr.strip()}")
         if finding.subject == "engine":
-            wait_until(engine.connect, bool, what="the engine answers", timeout=60, ignore=(EngineError,))
+            try:
+                wait_until(engine.connect, bool, what="the engine answers", timeout=60, ignore=(EngineError,))
+            except WaitTimeout as error:
+                raise EngineError(
+                    error.message, hint="/var/log/dockerd.log or `journalctl -u docker` says why"
+                ) from error
     return [finding for finding in examine() if not finding.ok]
 
 
