@@ -131,9 +131,7 @@ def render_(
     ] = False,
 ) -> None:
     """Write the configuration of every host to OUTPUT/HOST/... and what to know of it to OUTPUT/manifest.json."""
-    read = scenario.load(scenario_path)
-    if release:
-        read = read.with_release(release)
+    read = scenario.load(scenario_path, release)
     tree = render.render(make_plan(scenario_path.stem, read, providers.get(provider).offers))
     rundir.write_rendered(output, tree, with_secrets=with_secrets)
     out.print(f"{sum(map(len, tree.values()))} files for {len(tree)} hosts in {output}")

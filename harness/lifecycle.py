@@ -77,9 +77,7 @@ def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, *, rel
             f'"{scenario_path.name}": a run is named after its scenario\'s file',
             hint="give the file a name of letters, digits, dots, hyphens and underscores",
         )
-    read = scenario.load(scenario_path)
-    if release:
-        read = read.with_release(release)
+    read = scenario.load(scenario_path, release)
     plan = make_plan(scenario_path.stem, read, provider.offers)
     directory = RunDir.create(runs, scenario_path, plan, provider.name, release)
     live = _live(directory, plan, provider, say)

@@ -77,7 +77,7 @@ def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
 def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     cluster: Cluster = scenario.clusters[name]
     conf = options.slurm_conf(scenario, name, offers)
-    nodes = cluster.node_names()
+    runs_on = {"slurmctld": {cluster.controller}, "slurmd": {*cluster.node_names()}}
     port_of = {
         "slurmctld": options.get(conf, "SlurmctldPort") or "6817",
         "slurmd": options.get(conf, "SlurmdPort") or "6818",
@@ -85,10 +85,8 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     # srun and salloc listen where they are started: on the controller, or on a node inside a job.
     srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
     hosts = []
-    for host in dict.fromkeys((cluster.controller, *nodes)):
-        daemons = [
-            daemon for daemon in port_of if host in {"slurmctld": (cluster.controller,), "slurmd": nodes}[daemon]
-        ]
+    for host in dict.fromkeys((cluster.controller, *cluster.node_names())):
+        daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]
         hosts.append(
             Host(
                 name=host,

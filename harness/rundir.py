@@ -80,9 +80,7 @@ class RunDir:
 
     def plan(self) -> Plan:
         """Return the plan of this run, made again from its scenario."""
-        scenario = scenario_file.load(self.path / "scenario.yml")
-        if self._facts["release"]:
-            scenario = scenario.with_release(self._facts["release"])
+        scenario = scenario_file.load(self.path / "scenario.yml", self._facts["release"])
         return make_plan(self._facts["scenario"], scenario, Offers(**self._facts["offers"]))
 
     def write_tree(self, tree: Tree) -> None:

@@ -189,8 +189,11 @@ class Scenario(Model):
             raise UsageError(_reason(error.errors()[0])) from error
 
 
-def load(path: Path) -> Scenario:
-    """Read a scenario; ScenarioError tells all its problems, in the order of their lines."""
+def load(path: Path, release: str | None = None) -> Scenario:
+    """Read a scenario, put on one release if `release` says so.
+
+    ScenarioError tells all problems of the file, in the order of their lines.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -216,7 +219,7 @@ def load(path: Path) -> Scenario:
     if scenario:
         found.extend((at, message, False) for at, message in _contradictions(scenario, data))
     if not found and scenario:
-        return scenario
+        return scenario.with_release(release) if release else scenario
 
     def problem(at: Path_, message: str, on_key: bool) -> Problem:
         places = keys if on_key else values
