@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,9 +21,25 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from harness import __version__, bench, doctor, lifecycle, providers, releases, render, rundir, scenario
+from harness import (
+    __version__,
+    bench,
+    check,
+    diff,
+    doctor,
+    importer,
+    install,
+    lifecycle,
+    providers,
+    releases,
+    render,
+    rundir,
+    scenario,
+    twin,
+)
 from harness import logs as daemon_logs
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, ScenarioError, UsageError
+from harness.options import OWN_MACHINES
 from harness.plan import DAEMONS, Host, make_plan
 from harness.providers import engine, images
 from harness.report import FAILED, PASSED, Report
@@ -82,9 +99,13 @@ RunName = Annotated[
     str | None,
     typer.Option("--run", "-r", help="A run's directory, id or scenario; unset, the newest run.", show_default=False),
 ]
-Release = Annotated[
-    str | None,
-    typer.Option("--release", help="Put every cluster and slurmdbd on this release.", show_default=False),
+Releases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--release",
+        help="Put every cluster and slurmdbd on this release; NAME=RELEASE puts one of them on it. Can be repeated.",
+        show_default=False,
+    ),
 ]
 ProviderOption = Annotated[ProviderName, typer.Option("--provider", help="Where hosts come from.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
@@ -95,7 +116,7 @@ DEFAULT_RUNS = Path("runs")
 def run(
     scenario_path: ScenarioPath,
     provider: ProviderOption = ProviderName.docker,
-    release: Release = None,
+    release: Releases = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
     report: Annotated[
         Path | None,
@@ -110,7 +131,7 @@ def run(
         providers.get(provider),
         runs,
         _progress(),
-        release=release,
+        choices=release or (),
         keep=keep,
         report_directory=report,
     )
@@ -124,28 +145,146 @@ def run(
 def render_(
     scenario_path: ScenarioPath,
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.", show_default=False)],
-    provider: Annotated[ProviderName, typer.Option(help="For whose hosts.")] = ProviderName.docker,
-    release: Release = None,
+    containers: Annotated[
+        bool, typer.Option("--containers", help="For the harness's own containers, not for machines of your own.")
+    ] = False,
+    release: Releases = None,
     with_secrets: Annotated[
         bool, typer.Option("--with-secrets", help="Make keys and passwords, and write them too (mode 0600).")
     ] = False,
 ) -> None:
-    """Write the configuration of every host to OUTPUT/HOST/... and what to know of it to OUTPUT/manifest.json."""
-    read = scenario.load(scenario_path, release)
-    tree = render.render(make_plan(scenario_path.stem, read, providers.get(provider).offers))
+    """Write the configuration of every host to OUTPUT/HOST/..., OUTPUT/manifest.json and OUTPUT/install.sh."""
+    docker = providers.get(ProviderName.docker)
+    read = scenario.load(scenario_path, release or (), docker.release_of_image)
+    plan = make_plan(scenario_path.stem, read, docker.offers if containers else OWN_MACHINES)
+    tree = render.render(plan)
     rundir.write_rendered(output, tree, with_secrets=with_secrets)
-    out.print(f"{sum(map(len, tree.values()))} files for {len(tree)} hosts in {output}")
+    (output / "install.sh").write_text(install.script(plan, tree))
+    (output / "install.sh").chmod(0o755)
+    out.print(f"{sum(map(len, tree.values()))} files for {len(tree)} hosts in {output}; install.sh puts them there")
+
+
+@app.command("check")
+def check_(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="A scenario, a slurm.conf or another file of Slurm's, or a directory.", show_default=False),
+    ],
+    release: Annotated[
+        str | None,
+        typer.Option(
+            "--release",
+            help=f"The release whose daemons are to read it; unset, the scenario's, and {releases.DEFAULT} for files.",
+            show_default=False,
+        ),
+    ] = None,
+    older: Annotated[
+        str | None,
+        typer.Option("--from", help="The release it comes from: tells what an upgrade changes.", show_default=False),
+    ] = None,
+    format_: FormatOption = Format.text,
+) -> None:
+    """Say what the daemons of a release will do with a configuration: refuse it, ignore lines, work otherwise."""
+    for name in filter(None, (release, older)):
+        if name not in releases.KNOWN:
+            raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
+    before = releases.get(older) if older else None
+    findings: list[check.Finding] = []
+    for path in paths:
+        if path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml":
+            read = scenario.load(path, [release] if release else ())
+            findings += check.check_scenario(path, read, before)
+        else:
+            findings += check.check_path(path, releases.get(release or releases.DEFAULT), before)
+    if format_ is Format.json:
+        _print_json({"release": release or releases.DEFAULT, "findings": [asdict(finding) for finding in findings]})
+    else:
+        _print_findings(findings)
+    raise typer.Exit(1 if {"fatal", "error"} & {finding.severity for finding in findings} else 0)
+
+
+@app.command("import")
+def import_(
+    directory: Annotated[Path, typer.Argument(help="A site's /etc/slurm, or a copy of it.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The scenario to write.", show_default=False)],
+    release: Annotated[str, typer.Option("--release", help="The release that it runs.")] = releases.DEFAULT,
+    twin_hosts: Annotated[
+        int | None,
+        typer.Option(
+            "--twin",
+            min=1,
+            metavar="N",
+            help="Make it a rehearsal copy on N hosts: the same nodes and limits without the site's machines.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a scenario that renders to the configuration of an existing cluster, but for its passwords."""
+    if release not in releases.KNOWN:
+        raise UsageError(f"no release {release}", hint=f"known are {', '.join(releases.KNOWN)}")
+    if output.exists():
+        raise UsageError(f"{output} is there already", hint="name another file, or remove it")
+    data, left_out = importer.import_directory(directory, releases.get(release))
+    told = [f"left out: {text}" for text in left_out]
+    if twin_hosts:
+        data, replaced = twin.twin(data, twin_hosts, check.check_path(directory, releases.get(release)))
+        told += [f"replaced: {text}" for text in replaced]
+    output.write_text(importer.dump(data, told))
+    for text in told:
+        err.print(escape(text))
+    try:
+        read = scenario.load(output)
+    except ScenarioError:
+        err.print(f"{output} is written, but is not a right scenario yet:")
+        raise
+    out.print(
+        f"{output}: {len(read.clusters)} cluster, {sum(len(c.node_names()) for c in read.clusters.values())} nodes"
+    )
+
+
+@app.command("diff")
+def diff_(
+    before: Annotated[str, typer.Argument(help="A scenario, a directory, a rendered tree or a run.")],
+    after: Annotated[str, typer.Argument(help="Another one.")],
+    release: Annotated[
+        str | None,
+        typer.Option(
+            "--release", help="The release that is to take the change; unset, its hosts'.", show_default=False
+        ),
+    ] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything differs.")] = False,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Say what differs between two configurations, and what a running cluster needs to take the change."""
+    if release and release not in releases.KNOWN:
+        raise UsageError(f"no release {release}", hint=f"known are {', '.join(releases.KNOWN)}")
+    docker = providers.get(ProviderName.docker)
+    sides = [
+        lifecycle.side(which, lambda name: _open(runs, name), docker.release_of_image) for which in (before, after)
+    ]
+    try:
+        old, new = diff.matched(*sides)
+    except ValueError as error:
+        raise UsageError(str(error), hint="name a scenario or directory of that one cluster") from error
+    files, changes = diff.file_diffs(old, new), diff.changes(old, new, release)
+    steps = diff.steps(changes)
+    if format_ is Format.json:
+        _print_json({"files": list(map(asdict, files)), "changes": list(map(asdict, changes)), "steps": steps})
+    else:
+        _print_diff(files, changes, steps)
+    raise typer.Exit(1 if exit_code and files else 0)
 
 
 @app.command()
 def up(
     scenario_path: ScenarioPath,
     provider: ProviderOption = ProviderName.docker,
-    release: Release = None,
+    release: Releases = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Start a scenario's hosts, without Slurm on them yet; prints the run's directory."""
-    live = lifecycle.create(scenario_path, providers.get(provider), runs, _progress(), release=release)
+    live = lifecycle.create(scenario_path, providers.get(provider), runs, _progress(), release or ())
     try:
         lifecycle.up(live)
     except BaseException:
@@ -199,7 +338,7 @@ def down(
     else:
         chosen = [rundir.find(runs, which).id]
     for run_id in chosen:
-        source.down(run_id)
+        lifecycle.remove(source, run_id)
         err.print(f"removed {run_id}")
     if everything and not chosen:
         err.print("nothing is there")
@@ -315,7 +454,7 @@ def images_build(
 ) -> None:
     """Build the image of each release, if the engine does not have it yet."""
     client = engine.connect()
-    for name in names or releases.KNOWN:
+    for name in names or releases.PACKAGED:
         if name not in releases.KNOWN:
             raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
         out.print(images.ensure(client, releases.get(name), _progress()))
@@ -324,7 +463,7 @@ def images_build(
 @images_app.command("list")
 def images_list(format_: FormatOption = Format.text) -> None:
     """List the images that the engine has; one that is not current is of no use any more."""
-    current = {images.tag(releases.get(name)) for name in releases.KNOWN}
+    current = {images.tag(releases.get(name)) for name in releases.PACKAGED}
     rows: list[dict[str, Any]] = [
         {"release": release, "image": name, "bytes": size, "current": name in current}
         for release, name, size in images.built(engine.connect())
@@ -398,17 +537,43 @@ def _host(live: lifecycle.Live, name: str) -> Host:
     )
 
 
+def _print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: list[str]) -> None:
+    colors = {"+": "green", "-": "red", "@": "cyan"}
+    for file in files:
+        if file.hosts:
+            out.print(f"[bold]# on {file.hosts}[/bold]")
+        for line in file.text.splitlines():
+            color = colors.get(line[0], "default")
+            out.print(f"[{color}]{escape(line)}[/{color}]")
+    if not files:
+        out.print("nothing differs")
+        return
+    out.print()
+    for change in changes:
+        what = " ".join(filter(None, [change.file, change.option]))
+        values = f": {change.before or '-'} -> {change.after or '-'}" if change.before or change.after else ""
+        where = f" on {change.hosts}" if change.hosts else ""
+        needs = f"{'drain, ' if change.drain else ''}{diff.NEEDS.get(change.needs, change.needs) or 'look at it'}"
+        why = f" ({change.why})" if change.why else ""
+        out.print(f"{escape(what + values + where)}\n    [bold]{needs}[/bold]{escape(why)}")
+    out.print("\n[bold]To take it into a running cluster:[/bold]")
+    for number, step in enumerate(steps, 1):
+        out.print(f"{number}. {escape(step)}")
+
+
 def _print_report(report: Report, format_: Format) -> None:
     if format_ is Format.json:
         out.print((Path(report.run) / "report.json").read_text(), markup=False)
         return
     color = {PASSED: "green", FAILED: "red"}.get(report.verdict, "yellow")
-    for check in report.checks:
-        if check.outcome != "passed":
-            out.print(f"\n[bold]{escape(check.id)}[/bold]: {check.outcome}\n{escape(check.message)}")
+    for one in report.checks:
+        if one.outcome != "passed":
+            out.print(f"\n[bold]{escape(one.id)}[/bold]: {one.outcome}\n{escape(one.message)}")
     if report.problem:
         out.print(f"\n[bold]could not judge:[/bold] {escape(report.problem)}")
-    counts = Counter(check.outcome for check in report.checks)
+    for fault in report.known_faults:
+        out.print(f"\n[bold]known fault of Slurm:[/bold] {escape(fault)}")
+    counts = Counter(one.outcome for one in report.checks)
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none"
     seconds = sum(stage["seconds"] for stage in report.stages)
     out.print(f"\n[bold {color}]{report.verdict.upper()}[/bold {color}]  {report.scenario}: {report.description}")
@@ -418,6 +583,24 @@ def _print_report(report: Report, format_: Format) -> None:
     out.print(f"  seconds   {stages}; in all {seconds:.0f}")
     out.print(f"  jobs      {len(report.jobs)} records")
     out.print(f"  report    {_relative(Path(report.run) / 'report.html')}")
+
+
+def _print_findings(findings: list[check.Finding]) -> None:
+    colors = {"fatal": "bold red", "error": "red", "warning": "yellow", "info": "dim"}
+    for finding in findings:
+        color = colors[finding.severity]
+        place = f"{finding.file}:{finding.line}:{finding.column}"
+        out.print(
+            f"{escape(place)}: [{color}]{finding.severity}[/{color}]: "
+            f"[bold]{escape(finding.option)}[/bold]: {escape(finding.message)}"
+        )
+        if finding.hint:
+            out.print(f"    hint: {escape(finding.hint)}")
+    counts = Counter(finding.severity for finding in findings)
+    told = ", ".join(f"{counts[severity]} {severity}" for severity in colors if counts[severity])
+    stops = sorted({finding.daemon for finding in findings if finding.severity == "fatal"})
+    refusal = f"; does not start: {', '.join(stops)}" if stops else ""
+    err.print(f"{told or 'nothing to say'}{refusal}")
 
 
 def _print_json(data: Any) -> None:

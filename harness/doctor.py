@@ -69,7 +69,7 @@ def _findings() -> Iterator[Finding]:
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     if instances.exists():
         count = int(instances.read_text())
-        said = f"fs.inotify.max_user_instances={count}; each host's systemd takes about 4"
+        said = f"fs.inotify.max_user_instances={count}; a host takes 7: its systemd and D-Bus"
         yield Finding("inotify", count >= 128, said, "sysctl -w fs.inotify.max_user_instances=1024")
 
 

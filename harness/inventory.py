@@ -40,9 +40,13 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
     }
 
 
-def ssh_config(machines: Sequence[Machine], key: Path, known_hosts: Path, sockets: Path) -> str:
-    """Return a configuration for ssh(1) with which every host is reached by its name, over one shared connection."""
+def ssh_config(machines: Sequence[Machine], key: Path, known_hosts: Path, sockets: Path, more: Path) -> str:
+    """Return a configuration for ssh(1) with which every host is reached by its name, over one shared connection.
+
+    Files in `more` are for hosts that come and go.
+    """
     lines = [
+        f'Include "{more}/*"',
         "Host *",
         f'    IdentityFile "{key}"',
         "    IdentitiesOnly yes",
@@ -58,11 +62,9 @@ def ssh_config(machines: Sequence[Machine], key: Path, known_hosts: Path, socket
         f'    ControlPath "{sockets}/%C"',
         "    ControlPersist 60",
     ]
-    for machine in machines:
-        lines += [
-            f"Host {machine.name}",
-            f"    HostName {machine.address}",
-            f"    Port {machine.port}",
-            f"    User {machine.user}",
-        ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + "".join(map(ssh_host, machines))
+
+
+def ssh_host(machine: Machine) -> str:
+    """Return the part of such a configuration that is for one host."""
+    return f"Host {machine.name}\n    HostName {machine.address}\n    Port {machine.port}\n    User {machine.user}\n"

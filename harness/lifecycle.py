@@ -9,16 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from harness import deploy as deployment
-from harness import logs, report, scenario, slurm
+from harness import diff, elastic, logs, report, scenario, slurm
 from harness.errors import CannotJudge, HarnessError, Unreachable, UsageError, WaitTimeout
 from harness.inventory import Machine, inventory, ssh_config
+from harness.options import OWN_MACHINES
 from harness.plan import Plan, make_plan
 from harness.providers import Provider
 from harness.render import Tree, render
@@ -50,12 +51,15 @@ def run(
     runs: Path,
     say: Say,
     *,
-    release: str | None = None,
+    choices: Sequence[str] = (),
     keep: bool = False,
     report_directory: Path | None = None,
 ) -> Report:
-    """Render, bring up, deploy, verify, report and take down; `keep` leaves the hosts up."""
-    live = create(scenario_path, provider, runs, say, release=release)
+    """Render, bring up, deploy, verify, report and take down; `keep` leaves the hosts up.
+
+    `choices` are releases that the user chose: see Scenario.put_on.
+    """
+    live = create(scenario_path, provider, runs, say, choices)
     checks: list[Check] = []
     jobs: list[dict[str, Any]] = []
     problem = ""
@@ -70,17 +74,19 @@ def run(
     return write_report(live, checks, jobs, problem, report_directory)
 
 
-def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, *, release: str | None = None) -> Live:
+def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, choices: Sequence[str] = ()) -> Live:
     """Read and render a scenario into a new run's directory."""
     if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]*", scenario_path.stem):
         raise UsageError(
             f'"{scenario_path.name}": a run is named after its scenario\'s file',
             hint="give the file a name of letters, digits, dots, hyphens and underscores",
         )
-    read = scenario.load(scenario_path, release)
+    read = scenario.load(scenario_path, choices, provider.release_of_image)
     plan = make_plan(scenario_path.stem, read, provider.offers)
-    directory = RunDir.create(runs, scenario_path, plan, provider.name, release)
+    directory = RunDir.create(runs, scenario_path, plan, provider.name)
     live = _live(directory, plan, provider, say)
+    for fault in plan.known_faults():
+        say(f"known fault of Slurm: {fault}")
     with stage(live, "render"):
         directory.write_tree(live.tree)
         directory.make_secrets(live.tree)
@@ -92,15 +98,39 @@ def open_run(directory: RunDir, provider: Provider, say: Say) -> Live:
     return _live(directory, directory.plan(), provider, say)
 
 
+def side(which: str, live: Callable[[str], Live], release_of_image: Callable[[str], str]) -> diff.Side:
+    """Return what a user names as one of two configurations.
+
+    That is a scenario, a file or directory of Slurm's, what `harness render` wrote, or a run: the files that its hosts
+    have, or what was rendered for them if they are down. `live` opens a run.
+    """
+    path = Path(which)
+    if path.is_file() and path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml":
+        plan = make_plan(path.stem, scenario.load(path, (), release_of_image), OWN_MACHINES)
+        return diff.plan_side(which, plan, render(plan))
+    if path.exists() and not (path / "run.json").exists():
+        return diff.directory_side(path)
+    opened = live(which)
+    if not opened.provider.runs().get(opened.run.id):
+        return diff.plan_side(f"{which} (down, as it was rendered)", opened.plan, opened.tree)
+    return diff.live_side(which, opened.plan, opened.tree, opened.ssh, opened.run.secrets())
+
+
 def up(live: Live) -> None:
     """Start all hosts of the plan, and wait until SSH answers on each."""
     with stage(live, "images"):
         live.provider.prepare(live.plan, live.say)
     with stage(live, "up"):
-        machines = live.provider.up(live.run, live.plan, live.plan.hosts)
+        machines = live.provider.up(live.run, live.plan, live.plan.lasting_hosts())
         _write_inventory(live, machines)
+        sleeping = [host for host in live.plan.hosts if host.provision == "power"]
+        secrets = live.run.secrets()
+        files = {host.name: elastic.files_of(live.tree, host.name, secrets) for host in sleeping}
+        live.provider.make(live.run, live.plan, sleeping, files)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda machine: _wait_for_ssh(live, machine), machines))
+        if elastic.is_wanted(live.plan):
+            elastic.start(live.run)
 
 
 def deploy(live: Live) -> None:
@@ -140,6 +170,7 @@ def write_report(
         checks=checks,
         jobs=jobs,
         problem=problem,
+        known_faults=live.plan.known_faults(),
     )
     report.write(result, live.run.path)
     if directory:
@@ -153,8 +184,14 @@ def write_report(
 def down(live: Live) -> None:
     """Remove all that a run has outside of its directory."""
     with uninterrupted(), stage(live, "down"):
-        live.provider.down(live.run.id)
+        remove(live.provider, live.run.id)
         shutil.rmtree(live.run.control_directory, ignore_errors=True)
+
+
+def remove(provider: Provider, run_id: str) -> None:
+    """Remove all of a run that the provider has; its directory may be lost."""
+    elastic.stop(run_id)
+    provider.down(run_id)
 
 
 @contextmanager
@@ -181,7 +218,7 @@ def logs_collected(live: Live) -> Iterator[None]:
         yield
     finally:
         with uninterrupted(), stage(live, "logs"):
-            for problem in logs.collect(live.ssh, [host.name for host in live.plan.hosts], live.run.path / "logs"):
+            for problem in logs.collect(live.ssh, _up(live), live.run.path / "logs"):
                 live.say(f"no logs of {problem}")
 
 
@@ -215,6 +252,12 @@ def _live(directory: RunDir, plan: Plan, provider: Provider, say: Say) -> Live:
     return Live(directory, plan, render(plan), provider, ssh, say)
 
 
+def _up(live: Live) -> list[str]:
+    """Return the hosts that last, and those that come and go and happen to be up."""
+    there = live.provider.hosts(live.run.id)
+    return [host.name for host in live.plan.hosts if host.lasts or there.get(host.name)]
+
+
 def _write_inventory(live: Live, machines: Sequence[Machine]) -> None:
     run_ = live.run
     path = run_.path / "inventory" / "hosts.yml"
@@ -223,7 +266,9 @@ def _write_inventory(live: Live, machines: Sequence[Machine]) -> None:
         YAML(typ="safe", pure=True).dump(inventory(live.plan, machines), file)
     known_hosts = run_.path / "known_hosts"
     known_hosts.write_text(f"harness {run_.key('ssh_host_key.pub').read_text()}")
-    run_.ssh_config.write_text(ssh_config(machines, run_.key("ssh_key"), known_hosts, run_.control_directory))
+    run_.ssh_config.write_text(
+        ssh_config(machines, run_.key("ssh_key"), known_hosts, run_.control_directory, run_.machines)
+    )
 
 
 def _wait_for_ssh(live: Live, machine: Machine) -> None:
@@ -253,9 +298,10 @@ def _why_not_ready(live: Live) -> str:
     suspects = [(host, "slurmctld") for host in live.plan.with_daemon("slurmctld")]
     try:
         missing = slurm.not_ready(live.plan, slurm.clusters(live.ssh, live.plan))
-        suspects += [
-            (host, "slurmd") for host in live.plan.with_daemon("slurmd") if f" {host.name} " in "; ".join(missing)
-        ]
+        text = "; ".join(missing)
+        for host in live.plan.with_daemon("slurmd"):
+            if silent := [node for node in host.nodes if f" {node} " in text]:
+                suspects.append((replace(host, nodes=(silent[0],)), "slurmd"))
     except HarnessError:
         pass
     return "\n".join(

@@ -17,8 +17,8 @@ _DIRECTORIES = (options.LOG_DIRECTORY, "/var/log/munge")
 
 def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = False) -> list[str]:
     """Return the command that shows a daemon's last lines on its host, from its log file or the journal."""
-    path = _log_file(plan, host, daemon)
-    if path is None:
+    paths = log_files(plan, host, daemon)
+    if not paths:
         return [
             "journalctl",
             "--no-pager",
@@ -27,7 +27,7 @@ def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = F
             f"--lines={lines}",
             *["-f"] * follow,
         ]
-    return ["tail", f"--lines={lines}", *["--follow=name"] * follow, path]
+    return ["tail", f"--lines={lines}", *["--follow=name"] * follow, *paths]
 
 
 def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -> str:
@@ -64,13 +64,16 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
         return [problem for problem in pool.map(fetch, hosts) if problem]
 
 
-def _log_file(plan: Plan, host: Host, daemon: str) -> str | None:
+def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
+    """Return where a daemon logs to: a file for each node whose slurmd it is; none where only the journal has it."""
     if daemon == "munge":
-        return "/var/log/munge/munged.log"
+        return ["/var/log/munge/munged.log"]
     if daemon == "slurmdbd":
-        return options.get(options.slurmdbd_conf(plan.scenario), "LogFile")
+        path = options.get(options.slurmdbd_conf(plan.scenario), "LogFile")
+        return [path] if path else []
     if daemon in {"slurmctld", "slurmd"} and host.cluster:
         conf = options.slurm_conf(plan.scenario, host.cluster, plan.offers)
-        path = options.get(conf, "SlurmctldLogFile" if daemon == "slurmctld" else "SlurmdLogFile")
-        return path.replace("%h", host.name).replace("%n", host.name) if path else None
-    return None
+        path = options.get(conf, "SlurmctldLogFile" if daemon == "slurmctld" else "SlurmdLogFile") or ""
+        names = host.nodes if daemon == "slurmd" else [host.name]
+        return [path.replace("%h", host.name).replace("%n", name) for name in names if path]
+    return []

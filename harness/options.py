@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
 
 from harness import releases
-from harness.scenario import Accounting, Cluster, Scenario
+from harness.scenario import Accounting, Cluster, NodeGroup, Scenario
 
 LOG_DIRECTORY = "/var/log/slurm"
+PROGRAMS = "/usr/local/sbin"
+POWER_PROGRAMS = {"Resume": "resume", "Suspend": "suspend", "ResumeFail": "resume-fail"}
+# Where the provisioning API answers on a controller.
+API_PORT = 8470
 MARIADB_PORT = 3306
 # Database and account of the job completion records: not slurmdbd's, because every user can read slurm.conf.
 JOB_COMPLETION = "slurm_jobcomp"
+# Daemon, option, whether it names a file, mode of the directory.
+_DIRECTORIES = (
+    ("slurmdbd", "PidFile", True, "0755"),
+    ("slurmdbd", "LogFile", True, "0755"),
+    ("slurmctld", "StateSaveLocation", False, "0700"),
+    ("slurmctld", "SlurmctldPidFile", True, "0755"),
+    ("slurmctld", "SlurmctldLogFile", True, "0755"),
+    ("slurmd", "SlurmdSpoolDir", False, "0755"),
+    ("slurmd", "SlurmdPidFile", True, "0755"),
+    ("slurmd", "SlurmdLogFile", True, "0755"),
+)
+# Not to be given to Slurm's user.
+_SYSTEM_DIRECTORIES = {
+    *("/", "/dev", "/run", "/tmp", "/var", "/var/lib"),  # noqa: S108  named to keep off them
+    *("/var/log", "/var/run", "/var/spool", "/var/tmp"),  # noqa: S108
+}
+_DEVICES = "/dev/slurm-gpu"
+# Where the ports of slurmds that share a host begin; below those that Linux gives to clients.
+_FIRST_NODE_PORT = 20001
 _SECRET = re.compile(r"%secret:(\w+)%")
 
 
@@ -27,6 +51,12 @@ class Offers:
 
     cgroups: bool
     own_hardware: bool
+
+
+OWN_MACHINES = Offers(cgroups=True, own_hardware=True)
+
+
+Value = TypeVar("Value")
 
 
 def secret(name: str) -> str:
@@ -44,8 +74,22 @@ def reveal(text: str, secrets: Mapping[str, str]) -> str:
     return _SECRET.sub(lambda match: secrets[match.group(1)], text)
 
 
-def merged(*layers: Mapping[str, Any]) -> dict[str, str]:
+def is_secret(text: str) -> bool:
+    """Tell whether a rendered text is nothing but a secret."""
+    return bool(_SECRET.fullmatch(text))
+
+
+def hide(text: str, secrets: Mapping[str, str]) -> str:
+    """Put the marks in the place of secrets, wherever one stands in a text."""
+    for name, value in secrets.items():
+        text = text.replace(value, secret(name))
+    return text
+
+
+def merged(*layers: Mapping[str, Any], repeated: Collection[str] = ()) -> dict[str, str]:
     """Lay options over one another, whatever their case; null removes, and the last spelling stays.
+
+    A list becomes its items with commas between, or of options in `repeated` (lower case) a line for each.
 
     >>> merged({"ReturnToService": 2, "MailProg": "/bin/mail"}, {"returntoservice": True, "MailProg": None})
     {'returntoservice': 'YES'}
@@ -54,10 +98,14 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, str]:
     for layer in layers:
         for name, value in layer.items():
             result[name.lower()] = (name, value)
-    return {name: _text(value) for name, value in result.values() if value is not None}
+    return {
+        name: "\n".join(map(_text, value)) if key in repeated and isinstance(value, list | tuple) else _text(value)
+        for key, (name, value) in result.items()
+        if value is not None
+    }
 
 
-def get(options: Mapping[str, str], name: str) -> str | None:
+def get(options: Mapping[str, Value], name: str) -> Value | None:
     """Return an option whatever its case."""
     return next((value for key, value in options.items() if key.lower() == name.lower()), None)
 
@@ -65,6 +113,18 @@ def get(options: Mapping[str, str], name: str) -> str | None:
 def slurm_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
     """Return the global options of a cluster's slurm.conf; slurm.conf(5) explains each."""
     cluster = scenario.clusters[name]
+    conf = merged(_slurm_conf_defaults(scenario, name, offers), cluster.options, repeated=_repeated(scenario, cluster))
+    parameters = get(conf, "SlurmctldParameters")
+    if cluster.configless and "enable_configless" not in (parameters or "").lower():
+        conf = merged(conf, {"SlurmctldParameters": ",".join(filter(None, [parameters, "enable_configless"]))})
+    return conf
+
+
+def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[str, Any]:
+    cluster = scenario.clusters[name]
+    if not cluster.defaults:
+        controllers = {} if get(cluster.options, "ControlMachine") else {"SlurmctldHost": cluster.controller}
+        return {"ClusterName": name, **controllers}
     defaults: dict[str, Any] = {
         "ClusterName": name,
         "SlurmctldHost": cluster.controller,
@@ -83,24 +143,92 @@ def slurm_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
         "SelectTypeParameters": "CR_Core_Memory",
         "DefMemPerCPU": min((group.memory // group.cpus for group in cluster.nodes), default=None),
         "ReturnToService": 2,
-        "MailProg": "/usr/bin/true",
-        **_containment(offers),
+        "MailProg": "/bin/true",
+        **_containment(cluster, offers),
     }
+    if gres_types := dict.fromkeys(gres.partition(":")[0] for group in cluster.nodes for gres in group.gres):
+        defaults["GresTypes"] = ",".join(gres_types)
+    if cluster.hosts:
+        defaults |= {
+            "SlurmdSpoolDir": "/var/lib/slurm/slurmd/%n",
+            "SlurmdPidFile": "/run/slurm/%n.pid",
+            "SlurmdLogFile": f"{LOG_DIRECTORY}/slurmd-%n.log",
+        }
+    if cluster.elastic():
+        defaults |= _power_saving(cluster, releases.get(scenario.release_of(cluster)))
     if scenario.accounting:
         defaults |= _accounting_storage(scenario.accounting)
-        defaults["JobAcctGatherType"] = f"jobacct_gather/{'cgroup' if offers.cgroups else 'linux'}"
-    return merged(defaults, release_of(scenario, cluster).slurm_conf, cluster.options)
+        defaults["JobAcctGatherType"] = f"jobacct_gather/{'cgroup' if _contained(cluster, offers) else 'linux'}"
+    return defaults
 
 
-def _containment(offers: Offers) -> dict[str, Any]:
-    if offers.cgroups:
+def _repeated(scenario: Scenario, cluster: Cluster) -> set[str]:
+    """Return the options that may stand several times in slurm.conf of a cluster's release."""
+    known = releases.get(scenario.release_of(cluster)).options["slurm.conf"]
+    return {name for name, option in known.items() if option.type == "array"}
+
+
+def node_ports(count: int, skip: int = 0) -> str:
+    """Return the ports of `count` slurmds that share a host, behind those of `skip` others.
+
+    >>> node_ports(3)
+    '20001-20003'
+    """
+    first = _FIRST_NODE_PORT + skip
+    return f"{first}-{first + count - 1}" if count > 1 else str(first)
+
+
+def stand_in_devices(cluster: Cluster, group: NodeGroup, offers: Offers) -> Iterator[tuple[str | None, list[str]]]:
+    """Yield the GPUs of a group of nodes by their type, with the copies of /dev/null that stand for their devices.
+
+    Without devices slurmd does not count a GPU. None where the hosts have GPUs of their own, or gres.conf is given.
+    """
+    if (offers.own_hardware and not cluster.hosts) or "gres.conf" in cluster.files:
+        return
+    first = 0
+    for gres in group.gres:
+        name, *words = gres.split(":")
+        if name.lower() == "gpu":
+            count = int(words.pop()) if words and words[-1].isdigit() else 1
+            yield next(iter(words), None), [f"{_DEVICES}{number}" for number in range(first, first + count)]
+            first += count
+
+
+def _contained(cluster: Cluster, offers: Offers) -> bool:
+    """Tell whether Slurm may use cgroups: slurmds that share a host cannot each have all of it."""
+    return offers.cgroups and not cluster.hosts
+
+
+def _containment(cluster: Cluster, offers: Offers) -> dict[str, Any]:
+    if _contained(cluster, offers):
         return {
             "ProctrackType": "proctrack/cgroup",
             "TaskPlugin": "task/cgroup,task/affinity",
         }
     return {
         "ProctrackType": "proctrack/linuxproc",
-        **({} if offers.own_hardware else {"SlurmdParameters": "config_overrides"}),
+        **({} if offers.own_hardware and not cluster.hosts else {"SlurmdParameters": "config_overrides"}),
+    }
+
+
+def _power_saving(cluster: Cluster, known: releases.Release) -> dict[str, Any]:
+    """Return what makes nodes come and go; slurm.conf(5) and slurm.schedmd.com/elastic_computing.html."""
+    static = [group.name for group in cluster.nodes if group.provision == "static"]
+    return {
+        **{f"{action}Program": f"{PROGRAMS}/slurm-{name}" for action, name in POWER_PROGRAMS.items()},
+        # slurmctld looks at jobs whose nodes come up only every half minute, but at once when this program ends.
+        "PrologSlurmctld": f"{PROGRAMS}/slurm-wait-for-nodes",
+        "SuspendTime": 300,
+        "ResumeTimeout": 60,
+        "SuspendTimeout": 30,
+        "ResumeRate": 0,
+        "SuspendRate": 0,
+        "SuspendExcNodes": ",".join(static) or None,
+        # Nodes that are down must not stand between slurmctld and others.
+        "TreeWidth": 65533,
+        # Until 22.05 nodes that are powered down are seen only so.
+        "PrivateData": "cloud" if "cloud" in known.words["privatedata"].known else None,
+        "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=1",
     }
 
 
@@ -140,22 +268,43 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
         "StorageUser": "slurm",
         "StoragePass": secret("database_password"),
     }
-    return merged(defaults, release_of(scenario, accounting).slurmdbd_conf, accounting.slurmdbd)
+    return merged(defaults, accounting.slurmdbd)
 
 
 def cgroup_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
     """Return the options of a cluster's cgroup.conf; cgroup.conf(5) explains each."""
     cluster = scenario.clusters[name]
-    if offers.cgroups:
+    if not cluster.defaults:
+        return merged(cluster.cgroup)
+    if _contained(cluster, offers):
         defaults: dict[str, Any] = {"ConstrainCores": True, "ConstrainRAMSpace": True, "ConstrainDevices": True}
     else:
-        defaults = release_of(scenario, cluster).cgroup_conf_without_controllers
+        defaults = dict(releases.get(scenario.release_of(cluster)).cgroup_conf_without_controllers)
     return merged(defaults, cluster.cgroup)
 
 
-def release_of(scenario: Scenario, part: Cluster | Accounting) -> releases.Release:
-    """Return the release of a cluster or of slurmdbd."""
-    return releases.get(part.release or scenario.release)
+def directories(
+    conf: Mapping[str, str], host: str, daemons: Sequence[str], nodes: Sequence[str]
+) -> dict[str, tuple[str, str]]:
+    """Return the directories that a host's daemons write to, each with its owner and mode.
+
+    Packages make some of them, at most. `nodes` are those whose slurmd the host runs.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for daemon, option, is_file, mode in _DIRECTORIES:
+        value = get(conf, option) if daemon in daemons else None
+        for node in nodes if daemon == "slurmd" else [host]:
+            path = PurePosixPath((value or "/").replace("%n", node).replace("%h", host))
+            directory = path.parent if is_file else path
+            if str(directory) not in _SYSTEM_DIRECTORIES:
+                owner = "root" if daemon == "slurmd" else get(conf, "SlurmUser") or "root"
+                found.setdefault(str(directory), (owner, mode))
+    return found
+
+
+def written(conf: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the lines of options: one that may stand several times has its values in one text, a line each."""
+    return [(name, value) for name, text in conf.items() for value in text.split("\n")]
 
 
 def _text(value: Any) -> str:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness import options
+from harness import options, releases
 from harness.options import Offers
-from harness.scenario import Cluster, Scenario
+from harness.scenario import Cluster, Provision, Scenario
 
+# A directory that hosts which come and go share with their controllers: what they write there outlives them.
+SHARED_DIRECTORY = "/var/tmp/slurm-harness-witness"  # noqa: S108  on the cluster's hosts, each file by its own job
 # In the order in which they are started; each is an inventory group, a role and a systemd unit.
 DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmd")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host. `ports` are the TCP ports and port ranges that other sites may reach."""
+    """One host. `ports` are the TCP ports and ranges that other sites may reach; `image` is the user's own.
+
+    `nodes` are the nodes whose slurmd it runs: none, its own name's, or the several that share it. `provision` is how
+    its node comes and goes; `with_elastic` marks the controller of such nodes.
+    """
 
     name: str
     site: str
@@ -22,6 +28,20 @@ class Host:
     daemons: tuple[str, ...]
     ports: tuple[str, ...]
     cluster: str | None = None
+    image: str | None = None
+    nodes: tuple[str, ...] = ()
+    provision: Provision = "static"
+    with_elastic: bool = False
+
+    @property
+    def shares(self) -> bool:
+        """Whether the host has the shared directory."""
+        return self.with_elastic or not self.lasts
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the host is up all the time, with Slurm's daemons or without."""
+        return self.provision not in {"power", "create"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +57,15 @@ class Plan:
         """Return the hosts that run a daemon."""
         return tuple(host for host in self.hosts if daemon in host.daemons)
 
+    def lasting_hosts(self) -> tuple[Host, ...]:
+        """Return the hosts that are up all the time."""
+        return tuple(host for host in self.hosts if host.lasts)
+
+    def hosts_of(self, cluster: str) -> dict[str, str]:
+        """Return the nodes of a cluster, each with the host that runs its slurmd."""
+        nodes_on = self.scenario.clusters[cluster].nodes_on()
+        return {node: host for host, nodes in nodes_on.items() for node in nodes}
+
     def accounting_client(self) -> Host | None:
         """Return the host on which sacctmgr sets up the accounting database; None without accounting."""
         return self.with_daemon("slurmctld")[0] if self.scenario.accounting else None
@@ -47,11 +76,15 @@ class Plan:
 
     def releases(self) -> dict[str, str]:
         """Return the release of each cluster, and of slurmdbd."""
-        scenario = self.scenario
-        found = {name: options.release_of(scenario, cluster).name for name, cluster in scenario.clusters.items()}
-        if scenario.accounting:
-            found["slurmdbd"] = options.release_of(scenario, scenario.accounting).name
-        return found
+        return {name: self.scenario.release_of(part) for name, part in self.scenario.parts().items()}
+
+    def known_faults(self) -> list[str]:
+        """Return what Slurm itself is known to get wrong in this combination of releases."""
+        members = [name for federation in self.scenario.federations.values() for name in federation.clusters]
+        older = {self.releases()[name] for name in members}
+        newer = sorted({*self.releases().values()})
+        faults = (fault for release in newer for fault in releases.get(release).federation_faults)
+        return [fault.what for fault in faults if fault.older & older]
 
 
 def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
@@ -61,40 +94,58 @@ def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
         ports = ["22", options.get(options.slurmdbd_conf(scenario), "DbdPort") or "6819"]
         if accounting.job_completion:
             ports.append(str(options.MARIADB_PORT))
-        hosts.insert(
-            0,
-            Host(
-                name=accounting.host,
-                site=accounting.site or next(iter(scenario.sites)),
-                release=options.release_of(scenario, accounting).name,
-                daemons=("munge", "mariadb", "slurmdbd"),
-                ports=tuple(ports),
-            ),
+        host = Host(
+            name=accounting.host,
+            site=accounting.site or next(iter(scenario.sites)),
+            release=scenario.release_of(accounting),
+            daemons=("munge", "mariadb", "slurmdbd"),
+            ports=tuple(ports),
+            image=accounting.image,
         )
+        hosts = [host, *hosts] if host.name not in {one.name for one in hosts} else [_both(host, one) for one in hosts]
     return Plan(name, scenario, offers, tuple(hosts))
+
+
+def _both(accounting: Host, host: Host) -> Host:
+    """Return a cluster's host, with the daemons of the accounting host if it is that too."""
+    if host.name != accounting.name:
+        return host
+    daemons = tuple(daemon for daemon in DAEMONS if daemon in {*accounting.daemons, *host.daemons})
+    return replace(host, daemons=daemons, ports=tuple(dict.fromkeys((*accounting.ports, *host.ports))))
 
 
 def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     cluster: Cluster = scenario.clusters[name]
     conf = options.slurm_conf(scenario, name, offers)
-    runs_on = {"slurmctld": {cluster.controller}, "slurmd": {*cluster.node_names()}}
+    nodes_on = cluster.nodes_on()
+    provision_of = cluster.provision_of()
+    runs_on = {"slurmctld": {cluster.controller}, "slurmd": {*nodes_on}}
     port_of = {
         "slurmctld": options.get(conf, "SlurmctldPort") or "6817",
         "slurmd": options.get(conf, "SlurmdPort") or "6818",
     }
+    if cluster.hosts:
+        port_of["slurmd"] = options.node_ports(max(map(len, nodes_on.values())))
     # srun and salloc listen where they are started: on the controller, or on a node inside a job.
     srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
     hosts = []
-    for host in dict.fromkeys((cluster.controller, *cluster.node_names())):
+    for host in dict.fromkeys((cluster.controller, *nodes_on)):
         daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]
+        provision = provision_of.get(host, "static")
+        # Someone else starts slurmd there.
+        started = [] if provision in {"manual", "remote"} else daemons
         hosts.append(
             Host(
                 name=host,
                 site=cluster.site or next(iter(scenario.sites)),
-                release=options.release_of(scenario, cluster).name,
-                daemons=("munge", *daemons),
+                release=scenario.release_of(cluster),
+                daemons=("munge", *started),
                 ports=("22", *(port_of[daemon] for daemon in daemons), srun_ports),
                 cluster=name,
+                image=cluster.image,
+                nodes=nodes_on.get(host, ()),
+                provision=provision,
+                with_elastic=host == cluster.controller and cluster.elastic(),
             )
         )
     return hosts

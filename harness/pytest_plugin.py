@@ -57,6 +57,16 @@ def features(plan: Plan) -> set[str]:
         "users": scenario.users,
         "two_users": len(scenario.users) > 1,
         "two_hosts": len(plan.hosts) > 1,
+        "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
+        "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
+        "static_too": any(
+            cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
+            for cluster in scenario.clusters.values()
+        ),
+        "two_shapes": any(
+            len([group for group in cluster.nodes if group.provision != "static" and group.features]) > 1
+            for cluster in scenario.clusters.values()
+        ),
     }
     return {name for name, value in there.items() if value}
 
@@ -116,4 +126,4 @@ def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
 def hosts(run: RunDir, plan: Plan) -> dict[str, Host]:
     """Testinfra's hosts by their names."""
     config = str(run.ssh_config)
-    return {host.name: testinfra.get_host(f"ssh://{host.name}", ssh_config=config) for host in plan.hosts}
+    return {host.name: testinfra.get_host(f"ssh://{host.name}", ssh_config=config) for host in plan.lasting_hosts()}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from harness import options
+from harness import hostlist, options
 from harness.options import Offers
 from harness.plan import Host, Plan
 from harness.resources import TEMPLATES
-from harness.scenario import Cluster, Scenario
+from harness.scenario import Cluster, NodeGroup, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class RenderedFile:
 
 
 Tree = dict[str, tuple[RenderedFile, ...]]
+TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
+_POWER_KEY = "/etc/slurm/power_ssh_key"
+_NODE_POWER = "/usr/local/sbin/slurm-node-power"
+# The options of slurm.conf, and path -> text of the files.
+_ClusterFiles = tuple[dict[str, str], dict[str, str]]
 
 
 def render(plan: Plan) -> Tree:
@@ -65,48 +72,139 @@ def manifest(tree: Tree) -> dict[str, dict[str, dict[str, str | None]]]:
     }
 
 
-def _host_files(plan: Plan, host: Host, clusters: dict[str, tuple[str, str]]) -> tuple[RenderedFile, ...]:
+def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> tuple[RenderedFile, ...]:
     scenario = plan.scenario
     files = [
         RenderedFile("/etc/munge/munge.key", options.secret("munge_key"), "munge", "munge", "0400", "munge", "restart")
     ]
     if scenario.users:
         for path in ("/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf"):
-            files.append(RenderedFile(path, _template(path, users=scenario.users)))
+            files.append(RenderedFile(path, template(path, users=scenario.users)))
+    directories: dict[str, tuple[str, str]] = {}
+    devices: list[str] = []
     if host.cluster:
-        slurm_conf, cgroup_conf = clusters[host.cluster]
+        conf, texts = clusters[host.cluster]
+        cluster = scenario.clusters[host.cluster]
         unit = "slurmctld" if "slurmctld" in host.daemons else "slurmd"
-        files.append(RenderedFile("/etc/slurm/slurm.conf", slurm_conf, unit=unit, action="reload"))
-        files.append(RenderedFile("/etc/slurm/cgroup.conf", cgroup_conf, unit=unit, action="restart"))
+        server = f"{cluster.controller}:{_first_port(conf)}" if cluster.configless and host.nodes else None
+        flags = [f"--conf-server={server}"] * bool(server) + ["-b"] * (host.provision != "static")
+        for path in _units(cluster, host, flags):
+            text = template(path, nodes=host.nodes, flags=flags)
+            files.append(RenderedFile(path, text, unit="slurmd", action="restart"))
+        if cluster.elastic():
+            files.extend(_power_files(cluster, host, conf))
+        for path, text in texts.items() if not cluster.configless or unit == "slurmctld" else ():
+            action = "reload" if path == "/etc/slurm/slurm.conf" else "restart"
+            files.append(RenderedFile(path, text, unit=unit, action=action))
+        daemons = (*host.daemons, "slurmd") if host.nodes else host.daemons
+        directories |= options.directories(conf, host.name, daemons, host.nodes)
+        devices = _devices(cluster, host, plan.offers)
     if "slurmdbd" in host.daemons:
         files.extend(_accounting_files(scenario))
+        directories |= options.directories(options.slurmdbd_conf(scenario), host.name, host.daemons, ())
+    if directories:
+        path = "/etc/tmpfiles.d/slurm.conf"
+        files.append(RenderedFile(path, template(path, directories=directories, devices=devices)))
     if host == plan.accounting_client():
         path = "/usr/local/sbin/slurm-accounting-objects"
-        files.append(RenderedFile(path, _template(path, scenario=scenario), mode="0755"))
+        files.append(RenderedFile(path, template(path, scenario=scenario), mode="0755"))
     return tuple(files)
 
 
-def _cluster_files(scenario: Scenario, name: str, offers: Offers) -> tuple[str, str]:
-    """Return the slurm.conf and cgroup.conf that all hosts of a cluster share."""
-    cluster = scenario.clusters[name]
-    slurm_conf = _template(
-        "/etc/slurm/slurm.conf",
-        cluster=name,
-        options=options.slurm_conf(scenario, name, offers),
-        nodes=[_node_line(group) for group in cluster.nodes],
-        partitions=_partition_lines(cluster),
+def _devices(cluster: Cluster, host: Host, offers: Offers) -> list[str]:
+    """Return the files that stand for devices on a host."""
+    groups = [group for group in cluster.nodes if group.gres and {*hostlist.expand(group.name)} & {*host.nodes}]
+    found = (
+        file for group in groups for _, files in options.stand_in_devices(cluster, group, offers) for file in files
     )
-    cgroup_conf = _template("/etc/slurm/cgroup.conf", options=options.cgroup_conf(scenario, name, offers))
-    return slurm_conf, cgroup_conf
+    return sorted({*found})
 
 
-def _node_line(group: Any) -> dict[str, str]:
+def _gres_lines(cluster: Cluster, offers: Offers) -> list[dict[str, str]]:
+    return [
+        options.merged({"NodeName": group.name, "Name": "gpu", "Type": kind, "File": hostlist.fold(files)})
+        for group in cluster.nodes
+        for kind, files in options.stand_in_devices(cluster, group, offers)
+    ]
+
+
+def _units(cluster: Cluster, host: Host, flags: Sequence[str]) -> list[str]:
+    """Return the units that a host's slurmds need besides the package's own."""
+    if cluster.hosts and host.nodes:
+        return ["/etc/systemd/system/slurmd.service", "/etc/systemd/system/slurmd@.service"]
+    return ["/etc/systemd/system/slurmd.service.d/options.conf"] if flags else []
+
+
+def _power_files(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> Iterator[RenderedFile]:
+    """Yield the programs that power nodes up and down, and what they need on both ends."""
+    if host.name == cluster.controller:
+        levels = {group.name: group.provision for group in cluster.nodes if group.provision != "static"}
+        facts = {"levels": levels, "conf": conf, "port": options.API_PORT, "log": f"{options.LOG_DIRECTORY}/power.log"}
+        for name in (*options.POWER_PROGRAMS.values(), "wait-for-nodes"):
+            source = "slurm-wait-for-nodes" if name == "wait-for-nodes" else "slurm-power"
+            text = template(f"{options.PROGRAMS}/{source}", **facts)
+            yield RenderedFile(f"{options.PROGRAMS}/slurm-{name}", text, mode="0755")
+        owner = options.get(conf, "SlurmUser") or "root"
+        if {"power", "create"} & {*levels.values()}:
+            yield RenderedFile(TOKEN_FILE, options.secret("provision_token"), owner, owner, "0400")
+        if "remote" in levels.values():
+            yield RenderedFile(_POWER_KEY, options.secret("power_ssh_key"), owner, owner, "0400")
+    if host.provision == "remote":
+        yield RenderedFile(_NODE_POWER, template(_NODE_POWER), mode="0755")
+        # sshd_config(5): read beside authorized_keys, which is the administrator's.
+        text = f'restrict,command="{_NODE_POWER}" {options.secret("power_ssh_key_pub")}\n'
+        yield RenderedFile("/root/.ssh/authorized_keys2", text, mode="0600")
+
+
+def _first_port(conf: Mapping[str, str]) -> str:
+    """Return the first of slurmctld's ports."""
+    return (options.get(conf, "SlurmctldPort") or "6817").partition("-")[0]
+
+
+def _cluster_files(scenario: Scenario, name: str, offers: Offers) -> _ClusterFiles:
+    """Return the options of a cluster's slurm.conf, and the files that all its hosts share."""
+    cluster = scenario.clusters[name]
+    conf = options.slurm_conf(scenario, name, offers)
+    nodes = list(_node_lines(cluster))
+    lines = [options.merged(line) for line in cluster.lines]
+    cgroup = options.cgroup_conf(scenario, name, offers)
+    gres = _gres_lines(cluster, offers)
+    slurm_conf, cgroup_conf, gres_conf = "/etc/slurm/slurm.conf", "/etc/slurm/cgroup.conf", "/etc/slurm/gres.conf"
+    return conf, {
+        slurm_conf: template(
+            slurm_conf, cluster=name, options=conf, nodes=nodes, lines=lines, partitions=_partition_lines(cluster)
+        ),
+        # Where there is none and no default, the daemons have their own.
+        **({cgroup_conf: template(cgroup_conf, options=cgroup)} if cgroup or cluster.defaults else {}),
+        **({gres_conf: template(gres_conf, lines=gres)} if gres else {}),
+        **{f"/etc/slurm/{file}": text for file, text in cluster.files.items()},
+    }
+
+
+def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
+    """Yield the lines of all nodes: one for each group, or one for each host that nodes of a group share."""
+    place = {node: (host, index) for host, nodes in cluster.nodes_on().items() for index, node in enumerate(nodes)}
+    for group in cluster.nodes:
+        if not cluster.hosts:
+            yield _node_line(cluster, group, {"NodeName": group.name})
+            continue
+        for host, run in groupby(hostlist.expand(group.name), key=lambda node: place[node][0]):
+            nodes = list(run)
+            ports = options.node_ports(len(nodes), skip=place[nodes[0]][1])
+            names = {"NodeName": hostlist.fold(nodes), "NodeHostname": host, "NodeAddr": host, "Port": f"[{ports}]"}
+            yield _node_line(cluster, group, names)
+
+
+def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:
     defaults = {
-        "NodeName": group.name,
-        "CPUs": group.cpus,
-        "RealMemory": group.memory,
+        **names,
+        "CPUs": group.cpus if cluster.defaults or "cpus" in group.model_fields_set else None,
+        "RealMemory": group.memory if cluster.defaults or "memory" in group.model_fields_set else None,
+        # Slurm fills nodes of the least weight first: those that are there anyway.
+        "Weight": 1000 if group.provision != "static" else None,
         "Features": ",".join(group.features) or None,
-        "State": "UNKNOWN",
+        "Gres": ",".join(group.gres) or None,
+        "State": "UNKNOWN" if group.provision == "static" else "CLOUD",
     }
     return options.merged(defaults, group.options)
 
@@ -147,13 +245,13 @@ def _accounting_files(scenario: Scenario) -> list[RenderedFile]:
     address = "0.0.0.0" if with_jobcomp else "127.0.0.1"  # noqa: S104  of a network of the run's own
     return [
         # slurmdbd.conf(5): owned by SlurmUser and readable by nobody else, because it holds a password.
-        RenderedFile(slurmdbd, _template(slurmdbd, options=conf), "slurm", "slurm", "0600", "slurmdbd", "restart"),
-        RenderedFile(mariadb, _template(mariadb, sql=sql, address=address), unit="mariadb", action="restart"),
-        RenderedFile(sql, _template(sql, grants=grants), "mysql", "mysql", "0400", "mariadb", "restart"),
+        RenderedFile(slurmdbd, template(slurmdbd, options=conf), "slurm", "slurm", "0600", "slurmdbd", "restart"),
+        RenderedFile(mariadb, template(mariadb, sql=sql, address=address), unit="mariadb", action="restart"),
+        RenderedFile(sql, template(sql, grants=grants), "mysql", "mysql", "0400", "mariadb", "restart"),
     ]
 
 
-def _template(target: str, **facts: Any) -> str:
+def template(target: str, **facts: Any) -> str:
     """Render the template of a target path; templates/ mirrors the hosts' file system."""
     return _environment().get_template(f"{target.lstrip('/')}.j2").render(facts)
 
@@ -169,10 +267,19 @@ def _environment() -> Environment:
         autoescape=False,  # noqa: S701  configuration files, not HTML
     )
     environment.filters["line"] = _line
+    environment.filters["quoted"] = _quoted
+    environment.filters["written"] = options.written
     environment.filters["sacctmgr"] = lambda values: shlex.join(f"{k}={v}" for k, v in options.merged(values).items())
     return environment
 
 
 def _line(options_: Mapping[str, str]) -> str:
-    """Write options as one line; slurm.conf(5) wants values with blanks in quotes."""
-    return " ".join(f'{name}="{value}"' if " " in value else f"{name}={value}" for name, value in options_.items())
+    """Write options as one line."""
+    return " ".join(f"{name}={_quoted(value)}" for name, value in options_.items())
+
+
+def _quoted(value: str) -> str:
+    """Write a value as Slurm's parser reads it again (see harness.conf); one in quotes stays as it is."""
+    escaped = value.replace("\\", "\\\\").replace("#", "\\#")
+    plain = escaped and not re.search(r"\s", escaped)
+    return escaped if plain or re.fullmatch('"[^"]*"', escaped) else f'"{escaped}"'

@@ -39,6 +39,7 @@ class Report:
     checks: list[Check]
     jobs: list[dict[str, Any]] = field(default_factory=list)
     problem: str = ""
+    known_faults: list[str] = field(default_factory=list)
     events: str = "events.jsonl"
 
     def exit_code(self) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 
 from harness import scenario as scenario_file
 from harness.errors import UsageError
-from harness.options import Offers, reveal, secret, secrets_in
+from harness.options import Offers, is_secret, reveal, secrets_in
 from harness.plan import Plan, make_plan
 from harness.render import Tree, manifest
 
@@ -40,11 +40,8 @@ class RunDir:
         self.started: str = self._facts["started"]
 
     @classmethod
-    def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str, release: str | None) -> RunDir:
-        """Make the directory of a new run under `root`; two runs in the same second get different ones.
-
-        `release` is the one that the user put everything on, whatever the scenario says.
-        """
+    def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str) -> RunDir:
+        """Make the directory of a new run under `root`; two runs in the same second get different ones."""
         started = datetime.now(UTC)
         token = random_secrets.token_hex(3)
         path = root / plan.name / f"{started:%Y%m%dT%H%M%S}-{token}"
@@ -56,7 +53,7 @@ class RunDir:
             "scenario_path": str(scenario_path),
             "provider": provider,
             "offers": {"cgroups": plan.offers.cgroups, "own_hardware": plan.offers.own_hardware},
-            "release": release,
+            "releases": plan.releases(),  # the user and the images have a say in this, not only the scenario
             "started": started.isoformat(),
         }
         (path / "run.json").write_text(json.dumps(facts, indent=2))
@@ -74,13 +71,19 @@ class RunDir:
         return self.path / "events.jsonl"
 
     @property
+    def machines(self) -> Path:
+        """Where hosts that come and go have their parts of ssh_config."""
+        return self.path / "machines"
+
+    @property
     def control_directory(self) -> Path:
         """Where SSH keeps the sockets of its shared connections; their paths must stay under 104 characters."""
         return Path(tempfile.gettempdir()) / f"harness-{self.id[-6:]}"
 
     def plan(self) -> Plan:
         """Return the plan of this run, made again from its scenario."""
-        scenario = scenario_file.load(self.path / "scenario.yml", self._facts["release"])
+        choices = [f"{name}={release}" for name, release in self._facts["releases"].items()]
+        scenario = scenario_file.load(self.path / "scenario.yml", choices)
         return make_plan(self._facts["scenario"], scenario, Offers(**self._facts["offers"]))
 
     def write_tree(self, tree: Tree) -> None:
@@ -93,12 +96,10 @@ class RunDir:
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
         for key in (self.key("ssh_key"), self.key("ssh_host_key")):
             if not key.exists():
-                keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.id, "-f", str(key)]
-                subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL)
-        for name, value in new_secrets(tree).items():
-            path = self.path / "secrets" / name
-            if not path.exists():
-                _write(path, value, 0o600)
+                _keygen(key, self.id)
+        missing = {name: value for name, value in new_secrets(tree).items() if name not in self.secrets()}
+        for name, value in missing.items():
+            _write(self.path / "secrets" / name, value, 0o600)
 
     def secrets(self) -> dict[str, str]:
         """Return the values of the secrets in this run's files."""
@@ -131,7 +132,7 @@ def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
     secrets = new_secrets(tree) if with_secrets else None
     for host, files in tree.items():
         for file in files:
-            if secrets is None and file.text in {secret(name) for name in secrets_in(file.text)}:
+            if secrets is None and is_secret(file.text):
                 continue
             text = reveal(file.text, secrets) if secrets else file.text
             private = bool(secrets and secrets_in(file.text))
@@ -143,10 +144,23 @@ def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
 
 
 def new_secrets(tree: Tree) -> dict[str, str]:
-    """Return fresh random values for all secrets that a tree wants."""
+    """Return fresh random values for all secrets that a tree wants. NAME_ssh_key is a key, NAME_ssh_key_pub a half."""
     wanted = {name for files in tree.values() for file in files for name in secrets_in(file.text)}
+    found = {name: value for name in wanted if name.endswith("_ssh_key") for name, value in _ssh_key(name).items()}
     # munge wants at least 32 bytes; text suits passwords too.
-    return {name: random_secrets.token_hex(32) for name in sorted(wanted)}
+    return found | {name: random_secrets.token_hex(32) for name in sorted(wanted - found.keys())}
+
+
+def _ssh_key(name: str) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as directory:
+        key = Path(directory) / name
+        _keygen(key, name)
+        return {name: key.read_text(), f"{name}_pub": key.with_suffix(".pub").read_text().strip()}
+
+
+def _keygen(path: Path, comment: str) -> None:
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -164,8 +178,8 @@ def find(root: Path, which: str | None) -> RunDir:
         return RunDir(Path(which))
     runs = all_runs(root)
     if which:
-        name = Path(which).stem
-        runs = [run for run in runs if which == run.id or run.path.parent.name == name]
+        names = {Path(which).name, Path(which).stem}
+        runs = [run for run in runs if which == run.id or run.path.parent.name in names]
     if not runs:
         raise UsageError(
             f"no run {which or ''} under {root}".replace("  ", " "), hint="`harness up SCENARIO` starts one"

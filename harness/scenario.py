@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
@@ -30,6 +30,8 @@ from harness import hostlist, releases
 from harness.errors import Problem, ScenarioError, UsageError
 
 Path_ = tuple[str | int, ...]
+# What slurmdbd is called beside the clusters where each has its release; a cluster's name may not be this.
+SLURMDBD = "slurmdbd"
 
 
 def _hostlist(value: str) -> str:
@@ -55,12 +57,24 @@ def _option(value: Any) -> Any:
     return value
 
 
+def _further_file(value: str) -> str:
+    if value in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
+        raise ValueError(f"{value} is written from options, not taken as it is")
+    return value
+
+
+# Who powers a node up when a job wants it: nobody, it is always up; someone outside of Slurm; slurmctld over SSH; or
+# the provisioning API, which starts an existing host or makes one.
+Provision = Literal["static", "manual", "remote", "power", "create"]
 Hostlist = Annotated[str, AfterValidator(_hostlist)]
 Release = Annotated[str, BeforeValidator(_release)]
-HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$")]
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")]
 # slurm.conf(5), ClusterName: lower case only, because the name becomes part of database tables' names.
 ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+FileName = Annotated[Word, AfterValidator(_further_file)]
+# slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
+Gres = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*(:[A-Za-z_][\w.-]*)*(:\d+[KMGTPkmgtp]?)?$")]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 OptionValue = bool | int | float | str | None
 Options = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]]
@@ -85,6 +99,10 @@ class NodeGroup(Model):
     cpus: int = Field(1, ge=1, description="CPUs of each node")
     memory: int = Field(500, ge=1, description="RealMemory of each node, in MiB")
     features: tuple[Word, ...] = Field((), description="features that jobs can ask for with --constraint")
+    provision: Provision = Field("static", description="how they come and go: see docs/elastic.md")
+    gres: tuple[Gres, ...] = Field(
+        (), description="such as gpu:a100:4; where there are none, copies of /dev/null stand for the devices of GPUs"
+    )
     options: Options = Field({}, description="more options of the NodeName line; null removes a default")
 
 
@@ -101,16 +119,47 @@ class Cluster(Model):
 
     controller: HostName = Field(description="the host that runs slurmctld; it may be a node too")
     nodes: tuple[NodeGroup, ...]
+    hosts: Hostlist | None = Field(
+        None, description="hosts that share the nodes, each with many slurmd; unset, every node is a host of its own"
+    )
     partitions: Mapping[Word, Partition] = Field({"main": Partition(default=True)}, min_length=1)
     site: Word | None = Field(None, description="the site all its hosts are in; needed where there are several")
     release: Release | None = Field(None, description="Slurm release; unset, the scenario's")
+    image: str | None = Field(None, description="a Docker image of your own for its hosts; its release is asked of it")
+    configless: bool = Field(False, description="nodes get their configuration from slurmctld, not from files")
     features: tuple[Word, ...] = Field((), description="features for sbatch --cluster-constraint in a federation")
+    defaults: bool = Field(
+        True, description="lay the options over the harness's own; if false, files say what the scenario says, no more"
+    )
     options: Options = Field({}, description="more options of slurm.conf; null removes a default")
+    lines: tuple[Options, ...] = Field(
+        (), description="more lines of slurm.conf, each of its options in order, such as NodeSet and Feature"
+    )
+    files: Mapping[FileName, str] = Field(
+        {}, description="more files for the directory of slurm.conf on every host, such as gres.conf: their texts"
+    )
     cgroup: Options = Field({}, description="more options of cgroup.conf; null removes a default")
 
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes, in the scenario's order."""
         return tuple(name for group in self.nodes for name in hostlist.expand(group.name))
+
+    def provision_of(self) -> dict[str, Provision]:
+        """Return how each node is provisioned."""
+        return {name: group.provision for group in self.nodes for name in hostlist.expand(group.name)}
+
+    def elastic(self) -> bool:
+        """Tell whether nodes come and go."""
+        return any(group.provision != "static" for group in self.nodes)
+
+    def nodes_on(self) -> dict[str, tuple[str, ...]]:
+        """Return the hosts with the nodes whose slurmd each runs: its own name's, or an even share of all."""
+        nodes = self.node_names()
+        if not self.hosts:
+            return {node: (node,) for node in nodes}
+        hosts = hostlist.expand(self.hosts)
+        bounds = [len(nodes) * index // len(hosts) for index in range(len(hosts) + 1)]
+        return {host: nodes[bounds[index] : bounds[index + 1]] for index, host in enumerate(hosts)}
 
 
 class Account(Model):
@@ -132,6 +181,7 @@ class Accounting(Model):
     host: HostName = Field("accounting", description="the host that runs MariaDB and slurmdbd")
     site: Word | None = Field(None, description="the site the host is in; needed where there are several")
     release: Release | None = Field(None, description="release of slurmdbd; unset, the scenario's")
+    image: str | None = Field(None, description="a Docker image of your own for the host; its release is asked of it")
     accounts: Mapping[Word, Account] = Field({})
     qos: Mapping[Word, Qos] = Field({})
     job_completion: bool = Field(False, description="also write job completion records (jobcomp/mysql)")
@@ -177,22 +227,47 @@ class Scenario(Model):
     users: Mapping[UserName, User] = Field({})
     federations: Mapping[Word, Federation] = Field({})
 
-    def with_release(self, release: str) -> Scenario:
-        """Return this scenario with every cluster and slurmdbd on one release."""
-        data = self.model_dump()
-        data["release"] = release
-        for part in (*data["clusters"].values(), data["accounting"] or {}):
-            part["release"] = None
-        try:
-            return Scenario.model_validate(data)
-        except ValidationError as error:
-            raise UsageError(_reason(error.errors()[0])) from error
+    def release_of(self, part: Cluster | Accounting) -> str:
+        """Return the release of a cluster or of slurmdbd."""
+        return part.release or self.release
+
+    def parts(self) -> dict[str, Cluster | Accounting]:
+        """Return what has a release of its own: the clusters by their names, and slurmdbd."""
+        return {**self.clusters, **({SLURMDBD: self.accounting} if self.accounting else {})}
+
+    def with_releases(self, releases_: Mapping[str, str | None]) -> Scenario:
+        """Return this scenario with some of `parts` on other releases; None stands for the scenario's."""
+        clusters = {
+            name: cluster.model_copy(update={"release": releases_.get(name, cluster.release)})
+            for name, cluster in self.clusters.items()
+        }
+        accounting = self.accounting and self.accounting.model_copy(
+            update={"release": releases_.get(SLURMDBD, self.accounting.release)}
+        )
+        return self.model_copy(update={"clusters": clusters, "accounting": accounting})
+
+    def put_on(self, choices: Sequence[str]) -> Scenario:
+        """Return this scenario on the releases that a user chose: "26.05" for all parts, "aws=26.05" for one."""
+        scenario = self
+        for choice in choices:
+            name, is_one, release = choice.rpartition("=")
+            try:
+                _release(release)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+            if is_one and name not in scenario.parts():
+                raise UsageError(
+                    f'--release {choice}: no cluster "{name}"{_did_you_mean(name, list(scenario.parts()))}'
+                )
+            scenario = scenario.with_releases({name: release} if is_one else dict.fromkeys(scenario.parts(), release))
+        return scenario
 
 
-def load(path: Path, release: str | None = None) -> Scenario:
-    """Read a scenario, put on one release if `release` says so.
+def load(path: Path, choices: Sequence[str] = (), release_of_image: Callable[[str], str] | None = None) -> Scenario:
+    """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
-    ScenarioError tells all problems of the file, in the order of their lines.
+    `release_of_image` tells which release an image has. ScenarioError tells all problems of the file, in the order of
+    their lines.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -218,8 +293,10 @@ def load(path: Path, release: str | None = None) -> Scenario:
     scenario = _validate(data, found)
     if scenario:
         found.extend((at, message, False) for at, message in _contradictions(scenario, data))
+        scenario, wrong_images = _asked_of_images(scenario.put_on(choices), release_of_image)
+        found.extend((at, message, False) for at, message in (*wrong_images, *_wrong_releases(scenario)))
     if not found and scenario:
-        return scenario.with_release(release) if release else scenario
+        return scenario
 
     def problem(at: Path_, message: str, on_key: bool) -> Problem:
         places = keys if on_key else values
@@ -345,15 +422,60 @@ def _contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[P
 
     Names are taken from `raw`, so that a cluster with another problem still counts as defined.
     """
+    if SLURMDBD in scenario.clusters:
+        yield ("clusters", SLURMDBD), "a cluster may not be called like the daemon"
     yield from _wrong_hosts(scenario, raw)
     yield from _wrong_sites(scenario, raw)
     yield from _wrong_federations(scenario, raw)
     yield from _wrong_accounting(scenario, raw)
 
 
+def _asked_of_images(
+    scenario: Scenario, release_of_image: Callable[[str], str] | None
+) -> tuple[Scenario, list[tuple[Path_, str]]]:
+    """Return the scenario with the releases that its own images have, and where it says otherwise."""
+    wrong: list[tuple[Path_, str]] = []
+    found: dict[str, str | None] = {}
+    for name, part in scenario.parts().items():
+        if not part.image or not release_of_image:
+            continue
+        release = release_of_image(part.image)
+        if part.release not in {None, release}:
+            wrong.append(((*_place(name), "release"), f"{part.release}, but image {part.image} has Slurm {release}"))
+        elif release not in releases.KNOWN:
+            known = ", ".join(releases.KNOWN)
+            wrong.append(((*_place(name), "image"), f"it has Slurm {release}; known are {known}"))
+        else:
+            found[name] = release
+    return scenario.with_releases(found), wrong
+
+
+def _wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    """Yield where slurmdbd cannot serve a cluster: see Slurm's guide to upgrades, on compatibility."""
+    if not scenario.accounting:
+        return
+    slurmdbd = scenario.release_of(scenario.accounting)
+    window = releases.get(slurmdbd).serves
+    for name, cluster in scenario.clusters.items():
+        release = scenario.release_of(cluster)
+        at = (*_place(name), "release")
+        if release > slurmdbd:
+            rule = "slurmdbd is at least as new as every slurmctld it serves"
+        elif release not in window:
+            earlier = len(window) - 1
+            rule = f"slurmdbd {slurmdbd} serves {', '.join(window)}, its own release and the {earlier} before it"
+        else:
+            continue
+        yield at, f"{release}, but slurmdbd is {slurmdbd}; rule: {rule}"
+
+
+def _place(part: str) -> Path_:
+    return ("accounting",) if part == SLURMDBD else ("clusters", part)
+
+
 def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
     owner: dict[str, str] = {}
-    if scenario.accounting:
+    if scenario.accounting and not _may_run_slurmdbd(scenario, scenario.accounting):
         owner[scenario.accounting.host] = "accounting.host"
     for name, cluster in scenario.clusters.items():
         here = f"clusters.{name}"
@@ -363,24 +485,26 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 f"host {cluster.controller} is already {owner[cluster.controller]}",
             )
         owner[cluster.controller] = f"{here}.controller"
-        if not cluster.nodes and not raw["clusters"][name].get("nodes"):
+        dynamic = any(option.lower() == "maxnodecount" for option in cluster.options)
+        if not cluster.nodes and not raw["clusters"][name].get("nodes") and not dynamic:
             yield ("clusters", name, "nodes"), "a cluster needs at least one node"
+        yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
+        if cluster.hosts:
+            yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
+            if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:
+                yield ("clusters", name, "hosts"), f"{count} hosts are too many for {len(cluster.node_names())} nodes"
+            if not cluster.defaults:
+                yield ("clusters", name, "hosts"), "wants the defaults, with a port and directories for each slurmd"
+        # Nodes that share hosts need only differ from one another.
+        owner_of_node = {} if cluster.hosts else owner
         for index, group in enumerate(cluster.nodes):
-            at: Path_ = ("clusters", name, "nodes", index, "name")
-            expanded = hostlist.expand(group.name)
-            for node, count in Counter(expanded).items():
-                taken = owner.get(node)
-                if taken and taken != f"{here}.controller":
-                    yield at, f"node {node} is already {taken}"
-                elif count > 1:
-                    yield at, f"node {node} stands in this hostlist {count} times"
-            owner.update(dict.fromkeys(expanded, f"{here}.nodes.{index}"))
+            yield from _claim(owner_of_node, ("clusters", name, "nodes", index, "name"), "node", group.name, here)
         known = {*cluster.node_names()}
         for partition_name, partition in cluster.partitions.items():
             if partition.nodes == "ALL":
                 continue
             if unknown := [node for node in hostlist.expand(partition.nodes) if node not in known]:
-                at = ("clusters", name, "partitions", partition_name, "nodes")
+                at: Path_ = ("clusters", name, "partitions", partition_name, "nodes")
                 yield at, f"no such node in cluster {name}: {hostlist.fold(unknown)}"
         defaults = [key for key, partition in cluster.partitions.items() if partition.default]
         if len(defaults) > 1:
@@ -388,6 +512,42 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 ("clusters", name, "partitions", defaults[1], "default"),
                 f"{defaults[0]} is the default already",
             )
+
+
+def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    for index, group in enumerate(cluster.nodes):
+        if group.provision == "static":
+            continue
+        here = (*at, index, "provision")
+        if cluster.hosts:
+            yield here, "nodes that share hosts are always up"
+        if not cluster.defaults:
+            yield here, "wants the defaults, with the programs that power nodes up and down"
+        if cluster.controller in hostlist.expand(group.name):
+            yield here, f"{cluster.controller} is the controller, which is always up"
+
+
+def _claim(owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str) -> Iterator[tuple[Path_, str]]:
+    """Note that a hostlist at a place owns its names; yield those that another part than the controller owns."""
+    expanded = hostlist.expand(names)
+    for name, count in Counter(expanded).items():
+        taken = owner.get(name)
+        if taken and taken != f"{cluster}.controller":
+            yield at, f"{kind} {name} is already {taken}"
+        elif count > 1:
+            yield at, f"{kind} {name} stands in this hostlist {count} times"
+    place = ".".join(map(str, at)).removesuffix(".name")
+    owner.update(dict.fromkeys(expanded, place))
+
+
+def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
+    """Tell whether the accounting host is one of a cluster's, which is like it in all that a host is made of."""
+    return any(
+        accounting.host in {cluster.controller, *cluster.nodes_on()}
+        and (cluster.site, cluster.image) == (accounting.site, accounting.image)
+        and scenario.release_of(cluster) == scenario.release_of(accounting)
+        for cluster in scenario.clusters.values()
+    )
 
 
 def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from harness import hostlist
 from harness.errors import CommandFailed
 from harness.plan import Plan
 from harness.ssh import Result, Ssh
@@ -23,6 +24,7 @@ FINISHED = frozenset(
     }
 )
 # Slurm's federation keeps the origin cluster's id in the bits above these (slurm.schedmd.com/federation.html).
+JobKey = tuple[str, int]
 _LOCAL_ID_BITS = 26
 
 
@@ -33,6 +35,11 @@ def origin_id(job_id: int) -> int:
     1
     """
     return job_id >> _LOCAL_ID_BITS
+
+
+def job_key(cluster: str, job_id: int) -> JobKey:
+    """Return what tells a job from all others: a federated job has one id everywhere, others only on their cluster."""
+    return ("" if origin_id(job_id) else cluster, job_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +56,25 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as sinfo sees it."""
+    """A node as slurmctld sees it; `state` is such as IDLE or DOWN+CLOUD+POWERED_DOWN."""
 
     name: str
     state: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as slurmctld sees it; None stands for no limit, and for everybody."""
+
+    name: str
+    state: str
+    default: bool
+    nodes: tuple[str, ...]
+    max_nodes: int | None
+    root_only: bool
+    allow_accounts: tuple[str, ...] | None
+    allow_qos: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +95,11 @@ class Record:
     start: int | None
     end: int | None
     elapsed: int
+
+    @property
+    def key(self) -> JobKey:
+        """What tells the job from all others."""
+        return job_key(self.cluster, self.job_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +131,7 @@ class SlurmCluster:
 
     def jobs(self, *options: str) -> list[Job]:
         """Return the jobs that squeue lists, finished ones too, for as long as MinJobAge keeps them."""
-        answer = self.run("squeue", "--noheader", "--states=all", "--format=%i|%T|%N|%j|%u|%r", *options).stdout
+        answer = self.run("squeue", "--noheader", "--states=all", "--format=%A|%T|%N|%j|%u|%r", *options).stdout
         jobs = []
         for line in _lines(answer):
             job_id, state, node_list, name, user, reason = line.split("|")
@@ -141,13 +167,14 @@ class SlurmCluster:
         )
 
     def nodes(self) -> list[Node]:
-        """Return all nodes."""
-        answer = self.run("sinfo", "--noheader", "--Node", "--format=%N|%T|%E").stdout
-        nodes = {}
-        for line in _lines(answer):  # a line for each partition the node is in
-            name, state, reason = line.split("|", 2)
-            nodes[name] = Node(name, state, reason)
-        return list(nodes.values())
+        """Return all nodes, those in no partition too."""
+        answer = self.run("scontrol", "--all", "--oneliner", "show", "node").stdout
+        return [parse_node(line) for line in _lines(answer) if line.startswith("NodeName=")]
+
+    def partitions(self) -> list[Partition]:
+        """Return all partitions, hidden ones too."""
+        answer = self.run("scontrol", "--all", "--oneliner", "show", "partition").stdout
+        return [parse_partition(line) for line in _lines(answer)]
 
     def siblings(self) -> list[Sibling]:
         """Return all clusters of the federation, this one first; empty if it is in none."""
@@ -175,6 +202,44 @@ class SlurmCluster:
 def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
     """Return the live clusters of a plan by their names."""
     return {name: SlurmCluster(ssh, name, part.controller) for name, part in plan.scenario.clusters.items()}
+
+
+def parse_node(line: str) -> Node:
+    """Read one line of `scontrol --oneliner show node`.
+
+    >>> parse_node("NodeName=c1 State=DOWN+DRAIN CfgTRES=cpu=1 Reason=no fan [root@2026-01-01T00:00:00]")
+    Node(name='c1', state='DOWN+DRAIN', reason='no fan [root@2026-01-01T00:00:00]')
+    """
+    reason = re.search(r" Reason=(.*?)(?: Comment=|\s*$)", line)
+    state = re.search(r" State=(\S+)", line)
+    name = line.partition(" ")[0].removeprefix("NodeName=")
+    return Node(name, state[1] if state else "", reason[1] if reason else "")
+
+
+def parse_partition(line: str) -> Partition:
+    """Read one line of `scontrol --oneliner show partition`.
+
+    >>> parse_partition("PartitionName=p AllowAccounts=ALL Default=YES MaxNodes=2 Nodes=c[1-2] State=UP").nodes
+    ('c1', 'c2')
+    """
+    facts = dict(re.findall(r"(\w+)=(\S*)", line))
+
+    def some(name: str) -> tuple[str, ...] | None:
+        value = facts.get(name, "ALL")
+        return None if value == "ALL" else tuple(value.split(","))
+
+    nodes = facts.get("Nodes", "")
+    limit = facts.get("MaxNodes", "UNLIMITED")
+    return Partition(
+        name=facts["PartitionName"],
+        state=facts["State"],
+        default=facts.get("Default") == "YES",
+        nodes=hostlist.expand(nodes) if nodes not in {"", "(null)"} else (),
+        max_nodes=None if limit == "UNLIMITED" else int(limit),
+        root_only=facts.get("RootOnly") == "YES",
+        allow_accounts=some("AllowAccounts"),
+        allow_qos=some("AllowQos"),
+    )
 
 
 def parse_record(line: str) -> Record:
@@ -216,14 +281,21 @@ def parse_federation(text: str) -> list[Sibling]:
     return found
 
 
+def powered_down(state: str) -> bool:
+    """Tell whether a node is at rest, so that a job may bring it; that it does not respond then is no news."""
+    return {*state.split("+")} - {"NOT_RESPONDING"} == {"IDLE", "CLOUD", "POWERED_DOWN"}
+
+
 def not_ready(plan: Plan, live: dict[str, SlurmCluster]) -> list[str]:
     """Return what keeps clusters from taking jobs: nodes that are not idle, siblings that are not connected."""
     missing = []
     for name, cluster in live.items():
         seen = {node.name: node for node in cluster.nodes()}
-        for node_name in plan.scenario.clusters[name].node_names():
+        provision_of = plan.scenario.clusters[name].provision_of()
+        for node_name in provision_of:
             node = seen.get(node_name)
-            if node is None or node.state != "idle":
+            static = provision_of[node_name] == "static"
+            if node is None or not (node.state == "IDLE" if static else powered_down(node.state)):
                 missing.append(f"{name}: {node_name} {f'{node.state} ({node.reason})' if node else 'unknown'}")
     for federation in plan.scenario.federations.values():
         for name in federation.clusters:

@@ -1,36 +1,40 @@
 """Jobs that tell what they saw by a way that does not pass through Slurm, and the comparison with what Slurm says.
 
 Each execution of a witness job writes one file of its own on the node it runs on: its id, cluster, host, start, end and
-exit code. A job that ran twice leaves two files, one that never ran none.
+exit code. A job that ran twice leaves two files; one that never ran, or was killed before its file was in place, none.
+A reader never sees half of what is written.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from harness import hostlist
-from harness.slurm import Record
+from harness.plan import SHARED_DIRECTORY
+from harness.slurm import JobKey, Record, job_key
 from harness.ssh import Ssh
 
-DIRECTORY = "/var/tmp/slurm-harness-witness"  # noqa: S108  on the cluster's hosts, each file by its own job
+DIRECTORY = SHARED_DIRECTORY
 # Seconds by which clocks, rounding and the daemons' own work may set Slurm's times and the job's apart.
 TOLERANCE = 2
 
 _SCRIPT = f"""#!/bin/sh
 umask 022
 mkdir -p -m 1777 {DIRECTORY}
-witness={DIRECTORY}/$SLURM_JOB_ID.$(cat /proc/sys/kernel/random/uuid)
-trap 'code=$?; echo "end=$(date +%s)" >> "$witness"; echo "exit_code=$code" >> "$witness"' EXIT
-trap 'exit 143' TERM
+name=$SLURM_JOB_ID.$(cat /proc/sys/kernel/random/uuid)
+witness={DIRECTORY}/$name
 {{
     echo "job_id=$SLURM_JOB_ID"
     echo "cluster=$SLURM_CLUSTER_NAME"
     echo "host=$(cat /proc/sys/kernel/hostname)"
     echo "start=$(date +%s)"
-}} > "$witness"
+}} > "{DIRECTORY}/.$name"
+mv "{DIRECTORY}/.$name" "$witness"
+trap 'code=$?; printf "end=%s\\nexit_code=%s\\n" "$(date +%s)" $code >> "$witness"' EXIT
+trap 'exit 143' TERM
 """
 
 
@@ -44,6 +48,11 @@ class Witness:
     start: int
     end: int | None
     exit_code: int | None
+
+    @property
+    def key(self) -> JobKey:
+        """What tells the job from all others."""
+        return job_key(self.cluster, self.job_id)
 
 
 def script(body: str) -> str:
@@ -74,42 +83,49 @@ def parse(text: str) -> Witness:
 
 def ran_twice(witnesses: Iterable[Witness]) -> list[str]:
     """Return what speaks for a job that ran more than once."""
-    counts = Counter(witness.job_id for witness in witnesses)
-    return [f"job {job_id} ran {count} times" for job_id, count in sorted(counts.items()) if count > 1]
+    counts = Counter(witness.key for witness in witnesses)
+    return [f"job {job_id} ran {count} times" for (_, job_id), count in sorted(counts.items()) if count > 1]
 
 
-def differences(job_ids: Iterable[int], witnesses: Iterable[Witness], records: Iterable[Record]) -> list[str]:
+def differences(
+    keys: Iterable[JobKey],
+    witnesses: Iterable[Witness],
+    records: Iterable[Record],
+    hosts_of: Mapping[str, Mapping[str, str]],
+) -> list[str]:
     """Return where accounting and the jobs' own witness disagree about jobs; empty if they agree in everything.
 
-    A federated job has a record on every cluster it was copied to: one tells of the run, the others are REVOKED.
+    `hosts_of` tells the host of each cluster's nodes. A federated job has a record on every cluster it was copied to:
+    one tells of the run, the others are REVOKED.
     """
-    wanted = set(job_ids)
-    seen = {witness.job_id: witness for witness in witnesses if witness.job_id in wanted}
-    found = ran_twice(witness for witness in witnesses if witness.job_id in wanted)
-    by_job: dict[int, list[Record]] = {job_id: [] for job_id in wanted}
-    steps: dict[int, set[str]] = {job_id: set() for job_id in wanted}
+    wanted = set(keys)
+    seen = {witness.key: witness for witness in witnesses if witness.key in wanted}
+    found = ran_twice(witness for witness in witnesses if witness.key in wanted)
+    by_job: dict[JobKey, list[Record]] = {key: [] for key in wanted}
+    steps: dict[JobKey, set[str]] = {key: set() for key in wanted}
     for record in records:
-        if record.job_id not in wanted:
+        if record.key not in wanted:
             continue
         if record.step:
-            steps[record.job_id].add(record.step)
+            steps[record.key].add(record.step)
         elif record.state != "REVOKED":
-            by_job[record.job_id].append(record)
-    for job_id in sorted(wanted):
-        witness = seen.get(job_id)
-        told = by_job[job_id]
+            by_job[record.key].append(record)
+    for key in sorted(wanted):
+        job_id = key[1]
+        witness = seen.get(key)
+        told = by_job[key]
         if witness is None:
             found.append(f"job {job_id} left no witness: it never ran")
         elif len(told) != 1:
             found.append(f"job {job_id} ran once, but has {len(told)} accounting records besides revoked ones")
         else:
-            found.extend(f"job {job_id}: {text}" for text in _compare(witness, told[0]))
-            if "batch" not in steps[job_id]:
+            found.extend(f"job {job_id}: {text}" for text in _compare(witness, told[0], hosts_of[witness.cluster]))
+            if "batch" not in steps[key]:
                 found.append(f"job {job_id}: no record of its batch step")
     return found
 
 
-def _compare(witness: Witness, record: Record) -> list[str]:
+def _compare(witness: Witness, record: Record, hosts_of: Mapping[str, str]) -> list[str]:
     found = []
     if record.cluster != witness.cluster:
         found.append(f"ran on cluster {witness.cluster}, accounting says {record.cluster}")
@@ -117,7 +133,7 @@ def _compare(witness: Witness, record: Record) -> list[str]:
         nodes = hostlist.expand(record.node_list)
     except ValueError:
         nodes = ()
-    if witness.host not in nodes:
+    if witness.host not in {hosts_of.get(node) for node in nodes}:
         found.append(f"ran on {witness.host}, accounting says {record.node_list or 'no node'}")
     found.extend(_compare_end(witness, record))
     if record.start is None or abs(record.start - witness.start) > TOLERANCE:

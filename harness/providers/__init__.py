@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from harness.errors import UsageError
 from harness.inventory import Machine
 from harness.options import Offers
 from harness.plan import Host, Plan
+from harness.render import RenderedFile
 from harness.rundir import RunDir
 
 
@@ -18,11 +19,29 @@ class Provider(Protocol):
     name: str
     offers: Offers
 
+    def release_of_image(self, image: str) -> str:
+        """Return the Slurm release in an image of the user's own, such as "24.11", as its daemons tell it."""
+
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Make the images that a plan's hosts need, if they are not there."""
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
-        """Start hosts; they boot when this returns. What was started before an error is left for `down`."""
+        """Make hosts and start them; they boot when this returns. What was made before an error is left for `down`."""
+
+    def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
+        """Make hosts without starting them. They have `files`, and start their daemons when they boot."""
+
+    def start(self, run_id: str, host: str) -> Machine:
+        """Start a host that was made; it boots when this returns."""
+
+    def stop(self, run_id: str, host: str) -> None:
+        """Shut a host down; it can be started again."""
+
+    def remove(self, run_id: str, host: str) -> None:
+        """Remove a host, disk and all; one that is not there is no error."""
+
+    def hosts(self, run_id: str) -> dict[str, bool]:
+        """Return the hosts of a run that are there, and whether they run."""
 
     def console(self, run_id: str, host: str) -> str:
         """Return what a host that SSH does not reach printed last."""

@@ -5,15 +5,16 @@ Truth is in labels: every container and network of a run carries `harness.run`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import docker
 from docker.errors import APIError, NotFound
+from docker.models.containers import Container
 from docker.models.networks import Network
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
@@ -21,9 +22,10 @@ from harness import releases
 from harness.errors import EngineError, WaitTimeout
 from harness.inventory import Machine
 from harness.options import Offers
-from harness.plan import Host, Plan
+from harness.plan import SHARED_DIRECTORY, Host, Plan
 from harness.providers import engine, images
 from harness.providers.engine import engine_errors
+from harness.render import RenderedFile
 from harness.rundir import RunDir
 from harness.wait import wait_until
 
@@ -32,6 +34,9 @@ RUN, SCENARIO, HOST = "harness.run", "harness.scenario", "harness.host"
 _SUBNETS = IPv4Network("198.18.0.0/15")
 _GATEWAY, _FIRST_HOST = 2, 10
 _PARALLEL = 8
+# inotify instances that a host's systemd and D-Bus take.
+_INOTIFY = 7
+Done = TypeVar("Done")
 
 
 class DockerProvider:
@@ -45,31 +50,54 @@ class DockerProvider:
     def _client(self) -> docker.DockerClient:
         return engine.connect()
 
+    def release_of_image(self, image: str) -> str:
+        """Ask an image's daemons for their release; EngineError if it cannot be a host."""
+        return images.release_of(self._client, image)
+
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Build the images of a plan's releases that the engine does not have."""
-        for release in sorted({host.release for host in plan.hosts}):
+        for release in _releases_of_ours(plan):
             images.ensure(self._client, releases.get(release), say)
+        limit = Path("/proc/sys/fs/inotify/max_user_instances")
+        hosts = len(plan.hosts) + sum(map(len, self.runs().values()))
+        if limit.exists() and hosts * _INOTIFY > (most := int(limit.read_text())):
+            say(
+                f"{hosts} hosts want {hosts * _INOTIFY} inotify instances, and there are {most}: some may not boot; "
+                "sysctl -w fs.inotify.max_user_instances=1024"
+            )
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
-        """Start the containers of `hosts`; the run's networks and gateway too, if they are not there yet."""
+        """Make the containers of `hosts` and start them."""
+        self.make(run, plan, hosts, {})
+        return self._everywhere(lambda host: self.start(run.id, host.name), hosts)
+
+    def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
+        """Make the containers of `hosts`; the run's networks and gateway too, if they are not there yet."""
         networks = self._networks(run, plan)
         addresses = _addresses(plan, networks)
         labels = {RUN: run.id, SCENARIO: plan.name}
         keys = images.archive(
-            {
-                "root/.ssh/authorized_keys": (run.key("ssh_key.pub").read_bytes(), 0o600),
-                "etc/ssh/ssh_host_ed25519_key": (run.key("ssh_host_key").read_bytes(), 0o600),
-            }
+            [
+                # An image of the user's own lacks it.
+                images.Entry(images.BOOT, images.boot_script(), 0o755),
+                images.Entry("/root/.ssh/authorized_keys", run.key("ssh_key.pub").read_bytes(), 0o600),
+                images.Entry("/etc/ssh/ssh_host_ed25519_key", run.key("ssh_host_key").read_bytes(), 0o600),
+            ]
         )
         if len(networks) > 1:
             self._gateway(run.id, plan, networks, addresses, labels)
+        shared = f"{run.id}_shared"
+        if any(host.shares for host in hosts):
+            with engine_errors("cannot make the shared directory"):
+                self._client.volumes.create(shared, labels=labels)
 
-        def start(host: Host) -> Machine:
+        def make(host: Host) -> None:
             network, subnet = networks[host.site]
             network_name = str(network.name)
             routes = [f"{other} via {subnet[_GATEWAY]}" for _, other in networks.values() if other != subnet]
             container = self._client.containers.create(
-                images.tag(releases.get(host.release)),
+                host.image or images.tag(releases.get(host.release)),
+                entrypoint=images.BOOT,
                 name=f"{run.id}-{host.name}",
                 hostname=host.name,
                 labels={**labels, HOST: host.name},
@@ -78,23 +106,58 @@ class DockerProvider:
                 security_opt=["apparmor=unconfined"],
                 cgroupns="private",
                 tmpfs={"/run": ""},
-                environment={"HARNESS_ROUTES": ",".join(routes)},
+                volumes={shared: {"bind": SHARED_DIRECTORY}} if host.shares else {},
+                environment={"HARNESS_ROUTES": ",".join(routes), "HARNESS_ADOPT": "yes" if host.image else ""},
                 extra_hosts={name: str(address) for name, address in addresses.items()},
                 ports={"22/tcp": ("127.0.0.1", 0)},  # any free port
                 network=network_name,
                 networking_config={network_name: self._endpoint(addresses[host.name])},
             )
             container.put_archive("/", keys)
+            if host.shares:
+                container.put_archive("/", images.archive([images.Entry(SHARED_DIRECTORY, None, 0o1777)]))
+            if host.name in files:
+                container.put_archive("/", images.seed(container, files[host.name], host.daemons))
+
+        self._everywhere(make, hosts)
+
+    def start(self, run_id: str, host: str) -> Machine:
+        """Start a container, and find the port at which SSH answers: another one each time."""
+        with engine_errors(f"cannot start {host}"):
+            container = self._client.containers.get(f"{run_id}-{host}")
             container.start()
             container.reload()
-            published = container.ports["22/tcp"]
-            if not published:
-                raise EngineError(f"{host.name} stopped at once\n{self.console(run.id, host.name)}")
-            return Machine(host.name, "127.0.0.1", int(published[0]["HostPort"]))
+            published = container.ports.get("22/tcp")
+        if not published:
+            raise EngineError(f"{host} stopped at once\n{self.console(run_id, host)}")
+        return Machine(host, "127.0.0.1", int(published[0]["HostPort"]))
 
+    def stop(self, run_id: str, host: str) -> None:
+        """Shut a container's systemd down; it has ten seconds for it."""
+        with engine_errors(f"cannot stop {host}"):
+            self._client.containers.get(f"{run_id}-{host}").stop(timeout=10)
+
+    def remove(self, run_id: str, host: str) -> None:
+        """Remove a container, disk and all."""
+        with engine_errors(f"cannot remove {host}"):
+            try:
+                _remove(self._client.containers.get(f"{run_id}-{host}"))
+            except NotFound:
+                return
+
+    def hosts(self, run_id: str) -> dict[str, bool]:
+        """Return the containers of a run that are hosts."""
+        with engine_errors("cannot list the hosts"):
+            found = self._client.containers.list(
+                all=True, filters={"label": [f"{RUN}={run_id}", HOST]}, ignore_removed=True
+            )
+            return {container.labels[HOST]: container.status == "running" for container in found}
+
+    def _everywhere(self, act: Callable[[Host], Done], hosts: Sequence[Host]) -> list[Done]:
+        """Do something for all hosts, side by side."""
         with engine_errors("cannot start the hosts"), ThreadPoolExecutor(_PARALLEL) as pool:
             try:
-                return list(pool.map(start, hosts))
+                return list(pool.map(act, hosts))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -118,26 +181,21 @@ class DockerProvider:
                     hosts.append(container.labels[HOST])
             for network in self._client.networks.list(filters={"label": RUN}):
                 found.setdefault(network.attrs["Labels"][RUN], [])
+            for volume in self._client.volumes.list(filters={"label": RUN}):
+                found.setdefault(volume.attrs["Labels"][RUN], [])
         return {run: sorted(hosts) for run, hosts in found.items()}
 
     def down(self, run_id: str) -> None:
-        """Remove the containers and networks of a run."""
+        """Remove the containers, networks and volumes of a run."""
         label: dict[str, str | list[str] | bool] = {"label": f"{RUN}={run_id}"}
-
-        def remove(container: Any) -> None:
-            try:
-                container.remove(force=True, v=True)
-            except NotFound:
-                pass
-            except APIError as error:
-                if error.status_code != 409:  # its removal is under way already
-                    raise
 
         with engine_errors("cannot remove the hosts"):
             with ThreadPoolExecutor(_PARALLEL) as pool:
-                list(pool.map(remove, self._client.containers.list(all=True, filters=label, ignore_removed=True)))
+                list(pool.map(_remove, self._client.containers.list(all=True, filters=label, ignore_removed=True)))
             for network in self._client.networks.list(filters=label):
                 _remove_network(network)
+            for volume in self._client.volumes.list(filters=label):
+                volume.remove()
 
     def _endpoint(self, address: IPv4Address) -> EndpointConfig:
         return EndpointConfig(self._client.api.api_version, ipv4_address=str(address))
@@ -219,7 +277,7 @@ class DockerProvider:
             ]
             (first, first_subnet), *others = networks.values()
             container = self._client.containers.create(
-                images.tag(releases.get(plan.hosts[0].release)),
+                images.tag(releases.get(_releases_of_ours(plan)[0])),
                 entrypoint="/usr/local/sbin/gateway",
                 name=name,
                 hostname="gateway",
@@ -234,6 +292,43 @@ class DockerProvider:
             for network, subnet in others:
                 network.connect(container, ipv4_address=str(subnet[_GATEWAY]))
             container.start()
+            _wait_for_gateway(container)
+
+
+def _remove(container: Container) -> None:
+    try:
+        container.remove(force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if error.status_code != 409:  # its removal is under way already
+            raise
+
+
+def _releases_of_ours(plan: Plan) -> list[str]:
+    """Return the releases of the images of ours that a plan needs: one at least, for the gateway."""
+    return list(dict.fromkeys(host.release for host in plan.hosts if not host.image)) or [releases.DEFAULT]
+
+
+def _wait_for_gateway(container: Container) -> None:
+    """Wait until the gateway says that its rules hold."""
+
+    def look() -> tuple[str, str]:
+        container.reload()
+        return container.status, container.logs().decode(errors="replace").strip()
+
+    try:
+        wait_until(
+            look,
+            lambda seen: seen[1] == "ready",
+            what="the gateway between the sites",
+            timeout=30,
+            hopeless=lambda seen: seen[0] == "exited",
+            show="\n".join,
+            interval=0.05,
+        )
+    except WaitTimeout as error:
+        raise EngineError(str(error)) from error
 
 
 def routes(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:

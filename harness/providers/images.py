@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import docker
 from docker.errors import APIError, BuildError, ImageNotFound
+from docker.models.containers import Container
+from docker.utils import parse_repository_tag
 
-from harness.errors import EngineError
+from harness import releases
+from harness.errors import EngineError, UsageError
 from harness.providers.engine import engine_errors
 from harness.releases import Release
+from harness.render import RenderedFile
 from harness.resources import IMAGES
 
 REPOSITORY = "slurm-harness"
+BOOT = "/usr/local/sbin/boot"
+# What deployment and boot call in every host.
+_NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "setpriv")
 _IMAGE_GB = 2
 _HOST_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "python3"),
@@ -45,10 +54,45 @@ def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], N
     return name
 
 
+def release_of(client: docker.DockerClient, image: str) -> str:
+    """Return the Slurm release in an image of the user's own; EngineError says what it lacks to be a host."""
+    script = f"""
+        for program in {" ".join(_NEEDED)}; do command -v $program > /dev/null || echo lacks $program; done
+        [ -e /sbin/init ] || echo lacks systemd
+        slurmctld -V || slurmd -V || slurmdbd -V
+    """
+    with engine_errors(f"cannot look into image {image}"):
+        try:
+            client.images.get(image)
+        except ImageNotFound:
+            client.images.pull(*parse_repository_tag(image))
+        answer = client.containers.run(
+            image, ["-c", script], entrypoint="sh", remove=True, network_mode="none"
+        ).decode()
+    lacking = re.findall("^lacks (.*)", answer, re.MULTILINE)
+    found = re.search(r"^slurm\S* (\d+\.\d+)", answer, re.MULTILINE)
+    if lacking or not found:
+        raise EngineError(
+            f"image {image} cannot be a host: it lacks {', '.join(lacking) or 'Slurm'}",
+            hint="docs/scenario.md says what an image of your own needs",
+        )
+    return found[1]
+
+
+def boot_script() -> bytes:
+    """Return the entry point of a host."""
+    return (IMAGES / "boot").read_bytes()
+
+
 def build(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
     """Build the image for a release from Debian's packages, on Debian's own image or one bootstrapped here."""
+    if not release.suite:
+        raise UsageError(
+            f"Debian has no packages of Slurm {release.name}",
+            hint=f"it has {', '.join(releases.PACKAGED)}; a cluster can have an image of your own: docs/scenario.md",
+        )
     _want_disk(client)
-    base = _base(client, release, say)
+    base = _base(client, release.suite, release.apt_options, say)
     name = tag(release)
     say(f"image {name}: installing Slurm {release.name} from Debian {release.suite}")
     arguments = {
@@ -92,10 +136,10 @@ def _want_disk(client: docker.DockerClient) -> None:
         )
 
 
-def _base(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
+def _base(client: docker.DockerClient, suite: str, apt_options: tuple[str, ...], say: Callable[[str], None]) -> str:
     """Return a minimal Debian image: pulled from a registry, or made by mmdebstrap where none can be reached."""
-    official = f"debian:{release.suite}-slim"
-    own = f"{REPOSITORY}-base:{release.suite}"
+    official = f"debian:{suite}-slim"
+    own = f"{REPOSITORY}-base:{suite}"
     for name in (official, own):
         try:
             client.images.get(name)
@@ -113,26 +157,68 @@ def _base(client: docker.DockerClient, release: Release, say: Callable[[str], No
             ) from error
     else:
         return official
-    say(f"image {own}: no registry answers; bootstrapping Debian {release.suite} with mmdebstrap")
+    say(f"image {own}: no registry answers; bootstrapping Debian {suite} with mmdebstrap")
     with tempfile.TemporaryDirectory() as directory:
         tar = Path(directory) / "base.tar"
         # mmdebstrap wants apt.conf(5)'s syntax where apt-get takes KEY=VALUE.
-        options = ['--aptopt={} "{}"'.format(*option.split("=", 1)) for option in release.apt_options]
-        command = ["mmdebstrap", "--variant=minbase", "--quiet", *options, release.suite, str(tar)]
+        options = ['--aptopt={} "{}"'.format(*option.split("=", 1)) for option in apt_options]
+        command = ["mmdebstrap", "--variant=minbase", "--quiet", *options, suite, str(tar)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
             raise EngineError(f"{' '.join(command)}  (exit {done.returncode})\n{done.stderr.strip()}")
         with engine_errors(f"cannot import {own}"):
-            client.api.import_image_from_file(str(tar), repository=own.split(":")[0], tag=release.suite)
+            client.api.import_image_from_file(str(tar), repository=own.split(":")[0], tag=suite)
     return own
 
 
-def archive(files: dict[str, tuple[bytes, int]]) -> bytes:
-    """Return a tar with files (path -> content, mode), owned by root."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file for `archive`, or a directory if it has no content; `link` makes it a symbolic link."""
+
+    path: str
+    content: bytes | None
+    mode: int = 0o644
+    owner: tuple[int, int] = (0, 0)
+    link: str = ""
+
+
+def archive(entries: Iterable[Entry]) -> bytes:
+    """Return a tar of files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path, (content, mode) in files.items():
-            entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(content), mode
-            tar.addfile(entry, io.BytesIO(content))
+        for entry in entries:
+            info = tarfile.TarInfo(entry.path.lstrip("/"))
+            info.mode = entry.mode
+            info.uid, info.gid = entry.owner
+            if entry.link:
+                info.type, info.linkname = tarfile.SYMTYPE, entry.link
+            elif entry.content is None:
+                info.type = tarfile.DIRTYPE
+            info.size = len(entry.content or b"")
+            tar.addfile(info, io.BytesIO(entry.content or b""))
     return buffer.getvalue()
+
+
+def seed(container: Container, files: Sequence[RenderedFile], units: Sequence[str]) -> bytes:
+    """Return a tar that makes a host of a container which was never started: its files, and units enabled."""
+    users, groups = (_ids(container, path) for path in ("/etc/passwd", "/etc/group"))
+    entries = [
+        Entry(file.path, file.text.encode(), int(file.mode, 8), (users[file.owner], groups[file.group]))
+        for file in files
+    ]
+    wants = "/etc/systemd/system/multi-user.target.wants"
+    entries += [Entry(f"{wants}/{unit}.service", None, link=f"/lib/systemd/system/{unit}.service") for unit in units]
+    # Users of sysusers.d come into being at the first boot.
+    entries.append(
+        Entry("/etc/systemd/system/systemd-sysusers.service.d/always.conf", b"[Unit]\nConditionNeedsUpdate=\n")
+    )
+    return archive(entries)
+
+
+def _ids(container: Container, path: str) -> dict[str, int]:
+    """Return the names in a container's passwd or group file, and their numbers."""
+    stream, _ = container.get_archive(path)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
+        member = tar.extractfile(Path(path).name)
+        lines = member.read().decode().splitlines() if member else []
+    return {name: int(number) for name, _, number, *_ in (line.split(":") for line in lines)}

@@ -1,47 +1,258 @@
-"""What each Slurm release knows. One data file a release; a new release is a new file."""
+"""What each Slurm release knows. One data file a release, which says what is other than in the one before it.
+
+A release file holds these parts; in each, a text is a list of words, and sections are named after the file, and the key
+that begins the line where a line has options of its own ("slurm.conf NodeName").
+
+options     the options that its parsers know, by the type that their values must have
+gone        those that they know no longer: a daemon that meets one refuses to start
+retyped     options whose values must have another type from here on
+refused     options that are known and yet not taken: `severity` says how (see harness.check), `when` of which values
+            (a regular expression), `otherwise` how the other values fare
+plugins     the plugins; gone_plugins those that are no more, values_without_plugin names that are taken although they
+            are none, renamed_plugins what is taken for another
+words       the words of which values are made; `unknown` says what becomes of others
+defaults    defaults that changed the way a cluster works
+serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
+debian      where Debian packages it: `suite`, `packages`, and what apt needs to install from it (`apt_options`)
+federation_faults                what this release gets wrong in a federation with clusters of `older` ones
+cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
+
+Beside them, changes.toml says what a running cluster needs to take a change.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
-_FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yml"))}
+_FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("[0-9]*.toml"))}
 KNOWN = tuple(_FILES)
 DEFAULT = "24.11"
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """A Slurm release, as Debian packages it.
-
-    `suite` is the Debian release whose packages hold it, `apt_options` what apt needs to install from it;
-    `slurm_conf` and `slurmdbd_conf` are the defaults that this release needs or lacks (null: the option is unknown to
-    it), laid over the harness's own; `cgroup_conf_without_controllers` is what lets slurmd start where it may use none.
-    """
+class Option:
+    """An option in Slurm's own spelling, its values' type, and the first release here that has it."""
 
     name: str
-    suite: str
-    packages: tuple[str, ...]
-    apt_options: tuple[str, ...]
-    slurm_conf: dict[str, Any]
-    slurmdbd_conf: dict[str, Any]
-    cgroup_conf_without_controllers: dict[str, Any]
+    type: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a known option is not taken: its severity depends on the value."""
+
+    severity: str
+    hint: str
+    when: re.Pattern[str] | None
+    otherwise: str | None
+    since: str
+
+    def of(self, value: str) -> str | None:
+        """Return the severity for a value, None where it is taken."""
+        return self.severity if self.when is None or self.when.fullmatch(value) else self.otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of an option's value, in lower case; `gone` are those of earlier releases, and when they went."""
+
+    unknown: str
+    known: frozenset[str]
+    gone: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A default that changed. `matters_with` is the option without which it makes no difference."""
+
+    before: str
+    now: str
+    matters_with: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FederationFault:
+    """What a release gets wrong in a federation with clusters of any of the `older` ones."""
+
+    older: frozenset[str]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a running cluster needs to take a changed option of one file: changes.toml says what the words mean."""
+
+    default: str
+    by_option: Mapping[str, str]
+    drain: frozenset[str]
+    why: Mapping[str, str]
+
+    def of(self, option: str) -> tuple[str, bool, str]:
+        """Return what a change of an option needs, whether nodes must have no jobs, and why if there is more to say."""
+        key = option.lower()
+        drain = key in self.drain or "*" in self.drain
+        return self.by_option.get(key, self.default), drain, self.why.get(key, self.why.get("*", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """All that is known of a release; the module says what the parts mean. Options as keys are in lower case."""
+
+    name: str
+    serves: tuple[str, ...] = ()
+    suite: str | None = None
+    packages: tuple[str, ...] = ()
+    apt_options: tuple[str, ...] = ()
+    federation_faults: tuple[FederationFault, ...] = ()
+    cgroup_conf_without_controllers: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
+    gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    refused: Mapping[str, Mapping[str, Refusal]] = field(default_factory=dict)
+    plugins: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    gone_plugins: Mapping[str, str] = field(default_factory=dict)
+    renamed_plugins: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, Words] = field(default_factory=dict)
+    defaults: Mapping[str, Mapping[str, Default]] = field(default_factory=dict)
+
+
+@cache
+def changes(release: str) -> Mapping[str, Needs]:
+    """Return what changes of each file need in a release."""
+    data = tomllib.loads((Path(__file__).parent / "changes.toml").read_text())
+    era = [era for era in data["era"] if era["since"] <= release][-1]
+    return {file: _needs(part, data["why"].get(file, {})) for file, part in era["files"].items()}
+
+
+def _needs(part: Mapping[str, Any], why: Mapping[str, str]) -> Needs:
+    lists = {need: words.lower().split() for need, words in part.items() if need not in {"default", "why"}}
+    drain = lists.pop("drain", [])
+    by_option = {option: need for need, options in lists.items() for option in options}
+    reasons = {name.lower(): text for name, text in {**why, **part.get("why", {})}.items()}
+    return Needs(part["default"], by_option, frozenset(drain), reasons)
 
 
 @cache
 def get(name: str) -> Release:
     """Return what is known about a release in KNOWN."""
-    data = YAML(typ="safe", pure=True).load(_FILES[name])
-    return Release(
+    data = tomllib.loads(_FILES[name].read_text())
+    before = get(data["after"]) if "after" in data else Release("")
+    debian = data.get("debian", {})
+    return replace(
+        before,
         name=name,
-        suite=data["suite"],
-        packages=tuple(data["packages"]),
-        apt_options=tuple(data.get("apt_options", ())),
-        slurm_conf=data.get("slurm_conf", {}),
-        slurmdbd_conf=data.get("slurmdbd_conf", {}),
-        cgroup_conf_without_controllers=data["cgroup_conf_without_controllers"],
+        serves=tuple(data["serves"]),
+        suite=debian.get("suite"),
+        packages=tuple(debian.get("packages", ())),
+        apt_options=tuple(debian.get("apt_options", ())),
+        federation_faults=tuple(
+            FederationFault(frozenset(fault["older"]), fault["what"]) for fault in data.get("federation_faults", ())
+        ),
+        cgroup_conf_without_controllers=data.get(
+            "cgroup_conf_without_controllers", before.cgroup_conf_without_controllers
+        ),
+        options=_options(before, data, name),
+        gone=_gone(before, data, name),
+        refused=_refused(before, data, name),
+        plugins=_plugins(before, data),
+        gone_plugins={
+            **before.gone_plugins,
+            **{
+                f"{kind}/{plugin}": name
+                for kind, words in data.get("gone_plugins", {}).items()
+                for plugin in words.split()
+            },
+        },
+        renamed_plugins={**before.renamed_plugins, **data.get("renamed_plugins", {})},
+        words=_words(before, data, name),
+        defaults={
+            section: {key: Default(**default) for key, default in changed.items()}
+            for section, changed in data.get("defaults", {}).items()
+        },
     )
+
+
+def since(section: str, key: str) -> str | None:
+    """Return the first release in KNOWN that has an option; None if none has."""
+    return next((name for name in KNOWN if key.lower() in get(name).options.get(section, {})), None)
+
+
+def first(section: str) -> str | None:
+    """Return the first release in KNOWN that knows options of a file; None if none does."""
+    return next((name for name in KNOWN if section in get(name).options), None)
+
+
+def between(older: str, newer: str) -> tuple[str, ...]:
+    """Return the releases after `older` up to `newer`."""
+    return tuple(name for name in KNOWN if older < name <= newer)
+
+
+def _options(before: Release, data: dict[str, Any], name: str) -> dict[str, Mapping[str, Option]]:
+    found: dict[str, dict[str, Option]] = {section: dict(options) for section, options in before.options.items()}
+    for section, types in data.get("options", {}).items():
+        for kind, words in types.items():
+            found.setdefault(section, {}).update({word.lower(): Option(word, kind, name) for word in words.split()})
+        found.setdefault(section, {})
+    for section, words in data.get("gone", {}).items():
+        for word in words.split():
+            found[section].pop(word.lower(), None)
+    for section, kinds in data.get("retyped", {}).items():
+        for key, kind in kinds.items():
+            found[section][key.lower()] = replace(found[section][key.lower()], type=kind)
+    return dict(found)
+
+
+def _gone(before: Release, data: dict[str, Any], name: str) -> dict[str, dict[str, str]]:
+    found = {section: dict(words) for section, words in before.gone.items()}
+    for section, words in data.get("gone", {}).items():
+        found.setdefault(section, {}).update({word.lower(): name for word in words.split()})
+    return found
+
+
+def _refused(before: Release, data: dict[str, Any], name: str) -> dict[str, dict[str, Refusal]]:
+    found = {section: dict(refusals) for section, refusals in before.refused.items()}
+    for section, refusals in data.get("refused", {}).items():
+        for key, refusal in refusals.items():
+            when = refusal.get("when")
+            found.setdefault(section, {})[key.lower()] = Refusal(
+                severity=refusal["severity"],
+                hint=refusal["hint"],
+                when=re.compile(when) if when else None,
+                otherwise=refusal.get("otherwise"),
+                since=name,
+            )
+    return found
+
+
+def _plugins(before: Release, data: dict[str, Any]) -> dict[str, frozenset[str]]:
+    found = dict(before.plugins)
+    for part in ("gone_plugins", "gone_values_without_plugin"):
+        for kind, words in data.get(part, {}).items():
+            found[kind] = found.get(kind, frozenset()) - {*words.split()}
+    for part in ("plugins", "values_without_plugin"):
+        for kind, words in data.get(part, {}).items():
+            found[kind] = found.get(kind, frozenset()) | {*words.split()}
+    return found
+
+
+def _words(before: Release, data: dict[str, Any], name: str) -> dict[str, Words]:
+    found = dict(before.words)
+    for option, change in data.get("words", {}).items():
+        old = found.get(option.lower(), Words("silent", frozenset(), {}))
+        new, gone = ({*change.get(part, "").lower().split()} for part in ("new", "gone"))
+        found[option.lower()] = Words(
+            unknown=change.get("unknown", old.unknown),
+            known=(old.known - gone) | new,
+            gone={word: went for word, went in old.gone.items() if word not in new} | dict.fromkeys(gone, name),
+        )
+    return found
+
+
+# The releases that Debian packages.
+PACKAGED = tuple(name for name in KNOWN if get(name).suite)

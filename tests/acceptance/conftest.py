@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from harness import slurm, witness
+from harness import options, slurm, witness
 from harness.plan import Plan
-from harness.slurm import FINISHED, SlurmCluster
+from harness.slurm import FINISHED, JobKey, Partition, SlurmCluster, job_key
 from harness.ssh import Ssh
 from harness.wait import wait_until
 from harness.witness import Witness
@@ -25,28 +27,51 @@ class Jobs:
     ssh: Ssh
     plan: Plan
     user: str
-    submitted: list[int] = field(default_factory=list)
-    long_lived: set[int] = field(default_factory=set)
+    submitted: list[JobKey] = field(default_factory=list)
+    long_lived: set[JobKey] = field(default_factory=set)
 
     def submit(self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None) -> int:
         """Submit a witness job at a cluster's controller; output goes nowhere."""
         script = witness.script(body)
-        job_id = cluster.submit(script, "--output=/dev/null", *options, user=user or self.user)
-        self.submitted.append(job_id)
+        ways = self.ways_in(cluster)
+        job_id = cluster.submit(script, "--output=/dev/null", *ways, *options, user=user or self.user)
+        self.submitted.append(job_key(cluster.name, job_id))
         return job_id
 
     def submit_here(self, cluster: SlurmCluster, body: str, *options: str) -> int:
         """Submit a job that no other cluster of a federation may take."""
         return self.submit(cluster, body, *only(cluster, self.plan), *options)
 
+    def ways_in(self, cluster: SlurmCluster) -> list[str]:
+        """Return the options without which a cluster's default partition, or else its first, takes no job."""
+        there = cluster.partitions()
+        default = next((partition for partition in there if partition.default), None)
+        return (
+            ways_in(default, self.plan) if default else [f"--partition={there[0].name}", *ways_in(there[0], self.plan)]
+        )
+
     def witnesses(self) -> list[Witness]:
         """Return what all jobs so far saw."""
-        return witness.collect(self.ssh, [host.name for host in self.plan.with_daemon("slurmd")])
+        places = [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
+        return witness.collect(self.ssh, places)
 
 
 def only(cluster: SlurmCluster, plan: Plan) -> list[str]:
     """Return the option that keeps a job on a cluster; where there is no federation none is needed."""
     return [f"--clusters={cluster.name}"] if plan.scenario.federations else []
+
+
+def ways_in(partition: Partition, plan: Plan) -> list[str]:
+    """Return the account and QOS that a partition takes and the first user has, if it takes not every one."""
+    user = next(iter(plan.scenario.users.values()))
+    options = []
+    for option, allowed, has in (
+        ("account", partition.allow_accounts, user.accounts),
+        ("qos", partition.allow_qos, ("normal", *user.qos)),
+    ):
+        if allowed is not None:
+            options.append(f"--{option}={next((name for name in has if name in allowed), allowed[0])}")
+    return options
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +106,11 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
 def active_jobs(cluster: SlurmCluster, jobs: Jobs) -> list[int]:
     """Return the jobs of a cluster that have not ended, but for those that are meant to go on."""
     there = cluster.jobs("--local")
-    return [job.job_id for job in there if job.state not in FINISHED and job.job_id not in jobs.long_lived]
+    return [
+        job.job_id
+        for job in there
+        if job.state not in FINISHED and job_key(cluster.name, job.job_id) not in jobs.long_lived
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +118,7 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
     """A job that runs into its time limit while other checks go on; it takes one CPU of the last cluster."""
     cluster = list(clusters.values())[-1]
     job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
-    jobs.long_lived.add(job_id)
+    jobs.long_lived.add(job_key(cluster.name, job_id))
     return job_id
 
 
@@ -98,6 +127,31 @@ def _start_early(request: pytest.FixtureRequest) -> None:
     """Start the job that takes longest before the first check, if a check wants it."""
     if any("timed_out_job" in getattr(item, "fixturenames", ()) for item in request.session.items):
         request.getfixturevalue("timed_out_job")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _someone_outside(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) -> Iterator[None]:
+    """Start and stop slurmd where slurmctld only writes down that it wants it."""
+    manual = {host.name: clusters[host.cluster] for host in plan.hosts if host.provision == "manual"}
+    ended = threading.Event()
+    people = [threading.Thread(target=_obey, args=[one, {*manual}, ssh, ended]) for one in {*manual.values()}]
+    for person in people:
+        person.start()
+    yield
+    ended.set()
+    for person in people:
+        person.join()
+
+
+def _obey(cluster: SlurmCluster, nodes: set[str], ssh: Ssh, ended: threading.Event) -> None:
+    done = 0
+    while not ended.wait(0.2):
+        text = cluster.run("cat", f"{options.LOG_DIRECTORY}/power.log", check=False).stdout
+        for line in text.splitlines()[done:]:
+            done += 1
+            wish = json.loads(line)
+            for node in nodes & {*wish["nodes"]}:
+                ssh.run(node, ["systemctl", "start" if wish["action"] == "resume" else "stop", "slurmd"])
 
 
 @dataclass(frozen=True)

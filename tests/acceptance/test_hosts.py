@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import pytest
 from testinfra.host import Host
 
-from harness import options, render
+from harness import logs, options, render
 from harness.plan import DAEMONS, Plan
+from harness.plan import Host as PlannedHost
 from harness.rundir import RunDir
 from harness.ssh import Ssh
 
 UNITS = (*DAEMONS, "slurmrestd")
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
+# What a daemon logs at its start although nothing is wrong, and why it cannot be avoided.
+HARMLESS = {
+    r"Could not open (node|job|reservation|trigger) state file .*: No such file": "a new cluster has no state yet",
+    r"NOTE: Trying backup state save file\.": "the line after it",
+    r"No fed_mgr state file": "a new cluster has no state yet",
+    r"We can't find assoc 1 on cluster": "slurmdbd 24.11 says so of each cluster that it is told to add",
+    r"slurm_persist_conn_open_without_init: .* Connection refused": "a federation's controllers start one by one",
+    r"fed_mgr: Unable to open connection to cluster": "the line after it",
+    r"Slurm does not support glob parsing\. /etc/slurm/plugstack": "Debian's plugstack.conf, where slurmctld serves it",
+    r'"Include" failed in file /etc/slurm/plugstack.conf': "the line after it",
+    r" mpi/pmix_v4: init: .* can not load PMIx library": "Debian's 22.05 wants PMIx's development package",
+    r"Couldn't load specified plugin name for mpi/pmix": "the line after it",
+    r"MPI: Cannot create context for mpi/pmix": "the line after it",
+}
 
 
 def everywhere(function, hosts):  # noqa: ANN001, ANN201  any function of a host's name
@@ -29,40 +47,86 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
 
     def look(name: str) -> str:
         properties = ["--property=Id,ActiveState,UnitFileState,ControlGroup"]
-        units = ssh.run(name, ["systemctl", "show", *properties, *(f"{unit}.service" for unit in UNITS)]).stdout
+        shared = [
+            f"slurmd@{node}" for host in plan.lasting_hosts() if host.name == name for node in shared_nodes(host, plan)
+        ]
+        units = ssh.run(name, ["systemctl", "show", *properties, *(f"{unit}.service" for unit in (*UNITS, *shared))])
         names = "|".join(PROCESS_OF.get(unit, unit) for unit in UNITS)
         script = f"for pid in $(pgrep -x '{names}'); do echo $(cat /proc/$pid/comm) $(tail -1 /proc/$pid/cgroup); done"
-        return units + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
+        return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
-    seen = everywhere(look, [host.name for host in plan.hosts])
-    for host in plan.hosts:
+    seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    for host in plan.lasting_hosts():
         *units, processes = seen[host.name].split("\n\n")
         facts = [dict(line.split("=", 1) for line in unit.strip().splitlines()) for unit in units]
         running = {fact["Id"].removesuffix(".service") for fact in facts if fact["ActiveState"] == "active"}
         enabled = {fact["Id"].removesuffix(".service") for fact in facts if fact["UnitFileState"] == "enabled"}
-        if running != {*host.daemons}:
-            wrong.append(f"{host.name}: runs {sorted(running)}, should run {sorted(host.daemons)}")
+        wanted = {*host.daemons, *(f"slurmd@{node}" for node in shared_nodes(host, plan))}
+        if running != wanted:
+            wrong.append(f"{host.name}: runs {sorted(running)}, should run {sorted(wanted)}")
         if enabled != {*host.daemons}:
             wrong.append(f"{host.name}: starts {sorted(enabled)} at boot, should start {sorted(host.daemons)}")
         for line in processes.strip().splitlines():
             process, cgroup = line.split(" ", 1)
             unit = next((unit for unit, name in PROCESS_OF.items() if name == process), process)
-            if not re.search(rf"/{unit}\.service(/|$)", cgroup):
+            if not re.search(rf"/{unit}(@[^/]*)?\.service(/|$)", cgroup):
                 wrong.append(f"{host.name}: {process} runs outside of {unit}.service: {cgroup}")
     assert not wrong, "\n".join(wrong)
 
 
+def shared_nodes(host: PlannedHost, plan: Plan) -> tuple[str, ...]:
+    """Return the nodes whose slurmd is a unit of its own, because they share the host."""
+    return host.nodes if host.cluster and plan.scenario.clusters[host.cluster].hosts else ()
+
+
 def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, plan: Plan) -> None:
     def look(name: str) -> str:
-        daemons = [daemon for host in plan.hosts if host.name == name for daemon in host.daemons]
+        host = next(host for host in plan.lasting_hosts() if host.name == name)
+        daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
         script = "; ".join(f"{daemon} -V" for daemon in daemons if daemon.startswith("slurm"))
         return ssh.run(name, ["sh", "-c", script]).stdout
 
-    for name, answer in everywhere(look, [host.name for host in plan.hosts]).items():
-        release = next(host.release for host in plan.hosts if host.name == name)
+    for name, answer in everywhere(look, [host.name for host in plan.lasting_hosts()]).items():
+        release = next(host.release for host in plan.lasting_hosts() if host.name == name)
         for line in answer.splitlines():
             assert re.fullmatch(rf"slurm\S* {release}\.\d+\S*", line), f"{name} has {line}, not {release}"
         assert answer, name
+
+
+def test_every_slurm_daemon_started_without_an_error_or_warning(ssh: Ssh, plan: Plan, run: RunDir) -> None:
+    """Looks at what each logged since its start, until the clusters were ready: checks cause errors on purpose."""
+    ready = [datetime.fromisoformat(event["time"]) for event in run.events() if event.get("name") == "ready"]
+    daemons = [
+        (host.name, daemon, path)
+        for host in plan.lasting_hosts()
+        for daemon in host.daemons
+        if daemon.startswith("slurm")
+        for path in logs.log_files(plan, host, daemon)
+    ]
+
+    def look(of: tuple[str, str, str]) -> list[str]:
+        name, daemon, path = of
+        script = (
+            f'date -d "$(systemctl show --property=ExecMainStartTimestamp --value {daemon})" +%s; date +%z; cat {path}'
+        )
+        started, zone, *lines = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
+        assert lines, f"{name}: {daemon} logged nothing to {path}"
+        # What was restarted after that, a person restarted: all of it counts.
+        end = ready[-1].timestamp() if ready and ready[-1].timestamp() > int(started) else math.inf
+        return [f"{name}: {daemon}: {line}" for line in complaints(lines, zone, int(started), end)]
+
+    found = [line for lines in everywhere(look, daemons).values() for line in lines]
+    assert not found, "\n".join(found)
+
+
+def complaints(lines: list[str], zone: str, start: float, end: float) -> Iterator[str]:
+    """Yield the errors and warnings logged between two times (seconds since 1970) that are not harmless."""
+    for line in lines:
+        logged = re.match(r"\[([^]]*)\] (?:error|fatal|warning): (.*)", line)
+        if not logged or any(re.match(harmless, logged[2]) for harmless in HARMLESS):
+            continue
+        if start <= datetime.fromisoformat(logged[1] + zone).timestamp() <= end:
+            yield line
 
 
 def test_every_file_is_the_rendered_one_with_owner_and_mode(run: RunDir, plan: Plan, hosts: dict[str, Host]) -> None:
@@ -89,13 +153,13 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(run: RunDir, plan: P
         wrong += [f"{name}:{path} was not rendered" for path in found if path not in slurm_files]
         return wrong
 
-    wrong = everywhere(look, [host.name for host in plan.hosts])
+    wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
     assert not any(wrong.values()), "\n".join(line for lines in wrong.values() for line in lines)
 
 
 @pytest.mark.needs("users")
 def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid(ssh: Ssh, plan: Plan) -> None:
-    names = [host.name for host in plan.hosts]
+    names = [host.name for host in plan.lasting_hosts()]
     user, facts = next(iter(plan.scenario.users.items()))
     credentials = everywhere(lambda name: ssh.run(name, ["munge", "--no-input"], user=user).stdout.strip(), names)
     decode = "while read -r credential; do echo $credential | unmunge; echo end; done"
@@ -113,7 +177,7 @@ def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid
 
 @pytest.mark.needs("users")
 def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
-    stranger = plan.hosts[-1].name
+    stranger = plan.lasting_hosts()[-1].name
     # A second munged with a key of its own, on the same host so that nothing but the key differs.
     script = """
         set -e
@@ -127,7 +191,7 @@ def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> N
     """
     credential = ssh.run(stranger, ["sh", "-c", script]).stdout
     assert credential.startswith("MUNGE:"), credential
-    for host in plan.hosts:
+    for host in plan.lasting_hosts():
         answer = ssh.run(host.name, ["unmunge"], stdin=credential, check=False)
         assert answer.exit_code != 0, f"{host.name} accepts a credential made with another key"
         assert "Invalid credential" in answer.stderr + answer.stdout, answer
@@ -136,14 +200,14 @@ def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> N
 @pytest.mark.needs("sites")
 def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) -> None:
     """The port 873 is listened at on purpose, so that a refusal is the gateway's and not the host's."""
-    first = plan.hosts[0]
-    other = next(host for host in plan.hosts if host.site != first.site)
+    first = plan.lasting_hosts()[0]
+    other = next(host for host in plan.lasting_hosts() if host.site != first.site)
     server = (
         "import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
         "s.bind(('', 873)); s.listen()"
     )
     ask = "timeout 5 bash -c '</dev/tcp/{}/{}' 2>/dev/null && echo open || echo closed"
-    neighbour = next(host for host in plan.hosts if host.site == first.site and host != first)
+    neighbour = next(host for host in plan.lasting_hosts() if host.site == first.site and host != first)
     script = f'systemd-run --quiet --unit=listener python3 -c "{server}\nimport time; time.sleep(60)"'
     ssh.run(first.name, ["sh", "-c", script])
     try:

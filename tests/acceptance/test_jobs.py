@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
-from conftest import Jobs, only
+from conftest import Jobs, only, ways_in
 
-from harness import witness
+from harness import hostlist, options, witness
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
+from harness.slurm import SlurmCluster, job_key
 
 pytestmark = pytest.mark.needs("users")
 
@@ -21,14 +22,15 @@ def start_command(request: pytest.FixtureRequest) -> list[str]:
 
 
 def test_interactive_job_runs_on_a_node_as_its_user(
-    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], start_command: list[str]
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs, start_command: list[str]
 ) -> None:
     for name, cluster in clusters.items():
         program, *rest = start_command
+        rest = [*jobs.ways_in(cluster), *rest]
         task = ["sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u)"]
         answer = cluster.run(program, *only(cluster, plan), *rest, *task, user=users[0])
         host, uid = answer.stdout.split()
-        assert host in plan.scenario.clusters[name].node_names()
+        assert host in plan.scenario.clusters[name].nodes_on()
         assert int(uid) == plan.scenario.users[users[0]].uid
 
 
@@ -38,21 +40,39 @@ def test_batch_job_runs_once_on_a_node_of_its_cluster(
     for name, cluster in clusters.items():
         job_id = jobs.submit_here(cluster, "srun true")
         cluster.wait_for([job_id], {"COMPLETED"})
-        seen = [(one.cluster, one.host, one.exit_code) for one in jobs.witnesses() if one.job_id == job_id]
+        seen = [(one.cluster, one.host, one.exit_code) for one in jobs.witnesses() if one.key == job_key(name, job_id)]
         assert len(seen) == 1, f"{name}: job {job_id} ran {len(seen)} times"
         assert seen[0][0] == name
-        assert seen[0][1] in plan.scenario.clusters[name].node_names()
+        assert seen[0][1] in plan.scenario.clusters[name].nodes_on()
         assert seen[0][2] == 0
 
 
-def test_job_on_all_nodes_starts_a_task_on_each(
-    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
+def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str]
 ) -> None:
     for name, cluster in clusters.items():
-        nodes = plan.scenario.clusters[name].node_names()
-        tasks = ["--nodes", str(len(nodes)), "--ntasks-per-node=1", "cat", "/proc/sys/kernel/hostname"]
-        answer = cluster.run("srun", *only(cluster, plan), *tasks, user=users[0])
-        assert sorted(answer.stdout.split()) == sorted(nodes)
+        hosts_of = plan.hosts_of(name)
+        configured = plan.scenario.clusters[name].partitions
+        there = {partition.name: partition for partition in cluster.partitions()}
+        assert {*there} == {*configured}, name
+        for partition in there.values():
+            wanted = options.get(configured[partition.name].options, "Nodes") or configured[partition.name].nodes
+            nodes = (*hosts_of,) if wanted == "ALL" else hostlist.expand(str(wanted))
+            if {*nodes} <= {*hosts_of}:  # else it names a NodeSet
+                assert sorted(partition.nodes) == sorted(nodes), partition.name
+            state = str(options.get(configured[partition.name].options, "State") or "UP").upper()
+            assert partition.state == state, partition.name
+            if state != "UP":
+                continue
+            count = min(len(partition.nodes), partition.max_nodes or len(partition.nodes))
+            answer = cluster.run(
+                *("srun", *only(cluster, plan), f"--partition={partition.name}", *ways_in(partition, plan)),
+                *(f"--nodes={count}", "--ntasks-per-node=1", "cat", "/proc/sys/kernel/hostname"),
+                user="root" if partition.root_only else users[0],
+            )
+            seen, able = Counter(answer.stdout.split()), Counter(hosts_of[node] for node in partition.nodes)
+            assert seen.total() == count, partition.name
+            assert seen <= able, partition.name
 
 
 def test_failing_job_is_seen_as_failed_with_its_exit_code(
@@ -91,7 +111,8 @@ def test_user_cannot_change_the_cluster(clusters: dict[str, SlurmCluster], plan:
             answer = cluster.run(*command, user=users[0], check=False)
             assert answer.exit_code != 0, f"{name}: {command} was allowed"
             assert re.search("Invalid user id|Access/permission denied", answer.stderr), answer.stderr
-        assert {node.state for node in cluster.nodes()} <= {"idle", "mixed"}
+        flags = {flag for node in cluster.nodes() for flag in node.state.split("+")}
+        assert not flags & {"DOWN", "DRAIN"}, flags
 
 
 def test_every_job_ran_at_most_once(jobs: Jobs) -> None:

@@ -54,6 +54,12 @@ def federation(harness: Harness, runs: Path) -> Iterator[Live]:
 
 
 @pytest.fixture(scope="session")
+def elastic_nodes(harness: Harness, runs: Path) -> Iterator[Live]:
+    """Nodes that are made for jobs, passed and still up."""
+    yield from kept(harness, runs, "elastic-l3")
+
+
+@pytest.fixture(scope="session")
 def single_node(harness: Harness, runs: Path) -> Iterator[Live]:
     """The single node, passed and still up."""
     yield from kept(harness, runs, "single-node")

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import docker
@@ -21,17 +22,21 @@ from support import SCENARIOS, Harness, command
 SINGLE_NODE = SCENARIOS / "single-node.yml"
 
 
+Left = Callable[[], list[str]]
+
+
 @pytest.fixture(scope="module")
-def engine() -> docker.DockerClient:
-    """The engine."""
-    return docker.from_env()
+def left() -> Left:
+    """Return all that this module's runs have on the engine; what others left there is not theirs."""
+    engine = docker.from_env()
 
+    def listed() -> list[str]:
+        label = {"label": "harness.run"}
+        containers = [str(container.name) for container in engine.containers.list(all=True, filters=label)]
+        return containers + [str(network.name) for network in engine.networks.list(filters=label)]
 
-def left(engine: docker.DockerClient) -> list[str]:
-    """Return all that any run has on the engine."""
-    label = {"label": "harness.run"}
-    containers = [str(container.name) for container in engine.containers.list(all=True, filters=label)]
-    return containers + [str(network.name) for network in engine.networks.list(filters=label)]
+    others = set(listed())
+    return lambda: [name for name in listed() if name not in others]
 
 
 def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
@@ -43,6 +48,8 @@ def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
+        # A shell starts what is put in the background with SIGINT ignored; a terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr
     for line in process.stderr:
@@ -54,7 +61,7 @@ def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "one-process"])
 @pytest.mark.parametrize("stage", ["[up]", "[deploy]", "Start the controllers", "[verify]"])
 def test_interrupt_removes_everything_and_judges_nothing(
-    stage: str, whole_group: bool, engine: docker.DockerClient, environment: dict[str, str], runs: Path
+    stage: str, whole_group: bool, left: Left, environment: dict[str, str], runs: Path
 ) -> None:
     process = start(environment, stage)
     if whole_group:  # as Ctrl-C in a terminal does
@@ -64,7 +71,7 @@ def test_interrupt_removes_everything_and_judges_nothing(
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 3, out
     assert "UNKNOWN" in out
-    assert left(engine) == []
+    assert left() == []
     run = rundir.find(runs, "single-node")
     report = json.loads((run.path / "report.json").read_text())
     assert (report["verdict"], report["problem"]) == ("unknown", "interrupted")
@@ -74,35 +81,33 @@ def test_interrupt_removes_everything_and_judges_nothing(
 
 @pytest.mark.parametrize("stage", ["[up]", "[deploy]", "[verify]"])
 def test_down_cleans_up_after_a_killed_run_without_its_directory(
-    stage: str, engine: docker.DockerClient, environment: dict[str, str], tmp_path: Path
+    stage: str, left: Left, environment: dict[str, str], tmp_path: Path
 ) -> None:
     process = start(environment, stage)
-    wait_until(lambda: left(engine), bool, what="the run has something on the engine", timeout=10, interval=0.01)
+    wait_until(left, bool, what="the run has something on the engine", timeout=10, interval=0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert left(engine) != []
+    assert left() != []
     elsewhere = {**environment, "HARNESS_RUNS": str(tmp_path)}
     done = subprocess.run(command("down", "--all"), env=elsewhere, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert left(engine) == []
+    assert left() == []
 
 
-def test_two_runs_of_one_scenario_do_not_disturb_each_other(
-    engine: docker.DockerClient, environment: dict[str, str]
-) -> None:
+def test_two_runs_of_one_scenario_do_not_disturb_each_other(left: Left, environment: dict[str, str]) -> None:
     arguments = {"text": True, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     both = [subprocess.Popen(command("run", SINGLE_NODE), **arguments) for _ in range(2)]  # type: ignore[call-overload]
     for process in both:
         out, _ = process.communicate(timeout=240)
         assert process.returncode == 0, out
-    assert left(engine) == []
+    assert left() == []
 
 
-def test_taken_subnet_is_told(engine: docker.DockerClient, harness: Harness, tmp_path: Path) -> None:
+def test_taken_subnet_is_told(left: Left, harness: Harness, tmp_path: Path) -> None:
     scenario = tmp_path / "taken.yml"
     scenario.write_text(SINGLE_NODE.read_text() + "\nsites: {here: {subnet: 10.213.0.0/24}}\n")
     pool = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet="10.213.0.0/16")])
-    taken = engine.networks.create("slurm-harness-test-taken", ipam=pool)
+    taken = docker.from_env().networks.create("slurm-harness-test-taken", ipam=pool)
     try:
         done = harness("run", scenario)
     finally:
@@ -111,12 +116,10 @@ def test_taken_subnet_is_told(engine: docker.DockerClient, harness: Harness, tmp
     assert "cannot make the network of site here with subnet 10.213.0.0/24" in done.stdout
     assert "hint: another network has this subnet" in done.stdout
     assert "Traceback" not in done.stderr
-    assert left(engine) == []
+    assert left() == []
 
 
-def test_daemon_that_does_not_start_is_told_in_its_own_words(
-    engine: docker.DockerClient, harness: Harness, tmp_path: Path
-) -> None:
+def test_daemon_that_does_not_start_is_told_in_its_own_words(left: Left, harness: Harness, tmp_path: Path) -> None:
     scenario = tmp_path / "broken.yml"
     scenario.write_text(
         SINGLE_NODE.read_text().replace("nodes:", "options: {SelectType: select/none-such}\n    nodes:")
@@ -127,4 +130,4 @@ def test_daemon_that_does_not_start_is_told_in_its_own_words(
     assert "select/none-such" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert "select/none-such" in (tmp_path / "report" / "report.html").read_text()
-    assert left(engine) == []
+    assert left() == []

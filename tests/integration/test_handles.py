@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from harness import lifecycle, providers, rundir, slurm
 from harness.lifecycle import Live
 from support import Harness
 
@@ -89,3 +92,38 @@ def test_host_has_dockers_default_rights_only(single_node: Live) -> None:
     status = single_node.ssh.run("single", ["cat", "/proc/1/status", "/proc/self/status"]).stdout
     bounding = {line.split()[1] for line in status.splitlines() if line.startswith("CapBnd")}
     assert bounding == {"00000000a80425fb"}  # capabilities(7): Docker's default fourteen
+
+
+SMALL = """
+clusters: {small: {controller: small-ctl, nodes: [{name: "small1"}]}}
+accounting: {accounts: {physics: {}}}
+users: {alice: {uid: 2001, accounts: [physics]}}
+"""
+
+
+def test_install_script_makes_a_cluster_of_machines_that_have_none(
+    harness: Harness, runs: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    path, tree, programs = tmp_path / "small.yml", tmp_path / "tree", tmp_path / "bin"
+    path.write_text(SMALL)
+    programs.mkdir()
+    refusing = ["sh", "-c", f"{tree}/install.sh"]
+    assert harness("render", path, "--containers", "-o", tree).returncode == 0
+    assert "secrets are missing" in subprocess.run(refusing, capture_output=True, text=True, check=False).stderr
+    assert harness("render", path, "--containers", "--with-secrets", "-o", tree).returncode == 0
+    assert harness("up", path).returncode == 0
+    live = lifecycle.open_run(rundir.find(runs, "small"), providers.get("docker"), print)
+    try:
+        (programs / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {live.run.ssh_config} "$@"\n')
+        (programs / "ssh").chmod(0o755)
+        with_ssh = {**environment, "PATH": f"{programs}:{environment['PATH']}"}
+        for _ in (1, 2):  # it may be run again
+            done = subprocess.run(
+                [tree / "install.sh"], env=with_ssh, capture_output=True, text=True, check=False, timeout=300
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        slurm.wait_until_ready(live.plan, slurm.clusters(live.ssh, live.plan))
+        checks, _, problem = lifecycle.verify(live, ["batch_job_runs_once", "associations", "munge_credential"])
+        assert {check.outcome for check in checks} == {"passed"}, problem
+    finally:
+        lifecycle.down(live)

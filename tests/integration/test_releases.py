@@ -1,15 +1,74 @@
-"""The other Slurm releases, in the smallest scenario; the default one is judged by all the other tests."""
+"""The other Slurm releases, mixed ones, and images of the user's own."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
 import pytest
 
 from harness import releases
+from harness.providers import images
 from support import SCENARIOS, Harness
 
+MIXED = """
+description: Two clusters that are no federation, the older release, configless, under the newer one's slurmdbd.
+release: "26.05"
+clusters:
+  older: {release: "24.11", configless: true, controller: older-ctl, nodes: [{name: "older[1-2]", cpus: 2}]}
+  newer: {controller: newer-ctl, nodes: [{name: "newer[1-2]", cpus: 2}]}
+accounting: {accounts: {physics: {}}}
+users: {alice: {uid: 2001, accounts: [physics]}}
+"""
 
-@pytest.mark.parametrize("release", [name for name in releases.KNOWN if name != releases.DEFAULT])
+
+@pytest.mark.parametrize("release", [name for name in releases.PACKAGED if name != releases.DEFAULT])
 def test_single_node_passes(release: str, harness: Harness) -> None:
     done = harness("run", SCENARIOS / "single-node.yml", "--release", release)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"single {release}" in done.stdout
+
+
+def test_cluster_of_an_older_release_passes_under_a_newer_slurmdbd(harness: Harness, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.yml"
+    path.write_text(MIXED)
+    done = harness("run", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "older 24.11, newer 26.05, slurmdbd 26.05" in done.stdout
+
+
+def test_what_slurm_gets_wrong_in_a_mixed_federation_is_found_and_explained(harness: Harness) -> None:
+    done = harness("run", SCENARIOS / "federation.yml", "--release", "26.05", "--release", "on-prem=24.11")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "accounting says PENDING" in done.stdout
+    assert "known fault of Slurm: slurmdbd 26.05 loses the records of federated jobs" in done.stdout
+
+
+def test_releases_that_cannot_work_together_are_refused_before_anything_starts(harness: Harness) -> None:
+    done = harness("run", SCENARIOS / "federation.yml", "--release", "26.05", "--release", "aws=22.05")
+    assert done.returncode == 2
+    assert "clusters.aws.release: 22.05, but slurmdbd is 26.05; rule: slurmdbd 26.05 serves 24.11," in done.stderr
+
+
+@pytest.fixture
+def own_image() -> Iterator[str]:
+    """An image as a user may have it: daemons that start at boot, no entry point."""
+    client = docker.from_env()
+    text = f"FROM {images.tag(releases.get('26.05'))}\nRUN systemctl enable slurmctld munge\nENTRYPOINT []\n"
+    image, _ = client.images.build(fileobj=io.BytesIO(text.encode()), tag="slurm-harness-test:own", rm=True)
+    yield image.tags[0]
+    client.images.remove(image.tags[0], force=True)
+
+
+def test_release_of_an_own_image_is_asked_of_it(own_image: str, harness: Harness, tmp_path: Path) -> None:
+    path = tmp_path / "own.yml"
+    text = (SCENARIOS / "single-node.yml").read_text()
+    path.write_text(text.replace("    controller: ", f"    image: {own_image}\n    controller: "))
+    done = harness("run", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "single 26.05" in done.stdout
+    done = harness("run", path, "--release", "24.11")
+    assert done.returncode == 2
+    assert f"clusters.single.release: 24.11, but image {own_image} has Slurm 26.05" in done.stderr

@@ -67,6 +67,12 @@ SINGLE_NODE = [
     ),
     on_single("is_of_the_release", *wrapper("slurmd", "echo slurm 19.05.2"), "single has slurm 19.05.2, not 24.11"),
     on_single(
+        "started_without_an_error",
+        "sed -i s,^MailProg=.*,MailProg=/no/such, /etc/slurm/slurm.conf && systemctl restart slurmctld",
+        "sed -i s,^MailProg=.*,MailProg=/bin/true, /etc/slurm/slurm.conf && systemctl restart slurmctld",
+        "Configured MailProg is invalid",
+    ),
+    on_single(
         "every_file",
         "echo '# drift' >> /etc/slurm/slurm.conf",
         "sed -i '$d' /etc/slurm/slurm.conf",
@@ -126,10 +132,10 @@ FEDERATION = [
     ),
     Sabotage(
         ("only_at_slurms_own_ports",),
-        ("gateway", "nft insert rule inet gateway forward tcp dport 873 accept"),
+        ("gateway", "nft insert rule inet sites forward tcp dport 873 accept"),
         (
             "gateway",
-            "nft delete rule inet gateway forward handle $(nft -a list ruleset | sed -n 's/.*873.*# handle //p')",
+            "nft delete rule inet sites forward handle $(nft -a list ruleset | sed -n 's/.*873.*# handle //p')",
         ),
         "'open', 'open', 'open'",
     ),
@@ -222,6 +228,41 @@ FEDERATION = [
 ]
 
 
+SUSPEND = "/usr/local/sbin/slurm-suspend"
+ELASTIC = [
+    Sabotage(
+        ("job_brings_the_node", "as_many_nodes", "of_the_shape"),
+        ("ctl", "scontrol update PartitionName=main State=DRAIN"),
+        ("ctl", "scontrol update PartitionName=main State=UP"),
+        "Required partition not available",
+    ),
+    Sabotage(
+        ("powers_a_node_up",),
+        ("ctl", "scontrol update NodeName=l1 State=DRAIN Reason=broken"),
+        ("ctl", "scontrol update NodeName=l1 State=RESUME"),
+        "l1 up",
+    ),
+    Sabotage(
+        ("idle_nodes_are_powered_down",),
+        ("ctl", f"mv {SUSPEND} /root && printf '#!/bin/sh\\n' > {SUSPEND} && chmod 755 {SUSPEND}"),
+        ("ctl", f"mv /root/slurm-suspend {SUSPEND} && {SUSPEND} l1"),
+        "their hosts gone",
+    ),
+    Sabotage(
+        ("filled_first",),
+        ("ctl", "scontrol update NodeName=n1 State=DRAIN Reason=broken"),
+        ("ctl", "scontrol update NodeName=n1 State=RESUME"),
+        "'n1'",
+    ),
+    Sabotage(
+        ("that_came_ran_once",),
+        ("ctl", f"cd {WITNESSES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again"),
+        ("ctl", f"rm {WITNESSES}/*.again"),
+        "ran 2 times",
+    ),
+]
+
+
 @pytest.mark.parametrize("sabotage", SINGLE_NODE, ids=str)
 def test_check_fails_on_a_broken_single_node(single_node: Live, sabotage: Sabotage) -> None:
     break_and_judge(single_node, sabotage)
@@ -232,11 +273,16 @@ def test_check_fails_on_a_broken_federation(federation: Live, sabotage: Sabotage
     break_and_judge(federation, sabotage)
 
 
+@pytest.mark.parametrize("sabotage", ELASTIC, ids=str)
+def test_check_fails_on_broken_elastic_nodes(elastic_nodes: Live, sabotage: Sabotage) -> None:
+    break_and_judge(elastic_nodes, sabotage)
+
+
 def test_every_check_has_its_sabotage() -> None:
     checks = {
         name for path in CHECKS.glob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }
-    sabotaged = {part for sabotage in SINGLE_NODE + FEDERATION for part in sabotage.checks}
+    sabotaged = {part for sabotage in SINGLE_NODE + FEDERATION + ELASTIC for part in sabotage.checks}
     assert checks
     assert {name for name in checks if not any(part in name for part in sabotaged)} == set()
 

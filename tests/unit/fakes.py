@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness.inventory import Machine
 from harness.options import Offers
 from harness.plan import Host, Plan
+from harness.render import RenderedFile
 from harness.rundir import RunDir
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "single-node.yml"
@@ -27,6 +28,9 @@ class FakeProvider:
         if self._error and self._where == where:
             raise self._error
 
+    def release_of_image(self, image: str) -> str:
+        return "24.11"
+
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         self._maybe("prepare")
 
@@ -34,6 +38,25 @@ class FakeProvider:
         self.there[run.id] = [host.name for host in hosts if self._where != "boot"]
         self._maybe("up")
         return [Machine(host.name, "127.0.0.1", 1) for host in hosts]
+
+    def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
+        self._maybe("make")
+
+    def start(self, run_id: str, host: str) -> Machine:
+        self._maybe("start")
+        self.there.setdefault(run_id, []).append(host)
+        return Machine(host, "127.0.0.1", 1)
+
+    def stop(self, run_id: str, host: str) -> None:
+        self._maybe("stop")
+        self.there[run_id].remove(host)
+
+    def remove(self, run_id: str, host: str) -> None:
+        self._maybe("remove")
+        self.there[run_id].remove(host)
+
+    def hosts(self, run_id: str) -> dict[str, bool]:
+        return dict.fromkeys(self.there.get(run_id, []), True)
 
     def console(self, run_id: str, host: str) -> str:
         return "the console's last words"

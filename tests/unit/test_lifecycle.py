@@ -75,7 +75,7 @@ def test_secrets_are_random_private_and_kept_over_a_second_deploy(tmp_path: Path
 def test_release_option_is_remembered_by_the_run(tmp_path: Path) -> None:
     scenario = tmp_path / "mixed.yml"
     scenario.write_text("clusters: {one: {controller: box, release: '22.05', nodes: [{name: box}]}}")
-    live = lifecycle.create(scenario, FakeProvider(), tmp_path / "runs", print, release="24.11")
+    live = lifecycle.create(scenario, FakeProvider(), tmp_path / "runs", print, choices=["24.11"])
     assert live.plan.releases() == {"one": "24.11"}
     assert rundir.find(tmp_path / "runs", "mixed").plan() == live.plan
 

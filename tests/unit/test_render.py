@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness import options, render, rundir, scenario
+from harness import install, options, render, rundir, scenario
 from harness.options import Offers
 from harness.plan import Plan, make_plan
 
@@ -30,8 +30,11 @@ def text_of(plan: Plan, host: str, path: str) -> str:
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "scenarios").glob("*.yml"))])
 def test_tree_is_the_golden_one(name: str, tmp_path: Path) -> None:
-    """After a wanted change: `harness render scenarios/NAME.yml -o tests/golden/NAME`."""
-    rundir.write_rendered(tmp_path, render.render(plan_of(name)), with_secrets=False)
+    """After a wanted change: `harness render scenarios/NAME.yml --containers -o tests/golden/NAME`."""
+    plan = plan_of(name)
+    tree = render.render(plan)
+    rundir.write_rendered(tmp_path, tree, with_secrets=False)
+    (tmp_path / "install.sh").write_text(install.script(plan, tree))
     golden = ROOT / "tests" / "golden" / name
 
     def files(directory: Path) -> dict[str, str]:
@@ -123,3 +126,68 @@ def test_every_mark_is_revealed() -> None:
     text = f"a={options.secret('x')} b={options.secret('y')}"
     assert options.secrets_in(text) == {"x", "y"}
     assert options.reveal(text, {"x": "1", "y": "2"}) == "a=1 b=2"
+
+
+def test_host_of_slurmdbd_and_slurmctld_gets_the_directories_of_both(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text("clusters: {one: {controller: ctl, nodes: [{name: n1}]}}\naccounting: {host: ctl}\n")
+    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    text = text_of(plan, "ctl", "/etc/tmpfiles.d/slurm.conf")
+    assert "d /var/lib/slurm/slurmctld 0700 slurm slurm" in text
+    assert "d /run/slurmdbd 0755 slurm slurm" in text
+
+
+SHARED = """
+clusters:
+  one:
+    controller: ctl
+    hosts: h[1-2]
+    configless: true
+    nodes:
+      - {name: "c[1-3]", cpus: 4}
+      - {name: g1, gres: ["gpu:a100:2", "gpu:1", "craynetwork:4"]}
+"""
+
+
+def test_nodes_that_share_hosts_have_a_slurmd_each(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(SHARED.replace("configless: true", ""))
+    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    conf = text_of(plan, "h2", "/etc/slurm/slurm.conf")
+    assert "NodeName=c[1-2] NodeHostname=h1 NodeAddr=h1 Port=[20001-20002] CPUs=4" in conf
+    assert "NodeName=c3 NodeHostname=h2 NodeAddr=h2 Port=[20001] CPUs=4" in conf
+    assert "NodeName=g1 NodeHostname=h2 NodeAddr=h2 Port=[20002]" in conf
+    assert "SlurmdParameters=config_overrides" in conf
+    assert "ProctrackType=proctrack/linuxproc" in conf
+    assert "Wants=slurmd@c3.service\nWants=slurmd@g1.service" in text_of(
+        plan, "h2", "/etc/systemd/system/slurmd.service"
+    )
+    assert plan.hosts_of("one") == {"c1": "h1", "c2": "h1", "c3": "h2", "g1": "h2"}
+    assert next(host.ports for host in plan.hosts if host.name == "h2") == ("22", "20001-20002", "60001-63000")
+
+
+def test_gpus_that_are_none_have_devices(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(SHARED.replace("configless: true", ""))
+    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    gres = text_of(plan, "h1", "/etc/slurm/gres.conf")
+    assert (
+        "NodeName=g1 Name=gpu Type=a100 File=/dev/slurm-gpu[0-1]\nNodeName=g1 Name=gpu File=/dev/slurm-gpu2\n" in gres
+    )
+    assert "c /dev/slurm-gpu2 0666 root root - 1:3" in text_of(plan, "h2", "/etc/tmpfiles.d/slurm.conf")
+    assert "GresTypes=gpu,craynetwork" in text_of(plan, "h1", "/etc/slurm/slurm.conf")
+    path.write_text("clusters: {one: {controller: ctl, nodes: [{name: n1, gres: [gpu:2]}]}}")
+    own = render.render(make_plan("s", scenario.load(path), options.OWN_MACHINES))["n1"]
+    assert "/etc/slurm/gres.conf" not in {file.path for file in own}
+
+
+@pytest.mark.parametrize("hosts", ["hosts: h[1-2]", ""])
+def test_configless_nodes_have_no_files_of_slurm(tmp_path: Path, hosts: str) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(SHARED.replace("hosts: h[1-2]", hosts))
+    tree = render.render(make_plan("s", scenario.load(path), options.OWN_MACHINES))
+    files = {host: {file.path: file.text for file in of} for host, of in tree.items()}
+    assert "SlurmctldParameters=enable_configless" in files["ctl"]["/etc/slurm/slurm.conf"]
+    for host in files.keys() - {"ctl"}:
+        assert not any(name.startswith("/etc/slurm/") for name in files[host])
+        assert any("--conf-server=ctl:6817" in text for text in files[host].values())

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from harness import scenario
+from harness import releases, scenario
 from harness.errors import ScenarioError, UsageError
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yml"))
@@ -53,7 +53,7 @@ def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
         """,
     )
     assert found == [
-        '1:10: release: no release "22.06"; known are 22.05, 24.11, 26.05',
+        f'1:10: release: no release "22.06"; known are {", ".join(releases.KNOWN)}',
         "4:15: sites.b.subnet: 10.0.1.0/24 overlaps 10.0.0.0/16 of site a",
         '10:15: clusters.x.nodes.0.name: "n[1-3" is not a hostlist such as c[1-4] or c1,c2',
         '11:9: clusters.x.nodes.0.cpu: unknown key; did you mean "cpus"?',
@@ -86,7 +86,7 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (CLUSTER % ', options: {A: "x\\ny"}', "an option's value is one line"),
         (CLUSTER % "" + "users: {a: {uid: 2001}, b: {uid: 2001}}", "uid 2001 is already a's"),
         (CLUSTER % "" + "users: {root: {uid: 0}}", "users.root.uid: input should be greater than or equal to 1000"),
-        (CLUSTER % "" + "accounting: {host: ctl}", "host ctl is already accounting.host"),
+        (CLUSTER % "" + "accounting: {host: ctl, image: mine}", "host ctl is already accounting.host"),
         (CLUSTER % "" + "accounting: {accounts: {a: {parent: b}}}", 'no account "b"'),
         (CLUSTER % "" + "accounting: {accounts: {a: {parent: b}, b: {parent: a}}}", "is its own ancestor"),
         ("clusters: {one: {controller: c, nodes: []}}", "a cluster needs at least one node"),
@@ -125,8 +125,45 @@ def test_controller_may_be_a_node_of_its_own_cluster(tmp_path: Path) -> None:
     assert scenario.load(path).clusters["one"].node_names() == ("box",)
 
 
-def test_release_option_reaches_every_cluster_and_slurmdbd() -> None:
-    changed = scenario.load(SCENARIOS[0].parent / "federation.yml").with_release("24.11")
-    assert {cluster.release for cluster in changed.clusters.values()} == {None}
+def test_chosen_release_reaches_every_cluster_and_slurmdbd_or_the_one_named() -> None:
+    path = SCENARIOS[0].parent / "federation.yml"
+    changed = scenario.load(path, ["26.05", "on-prem=24.11"])
+    assert {name: changed.release_of(part) for name, part in changed.parts().items()} == {
+        "on-prem": "24.11",
+        "aws": "26.05",
+        "slurmdbd": "26.05",
+    }
     with pytest.raises(UsageError, match=r'no release "1\.0"'):
-        changed.with_release("1.0")
+        scenario.load(path, ["1.0"])
+    with pytest.raises(UsageError, match='no cluster "awz"; did you mean "aws"'):
+        scenario.load(path, ["awz=24.11"])
+
+
+def test_release_outside_of_slurmdbds_window_is_told_with_the_rule(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """
+        release: "24.11"
+        accounting: {}
+        clusters:
+          newer: {release: "26.05", controller: a, nodes: [{name: a1}]}
+          older: {release: "22.05", controller: b, nodes: [{name: b1}]}
+        """,
+    )
+    assert found == [
+        "4:20: clusters.newer.release: 26.05, but slurmdbd is 24.11; "
+        "rule: slurmdbd is at least as new as every slurmctld it serves",
+        "5:20: clusters.older.release: 22.05, but slurmdbd is 24.11; "
+        "rule: slurmdbd 24.11 serves 23.02, 23.11, 24.05, 24.11, its own release and the 3 before it",
+    ]
+
+
+def test_release_of_an_own_image_is_the_images(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text("clusters: {one: {controller: box, image: mine, nodes: [{name: box}]}}")
+    read = scenario.load(path, release_of_image={"mine": "26.05"}.__getitem__)
+    assert read.release_of(read.clusters["one"]) == "26.05"
+    with pytest.raises(ScenarioError, match=r"image mine has Slurm 26\.05"):
+        scenario.load(path, ["22.05"], {"mine": "26.05"}.__getitem__)
+    with pytest.raises(ScenarioError, match=r"it has Slurm 17\.02; known are"):
+        scenario.load(path, release_of_image={"mine": "17.02"}.__getitem__)

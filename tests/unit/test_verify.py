@@ -9,7 +9,9 @@ from harness import inventory, lifecycle, report, verify
 def test_checks_on_hosts_that_do_not_answer_judge_nothing(tmp_path: Path) -> None:
     live = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print)
     machines = [inventory.Machine(host.name, "127.0.0.1", 1) for host in live.plan.hosts]
-    config = inventory.ssh_config(machines, live.run.key("ssh_key"), tmp_path / "known", live.run.control_directory)
+    config = inventory.ssh_config(
+        machines, live.run.key("ssh_key"), tmp_path / "known", live.run.control_directory, live.run.machines
+    )
     live.run.ssh_config.write_text(config)
     checks, problem = verify.verify(live.run, print)
     assert checks

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,18 +14,19 @@ from harness import witness
 from harness.slurm import Record
 from harness.witness import Witness
 
-SEEN = Witness(job_id=7, cluster="aws", host="aws3", start=1000, end=1010, exit_code=0)
-JOB = Record(7, "", "aws", "j", "alice", "physics", "COMPLETED", 0, 0, "aws3", 999, 1000, 1010, 10)
+SEEN = Witness(job_id=67108871, cluster="aws", host="aws3", start=1000, end=1010, exit_code=0)
+JOB = Record(67108871, "", "aws", "j", "alice", "physics", "COMPLETED", 0, 0, "aws3", 999, 1000, 1010, 10)
 BATCH = replace(JOB, step="batch")
+HOSTS = {"aws": {f"aws{number}": f"aws{number}" for number in range(1, 10)}, "other": {"o1": "o1"}}
 REVOKED = replace(JOB, cluster="on-prem", state="REVOKED", node_list="None assigned")
 
 
 def test_agreement_is_no_difference() -> None:
-    assert witness.differences([7], [SEEN], [JOB, BATCH, REVOKED]) == []
+    assert witness.differences([SEEN.key], [SEEN], [JOB, BATCH, REVOKED], HOSTS) == []
 
 
 def test_differences_of_two_seconds_are_the_daemons_own_work() -> None:
-    assert witness.differences([7], [SEEN], [replace(JOB, start=998, end=1012, elapsed=12), BATCH]) == []
+    assert witness.differences([SEEN.key], [SEEN], [replace(JOB, start=998, end=1012, elapsed=12), BATCH], HOSTS) == []
 
 
 @pytest.mark.parametrize(
@@ -40,38 +44,71 @@ def test_differences_of_two_seconds_are_the_daemons_own_work() -> None:
     ],
 )
 def test_wrong_record_is_found(wrong: dict[str, Any], told: str) -> None:
-    assert f"job 7: {told}" in witness.differences([7], [SEEN], [replace(JOB, **wrong), BATCH])
+    assert f"job 67108871: {told}" in witness.differences([SEEN.key], [SEEN], [replace(JOB, **wrong), BATCH], HOSTS)
 
 
 def test_failed_job_must_be_recorded_with_its_exit_code() -> None:
     failed = replace(SEEN, exit_code=3)
-    assert witness.differences([7], [failed], [replace(JOB, state="FAILED", exit_code=3), BATCH]) == []
-    assert witness.differences([7], [failed], [JOB, BATCH]) == ["job 7: exited with 3, accounting says COMPLETED"]
-    assert witness.differences([7], [failed], [replace(JOB, state="FAILED", exit_code=4), BATCH]) == [
-        "job 7: exited with 3, accounting says 4"
+    assert witness.differences([SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=3), BATCH], HOSTS) == []
+    assert witness.differences([SEEN.key], [failed], [JOB, BATCH], HOSTS) == [
+        "job 67108871: exited with 3, accounting says COMPLETED"
+    ]
+    assert witness.differences([SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=4), BATCH], HOSTS) == [
+        "job 67108871: exited with 3, accounting says 4"
     ]
 
 
 def test_killed_job_must_not_be_recorded_as_completed() -> None:
     killed = replace(SEEN, end=None, exit_code=None)
-    assert witness.differences([7], [killed], [replace(JOB, state="TIMEOUT"), BATCH]) == []
-    assert witness.differences([7], [killed], [JOB, BATCH]) == [
-        "job 7: was killed or still runs, accounting says COMPLETED"
+    assert witness.differences([SEEN.key], [killed], [replace(JOB, state="TIMEOUT"), BATCH], HOSTS) == []
+    assert witness.differences([SEEN.key], [killed], [JOB, BATCH], HOSTS) == [
+        "job 67108871: was killed or still runs, accounting says COMPLETED"
     ]
 
 
 def test_missing_doubled_and_unwitnessed_jobs_are_found() -> None:
-    assert witness.differences([7], [SEEN], []) == ["job 7 ran once, but has 0 accounting records besides revoked ones"]
-    assert witness.differences([7], [SEEN], [JOB, JOB, BATCH]) == [
-        "job 7 ran once, but has 2 accounting records besides revoked ones"
+    assert witness.differences([SEEN.key], [SEEN], [], HOSTS) == [
+        "job 67108871 ran once, but has 0 accounting records besides revoked ones"
     ]
-    assert witness.differences([7], [], [JOB, BATCH]) == ["job 7 left no witness: it never ran"]
-    assert witness.differences([7], [SEEN], [JOB]) == ["job 7: no record of its batch step"]
+    assert witness.differences([SEEN.key], [SEEN], [JOB, JOB, BATCH], HOSTS) == [
+        "job 67108871 ran once, but has 2 accounting records besides revoked ones"
+    ]
+    assert witness.differences([SEEN.key], [], [JOB, BATCH], HOSTS) == ["job 67108871 left no witness: it never ran"]
+    assert witness.differences([SEEN.key], [SEEN], [JOB], HOSTS) == ["job 67108871: no record of its batch step"]
 
 
 def test_job_that_ran_twice_is_found() -> None:
-    assert witness.differences([7], [SEEN, replace(SEEN, host="aws1")], [JOB, BATCH])[0] == "job 7 ran 2 times"
+    assert (
+        witness.differences([SEEN.key], [SEEN, replace(SEEN, host="aws1")], [JOB, BATCH], HOSTS)[0]
+        == "job 67108871 ran 2 times"
+    )
 
 
 def test_witness_of_a_killed_job_has_no_end() -> None:
-    assert witness.parse("job_id=7\ncluster=aws\nhost=aws3\nstart=1000\n") == replace(SEEN, end=None, exit_code=None)
+    assert witness.parse("job_id=67108871\ncluster=aws\nhost=aws3\nstart=1000\n") == replace(
+        SEEN, end=None, exit_code=None
+    )
+
+
+@pytest.mark.parametrize(("moment", "exit_codes"), [("mkdir", []), ("mv", [None]), ("body", [143])])
+def test_job_killed_at_any_moment_leaves_a_whole_witness_or_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moment: str, exit_codes: list[int | None]
+) -> None:
+    monkeypatch.setattr(witness, "_SCRIPT", witness._SCRIPT.replace(witness.DIRECTORY, str(tmp_path / "seen")))
+    killing = tmp_path / "bin" / moment
+    killing.parent.mkdir()
+    killing.write_text(f'#!/bin/sh\nPATH={os.defpath}\nkill -TERM $PPID\n[ {moment} = body ] || {moment} "$@"\n')
+    killing.chmod(0o700)
+    environment = {"PATH": f"{killing.parent}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "aws"}
+    command = ["sh", "-c", witness.script("body; sleep 60")]
+    subprocess.run(command, env=environment, check=False, timeout=30, capture_output=True)  # ends when all writers did
+    files = [path for path in (tmp_path / "seen").glob("*") if not path.name.startswith(".")]
+    assert [witness.parse(path.read_text()).exit_code for path in files] == exit_codes
+
+
+def test_jobs_of_clusters_that_are_no_federation_may_share_an_id() -> None:
+    here, there = replace(SEEN, job_id=7), replace(SEEN, job_id=7, cluster="other", host="o1")
+    records = [replace(JOB, job_id=7), replace(BATCH, job_id=7)]
+    records += [replace(record, cluster="other", node_list="o1") for record in records]
+    assert witness.differences([here.key, there.key], [here, there], records, HOSTS) == []
+    assert witness.ran_twice([here, here, there]) == ["job 7 ran 2 times"]

@@ -5,7 +5,6 @@ import grp
 import json
 import os
 import pwd
-import subprocess
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
@@ -72,12 +71,12 @@ def earlier():
         return {}
 
 
-def run_unit(unit, state):
+def run_unit(module, unit, state):
     """Enable a unit and bring it into a state; return whether it did not run before."""
-    ran = subprocess.run(["systemctl", "is-active", "--quiet", unit], check=False).returncode == 0
+    ran = module.run_command(["systemctl", "is-active", "--quiet", unit])[0] == 0
     if ran and state != "started":
-        subprocess.run(["systemctl", "restart" if state == "restarted" else "reload", unit], check=True)
-    subprocess.run(["systemctl", "enable", "--quiet", "--now", unit], check=True)
+        module.run_command(["systemctl", "restart" if state == "restarted" else "reload", unit], check_rc=True)
+    module.run_command(["systemctl", "enable", "--quiet", "--now", unit], check_rc=True)
     return not ran
 
 
@@ -111,11 +110,13 @@ def main():
             }
             write(record)
         paths = [file["path"] for file in changed]
+        if any(path.startswith("/etc/systemd/") for path in [*paths, *gone]):
+            module.run_command(["systemctl", "daemon-reload"], check_rc=True)
         if any(path.startswith("/etc/sysusers.d/") for path in paths):
-            subprocess.run(["systemd-sysusers"], check=True)
+            module.run_command(["systemd-sysusers"], check_rc=True)
         for path in paths:
             if path.startswith("/etc/tmpfiles.d/"):
-                subprocess.run(["systemd-tmpfiles", "--create", path], check=True)
+                module.run_command(["systemd-tmpfiles", "--create", path], check_rc=True)
 
     states = {}
     for unit, action in [now[file["path"]] for file in changed] + [before[path] for path in gone]:
@@ -123,7 +124,7 @@ def main():
             states[unit] = STATE[action]
     started = []
     if not module.check_mode:
-        started = [unit for unit in module.params["run"] if run_unit(unit, states.pop(unit, "started"))]
+        started = [unit for unit in module.params["run"] if run_unit(module, unit, states.pop(unit, "started"))]
     paths = [file["path"] for file in changed] + gone
     module.exit_json(changed=bool(paths or started), paths=paths, unit_states=states)
 

@@ -1,0 +1,81 @@
+"""Power saving, cloud nodes and federation in slurm.conf: settings that only work together, and TRES."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from harness.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.check.source import Source
+
+# Without a database these can be counted (src/slurmctld/controller.c, _init_tres).
+_TRES = {"cpu", "mem", "energy", "node", "billing", "vmem", "pages", "fs/disk"}
+_TRES_KINDS = ("bb/", "gres/", "license/", "fs/", "ic/")
+# Seconds that a cloud's machines need to boot, at least: slurm.conf(5) has 60 as the default of ResumeTimeout.
+_SHORTEST_BOOT = 60
+
+
+def check(source: Source) -> Iterator[Finding]:
+    """Yield what will not work in power saving and in accounting for TRES."""
+    yield from _tres(source)
+    yield from _power_saving(source)
+
+
+def _power_saving(source: Source) -> Iterator[Finding]:
+    cloud = [row for row in source.rows("nodename") if (row.get("state") or "").upper().startswith("CLOUD")]
+    needed = [("suspendtime", "SuspendTime"), ("suspendprogram", "SuspendProgram"), ("resumeprogram", "ResumeProgram")]
+    missing = [spelled for key, spelled in needed if key not in source.settings]
+    if "SuspendTime" in missing and any("suspendtime" in row.values for row in source.rows("partitionname")):
+        missing.remove("SuspendTime")
+    actions = {setting.value for setting in source.all_of("poweraction")}
+    if cloud and missing:
+        message = f"CLOUD nodes need {', '.join(missing)}: slurmctld never starts or stops them"
+        yield source.find(cloud[0].all["state"], ERROR, "power-saving", message)
+    elif _saves_power(source) and missing:
+        about = source.settings.get("suspendtime")
+        if about:
+            yield source.find(about, ERROR, "power-saving", f"needs {', '.join(missing)}; power saving is off")
+    for key in ("suspendprogram", "resumeprogram", "resumefailprogram"):
+        setting = source.settings.get(key)
+        if setting and not setting.value.startswith("/") and not {*setting.value.split()[:1]} & actions:
+            yield source.find(setting, ERROR, "path", "is not an absolute path; power saving is off")
+    resume = source.settings.get("resumetimeout")
+    if cloud and resume and resume.value.isdigit() and int(resume.value) < _SHORTEST_BOOT:
+        message = f"{resume.value} s may be too short for a machine to boot: nodes that are later are set DOWN"
+        yield source.find(resume, WARNING, "power-saving", message, f"{_SHORTEST_BOOT} or more")
+
+
+def _saves_power(source: Source) -> bool:
+    value = (source.get("suspendtime") or "").upper()
+    return bool(value) and value not in {"NONE", "INFINITE", "-1"}
+
+
+def _tres(source: Source) -> Iterator[Finding]:
+    database = source.uses_slurmdbd()
+    known = set(_TRES)
+    for word in source.words("accountingstoragetres"):
+        setting, name = source.settings["accountingstoragetres"], word.lower()
+        if name not in _TRES and not name.startswith(_TRES_KINDS):
+            yield source.find(setting, FATAL, "tres", f'"{word}" is no TRES', "such as gres/gpu")
+        elif name not in _TRES and not database:
+            yield source.find(setting, FATAL, "tres", f"{word} needs accounting_storage/slurmdbd")
+        known.add(name)
+    if not database:
+        known = set(_TRES)
+    weights = [
+        row.all["tresbillingweights"] for row in source.rows("partitionname") if "tresbillingweights" in row.values
+    ]
+    if (source.get("prioritytype") or _default_priority(source)) == "priority/multifactor":
+        weights += [source.settings["priorityweighttres"]] if "priorityweighttres" in source.settings else []
+    for weight in weights:
+        for word in weight.words():
+            name, equals, value = word.partition("=")
+            if not equals or not re.match(r"[-+]?[\d.]", value):
+                yield source.find(weight, FATAL, "tres", f'"{word}" is not TRES=WEIGHT')
+            elif name.lower() not in known:
+                hint = "accounting_storage/slurmdbd and AccountingStorageTRES make it known"
+                yield source.find(weight, FATAL, "tres", f"{name} is not a TRES of this cluster", hint)
+
+
+def _default_priority(source: Source) -> str:
+    return "priority/basic" if source.release.name < "23.11" else "priority/multifactor"

@@ -1,0 +1,120 @@
+"""Read a file of the slurm.conf family the way Slurm's own parser does, losing nothing and knowing each place.
+
+The grammar is that of src/common/parse_config.c, which has not changed from 20.11 to 26.05. Text that cannot be read as
+options is kept and told apart, so whatever a file holds, `"".join(line.raw for line in read(text))` is the file again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_BLANK = " \t\n\v\f\r"
+_PAIR = re.compile(
+    rf"[{_BLANK}]*([A-Za-z0-9_.]+)[{_BLANK}]*[-*+/]?=[{_BLANK}]*"
+    rf"(?:\"([^\"]*)\"(?![^{_BLANK}])|([^{_BLANK}]+))"
+)
+# Only at the very beginning of a line; the rest of the line after the file's name is nobody's.
+_INCLUDE = re.compile(rf"include[{_BLANK}]+([^{_BLANK}]+)", re.IGNORECASE)
+_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)#.*", re.DOTALL)
+_CONTINUED = re.compile(rf"(?<!\\)((?:\\\\)*)\\[{_BLANK}]*\Z")
+
+
+class Pair(NamedTuple):
+    """One KEY=VALUE. `start` and `value_start` are offsets in the text of its line."""
+
+    key: str
+    value: str
+    start: int
+    value_start: int
+
+
+class Line(NamedTuple):
+    """One logical line: what a backslash joins is one line, and comments are gone from `text`.
+
+    `raw` is what stands in the file. `rest` is the offset in `text` where what is neither a pair nor blank begins, or
+    None. `include` is the name after Include. Line numbers count from 1.
+    """
+
+    number: int
+    raw: str
+    text: str
+    pairs: tuple[Pair, ...]
+    rest: int | None
+    include: str | None
+    places: tuple[tuple[int, int], ...] | None  # of each character of `text`, where it is not simply that of the line
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Return line and column in the file of an offset in `text`."""
+        if self.places is None:
+            return self.number, offset + 1
+        return self.places[min(offset, len(self.places) - 1)] if self.places else (self.number, 1)
+
+
+def read(text: str) -> Iterator[Line]:
+    """Yield the lines of a file's text."""
+    physical = text.splitlines(keepends=True) if not _ODD_ENDS.search(text) else _NEWLINE.findall(text)
+    number = 0
+    while number < len(physical):
+        first = physical[number]
+        number += 1
+        if "\\" not in first and "\0" not in first:
+            stripped = first.partition("#")[0]
+            yield _line(number, first, stripped, None)
+            continue
+        begun = number
+        raw, characters, places = [], [], []
+        while True:
+            part = physical[number - 1]
+            raw.append(part)
+            kept = _COMMENT.sub(r"\1", part.partition("\0")[0], count=1)
+            continued = _CONTINUED.search(kept)
+            if continued:
+                kept = kept[: continued.end(1)]
+            characters.append(kept)
+            places += [(number, column) for column in range(1, len(kept) + 1)]
+            if not continued or number >= len(physical):
+                break
+            number += 1
+        yield _line(begun, "".join(raw), *_unescaped("".join(characters), places))
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text; bytes that are not UTF-8 survive, and so do line ends."""
+    return path.read_bytes().decode("utf-8", errors="surrogateescape")
+
+
+# Where a line ends is "\n" alone; str.splitlines() knows more ends than that.
+_ODD_ENDS = re.compile("[\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+_NEWLINE = re.compile("[^\n]*\n|[^\n]+")
+
+
+def _unescaped(text: str, places: list[tuple[int, int]]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Remove each backslash and take what follows it as it is."""
+    kept = []
+    index = 0
+    while index < len(text):
+        if text[index] == "\\":
+            index += 1
+        if index < len(text):
+            kept.append(index)
+        index += 1
+    return "".join(text[index] for index in kept), tuple(places[index] for index in kept)
+
+
+def _line(number: int, raw: str, text: str, places: tuple[tuple[int, int], ...] | None) -> Line:
+    include = _INCLUDE.match(text)
+    pairs: list[Pair] = []
+    end = include.end() if include else 0
+    if not include:
+        while match := _PAIR.match(text, end):
+            quoted = match[2] is not None
+            key = match.start(1)
+            pairs.append(Pair(match[1], match[2] if quoted else match[3], key, match.start(2 if quoted else 3)))
+            end = match.end()
+    tail = text[end:]
+    left = tail.lstrip(_BLANK)
+    rest = end + len(tail) - len(left) if left else None
+    return Line(number, raw, text, tuple(pairs), rest, include[1] if include else None, places)

@@ -1,0 +1,436 @@
+"""What differs between two configurations, and what a running cluster needs to take the change."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import secrets
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from harness import conf, hostlist, options, releases
+from harness.check.nodes import names_of
+from harness.check.source import KINDS, OTHER_KINDS, Configuration, Row, Source, load
+from harness.plan import Plan
+from harness.releases import Needs
+from harness.render import Tree
+from harness.ssh import Ssh
+
+_SLURM = PurePosixPath("/etc/slurm")
+_SLURM_CONF = str(_SLURM / "slurm.conf")
+_PASSWORD = re.compile(r"(?im)^(\s*\w*pass\s*=\s*)(?!%secret:)(\S+)")
+_SALT = secrets.token_bytes(16)
+_UPGRADE = "slurmdbd first, then slurmctld, then slurmd; `harness check --from` tells what it changes"
+_Files = tuple[tuple[str, str], ...]
+# Lines that name things, each once; those of gres.conf and others do not.
+_NAMING = {
+    *(("slurm.conf", key) for key in ("nodename", "partitionname", "nodeset", "downnodes", "frontendname")),
+    *(("topology.conf", key) for key in ("switchname", "blockname")),
+}
+_OF_HOSTS = {"nodename", "downnodes", "frontendname"}
+# Options that have a value for each name of their line.
+_PER_NAME = {"bcastaddr", "nodeaddr", "nodehostname", "port"}
+# What the words of releases/changes.toml ask for.
+NEEDS = {
+    "all": "restart slurmctld and every slurmd",
+    "nothing": "nothing: only commands read it",
+    "reconfigure": "scontrol reconfigure",
+    "reload": "systemctl reload slurmdbd",
+    "slurmctld": "restart slurmctld",
+    "slurmd": "restart every slurmd",
+    "slurmdbd": "restart slurmdbd",
+    "state": "stop slurmctld before it",
+    "stop": "stop every daemon before it",
+    "upgrade": "upgrade Slurm",
+}
+_DRAIN = "drain the nodes that it concerns, and wait until they have no jobs"
+# In the order in which they are done.
+_STEPS = {
+    "stop": "stop slurmd, slurmctld and slurmdbd on all hosts",
+    "upgrade": "upgrade Slurm: slurmdbd first, then slurmctld, then slurmd",
+    "copy": "copy the files to their hosts",
+    "state": "stop slurmctld, see to its saved state or the database as said above, start slurmctld",
+    "units": "",
+    "slurmdbd": "restart slurmdbd",
+    "reload": "systemctl reload slurmdbd",
+    "start": "start slurmdbd, then slurmctld, then slurmd",
+    "all": "stop slurmctld, restart slurmd on all nodes, start slurmctld",
+    "slurmctld": "restart slurmctld",
+    "slurmd": "restart slurmd on all nodes",
+    "reconfigure": "scontrol reconfigure",
+}
+# What does more also does less.
+_COVERED = {
+    "stop": {"slurmdbd", "reload", "all", "slurmctld", "slurmd", "reconfigure"},
+    "slurmdbd": {"reload"},
+    "all": {"slurmctld", "slurmd", "reconfigure"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two configurations: host -> path -> text.
+
+    A plain directory has one host without a name, and paths relative to the directory. `releases` are the hosts'
+    where they are known; `controllers` the hosts whose /etc/slurm stands for their cluster's; `units` tells of a path
+    which unit must hear of it, and how.
+    """
+
+    label: str
+    hosts: Mapping[str, Mapping[str, str]]
+    releases: Mapping[str, str] = field(default_factory=dict)
+    controllers: Sequence[str] = ()
+    units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One option, or file, that differs; `before` or `after` is None where there is none.
+
+    `needs` is a word of releases/changes.toml, or "restart UNIT" or "reload UNIT" for files that are not Slurm's.
+    """
+
+    hosts: str
+    file: str
+    option: str
+    before: str | None
+    after: str | None
+    needs: str
+    drain: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """A file that differs in the same way on some hosts."""
+
+    hosts: str
+    path: str
+    text: str
+
+
+def directory_side(path: Path) -> Side:
+    """Return one file, a directory such as /etc/slurm, or what `harness render` wrote, as a side."""
+    if path.is_file():
+        kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
+        return Side(str(path), {"": {kind: _read(path)}})
+    if (path / "manifest.json").exists():
+        return _rendered_side(path, json.loads((path / "manifest.json").read_text()))
+    return Side(str(path), {"": _texts(path)})
+
+
+def _rendered_side(path: Path, manifest: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> Side:
+    hosts = {host: {f"/{name}": text for name, text in _texts(path / host).items()} for host in manifest}
+    return Side(
+        str(path),
+        hosts,
+        controllers=[host for host, files in manifest.items() if files.get(_SLURM_CONF, {}).get("unit") == "slurmctld"],
+        units={
+            name: (str(facts["action"]), str(facts["unit"]))
+            for files in manifest.values()
+            for name, facts in files.items()
+            if facts["unit"]
+        },
+    )
+
+
+def _texts(path: Path) -> dict[str, str]:
+    return {str(one.relative_to(path)): _read(one) for one in sorted(path.rglob("*")) if one.is_file()}
+
+
+def _read(path: Path) -> str:
+    """Return a file's text with what shows whether passwords are the same, and not what they are."""
+
+    def hidden(match: re.Match[str]) -> str:
+        return f"{match[1]}hidden-{hashlib.sha256(_SALT + match[2].encode()).hexdigest()[:6]}"
+
+    return _PASSWORD.sub(hidden, conf.read_text(path))
+
+
+def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
+    """Return what a plan renders to as a side, but for files that are nothing but a secret."""
+    return Side(
+        label,
+        {
+            host: {file.path: file.text for file in files if not options.is_secret(file.text)}
+            for host, files in tree.items()
+        },
+        {host.name: host.release for host in plan.hosts},
+        [host.name for host in plan.with_daemon("slurmctld")],
+        {file.path: (file.action, file.unit) for files in tree.values() for file in files if file.action and file.unit},
+    )
+
+
+def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str, str]) -> Side:
+    """Return what hosts that are up really have: the files of the tree, and more of Slurm's that no package owns.
+
+    `values` of secrets are hidden behind their marks.
+    """
+    rendered = plan_side(label, plan, tree)
+
+    def fetch(host: str) -> tuple[str, dict[str, str]]:
+        paths = shlex.join(rendered.hosts[host])
+        own = f"find {_SLURM} -type f ! -exec dpkg --search {{}} ';' -print 2>/dev/null | grep ^/"
+        show = 'printf \'\\0%s\\0\' "$file"; cat "$file"'
+        script = f"for file in $( (ls -1 {paths} 2>/dev/null; {own}) | sort -u); do {show}; done"
+        _, *parts = ssh.run(host, ["sh", "-c", script]).stdout.split("\0")
+        texts = dict(zip(parts[::2], parts[1::2], strict=True))
+        return host, {path: options.hide(text, values) for path, text in texts.items()}
+
+    with ThreadPoolExecutor(8) as pool:
+        return replace(rendered, hosts=dict(pool.map(fetch, rendered.hosts)))
+
+
+def matched(before: Side, after: Side) -> tuple[Side, Side]:
+    """Return both sides with the same hosts: where one is a plain directory, the other's /etc/slurm of one cluster.
+
+    ValueError if there are several clusters to choose from.
+    """
+    plain = [set(side.hosts) == {""} for side in (before, after)]
+    if plain == [True, False]:
+        return before, _as_directory(after, before)
+    if plain == [False, True]:
+        return _as_directory(before, after), after
+    return before, after
+
+
+def _as_directory(side: Side, like: Side) -> Side:
+    wanted = _cluster_name(like.hosts[""].get("slurm.conf", ""))
+    found = [
+        host
+        for host in side.controllers
+        if _cluster_name(_slurm_files(side.hosts[host]).get("slurm.conf", "")) == wanted
+    ]
+    chosen = found or (list(side.controllers) if len(side.controllers) == 1 else [])
+    if not chosen:
+        raise ValueError(f"{side.label} has no cluster {wanted or 'that is the only one'}, which {like.label} is")
+    files = dict(_slurm_files(side.hosts[chosen[0]]))
+    slurmdbd = next(
+        (one["slurmdbd.conf"] for one in map(_slurm_files, side.hosts.values()) if "slurmdbd.conf" in one), None
+    )
+    if slurmdbd is not None and "slurmdbd.conf" in like.hosts[""]:
+        files["slurmdbd.conf"] = slurmdbd
+    elif "slurmdbd.conf" not in like.hosts[""]:
+        files.pop("slurmdbd.conf", None)
+    release = side.releases.get(chosen[0])
+    return Side(side.label, {"": files}, {"": release} if release else {})
+
+
+def _cluster_name(slurm_conf: str) -> str:
+    lines = (line.split("#")[0].partition("=") for line in slurm_conf.splitlines())
+    return next((value.strip().lower() for key, _, value in lines if key.strip().lower() == "clustername"), "")
+
+
+def _slurm_files(files: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the files of Slurm's directory by their paths in it."""
+    found = {}
+    for path, text in files.items():
+        if not path.startswith("/"):
+            found[path] = text
+        elif PurePosixPath(path).is_relative_to(_SLURM):
+            found[str(PurePosixPath(path).relative_to(_SLURM))] = text
+    return found
+
+
+def file_diffs(before: Side, after: Side) -> list[FileDiff]:
+    """Return the unified diffs of all files, each once for all hosts where it is the same."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for host in dict.fromkeys((*before.hosts, *after.hosts)):
+        old, new = before.hosts.get(host, {}), after.hosts.get(host, {})
+        for path in dict.fromkeys((*old, *new)):
+            if old.get(path) != new.get(path):
+                lines = (old.get(path, "").splitlines(keepends=True), new.get(path, "").splitlines(keepends=True))
+                names = (
+                    path if path in old else "/dev/null",
+                    path if path in new else "/dev/null",
+                )
+                text = "".join(
+                    line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(*lines, *names)
+                )
+                found.setdefault((path, text), []).append(host)
+    return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in found.items()]
+
+
+def changes(before: Side, after: Side, release: str | None = None) -> list[Change]:
+    """Return what differs option by option, with what each change needs in a release; unset, in the hosts' own."""
+    groups: dict[tuple[str, _Files, _Files], list[str]] = {}
+    found: list[Change] = []
+    for host in before.hosts:
+        if host not in after.hosts:
+            continue
+        was, is_ = before.releases.get(host), after.releases.get(host)
+        if was and is_ and was != is_ and not release:
+            found.append(Change(host, "", "Slurm", was, is_, "upgrade", False, _UPGRADE))
+        old, new = (tuple(sorted(_slurm_files(side.hosts[host]).items())) for side in (before, after))
+        if old != new:
+            groups.setdefault((release or is_ or was or releases.DEFAULT, old, new), []).append(host)
+    for (name, old, new), hosts in groups.items():
+        found += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
+    for diff in file_diffs(before, after):
+        if diff.path.startswith("/") and not PurePosixPath(diff.path).is_relative_to(_SLURM):
+            action = {**before.units, **after.units}.get(diff.path, ())
+            found.append(Change(diff.hosts, diff.path, "", None, None, " ".join(action), False, ""))
+    return _merged(found)
+
+
+def _merged(found: Sequence[Change]) -> list[Change]:
+    """Return changes that are the same on several groups of hosts once."""
+    hosts: dict[Change, list[str]] = {}
+    for change in found:
+        key = Change("", *(getattr(change, name) for name in change.__slots__[1:]))
+        hosts.setdefault(key, []).append(change.hosts)
+    return [
+        Change(
+            _folded(hostlist.expand(",".join(filter(None, of)))) if any(of) else "",
+            *(getattr(key, name) for name in key.__slots__[1:]),
+        )
+        for key, of in hosts.items()
+    ]
+
+
+def steps(found: Sequence[Change]) -> list[str]:
+    """Return what is to be done, in order, so that a running cluster takes all changes."""
+    wanted = {change.needs for change in found}
+    covered = set().union(*(_COVERED.get(need, set()) for need in wanted))
+    wanted = (wanted - covered) | {"copy"} if found else set()
+    if "stop" in wanted:
+        wanted.add("start")
+    done = [_DRAIN] if any(change.drain for change in found) else []
+    for need, text in _STEPS.items():
+        if need == "units":
+            done += sorted(one for one in wanted if " " in one)
+        elif need in wanted:
+            done.append(text)
+    return [*done, "resume the nodes"] if done[:1] == [_DRAIN] else done
+
+
+def _slurm_changes(old: Mapping[str, str], new: Mapping[str, str], release: str, hosts: str) -> Iterator[Change]:
+    with tempfile.TemporaryDirectory() as directory:
+        before, after = (
+            _load(Path(directory) / name, files, release) for name, files in (("before", old), ("after", new))
+        )
+        yield from compare(before, after, release, hosts)
+
+
+def _load(directory: Path, files: Mapping[str, str], release: str) -> Configuration | None:
+    for path, text in files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(text)
+    return load(directory, releases.get(release)) if files else None
+
+
+def compare(
+    before: Configuration | None, after: Configuration | None, release: str, hosts: str = ""
+) -> Iterator[Change]:
+    """Yield what differs between two configurations; None is one without files."""
+    needs = releases.changes(release)
+    nothing = Needs("reconfigure", {}, frozenset(), {})
+    for kind in (*KINDS, *OTHER_KINDS):
+        of = needs.get(kind, nothing)
+        if kind in OTHER_KINDS:
+            paths = [side.others.get(kind) if side else None for side in (before, after)]
+            texts = [path.read_text(errors="replace") if path else None for path in paths]
+            if texts[0] != texts[1]:
+                yield Change(hosts, kind, "", None, None, *of.of("*"))
+            continue
+        old, new = (side.get(kind) if side else None for side in (before, after))
+        for option, was, is_ in _source_changes(kind, old, new):
+            yield Change(hosts, kind, option, was, is_, *of.of(_key(option)))
+
+
+def _key(option: str) -> str:
+    """Return what changes.toml calls a change: "NodeName c1 Gres" is NodeName@Gres."""
+    first, *rest = option.split(" ")
+    return f"{first}@{rest[-1]}" if rest else first
+
+
+_Found = Iterator[tuple[str, str | None, str | None]]
+
+
+def _source_changes(kind: str, before: Source | None, after: Source | None) -> _Found:
+    """Yield the options that differ, with their values before and after."""
+    old, new = (source.settings if source else {} for source in (before, after))
+    for key in dict.fromkeys((*old, *new)):
+        was, is_ = (
+            ",".join(setting.value for setting in source.all_of(key)) if source and key in source.settings else None
+            for source in (before, after)
+        )
+        if (was or "").lower() != (is_ or "").lower() or (was is None) != (is_ is None):
+            yield (new.get(key) or old[key]).name, was, is_
+    sections = {**(before.sections if before else {}), **(after.sections if after else {})}
+    for key, section in sections.items():
+        rows = [source.rows(key) if source else [] for source in (before, after)]
+        name = section.partition(" ")[2]
+        yield from _named(name, *rows) if (kind, key) in _NAMING else _unnamed(name, *rows)
+
+
+def _named(first: str, before: Sequence[Row], after: Sequence[Row]) -> _Found:
+    """Yield what differs between lines that name things: those that came, went, or changed in an option."""
+    many = first.lower() in _OF_HOSTS
+    old, new = (_by_name(rows, many=many) for rows in (before, after))
+    fold: Callable[[list[str]], str] = hostlist.fold if many else ",".join
+    for word, names in (
+        ("added", [one for one in new if one not in old]),
+        ("removed", [one for one in old if one not in new]),
+    ):
+        if names:
+            yield f"{first} {fold(names)} {word}", *((None, "") if word == "added" else ("", None))
+    changed: dict[tuple[str, str | None, str | None], list[str]] = {}
+    for name, (was, place_was) in old.items():
+        is_, place = new.get(name, (was, place_was))
+        if was.values is is_.values:
+            continue
+        for key in dict.fromkeys((*was.values, *is_.values)):
+            values = _value(was, key, place_was), _value(is_, key, place)
+            if values[0] != values[1] and (values[0] or "").lower() != (values[1] or "").lower():
+                option = (is_.all.get(key) or was.all[key]).name
+                changed.setdefault((option, *values), []).append(name)
+    for (option, was_value, is_value), names in changed.items():
+        yield f"{first} {fold(names)} {option}", was_value, is_value
+
+
+def _by_name(rows: Sequence[Row], *, many: bool) -> dict[str, tuple[Row, int]]:
+    """Return the names of lines, each with its line and its place among the line's names."""
+    return {
+        name: (row, place)
+        for row in rows
+        for place, name in enumerate((names_of(row.first.value) if many else None) or (row.first.value,))
+    }
+
+
+def _value(row: Row, key: str, place: int) -> str | None:
+    value = row.get(key)
+    if value and key in _PER_NAME and "[" in value:
+        each = names_of(value)
+        return each[place] if each and place < len(each) else value
+    return value
+
+
+def _unnamed(first: str, before: Sequence[Row], after: Sequence[Row]) -> _Found:
+    """Yield what differs between lines that name nothing: by option, all values that stand on one side only."""
+    old, new = (
+        Counter(
+            (key, f"{row.first.value}: {value}")
+            for row in rows
+            for key, value in [(first.lower(), ""), *row.values.items()]
+        )
+        for rows in (before, after)
+    )
+    names = {key: setting.name for row in (*before, *after) for key, setting in row.all.items()} | {
+        first.lower(): first
+    }
+    for key in dict.fromkeys(key for key, _ in (*(old - new), *(new - old))):
+        sides = [sorted(value for (one, value) in counted if one == key) for counted in (old - new, new - old)]
+        was, is_ = ("; ".join(side) or None for side in sides)
+        yield names[key], was, is_
+
+
+def _folded(hosts: Sequence[str]) -> str:
+    return hostlist.fold(hosts) if any(hosts) else ""

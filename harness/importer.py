@@ -1,0 +1,168 @@
+"""Turn a site's configuration directory into a scenario; whatever has no model of its own goes through as it is."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+
+from harness import conf, hostlist
+from harness.check.nodes import names_of
+from harness.check.source import OTHER_KINDS, Configuration, Row, Source, load
+from harness.errors import UsageError
+from harness.releases import Release
+
+# Passwords: a scenario holds none.
+_SECRETS = {"accountingstoragepass", "jobcomppass", "storagepass", "defaultstoragepass"}
+_ROWS = {"nodename", "partitionname"}
+
+
+def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:
+    """Return the scenario of a configuration directory as data, and what was left out of it.
+
+    UsageError if slurm.conf cannot be read as one, or lacks what a scenario must have.
+    """
+    configuration = load(path, release)
+    source = configuration.get("slurm.conf")
+    if source is None:
+        raise UsageError(f"{path}: no slurm.conf", hint="name the directory that holds it")
+    if source.findings:
+        raise UsageError("\n".join(map(str, source.findings)))
+    unread = [f"{name}:{line.number}" for name, line in source.lines if line.rest is not None]
+    if unread:
+        raise UsageError(f"cannot be read: {', '.join(unread)}", hint=f"harness check {path}")
+    left_out = [f"{path}/{name}: not a file of Slurm's" for name in _foreign(path, configuration)]
+    name = (source.get("clustername") or "").lower()
+    controller = _short(_controllers(source)[0])
+    data: dict[str, Any] = {
+        "description": f"Imported from {path}.",
+        "release": DoubleQuotedScalarString(release.name),
+        "clusters": {name: _cluster(configuration, source, controller, left_out)},
+    }
+    if source.uses_slurmdbd():
+        data["accounting"] = _accounting(configuration, source, controller, left_out)
+    return data, left_out
+
+
+def dump(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Return a scenario's data as the text of its file, under some comments."""
+    yaml = YAML()
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    text = io.StringIO()
+    text.writelines(f"# {line}\n" for comment in comments for line in comment.splitlines())
+    yaml.dump(data, text)
+    return text.getvalue()
+
+
+def _cluster(configuration: Configuration, source: Source, controller: str, left_out: list[str]) -> dict[str, Any]:
+    sections = source.sections
+    lines = [
+        {pair.key: pair.value for pair in line.pairs}
+        for _, line in source.lines
+        if line.pairs and (key := line.pairs[0].key.lower()) in sections and key not in {*_ROWS, "slurmctldhost"}
+    ]
+    cgroup = configuration.get("cgroup.conf")
+    parts: dict[str, Any] = {
+        "controller": controller,
+        "defaults": False,
+        "options": _options(source, left_out),
+        "cgroup": {setting.name: setting.value for setting in cgroup.settings.values()} if cgroup else {},
+        "nodes": [_node_group(row) for row in source.rows("nodename")],
+        "lines": lines,
+        "partitions": dict(_partitions(source)),
+        "files": dict(_files(configuration)),
+    }
+    return {key: value for key, value in parts.items() if value not in ({}, []) or key == "nodes"}
+
+
+def _options(source: Source, left_out: list[str]) -> dict[str, Any]:
+    """Return the options that stand alone; those that may stand several times as lists."""
+    known = source.release.options[source.kind]
+    found: dict[str, Any] = {}
+    for key, setting in source.settings.items():
+        if key in _SECRETS:
+            left_out.append(f"{setting.path}:{setting.line.number}: {setting.name}, a password")
+        elif key != "clustername":
+            several = [one.value for one in source.all_of(key)] if key in known and known[key].type == "array" else []
+            found[setting.name] = several if len(several) > 1 else _value(setting.value)
+    hosts = [host.value for host in source.all_of("slurmctldhost")]
+    if hosts:
+        found["SlurmctldHost"] = hosts
+    return found
+
+
+def _node_group(row: Row) -> dict[str, Any]:
+    options = {setting.name: _value(setting.value) for setting in row.all.values()}
+    if "state" not in row.values:
+        options["State"] = None
+    return {"name": _hosts(row.first.value), "options": options}
+
+
+def _partitions(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
+    for row in source.rows("partitionname"):
+        options = {setting.name: _value(setting.value) for setting in row.all.values()}
+        for option in ("Nodes", "State"):
+            if option.lower() not in row.values:
+                options[option] = None
+        for name in row.first.words():
+            yield name, {"options": options}
+
+
+def _accounting(configuration: Configuration, source: Source, controller: str, left_out: list[str]) -> dict[str, Any]:
+    slurmdbd = configuration.get("slurmdbd.conf")
+    host = (slurmdbd.get("dbdhost") if slurmdbd else None) or source.get("accountingstoragehost") or "localhost"
+    options = _options(slurmdbd, left_out) if slurmdbd else {}
+    return {"host": controller if host == "localhost" else _short(host), **({"slurmdbd": options} if options else {})}
+
+
+def _files(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    """Yield the texts of the other files, each with what it includes in the place of the Include."""
+    for kind, source in configuration.files.items():
+        if kind not in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
+            text = "".join(line.raw for _, line in source.lines if not line.include)
+            yield kind, LiteralScalarString(_printable(text))
+    for kind in OTHER_KINDS:
+        if path := configuration.others.get(kind):
+            yield kind, LiteralScalarString(_printable(conf.read_text(path)))
+
+
+def _printable(text: str) -> str:
+    """Return a text that YAML can hold."""
+    return text.encode("utf-8", errors="replace").decode().replace("\r\n", "\n").replace("\t", "        ")
+
+
+def _foreign(path: Path, configuration: Configuration) -> list[str]:
+    read = {str(source.path) for source in configuration} | {name for one in configuration for name, _ in one.lines}
+    read |= {str(one) for one in configuration.others.values()}
+    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file() and str(one) not in read)
+
+
+def _controllers(source: Source) -> list[str]:
+    hosts = [host.value.partition("(")[0] for host in source.all_of("slurmctldhost")]
+    hosts = hosts or (source.get("controlmachine") or "").split(",")
+    if not hosts[0]:
+        raise UsageError(f"{source.path}: no SlurmctldHost, and no ControlMachine")
+    return hosts
+
+
+def _short(host: str) -> str:
+    """Return a host's name without its domain."""
+    return host.partition(".")[0]
+
+
+def _value(value: str) -> int | str | None:
+    """Return a number as such, where it is written as YAML would write it."""
+    return int(value) if value.isdigit() and str(int(value)) == value else value
+
+
+def _hosts(value: str) -> str:
+    """Return a hostlist as the scenario takes it."""
+    names = names_of(value)
+    if names is None:
+        raise UsageError(f'"{value}" is not a hostlist')
+    return value if "," not in value.strip(",") and " " not in value else hostlist.fold(names)

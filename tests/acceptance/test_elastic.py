@@ -1,0 +1,198 @@
+"""Nodes come when jobs want them, and go when they have been idle: no more of them, and nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from conftest import Jobs
+
+from harness import options, providers, witness
+from harness.errors import HarnessError
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.slurm import FINISHED, SlurmCluster, job_key, powered_down
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = [pytest.mark.needs("elastic", "users")]
+# Seconds for slurmctld's own rounds, which come on top of the times that slurm.conf names.
+ROUNDS = 20
+
+
+@dataclass
+class Elastic:
+    """A cluster whose nodes come and go, and the states in which its nodes were seen."""
+
+    cluster: SlurmCluster
+    plan: Plan
+    run: RunDir
+    ssh: Ssh
+    seen: list[tuple[float, str, str]] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """The nodes that come and go, and who powers them."""
+        provision_of = self.plan.scenario.clusters[self.cluster.name].provision_of()
+        return {name: provision for name, provision in provision_of.items() if provision != "static"}
+
+    def seconds(self, option: str) -> int:
+        """Return a time that slurm.conf names."""
+        conf = options.slurm_conf(self.plan.scenario, self.cluster.name, self.plan.offers)
+        return int(options.get(conf, option) or 0)
+
+    def states(self) -> dict[str, set[str]]:
+        """Return the state and flags of each node that comes and goes."""
+        return {node.name: {*node.state.split("+")} for node in self.cluster.nodes() if node.name in self.nodes}
+
+    def resumed(self, since: float) -> set[str]:
+        """Return the nodes that were powered up since a time."""
+        return {name for at, name, state in self.seen if at >= since and "POWERING_UP" in state}
+
+    def running(self) -> set[str]:
+        """Return the nodes whose host (or slurmd, where the host lasts) runs; the engine is asked, not Slurm."""
+        hosts = providers.get(self.run.provider).hosts(self.run.id)
+        found = set()
+        for name, provision in self.nodes.items():
+            if not hosts.get(name):
+                continue
+            if provision in {"manual", "remote"}:
+                asked = self.ssh.run(name, ["systemctl", "is-active", "--quiet", "slurmd"], check=False)
+                if asked.exit_code != 0:
+                    continue
+            found.add(name)
+        return found
+
+    def awake(self) -> dict[str, str]:
+        """Return the nodes that are not powered down, with their states."""
+        nodes = (node for node in self.cluster.nodes() if node.name in self.nodes)
+        return {node.name: node.state for node in nodes if not powered_down(node.state)}
+
+    def wait_until_down(self) -> None:
+        """Wait until every node is powered down, and its host with it."""
+        limit = self.seconds("SuspendTime") + self.seconds("SuspendTimeout") + self.seconds("ResumeTimeout") + ROUNDS
+        wait_until(self.awake, lambda left: not left, what="all nodes powered down", timeout=limit)
+        wait_until(self.running, lambda left: not left, what="their hosts gone", timeout=20)
+
+
+@pytest.fixture(scope="module")
+def elastic(clusters: dict[str, SlurmCluster], plan: Plan, run: RunDir, ssh: Ssh) -> Iterator[Elastic]:
+    """The cluster whose nodes come and go; all are down before the checks, and the last one leaves them so."""
+    cluster = next(clusters[name] for name, part in plan.scenario.clusters.items() if part.elastic())
+    it = Elastic(cluster, plan, run, ssh)
+    ended = threading.Event()
+    recorder = threading.Thread(target=record, args=[it, ended])
+    recorder.start()
+    try:
+        yield it
+    finally:
+        ended.set()
+        recorder.join()
+
+
+def record(elastic: Elastic, ended: threading.Event) -> None:
+    """Note each state in which a node is seen."""
+    last: dict[str, str] = {}
+    while not ended.wait(0.1):
+        try:
+            now = {node.name: node.state for node in elastic.cluster.nodes()}
+        except HarnessError:
+            continue  # slurmctld is being restarted
+        for name, state in now.items():
+            if last.get(name) != state:
+                elastic.seen.append((time.time(), name, state))
+                elastic.run.event("node", cluster=elastic.cluster.name, node=name, state=state)
+        last = now
+
+
+def test_job_brings_the_node_that_it_wants_and_no_other(elastic: Elastic, jobs: Jobs) -> None:
+    elastic.wait_until_down()
+    node = list(elastic.nodes)[-1]
+    began = time.time()
+    job_id = jobs.submit_here(elastic.cluster, "srun true", f"--nodelist={node}")
+    elastic.cluster.wait_for([job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    assert elastic.resumed(began) == {node}
+    assert [one.host for one in jobs.witnesses() if one.key == job_key(elastic.cluster.name, job_id)] == [node]
+    # slurmctld looks at jobs whose nodes come up only every half minute, if nothing makes it.
+    up = next(at for at, name, state in elastic.seen if at > began and name == node and "POWER" not in state)
+    started = next(one.start for one in jobs.witnesses() if one.key == job_key(elastic.cluster.name, job_id))
+    assert started - up < 5, f"the job began {started - up:.0f} s after its node was up"
+
+
+def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, jobs: Jobs) -> None:
+    job_id = jobs.submit_here(elastic.cluster, "true", f"--nodelist={first(elastic, 1)}")
+    elastic.cluster.wait_for([job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    elastic.wait_until_down()
+    assert elastic.awake() == {}
+    there = providers.get(elastic.run.provider).hosts(elastic.run.id)
+    assert not {name for name, provision in elastic.nodes.items() if provision == "create" and name in there}
+
+
+def test_jobs_bring_as_many_nodes_as_they_want_at_once(elastic: Elastic, jobs: Jobs) -> None:
+    elastic.wait_until_down()
+    count = max(1, len(elastic.nodes) - 1)
+    began = time.time()
+    wide = jobs.submit_here(elastic.cluster, "srun true", f"--nodes={count}", f"--nodelist={first(elastic, count)}")
+    elastic.cluster.wait_for([wide], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    assert len(elastic.resumed(began)) == count
+    array = jobs.submit_here(elastic.cluster, "true", "--array=1-4", f"--nodelist={first(elastic, 1)}")
+    wait_until(
+        lambda: [job.state for job in elastic.cluster.jobs("--local", "--array", f"--jobs={array}")],
+        lambda states: states == ["COMPLETED"] * 4,
+        what="array completed",
+        timeout=60,
+        hopeless=lambda states: bool({*states} & (FINISHED - {"COMPLETED"})),
+    )
+    assert len(elastic.resumed(began)) == count
+
+
+def first(elastic: Elastic, count: int) -> str:
+    """Return the first nodes that come and go."""
+    return ",".join(list(elastic.nodes)[:count])
+
+
+def test_administrator_powers_a_node_up_and_down(elastic: Elastic) -> None:
+    elastic.wait_until_down()
+    node = next(iter(elastic.nodes))
+    elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_UP")
+    limit = elastic.seconds("ResumeTimeout") + ROUNDS
+    up = {"IDLE", "CLOUD"}
+    wait_until(lambda: elastic.states()[node], lambda state: state == up, what=f"{node} up", timeout=limit)
+    assert elastic.running() == {node}
+    elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_DOWN")
+    elastic.wait_until_down()
+
+
+@pytest.mark.needs("static_too")
+def test_nodes_that_are_there_anyway_are_filled_first_and_never_suspended(elastic: Elastic, jobs: Jobs) -> None:
+    elastic.wait_until_down()
+    provision_of = elastic.plan.scenario.clusters[elastic.cluster.name].provision_of()
+    static = {name for name, provision in provision_of.items() if provision == "static"}
+    began = time.time()
+    given = [jobs.submit_here(elastic.cluster, "sleep 2", "--exclusive") for _ in static]
+    elastic.cluster.wait_for(given, {"COMPLETED"})
+    assert {one.host for one in jobs.witnesses() if one.job_id in given} == static
+    assert elastic.resumed(began) == set()
+    assert not [state for _, name, state in elastic.seen if name in static and "POWER" in state]
+
+
+@pytest.mark.needs("two_shapes")
+def test_job_brings_a_node_of_the_shape_that_it_asks_for(elastic: Elastic, jobs: Jobs) -> None:
+    elastic.wait_until_down()
+    groups = elastic.plan.scenario.clusters[elastic.cluster.name].nodes
+    began = time.time()
+    given = {
+        group.name: jobs.submit_here(elastic.cluster, "true", f"--constraint={group.features[0]}")
+        for group in groups
+        if group.features and group.provision != "static"
+    }
+    elastic.cluster.wait_for(given.values(), {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    assert len(elastic.resumed(began)) == len(given)
+
+
+def test_every_job_on_nodes_that_came_ran_once(elastic: Elastic, jobs: Jobs) -> None:
+    elastic.wait_until_down()
+    assert not witness.ran_twice(jobs.witnesses())

@@ -1,0 +1,267 @@
+"""What `harness check` says; tests/integration/test_judge.py holds it against the genuine daemons."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness import check, cli, releases, scenario
+from harness.check.grammar import value_problem
+
+BASE = """\
+ClusterName=c
+SlurmctldHost=head
+NodeName=n[1-4] CPUs=2
+PartitionName=p Nodes=ALL Default=YES
+"""
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yml"))
+
+
+def found(tmp_path: Path, release: str, text: str, older: str | None = None, **files: str) -> list[str]:
+    """Return what is found in the base configuration with lines added, as LINE:COLUMN: SEVERITY: OPTION: ..."""
+    (tmp_path / "slurm.conf").write_text(BASE + text)
+    for name, content in files.items():
+        (tmp_path / name.replace("_", ".")).write_text(content)
+    findings = check.check_path(tmp_path, releases.get(release), releases.get(older) if older else None)
+    return [str(finding).removeprefix(f"{tmp_path}/") for finding in findings]
+
+
+@pytest.mark.parametrize("release", releases.KNOWN)
+def test_plain_configuration_has_no_findings(tmp_path: Path, release: str) -> None:
+    assert found(tmp_path, release, "") == []
+
+
+@pytest.mark.parametrize("release", releases.KNOWN)
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, release: str) -> None:
+    assert check.check_scenario(path, scenario.load(path, [release])) == []
+
+
+@pytest.mark.parametrize(
+    ("release", "line", "told"),
+    [
+        ("24.11", "NoSuch=1", "slurm.conf:5:1: fatal: NoSuch: is no option of slurm.conf [unknown]"),
+        (
+            "24.11",
+            "SlurmctldTimout=1",
+            "slurm.conf:5:1: fatal: SlurmctldTimout: is no option of slurm.conf [unknown]\n"
+            "    hint: did you mean SlurmctldTimeout?",
+        ),
+        (
+            "24.11",
+            "StorageType=x",
+            "slurm.conf:5:1: fatal: StorageType: is no option of slurm.conf [unknown]\n"
+            "    hint: it belongs in slurmdbd.conf",
+        ),
+        (
+            "21.08",
+            "CacheGroups=1",
+            "slurm.conf:5:1: fatal: CacheGroups: is unknown since 21.08 [gone]\n    hint: remove it",
+        ),
+        (
+            "20.11",
+            "CacheGroups=1",
+            "slurm.conf:5:1: info: CacheGroups: is ignored since 20.11 [obsolete]\n    hint: remove it",
+        ),
+        ("23.11", "CertmgrType=x", "slurm.conf:5:1: fatal: CertmgrType: is unknown before 24.11 [too-new]"),
+        (
+            "24.11",
+            "MessageTimeout=10s",
+            'slurm.conf:5:1: fatal: MessageTimeout: "10s" is not a number [value]',
+        ),
+        (
+            "20.11",
+            "MessageTimeout=10s",
+            'slurm.conf:5:1: error: MessageTimeout: "10s" is not a number; the option is ignored [value]',
+        ),
+        (
+            "24.11",
+            "PartitionName=q Nodes=n[1-9]",
+            "slurm.conf:5:17: fatal: Nodes: no such node: n[5-9] [undefined]",
+        ),
+        ("24.11", "NodeName=n2", "slurm.conf:5:1: fatal: NodeName: node n2 is in line 3 too [twice]"),
+        (
+            "24.11",
+            "NodeName=m[1-2] NodeAddr=10.0.0.[1-3]",
+            "slurm.conf:5:17: fatal: NodeAddr: 3 for 2 nodes; it must be as many, or one [count]",
+        ),
+        (
+            "24.11",
+            "NodeName=m1 State=CLOUD",
+            "slurm.conf:5:13: error: State: CLOUD nodes need SuspendTime, SuspendProgram, ResumeProgram: "
+            "slurmctld never starts or stops them [power-saving]",
+        ),
+        (
+            "24.11",
+            "SuspendTime=60",
+            "slurm.conf:5:1: error: SuspendTime: needs SuspendProgram, ResumeProgram; power saving is off "
+            "[power-saving]",
+        ),
+        (
+            "26.05",
+            "SchedulerParameters=defer,enable_job_state_cache",
+            'slurm.conf:5:1: warning: SchedulerParameters: "enable_job_state_cache" is unknown since 26.05 and ignored '
+            "[word]",
+        ),
+        ("24.11", "DownNodes=x1", "slurm.conf:5:1: error: DownNodes: no such node: x1 [undefined]"),
+    ],
+)
+def test_finding_names_its_place_and_what_to_do(tmp_path: Path, release: str, line: str, told: str) -> None:
+    assert found(tmp_path, release, f"{line}\n") == [told]
+
+
+def test_every_problem_of_every_file_is_told_at_once(tmp_path: Path) -> None:
+    told = found(
+        tmp_path,
+        "24.11",
+        "Include more.conf\nGresTypes=gpu\nNodeName=g[1-2] Gres=gpu:2\nTopologyPlugin=topology/tree\nWhat\n",
+        more_conf="Bad=1\n",
+        gres_conf="Name=gpu File=/dev/x\nName=mic Count=1\nName=gpu Wrong=1\n",
+        topology_conf="SwitchName=s Nodes=n[1-4]\nSwitchName=r Switches=t\n",
+        slurmdbd_conf="DbdHost=x\n",
+        cgroup_conf="CgroupAutomount=yes\n",
+    )
+    assert [text.split(": ")[:3] for text in told] == [
+        ["cgroup.conf:1:1", "error", "CgroupAutomount"],
+        ["gres.conf:2:1", "error", "Name"],
+        ["gres.conf:3:10", "fatal", "Wrong"],
+        ["more.conf:1:1", "fatal", "Bad"],
+        ["slurm.conf:9:1", "fatal", ""],
+        ["slurmdbd.conf:1:1", "fatal", "StorageType"],
+        ["topology.conf:2:1", "warning", "SwitchName"],
+        ["topology.conf:2:14", "fatal", "Switches"],
+    ]
+
+
+def test_topology_that_leads_back_to_itself_is_found(tmp_path: Path) -> None:
+    told = found(
+        tmp_path,
+        "24.11",
+        "TopologyPlugin=topology/tree\n",
+        topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c\nSwitchName=c Switches=b\n",
+    )
+    assert told == [
+        "topology.conf:2:1: fatal: SwitchName: the switches below it lead back to it [circle]",
+        "topology.conf:3:1: fatal: SwitchName: the switches below it lead back to it [circle]",
+    ]
+
+
+def test_switch_that_is_defined_twice_differently_is_told(tmp_path: Path) -> None:
+    told = found(
+        tmp_path,
+        "24.11",
+        "TopologyPlugin=topology/tree\n",
+        topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n1\nSwitchName=b Switches=x\n",
+    )
+    assert [text.partition(" [")[0] for text in told] == [
+        "topology.conf:2:14: warning: Nodes: n1 is on switch a too",
+        "topology.conf:3:1: fatal: SwitchName: switch b is defined already",
+        "topology.conf:3:14: fatal: Switches: there is no switch x for it",
+    ]
+
+
+def test_file_that_includes_itself_ends(tmp_path: Path) -> None:
+    told = found(tmp_path, "24.11", "Include slurm.conf\n")
+    assert any("Include goes in circles" in text for text in told)
+
+
+def test_changed_defaults_are_told_where_nothing_is_set(tmp_path: Path) -> None:
+    told = found(tmp_path, "24.11", "TreeWidth=50\n", older="22.05")
+    assert [text.partition("\n")[0] for text in told] == [
+        "slurm.conf:1:1: warning: SelectType: "
+        "the default changed with 23.11: select/linear before, now select/cons_tres [default]",
+        "slurm.conf:1:1: warning: PriorityType: "
+        "the default changed with 23.11: priority/basic before, now priority/multifactor [default]",
+        "slurm.conf:1:1: warning: UnkillableStepTimeout: "
+        "the default changed with 24.05: 60 before, now 60, or 5 times MessageTimeout if that is more [default]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "right"),
+    [
+        *[("uint16", value, True) for value in ("0", "65535", "0x1f", "017", "INFINITE", "", " 5")],
+        *[("uint16", value, False) for value in ("65536", "-1", "1k", "ten", "08")],
+        *[("uint32", value, True) for value in ("10K", "4294967295")],
+        *[("uint32", value, False) for value in ("10M", "4294967296")],
+        *[("boolean", value, True) for value in ("YES", "up", "1", "False")],
+        *[("boolean", value, False) for value in ("on", "2", "")],
+        *[("float", value, True) for value in ("1.5", "1e3", ".5")],
+        ("float", "1.5x", False),
+        ("string", "anything", True),
+    ],
+)
+def test_values_are_taken_as_slurms_parser_takes_them(kind: str, value: str, right: bool) -> None:
+    assert (value_problem(kind, value) is None) == right
+
+
+def test_command_prints_json_and_its_exit_code_tells_of_errors(tmp_path: Path) -> None:
+    path = tmp_path / "slurm.conf"
+    path.write_text(BASE)
+    done = CliRunner().invoke(cli.app, ["check", str(path), "--release", "26.05", "--format", "json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"release": "26.05", "findings": []})
+    path.write_text(f"{BASE}FastSchedule=0\n")
+    done = CliRunner().invoke(cli.app, ["check", str(path), "--format", "json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {
+        "release": releases.DEFAULT,
+        "findings": [
+            {
+                "file": str(path),
+                "line": 5,
+                "column": 1,
+                "severity": "fatal",
+                "code": "refused",
+                "option": "FastSchedule",
+                "message": "is refused since 20.11",
+                "hint": "remove it; for FastSchedule=2 use SlurmdParameters=config_overrides",
+                "daemon": "slurmctld",
+            }
+        ],
+    }
+    assert CliRunner().invoke(cli.app, ["check", str(tmp_path / "none")]).exit_code == 2
+    assert CliRunner().invoke(cli.app, ["check", str(path), "--release", "1.0"]).exit_code == 2
+
+
+@pytest.mark.parametrize(("before", "name"), list(pairwise(releases.KNOWN)))
+def test_release_files_tell_what_differs(before: str, name: str) -> None:
+    """What a file says is gone was there before, and what it brings was not."""
+    new, old = releases.get(name), releases.get(before)
+    for section, options in new.options.items():
+        brought = {key for key, option in options.items() if option.since == name}
+        assert not brought & {*old.options.get(section, {})}, section
+    for section, words in new.gone.items():
+        for word, since in words.items():
+            if since == name:
+                assert word in old.options[section], (section, word)
+    for section, refusals in new.refused.items():
+        assert {*refusals} - {section.split()[-1].lower()} <= {*new.options[section]} | {*new.gone.get(section, {})}, (
+            section
+        )
+
+
+def test_lines_of_plugstack_conf_that_slurmd_ignores(tmp_path: Path) -> None:
+    text = "# comment\nrequired /lib/spank.so size=1\ninclude plugstack.conf.d/*\n\n  mandatory /lib/x.so\noptional\n"
+    assert [line.partition(" is not")[0] for line in found(tmp_path, "24.11", "", plugstack_conf=text)] == [
+        'plugstack.conf:5:3: error: mandatory: "mandatory /lib/x.so"',
+        'plugstack.conf:6:1: error: optional: "optional"',
+    ]
+
+
+@pytest.mark.parametrize(("release", "count"), [("20.11", 0), ("22.05", 1), ("26.05", 1)])
+def test_memory_per_cpu_and_per_node_exclude_one_another(tmp_path: Path, release: str, count: int) -> None:
+    told = found(tmp_path, release, "DefMemPerCPU=1\nDefMemPerNode=2\n")
+    assert len(told) == count
+    assert all(line.startswith("slurm.conf:5:1: error: DefMemPerCPU: is ignored") for line in told)
+
+
+@pytest.mark.parametrize("release", releases.KNOWN)
+def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -> None:
+    path = tmp_path / "shared.yml"
+    path.write_text('clusters: {one: {controller: h1, hosts: "h[1-2]", nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}')
+    findings = check.check_scenario(path, scenario.load(path, [release]))
+    assert [finding for finding in findings if "--enable-multiple-slurmd" not in finding.message] == []

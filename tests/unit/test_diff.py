@@ -1,0 +1,171 @@
+"""What differs between two configurations, option by option."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from harness import diff, releases, scenario
+from harness.options import OWN_MACHINES
+from harness.plan import make_plan
+from harness.render import render
+from harness.resources import SCENARIOS
+
+SLURM_CONF = """\
+ClusterName=c
+SlurmctldHost=head
+MaxJobCount=100
+NodeName=DEFAULT CPUs=4
+NodeName=n[1-4] NodeAddr=10.0.0.[1-4] RealMemory=500
+PartitionName=p Nodes=ALL MaxTime=60
+"""
+
+
+def side(directory: Path, name: str, **files: str) -> diff.Side:
+    """Return a directory with these files as a side."""
+    path = directory / name
+    path.mkdir()
+    for file, text in files.items():
+        (path / file.replace("_conf", ".conf")).write_text(text)
+    return diff.directory_side(path)
+
+
+def told(
+    directory: Path, before: dict[str, str], after: dict[str, str], release: str = "24.11"
+) -> dict[str, tuple[str, bool]]:
+    """Return the options that differ, with what they need."""
+    found = diff.changes(side(directory, "a", **before), side(directory, "b", **after), release)
+    return {f"{change.file} {change.option}".strip(): (change.needs, change.drain) for change in found}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "option", "needs"),
+    [
+        ("MaxJobCount=100", "MaxJobCount=200", "MaxJobCount", ("reconfigure", False)),
+        ("MaxJobCount=100\n", "", "MaxJobCount", ("reconfigure", False)),
+        ("ClusterName=c\n", "ClusterName=d\n", "ClusterName", ("state", False)),
+        ("RealMemory=500", "RealMemory=600", "NodeName n[1-4] RealMemory", ("reconfigure", False)),
+        ("CPUs=4", "CPUs=8", "NodeName n[1-4] CPUs", ("reconfigure", True)),
+        ("10.0.0.[1-4]", "10.0.0.[1-3,9]", "NodeName n4 NodeAddr", ("reconfigure", False)),
+        (
+            "NodeName=n[1-4] NodeAddr=10.0.0.[1-4]",
+            "NodeName=n[1-5] NodeAddr=10.0.0.[1-5]",
+            "NodeName n5 added",
+            ("reconfigure", False),
+        ),
+        (
+            "NodeName=n[1-4] NodeAddr=10.0.0.[1-4]",
+            "NodeName=n[1-2] NodeAddr=10.0.0.[1-2]",
+            "NodeName n[3-4] removed",
+            ("reconfigure", True),
+        ),
+        ("MaxTime=60", "MaxTime=90", "PartitionName p MaxTime", ("reconfigure", False)),
+        (
+            "PartitionName=p",
+            "PartitionName=q Nodes=ALL\nPartitionName=p",
+            "PartitionName q added",
+            ("reconfigure", False),
+        ),
+    ],
+)
+def test_one_change_is_told_alone_with_what_it_needs(
+    tmp_path: Path, old: str, new: str, option: str, needs: tuple[str, bool]
+) -> None:
+    changed = SLURM_CONF.replace(old, new)
+    assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": changed}) == {f"slurm.conf {option}": needs}
+
+
+def test_other_words_for_the_same_are_no_change(tmp_path: Path) -> None:
+    same = SLURM_CONF.replace("NodeName=n[1-4] NodeAddr=10.0.0.[1-4]", "NodeName=n[1-2] NodeAddr=10.0.0.[1-2]")
+    same += "NodeName=n[3-4] NodeAddr=10.0.0.[3-4] realmemory=500  # the rest\n"
+    assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": same}) == {}
+
+
+def test_eras_need_different_things(tmp_path: Path) -> None:
+    before = {"slurm_conf": SLURM_CONF, "slurmdbd_conf": "DbdHost=a\n", "gres_conf": "Name=gpu File=/dev/gpu[0-3]\n"}
+    after = {
+        "slurm_conf": SLURM_CONF.replace("n[1-4]", "n[1-5]").replace("0.[1-4]", "0.[1-5]")
+        + "PriorityType=priority/basic\n",
+        "slurmdbd_conf": "DbdHost=a\nPurgeJobAfter=1\n",
+        "gres_conf": "Name=gpu File=/dev/gpu[0-1]\n",
+    }
+    (tmp_path / "old").mkdir()
+    assert told(tmp_path / "old", before, after, "22.05") == {
+        "slurm.conf PriorityType": ("slurmctld", False),
+        "slurm.conf NodeName n5 added": ("all", False),
+        "slurmdbd.conf PurgeJobAfter": ("reload", False),
+        "gres.conf File": ("all", True),
+    }
+    assert {needs for needs, _ in told(tmp_path, before, after, "23.11").values()} == {"reconfigure", "reload"}
+
+
+def test_passwords_are_compared_and_not_shown(tmp_path: Path) -> None:
+    before, after, same = (
+        side(tmp_path, name, slurmdbd_conf=f"DbdHost=a\nStoragePass={word}\n")
+        for name, word in (("a", "hunter2"), ("b", "hunter3"), ("c", "hunter2"))
+    )
+    assert diff.file_diffs(before, same) == []
+    assert "hunter" not in diff.file_diffs(before, after)[0].text
+    (change,) = diff.changes(before, after)
+    assert (change.option, change.needs) == ("StoragePass", "slurmdbd")
+    assert "hunter" not in str(change)
+
+
+def federation(release: str = "24.11", **options: str) -> diff.Side:
+    """Return the shipped federation as a side, with more options on one of its clusters."""
+    read = scenario.load(SCENARIOS / "federation.yml", [release])
+    aws = read.clusters["aws"]
+    aws = aws.model_copy(update={"options": {**aws.options, **options}})
+    plan = make_plan("federation", read.model_copy(update={"clusters": {**read.clusters, "aws": aws}}), OWN_MACHINES)
+    return diff.plan_side("federation", plan, render(plan))
+
+
+def test_hosts_with_the_same_change_are_told_once() -> None:
+    before, after = federation(), federation(MaxJobCount="7")
+    (file,) = diff.file_diffs(before, after)
+    (change,) = diff.changes(before, after)
+    assert file.hosts == change.hosts == "aws[1-4],aws-ctl"
+    assert diff.steps([change]) == ["copy the files to their hosts", "scontrol reconfigure"]
+
+
+def test_another_release_is_an_upgrade() -> None:
+    found = diff.changes(federation("22.05"), federation("24.11"))
+    assert ("Slurm", "22.05", "24.11") in {(change.option, change.before, change.after) for change in found}
+    assert any("upgrade Slurm" in step for step in diff.steps(found))
+
+
+def test_directory_is_compared_with_its_own_cluster(tmp_path: Path) -> None:
+    whole = federation()
+    conf = whole.hosts["aws-ctl"]["/etc/slurm/slurm.conf"]
+    cgroup = whole.hosts["aws-ctl"]["/etc/slurm/cgroup.conf"]
+    (tmp_path / "etc").mkdir()
+    mine = side(
+        tmp_path / "etc", "slurm", slurm_conf=conf.replace("ReturnToService=2", "ReturnToService=1"), cgroup_conf=cgroup
+    )
+    (change,) = diff.changes(*diff.matched(whole, mine))
+    assert (change.option, change.before, change.after) == ("ReturnToService", "2", "1")
+    stranger = side(tmp_path, "stranger", slurm_conf="ClusterName=nobody\n")
+    with pytest.raises(ValueError, match="has no cluster nobody"):
+        diff.matched(whole, stranger)
+
+
+def test_data_names_only_options_that_some_release_has() -> None:
+    known = {
+        option
+        for name in releases.KNOWN
+        for section in releases.get(name).options
+        for option in releases.get(name).options[section]
+    } | {
+        option.lower() for name in releases.KNOWN for section in releases.get(name).gone.values() for option in section
+    }
+    path = Path(releases.__file__).parent / "changes.toml"
+    for era in tomllib.loads(path.read_text())["era"]:
+        for file, part in era["files"].items():
+            for need, words in part.items():
+                options = words if need == "why" else words.lower().split() if need != "default" else []
+                for option in options:
+                    word = option.lower().rpartition("@")[2]
+                    assert word in known | {"added", "removed", "*"}, f"{file}: {option}"
+                    assert need in {*diff.NEEDS, "drain", "why"}, need

@@ -1,0 +1,187 @@
+"""The provisioning API: who may ask, for what, and that the last wish counts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from harness import elastic, render, scenario
+from harness.errors import EngineError
+from harness.inventory import Machine
+from harness.options import Offers
+from harness.plan import Host, make_plan
+from harness.resources import SCENARIOS
+from harness.rundir import RunDir
+from harness.wait import wait_until
+
+TOKEN = {"Authorization": "Bearer right"}
+
+
+class Engine:
+    """Hosts that are made and removed, slowly if `slow`; a name in `refused` cannot be made."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.there: dict[str, bool] = {}
+        self.made: list[str] = []
+        self.refused: set[str] = set()
+        self.silent = 0
+        self.go = threading.Event()
+        self.go.set()
+
+    def make(self, run: Any, plan: Any, hosts: list[Host], files: dict[str, list[render.RenderedFile]]) -> None:
+        self.go.wait(5)
+        for host in hosts:
+            if host.name in self.refused:
+                raise EngineError("no capacity")
+            assert not any("%secret:" in file.text for file in files[host.name])
+            self.there[host.name] = False
+            self.made.append(host.name)
+
+    def start(self, run_id: str, host: str) -> Machine:
+        self.there[host] = True
+        return Machine(host, "127.0.0.1", 1)
+
+    def stop(self, run_id: str, host: str) -> None:
+        self.there[host] = False
+
+    def remove(self, run_id: str, host: str) -> None:
+        self.there.pop(host, None)
+
+    def hosts(self, run_id: str) -> dict[str, bool]:
+        if self.silent:
+            self.silent -= 1
+            raise EngineError("no answer")
+        return dict(self.there)
+
+    def console(self, run_id: str, host: str) -> str:
+        return "its last words"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """The directory of a run of the scenario in which hosts are made."""
+    path = SCENARIOS / "elastic-l3.yml"
+    plan = make_plan("elastic-l3", scenario.load(path), Offers(cgroups=False, own_hardware=False))
+    directory = RunDir.create(tmp_path, path, plan, "fake")
+    directory.make_secrets(render.render(plan))
+    return directory
+
+
+def machines_of(run: RunDir, engine: Engine) -> elastic.Machines:
+    return elastic.Machines(run, run.plan(), render.render(run.plan()), engine)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def engine() -> Engine:
+    """An engine without hosts."""
+    return Engine()
+
+
+@pytest.fixture
+def client(run: RunDir, engine: Engine) -> TestClient:
+    """The API as a controller sees it."""
+    return TestClient(elastic.api(machines_of(run, engine), "right"), headers=TOKEN)
+
+
+def wait_for(engine: Engine, there: dict[str, bool]) -> None:
+    wait_until(lambda: dict(engine.there), lambda seen: seen == there, what=str(there), timeout=5, interval=0.01)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}])
+@pytest.mark.parametrize("path", ["/v1/resume", "/v1/suspend", "/v1/nodes"])
+def test_nobody_gets_in_without_the_token(run: RunDir, engine: Engine, headers: dict[str, str], path: str) -> None:
+    stranger = TestClient(elastic.api(machines_of(run, engine), "right"), headers=headers)
+    answer = stranger.get(path) if path == "/v1/nodes" else stranger.post(path, json={"nodes": ["c1"]})
+    assert answer.status_code == 401
+    assert engine.made == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"nodes": ["ctl"]}, 404),
+        ({"nodes": ["c[1-9]"]}, 404),
+        ({"nodes": ["c[1"]}, 400),
+        ({"nodes": []}, 422),
+        ({}, 422),
+    ],
+)
+def test_wrong_requests_change_nothing(client: TestClient, engine: Engine, body: dict[str, Any], status: int) -> None:
+    assert client.post("/v1/resume", json=body).status_code == status
+    assert engine.made == []
+
+
+def test_nodes_are_made_once_however_often_they_are_asked_for(client: TestClient, engine: Engine) -> None:
+    for _ in range(3):
+        assert client.post("/v1/resume", json={"nodes": ["c[1-2]"]}).json() == {"accepted": ["c1", "c2"]}
+    wait_for(engine, {"c1": True, "c2": True})
+    assert sorted(engine.made) == ["c1", "c2"]
+    client.post("/v1/suspend", json={"nodes": ["c1"]})
+    client.post("/v1/suspend", json={"nodes": ["c1"]})
+    wait_for(engine, {"c2": True})
+
+
+def test_suspend_in_the_middle_of_a_resume_counts(client: TestClient, engine: Engine) -> None:
+    engine.go.clear()
+    client.post("/v1/resume", json={"nodes": ["c1"]})
+    client.post("/v1/suspend", json={"nodes": ["c1"]})
+    engine.go.set()
+    wait_until(lambda: engine.made, lambda made: made == ["c1"], what="made after all", timeout=5)
+    wait_for(engine, {})
+
+
+def test_refused_capacity_is_told_and_tried_again_while_it_is_wanted(client: TestClient, engine: Engine) -> None:
+    engine.refused = {"c2"}
+    client.post("/v1/resume", json={"nodes": ["c[1-2]"]})
+    wait_for(engine, {"c1": True})
+    state = wait_until(
+        lambda: client.get("/v1/nodes").json()["c2"], lambda seen: bool(seen["problem"]), what="told", timeout=5
+    )
+    assert state == {"wanted": True, "runs": None, "problem": "no capacity"}
+    engine.refused = set()
+    wait_for(engine, {"c1": True, "c2": True})
+    wait_until(lambda: client.get("/v1/nodes").json()["c2"]["problem"], lambda text: not text, what="over", timeout=5)
+
+
+def test_service_that_was_ended_goes_on_with_what_was_wanted(run: RunDir, engine: Engine) -> None:
+    (run.path / "wanted.json").write_text(json.dumps({"c1": True, "c2": False}))
+    engine.there = {"c2": True}
+    machines_of(run, engine).go_on()
+    wait_for(engine, {"c1": True})
+
+
+def test_engine_that_does_not_answer_is_asked_again(client: TestClient, engine: Engine) -> None:
+    engine.silent = 1
+    client.post("/v1/resume", json={"nodes": ["c1"]})
+    wait_for(engine, {"c1": True})
+
+
+def test_host_that_was_not_finished_is_made_anew(client: TestClient, engine: Engine) -> None:
+    engine.there = {"c1": False}
+    client.post("/v1/resume", json={"nodes": ["c1"]})
+    wait_for(engine, {"c1": True})
+    assert engine.made == ["c1"]
+
+
+def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) -> None:
+    machines = machines_of(run, engine)
+    machines.want(["c1"], up=True)
+    wait_for(engine, {"c1": True})
+    wait_until(lambda: machines.states()["c1"], lambda seen: seen["runs"] is True, what="c1 up", timeout=5)
+    engine.there["c1"] = False
+    wait_until(lambda: machines.look() or machines.states()["c1"]["problem"], bool, what="noted", timeout=5)
+    machines.look()
+    told = [event for event in run.events() if event.get("action") == "problem"]
+    assert [(event["nodes"], event["problem"]) for event in told] == [(["c1"], "stopped by itself\nits last words")]
+
+
+def test_it_describes_itself(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {*paths} == {"/v1/resume", "/v1/suspend", "/v1/nodes"}
