@@ -74,7 +74,13 @@ class Elastic:
     def wait_until_down(self) -> None:
         """Wait until every node is powered down, and its host with it."""
         limit = self.seconds("SuspendTime") + self.seconds("SuspendTimeout") + self.seconds("ResumeTimeout") + ROUNDS
-        wait_until(self.awake, lambda left: not left, what="all nodes powered down", timeout=limit)
+        wait_until(
+            self.awake,
+            lambda left: not left,
+            what="all nodes powered down",
+            timeout=limit,
+            hopeless=lambda left: any("DRAIN" in state for state in left.values()),
+        )
         wait_until(self.running, lambda left: not left, what="their hosts gone", timeout=20)
 
 

@@ -31,9 +31,10 @@ def left() -> Left:
     engine = docker.from_env()
 
     def listed() -> list[str]:
-        label = {"label": "harness.run"}
-        containers = [str(container.name) for container in engine.containers.list(all=True, filters=label)]
-        return containers + [str(network.name) for network in engine.networks.list(filters=label)]
+        containers = [
+            str(container.name) for container in engine.containers.list(all=True, filters={"label": "harness.run"})
+        ]
+        return containers + [str(network.name) for network in engine.networks.list(filters={"label": "harness.run"})]
 
     others = set(listed())
     return lambda: [name for name in listed() if name not in others]

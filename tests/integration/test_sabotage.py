@@ -240,7 +240,7 @@ ELASTIC = [
         ("powers_a_node_up",),
         ("ctl", "scontrol update NodeName=l1 State=DRAIN Reason=broken"),
         ("ctl", "scontrol update NodeName=l1 State=RESUME"),
-        "l1 up",
+        "'l1': 'IDLE+CLOUD+DRAIN",
     ),
     Sabotage(
         ("idle_nodes_are_powered_down",),
