@@ -12,11 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import deploy, lifecycle, options, slurm
+from harness import deploy, elastic, lifecycle, options, slurm
+from harness.errors import UsageError
+from harness.history import Recorder
 from harness.lifecycle import Live, Say
 from harness.plan import Host
 from harness.providers import Provider
 from harness.render import RenderedFile
+from harness.slurm import SlurmCluster
+from harness.wait import wait_until
+
+# Seconds after which nodes that did not come or go are given up.
+_PATIENCE = 180
 
 
 def first_run(scenario_path: Path, provider: Provider, runs: Path, say: Say, *, repeat: int = 3) -> dict[str, Any]:
@@ -48,6 +55,110 @@ def first_run(scenario_path: Path, provider: Provider, runs: Path, say: Say, *, 
         "ratios": ratios,
         "ratio": statistics.median(ratios),
     }
+
+
+def elastic_nodes(
+    scenario_path: Path,
+    provider: Provider,
+    runs: Path,
+    say: Say,
+    *,
+    choices: Sequence[str] = (),
+    repeat: int = 5,
+    count: int = 1,
+) -> dict[str, Any]:
+    """Time jobs that bring their nodes, beside the floor: the same hosts started by hand, with a plain slurmd.
+
+    Each round submits a job on `count` nodes and waits until all are at rest again; then the floor starts these nodes'
+    hosts without asking Slurm. Returns of every round the seconds from submission until all nodes are up, the job runs,
+    has ended, and all nodes are powered down; and of the floor those until every slurmd has registered.
+    """
+    live = lifecycle.create(scenario_path, provider, runs, say, choices)
+    name = next((name for name, part in live.plan.scenario.clusters.items() if part.elastic()), None)
+    nodes = [host for host in live.plan.hosts if name and host.cluster == name and host.provision != "static"][-count:]
+    if len(nodes) < count:
+        raise UsageError(f"{scenario_path} has {len(nodes)} nodes that come and go", hint="take fewer --nodes")
+    with lifecycle.provisioned(live):
+        lifecycle.deploy(live)
+        clusters = slurm.clusters(live.ssh, live.plan)
+        rounds = []
+        with elastic.manual_nodes_powered(live.plan, clusters, live.ssh):
+            for number in range(1, repeat + 1):
+                say(f"round {number} of {repeat}")
+                rounds.append(_round(live, clusters[nodes[0].cluster or ""], nodes))
+    worst = {step: max(one[step] for one in rounds) for step in rounds[0]}
+    return {
+        "benchmark": "elastic",
+        "scenario": live.plan.name,
+        "release": nodes[0].release,
+        "provision": nodes[0].provision,
+        "nodes": count,
+        "rounds": rounds,
+        "median": {step: round(statistics.median(one[step] for one in rounds), 2) for step in rounds[0]},
+        "worst": worst,
+    }
+
+
+def _round(live: Live, cluster: SlurmCluster, hosts: Sequence[Host]) -> dict[str, float]:
+    names = [host.name for host in hosts]
+    user = next(iter(live.plan.scenario.users), "root")
+    with Recorder(cluster, live.run, interval=0.02) as recorder:
+        began = time.time()
+        options_ = ("--output=/dev/null", f"--nodes={len(hosts)}", f"--nodelist={','.join(names)}")
+        job_id = cluster.submit("#!/bin/sh\nsleep 2\n", *options_, user=user)
+        cluster.wait_for([job_id], {"COMPLETED"}, timeout=_PATIENCE)
+        _wait_until_powered_down(cluster, names)
+
+    def first(name: str | int, fits: Callable[[str], bool]) -> float:
+        return next(one.at for one in recorder.of(name, began) if fits(one.state)) - began
+
+    down = [one.at - began for name in names for one in recorder.of(name, began) if slurm.powered_down(one.state)]
+    seconds = {
+        "up": max(first(name, lambda state: "POWER" not in state) for name in names),
+        "running": first(job_id, lambda state: state == "RUNNING"),
+        "ended": first(job_id, lambda state: state == "COMPLETED"),
+        "powered_down": max(down),
+        "floor": _floor(live, cluster, hosts),
+    }
+    return {step: round(value, 2) for step, value in seconds.items()}
+
+
+def _floor(live: Live, cluster: SlurmCluster, hosts: Sequence[Host]) -> float:
+    """Start hosts, or slurmd where the host lasts, and return how long it takes until slurmctld knows each slurmd."""
+    names = [host.name for host in hosts]
+    secrets = live.run.secrets()
+
+    def start(host: Host) -> None:
+        if host.lasts:
+            live.ssh.run(host.name, ["systemctl", "start", "slurmd"])
+            return
+        if host.provision == "create":
+            files = {host.name: elastic.files_of(live.tree, host.name, secrets)}
+            live.provider.make(live.run, live.plan, [host], files)
+        live.provider.start(live.run.id, host.name)
+
+    began = time.time()
+    _everywhere(hosts, start)
+    wait_until(
+        lambda: {node.name: node.slurmd_start or 0 for node in cluster.nodes()},
+        lambda registered: all(registered[name] >= int(began) for name in names),
+        what=f"{', '.join(names)} registered",
+        timeout=_PATIENCE,
+        interval=0.02,
+    )
+    seconds = time.time() - began
+    cluster.run("scontrol", "update", f"NodeName={','.join(names)}", "State=POWER_DOWN_FORCE")
+    _wait_until_powered_down(cluster, names)
+    return seconds
+
+
+def _wait_until_powered_down(cluster: SlurmCluster, names: Sequence[str]) -> None:
+    wait_until(
+        lambda: {node.name: node.state for node in cluster.nodes() if node.name in names},
+        lambda states: all(map(slurm.powered_down, states.values())),
+        what=f"{', '.join(names)} powered down",
+        timeout=_PATIENCE,
+    )
 
 
 def _seconds(live: Live) -> dict[str, float]:

@@ -495,6 +495,34 @@ def bench_first_run(
     return None
 
 
+@bench_app.command("elastic")
+def bench_elastic(
+    scenario_path: Annotated[Path, typer.Argument(help="The scenario file.")] = SCENARIOS / "elastic-l3.yml",
+    release: Releases = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 5,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes a job brings at once.")] = 1,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Time jobs that bring their nodes, beside the same hosts started by hand until slurmctld knows their slurmds."""
+    docker = providers.get("docker")
+    result = bench.elastic_nodes(
+        scenario_path, docker, runs, _progress(), choices=release or (), repeat=repeat, count=nodes
+    )
+    if format_ is Format.json:
+        return _print_json(result)
+    table = Table(box=None, header_style="bold")
+    for heading in ("seconds", *result["median"]):
+        table.add_column(heading, justify="right")
+    rows = {str(number): one for number, one in enumerate(result["rounds"], 1)}
+    rows |= {"median": result["median"], "worst": result["worst"]}
+    for name, one in rows.items():
+        table.add_row(name, *(f"{value:.1f}" for value in one.values()))
+    out.print(table)
+    out.print(f"{result['scenario']}: {result['nodes']} nodes, {result['provision']}, release {result['release']}")
+    return None
+
+
 @app.callback(invoke_without_command=True)
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +33,7 @@ from harness.plan import Host, Plan
 from harness.providers import Provider
 from harness.render import RenderedFile, Tree, render
 from harness.rundir import RunDir
+from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
@@ -208,6 +209,34 @@ def start(run: RunDir) -> None:
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, check=True
         )
     wait_until(lambda: _answers(_socket(run)), bool, what=f"the provisioning API listens ({log})", timeout=20)
+
+
+@contextmanager
+def manual_nodes_powered(plan: Plan, clusters: Mapping[str, SlurmCluster], ssh: Ssh) -> Iterator[None]:
+    """Start and stop slurmd where slurmctld only writes down that it wants it, as someone outside of Slurm would."""
+    ended = threading.Event()
+
+    def obey(cluster: SlurmCluster, nodes: set[str]) -> None:
+        done = 0
+        while not ended.wait(0.2):
+            lines = cluster.run("cat", f"{options.LOG_DIRECTORY}/power.log", check=False).stdout.splitlines()
+            for wish in map(json.loads, lines[done:]):
+                for node in nodes & {*wish["nodes"]}:
+                    ssh.run(node, ["systemctl", "start" if wish["action"] == "resume" else "stop", "slurmd"])
+            done = len(lines)
+
+    people = []
+    for name, cluster in clusters.items():
+        if nodes := {host.name for host in plan.hosts if host.cluster == name and host.provision == "manual"}:
+            people.append(threading.Thread(target=obey, args=[cluster, nodes]))
+    for person in people:
+        person.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for person in people:
+            person.join()
 
 
 def stop(run_id: str) -> None:

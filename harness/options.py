@@ -154,6 +154,9 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
             "SlurmdPidFile": "/run/slurm/%n.pid",
             "SlurmdLogFile": f"{LOG_DIRECTORY}/slurmd-%n.log",
         }
+    if any(group.dynamic for group in cluster.nodes):
+        # Without fan-out: slurmds know nothing of nodes that slurm.conf does not name.
+        defaults |= {"MaxNodeCount": len(cluster.node_names()), "TreeWidth": 65533}
     if cluster.elastic():
         defaults |= _power_saving(cluster, releases.get(scenario.release_of(cluster)))
     if scenario.accounting:

@@ -88,6 +88,7 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
         unit = "slurmctld" if "slurmctld" in host.daemons else "slurmd"
         server = f"{cluster.controller}:{_first_port(conf)}" if cluster.configless and host.nodes else None
         flags = [f"--conf-server={server}"] * bool(server) + ["-b"] * (host.provision != "static")
+        flags += _dynamic_flags(cluster, host)
         for path in _units(cluster, host, flags):
             text = template(path, nodes=host.nodes, flags=flags)
             files.append(RenderedFile(path, text, unit="slurmd", action="restart"))
@@ -185,6 +186,8 @@ def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
     """Yield the lines of all nodes: one for each group, or one for each host that nodes of a group share."""
     place = {node: (host, index) for host, nodes in cluster.nodes_on().items() for index, node in enumerate(nodes)}
     for group in cluster.nodes:
+        if group.dynamic:
+            continue
         if not cluster.hosts:
             yield _node_line(cluster, group, {"NodeName": group.name})
             continue
@@ -193,6 +196,16 @@ def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
             ports = options.node_ports(len(nodes), skip=place[nodes[0]][1])
             names = {"NodeName": hostlist.fold(nodes), "NodeHostname": host, "NodeAddr": host, "Port": f"[{ports}]"}
             yield _node_line(cluster, group, names)
+
+
+def _dynamic_flags(cluster: Cluster, host: Host) -> list[str]:
+    """Return the flags with which a slurmd tells slurmctld of its node, if slurm.conf does not."""
+    for group in cluster.nodes:
+        if group.dynamic and {*host.nodes} & {*hostlist.expand(group.name)}:
+            told = _node_line(cluster, group, {})
+            del told["State"]
+            return ["-Z", "--conf", f"'{' '.join(f'{name}={value}' for name, value in told.items())}'"]
+    return []
 
 
 def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:

@@ -100,6 +100,7 @@ class NodeGroup(Model):
     memory: int = Field(500, ge=1, description="RealMemory of each node, in MiB")
     features: tuple[Word, ...] = Field((), description="features that jobs can ask for with --constraint")
     provision: Provision = Field("static", description="how they come and go: see docs/elastic.md")
+    dynamic: bool = Field(False, description="slurm.conf does not name them: slurmd -Z tells slurmctld of them")
     gres: tuple[Gres, ...] = Field(
         (), description="such as gpu:a100:4; where there are none, copies of /dev/null stand for the devices of GPUs"
     )
@@ -489,6 +490,7 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
         if not cluster.nodes and not raw["clusters"][name].get("nodes") and not dynamic:
             yield ("clusters", name, "nodes"), "a cluster needs at least one node"
         yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
+        yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
         if cluster.hosts:
             yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
             if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:
@@ -525,6 +527,29 @@ def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]
             yield here, "wants the defaults, with the programs that power nodes up and down"
         if cluster.controller in hostlist.expand(group.name):
             yield here, f"{cluster.controller} is the controller, which is always up"
+
+
+def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    """Yield where nodes cannot tell of themselves: see slurm.schedmd.com/dynamic_nodes.html."""
+    release = scenario.release_of(cluster)
+    dynamic: set[str] = set()
+    for index, group in enumerate(cluster.nodes):
+        if not group.dynamic:
+            continue
+        dynamic.update(hostlist.expand(group.name))
+        here = (*at, "nodes", index, "dynamic")
+        if "maxnodecount" not in releases.get(release).options["slurm.conf"]:
+            yield here, f"release {release} has no dynamic nodes; 22.05 has them"
+        if cluster.elastic():
+            yield here, "nodes that come and go need cloud_dns, with which there are no dynamic nodes"
+        if cluster.hosts:
+            yield here, "nodes that share hosts are named in slurm.conf, each with its port"
+        if not cluster.defaults:
+            yield here, "wants the defaults, with MaxNodeCount"
+    for name, partition in cluster.partitions.items():
+        if partition.nodes != "ALL" and (named := dynamic.intersection(hostlist.expand(partition.nodes))):
+            where = (*at, "partitions", name, "nodes")
+            yield where, f"{hostlist.fold(sorted(named))} is dynamic; only ALL, or a NodeSet of a feature, takes it"
 
 
 def _claim(owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str) -> Iterator[tuple[Path_, str]]:

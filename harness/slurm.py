@@ -26,6 +26,7 @@ FINISHED = frozenset(
 # Slurm's federation keeps the origin cluster's id in the bits above these (slurm.schedmd.com/federation.html).
 JobKey = tuple[str, int]
 _LOCAL_ID_BITS = 26
+_IDLE = {"IDLE", "IDLE+DYNAMIC_NORM"}
 
 
 def origin_id(job_id: int) -> int:
@@ -56,11 +57,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as slurmctld sees it; `state` is such as IDLE or DOWN+CLOUD+POWERED_DOWN."""
+    """A node as slurmctld sees it; `state` is such as IDLE or DOWN+CLOUD+POWERED_DOWN.
+
+    `slurmd_start` is in seconds since 1970, None where no slurmd has registered.
+    """
 
     name: str
     state: str
     reason: str
+    slurmd_start: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,7 @@ class SlurmCluster:
 
     def nodes(self) -> list[Node]:
         """Return all nodes, those in no partition too."""
-        answer = self.run("scontrol", "--all", "--oneliner", "show", "node").stdout
+        answer = self.run("env", "SLURM_TIME_FORMAT=%s", "scontrol", "--all", "--oneliner", "show", "node").stdout
         return [parse_node(line) for line in _lines(answer) if line.startswith("NodeName=")]
 
     def partitions(self) -> list[Partition]:
@@ -207,13 +212,14 @@ def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
 def parse_node(line: str) -> Node:
     """Read one line of `scontrol --oneliner show node`.
 
-    >>> parse_node("NodeName=c1 State=DOWN+DRAIN CfgTRES=cpu=1 Reason=no fan [root@2026-01-01T00:00:00]")
-    Node(name='c1', state='DOWN+DRAIN', reason='no fan [root@2026-01-01T00:00:00]')
+    >>> parse_node("NodeName=c1 State=DOWN+DRAIN SlurmdStartTime=1767225600 Reason=no fan [root@1767225660]")
+    Node(name='c1', state='DOWN+DRAIN', reason='no fan [root@1767225660]', slurmd_start=1767225600)
     """
     reason = re.search(r" Reason=(.*?)(?: Comment=|\s*$)", line)
     state = re.search(r" State=(\S+)", line)
+    start = re.search(r" SlurmdStartTime=(\S+)", line)
     name = line.partition(" ")[0].removeprefix("NodeName=")
-    return Node(name, state[1] if state else "", reason[1] if reason else "")
+    return Node(name, state[1] if state else "", reason[1] if reason else "", _time(start[1]) if start else None)
 
 
 def parse_partition(line: str) -> Partition:
@@ -295,7 +301,7 @@ def not_ready(plan: Plan, live: dict[str, SlurmCluster]) -> list[str]:
         for node_name in provision_of:
             node = seen.get(node_name)
             static = provision_of[node_name] == "static"
-            if node is None or not (node.state == "IDLE" if static else powered_down(node.state)):
+            if node is None or not (node.state in _IDLE if static else powered_down(node.state)):
                 missing.append(f"{name}: {node_name} {f'{node.state} ({node.reason})' if node else 'unknown'}")
     for federation in plan.scenario.federations.values():
         for name in federation.clusters:

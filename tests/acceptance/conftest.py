@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from harness import options, slurm, witness
+from harness import elastic, slurm, witness
 from harness.plan import Plan
 from harness.slurm import FINISHED, JobKey, Partition, SlurmCluster, job_key
 from harness.ssh import Ssh
@@ -131,27 +129,9 @@ def _start_early(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _someone_outside(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) -> Iterator[None]:
-    """Start and stop slurmd where slurmctld only writes down that it wants it."""
-    manual = {host.name: clusters[host.cluster] for host in plan.hosts if host.provision == "manual"}
-    ended = threading.Event()
-    people = [threading.Thread(target=_obey, args=[one, {*manual}, ssh, ended]) for one in {*manual.values()}]
-    for person in people:
-        person.start()
-    yield
-    ended.set()
-    for person in people:
-        person.join()
-
-
-def _obey(cluster: SlurmCluster, nodes: set[str], ssh: Ssh, ended: threading.Event) -> None:
-    done = 0
-    while not ended.wait(0.2):
-        text = cluster.run("cat", f"{options.LOG_DIRECTORY}/power.log", check=False).stdout
-        for line in text.splitlines()[done:]:
-            done += 1
-            wish = json.loads(line)
-            for node in nodes & {*wish["nodes"]}:
-                ssh.run(node, ["systemctl", "start" if wish["action"] == "resume" else "stop", "slurmd"])
+    """Who powers nodes that Slurm does not power itself."""
+    with elastic.manual_nodes_powered(plan, clusters, ssh):
+        yield
 
 
 @dataclass(frozen=True)

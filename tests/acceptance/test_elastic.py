@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
-from conftest import Jobs
+from conftest import FederationUnderTest, Jobs
 
-from harness import options, providers, witness
-from harness.errors import HarnessError
+from harness import hostlist, options, providers, witness
+from harness.history import Recorder
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.slurm import FINISHED, SlurmCluster, job_key, powered_down
@@ -25,13 +25,13 @@ ROUNDS = 20
 
 @dataclass
 class Elastic:
-    """A cluster whose nodes come and go, and the states in which its nodes were seen."""
+    """A cluster whose nodes come and go, and what was seen of its nodes."""
 
     cluster: SlurmCluster
     plan: Plan
     run: RunDir
     ssh: Ssh
-    seen: list[tuple[float, str, str]] = field(default_factory=list)
+    recorder: Recorder
 
     @property
     def nodes(self) -> dict[str, str]:
@@ -50,7 +50,7 @@ class Elastic:
 
     def resumed(self, since: float) -> set[str]:
         """Return the nodes that were powered up since a time."""
-        return {name for at, name, state in self.seen if at >= since and "POWERING_UP" in state}
+        return {node for node in self.nodes if any("POWERING_UP" in one.state for one in self.recorder.of(node, since))}
 
     def running(self) -> set[str]:
         """Return the nodes whose host (or slurmd, where the host lasts) runs; the engine is asked, not Slurm."""
@@ -86,32 +86,10 @@ class Elastic:
 
 @pytest.fixture(scope="module")
 def elastic(clusters: dict[str, SlurmCluster], plan: Plan, run: RunDir, ssh: Ssh) -> Iterator[Elastic]:
-    """The cluster whose nodes come and go; all are down before the checks, and the last one leaves them so."""
+    """The cluster whose nodes come and go."""
     cluster = next(clusters[name] for name, part in plan.scenario.clusters.items() if part.elastic())
-    it = Elastic(cluster, plan, run, ssh)
-    ended = threading.Event()
-    recorder = threading.Thread(target=record, args=[it, ended])
-    recorder.start()
-    try:
-        yield it
-    finally:
-        ended.set()
-        recorder.join()
-
-
-def record(elastic: Elastic, ended: threading.Event) -> None:
-    """Note each state in which a node is seen."""
-    last: dict[str, str] = {}
-    while not ended.wait(0.1):
-        try:
-            now = {node.name: node.state for node in elastic.cluster.nodes()}
-        except HarnessError:
-            continue  # slurmctld is being restarted
-        for name, state in now.items():
-            if last.get(name) != state:
-                elastic.seen.append((time.time(), name, state))
-                elastic.run.event("node", cluster=elastic.cluster.name, node=name, state=state)
-        last = now
+    with Recorder(cluster, run) as recorder:
+        yield Elastic(cluster, plan, run, ssh, recorder)
 
 
 def test_job_brings_the_node_that_it_wants_and_no_other(elastic: Elastic, jobs: Jobs) -> None:
@@ -123,7 +101,7 @@ def test_job_brings_the_node_that_it_wants_and_no_other(elastic: Elastic, jobs: 
     assert elastic.resumed(began) == {node}
     assert [one.host for one in jobs.witnesses() if one.key == job_key(elastic.cluster.name, job_id)] == [node]
     # slurmctld looks at jobs whose nodes come up only every half minute, if nothing makes it.
-    up = next(at for at, name, state in elastic.seen if at > began and name == node and "POWER" not in state)
+    up = next(one.at for one in elastic.recorder.of(node, began) if "POWER" not in one.state)
     started = next(one.start for one in jobs.witnesses() if one.key == job_key(elastic.cluster.name, job_id))
     assert started - up < 5, f"the job began {started - up:.0f} s after its node was up"
 
@@ -182,7 +160,7 @@ def test_nodes_that_are_there_anyway_are_filled_first_and_never_suspended(elasti
     elastic.cluster.wait_for(given, {"COMPLETED"})
     assert {one.host for one in jobs.witnesses() if one.job_id in given} == static
     assert elastic.resumed(began) == set()
-    assert not [state for _, name, state in elastic.seen if name in static and "POWER" in state]
+    assert not [one for node in static for one in elastic.recorder.of(node) if "POWER" in one.state]
 
 
 @pytest.mark.needs("two_shapes")
@@ -197,6 +175,49 @@ def test_job_brings_a_node_of_the_shape_that_it_asks_for(elastic: Elastic, jobs:
     }
     elastic.cluster.wait_for(given.values(), {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
     assert len(elastic.resumed(began)) == len(given)
+
+
+@pytest.mark.needs("federation")
+def test_federated_jobs_fill_the_origin_and_bring_no_more_cloud_nodes_than_they_want(
+    elastic: Elastic, federation: FederationUnderTest, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
+) -> None:
+    elastic.wait_until_down()
+    cpus = 2  # of each job
+    began = time.time()
+    given = [
+        jobs.submit(federation.origin, f"sleep {ROUNDS // 2}", "--nodes=1", f"--cpus-per-task={cpus}")
+        for _ in range(10)
+    ]
+    ran = Counter(ran_on(job_id) for job_id in given)
+    on_origin = sum(room for _, room in rooms(plan, federation.origin.name, cpus))
+    assert ran[federation.origin.name] == min(on_origin, len(given))
+    wanted, left = set(), len(given) - on_origin
+    for node, room in rooms(plan, elastic.cluster.name, cpus):
+        if left > 0:
+            wanted.add(node)
+            left -= room
+    assert elastic.resumed(began) == wanted
+    seen = {one.job_id: (one.cluster, one.host) for one in jobs.witnesses() if one.job_id in given}
+    assert {*seen} == {*given}
+    if plan.scenario.accounting:
+        wait_until(
+            lambda: {
+                record.job_id: (record.cluster, record.node_list)
+                for record in federation.origin.records("--federation", "--allocations")
+                if record.job_id in given and record.state == "COMPLETED"
+            },
+            lambda told: told == seen,
+            what="sacct --federation tells what the jobs saw",
+            timeout=15,
+        )
+    elastic.wait_until_down()
+
+
+def rooms(plan: Plan, cluster: str, cpus: int) -> list[tuple[str, int]]:
+    """Return the nodes of a cluster in the order in which Slurm fills them, and how many jobs each takes at once."""
+    groups = plan.scenario.clusters[cluster].nodes
+    weighed = sorted(groups, key=lambda group: (group.provision != "static", options.get(group.options, "Weight") or 0))
+    return [(node, group.cpus // cpus) for group in weighed for node in hostlist.expand(group.name)]
 
 
 def test_every_job_on_nodes_that_came_ran_once(elastic: Elastic, jobs: Jobs) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import docker
 import pytest
 
-from harness import releases
+from harness import lifecycle, providers, releases, rundir, slurm
 from harness.providers import images
+from harness.slurm import SlurmCluster
 from support import SCENARIOS, Harness
 
 MIXED = """
@@ -50,6 +51,30 @@ def test_releases_that_cannot_work_together_are_refused_before_anything_starts(h
     done = harness("run", SCENARIOS / "federation.yml", "--release", "26.05", "--release", "aws=22.05")
     assert done.returncode == 2
     assert "clusters.aws.release: 22.05, but slurmdbd is 26.05; rule: slurmdbd 26.05 serves 24.11," in done.stderr
+
+
+@pytest.mark.parametrize("release", ["22.05", "26.05"])
+def test_dynamic_nodes_are_taken_wherever_they_may_work_and_can_go_again(
+    release: str, harness: Harness, runs: Path
+) -> None:
+    done = harness("run", SCENARIOS / "dynamic.yml", "--release", release, "--keep")
+    live = lifecycle.open_run(rundir.find(runs, "dynamic"), providers.get("docker"), print)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        cluster = slurm.clusters(live.ssh, live.plan)["grows"]
+        assert guests(cluster) == ("d1", "d2")
+        live.ssh.run("d2", ["systemctl", "stop", "slurmd"])
+        cluster.run("scontrol", "delete", "NodeName=d2")
+        assert guests(cluster) == ("d1",)
+        live.ssh.run("d2", ["systemctl", "start", "slurmd"])
+        slurm.wait_until_ready(live.plan, {"grows": cluster})
+        assert guests(cluster) == ("d1", "d2")
+    finally:
+        lifecycle.down(live)
+
+
+def guests(cluster: SlurmCluster) -> tuple[str, ...]:
+    return next(partition.nodes for partition in cluster.partitions() if partition.name == "guests")
 
 
 @pytest.fixture

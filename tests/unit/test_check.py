@@ -35,8 +35,15 @@ def test_plain_configuration_has_no_findings(tmp_path: Path, release: str) -> No
     assert found(tmp_path, release, "") == []
 
 
-@pytest.mark.parametrize("release", releases.KNOWN)
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+SHIPPED = [
+    (path, release)
+    for path in SCENARIOS
+    for release in releases.KNOWN
+    if path.stem != "dynamic" or release >= "22.05"  # which has dynamic nodes first
+]
+
+
+@pytest.mark.parametrize(("path", "release"), SHIPPED, ids=str)
 def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, release: str) -> None:
     assert check.check_scenario(path, scenario.load(path, [release])) == []
 

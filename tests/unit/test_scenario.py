@@ -21,6 +21,9 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
+DYNAMIC = "clusters: {one: {controller: c, nodes: [{name: n, dynamic: true}]%s}}"
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_are_right(path: Path) -> None:
     scenario.load(path)
@@ -94,6 +97,10 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         ("clusters: {one: {controller: c, nodes: [{name: n}, {name: 'n'}]}}", "node n is already clusters.one.nodes.0"),
         ("clusters: {One: {controller: c, nodes: [{name: n}]}}", "characters that are not allowed"),
         ("clusters: {one: {nodes: [{name: n}]}}", "1:12: clusters.one.controller: is required"),
+        (DYNAMIC % ", release: '20.11'", "release 20.11 has no dynamic nodes; 22.05 has them"),
+        (DYNAMIC % ", hosts: h1", "nodes that share hosts are named in slurm.conf"),
+        (DYNAMIC % ", partitions: {p: {nodes: n}}", "n is dynamic; only ALL, or a NodeSet of a feature, takes it"),
+        (DYNAMIC % ", defaults: false", "wants the defaults, with MaxNodeCount"),
         ("clusters: {}", "clusters: dictionary should have at least 1 item"),
         ("clusters: [", "1:12: not YAML"),
         ("- a", "1:1: a scenario is a mapping"),

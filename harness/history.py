@@ -1,0 +1,67 @@
+"""What was seen of a cluster while something went on: each state of its nodes and jobs, and when it was first seen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, Self
+
+from harness.errors import HarnessError
+from harness.rundir import RunDir
+from harness.slurm import SlurmCluster
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A node or job seen in a state in which it was not before; `at` is in seconds since 1970."""
+
+    at: float
+    kind: Literal["node", "job"]
+    name: str
+    state: str
+
+
+@dataclass
+class Recorder:
+    """Looks at a cluster's nodes and jobs again and again while it is entered; in events.jsonl, too.
+
+    What lasts shorter than `interval` seconds and the look itself may not be seen.
+    """
+
+    cluster: SlurmCluster
+    run: RunDir
+    interval: float = 0.1
+    seen: list[Sighting] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._record)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def of(self, name: str | int, since: float = 0) -> list[Sighting]:
+        """Return what was seen of a node or job since a time."""
+        return [one for one in self.seen if one.name == str(name) and one.at >= since]
+
+    def _record(self) -> None:
+        last: dict[str, str] = {}
+        while not self._ended.wait(self.interval):
+            try:
+                nodes = {node.name: node.state for node in self.cluster.nodes()}
+                jobs = {str(job.job_id): job.state for job in self.cluster.jobs("--local")}
+            except HarnessError:
+                continue  # slurmctld is away
+            now = time.time()
+            kinds: dict[Literal["node", "job"], dict[str, str]] = {"node": nodes, "job": jobs}
+            for kind, states in kinds.items():
+                for name, state in states.items():
+                    if last.get(name) != state:
+                        self.seen.append(Sighting(now, kind, name, state))
+                        self.run.event(kind, cluster=self.cluster.name, name=name, state=state)
+            last |= nodes | jobs

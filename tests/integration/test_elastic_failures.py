@@ -1,0 +1,344 @@
+"""The ways in which elastic resume fails: what Slurm says, what becomes of the job, how the node comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import elastic, lifecycle, providers, rundir, slurm, witness
+from harness.errors import CommandFailed
+from harness.history import Recorder
+from harness.lifecycle import Live
+from harness.slurm import SlurmCluster, job_key
+from harness.wait import wait_until
+from support import Harness
+
+FAILING = """
+description: Nodes that are made for jobs, with little patience.
+clusters:
+  cloud:
+    controller: ctl
+    nodes: [{name: "c[1-6]", provision: create}]
+    options:
+      SuspendTime: 3
+      SuspendTimeout: 3
+      ResumeTimeout: 12
+      SlurmdTimeout: 10
+      AuthInfo: cred_expire=6  # a job that lost its node is not tried again before its credential has expired
+      SchedulerParameters: sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+      MinJobAge: 3600
+users: {alice: {uid: 2001}}
+"""
+
+
+@pytest.fixture(scope="module")
+def failing(harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A cluster whose nodes do not exist yet."""
+    path = tmp_path_factory.mktemp("scenario") / "failing.yml"
+    path.write_text(FAILING)
+    up = harness("up", path)
+    live = lifecycle.open_run(rundir.find(runs, "failing"), providers.get("docker"), print)
+    try:
+        assert up.returncode == 0, up.stderr
+        lifecycle.deploy(live)
+        yield live
+    finally:
+        lifecycle.down(live)
+
+
+SPOILED: dict[str, tuple[str, dict[str, str] | None]] = {
+    "c1": ("another munge key", {"file": "/etc/munge/munge.key", "old": "%secret:munge_key%", "new": "f" * 64}),
+    "c2": (
+        "no way to slurmctld",
+        {"file": "/etc/slurm/slurm.conf", "old": "SlurmctldHost=ctl", "new": "SlurmctldHost=ctl(127.0.0.9)"},
+    ),
+    "c3": (
+        "a boot time before the resume",
+        {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "-b", "new": "-v"},
+    ),
+    "c4": ("no capacity", None),
+}
+# slurmd tells slurmctld that its slurm.conf is another one; it is taken all the same.
+OTHER_CONF = {"file": "/etc/slurm/slurm.conf", "old": "SlurmctldHost=ctl", "new": "# of its own\nSlurmctldHost=ctl"}
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a job and its node: before the cause was mended, and after."""
+
+    states: list[str]
+    resume_failed: bool
+    ran_before: list[str]
+    ran: list[str]
+
+
+@pytest.fixture(scope="module")
+def fates(failing: Live) -> dict[str, Fate]:
+    """Jobs whose hosts are all spoiled at once, each on its node; c5 comes as it should, for c4's job."""
+    cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
+    wait_until_at_rest(failing, cluster)
+    spoiled = {node: change for node, (_, change) in SPOILED.items()} | {"c6": OTHER_CONF}
+    wanted = {node: "c[4-5]" if node == "c4" else node for node in spoiled}
+    with Recorder(cluster, failing.run) as recorder:
+        with spoiled_api(failing, spoiled):
+            began = len(power_log(failing))
+            job_of = {
+                node: submit(cluster, "true", f"--nodelist={nodes}", f"--nodes={1 + (node == 'c4')}")
+                for node, nodes in wanted.items()
+            }
+            cluster.wait_for([job_of["c6"]], {"COMPLETED"})
+            failed = wait_until(
+                lambda: resume_failed(failing, began),
+                lambda nodes: {*SPOILED} <= nodes,
+                what="nodes given up",
+                timeout=40,
+            )
+            before = {node: ran(failing, job_id) for node, job_id in job_of.items()}
+        cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=90)
+    wait_until_at_rest(failing, cluster)
+    return {
+        node: Fate([one.state for one in recorder.of(node)], node in failed, before[node], ran(failing, job_id))
+        for node, job_id in job_of.items()
+    }
+
+
+@contextmanager
+def spoiled_api(live: Live, spoiled: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    """Have hosts made wrongly for a while."""
+    elastic.stop(live.run.id)
+    script = Path(__file__).with_name("spoiled_api.py")
+    command = [sys.executable, str(script), "harness.elastic", str(live.run.path), live.run.id, json.dumps(spoiled)]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+    elastic.start(live.run)
+
+
+@pytest.fixture
+def cluster(failing: Live) -> Iterator[SlurmCluster]:
+    """The cluster; its nodes are powered down, with no host left, before each test and after it."""
+    cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
+    wait_until_at_rest(failing, cluster)
+    yield cluster
+    wait_until_at_rest(failing, cluster)
+
+
+def wait_until_at_rest(live: Live, cluster: SlurmCluster) -> None:
+    wait_until(
+        lambda: [node.state for node in cluster.nodes() if not slurm.powered_down(node.state)],
+        lambda left: not left,
+        what="all nodes powered down",
+        timeout=60,
+        ignore=(CommandFailed,),
+    )
+    wait_until(
+        lambda: live.provider.hosts(live.run.id), lambda there: {*there} == {"ctl"}, what="no host left", timeout=15
+    )
+
+
+def submit(cluster: SlurmCluster, body: str, *options: str) -> int:
+    return cluster.submit(witness.script(body), "--output=/dev/null", *options, user="alice")
+
+
+def ran(live: Live, job_id: int) -> list[str]:
+    """Return the hosts on which a job ran: one for each time."""
+    return [one.host for one in witness.collect(live.ssh, ["ctl"]) if one.key == job_key("cloud", job_id)]
+
+
+def resume_failed(live: Live, since: int) -> set[str]:
+    """Return the nodes for which ResumeFailProgram ran, since the log had so many characters."""
+    notes = map(json.loads, power_log(live)[since:].splitlines())
+    return {node for one in notes if one["action"] == "resume-fail" for node in one["nodes"]}
+
+
+def power_log(live: Live) -> str:
+    return live.ssh.run("ctl", ["cat", "/var/log/slurm/power.log"], check=False).stdout
+
+
+def wait_for_state(cluster: SlurmCluster, node: str, flag: str, timeout: float = 30) -> None:
+    wait_until(
+        lambda: next(one.state for one in cluster.nodes() if one.name == node),
+        lambda state: flag in state.split("+"),
+        what=f"{node} {flag}",
+        timeout=timeout,
+        interval=0.1,
+        ignore=(CommandFailed,),
+    )
+
+
+@pytest.mark.parametrize("node", SPOILED, ids=[cause for cause, _ in SPOILED.values()])
+def test_node_that_does_not_come_is_given_up_and_its_job_runs_once_when_it_can(
+    fates: dict[str, Fate], node: str
+) -> None:
+    fate = fates[node]
+    assert in_turn(fate.states, "POWERING_UP", "DOWN", "POWERED_DOWN", "POWERING_UP", "POWERED_DOWN"), fate.states
+    assert fate.resume_failed
+    assert fate.ran_before == []
+    assert fate.ran == [node]
+
+
+def test_node_with_another_slurm_conf_is_taken_and_slurmctld_says_so(failing: Live, fates: dict[str, Fate]) -> None:
+    fate = fates["c6"]
+    assert not fate.resume_failed
+    assert not [state for state in fate.states if "DOWN" in state.split("+")], fate.states
+    assert fate.ran_before == fate.ran == ["c6"]
+    log = failing.ssh.run("ctl", ["grep", "different slurm.conf", "/var/log/slurm/slurmctld.log"]).stdout
+    assert "c6" in log
+
+
+def in_turn(states: list[str], *flags: str) -> bool:
+    """Tell whether a node showed each flag, one after the other."""
+    left = iter(states)
+    return all(any(flag in state.split("+") for state in left) for flag in flags)
+
+
+@pytest.fixture(scope="module")
+def bad_programs(failing: Live) -> dict[str, Fate]:
+    """Jobs whose ResumeProgram fails for one node, and does not end for the other."""
+    cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
+    wait_until_at_rest(failing, cluster)
+    program = "/usr/local/sbin/slurm-resume"
+    bad = "case $1 in c1) exit 1 ;; *) exec sleep 1000 ;; esac"
+    began = len(power_log(failing))
+    with Recorder(cluster, failing.run) as recorder:
+        failing.ssh.run(
+            "ctl", ["sh", "-c", f"mv {program} /root && printf '#!/bin/sh\n{bad}\n' > {program} && chmod 755 {program}"]
+        )
+        try:
+            job_of = {}
+            for node in ("c1", "c2"):  # one after the other: slurmctld asks for all nodes of a moment at once
+                job_of[node] = submit(cluster, "true", f"--nodelist={node}")
+                wait_for_state(cluster, node, "POWERING_UP")
+            failed = wait_until(
+                lambda: resume_failed(failing, began),
+                lambda nodes: {*job_of} <= nodes,
+                what="nodes given up",
+                timeout=40,
+            )
+            before = {node: ran(failing, job_id) for node, job_id in job_of.items()}
+        finally:
+            failing.ssh.run("ctl", ["mv", "/root/slurm-resume", program])
+        cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=90)
+    wait_until_at_rest(failing, cluster)
+    return {
+        node: Fate([one.state for one in recorder.of(node)], node in failed, before[node], ran(failing, job_id))
+        for node, job_id in job_of.items()
+    }
+
+
+@pytest.mark.parametrize("node", ["c1", "c2"], ids=["fails", "hangs"])
+def test_program_that_does_not_work_costs_a_resume_timeout_and_no_job(
+    failing: Live, bad_programs: dict[str, Fate], node: str
+) -> None:
+    fate = bad_programs[node]
+    assert in_turn(fate.states, "POWERING_UP", "DOWN", "POWERED_DOWN", "POWERING_UP", "POWERED_DOWN"), fate.states
+    assert fate.resume_failed
+    assert fate.ran_before == []
+    assert fate.ran == [node]
+    # slurmctld ends what hangs.
+    assert failing.ssh.run("ctl", ["pgrep", "--full", "sleep 1000"], check=False).stdout == ""
+
+
+def test_host_that_comes_too_late_and_cannot_be_suspended_is_named(
+    failing: Live, cluster: SlurmCluster, harness: Harness
+) -> None:
+    late = {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "[Service]"}
+    late["new"] = "[Service]\nExecStartPre=/bin/sleep 16"
+    with spoiled_api(failing, {"c1": late}) as api:
+        job_id = submit(cluster, "true", "--nodelist=c1")
+        wait_until(
+            lambda: failing.provider.hosts(failing.run.id), lambda there: there.get("c1"), what="c1 made", timeout=20
+        )
+        with Recorder(cluster, failing.run) as recorder:
+            os.kill(api.pid, signal.SIGSTOP)
+            cluster.run("scontrol", "update", f"JobId={job_id}", "Reservation=", check=False)
+            wait_until(
+                lambda: [node.slurmd_start for node in cluster.nodes() if node.name == "c1"],
+                any,
+                what="slurmd of c1 registered",
+                timeout=40,
+            )
+            time.sleep(3)
+            print([(one.at, one.state) for one in recorder.of("c1")])
+            print(harness("status").stdout, power_log(failing))
+    cluster.wait_for([job_id], {"COMPLETED"}, timeout=90)
+    assert ran(failing, job_id) == ["c1"]
+
+
+def test_api_that_is_down_is_asked_again_until_it_answers(failing: Live, cluster: SlurmCluster) -> None:
+    elastic.stop(failing.run.id)
+    job_id = submit(cluster, "true", "--nodelist=c1")
+    wait_for_state(cluster, "c1", "POWERING_UP")
+    assert {*failing.provider.hosts(failing.run.id)} == {"ctl"}
+    elastic.start(failing.run)
+    cluster.wait_for([job_id], {"COMPLETED"})
+    assert ran(failing, job_id) == ["c1"]
+
+
+def test_restart_of_slurmctld_while_nodes_come_up_loses_no_job(failing: Live, cluster: SlurmCluster) -> None:
+    job_id = submit(cluster, "true", "--nodelist=c2")
+    wait_for_state(cluster, "c2", "POWERING_UP")
+    failing.ssh.run("ctl", ["systemctl", "restart", "slurmctld"])
+    cluster.wait_for([job_id], {"COMPLETED"}, timeout=90)
+    assert ran(failing, job_id) == ["c2"]
+
+
+def test_job_whose_host_dies_is_requeued(failing: Live, cluster: SlurmCluster) -> None:
+    job_id = submit(cluster, "sleep 4", "--nodelist=c1", "--requeue")
+    cluster.wait_for([job_id], {"RUNNING"})
+    wait_until(lambda: ran(failing, job_id), lambda hosts: hosts == ["c1"], what="the job has begun", timeout=10)
+    failing.provider.remove(failing.run.id, "c1")
+    wait_for_state(cluster, "c1", "DOWN", timeout=60)
+    cluster.wait_for([job_id], {"COMPLETED"}, timeout=120)
+    assert ran(failing, job_id) == ["c1", "c1"]
+
+
+def test_of_contradicting_requests_the_last_counts(failing: Live, cluster: SlurmCluster) -> None:
+    for _ in range(2):
+        for action in ("resume", "resume", "suspend", "resume", "suspend", "suspend"):
+            failing.ssh.run("ctl", [f"/usr/local/sbin/slurm-{action}", "c[1-2]"])
+    wait_until_at_rest(failing, cluster)
+    time.sleep(2)  # nothing may come back
+    assert {*failing.provider.hosts(failing.run.id)} == {"ctl"}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "mend"),
+    [("chmod 0644 FILE", "chmod 0755 FILE"), ("chmod 0777 FILE", "chmod 0755 FILE")],
+    ids=["not executable", "writable by others"],
+)
+def test_program_that_slurmctld_refuses_keeps_the_job_waiting(
+    failing: Live, cluster: SlurmCluster, spoil: str, mend: str
+) -> None:
+    do: Callable[[str], object] = lambda script: failing.ssh.run(  # noqa: E731
+        "ctl", ["sh", "-c", script.replace("FILE", "/usr/local/sbin/slurm-resume") + "; scontrol reconfigure"]
+    )
+    do(spoil)
+    try:
+        job_id = submit(cluster, "true", "--nodelist=c1")
+        log = "grep -E 'ResumeProgram|power_save' /var/log/slurm/slurmctld.log | tail -5"
+        wait_until(
+            lambda: failing.ssh.run("ctl", ["sh", "-c", log]).stdout,
+            lambda text: "ot executable" in text or "writ" in text or "invalid" in text,
+            what="slurmctld refuses the program",
+            timeout=20,
+        )
+        assert {*failing.provider.hosts(failing.run.id)} == {"ctl"}
+    finally:
+        do(mend)
+    cluster.wait_for([job_id], {"COMPLETED"}, timeout=90)
+    assert ran(failing, job_id) == ["c1"]
