@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import lifecycle, providers, rundir
 from harness.lifecycle import Live
-from support import SCENARIOS, Done, Harness, command
+from support import Done, Harness, command, kept
 
 
 @pytest.fixture(scope="session")
@@ -34,17 +33,6 @@ def harness(environment: dict[str, str]) -> Harness:
         return subprocess.run(command(*arguments), env=environment, capture_output=True, text=True, check=False)
 
     return run
-
-
-def kept(harness: Harness, runs: Path, scenario: str) -> Iterator[Live]:
-    """Run a scenario, which must pass, and keep it up for tests that break it."""
-    done = harness("run", SCENARIOS / f"{scenario}.yml", "--keep")
-    live = lifecycle.open_run(rundir.find(runs, scenario), providers.get("docker"), print)
-    try:
-        assert done.returncode == 0, done.stdout + done.stderr
-        yield live
-    finally:
-        lifecycle.down(live)
 
 
 @pytest.fixture(scope="session")

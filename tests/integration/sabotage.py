@@ -1,0 +1,292 @@
+"""How clusters are broken, each in the way that a check guards against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import docker
+
+from harness import lifecycle, report, slurm
+from harness.lifecycle import Live
+
+WITNESSES = "/var/tmp/slurm-harness-witness"
+Step = tuple[str, str]  # host, shell script
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """What breaks the cluster, what mends it, which checks must fail, and what one of them must tell."""
+
+    checks: tuple[str, ...]
+    do: Step
+    undo: Step
+    told: str
+
+    def __str__(self) -> str:
+        return f"{self.checks[0]}-{self.told or 'refused'}"
+
+
+def on_single(checks: str, do: str, undo: str, told: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("single", do), ("single", undo), told)
+
+
+def wrapper(program: str, text: str) -> tuple[str, str]:
+    """Return scripts that put a lying program before Slurm's own, and take it away."""
+    path = f"/usr/local/bin/{program}"
+    return f"printf '#!/bin/sh\\n%s\\n' '{text}' > {path} && chmod 0755 {path}", f"rm {path}"
+
+
+def trigger(table: str, when: str, lie: str) -> tuple[Step, Step]:
+    """Return steps that make the database write something else than it is told, and end that."""
+    name = f"{table.split('.')[0]}.lie"
+    make = f"create trigger {name} before {when} on {table} for each row set {lie}"
+    return ("accounting", f'mariadb -e "{make}"'), ("accounting", f'mariadb -e "drop trigger {name}"')
+
+
+SINGLE_NODE = [
+    on_single(
+        "runs_its_daemons",
+        "systemctl start mariadb",
+        "systemctl stop mariadb",
+        "runs ['mariadb', 'munge', 'slurmctld', 'slurmd'], should run ['munge', 'slurmctld', 'slurmd']",
+    ),
+    on_single(
+        "runs_its_daemons",
+        "systemctl disable --quiet slurmd",
+        "systemctl enable --quiet slurmd",
+        "starts ['munge', 'slurmctld'] at boot",
+    ),
+    on_single(
+        "runs_its_daemons",
+        "systemctl stop slurmd && systemd-run --quiet --unit=stray slurmd -D",
+        "systemctl stop stray; systemctl start slurmd",
+        "slurmd runs outside of slurmd.service",
+    ),
+    on_single("is_of_the_release", *wrapper("slurmd", "echo slurm 19.05.2"), "single has slurm 19.05.2, not 24.11"),
+    on_single(
+        "started_without_an_error",
+        "sed -i s,^MailProg=.*,MailProg=/no/such, /etc/slurm/slurm.conf && systemctl restart slurmctld",
+        "sed -i s,^MailProg=.*,MailProg=/bin/true, /etc/slurm/slurm.conf && systemctl restart slurmctld",
+        "Configured MailProg is invalid",
+    ),
+    on_single(
+        "every_file",
+        "echo '# drift' >> /etc/slurm/slurm.conf",
+        "sed -i '$d' /etc/slurm/slurm.conf",
+        "single:/etc/slurm/slurm.conf is not the rendered file",
+    ),
+    on_single(
+        "every_file",
+        "chmod 0644 /etc/munge/munge.key",
+        "chmod 0400 /etc/munge/munge.key",
+        "munge.key is ('munge', 'munge', '0644')",
+    ),
+    on_single(
+        "every_file",
+        "touch /etc/slurm/gres.conf",
+        "rm /etc/slurm/gres.conf",
+        "single:/etc/slurm/gres.conf was not rendered",
+    ),
+    on_single("foreign_key", *wrapper("unmunge", "exit 0"), "accepts a credential made with another key"),
+    on_single(
+        "interactive_job job_on_all_nodes failing_job",
+        "scontrol update PartitionName=main State=DRAIN",
+        "scontrol update PartitionName=main State=UP",
+        "Required partition not available",
+    ),
+    on_single(
+        "batch_job_runs_once",
+        f"chown root {WITNESSES} && chmod 0755 {WITNESSES}",
+        f"chmod 1777 {WITNESSES}",
+        "ran 0 times",
+    ),
+    on_single(
+        "job_ran_at_most_once",
+        f"cd {WITNESSES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again",
+        f"rm {WITNESSES}/*.again",
+        "ran 2 times",
+    ),
+    on_single(
+        "cancel_anothers_job",
+        "chmod u+s /usr/bin/scancel",
+        "chmod u-s /usr/bin/scancel",
+        "Access/permission denied",
+    ),
+    on_single(
+        "change_the_cluster",
+        "chmod u+s /usr/bin/scontrol",
+        "chmod u-s /usr/bin/scontrol; scontrol update NodeName=single State=RESUME",
+        "was allowed",
+    ),
+]
+
+FEDERATION = [
+    Sabotage(
+        ("munge_credential_of_every_host",),
+        ("aws2", "cd /etc/munge && cp -p munge.key /root && date | sha256sum > munge.key && systemctl restart munge"),
+        ("aws2", "cp -p /root/munge.key /etc/munge && systemctl restart munge slurmd"),
+        "refuses a credential of",
+    ),
+    Sabotage(
+        ("only_at_slurms_own_ports",),
+        ("gateway", "nft insert rule inet sites forward tcp dport 873 accept"),
+        (
+            "gateway",
+            "nft delete rule inet sites forward handle $(nft -a list ruleset | sed -n 's/.*873.*# handle //p')",
+        ),
+        "'open', 'open', 'open'",
+    ),
+    Sabotage(
+        ("federation_is_formed",),
+        ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=DRAIN"),
+        ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=ACTIVE"),
+        "DRAIN",
+    ),
+    Sabotage(
+        ("job_ids_carry_the_origin",),
+        ("onprem-ctl", wrapper("sbatch", 'echo $(($(/usr/bin/sbatch "$@" | cut -d";" -f1) % 67108864))')[0]),
+        ("onprem-ctl", "rm /usr/local/bin/sbatch"),
+        "on-prem",
+    ),
+    Sabotage(
+        ("burst_to_the_sibling",),
+        ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=DRAIN"),
+        ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=ACTIVE"),
+        "ended: not so after",
+    ),
+    Sabotage(
+        ("clusters_option_keeps", "clusters_option_with_several"),
+        ("onprem-ctl", wrapper("sbatch", 'exec /usr/bin/sbatch "$@" --clusters=on-prem')[0]),
+        ("onprem-ctl", "rm /usr/local/bin/sbatch"),
+        "'on-prem' == 'aws'",
+    ),
+    Sabotage(
+        ("cluster_constraint",),
+        (
+            "onprem-ctl",
+            "for c in on-prem=cloud aws=onsite; do sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
+        ),
+        (
+            "onprem-ctl",
+            "for c in on-prem=onsite aws=cloud; do sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
+        ),
+        "onsite",
+    ),
+    Sabotage(
+        ("draining_cluster",),
+        ("onprem-ctl", wrapper("sacctmgr", "exit 0")[0]),
+        ("onprem-ctl", "rm /usr/local/bin/sacctmgr"),
+        "knows that aws is DRAIN",
+    ),
+    Sabotage(
+        ("federated_views_agree",),
+        ("onprem-ctl", wrapper("squeue", 'exec /usr/bin/squeue $(echo "$@" | sed s/--federation/--local/)')[0]),
+        ("onprem-ctl", "rm /usr/local/bin/squeue"),
+        "on-prem",
+    ),
+    Sabotage(
+        ("federated_job_ran_twice",),
+        ("aws1", f"cd {WITNESSES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again"),
+        ("aws1", f"rm {WITNESSES}/*.again"),
+        "ran 2 times",
+    ),
+    Sabotage(
+        ("registered_with_its_controller",),
+        ("accounting", "mariadb -e \"update slurm_acct_db.cluster_table set control_host='x' where name='aws'\""),
+        ("aws-ctl", "systemctl restart slurmctld"),
+        "'aws'",
+    ),
+    Sabotage(
+        ("associations_and_qos",),
+        ("onprem-ctl", "sacctmgr -i delete user name=bob account=physics cluster=aws"),
+        ("onprem-ctl", "slurm-accounting-objects"),
+        "('physics', 'bob')",
+    ),
+    Sabotage(
+        ("failed_and_cancelled_jobs",),
+        *trigger("slurm_acct_db.aws_job_table", "update", "new.state = 3"),
+        "'COMPLETED'",
+    ),
+    Sabotage(
+        ("accounting_matches",),
+        *trigger("slurm_acct_db.aws_job_table", "update", "new.nodelist = 'aws9'"),
+        "accounting says aws9",
+    ),
+    Sabotage(
+        ("job_that_timed_out", "accounting_matches"),
+        *trigger("slurm_acct_db.aws_job_table", "update", "new.state = if(new.state > 2, 3, new.state)"),
+        "TIMEOUT",
+    ),
+    Sabotage(
+        ("job_completion",),
+        *trigger("slurm_jobcomp.jobcomp_table", "insert", "new.state = 3"),
+        "completion records",
+    ),
+]
+
+
+CLOUDBURST = [
+    Sabotage(
+        ("no_more_cloud_nodes_than_they_want",),
+        ("aws-ctl", "scontrol update PartitionName=main LLN=YES"),
+        ("aws-ctl", "scontrol update PartitionName=main LLN=NO"),
+        "Extra items in the left set",
+    ),
+]
+SUSPEND = "/usr/local/sbin/slurm-suspend"
+ELASTIC = [
+    Sabotage(
+        ("job_brings_the_node", "as_many_nodes", "of_the_shape"),
+        ("ctl", "scontrol update PartitionName=main State=DRAIN"),
+        ("ctl", "scontrol update PartitionName=main State=UP"),
+        "Required partition not available",
+    ),
+    Sabotage(
+        ("powers_a_node_up",),
+        ("ctl", "scontrol update NodeName=l1 State=DRAIN Reason=broken"),
+        ("ctl", "scontrol update NodeName=l1 State=RESUME"),
+        "'l1': 'IDLE+CLOUD+DRAIN",
+    ),
+    Sabotage(
+        ("idle_nodes_are_powered_down",),
+        ("ctl", f"mv {SUSPEND} /root && printf '#!/bin/sh\\n' > {SUSPEND} && chmod 755 {SUSPEND}"),
+        ("ctl", f"mv /root/slurm-suspend {SUSPEND} && {SUSPEND} l1"),
+        "their hosts gone",
+    ),
+    Sabotage(
+        ("filled_first",),
+        ("ctl", "scontrol update NodeName=n1 State=DRAIN Reason=broken"),
+        ("ctl", "scontrol update NodeName=n1 State=RESUME"),
+        "'n1'",
+    ),
+    Sabotage(
+        ("that_came_ran_once",),
+        ("ctl", f"cd {WITNESSES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again"),
+        ("ctl", f"rm {WITNESSES}/*.again"),
+        "ran 2 times",
+    ),
+]
+
+
+def break_and_judge(live: Live, sabotage: Sabotage) -> None:
+    """Break the cluster, judge it with the checks that must see it, and mend it."""
+    run(live, *sabotage.do)
+    try:
+        checks, _, problem = lifecycle.verify(live, sabotage.checks)
+    finally:
+        run(live, *sabotage.undo)
+        slurm.wait_until_ready(live.plan, slurm.clusters(live.ssh, live.plan))
+    told = "\n".join(check.message for check in checks) + problem
+    assert checks, told
+    assert {check.outcome for check in checks} == {"failed"}, told
+    assert report.judge(checks, problem) == report.FAILED
+    assert sabotage.told in told
+
+
+def run(live: Live, host: str, script: str) -> None:
+    """Run a script on a host, or in the gateway, which has no SSH."""
+    if host != "gateway":
+        live.ssh.run(host, ["sh", "-c", script])
+        return
+    code, output = docker.from_env().containers.get(f"{live.run.id}_gateway").exec_run(["sh", "-c", script])
+    assert code == 0, output
