@@ -112,12 +112,11 @@ def _round(live: Live, cluster: SlurmCluster, hosts: Sequence[Host]) -> dict[str
     def first(name: str | int, fits: Callable[[str], bool]) -> float:
         return next(one.at for one in recorder.of(name, began) if fits(one.state)) - began
 
-    down = [one.at - began for name in names for one in recorder.of(name, began) if slurm.powered_down(one.state)]
     seconds = {
         "up": max(first(name, lambda state: "POWER" not in state) for name in names),
         "running": first(job_id, lambda state: state == "RUNNING"),
         "ended": first(job_id, lambda state: state == "COMPLETED"),
-        "powered_down": max(down),
+        "powered_down": max(recorder.of(name)[-1].at for name in names) - began,
         "floor": _floor(live, cluster, hosts),
     }
     return {step: round(value, 2) for step, value in seconds.items()}

@@ -359,6 +359,7 @@ def status(
             "hosts_up": there.get(run_id, []),
             "verdict": _verdict(known.get(run_id)),
             "directory": str(known[run_id].path) if run_id in known else None,
+            "leaked": _leaked(known[run_id]) if run_id in known and run_id in there else [],
         }
         for run_id in sorted({*there, *known})
     ]
@@ -369,7 +370,10 @@ def status(
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*(", ".join(cell) if isinstance(cell, list) else cell or "-" for cell in list(row.values())[:3]))
-    return out.print(table)
+    out.print(table)
+    for text in (text for row in rows for text in row["leaked"]):
+        out.print(f"[yellow]{escape(text)}[/yellow]")
+    return None
 
 
 @app.command()
@@ -633,6 +637,14 @@ def _print_findings(findings: list[check.Finding]) -> None:
 
 def _print_json(data: Any) -> None:
     out.print(json.dumps(data, indent=2), markup=False)
+
+
+def _leaked(run: RunDir) -> list[str]:
+    """Return the hosts of a run that should not run any more; a run that cannot be asked has none."""
+    try:
+        return lifecycle.leaked(lifecycle.open_run(run, providers.get(run.provider), _progress()))
+    except HarnessError:
+        return []
 
 
 def _verdict(run: RunDir | None) -> str | None:

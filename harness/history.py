@@ -51,7 +51,9 @@ class Recorder:
 
     def _record(self) -> None:
         last: dict[str, str] = {}
-        while not self._ended.wait(self.interval):
+        ended = False
+        while not ended:  # and once more, so that the last state is seen, too
+            ended = self._ended.wait(self.interval)
             try:
                 nodes = {node.name: node.state for node in self.cluster.nodes()}
                 jobs = {str(job.job_id): job.state for job in self.cluster.jobs("--local")}

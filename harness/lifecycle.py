@@ -19,7 +19,7 @@ from harness import deploy as deployment
 from harness import diff, elastic, logs, report, scenario, slurm
 from harness.errors import CannotJudge, HarnessError, Unreachable, UsageError, WaitTimeout
 from harness.inventory import Machine, inventory, ssh_config
-from harness.options import OWN_MACHINES
+from harness.options import OWN_MACHINES, PROGRAMS
 from harness.plan import Plan, make_plan
 from harness.providers import Provider
 from harness.render import Tree, render
@@ -250,6 +250,23 @@ def uninterrupted() -> Iterator[None]:
 def _live(directory: RunDir, plan: Plan, provider: Provider, say: Say) -> Live:
     ssh = Ssh(directory.ssh_config, directory.control_directory)
     return Live(directory, plan, render(plan), provider, ssh, say)
+
+
+def leaked(live: Live) -> list[str]:
+    """Return what says of each host that runs, although slurmctld has powered its node down, how it is removed."""
+    there = live.provider.hosts(live.run.id)
+    found = []
+    for name, cluster in slurm.clusters(live.ssh, live.plan).items():
+        hosts = {host.name for host in live.plan.hosts if host.cluster == name and not host.lasts}
+        if not any(there.get(host) for host in hosts):
+            continue
+        found += [
+            f"{node.name} runs, but slurmctld has powered it down: "
+            f"harness exec {cluster.controller} -- {PROGRAMS}/slurm-suspend {node.name}"
+            for node in cluster.nodes()
+            if node.name in hosts and there.get(node.name) and slurm.powered_down(node.state)
+        ]
+    return found
 
 
 def _up(live: Live) -> list[str]:

@@ -231,7 +231,7 @@ def _power_saving(cluster: Cluster, known: releases.Release) -> dict[str, Any]:
         "TreeWidth": 65533,
         # Until 22.05 nodes that are powered down are seen only so.
         "PrivateData": "cloud" if "cloud" in known.words["privatedata"].known else None,
-        "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=1",
+        "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=0",
     }
 
 

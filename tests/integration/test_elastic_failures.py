@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,10 @@ SPOILED: dict[str, tuple[str, dict[str, str] | None]] = {
 OTHER_CONF = {"file": "/etc/slurm/slurm.conf", "old": "SlurmctldHost=ctl", "new": "# of its own\nSlurmctldHost=ctl"}
 
 
+# The states of a node that did not come: ResumeFailProgram powers it down, so that jobs may want it again.
+GIVEN_UP_AND_BACK = ("POWERING_UP", "DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "IDLE", "POWERED_DOWN")
+
+
 @dataclass(frozen=True)
 class Fate:
     """What became of a job and its node: before the cause was mended, and after."""
@@ -106,7 +110,7 @@ def fates(failing: Live) -> dict[str, Fate]:
             )
             before = {node: ran(failing, job_id) for node, job_id in job_of.items()}
         cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=90)
-    wait_until_at_rest(failing, cluster)
+        wait_until_at_rest(failing, cluster)
     return {
         node: Fate([one.state for one in recorder.of(node)], node in failed, before[node], ran(failing, job_id))
         for node, job_id in job_of.items()
@@ -185,7 +189,7 @@ def test_node_that_does_not_come_is_given_up_and_its_job_runs_once_when_it_can(
     fates: dict[str, Fate], node: str
 ) -> None:
     fate = fates[node]
-    assert in_turn(fate.states, "POWERING_UP", "DOWN", "POWERED_DOWN", "POWERING_UP", "POWERED_DOWN"), fate.states
+    assert in_turn(fate.states, *GIVEN_UP_AND_BACK), fate.states
     assert fate.resume_failed
     assert fate.ran_before == []
     assert fate.ran == [node]
@@ -233,7 +237,7 @@ def bad_programs(failing: Live) -> dict[str, Fate]:
         finally:
             failing.ssh.run("ctl", ["mv", "/root/slurm-resume", program])
         cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=90)
-    wait_until_at_rest(failing, cluster)
+        wait_until_at_rest(failing, cluster)
     return {
         node: Fate([one.state for one in recorder.of(node)], node in failed, before[node], ran(failing, job_id))
         for node, job_id in job_of.items()
@@ -245,7 +249,7 @@ def test_program_that_does_not_work_costs_a_resume_timeout_and_no_job(
     failing: Live, bad_programs: dict[str, Fate], node: str
 ) -> None:
     fate = bad_programs[node]
-    assert in_turn(fate.states, "POWERING_UP", "DOWN", "POWERED_DOWN", "POWERING_UP", "POWERED_DOWN"), fate.states
+    assert in_turn(fate.states, *GIVEN_UP_AND_BACK), fate.states
     assert fate.resume_failed
     assert fate.ran_before == []
     assert fate.ran == [node]
@@ -253,30 +257,38 @@ def test_program_that_does_not_work_costs_a_resume_timeout_and_no_job(
     assert failing.ssh.run("ctl", ["pgrep", "--full", "sleep 1000"], check=False).stdout == ""
 
 
-def test_host_that_comes_too_late_and_cannot_be_suspended_is_named(
-    failing: Live, cluster: SlurmCluster, harness: Harness
+def test_slurmd_that_registers_after_its_node_was_given_up_is_taken_and_runs_the_job_once(
+    failing: Live, cluster: SlurmCluster
 ) -> None:
     late = {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "[Service]"}
     late["new"] = "[Service]\nExecStartPre=/bin/sleep 16"
-    with spoiled_api(failing, {"c1": late}) as api:
+    began = len(power_log(failing))
+    with Recorder(cluster, failing.run) as recorder, spoiled_api(failing, {"c1": late}) as api:
         job_id = submit(cluster, "true", "--nodelist=c1")
         wait_until(
             lambda: failing.provider.hosts(failing.run.id), lambda there: there.get("c1"), what="c1 made", timeout=20
         )
-        with Recorder(cluster, failing.run) as recorder:
-            os.kill(api.pid, signal.SIGSTOP)
-            cluster.run("scontrol", "update", f"JobId={job_id}", "Reservation=", check=False)
-            wait_until(
-                lambda: [node.slurmd_start for node in cluster.nodes() if node.name == "c1"],
-                any,
-                what="slurmd of c1 registered",
-                timeout=40,
-            )
-            time.sleep(3)
-            print([(one.at, one.state) for one in recorder.of("c1")])
-            print(harness("status").stdout, power_log(failing))
-    cluster.wait_for([job_id], {"COMPLETED"}, timeout=90)
+        api.send_signal(signal.SIGSTOP)  # or the host would be removed before its slurmd starts
+        cluster.wait_for([job_id], {"COMPLETED"}, timeout=60)
+    states = [one.state for one in recorder.of("c1")]
+    assert in_turn(states, "POWERING_UP", "DOWN", "POWERING_DOWN", "IDLE"), states
+    assert resume_failed(failing, began) == {"c1"}
     assert ran(failing, job_id) == ["c1"]
+
+
+def test_host_that_could_not_be_suspended_is_named(failing: Live, cluster: SlurmCluster, harness: Harness) -> None:
+    began = len(power_log(failing))
+    with spoiled_api(failing, {}) as api:
+        cluster.wait_for([submit(cluster, "true", "--nodelist=c1")], {"COMPLETED"})
+        api.send_signal(signal.SIGSTOP)
+        wait_until(
+            lambda: power_log(failing)[began:], lambda text: "problem" in text, what="suspend given up", timeout=30
+        )
+        wait_for_state(cluster, "c1", "POWERED_DOWN")
+    told = "c1 runs, but slurmctld has powered it down: harness exec ctl -- /usr/local/sbin/slurm-suspend c1"
+    assert told in harness("status").stdout
+    failing.ssh.run("ctl", ["/usr/local/sbin/slurm-suspend", "c1"])
+    wait_until(lambda: harness("status").stdout, lambda text: told not in text, what="c1 removed", timeout=15)
 
 
 def test_api_that_is_down_is_asked_again_until_it_answers(failing: Live, cluster: SlurmCluster) -> None:
@@ -342,3 +354,26 @@ def test_program_that_slurmctld_refuses_keeps_the_job_waiting(
         do(mend)
     cluster.wait_for([job_id], {"COMPLETED"}, timeout=90)
     assert ran(failing, job_id) == ["c1"]
+
+
+def test_rates_spread_what_comes_and_goes(failing: Live, cluster: SlurmCluster) -> None:
+    nodes = ["c1", "c2", "c3"]
+    began = len(power_log(failing))
+    set_rates(failing, 30)  # a minute: one node every other second
+    try:
+        cluster.wait_for([submit(cluster, "sleep 8", f"--nodelist={node}") for node in nodes], {"COMPLETED"})
+        wait_until_at_rest(failing, cluster)
+    finally:
+        set_rates(failing, 0)
+    notes = [json.loads(line) for line in power_log(failing)[began:].splitlines()]
+    for action in ("resume", "suspend"):
+        asked = [one for one in notes if one["action"] == action]
+        assert sorted(node for one in asked for node in one["nodes"]) == nodes
+        gaps = [after["time"] - before["time"] for before, after in pairwise(asked)]
+        assert len(gaps) == 2, asked
+        assert min(gaps) > 1.5, asked
+
+
+def set_rates(live: Live, rate: int) -> None:
+    change = f"sed -i 's/^\\(ResumeRate\\|SuspendRate\\)=.*/\\1={rate}/' /etc/slurm/slurm.conf && scontrol reconfigure"
+    live.ssh.run("ctl", ["sh", "-c", change])
