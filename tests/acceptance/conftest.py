@@ -117,6 +117,8 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
     cluster = list(clusters.values())[-1]
     job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
     jobs.long_lived.add(job_key(cluster.name, job_id))
+    cluster.wait_for([job_id], {"RUNNING"})
+    cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5")
     return job_id
 
 

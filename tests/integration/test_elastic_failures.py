@@ -36,7 +36,7 @@ clusters:
       ResumeTimeout: 12
       SlurmdTimeout: 10
       AuthInfo: cred_expire=6  # a job that lost its node is not tried again before its credential has expired
-      SchedulerParameters: sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
       MinJobAge: 3600
 users: {alice: {uid: 2001}}
 """
