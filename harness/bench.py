@@ -15,7 +15,7 @@ from typing import Any
 from harness import deploy, elastic, lifecycle, options, slurm
 from harness.errors import UsageError
 from harness.history import Recorder
-from harness.lifecycle import Live, Say
+from harness.live import Live, Say
 from harness.plan import Host
 from harness.providers import Provider
 from harness.render import RenderedFile

@@ -27,6 +27,7 @@ from harness import (
     check,
     diff,
     doctor,
+    faults,
     importer,
     install,
     lifecycle,
@@ -39,6 +40,7 @@ from harness import (
 )
 from harness import logs as daemon_logs
 from harness.errors import HarnessError, ScenarioError, UsageError
+from harness.live import Live
 from harness.options import OWN_MACHINES
 from harness.plan import DAEMONS, Host, make_plan
 from harness.providers import engine, images
@@ -75,6 +77,8 @@ images_app = typer.Typer(no_args_is_help=True, help="Build and list the base ima
 app.add_typer(images_app, name="images")
 bench_app = typer.Typer(no_args_is_help=True, help="Measure the harness itself.")
 app.add_typer(bench_app, name="bench")
+fault_app = typer.Typer(no_args_is_help=True, help="Break a run on purpose, and heal it.")
+app.add_typer(fault_app, name="fault")
 
 out = Console(soft_wrap=True, highlight=False, emoji=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
@@ -479,6 +483,55 @@ def images_list(format_: FormatOption = Format.text) -> None:
     return None
 
 
+@fault_app.command("inject", epilog="`harness fault list` tells the kinds.")
+def fault_inject(
+    kind: Annotated[str, typer.Argument(help="What breaks.", show_default=False)],
+    on: Annotated[str, typer.Argument(help="The host; for cuts, a site too.", show_default=False)],
+    more: Annotated[str, typer.Argument(help="What else the kind wants: a daemon, another host.")] = "",
+    seconds: Annotated[
+        float | None, typer.Option("--for", help="Heal it after so many seconds; unset, leave it.", show_default=False)
+    ] = None,
+    which: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Break something; `harness fault heal` heals it."""
+    live, fault = _open(runs, which), faults.Fault(kind, on, more)
+    if seconds is None:
+        return faults.inject(live, fault)
+    with faults.injected(live, fault):
+        time.sleep(seconds)
+    return None
+
+
+@fault_app.command("heal")
+def fault_heal(which: RunName = None, runs: Runs = DEFAULT_RUNS) -> None:
+    """Heal all that is broken on purpose, the last first."""
+    live = _open(runs, which)
+    if problems := faults.heal_all(live):
+        raise HarnessError("\n".join(problems))
+
+
+@fault_app.command("list")
+def fault_list(which: RunName = None, runs: Runs = DEFAULT_RUNS, format_: FormatOption = Format.text) -> None:
+    """List the kinds of faults, and those that a run has now."""
+    try:
+        active = faults.active(_open(runs, which))
+    except UsageError:
+        active = []  # there is no run yet
+    kinds = {name: {"wants": f"HOST {kind.wants}".rstrip(), "says": kind.says} for name, kind in faults.KINDS.items()}
+    if format_ is Format.json:
+        return _print_json({"kinds": kinds, "active": [asdict(fault) for fault in active]})
+    table = Table(box=None, header_style="bold")
+    for heading in ("kind", "wants", "what happens"):
+        table.add_column(heading, overflow="fold")
+    for name, about in kinds.items():
+        table.add_row(name, about["wants"], about["says"])
+    out.print(table)
+    for fault in active:
+        out.print(f"[yellow]active: {escape(str(fault))}[/yellow]")
+    return None
+
+
 @bench_app.command("first-run")
 def bench_first_run(
     scenario_path: Annotated[Path, typer.Argument(help="The scenario file.")] = SCENARIOS / "federation.yml",
@@ -554,12 +607,12 @@ def _progress() -> Callable[[str], None]:
     return say
 
 
-def _open(runs: Path, which: str | None) -> lifecycle.Live:
+def _open(runs: Path, which: str | None) -> Live:
     directory = rundir.find(runs, which)
     return lifecycle.open_run(directory, providers.get(directory.provider), _progress())
 
 
-def _host(live: lifecycle.Live, name: str) -> Host:
+def _host(live: Live, name: str) -> Host:
     for host in live.plan.hosts:
         if host.name == name:
             return host

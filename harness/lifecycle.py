@@ -9,40 +9,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from harness import deploy as deployment
-from harness import diff, elastic, logs, report, scenario, slurm
-from harness.errors import CannotJudge, HarnessError, Unreachable, UsageError, WaitTimeout
+from harness import diff, elastic, faults, logs, report, scenario, slurm
+from harness.errors import CannotJudge, HarnessError, UsageError, WaitTimeout
 from harness.inventory import Machine, inventory, ssh_config
+from harness.live import Live, Say
 from harness.options import OWN_MACHINES, PROGRAMS
 from harness.plan import Plan, make_plan
 from harness.providers import Provider
-from harness.render import Tree, render
+from harness.render import render
 from harness.report import Check, Report
 from harness.rundir import RunDir
 from harness.ssh import Ssh
 from harness.verify import verify as judge_live
-from harness.wait import wait_until
-
-Say = Callable[[str], None]
-_SSH_TIMEOUT = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """A run and what every stage of it needs."""
-
-    run: RunDir
-    plan: Plan
-    tree: Tree
-    provider: Provider
-    ssh: Ssh
-    say: Say
 
 
 def run(
@@ -66,7 +51,11 @@ def run(
     try:
         with provisioned(live, keep=keep), logs_collected(live):
             deploy(live)
-            checks, jobs, problem = verify(live)
+            try:
+                checks, jobs, problem = verify(live)
+            finally:
+                for left in faults.heal_all(live):
+                    live.say(f"not healed: {left}")
     except HarnessError as error:
         problem = str(error)
     except KeyboardInterrupt:
@@ -128,7 +117,7 @@ def up(live: Live) -> None:
         files = {host.name: elastic.files_of(live.tree, host.name, secrets) for host in sleeping}
         live.provider.make(live.run, live.plan, sleeping, files)
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda machine: _wait_for_ssh(live, machine), machines))
+            list(pool.map(live.wait_for_ssh, machines))
         if elastic.is_wanted(live.plan):
             elastic.start(live.run)
 
@@ -286,28 +275,6 @@ def _write_inventory(live: Live, machines: Sequence[Machine]) -> None:
     run_.ssh_config.write_text(
         ssh_config(machines, run_.key("ssh_key"), known_hosts, run_.control_directory, run_.machines)
     )
-
-
-def _wait_for_ssh(live: Live, machine: Machine) -> None:
-    def look() -> str:
-        try:
-            live.ssh.run(machine.name, ["true"], timeout=10)
-        except (Unreachable, WaitTimeout) as error:
-            running = machine.name in live.provider.runs().get(live.run.id, [])
-            return str(error) if running else "the host has stopped"
-        return ""
-
-    try:
-        wait_until(
-            look,
-            lambda problem: not problem,
-            what=f"SSH on {machine.name}",
-            timeout=_SSH_TIMEOUT,
-            hopeless=lambda problem: problem == "the host has stopped",
-        )
-    except WaitTimeout as error:
-        console = live.provider.console(live.run.id, machine.name)
-        raise Unreachable(f"{machine.name} did not come up: {error}\n{console}") from error
 
 
 def _why_not_ready(live: Live) -> str:

@@ -127,7 +127,7 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         return {"ClusterName": name, **controllers}
     defaults: dict[str, Any] = {
         "ClusterName": name,
-        "SlurmctldHost": cluster.controller,
+        "SlurmctldHost": [cluster.controller, *cluster.backup_controllers],
         "SlurmUser": "slurm",
         "AuthType": "auth/munge",
         "SlurmctldPort": 6817,
@@ -239,6 +239,7 @@ def _accounting_storage(accounting: Accounting) -> dict[str, Any]:
     options: dict[str, Any] = {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": accounting.host,
+        "AccountingStorageBackupHost": accounting.backup,
         "AccountingStorageEnforce": "associations,limits,qos",
     }
     if accounting.job_completion:
@@ -261,12 +262,13 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
     defaults: dict[str, Any] = {
         "AuthType": "auth/munge",
         "DbdHost": accounting.host,
+        "DbdBackupHost": accounting.backup,
         "DbdPort": 6819,
         "SlurmUser": "slurm",
         "LogFile": f"{LOG_DIRECTORY}/slurmdbd.log",
         "PidFile": "/run/slurmdbd/slurmdbd.pid",
         "StorageType": "accounting_storage/mysql",
-        "StorageHost": "localhost",
+        "StorageHost": accounting.host if accounting.backup else "localhost",
         "StorageLoc": "slurm_acct_db",
         "StorageUser": "slurm",
         "StoragePass": secret("database_password"),

@@ -15,6 +15,15 @@ DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmd")
 
 
 @dataclass(frozen=True, slots=True)
+class Volume:
+    """A disk of its own for a directory; hosts that name the same one share it. `size` is such as 200M, or no limit."""
+
+    name: str
+    directory: str
+    size: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """One host. `ports` are the TCP ports and ranges that other sites may reach; `image` is the user's own.
 
@@ -32,11 +41,7 @@ class Host:
     nodes: tuple[str, ...] = ()
     provision: Provision = "static"
     with_elastic: bool = False
-
-    @property
-    def shares(self) -> bool:
-        """Whether the host has the shared directory."""
-        return self.with_elastic or not self.lasts
+    volumes: tuple[Volume, ...] = ()
 
     @property
     def lasts(self) -> bool:
@@ -103,7 +108,22 @@ def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
             image=accounting.image,
         )
         hosts = [host, *hosts] if host.name not in {one.name for one in hosts} else [_both(host, one) for one in hosts]
-    return Plan(name, scenario, offers, tuple(hosts))
+        if accounting.backup:
+            hosts.insert(1, replace(host, name=accounting.backup, daemons=("munge", "slurmdbd")))
+    return Plan(name, scenario, offers, tuple(replace(host, volumes=_volumes(scenario, host)) for host in hosts))
+
+
+def _volumes(scenario: Scenario, host: Host) -> tuple[Volume, ...]:
+    found = [
+        Volume(f"{host.name}-{number}", directory, size)
+        for number, (directory, size) in enumerate(scenario.disks.get(host.name, {}).items())
+    ]
+    if host.with_elastic or not host.lasts:
+        found.append(Volume("shared", SHARED_DIRECTORY))
+    if host.cluster and "slurmctld" in host.daemons and scenario.clusters[host.cluster].backup_controllers:
+        conf = options.slurm_conf(scenario, host.cluster, Offers(cgroups=False, own_hardware=False))
+        found.append(Volume(f"{host.cluster}-state", options.get(conf, "StateSaveLocation") or "/var/spool"))
+    return tuple(found)
 
 
 def _both(accounting: Host, host: Host) -> Host:
@@ -119,7 +139,8 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     conf = options.slurm_conf(scenario, name, offers)
     nodes_on = cluster.nodes_on()
     provision_of = cluster.provision_of()
-    runs_on = {"slurmctld": {cluster.controller}, "slurmd": {*nodes_on}}
+    controllers = (cluster.controller, *cluster.backup_controllers)
+    runs_on = {"slurmctld": {*controllers}, "slurmd": {*nodes_on}}
     port_of = {
         "slurmctld": options.get(conf, "SlurmctldPort") or "6817",
         "slurmd": options.get(conf, "SlurmdPort") or "6818",
@@ -129,7 +150,7 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     # srun and salloc listen where they are started: on the controller, or on a node inside a job.
     srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
     hosts = []
-    for host in dict.fromkeys((cluster.controller, *nodes_on)):
+    for host in dict.fromkeys((*controllers, *nodes_on)):
         daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]
         provision = provision_of.get(host, "static")
         # Someone else starts slurmd there.

@@ -57,6 +57,8 @@ def features(plan: Plan) -> set[str]:
         "users": scenario.users,
         "two_users": len(scenario.users) > 1,
         "two_hosts": len(plan.hosts) > 1,
+        "backup_controllers": any(cluster.backup_controllers for cluster in scenario.clusters.values()),
+        "backup_slurmdbd": scenario.accounting and scenario.accounting.backup,
         "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
         "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
         "static_too": any(

@@ -101,7 +101,7 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
         directories |= options.directories(conf, host.name, daemons, host.nodes)
         devices = _devices(cluster, host, plan.offers)
     if "slurmdbd" in host.daemons:
-        files.extend(_accounting_files(scenario))
+        files.extend(_accounting_files(scenario, with_database="mariadb" in host.daemons))
         directories |= options.directories(options.slurmdbd_conf(scenario), host.name, host.daemons, ())
     if directories:
         path = "/etc/tmpfiles.d/slurm.conf"
@@ -237,7 +237,7 @@ def _partition_lines(cluster: Cluster) -> list[dict[str, str]]:
     ]
 
 
-def _accounting_files(scenario: Scenario) -> list[RenderedFile]:
+def _accounting_files(scenario: Scenario, *, with_database: bool) -> list[RenderedFile]:
     slurmdbd, mariadb, sql = (
         "/etc/slurm/slurmdbd.conf",
         "/etc/mysql/mariadb.conf.d/90-slurm.cnf",
@@ -245,20 +245,25 @@ def _accounting_files(scenario: Scenario) -> list[RenderedFile]:
     )
     conf = options.slurmdbd_conf(scenario)
     with_jobcomp = bool(scenario.accounting and scenario.accounting.job_completion)
+    with_backup = bool(scenario.accounting and scenario.accounting.backup)
     # Database -> account, host it comes from, password; slurmdbd.conf(5) has these defaults.
     grants = {
         options.get(conf, "StorageLoc") or "slurm_acct_db": (
             options.get(conf, "StorageUser") or "root",
-            "localhost",
+            "%" if with_backup else "localhost",
             options.get(conf, "StoragePass") or "",
         )
     }
     if with_jobcomp:
         grants[options.JOB_COMPLETION] = (options.JOB_COMPLETION, "%", options.secret("job_completion_password"))
-    address = "0.0.0.0" if with_jobcomp else "127.0.0.1"  # noqa: S104  of a network of the run's own
+    address = "0.0.0.0" if with_jobcomp or with_backup else "127.0.0.1"  # noqa: S104  of a network of the run's own
+    # slurmdbd.conf(5): owned by SlurmUser and readable by nobody else, because it holds a password.
+    text = template(slurmdbd, options=conf)
+    files = [RenderedFile(slurmdbd, text, "slurm", "slurm", "0600", "slurmdbd", "restart")]
+    if not with_database:
+        return files
     return [
-        # slurmdbd.conf(5): owned by SlurmUser and readable by nobody else, because it holds a password.
-        RenderedFile(slurmdbd, template(slurmdbd, options=conf), "slurm", "slurm", "0600", "slurmdbd", "restart"),
+        *files,
         RenderedFile(mariadb, template(mariadb, sql=sql, address=address), unit="mariadb", action="restart"),
         RenderedFile(sql, template(sql, grants=grants), "mysql", "mysql", "0400", "mariadb", "restart"),
     ]

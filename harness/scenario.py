@@ -71,6 +71,8 @@ Release = Annotated[str, BeforeValidator(_release)]
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")]
 # slurm.conf(5), ClusterName: lower case only, because the name becomes part of database tables' names.
 ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+Directory = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.-]+)+$")]
+Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FileName = Annotated[Word, AfterValidator(_further_file)]
 # slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
@@ -119,6 +121,9 @@ class Cluster(Model):
     """One Slurm cluster: a slurmctld and its slurmds."""
 
     controller: HostName = Field(description="the host that runs slurmctld; it may be a node too")
+    backup_controllers: tuple[HostName, ...] = Field(
+        (), description="hosts whose slurmctld takes over, in this order; they share StateSaveLocation with the first"
+    )
     nodes: tuple[NodeGroup, ...]
     hosts: Hostlist | None = Field(
         None, description="hosts that share the nodes, each with many slurmd; unset, every node is a host of its own"
@@ -180,6 +185,7 @@ class Accounting(Model):
     """One host with MariaDB and slurmdbd, for all clusters of the scenario."""
 
     host: HostName = Field("accounting", description="the host that runs MariaDB and slurmdbd")
+    backup: HostName | None = Field(None, description="a host whose slurmdbd takes over, with the same database")
     site: Word | None = Field(None, description="the site the host is in; needed where there are several")
     release: Release | None = Field(None, description="release of slurmdbd; unset, the scenario's")
     image: str | None = Field(None, description="a Docker image of your own for the host; its release is asked of it")
@@ -227,6 +233,9 @@ class Scenario(Model):
     accounting: Accounting | None = None
     users: Mapping[UserName, User] = Field({})
     federations: Mapping[Word, Federation] = Field({})
+    disks: Mapping[HostName, Mapping[Directory, Size]] = Field(
+        {}, description="directories of hosts that are a small disk of their own, which can be filled"
+    )
 
     def release_of(self, part: Cluster | Accounting) -> str:
         """Return the release of a cluster or of slurmdbd."""
@@ -478,6 +487,8 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
     owner: dict[str, str] = {}
     if scenario.accounting and not _may_run_slurmdbd(scenario, scenario.accounting):
         owner[scenario.accounting.host] = "accounting.host"
+    if scenario.accounting and scenario.accounting.backup:
+        yield from _claim(owner, ("accounting", "backup"), "host", scenario.accounting.backup, "accounting.backup")
     for name, cluster in scenario.clusters.items():
         here = f"clusters.{name}"
         if cluster.controller in owner:
@@ -486,6 +497,12 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 f"host {cluster.controller} is already {owner[cluster.controller]}",
             )
         owner[cluster.controller] = f"{here}.controller"
+        at: Path_
+        for index, backup in enumerate(cluster.backup_controllers):
+            at = ("clusters", name, "backup_controllers", index)
+            yield from _claim(owner, at, "host", backup, f"{here}.backup_controllers")
+            if cluster.elastic():
+                yield at, "powers no nodes: those that come and go want one controller"
         dynamic = any(option.lower() == "maxnodecount" for option in cluster.options)
         if not cluster.nodes and not raw["clusters"][name].get("nodes") and not dynamic:
             yield ("clusters", name, "nodes"), "a cluster needs at least one node"
@@ -506,7 +523,7 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             if partition.nodes == "ALL":
                 continue
             if unknown := [node for node in hostlist.expand(partition.nodes) if node not in known]:
-                at: Path_ = ("clusters", name, "partitions", partition_name, "nodes")
+                at = ("clusters", name, "partitions", partition_name, "nodes")
                 yield at, f"no such node in cluster {name}: {hostlist.fold(unknown)}"
         defaults = [key for key, partition in cluster.partitions.items() if partition.default]
         if len(defaults) > 1:
@@ -514,6 +531,8 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 ("clusters", name, "partitions", defaults[1], "default"),
                 f"{defaults[0]} is the default already",
             )
+    for host in {*scenario.disks} - {*owner}:
+        yield ("disks", host), f'no host "{host}"{_did_you_mean(host, list(owner))}'
 
 
 def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:

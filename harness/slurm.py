@@ -252,7 +252,8 @@ def parse_record(line: str) -> Record:
     """Read one line of `sacct --parsable2`."""
     job, cluster, name, user, account, state, exit_code, node_list, submit, start, end, elapsed = line.split("|")
     job_id, _, step = job.partition(".")
-    code, signal = exit_code.split(":")
+    # A step that was cancelled may have none.
+    code, signal = (exit_code or "0:0").split(":")
     return Record(
         job_id=int(job_id),
         step=step,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from harness.errors import UsageError
@@ -11,6 +12,14 @@ from harness.options import Offers
 from harness.plan import Host, Plan
 from harness.render import RenderedFile
 from harness.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """What a host shall not hear: packets from another host (None: from any), to a TCP or UDP port (None: to any)."""
+
+    source: str | None = None
+    port: int | None = None
 
 
 class Provider(Protocol):
@@ -36,6 +45,18 @@ class Provider(Protocol):
 
     def stop(self, run_id: str, host: str) -> None:
         """Shut a host down; it can be started again."""
+
+    def kill(self, run_id: str, host: str) -> None:
+        """Take the power from a host; it can be started again."""
+
+    def pause(self, run_id: str, host: str) -> None:
+        """Have a host do nothing, as if its machine hung."""
+
+    def unpause(self, run_id: str, host: str) -> None:
+        """Have a paused host go on; one that is not paused is no error."""
+
+    def drop(self, run_id: str, host: str, drops: Sequence[Drop]) -> None:
+        """Have a host drop what comes in from now on, instead of what it dropped so far."""
 
     def remove(self, run_id: str, host: str) -> None:
         """Remove a host, disk and all; one that is not there is no error."""

@@ -22,8 +22,8 @@ from harness import releases
 from harness.errors import EngineError, WaitTimeout
 from harness.inventory import Machine
 from harness.options import Offers
-from harness.plan import SHARED_DIRECTORY, Host, Plan
-from harness.providers import engine, images
+from harness.plan import SHARED_DIRECTORY, Host, Plan, Volume
+from harness.providers import Drop, engine, images
 from harness.providers.engine import engine_errors
 from harness.render import RenderedFile
 from harness.rundir import RunDir
@@ -86,10 +86,9 @@ class DockerProvider:
         )
         if len(networks) > 1:
             self._gateway(run.id, plan, networks, addresses, labels)
-        shared = f"{run.id}_shared"
-        if any(host.shares for host in hosts):
-            with engine_errors("cannot make the shared directory"):
-                self._client.volumes.create(shared, labels=labels)
+        with engine_errors("cannot make the hosts' disks"):
+            for volume in {volume for host in hosts for volume in host.volumes}:
+                self._client.volumes.create(f"{run.id}_{volume.name}", labels=labels, driver_opts=_disk(volume))
 
         def make(host: Host) -> None:
             network, subnet = networks[host.site]
@@ -106,7 +105,7 @@ class DockerProvider:
                 security_opt=["apparmor=unconfined"],
                 cgroupns="private",
                 tmpfs={"/run": ""},
-                volumes={shared: {"bind": SHARED_DIRECTORY}} if host.shares else {},
+                volumes={f"{run.id}_{volume.name}": {"bind": volume.directory} for volume in host.volumes},
                 environment={"HARNESS_ROUTES": ",".join(routes), "HARNESS_ADOPT": "yes" if host.image else ""},
                 extra_hosts={name: str(address) for name, address in addresses.items()},
                 ports={"22/tcp": ("127.0.0.1", 0)},  # any free port
@@ -114,7 +113,7 @@ class DockerProvider:
                 networking_config={network_name: self._endpoint(addresses[host.name])},
             )
             container.put_archive("/", keys)
-            if host.shares:
+            if any(volume.directory == SHARED_DIRECTORY for volume in host.volumes):
                 container.put_archive("/", images.archive([images.Entry(SHARED_DIRECTORY, None, 0o1777)]))
             if host.name in files:
                 container.put_archive("/", images.seed(container, files[host.name], host.daemons))
@@ -136,6 +135,46 @@ class DockerProvider:
         """Shut a container's systemd down; it has ten seconds for it."""
         with engine_errors(f"cannot stop {host}"):
             self._client.containers.get(f"{run_id}-{host}").stop(timeout=10)
+
+    def kill(self, run_id: str, host: str) -> None:
+        """Kill a container."""
+        with engine_errors(f"cannot kill {host}"):
+            self._client.containers.get(f"{run_id}-{host}").kill()
+
+    def pause(self, run_id: str, host: str) -> None:
+        """Freeze all processes of a container."""
+        with engine_errors(f"cannot pause {host}"):
+            self._client.containers.get(f"{run_id}-{host}").pause()
+
+    def unpause(self, run_id: str, host: str) -> None:
+        """Thaw all processes of a container."""
+        with engine_errors(f"cannot unpause {host}"):
+            container = self._client.containers.get(f"{run_id}-{host}")
+            if container.status == "paused":
+                container.unpause()
+
+    def drop(self, run_id: str, host: str, drops: Sequence[Drop]) -> None:
+        """Set the packet filter of a container's network namespace, from a container that lives in it for a moment."""
+        with engine_errors(f"cannot set the packet filter of {host}"):
+            container = self._client.containers.get(f"{run_id}-{host}")
+            there = {
+                other.labels[HOST]: next(iter(other.attrs["NetworkSettings"]["Networks"].values()))["IPAMConfig"]
+                for other in self._client.containers.list(all=True, filters={"label": [f"{RUN}={run_id}", HOST]})
+            }
+            image = container.attrs["Config"]["Image"]
+            if not image.startswith(f"{images.REPOSITORY}:"):
+                image = images.ensure(self._client, releases.get(releases.DEFAULT), lambda _: None)
+            self._client.containers.run(
+                image,
+                ["-c", 'printf %s "$RULES" | nft --file -'],
+                entrypoint="sh",
+                environment={"RULES": _filter(drops, {name: at["IPv4Address"] for name, at in there.items()})},
+                network_mode=f"container:{container.id}",
+                cap_drop=["ALL"],
+                cap_add=["NET_ADMIN"],
+                labels={RUN: run_id},
+                remove=True,
+            )
 
     def remove(self, run_id: str, host: str) -> None:
         """Remove a container, disk and all."""
@@ -293,6 +332,31 @@ class DockerProvider:
                 network.connect(container, ipv4_address=str(subnet[_GATEWAY]))
             container.start()
             _wait_for_gateway(container)
+
+
+def _disk(volume: Volume) -> dict[str, str]:
+    """Return the options of a volume: one with a limit is in memory, and empty again when its last host stops."""
+    return {"type": "tmpfs", "device": "tmpfs", "o": f"size={volume.size.lower()}"} if volume.size else {}
+
+
+def _filter(drops: Sequence[Drop], addresses: Mapping[str, str]) -> str:
+    """Return nft(8)'s commands for what a host drops."""
+    rules = [
+        "".join(
+            [
+                f"ip saddr {addresses[drop.source]} " if drop.source else "",
+                f"meta l4proto {{ tcp, udp }} th dport {drop.port} " if drop.port else "",
+                "drop",
+            ]
+        )
+        for drop in drops
+        if drop.source is None or drop.source in addresses  # a host that does not exist yet says nothing
+    ]
+    fresh = "add table inet faults\ndelete table inet faults\n"
+    if not rules:
+        return fresh
+    chain = "\n".join(["type filter hook input priority -10", *rules])
+    return f"{fresh}table inet faults {{\nchain input {{\n{chain}\n}}\n}}\n"
 
 
 def _remove(container: Container) -> None:

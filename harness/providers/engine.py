@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import docker
 import requests
 from docker.context import ContextAPI
-from docker.errors import APIError, DockerException
+from docker.errors import APIError, ContainerError, DockerException
 
 from harness.errors import EngineError
 
@@ -45,7 +45,7 @@ def engine_errors(doing: str) -> Iterator[None]:
     """Turn the engine's own errors into EngineError with a hint."""
     try:
         yield
-    except (APIError, requests.RequestException) as error:
+    except (APIError, ContainerError, requests.RequestException) as error:
         text = str(error.explanation) if isinstance(error, APIError) and error.explanation else str(error)
         raise EngineError(f"{doing}: {text}", hint=_hint(text)) from error
 

@@ -32,7 +32,7 @@ _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "setpriv")
 _IMAGE_GB = 2
 _HOST_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "python3"),
-    *("iproute2", "nftables", "procps", "munge", "mariadb-server"),
+    *("iproute2", "nftables", "procps", "munge", "mariadb-server", "libfaketime"),
 )
 
 

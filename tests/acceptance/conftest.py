@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pytest
 
 from harness import elastic, slurm, witness
+from harness.errors import CommandFailed
 from harness.plan import Plan
 from harness.slurm import FINISHED, JobKey, Partition, SlurmCluster, job_key
 from harness.ssh import Ssh
@@ -134,6 +135,22 @@ def _someone_outside(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) ->
     """Who powers nodes that Slurm does not power itself."""
     with elastic.manual_nodes_powered(plan, clusters, ssh):
         yield
+
+
+def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int | None]], timeout: float = 15) -> None:
+    """Wait until accounting has jobs with these states and exit codes (None: any).
+
+    slurmctld sends them in the background, and again where slurmdbd does not answer.
+    """
+
+    def look() -> dict[int, tuple[str, int | None]]:
+        return {
+            record.job_id: (record.state, None if wanted[record.job_id][1] is None else record.exit_code)
+            for record in cluster.records("--local", "--allocations")
+            if record.job_id in wanted
+        }
+
+    wait_until(look, lambda seen: seen == wanted, what=f"records {wanted}", timeout=timeout, ignore=(CommandFailed,))
 
 
 @dataclass(frozen=True)

@@ -191,12 +191,14 @@ def test_federated_jobs_fill_the_origin_and_bring_no_more_cloud_nodes_than_they_
     ran = Counter(ran_on(job_id) for job_id in given)
     on_origin = sum(room for _, room in rooms(plan, federation.origin.name, cpus))
     assert ran[federation.origin.name] == min(on_origin, len(given))
-    wanted, left = set(), len(given) - on_origin
-    for node, room in rooms(plan, elastic.cluster.name, cpus):
-        if left > 0:
-            wanted.add(node)
-            left -= room
-    assert elastic.resumed(began) == wanted
+    wanted, left = 0, len(given) - on_origin
+    for _, room in rooms(plan, elastic.cluster.name, cpus):
+        wanted += left > 0
+        left -= room
+    resumed = elastic.resumed(began)
+    assert len(resumed) == wanted, (
+        resumed
+    )  # of nodes that are down, 22.05 does not always take those of the least weight
     seen = {one.job_id: (one.cluster, one.host) for one in jobs.witnesses() if one.job_id in given}
     assert {*seen} == {*given}
     if plan.scenario.accounting:

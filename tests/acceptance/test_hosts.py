@@ -33,6 +33,7 @@ HARMLESS = {
     r" mpi/pmix_v4: init: .* can not load PMIx library": "Debian's 22.05 wants PMIx's development package",
     r"Couldn't load specified plugin name for mpi/pmix": "the line after it",
     r"MPI: Cannot create context for mpi/pmix": "the line after it",
+    r"_shutdown_bu_thread: ?send/recv \S+: Connection refused": "the backup controller is started after the first",
     r"High latency for \d+ calls to gettimeofday": "the machine is busy",
     r"System GPU detection failed": "slurmd -Z of 26.05 looks for GPUs, and there are none",
     r"xcpuinfo_hwloc_topo_load: failed": "slurmd -Z keeps what it sees before it knows its spool directory",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.lifecycle import Live
+from harness.live import Live
 from support import Done, Harness, command, kept
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import docker
 
 from harness import lifecycle, report, slurm
-from harness.lifecycle import Live
+from harness.live import Live
 
 WITNESSES = "/var/tmp/slurm-harness-witness"
 Step = tuple[str, str]  # host, shell script
@@ -230,7 +230,21 @@ CLOUDBURST = [
         ("no_more_cloud_nodes_than_they_want",),
         ("aws-ctl", "scontrol update PartitionName=main LLN=YES"),
         ("aws-ctl", "scontrol update PartitionName=main LLN=NO"),
-        "Extra items in the left set",
+        "'aws5', 'aws6'",
+    ),
+]
+HA = [
+    Sabotage(
+        ("backup_controller_takes_over",),
+        ("ctl2", "systemctl stop slurmctld"),
+        ("ctl2", "systemctl start slurmctld"),
+        "Unable to contact slurm controller",
+    ),
+    Sabotage(
+        ("backup_slurmdbd_takes_over",),
+        ("db2", "systemctl stop slurmdbd"),
+        ("db2", "systemctl start slurmdbd"),
+        "('COMPLETED', 0)",
     ),
 ]
 SUSPEND = "/usr/local/sbin/slurm-suspend"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness import lifecycle, providers, rundir
-from harness.lifecycle import Live
+from harness.live import Live
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 Done = subprocess.CompletedProcess[str]

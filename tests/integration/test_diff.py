@@ -12,7 +12,7 @@ import pytest
 
 from harness import lifecycle, providers, rundir, slurm
 from harness.errors import WaitTimeout
-from harness.lifecycle import Live
+from harness.live import Live
 from harness.wait import wait_until
 from support import Harness
 

@@ -9,7 +9,7 @@ import docker
 import pytest
 
 from harness import rundir
-from harness.lifecycle import Live
+from harness.live import Live
 from sabotage import CLOUDBURST, Sabotage, break_and_judge
 from support import SCENARIOS, Harness, kept
 
@@ -61,4 +61,4 @@ def verify(harness: Harness, path: Path, release: str) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     finally:
         harness("down", path.stem)
-    assert not docker.from_env().volumes.list(filters={"label": "harness.scenario"})
+    assert not docker.from_env().volumes.list(filters={"label": f"harness.scenario={path.stem}"})

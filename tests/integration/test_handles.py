@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import lifecycle, providers, rundir, slurm
-from harness.lifecycle import Live
+from harness.live import Live
 from support import Harness
 
 

@@ -41,7 +41,13 @@ def test_cluster_of_an_older_release_passes_under_a_newer_slurmdbd(harness: Harn
 
 
 def test_what_slurm_gets_wrong_in_a_mixed_federation_is_found_and_explained(harness: Harness) -> None:
-    done = harness("run", SCENARIOS / "federation.yml", "--release", "26.05", "--release", "on-prem=24.11")
+    mixed = ("--release", "26.05", "--release", "on-prem=24.11")
+    assert harness("up", SCENARIOS / "federation.yml", *mixed).returncode == 0
+    try:
+        assert harness("deploy", "--run", "federation").returncode == 0
+        done = harness("verify", "--run", "federation", "--check", "accounting_matches")
+    finally:
+        harness("down", "federation")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "accounting says PENDING" in done.stdout
     assert "known fault of Slurm: slurmdbd 26.05 loses the records of federated jobs" in done.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.inventory import Machine
 from harness.options import Offers
 from harness.plan import Host, Plan
+from harness.providers import Drop
 from harness.render import RenderedFile
 from harness.rundir import RunDir
 
@@ -22,6 +23,7 @@ class FakeProvider:
 
     def __init__(self, where: str = "", error: BaseException | None = None) -> None:
         self.there: dict[str, list[str]] = {}
+        self.dropped: dict[str, list[Drop]] = {}
         self._where, self._error = where, error
 
     def _maybe(self, where: str) -> None:
@@ -50,6 +52,20 @@ class FakeProvider:
     def stop(self, run_id: str, host: str) -> None:
         self._maybe("stop")
         self.there[run_id].remove(host)
+
+    def kill(self, run_id: str, host: str) -> None:
+        self._maybe("kill")
+        self.there[run_id].remove(host)
+
+    def pause(self, run_id: str, host: str) -> None:
+        self._maybe("pause")
+
+    def unpause(self, run_id: str, host: str) -> None:
+        self._maybe("unpause")
+
+    def drop(self, run_id: str, host: str, drops: Sequence[Drop]) -> None:
+        self._maybe("drop")
+        self.dropped[host] = list(drops)
 
     def remove(self, run_id: str, host: str) -> None:
         self._maybe("remove")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import SCENARIO, FakeProvider
-from harness import lifecycle, rundir
+from harness import lifecycle, live, rundir
 from harness.errors import EngineError, UsageError
 
 
@@ -26,7 +26,7 @@ def test_error_while_coming_up_leaves_nothing_and_judges_nothing(
 
 
 def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_SSH_TIMEOUT", 0.5)
+    monkeypatch.setattr(live, "_SSH_TIMEOUT", 0.5)
     provider = FakeProvider()
     result = lifecycle.run(SCENARIO, provider, tmp_path, print)
     assert result.verdict == "unknown"

@@ -21,6 +21,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
 
 
+POWER_AND_BACKUP = "clusters: {a: {controller: c, backup_controllers: [d], nodes: [{name: n, provision: power}]}}"
 DYNAMIC = "clusters: {one: {controller: c, nodes: [{name: n, dynamic: true}]%s}}"
 
 
@@ -101,6 +102,11 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (DYNAMIC % ", hosts: h1", "nodes that share hosts are named in slurm.conf"),
         (DYNAMIC % ", partitions: {p: {nodes: n}}", "n is dynamic; only ALL, or a NodeSet of a feature, takes it"),
         (DYNAMIC % ", defaults: false", "wants the defaults, with MaxNodeCount"),
+        (CLUSTER % ", backup_controllers: [ctl]", "host ctl is already clusters.one.controller"),
+        (POWER_AND_BACKUP, "powers no nodes: those that come and go want one controller"),
+        (CLUSTER % "" + "accounting: {host: db, backup: ctl}", "host ctl is already"),
+        (CLUSTER % "" + "disks: {mars: {/var/lib/mysql: 200M}}", 'disks.mars: no host "mars"'),
+        (CLUSTER % "" + "disks: {ctl: {var: 200M}}", "characters that are not allowed"),
         ("clusters: {}", "clusters: dictionary should have at least 1 item"),
         ("clusters: [", "1:12: not YAML"),
         ("- a", "1:1: a scenario is a mapping"),

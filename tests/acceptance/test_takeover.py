@@ -1,0 +1,102 @@
+"""Where one daemon fails another takes over, and gives back; no job is lost, and none runs twice."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import pytest
+from conftest import Jobs, wait_for_records
+
+from harness import faults, lifecycle, options, providers, witness
+from harness.errors import CommandFailed
+from harness.faults import Fault
+from harness.live import Live
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.slurm import SlurmCluster
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("users")
+
+
+@pytest.fixture
+def live(run: RunDir) -> Live:
+    """The run, to be broken and healed."""
+    return lifecycle.open_run(run, providers.get(run.provider), print)
+
+
+@pytest.mark.needs("backup_controllers", "accounting")
+def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
+    live: Live, clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh, jobs: Jobs, timed_out_job: int
+) -> None:
+    name, part = next((name, part) for name, part in plan.scenario.clusters.items() if part.backup_controllers)
+    first, second = clusters[name], SlurmCluster(ssh, name, part.backup_controllers[0])
+    first.wait_for([timed_out_job], {"TIMEOUT"}, timeout=120)
+    running = jobs.submit_here(first, "sleep 20")
+    array = jobs.submit_here(first, "sleep 20", "--array=1-4")
+    wait_until(
+        lambda: [job.state for job in first.jobs("--local", "--array", f"--jobs={running},{array}")],
+        lambda states: states == ["RUNNING"] * 5,
+        what="jobs running",
+        timeout=30,
+    )
+    mark = f"last-{secrets.token_hex(4)}"
+    pending = jobs.submit_here(first, "true", f"--dependency=afterok:{running}", f"--job-name={mark}")
+    wait_until_saved(first, mark, plan)
+    with faults.injected(live, Fault("kill-daemon", part.controller, "slurmctld")):
+        began = time.monotonic()
+        during = jobs.submit_here(second, "true")
+        live.run.event("takeover", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
+        second.wait_for([during, array, running, pending], {"COMPLETED"})
+        wait_for_control(second)
+    began = time.monotonic()
+    wait_for_control(first)
+    live.run.event("given_back", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
+    with faults.injected(live, Fault("stop-daemon", second.controller, "slurmctld")):
+        after = jobs.submit_here(first, "true")
+        first.wait_for([after], {"COMPLETED"})
+    states = [job.state for job in first.jobs("--local", "--array", f"--jobs={running},{array},{pending},{during}")]
+    assert states == ["COMPLETED"] * 7
+    seen = {one.job_id for one in jobs.witnesses()}
+    assert seen >= {running, array, pending, during, after}
+    assert not witness.ran_twice(jobs.witnesses())
+
+
+def wait_for_control(cluster: SlurmCluster) -> None:
+    """Wait until slurmdbd says that the controller by which the cluster is asked is the one in control."""
+    address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
+    wait_until(
+        lambda: cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=controlhost").stdout,
+        lambda seen: address in seen.split(),
+        what=f"{cluster.controller} in control",
+        timeout=60,
+        ignore=(CommandFailed,),
+    )
+
+
+def wait_until_saved(cluster: SlurmCluster, job_name: str, plan: Plan) -> None:
+    """Wait until slurmctld has written down a job: what it learned in the last 5 s dies with it (SAVE_MAX_WAIT)."""
+    directory = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "StateSaveLocation")
+    wait_until(
+        lambda: cluster.run("grep", "--quiet", "--text", job_name, f"{directory}/job_state", check=False).exit_code,
+        lambda code: code == 0,
+        what="slurmctld has saved its jobs",
+        timeout=20,
+    )
+
+
+@pytest.mark.needs("backup_slurmdbd")
+def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
+    live: Live, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    cluster = next(iter(clusters.values()))
+    accounting = plan.scenario.accounting
+    for lost in (accounting.host, accounting.backup):
+        with faults.injected(live, Fault("kill-daemon", lost, "slurmdbd")):
+            began = time.monotonic()
+            job_id = jobs.submit_here(cluster, "true")
+            cluster.wait_for([job_id], {"COMPLETED"})
+            wait_for_records(cluster, {job_id: ("COMPLETED", 0)}, timeout=40)
+            live.run.event("takeover", daemon="slurmdbd", seconds=round(time.monotonic() - began, 1))

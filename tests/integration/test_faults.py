@@ -1,0 +1,112 @@
+"""Every fault: what is broken while it lasts, and that nothing is when it is healed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from harness import faults, slurm
+from harness.errors import HarnessError
+from harness.faults import Fault
+from harness.live import Live
+from harness.wait import wait_until
+from support import Harness
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, a script on a host that says "fine" unless the fault is there, and what it says then."""
+
+    fault: Fault
+    host: str
+    script: str
+    told: str = ""
+
+    def __str__(self) -> str:
+        return str(self.fault)
+
+
+def hears(host: str, port: int) -> str:
+    """Return a script that says whether something listens on a port of a host."""
+    return f"timeout 2 bash -c '< /dev/tcp/{host}/{port}' && echo fine"
+
+
+ANSWERS = "timeout 5 {} > /dev/null && echo fine"
+CASES = [
+    Case(Fault("stop-daemon", "onprem-ctl", "slurmctld"), "onprem1", ANSWERS.format("scontrol ping | grep UP")),
+    Case(Fault("kill-daemon", "onprem1", "slurmd"), "onprem1", "systemctl is-failed slurmd || echo fine", "failed"),
+    Case(Fault("pause-daemon", "accounting", "slurmdbd"), "onprem-ctl", ANSWERS.format("sacctmgr show cluster")),
+    Case(
+        Fault("kill-daemon", "onprem2", "munge"), "onprem2", "munge -n > /dev/null && echo fine", "Did you start munged"
+    ),
+    Case(Fault("cut", "on-prem", "aws"), "onprem-ctl", hears("aws-ctl", 6817)),
+    Case(Fault("cut", "onprem1", "onprem-ctl"), "onprem1", ANSWERS.format("scontrol ping | grep UP")),
+    Case(Fault("cut-one-way", "aws-ctl", "accounting"), "aws-ctl", hears("accounting", 6819)),
+    Case(Fault("block-port", "accounting", "6819"), "aws-ctl", hears("accounting", 6819)),
+    Case(Fault("forget-names", "onprem1"), "onprem1", ANSWERS.format("getent hosts onprem-ctl")),
+    Case(Fault("step-clock", "aws4", "900"), "aws4", "munge -n | ssh-as-ctl", "Rewound credential"),
+    Case(Fault("change-munge-key", "aws3"), "aws3", "munge -n | ssh-as-ctl", "Invalid credential"),
+    Case(Fault("change-conf", "aws2", "# mine"), "aws2", "grep '# mine' /etc/slurm/slurm.conf || echo fine", "# mine"),
+    Case(Fault("change-database-password", "accounting"), "onprem-ctl", ANSWERS.format("sacctmgr show cluster")),
+    Case(
+        Fault("lose-database", "accounting"),
+        "onprem-ctl",
+        "sacctmgr --noheader show cluster format=cluster | grep on-prem > /dev/null && echo fine",
+    ),
+    Case(Fault("kill-host", "aws4"), "aws-ctl", hears("aws4", 6818)),
+    Case(Fault("pause-host", "aws4"), "aws-ctl", "srun --immediate=5 --nodelist=aws4 true && echo fine"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fault_breaks_what_it_says_and_is_healed(federation: Live, case: Case) -> None:
+    assert "fine" in look(federation, case)
+    with faults.injected(federation, case.fault):
+        told = look(federation, case)
+        assert "fine" not in told
+        assert case.told in told
+    wait_until(lambda: look(federation, case), lambda told: "fine" in told, what="healed", timeout=60)
+    slurm.wait_until_ready(federation.plan, slurm.clusters(federation.ssh, federation.plan))
+
+
+def look(live: Live, case: Case) -> str:
+    """Return what a case's script says; where it says ssh-as-ctl, a credential is read by the cluster's controller."""
+    script = case.script.removesuffix("| ssh-as-ctl")
+    try:
+        said = live.ssh.run(case.host, ["sh", "-c", f"{{ {script.strip()}; }} 2>&1"], check=False, timeout=20).stdout
+        if script != case.script:
+            read = live.ssh.run("aws-ctl", ["unmunge"], stdin=said, check=False)
+            said = "fine" if read.exit_code == 0 else read.stdout + read.stderr
+    except HarnessError as error:
+        said = type(error).__name__  # the command's text has "fine" in it
+    return said
+
+
+def test_rebooted_host_comes_back_with_its_daemons(federation: Live) -> None:
+    cluster = slurm.clusters(federation.ssh, federation.plan)["aws"]
+    before = {node.name: node.slurmd_start or 0 for node in cluster.nodes()}
+    with faults.injected(federation, Fault("reboot-host", "aws1")):
+        wait_until(
+            lambda: {node.name: node.slurmd_start or 0 for node in cluster.nodes()},
+            lambda now: now["aws1"] > before["aws1"] and now["aws2"] == before["aws2"],
+            what="slurmd of aws1 registered again",
+            timeout=60,
+        )
+    slurm.wait_until_ready(federation.plan, slurm.clusters(federation.ssh, federation.plan))
+
+
+def test_fault_is_injected_listed_and_healed_from_the_command_line(federation: Live, harness: Harness) -> None:
+    run = str(federation.run.path)
+    assert harness("fault", "inject", "stop-daemon", "aws1", "slurmd", "--run", run).returncode == 0
+    assert "active: stop-daemon aws1 slurmd" in harness("fault", "list", "--run", run).stdout
+    assert federation.ssh.run("aws1", ["systemctl", "is-active", "slurmd"], check=False).stdout == "inactive\n"
+    assert harness("fault", "heal", "--run", run).returncode == 0
+    assert federation.ssh.run("aws1", ["systemctl", "is-active", "slurmd"]).stdout == "active\n"
+    done = harness("fault", "inject", "pause-daemon", "aws1", "slurmd", "--for", "1", "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert "active" not in harness("fault", "list", "--run", run).stdout
+    refused = harness("fault", "inject", "fill-disk", "aws1", "/var/spool", "--run", run)
+    assert refused.returncode == 2, refused.stdout
+    assert "bytes free" in refused.stderr
+    slurm.wait_until_ready(federation.plan, slurm.clusters(federation.ssh, federation.plan))
