@@ -31,7 +31,7 @@ BOOT = "/usr/local/sbin/boot"
 _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "setpriv")
 _IMAGE_GB = 2
 _HOST_PACKAGES = (
-    *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "python3"),
+    *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "openssh-client", "python3"),
     *("iproute2", "nftables", "procps", "munge", "mariadb-server", "libfaketime"),
 )
 

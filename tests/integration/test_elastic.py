@@ -14,7 +14,7 @@ from sabotage import CLOUDBURST, Sabotage, break_and_judge
 from support import SCENARIOS, Harness, kept
 
 # Each level of the ladder, each on another release; the checks that are about it.
-LADDER = [("elastic-l0", "24.11"), ("elastic-l1", "22.05"), ("elastic-l2", "26.05")]
+LADDER = [("elastic-l0", "24.11"), ("elastic-l1", "26.05"), ("elastic-l2", "22.05")]
 CHECKS = ("elastic", "runs_its_daemons", "without_an_error", "accounting_matches")
 
 
