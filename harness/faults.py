@@ -6,8 +6,9 @@ fault puts aside stays on the host, in a directory that only root can read.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -41,8 +42,8 @@ class Fault:
 class Kind:
     """What a fault does, what it wants to know besides its host, and how it is injected and healed.
 
-    Scripts are for root on the host, with what else the kind wants to know as $1; functions are for what the host
-    cannot do to itself.
+    Scripts are for root on the host, with what else the kind wants to know as $1, and a directory of the fault's own as
+    $aside; functions are for what the host cannot do to itself.
     """
 
     says: str
@@ -75,8 +76,17 @@ def _unpause_host(live: Live, fault: Fault) -> None:
 
 def _set_filters(live: Live, _: Fault) -> None:
     """Have every host drop what the faults that are written down want dropped, and nothing else."""
+    _filter(live, active(live))
+
+
+def _unset_filters(live: Live, fault: Fault) -> None:
+    """Have every host drop what the other faults want dropped."""
+    _filter(live, [other for other in active(live) if other != fault])
+
+
+def _filter(live: Live, faults: Sequence[Fault]) -> None:
     drops: dict[str, list[Drop]] = {host.name: [] for host in live.plan.hosts}
-    for fault in active(live):
+    for fault in faults:
         for host, drop in _drops(live, fault):
             drops[host].append(drop)
     there = live.provider.hosts(live.run.id)
@@ -110,7 +120,11 @@ _PROCESS = """
 _SLURMDBD_CONF = """
     of() { sed -n "s/^$1=//p" /etc/slurm/slurmdbd.conf; }
     restart() { systemctl reset-failed slurmdbd 2> /dev/null || true; systemctl restart slurmdbd; }
-    password() { mariadb -e "ALTER USER '$(of StorageUser)'@'localhost' IDENTIFIED BY '$1'"; }
+    password() {
+        for from in $(mariadb --skip-column-names -e "SELECT host FROM mysql.user WHERE user = '$(of StorageUser)'"); do
+            mariadb -e "ALTER USER '$(of StorageUser)'@'$from' IDENTIFIED BY '$1'"
+        done
+    }
 """
 _CLOCK_UNITS = "for unit in munge slurmdbd slurmctld slurmd; do file=/run/systemd/system/$unit.service.d/fault.conf;"
 _CLOCK = f"""
@@ -138,13 +152,13 @@ KINDS = {
     "kill-host": Kind("a host loses its power", _kill_host, _start_host),
     "pause-host": Kind("a host hangs", _pause_host, _unpause_host),
     "reboot-host": Kind("a host is rebooted", _reboot, _start_host),
-    "cut": Kind("two hosts, or sites, do not hear one another", _set_filters, _set_filters, "HOST|SITE"),
-    "cut-one-way": Kind("a host or site hears nothing of this one", _set_filters, _set_filters, "HOST|SITE"),
-    "block-port": Kind("a host hears nothing that comes to a port", _set_filters, _set_filters, "PORT"),
+    "cut": Kind("two hosts, or sites, do not hear one another", _set_filters, _unset_filters, "HOST|SITE"),
+    "cut-one-way": Kind("a host or site hears nothing of this one", _set_filters, _unset_filters, "HOST|SITE"),
+    "block-port": Kind("a host hears nothing that comes to a port", _set_filters, _unset_filters, "PORT"),
     "forget-names": Kind(
         "a host does not know the addresses of others",
-        f"cp /etc/hosts {_ASIDE}/hosts && : > /etc/hosts",
-        f"[ ! -e {_ASIDE}/hosts ] || {{ cat {_ASIDE}/hosts > /etc/hosts && rm {_ASIDE}/hosts; }}",
+        'cp /etc/hosts "$aside" && : > /etc/hosts',
+        '[ ! -e "$aside/hosts" ] || cat "$aside/hosts" > /etc/hosts',
     ),
     "step-clock": Kind(
         "the clock of a host's daemons is off",
@@ -157,14 +171,14 @@ KINDS = {
     ),
     "change-munge-key": Kind(
         "a host has another munge key",
-        f"""cp --preserve /etc/munge/munge.key {_ASIDE}
+        """cp --preserve /etc/munge/munge.key "$aside"
             head --bytes=64 /dev/urandom > /etc/munge/munge.key && systemctl restart munge""",
-        f"[ ! -e {_ASIDE}/munge.key ] || mv {_ASIDE}/munge.key /etc/munge && systemctl restart munge",
+        '[ ! -e "$aside/munge.key" ] || mv "$aside/munge.key" /etc/munge && systemctl restart munge',
     ),
     "change-conf": Kind(
         "a host's slurm.conf has a line of its own",
-        f"""cp --preserve /etc/slurm/slurm.conf {_ASIDE} && printf '%s\\n' "$1" >> /etc/slurm/slurm.conf""",
-        f"[ ! -e {_ASIDE}/slurm.conf ] || mv {_ASIDE}/slurm.conf /etc/slurm",
+        """cp --preserve /etc/slurm/slurm.conf "$aside" && printf '%s\\n' "$1" >> /etc/slurm/slurm.conf""",
+        '[ ! -e "$aside/slurm.conf" ] || mv "$aside/slurm.conf" /etc/slurm',
         "LINE",
     ),
     "change-database-password": Kind(
@@ -175,13 +189,13 @@ KINDS = {
     "lose-database": Kind(
         "the database is dropped; a dump of it comes back",
         f"""{_SLURMDBD_CONF}
-            umask 077; mariadb-dump --single-transaction --databases "$(of StorageLoc)" > {_ASIDE}/dump.new
-            mv {_ASIDE}/dump.new {_ASIDE}/dump.sql
+            umask 077; mariadb-dump --single-transaction --databases "$(of StorageLoc)" > "$aside/dump.new"
+            mv "$aside/dump.new" "$aside/dump.sql"
             systemctl stop slurmdbd && mariadb -e "DROP DATABASE $(of StorageLoc)"; restart""",
         f"""{_SLURMDBD_CONF}
-            [ -e {_ASIDE}/dump.sql ] || exit 0
+            [ -e "$aside/dump.sql" ] || exit 0
             systemctl stop slurmdbd; mariadb -e "DROP DATABASE IF EXISTS $(of StorageLoc)"
-            mariadb < {_ASIDE}/dump.sql && rm {_ASIDE}/dump.sql && restart""",
+            mariadb < "$aside/dump.sql" && restart""",
     ),
     "fill-disk": Kind(
         "the file system of a directory is full",
@@ -212,15 +226,9 @@ def inject(live: Live, fault: Fault) -> None:
 
 def heal(live: Live, fault: Fault) -> None:
     """Heal a fault."""
-    note = _note(live, fault)
-    # What hosts drop follows from the faults that are written down.
-    healing = note.rename(note.with_suffix(".healing"))
-    try:
-        _do(live, fault, KINDS[fault.kind].heal)
-    except BaseException:
-        healing.rename(note)
-        raise
-    healing.unlink()
+    how = KINDS[fault.kind].heal
+    _do(live, fault, how if callable(how) else f'{how}\nrm --recursive "$aside"')
+    _note(live, fault).unlink()
     live.run.event("fault", action="heal", fault=str(fault))
 
 
@@ -247,8 +255,12 @@ def injected(live: Live, *faults: Fault) -> Iterator[None]:
     done = []
     try:
         for fault in faults:
-            inject(live, fault)
             done.append(fault)
+            try:
+                inject(live, fault)
+            except UsageError:
+                done.pop()
+                raise
         yield
     finally:
         for fault in reversed(done):
@@ -280,13 +292,17 @@ def _check(live: Live, fault: Fault) -> Kind:
 
 
 def _note(live: Live, fault: Fault) -> Path:
-    name = "".join(letter if letter.isalnum() else "-" for letter in str(fault))
-    return live.run.path / "faults" / f"{name[:100]}.json"
+    return live.run.path / "faults" / f"{_name(fault)}.json"
+
+
+def _name(fault: Fault) -> str:
+    readable = "".join(letter if letter.isalnum() else "-" for letter in str(fault))
+    return f"{readable[:60]}-{hashlib.sha256(str(fault).encode()).hexdigest()[:8]}"
 
 
 def _do(live: Live, fault: Fault, how: str | Callable[[Live, Fault], None]) -> None:
     if callable(how):
         how(live, fault)
         return
-    script = f"set -eu; mkdir -p -m 0700 {_ASIDE}\n{how}"
+    script = f"set -eu; aside={_ASIDE}/{_name(fault)}; mkdir -p -m 0700 {_ASIDE} $aside\n{how}"
     live.ssh.run(fault.on, ["sh", "-c", script, fault.kind, fault.more], timeout=_PATIENCE)

@@ -16,11 +16,10 @@ DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmd")
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A disk of its own for a directory; hosts that name the same one share it. `size` is such as 200M, or no limit."""
+    """A disk of its own for a directory, which outlives its host; hosts that name the same one share it."""
 
     name: str
     directory: str
-    size: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,8 @@ class Host:
     """One host. `ports` are the TCP ports and ranges that other sites may reach; `image` is the user's own.
 
     `nodes` are the nodes whose slurmd it runs: none, its own name's, or the several that share it. `provision` is how
-    its node comes and goes; `with_elastic` marks the controller of such nodes.
+    its node comes and goes; `with_elastic` marks the controller of such nodes. `disks` are directories that are a small
+    disk of their own, in memory, and their sizes.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Host:
     provision: Provision = "static"
     with_elastic: bool = False
     volumes: tuple[Volume, ...] = ()
+    disks: tuple[tuple[str, str], ...] = ()
 
     @property
     def lasts(self) -> bool:
@@ -110,20 +111,17 @@ def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
         hosts = [host, *hosts] if host.name not in {one.name for one in hosts} else [_both(host, one) for one in hosts]
         if accounting.backup:
             hosts.insert(1, replace(host, name=accounting.backup, daemons=("munge", "slurmdbd")))
-    return Plan(name, scenario, offers, tuple(replace(host, volumes=_volumes(scenario, host)) for host in hosts))
+    return Plan(name, scenario, offers, tuple(_with_disks(scenario, host) for host in hosts))
 
 
-def _volumes(scenario: Scenario, host: Host) -> tuple[Volume, ...]:
-    found = [
-        Volume(f"{host.name}-{number}", directory, size)
-        for number, (directory, size) in enumerate(scenario.disks.get(host.name, {}).items())
-    ]
+def _with_disks(scenario: Scenario, host: Host) -> Host:
+    found = []
     if host.with_elastic or not host.lasts:
         found.append(Volume("shared", SHARED_DIRECTORY))
     if host.cluster and "slurmctld" in host.daemons and scenario.clusters[host.cluster].backup_controllers:
         conf = options.slurm_conf(scenario, host.cluster, Offers(cgroups=False, own_hardware=False))
         found.append(Volume(f"{host.cluster}-state", options.get(conf, "StateSaveLocation") or "/var/spool"))
-    return tuple(found)
+    return replace(host, volumes=tuple(found), disks=tuple(scenario.disks.get(host.name, {}).items()))
 
 
 def _both(accounting: Host, host: Host) -> Host:

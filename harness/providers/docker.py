@@ -22,7 +22,7 @@ from harness import releases
 from harness.errors import EngineError, WaitTimeout
 from harness.inventory import Machine
 from harness.options import Offers
-from harness.plan import SHARED_DIRECTORY, Host, Plan, Volume
+from harness.plan import SHARED_DIRECTORY, Host, Plan
 from harness.providers import Drop, engine, images
 from harness.providers.engine import engine_errors
 from harness.render import RenderedFile
@@ -88,7 +88,7 @@ class DockerProvider:
             self._gateway(run.id, plan, networks, addresses, labels)
         with engine_errors("cannot make the hosts' disks"):
             for volume in {volume for host in hosts for volume in host.volumes}:
-                self._client.volumes.create(f"{run.id}_{volume.name}", labels=labels, driver_opts=_disk(volume))
+                self._client.volumes.create(f"{run.id}_{volume.name}", labels=labels)
 
         def make(host: Host) -> None:
             network, subnet = networks[host.site]
@@ -100,13 +100,18 @@ class DockerProvider:
                 name=f"{run.id}-{host.name}",
                 hostname=host.name,
                 labels={**labels, HOST: host.name},
-                # Only to mount cgroup2 and set routes at boot; the entry point gives both up before systemd starts.
+                # Only to mount cgroup2 and small disks and to set routes at boot; the entry point gives both up before
+                # systemd starts.
                 cap_add=["SYS_ADMIN", "NET_ADMIN"],
                 security_opt=["apparmor=unconfined"],
                 cgroupns="private",
                 tmpfs={"/run": ""},
                 volumes={f"{run.id}_{volume.name}": {"bind": volume.directory} for volume in host.volumes},
-                environment={"HARNESS_ROUTES": ",".join(routes), "HARNESS_ADOPT": "yes" if host.image else ""},
+                environment={
+                    "HARNESS_ROUTES": ",".join(routes),
+                    "HARNESS_DISKS": ",".join(f"{size} {directory}" for directory, size in host.disks),
+                    "HARNESS_ADOPT": "yes" if host.image else "",
+                },
                 extra_hosts={name: str(address) for name, address in addresses.items()},
                 ports={"22/tcp": ("127.0.0.1", 0)},  # any free port
                 network=network_name,
@@ -332,11 +337,6 @@ class DockerProvider:
                 network.connect(container, ipv4_address=str(subnet[_GATEWAY]))
             container.start()
             _wait_for_gateway(container)
-
-
-def _disk(volume: Volume) -> dict[str, str]:
-    """Return the options of a volume: one with a limit is in memory, and empty again when its last host stops."""
-    return {"type": "tmpfs", "device": "tmpfs", "o": f"size={volume.size.lower()}"} if volume.size else {}
 
 
 def _filter(drops: Sequence[Drop], addresses: Mapping[str, str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from harness import faults, slurm
-from harness.errors import HarnessError
+from harness import faults, lifecycle, providers, rundir, slurm
+from harness.errors import CommandFailed, HarnessError
 from harness.faults import Fault
 from harness.live import Live
 from harness.wait import wait_until
@@ -32,6 +33,19 @@ def hears(host: str, port: int) -> str:
     return f"timeout 2 bash -c '< /dev/tcp/{host}/{port}' && echo fine"
 
 
+SMALL_DISKS = """
+description: Disks that can be filled.
+clusters:
+  small:
+    controller: ctl
+    nodes: [{name: n1, cpus: 4}]
+    options: {SchedulerParameters: "batch_sched_delay=0,sched_min_interval=0,sched_interval=2", MinJobAge: 3600}
+accounting: {host: db, accounts: {physics: {}}}
+users: {alice: {uid: 2001, accounts: [physics]}}
+disks:
+  ctl: {/var/lib/slurm/slurmctld: 20M}
+  db: {/var/lib/mysql: 600M}
+"""
 ANSWERS = "timeout 5 {} > /dev/null && echo fine"
 CASES = [
     Case(Fault("stop-daemon", "onprem-ctl", "slurmctld"), "onprem1", ANSWERS.format("scontrol ping | grep UP")),
@@ -110,3 +124,39 @@ def test_fault_is_injected_listed_and_healed_from_the_command_line(federation: L
     assert refused.returncode == 2, refused.stdout
     assert "bytes free" in refused.stderr
     slurm.wait_until_ready(federation.plan, slurm.clusters(federation.ssh, federation.plan))
+
+
+def test_full_disks_lose_no_job_and_no_record(harness: Harness, runs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.yml"
+    path.write_text(SMALL_DISKS)
+    up = harness("up", path)
+    live = lifecycle.open_run(rundir.find(runs, "small"), providers.get("docker"), print)
+    try:
+        assert up.returncode == 0, up.stderr
+        lifecycle.deploy(live)
+        cluster = slurm.clusters(live.ssh, live.plan)["small"]
+        submit = lambda body: cluster.submit(f"#!/bin/sh\n{body}\n", "--output=/dev/null", user="alice")  # noqa: E731
+        jobs = [submit("sleep 3")]
+        with faults.injected(live, Fault("fill-disk", "ctl", "/var/lib/slurm/slurmctld")):
+            with pytest.raises(CommandFailed, match="I/O error writing script/environment to file"):
+                submit("true")
+            cluster.wait_for(jobs, {"COMPLETED"})
+        with faults.injected(live, Fault("fill-disk", "db", "/var/lib/mysql")):
+            full = live.ssh.run(
+                "db", ["dd", "if=/dev/zero", "of=/var/lib/mysql/more", "bs=64k", "count=1"], check=False
+            )
+            assert "No space left on device" in full.stderr
+            live.ssh.run("db", ["rm", "/var/lib/mysql/more"])
+            jobs.append(submit("true"))
+            cluster.wait_for(jobs, {"COMPLETED"})
+        live.ssh.run("ctl", ["systemctl", "restart", "slurmctld"])
+        wait_until(
+            lambda: {record.job_id: record.state for record in cluster.records("--local", "--allocations")},
+            lambda told: told == dict.fromkeys(jobs, "COMPLETED"),
+            what="both jobs recorded",
+            timeout=60,
+            ignore=(CommandFailed,),
+        )
+        assert {job.job_id for job in cluster.jobs()} == {*jobs}, "slurmctld has saved them"
+    finally:
+        lifecycle.down(live)
