@@ -49,7 +49,7 @@ def test_what_slurm_gets_wrong_in_a_mixed_federation_is_found_and_explained(harn
     finally:
         harness("down", "federation")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "accounting says PENDING" in done.stdout
+    assert "accounting agrees with the jobs' witness: not so" in done.stdout
     assert "known fault of Slurm: slurmdbd 26.05 loses the records of federated jobs" in done.stdout
 
 
