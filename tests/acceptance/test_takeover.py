@@ -47,7 +47,14 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
     wait_until_saved(first, mark, plan)
     with faults.injected(live, Fault("kill-daemon", part.controller, "slurmctld")):
         began = time.monotonic()
-        during = jobs.submit_here(second, "true")
+        # Whoever asks at the very moment of the takeover has its connection reset, and asks again.
+        during = wait_until(
+            lambda: jobs.submit_here(second, "true"),
+            bool,
+            what=f"{second.controller} takes jobs",
+            timeout=60,
+            ignore=(CommandFailed,),
+        )
         live.run.event("takeover", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
         second.wait_for([during, array, running, pending], {"COMPLETED"})
         wait_for_control(second)

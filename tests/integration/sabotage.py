@@ -238,7 +238,7 @@ HA = [
         ("backup_controller_takes_over",),
         ("ctl2", "systemctl stop slurmctld"),
         ("ctl2", "systemctl start slurmctld"),
-        "Unable to contact slurm controller",
+        "ctl2 takes jobs: not so",
     ),
     Sabotage(
         ("backup_slurmdbd_takes_over",),
