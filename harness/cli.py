@@ -189,13 +189,11 @@ def check_(
     format_: FormatOption = Format.text,
 ) -> None:
     """Say what the daemons of a release will do with a configuration: refuse it, ignore lines, work otherwise."""
-    for name in filter(None, (release, older)):
-        if name not in releases.KNOWN:
-            raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
+    _must_be_known(release, older)
     before = releases.get(older) if older else None
     findings: list[check.Finding] = []
     for path in paths:
-        if path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml":
+        if scenario.is_named_like_one(path):
             read = scenario.load(path, [release] if release else ())
             findings += check.check_scenario(path, read, before)
         else:
@@ -224,8 +222,7 @@ def import_(
     ] = None,
 ) -> None:
     """Write a scenario that renders to the configuration of an existing cluster, but for its passwords."""
-    if release not in releases.KNOWN:
-        raise UsageError(f"no release {release}", hint=f"known are {', '.join(releases.KNOWN)}")
+    _must_be_known(release)
     if output.exists():
         raise UsageError(f"{output} is there already", hint="name another file, or remove it")
     data, left_out = importer.import_directory(directory, releases.get(release))
@@ -261,8 +258,7 @@ def diff_(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Say what differs between two configurations, and what a running cluster needs to take the change."""
-    if release and release not in releases.KNOWN:
-        raise UsageError(f"no release {release}", hint=f"known are {', '.join(releases.KNOWN)}")
+    _must_be_known(release)
     docker = providers.get(ProviderName.docker)
     sides = [
         lifecycle.side(which, lambda name: _open(runs, name), docker.release_of_image) for which in (before, after)
@@ -463,8 +459,7 @@ def images_build(
     """Build the image of each release, if the engine does not have it yet."""
     client = engine.connect()
     for name in names or releases.PACKAGED:
-        if name not in releases.KNOWN:
-            raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
+        _must_be_known(name)
         out.print(images.ensure(client, releases.get(name), _progress()))
 
 
@@ -605,6 +600,13 @@ def _progress() -> Callable[[str], None]:
         err.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {escape(text)}")
 
     return say
+
+
+def _must_be_known(*names: str | None) -> None:
+    """Refuse releases that nothing is known of; None is no release."""
+    for name in filter(None, names):
+        if name not in releases.KNOWN:
+            raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
 
 
 def _open(runs: Path, which: str | None) -> Live:

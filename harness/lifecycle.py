@@ -94,7 +94,7 @@ def side(which: str, live: Callable[[str], Live], release_of_image: Callable[[st
     have, or what was rendered for them if they are down. `live` opens a run.
     """
     path = Path(which)
-    if path.is_file() and path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml":
+    if path.is_file() and scenario.is_named_like_one(path):
         plan = make_plan(path.stem, scenario.load(path, (), release_of_image), OWN_MACHINES)
         return diff.plan_side(which, plan, render(plan))
     if path.exists() and not (path / "run.json").exists():

@@ -97,9 +97,10 @@ class RunDir:
         for key in (self.key("ssh_key"), self.key("ssh_host_key")):
             if not key.exists():
                 _keygen(key, self.id)
-        missing = {name: value for name, value in new_secrets(tree).items() if name not in self.secrets()}
-        for name, value in missing.items():
-            _write(self.path / "secrets" / name, value, 0o600)
+        there = self.secrets()
+        for name, value in new_secrets(tree).items():
+            if name not in there:
+                _write(self.path / "secrets" / name, value, 0o600)
 
     def secrets(self) -> dict[str, str]:
         """Return the values of the secrets in this run's files."""

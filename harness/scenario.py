@@ -273,6 +273,11 @@ class Scenario(Model):
         return scenario
 
 
+def is_named_like_one(path: Path) -> bool:
+    """Tell a scenario's file from those of Slurm's own, of which one is YAML too."""
+    return path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml"
+
+
 def load(path: Path, choices: Sequence[str] = (), release_of_image: Callable[[str], str] | None = None) -> Scenario:
     """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
