@@ -10,6 +10,8 @@ from harness.scenario import Cluster, Provision, Scenario
 
 # A directory that hosts which come and go share with their controllers: what they write there outlives them.
 SHARED_DIRECTORY = "/var/tmp/slurm-harness-witness"  # noqa: S108  on the cluster's hosts, each file by its own job
+# Who powers a node whose host is not there all the time.
+_MADE_OR_STARTED = {"power", "create"}
 # In the order in which they are started; each is an inventory group, a role and a systemd unit.
 DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmd")
 
@@ -47,7 +49,7 @@ class Host:
     @property
     def lasts(self) -> bool:
         """Whether the host is up all the time, with Slurm's daemons or without."""
-        return self.provision not in {"power", "create"}
+        return self.provision not in _MADE_OR_STARTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +113,8 @@ def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
         hosts = [host, *hosts] if host.name not in {one.name for one in hosts} else [_both(host, one) for one in hosts]
         if accounting.backup:
             hosts.insert(1, replace(host, name=accounting.backup, daemons=("munge", "slurmdbd")))
-    return Plan(name, scenario, offers, tuple(_with_disks(scenario, host) for host in hosts))
-
-
-def _with_disks(scenario: Scenario, host: Host) -> Host:
-    found = []
-    if host.with_elastic or not host.lasts:
-        found.append(Volume("shared", SHARED_DIRECTORY))
-    if host.cluster and "slurmctld" in host.daemons and scenario.clusters[host.cluster].backup_controllers:
-        conf = options.slurm_conf(scenario, host.cluster, Offers(cgroups=False, own_hardware=False))
-        found.append(Volume(f"{host.cluster}-state", options.get(conf, "StateSaveLocation") or "/var/spool"))
-    return replace(host, volumes=tuple(found), disks=tuple(scenario.disks.get(host.name, {}).items()))
+    disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
+    return Plan(name, scenario, offers, tuple(replace(host, disks=disks[host.name]) for host in hosts))
 
 
 def _both(accounting: Host, host: Host) -> Host:
@@ -147,12 +140,15 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
         port_of["slurmd"] = options.node_ports(max(map(len, nodes_on.values())))
     # srun and salloc listen where they are started: on the controller, or on a node inside a job.
     srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
+    shared = (Volume("shared", SHARED_DIRECTORY),)
+    state = (Volume(f"{name}-state", options.get(conf, "StateSaveLocation") or "/var/spool"),)
     hosts = []
     for host in dict.fromkeys((*controllers, *nodes_on)):
         daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]
         provision = provision_of.get(host, "static")
         # Someone else starts slurmd there.
         started = [] if provision in {"manual", "remote"} else daemons
+        with_elastic = host == cluster.controller and cluster.elastic()
         hosts.append(
             Host(
                 name=host,
@@ -164,7 +160,11 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
                 image=cluster.image,
                 nodes=nodes_on.get(host, ()),
                 provision=provision,
-                with_elastic=host == cluster.controller and cluster.elastic(),
+                with_elastic=with_elastic,
+                volumes=(
+                    *(shared if with_elastic or provision in _MADE_OR_STARTED else ()),
+                    *(state if cluster.backup_controllers and host in controllers else ()),
+                ),
             )
         )
     return hosts
