@@ -74,20 +74,20 @@ def _unpause_host(live: Live, fault: Fault) -> None:
     live.provider.unpause(live.run.id, fault.on)
 
 
-def _set_filters(live: Live, _: Fault) -> None:
-    """Have every host drop what the faults that are written down want dropped, and nothing else."""
-    _filter(live, active(live))
+def _set_filters(live: Live, fault: Fault) -> None:
+    """Have the hosts that a fault is about drop what the faults that are written down want dropped."""
+    _filter(live, fault, active(live))
 
 
 def _unset_filters(live: Live, fault: Fault) -> None:
-    """Have every host drop what the other faults want dropped."""
-    _filter(live, [other for other in active(live) if other != fault])
+    """Have the hosts that a fault is about drop what the other faults want dropped."""
+    _filter(live, fault, [other for other in active(live) if other != fault])
 
 
-def _filter(live: Live, faults: Sequence[Fault]) -> None:
-    drops: dict[str, list[Drop]] = {host.name: [] for host in live.plan.hosts}
-    for fault in faults:
-        for host, drop in _drops(live, fault):
+def _filter(live: Live, fault: Fault, faults: Sequence[Fault]) -> None:
+    drops: dict[str, list[Drop]] = {host: [] for host, _ in _drops(live, fault)}
+    for host, drop in (wanted for one in faults for wanted in _drops(live, one)):
+        if host in drops:
             drops[host].append(drop)
     there = live.provider.hosts(live.run.id)
     with ThreadPoolExecutor(8) as pool:

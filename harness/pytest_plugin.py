@@ -11,7 +11,7 @@ import testinfra
 from testinfra.host import Host
 
 from harness import slurm
-from harness.errors import ClusterError
+from harness.errors import ClusterError, HarnessError
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.slurm import SlurmCluster
@@ -91,6 +91,8 @@ def pytest_runtest_makereport(
         broken = call.excinfo.errisinstance((AssertionError, ClusterError, pytest.fail.Exception))
         outcome = "failed" if broken and report.when == "call" else "error"
     message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
+    if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
+        message = call.excinfo.exconly()  # with the kind of error: what it says may be "" or mean little by itself
     seconds = time.monotonic() - item.stash[_STARTED]
     run.event("check", id=item.nodeid, outcome=outcome, seconds=round(seconds, 2), message=message)
     first_line = next(iter(message.splitlines()), "")

@@ -9,6 +9,8 @@ import docker
 from harness import lifecycle, report, slurm
 from harness.live import Live
 
+# Of a federation: who runs a job is left to the federation.
+JOB_TABLES = r"slurm_acct_db.aws_job_table slurm_acct_db.\`on-prem_job_table\`"
 WITNESSES = "/var/tmp/slurm-harness-witness"
 Step = tuple[str, str]  # host, shell script
 
@@ -36,11 +38,14 @@ def wrapper(program: str, text: str) -> tuple[str, str]:
     return f"printf '#!/bin/sh\\n%s\\n' '{text}' > {path} && chmod 0755 {path}", f"rm {path}"
 
 
-def trigger(table: str, when: str, lie: str) -> tuple[Step, Step]:
+def trigger(tables: str, when: str, lie: str) -> tuple[Step, Step]:
     """Return steps that make the database write something else than it is told, and end that."""
-    name = f"{table.split('.')[0]}.lie"
-    make = f"create trigger {name} before {when} on {table} for each row set {lie}"
-    return ("accounting", f'mariadb -e "{make}"'), ("accounting", f'mariadb -e "drop trigger {name}"')
+    make, drop = [], []
+    for number, table in enumerate(tables.split()):
+        name = f"{table.split('.')[0]}.lie{number}"
+        make.append(f"create trigger {name} before {when} on {table} for each row set {lie}")
+        drop.append(f"drop trigger {name}")
+    return ("accounting", f'mariadb -e "{"; ".join(make)}"'), ("accounting", f'mariadb -e "{"; ".join(drop)}"')
 
 
 SINGLE_NODE = [
@@ -209,12 +214,12 @@ FEDERATION = [
     ),
     Sabotage(
         ("accounting_matches",),
-        *trigger("slurm_acct_db.aws_job_table", "update", "new.nodelist = 'aws9'"),
+        *trigger(JOB_TABLES, "update", "new.nodelist = 'aws9'"),
         "accounting says aws9",
     ),
     Sabotage(
         ("job_that_timed_out", "accounting_matches"),
-        *trigger("slurm_acct_db.aws_job_table", "update", "new.state = if(new.state > 2, 3, new.state)"),
+        *trigger(JOB_TABLES, "update", "new.state = if(new.state > 2, 3, new.state)"),
         "TIMEOUT",
     ),
     Sabotage(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness import lifecycle, providers, rundir
@@ -29,3 +30,28 @@ def kept(harness: Harness, runs: Path, scenario: str) -> Iterator[Live]:
         yield live
     finally:
         lifecycle.down(live)
+
+
+@contextmanager
+def deployed(harness: Harness, runs: Path, path: Path) -> Iterator[Live]:
+    """Have a scenario up and deployed, and take it down whatever happens."""
+    up = harness("up", path)
+    live = lifecycle.open_run(rundir.find(runs, path.stem), providers.get("docker"), print)
+    try:
+        assert up.returncode == 0, up.stderr
+        lifecycle.deploy(live)
+        yield live
+    finally:
+        lifecycle.down(live)
+
+
+def judged(harness: Harness, path: Path, checks: Iterable[str], *options: str) -> Done:
+    """Bring a scenario up, deploy it, return what some of the checks say, and take it down."""
+    up = harness("up", path, *options)
+    assert up.returncode == 0, up.stderr
+    try:
+        deploy = harness("deploy", "--run", path.stem)
+        assert deploy.returncode == 0, deploy.stdout + deploy.stderr
+        return harness("verify", "--run", path.stem, *(word for check in checks for word in ("--check", check)))
+    finally:
+        harness("down", path.stem)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import lifecycle, providers, rundir, slurm
+from harness import slurm
 from harness.errors import WaitTimeout
 from harness.live import Live
 from harness.wait import wait_until
-from support import Harness
+from support import Harness, deployed
 
 SCENARIO = """
 description: Nodes that share hosts, to change their configuration.
@@ -143,15 +143,10 @@ def cluster(
     """A cluster that is up; its changes add up."""
     path = tmp_path_factory.mktemp("scenario") / f"changed-{request.param}.yml"
     path.write_text(SCENARIO.format(release=request.param))
-    assert harness("up", path).returncode == 0
-    live = lifecycle.open_run(rundir.find(runs, path.stem), providers.get("docker"), print)
-    try:
-        lifecycle.deploy(live)
+    with deployed(harness, runs, path) as live:
         prolog = "/usr/local/bin/prolog"
         on_all(live, f"printf '#!/bin/sh\\necho yes > /tmp/prolog-ran\\n' > {prolog}; chmod 755 {prolog}")
         yield live
-    finally:
-        lifecycle.down(live)
 
 
 def on_all(live: Live, script: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from harness import rundir
 from harness.live import Live
 from sabotage import CLOUDBURST, Sabotage, break_and_judge
-from support import SCENARIOS, Harness, kept
+from support import SCENARIOS, Harness, judged, kept
 
 # Each level of the ladder, each on another release; the checks that are about it.
 LADDER = [("elastic-l0", "24.11"), ("elastic-l1", "26.05"), ("elastic-l2", "22.05")]
@@ -53,12 +53,6 @@ def test_nodes_may_power_themselves_down(harness: Harness, runs: Path, tmp_path:
 
 
 def verify(harness: Harness, path: Path, release: str) -> None:
-    up = harness("up", path, "--release", release)
-    assert up.returncode == 0, up.stderr
-    try:
-        assert harness("deploy", "--run", path.stem).returncode == 0
-        done = harness("verify", "--run", path.stem, *(word for check in CHECKS for word in ("--check", check)))
-        assert done.returncode == 0, done.stdout + done.stderr
-    finally:
-        harness("down", path.stem)
+    done = judged(harness, path, CHECKS, "--release", release)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert not docker.from_env().volumes.list(filters={"label": f"harness.scenario={path.stem}"})

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from harness import elastic, lifecycle, providers, rundir, slurm, witness
+from harness import elastic, slurm, witness
 from harness.errors import CommandFailed
 from harness.history import Recorder
 from harness.live import Live
 from harness.slurm import SlurmCluster, job_key
 from harness.wait import wait_until
-from support import Harness
+from support import Harness, deployed
 
 FAILING = """
 description: Nodes that are made for jobs, with little patience.
@@ -46,14 +46,8 @@ def failing(harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFacto
     """A cluster whose nodes do not exist yet."""
     path = tmp_path_factory.mktemp("scenario") / "failing.yml"
     path.write_text(FAILING)
-    up = harness("up", path)
-    live = lifecycle.open_run(rundir.find(runs, "failing"), providers.get("docker"), print)
-    try:
-        assert up.returncode == 0, up.stderr
-        lifecycle.deploy(live)
+    with deployed(harness, runs, path) as live:
         yield live
-    finally:
-        lifecycle.down(live)
 
 
 SPOILED: dict[str, tuple[str, dict[str, str] | None]] = {
@@ -310,13 +304,16 @@ def test_restart_of_slurmctld_while_nodes_come_up_loses_no_job(failing: Live, cl
 
 
 def test_job_whose_host_dies_is_requeued(failing: Live, cluster: SlurmCluster) -> None:
-    job_id = submit(cluster, "sleep 4", "--nodelist=c1", "--requeue")
+    job_id = submit(cluster, "sleep 4", "--requeue")
     cluster.wait_for([job_id], {"RUNNING"})
-    wait_until(lambda: ran(failing, job_id), lambda hosts: hosts == ["c1"], what="the job has begun", timeout=10)
-    failing.provider.remove(failing.run.id, "c1")
-    wait_for_state(cluster, "c1", "DOWN", timeout=60)
+    [node] = wait_until(lambda: ran(failing, job_id), bool, what="the job has begun", timeout=10)
+    failing.provider.remove(failing.run.id, node)
+    wait_for_state(cluster, node, "DOWN", timeout=60)
     cluster.wait_for([job_id], {"COMPLETED"}, timeout=120)
-    assert ran(failing, job_id) == ["c1", "c1"]
+    again = ran(failing, job_id)
+    assert len(again) == 2
+    # On the same node slurmctld 24.11's message that the node failed can come late, and end the second run.
+    assert {*again} > {node}
 
 
 def test_of_contradicting_requests_the_last_counts(failing: Live, cluster: SlurmCluster) -> None:

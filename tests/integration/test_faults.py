@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import faults, lifecycle, providers, rundir, slurm
+from harness import faults, slurm
 from harness.errors import CommandFailed, HarnessError
 from harness.faults import Fault
 from harness.live import Live
 from harness.wait import wait_until
-from support import Harness
+from support import Harness, deployed
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,7 @@ def test_fault_is_injected_listed_and_healed_from_the_command_line(federation: L
 def test_full_disks_lose_no_job_and_no_record(harness: Harness, runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "small.yml"
     path.write_text(SMALL_DISKS)
-    up = harness("up", path)
-    live = lifecycle.open_run(rundir.find(runs, "small"), providers.get("docker"), print)
-    try:
-        assert up.returncode == 0, up.stderr
-        lifecycle.deploy(live)
+    with deployed(harness, runs, path) as live:
         cluster = slurm.clusters(live.ssh, live.plan)["small"]
         submit = lambda body: cluster.submit(f"#!/bin/sh\n{body}\n", "--output=/dev/null", user="alice")  # noqa: E731
         jobs = [submit("sleep 3")]
@@ -158,5 +154,3 @@ def test_full_disks_lose_no_job_and_no_record(harness: Harness, runs: Path, tmp_
             ignore=(CommandFailed,),
         )
         assert {job.job_id for job in cluster.jobs()} == {*jobs}, "slurmctld has saved them"
-    finally:
-        lifecycle.down(live)
