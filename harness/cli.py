@@ -25,6 +25,7 @@ from harness import (
     __version__,
     bench,
     check,
+    checkers,
     diff,
     doctor,
     faults,
@@ -32,11 +33,13 @@ from harness import (
     install,
     lifecycle,
     providers,
+    rehearsal,
     releases,
     render,
     rundir,
     scenario,
     twin,
+    workload,
 )
 from harness import logs as daemon_logs
 from harness.errors import HarnessError, ScenarioError, UsageError
@@ -314,6 +317,41 @@ def verify(
     result = lifecycle.write_report(live, *lifecycle.verify(live, select or ()))
     _print_report(result, format_)
     raise typer.Exit(result.exit_code())
+
+
+@app.command()
+def rehearse(
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Replay this trace, in the Standard Workload Format.", exists=True, dir_okay=False),
+    ] = None,
+    speed: Annotated[float, typer.Option(help="How many times as fast as it was.", min=0.001)] = 60,
+    jobs: Annotated[int | None, typer.Option(help="How many jobs; unset, as the scenario says.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds over which they are submitted.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Another number makes other jobs.")] = None,
+    which: RunName = None,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Have users submit jobs of many kinds to a run while faults come and go, and judge what was seen."""
+    live = _open(runs, which)
+    asked = {"jobs": jobs, "seconds": seconds, "seed": seed}
+    wanted = (live.plan.scenario.rehearsal or scenario.Rehearsal()).model_copy(
+        update={name: value for name, value in asked.items() if value is not None}
+    )
+    works = (
+        workload.replay(trace.read_text(errors="replace"), live.plan.scenario, speed)
+        if trace
+        else workload.generate(live.plan.scenario, wanted.jobs, wanted.seconds, wanted.seed)
+    )
+    rehearsal.rehearse(live, works, wanted.faults)
+    _print_judgement(live.run, format_)
+
+
+@app.command()
+def judge(which: RunName = None, format_: FormatOption = Format.text, runs: Runs = DEFAULT_RUNS) -> None:
+    """Judge the last rehearsal of a run again, from what was seen of it; its hosts may be gone."""
+    _print_judgement(rundir.find(runs, which), format_)
 
 
 @app.command()
@@ -670,6 +708,30 @@ def _print_report(report: Report, format_: Format) -> None:
     out.print(f"  seconds   {stages}; in all {seconds:.0f}")
     out.print(f"  jobs      {len(report.jobs)} records")
     out.print(f"  report    {_relative(Path(report.run) / 'report.html')}")
+
+
+def _print_judgement(run: RunDir, format_: Format) -> None:
+    """Print what the checkers say of a run's last rehearsal, and exit as its verdict says."""
+    history = checkers.read(run.events(), run.plan())
+    findings = checkers.judge(history)
+    verdict = checkers.verdict(findings)
+    answers = Counter(one.answer for one in history.submissions)
+    if format_ is Format.json:
+        _print_json({"verdict": verdict, "submissions": answers, "findings": [asdict(one) for one in findings]})
+    else:
+        colors = {PASSED: "green", FAILED: "red", checkers.SKIPPED: "dim"}
+        for one in findings:
+            color = colors.get(one.outcome, "yellow")
+            out.print(f"[{color}]{one.outcome:8}[/{color}] {one.name.replace('_', ' ')}")
+            for problem in one.problems:
+                out.print(f"         {escape(problem)}")
+            for excused in one.excused[:3]:
+                out.print(f"         [dim]excused: {escape(excused)}[/dim]")
+            if len(one.excused) > 3:
+                out.print(f"         [dim]excused: {len(one.excused) - 3} more; --format json tells them[/dim]")
+        told = ", ".join(f"{count} {answer}" for answer, count in answers.items())
+        out.print(f"{verdict.upper()}  submissions: {told}; executions seen: {len(history.witnesses)}")
+    raise typer.Exit({PASSED: 0, FAILED: 1}.get(verdict, 3))
 
 
 def _print_findings(findings: list[check.Finding]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.errors import CommandFailed, HarnessError, UsageError
 from harness.live import Live
-from harness.plan import DAEMONS
+from harness.plan import DAEMONS, Plan
 from harness.providers import Drop
 
 _ASIDE = "/var/lib/slurm-harness/faults"
@@ -210,7 +210,9 @@ KINDS = {
 
 def inject(live: Live, fault: Fault) -> None:
     """Inject a fault; UsageError if the run has no place for it, or has it already."""
-    kind = _check(live, fault)
+    kind = check(live.plan, fault)
+    if fault in active(live):
+        raise UsageError(f"{fault}: it is injected already", hint="harness fault heal")
     note = _note(live, fault)
     note.parent.mkdir(exist_ok=True)
     note.write_text(json.dumps(asdict(fault)))
@@ -267,15 +269,26 @@ def injected(live: Live, *faults: Fault) -> Iterator[None]:
             heal(live, fault)
 
 
-def _check(live: Live, fault: Fault) -> Kind:
+def parse(plan: Plan, text: str) -> Fault:
+    """Read a fault as the command line takes it; UsageError if it is none, or the plan has no place for it."""
+    words = text.split(maxsplit=2)
+    if len(words) < 2:
+        raise UsageError(f'"{text}" is no fault', hint="such as kill-daemon ctl slurmctld")
+    fault = Fault(*words)
+    check(plan, fault)
+    return fault
+
+
+def check(plan: Plan, fault: Fault) -> Kind:
+    """Return the kind of a fault; UsageError if there is none, or the plan has no place for it."""
     kind = KINDS.get(fault.kind)
     if kind is None:
         raise UsageError(f'no fault "{fault.kind}"', hint=f"known are {', '.join(KINDS)}")
     if bool(kind.wants) != bool(fault.more):
         wants = f"{fault.kind} HOST {kind.wants}".rstrip()
         raise UsageError(f"{fault}: {'something' if fault.more else 'nothing'} is given", hint=f"it is {wants}")
-    known = {host.name: host for host in live.plan.hosts}
-    sites = set(live.plan.sites()) if kind.wants == "HOST|SITE" else set()
+    known = {host.name: host for host in plan.hosts}
+    sites = set(plan.sites()) if kind.wants == "HOST|SITE" else set()
     for name in (fault.on, fault.more) if kind.wants == "HOST|SITE" else (fault.on,):
         if name not in {*known} | sites:
             raise UsageError(f"{fault}: no host {name}", hint=f"there are {', '.join([*known, *sorted(sites)])}")
@@ -286,8 +299,6 @@ def _check(live: Live, fault: Fault) -> Kind:
             raise UsageError(f"{fault}: {fault.on} runs no {fault.more}", hint=f"it runs {', '.join(runs)}")
     if kind.wants in {"PORT", "SECONDS"} and not fault.more.lstrip("+-").isdigit():
         raise UsageError(f'{fault}: "{fault.more}" is no number', hint=f"it is {fault.kind} HOST {kind.wants}")
-    if fault in active(live):
-        raise UsageError(f"{fault}: it is injected already", hint="harness fault heal")
     return kind
 
 

@@ -72,6 +72,8 @@ def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, choice
         )
     read = scenario.load(scenario_path, choices, provider.release_of_image)
     plan = make_plan(scenario_path.stem, read, provider.offers)
+    for scheduled in read.rehearsal.faults if read.rehearsal else ():
+        faults.parse(plan, scheduled.fault)
     directory = RunDir.create(runs, scenario_path, plan, provider.name)
     live = _live(directory, plan, provider, say)
     for fault in plan.known_faults():

@@ -61,6 +61,7 @@ def features(plan: Plan) -> set[str]:
         "backup_slurmdbd": scenario.accounting and scenario.accounting.backup,
         "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
         "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
+        "rehearsal": scenario.rehearsal,
         "static_too": any(
             cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
             for cluster in scenario.clusters.values()

@@ -154,6 +154,15 @@ class Cluster(Model):
         """Return how each node is provisioned."""
         return {name: group.provision for group in self.nodes for name in hostlist.expand(group.name)}
 
+    def static_nodes(self) -> dict[str, int]:
+        """Return the CPUs of each node that lasts."""
+        return {
+            name: group.cpus
+            for group in self.nodes
+            if group.provision == "static"
+            for name in hostlist.expand(group.name)
+        }
+
     def elastic(self) -> bool:
         """Tell whether nodes come and go."""
         return any(group.provision != "static" for group in self.nodes)
@@ -221,6 +230,26 @@ class Federation(Model):
     clusters: tuple[str, ...] = Field(min_length=1, description="in this order they get ids 1, 2, ...")
 
 
+class ScheduledFault(Model):
+    """A fault that comes at its time and is healed."""
+
+    at: float = Field(ge=0, description="seconds after the first submission")
+    lasts: float = Field(ge=0, description="seconds until it is healed")
+    fault: str = Field(description="as `harness fault inject` takes it, such as kill-daemon ctl slurmctld")
+    saved: bool = Field(
+        False, description="nobody submits before it until every slurmctld has saved what it knows: it takes 5 s for it"
+    )
+
+
+class Rehearsal(Model):
+    """Jobs of many kinds while faults come and go; what was seen is judged. See docs/rehearsal.md."""
+
+    jobs: int = Field(100, ge=1, description="how many jobs; arrays count once")
+    seconds: float = Field(60, gt=0, description="seconds over which they are submitted")
+    seed: int = Field(1, description="another number makes other jobs")
+    faults: tuple[ScheduledFault, ...] = ()
+
+
 class Scenario(Model):
     """Slurm clusters the way an administrator thinks of them."""
 
@@ -233,6 +262,7 @@ class Scenario(Model):
     accounting: Accounting | None = None
     users: Mapping[UserName, User] = Field({})
     federations: Mapping[Word, Federation] = Field({})
+    rehearsal: Rehearsal | None = None
     disks: Mapping[HostName, Mapping[Directory, Size]] = Field(
         {}, description="directories of hosts that are a small disk of their own, which can be filled"
     )

@@ -108,6 +108,15 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What fair-share counts for a user in an account, or with no user for the account, in billing seconds."""
+
+    account: str
+    user: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sibling:
     """Another cluster of the federation, as one controller sees it."""
 
@@ -180,6 +189,23 @@ class SlurmCluster:
         """Return all partitions, hidden ones too."""
         answer = self.run("scontrol", "--all", "--oneliner", "show", "partition").stdout
         return [parse_partition(line) for line in _lines(answer)]
+
+    def waiting_for_slurmdbd(self) -> int:
+        """Return how many messages slurmctld keeps until slurmdbd takes them."""
+        found = re.search(r"DBD Agent queue size:\s*(\d+)", self.run("sdiag").stdout)
+        return int(found[1]) if found else 0
+
+    def usage(self) -> list[Usage]:
+        """Return what fair-share counts for each association; nothing where slurmctld counts none."""
+        answer = self.run(
+            *("sshare", "--all", "--parsable2", "--noheader", "--format=Account,User,RawUsage"), check=False
+        )
+        if "supported priority plugin" in answer.stdout + answer.stderr:
+            return []
+        if answer.exit_code:
+            raise CommandFailed("sshare", answer.exit_code, answer.stdout, answer.stderr)
+        rows = [line.split("|") for line in _lines(answer.stdout)]
+        return [Usage(account.strip(), user, int(seconds or 0)) for account, user, seconds in rows]
 
     def siblings(self) -> list[Sibling]:
         """Return all clusters of the federation, this one first; empty if it is in none."""

@@ -1,12 +1,13 @@
 """Jobs that tell what they saw by a way that does not pass through Slurm, and the comparison with what Slurm says.
 
-Each execution of a witness job writes one file of its own on the node it runs on: its id, cluster, host, start, end and
+Each execution of a witness job writes one file of its own on the node it runs on: what it is, where, start, end and
 exit code. A job that ran twice leaves two files; one that never ran, or was killed before its file was in place, none.
 A reader never sees half of what is written.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,24 +31,44 @@ witness={DIRECTORY}/$name
     echo "job_id=$SLURM_JOB_ID"
     echo "cluster=$SLURM_CLUSTER_NAME"
     echo "host=$(cat /proc/sys/kernel/hostname)"
-    echo "start=$(date +%s)"
+    echo "start=$(date +%s.%N)"
+    echo "name=$SLURM_JOB_NAME"
+    echo "task=$SLURM_ARRAY_TASK_ID"
+    echo "restarts=$SLURM_RESTART_COUNT"
+    echo "user=$SLURM_JOB_USER"
+    echo "account=$SLURM_JOB_ACCOUNT"
+    echo "qos=$SLURM_JOB_QOS"
+    echo "nodes=$SLURM_JOB_NODELIST"
+    echo "cpus=$SLURM_JOB_CPUS_PER_NODE"
 }} > "{DIRECTORY}/.$name"
 mv "{DIRECTORY}/.$name" "$witness"
-trap 'code=$?; printf "end=%s\\nexit_code=%s\\n" "$(date +%s)" $code >> "$witness"' EXIT
+trap 'code=$?; printf "end=%s\\nexit_code=%s\\n" "$(date +%s.%N)" $code >> "$witness"' EXIT
 trap 'exit 143' TERM
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What one execution of a job saw. Times are seconds since 1970; `end` is None where the job was killed."""
+    """What one execution of a job saw. Times are seconds since 1970; `end` is None where the job was killed.
+
+    `task` is the number within an array, `restarts` counts how often the job was requeued, `cpus` are those of each of
+    `nodes`.
+    """
 
     job_id: int
     cluster: str
     host: str
-    start: int
-    end: int | None
+    start: float
+    end: float | None
     exit_code: int | None
+    name: str = ""
+    task: int | None = None
+    restarts: int = 0
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    nodes: tuple[str, ...] = ()
+    cpus: tuple[int, ...] = ()
 
     @property
     def key(self) -> JobKey:
@@ -70,21 +91,41 @@ def collect(ssh: Ssh, hosts: Sequence[str]) -> list[Witness]:
 
 def parse(text: str) -> Witness:
     """Read a witness's file."""
-    facts = dict(line.split("=", 1) for line in text.split())
+    facts = {name: value for name, _, value in (line.partition("=") for line in text.splitlines()) if value}
     return Witness(
         job_id=int(facts["job_id"]),
         cluster=facts["cluster"],
         host=facts["host"],
-        start=int(facts["start"]),
-        end=int(facts["end"]) if "end" in facts else None,
+        start=float(facts["start"]),
+        end=float(facts["end"]) if "end" in facts else None,
         exit_code=int(facts["exit_code"]) if "exit_code" in facts else None,
+        name=facts.get("name", ""),
+        task=int(facts["task"]) if "task" in facts else None,
+        restarts=int(facts.get("restarts", 0)),
+        user=facts.get("user", ""),
+        account=facts.get("account", ""),
+        qos=facts.get("qos", ""),
+        nodes=hostlist.expand(facts["nodes"]) if "nodes" in facts else (),
+        cpus=_counts(facts.get("cpus", "")),
     )
 
 
+def _counts(text: str) -> tuple[int, ...]:
+    """Read what sbatch(1) calls SLURM_JOB_CPUS_PER_NODE.
+
+    >>> _counts("4(x2),1")
+    (4, 4, 1)
+    """
+    found: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        found += [int(count)] * int(times or 1)
+    return tuple(found)
+
+
 def ran_twice(witnesses: Iterable[Witness]) -> list[str]:
-    """Return what speaks for a job that ran more than once."""
-    counts = Counter(witness.key for witness in witnesses)
-    return [f"job {job_id} ran {count} times" for (_, job_id), count in sorted(counts.items()) if count > 1]
+    """Return what speaks for a job that ran more than once, and was not requeued in between."""
+    counts = Counter((witness.key, witness.restarts) for witness in witnesses)
+    return [f"job {job_id} ran {count} times" for ((_, job_id), _), count in sorted(counts.items()) if count > 1]
 
 
 def differences(
@@ -119,13 +160,14 @@ def differences(
         elif len(told) != 1:
             found.append(f"job {job_id} ran once, but has {len(told)} accounting records besides revoked ones")
         else:
-            found.extend(f"job {job_id}: {text}" for text in _compare(witness, told[0], hosts_of[witness.cluster]))
+            found.extend(f"job {job_id}: {text}" for text in compare(witness, told[0], hosts_of[witness.cluster]))
             if "batch" not in steps[key]:
                 found.append(f"job {job_id}: no record of its batch step")
     return found
 
 
-def _compare(witness: Witness, record: Record, hosts_of: Mapping[str, str]) -> list[str]:
+def compare(witness: Witness, record: Record, hosts_of: Mapping[str, str], tolerance: float = TOLERANCE) -> list[str]:
+    """Return where one execution of a job and the accounting record of it disagree; times by more than `tolerance`."""
     found = []
     if record.cluster != witness.cluster:
         found.append(f"ran on cluster {witness.cluster}, accounting says {record.cluster}")
@@ -136,13 +178,13 @@ def _compare(witness: Witness, record: Record, hosts_of: Mapping[str, str]) -> l
     if witness.host not in {hosts_of.get(node) for node in nodes}:
         found.append(f"ran on {witness.host}, accounting says {record.node_list or 'no node'}")
     found.extend(_compare_end(witness, record))
-    if record.start is None or abs(record.start - witness.start) > TOLERANCE:
-        found.append(f"started at {witness.start}, accounting says {record.start}")
+    if record.start is None or abs(record.start - int(witness.start)) > tolerance:
+        found.append(f"started at {witness.start:.0f}, accounting says {record.start}")
     if witness.end is not None:
-        if record.end is None or abs(record.end - witness.end) > TOLERANCE:
-            found.append(f"ended at {witness.end}, accounting says {record.end}")
-        if abs(record.elapsed - (witness.end - witness.start)) > TOLERANCE:
-            found.append(f"took {witness.end - witness.start} s, accounting says {record.elapsed} s")
+        if record.end is None or abs(record.end - int(witness.end)) > tolerance:
+            found.append(f"ended at {witness.end:.0f}, accounting says {record.end}")
+        if abs(record.elapsed - int(witness.end - witness.start)) > tolerance:
+            found.append(f"took {witness.end - witness.start:.0f} s, accounting says {record.elapsed} s")
     return found
 
 

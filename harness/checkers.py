@@ -1,0 +1,494 @@
+"""What must be true of a rehearsal, judged from what was seen of it and from nothing else.
+
+Every checker is a function of a history: it can be asked again, of an old run's directory, on another machine. Where
+evidence is missing nothing can be said. What Slurm does not promise is excused, and told all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+from harness.errors import CannotJudge
+from harness.plan import Plan
+from harness.report import FAILED, PASSED, UNKNOWN
+from harness.scenario import Accounting
+from harness.slurm import FINISHED, Job, Record, Usage, origin_id
+from harness.witness import Witness, compare
+
+# Seconds for which slurmctld keeps to itself what it has learned (SAVE_MAX_WAIT in its state_save.c); a kill loses it.
+UNSAVED = 5
+# Seconds by which accounting's times and the job's may differ: many jobs start at once, on a busy machine.
+TOLERANCE = 5
+_UNSAVED = f"slurmctld was killed within {UNSAVED} s of it, before it had to have saved it"
+SKIPPED = "skipped"
+# What accounting says of a run that came to no end of its own.
+_KILLED = {"REQUEUED", "NODE_FAIL", "PREEMPTED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a user asked for and was answered. `asked` and `answered` are seconds since 1970."""
+
+    name: str
+    cluster: str
+    user: str
+    tasks: int
+    ends: str
+    answer: str
+    job_id: int | None
+    asked: float
+    answered: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSeen:
+    """A fault that was injected or healed; `at` is in seconds since 1970."""
+
+    at: float
+    action: str
+    fault: str
+
+
+@dataclass
+class History:
+    """All that was seen of one rehearsal."""
+
+    plan: Plan
+    submissions: list[Submission] = field(default_factory=list)
+    witnesses: list[Witness] = field(default_factory=list)
+    queue: dict[str, list[Job]] = field(default_factory=lambda: defaultdict(list))
+    records: list[Record] = field(default_factory=list)
+    usage: dict[str, list[Usage]] = field(default_factory=lambda: defaultdict(list))
+    faults: list[FaultSeen] = field(default_factory=list)
+    missing: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def accepted(self) -> list[Submission]:
+        """The submissions that got a job id."""
+        return [one for one in self.submissions if one.answer == "accepted"]
+
+    def federated(self, cluster: str) -> tuple[str, ...]:
+        """Return the members of a cluster's federation; none outside of federations."""
+        federations = self.plan.scenario.federations.values()
+        return next((federation.clusters for federation in federations if cluster in federation.clusters), ())
+
+    def kills(self, cluster: str) -> list[float]:
+        """Return when a slurmctld of a cluster lost what it had not saved."""
+        part = self.plan.scenario.clusters[cluster]
+        lossy = {
+            text
+            for host in (part.controller, *part.backup_controllers)
+            for text in (f"kill-daemon {host} slurmctld", f"kill-host {host}", f"reboot-host {host}")
+        }
+        return [one.at for one in self.faults if one.action == "inject" and one.fault in lossy]
+
+    def unsaved(self) -> set[str]:
+        """Return the jobs of which a slurmctld learned something that it need not have saved before it was killed."""
+        learned = [(one.name, one.cluster, one.answered) for one in self.accepted]
+        for run in self.witnesses:
+            learned += [(run.name, run.cluster, at) for at in (run.start, run.end) if at is not None]
+        kills = {cluster: self.kills(cluster) for cluster in self.plan.scenario.clusters}
+        found = {
+            name for name, cluster, at in learned if any(at - 1 <= kill <= at + UNSAVED for kill in kills[cluster])
+        }
+        # An id that is given again brings whoever gets it into trouble, too.
+        given_again = {(one.cluster, one.job_id) for one in self.accepted if one.name in found}
+        return found | {one.name for one in self.accepted if (one.cluster, one.job_id) in given_again}
+
+    def away(self, cluster: str, since: float, until: float) -> bool:
+        """Tell whether at some time a cluster's slurmctld was down, or was cut off from others."""
+        hosts = {self.plan.scenario.clusters[cluster].controller, self.plan.scenario.clusters[cluster].site}
+        began: dict[str, float] = {}
+        for one in self.faults:
+            if not hosts & {*one.fault.split()[1:]}:
+                continue
+            if one.action == "inject":
+                began[one.fault] = one.at
+            elif began.pop(one.fault, one.at) <= until and one.at >= since - UNSAVED:
+                return True
+        return any(at <= until for at in began.values())
+
+    def final(self) -> dict[str, dict[int, Record | Job]]:
+        """Return by name and id what is said last of each job: of where it ran, if it ran anywhere."""
+        found: dict[str, dict[int, Record | Job]] = defaultdict(dict)
+        if not self.plan.scenario.accounting:
+            for job in (job for jobs in self.queue.values() for job in jobs if job.state != "REVOKED"):
+                found[job.name][job.job_id] = job
+            return found
+        last: dict[tuple[str, int, str], Record] = {}
+        for record in sorted(self.records, key=lambda record: (record.submit or 0, record.start or 0)):
+            last[record.name, record.job_id, record.cluster] = record
+        for record in sorted(last.values(), key=lambda record: (record.start is not None, record.submit or 0)):
+            if record.state != "REVOKED":
+                found[record.name][record.job_id] = record
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a checker says. `problems` are why it failed, or what it is that is not known; `excused` is Slurm's way."""
+
+    name: str
+    outcome: str
+    problems: tuple[str, ...] = ()
+    excused: tuple[str, ...] = ()
+
+
+class Problem(NamedTuple):
+    """What is wrong, and with which of the rehearsal's jobs ("": with none of them alone)."""
+
+    job: str
+    text: str
+    excuse: str = ""
+
+
+Checker = Callable[[History], Iterator[Problem]]
+CHECKERS: dict[str, tuple[Checker, tuple[str, ...], Callable[[Plan], Any]]] = {}
+
+
+def checker(*evidence: str, wanted: Callable[[Plan], Any] = lambda plan: True) -> Callable[[Checker], Checker]:
+    """Make a function one of the checkers; it needs all `evidence`, and is `wanted` for some plans only."""
+
+    def add(function: Checker) -> Checker:
+        CHECKERS[function.__name__] = (function, evidence, wanted)
+        return function
+
+    return add
+
+
+def judge(history: History) -> list[Finding]:
+    """Return what every checker says of a history."""
+    found = []
+    unsaved = history.unsaved()
+    for name, (function, evidence, wanted) in CHECKERS.items():
+        if not wanted(history.plan):
+            found.append(Finding(name, SKIPPED))
+            continue
+        told = [(one, one.excuse or (_UNSAVED if one.job in unsaved else "")) for one in function(history)]
+        problems = tuple(one.text for one, excuse in told if not excuse)
+        excused = tuple(f"{one.text}: {excuse}" for one, excuse in told if excuse)
+        missing = tuple(f"no {of} {why}" for of in (*evidence, "run") for why in history.missing.get(of, ()))
+        if not history.accepted:
+            missing = ("no job was accepted", *missing)
+        outcome = FAILED if problems and not missing else UNKNOWN if missing else PASSED
+        found.append(Finding(name, outcome, problems + missing, excused))
+    return found
+
+
+def verdict(findings: Iterable[Finding]) -> str:
+    """Return the verdict over all: one that failed decides; without one, whatever is not known does."""
+    outcomes = {one.outcome for one in findings}
+    return FAILED if FAILED in outcomes else UNKNOWN if UNKNOWN in outcomes else PASSED
+
+
+def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
+    """Read the last rehearsal from a run's events; CannotJudge if there is none, or it did not come to its end."""
+    history, ended = None, False
+    for event in events:
+        kind = event["kind"]
+        if kind == "rehearsal":
+            ended = event["action"] == "end"
+            history = history if ended else History(plan)
+        elif history is not None and not ended:
+            _add(history, kind, event)
+    if history is None:
+        raise CannotJudge("there was no rehearsal", hint="harness rehearse")
+    if not ended:
+        history.missing["run"].append("to its end: the rehearsal did not come to its end")
+    return history
+
+
+def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
+    if kind == "submission":
+        history.submissions.append(_make(Submission, event))
+    elif kind == "fault":
+        history.faults.append(
+            FaultSeen(datetime.fromisoformat(event["time"]).timestamp(), event["action"], event["fault"])
+        )
+    elif kind == "witness":
+        history.witnesses.append(_make(Witness, event))
+    elif kind == "queue":
+        history.queue[event["seen_by"]].append(_make(Job, event))
+    elif kind == "record":
+        history.records.append(_make(Record, event))
+    elif kind == "usage":
+        history.usage[event["seen_by"]].append(_make(Usage, event))
+    elif kind == "no_evidence":
+        history.missing[event["of"]].append(f"of {event['where']}: {event['why'].splitlines()[0]}")
+
+
+Made = TypeVar("Made")
+
+
+def _make(kind: type[Made], event: Mapping[str, Any]) -> Made:
+    values = {one.name: event[one.name] for one in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+@checker("queue", "record")
+def no_accepted_job_is_lost(history: History) -> Iterator[Problem]:
+    """Every job that was accepted has come to its end, all tasks of an array have."""
+    final = history.final()
+    for one in history.accepted:
+        jobs = final.get(one.name, {})
+        if len(jobs) < one.tasks:
+            lost = f"{one.tasks - len(jobs)} of {one.tasks} are lost"
+            yield Problem(one.name, f"job {one.job_id} ({one.name}) of {one.cluster}: {lost}")
+        for job in jobs.values():
+            if job.state not in FINISHED:
+                yield Problem(one.name, f"job {job.job_id} ({one.name}) of {one.cluster} has not ended: {job.state}")
+
+
+@checker("queue", "record")
+def jobs_end_as_they_should(history: History) -> Iterator[Problem]:
+    """A job that can only succeed is COMPLETED, one that can only fail is FAILED."""
+    final = history.final()
+    for one in history.accepted:
+        for job in final.get(one.name, {}).values():
+            if job.state in FINISHED and job.state != one.ends:
+                text = f"job {job.job_id} ({one.name}) of {one.cluster} ended {job.state}, should end {one.ends}"
+                yield Problem(one.name, text)
+
+
+@checker("witness")
+def no_job_runs_twice(history: History) -> Iterator[Problem]:
+    """No job runs twice at once, and twice at all only if it was requeued in between."""
+    for name, runs in _executions(history).items():
+        for before, after in pairwise(sorted(runs, key=lambda run: (run.start, run.restarts))):
+            if before.end is not None and before.end > after.start:
+                yield Problem(after.name, f"{name} ran twice at once, on {before.host} and {after.host}")
+            elif after.restarts <= before.restarts:
+                text = f"{name} ran twice, on {before.host} and {after.host}, and was not requeued"
+                yield Problem(after.name, text)
+
+
+def _executions(history: History) -> dict[str, list[Witness]]:
+    """Return all executions of each job and each task of an array."""
+    found: dict[str, list[Witness]] = defaultdict(list)
+    for one in history.witnesses:
+        found[f"job {one.name}" + (f" task {one.task}" if one.task is not None else "")].append(one)
+    return found
+
+
+@checker("witness", "record")
+def no_refused_job_runs(history: History) -> Iterator[Problem]:
+    """A user who was told that a job is not accepted can rely on it."""
+    refused = {one.name for one in history.submissions if one.answer == "refused"}
+    seen = {one.name for one in history.witnesses} | {one.name for one in history.records}
+    for name in sorted(seen & refused):
+        yield Problem("", f"{name} was refused, but there it is")
+
+
+@checker()
+def job_ids_are_unique(history: History) -> Iterator[Problem]:
+    """No two accepted jobs have the same id; a federated one carries the id of the cluster that gave it."""
+    given: dict[tuple[str, int | None], list[Submission]] = defaultdict(list)
+    for one in history.accepted:
+        members = history.federated(one.cluster)
+        given["" if members else one.cluster, one.job_id].append(one)
+        if members and members[origin_id(one.job_id or 0) - 1 :][:1] != (one.cluster,):
+            yield Problem("", f"job {one.job_id} ({one.name}) was given by {one.cluster}, its id says another origin")
+    for (_, job_id), ones in given.items():
+        if len(ones) > 1:
+            forgotten = history.unsaved() >= {one.name for one in ones[:-1]}
+            text = f"id {job_id} was given to {', '.join(one.name for one in ones)}"
+            yield Problem("", text, _UNSAVED if forgotten else "")
+
+
+@checker("queue", "record", wanted=lambda plan: plan.scenario.federations)
+def siblings_are_revoked(history: History) -> Iterator[Problem]:
+    """Of the copies of a federated job one runs, on one cluster; all others are REVOKED."""
+    asked = {one.name: one for one in history.accepted}
+    told: dict[str, Iterable[tuple[str, Job | Record]]] = {
+        "slurmctld": [(cluster, job) for cluster, jobs in history.queue.items() for job in jobs],
+        "accounting": [(record.cluster, record) for record in history.records],
+    }
+    for what, seen in told.items():
+        copies: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+        for cluster, one in seen:
+            if one.state != "REVOKED" and origin_id(one.job_id):
+                copies[one.name, one.job_id][cluster] = one.state
+        for (name, job_id), states in copies.items():
+            if len(states) > 1:
+                shown = ", ".join(f"{cluster} {state}" for cluster, state in sorted(states.items()))
+                text = f"job {job_id} ({name}) has copies that are not revoked, says {what}: {shown}"
+                yield Problem(name, text, _never_told(history, asked.get(name), states))
+
+
+def _never_told(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
+    """Return what excuses that copies are CANCELLED: their cluster was away when they were to be revoked."""
+    cancelled = [cluster for cluster, state in states.items() if state == "CANCELLED"]
+    if one is None or len(states) - len(cancelled) > 1:
+        return ""
+    ran = [run for run in history.witnesses if run.name == one.name]
+    ended = max([run.end or run.start for run in ran], default=one.answered)
+    away = all(history.away(cluster, one.asked, ended) for cluster in cancelled)
+    return f"{', '.join(cancelled)} was away, and cancels what it was not told of" if away else ""
+
+
+def _shares_cpus(plan: Plan) -> bool:
+    options = [partition.options for part in plan.scenario.clusters.values() for partition in part.partitions.values()]
+    return any(str(one.get("OverSubscribe", "")).upper().startswith(("FORCE", "YES")) for one in options)
+
+
+@checker("witness", wanted=lambda plan: not _shares_cpus(plan))
+def no_node_is_overcommitted(history: History) -> Iterator[Problem]:
+    """The jobs that run on a node at a time have no more CPUs of it than it has."""
+    spans: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
+    for one in history.witnesses:
+        if one.end is not None:
+            for node, cpus in zip(one.nodes, one.cpus, strict=True):
+                spans[one.cluster, node].append((one.start, one.end, cpus))
+    for (cluster, node), there in spans.items():
+        capacity = history.plan.scenario.clusters[cluster].static_nodes().get(node)
+        if capacity is not None and (most := _most(there)) > capacity:
+            yield Problem("", f"jobs had {most} CPUs of {cluster}'s {node} at a time, it has {capacity}")
+
+
+def _most(spans: Iterable[tuple[float, float, int]]) -> int:
+    """Return the greatest sum of what spans (start, end, weight) have at a time."""
+    changes = [change for start, end, weight in spans for change in ((start, 1, weight), (end, 0, -weight))]
+    most = now = 0
+    for _, _, weight in sorted(changes):
+        now += weight
+        most = max(most, now)
+    return most
+
+
+@checker("witness", "record", wanted=lambda plan: plan.scenario.accounting)
+def accounting_equals_the_witness(history: History) -> Iterator[Problem]:
+    """Every execution has its record, which says what the job itself saw; no record tells of a run that was not."""
+    hosts_of = {name: history.plan.hosts_of(name) for name in history.plan.scenario.clusters}
+    told: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    for record in history.records:
+        if record.state != "REVOKED" and record.start:
+            told[record.name, record.job_id].append(record)
+    for one in history.witnesses:
+        # Of a job that ran more than once each run has a record: the one that began when it did.
+        near = sorted(told[one.name, one.job_id], key=lambda record: abs((record.start or 0) - one.start))
+        if not near:
+            yield Problem(one.name, f"job {one.job_id} ({one.name}) has no record of its run on {one.host}")
+            continue
+        told[one.name, one.job_id].remove(near[0])
+        if near[0].state not in _KILLED:
+            late = _noticed_late(history, one, near[0])
+            seen = replace(one, end=near[0].end) if late else one
+            for text in compare(seen, near[0], hosts_of[one.cluster], TOLERANCE):
+                yield Problem(one.name, f"job {one.job_id} ({one.name}): {text}")
+            if late:
+                text = f"job {one.job_id} ({one.name}): ended at {one.end:.0f}, accounting says {near[0].end}"
+                yield Problem(one.name, text, f"{one.cluster}'s slurmctld was away, and noticed it late")
+    for (name, job_id), left in told.items():
+        for record in left:
+            if record.state == "COMPLETED":
+                text = f"job {job_id} ({name}): accounting has a run on {record.node_list} that nobody saw"
+                yield Problem(name, text)
+
+
+def _noticed_late(history: History, one: Witness, record: Record) -> bool:
+    """Tell whether a job's end is recorded late because slurmctld was away when the job ended."""
+    if one.end is None or record.end is None or record.end <= one.end + TOLERANCE:
+        return False
+    return history.away(one.cluster, one.end, one.end)
+
+
+@checker("witness", wanted=lambda plan: plan.scenario.accounting)
+def limits_are_kept(history: History) -> Iterator[Problem]:
+    """At no time more jobs run, on more CPUs, than QOS and accounts allow. Each cluster counts for itself."""
+    accounting = _accounting(history.plan)
+    for name, qos in accounting.qos.items():
+        yield from _over(f"QOS {name}", qos.options, [one for one in history.witnesses if one.qos == name])
+    for name, account in accounting.accounts.items():
+        below = _below(accounting, name)
+        yield from _over(f"account {name}", account.options, [one for one in history.witnesses if one.account in below])
+
+
+def _below(accounting: Accounting, name: str) -> set[str]:
+    """Return an account and those below it."""
+    children = [other for other, account in accounting.accounts.items() if account.parent == name]
+    return {name}.union(*(_below(accounting, child) for child in children))
+
+
+def _over(whose: str, options: Mapping[str, Any], ones: Iterable[Witness]) -> Iterator[Problem]:
+    ended = [one for one in ones if one.end is not None]
+    for option, limit in _limits(options):
+        for (who, cluster), spans in _grouped(ended, per_user="PerUser" in option, cpus="TRES" in option):
+            if (most := _most(spans)) > limit:
+                what = f"{most} {'CPUs' if 'TRES' in option else 'jobs'} at a time on {cluster}"
+                yield Problem("", f"{whose}{who}: {what}, {option} is {limit}")
+
+
+def _accounting(plan: Plan) -> Accounting:
+    if plan.scenario.accounting is None:
+        raise ValueError("this checker is for scenarios with accounting")
+    return plan.scenario.accounting
+
+
+def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the limits that count running jobs or their CPUs."""
+    for option, value in options.items():
+        if option in {"MaxJobsPerUser", "GrpJobs"}:
+            yield option, int(value)
+        elif option in {"GrpTRES", "MaxTRESPerUser"}:
+            tres = dict(one.split("=") for one in str(value).split(","))
+            if "cpu" in tres:
+                yield option, int(tres["cpu"])
+
+
+def _grouped(
+    ones: Iterable[Witness], *, per_user: bool, cpus: bool
+) -> Iterable[tuple[tuple[str, str], list[tuple[float, float, int]]]]:
+    spans: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
+    for one in ones:
+        who = f" of {one.user}" if per_user else ""
+        spans[who, one.cluster].append((one.start, one.end or one.start, sum(one.cpus) if cpus else 1))
+    return spans.items()
+
+
+@checker("usage", wanted=lambda plan: plan.scenario.accounting)
+def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Problem]:
+    """Fair-share counts for an account what it counts for its users and the accounts below it."""
+    for cluster, rows in history.usage.items():
+        accounts = _accounting(history.plan).accounts
+        for name in accounts:
+            parts = [row.seconds for row in rows if row.user and row.account == name]
+            parts += [
+                row.seconds for row in rows if not row.user and name == getattr(accounts.get(row.account), "parent", "")
+            ]
+            whole = sum(row.seconds for row in rows if not row.user and row.account == name)
+            # Each is rounded by itself.
+            if abs(whole - sum(parts)) > len(parts):
+                yield Problem("", f"{cluster}: account {name} has used {whole} s, its parts {sum(parts)} s")
+
+
+def _counts_cpus(plan: Plan) -> bool:
+    options = [partition.options for part in plan.scenario.clusters.values() for partition in part.partitions.values()]
+    weighed = any("TRESBillingWeights" in one for one in options)
+    return bool(
+        plan.scenario.accounting
+        and not weighed
+        and not any("UsageFactor" in qos.options for qos in plan.scenario.accounting.qos.values())
+    )
+
+
+@checker("usage", "record", "witness", wanted=_counts_cpus)
+def usage_is_that_of_the_jobs(history: History) -> Iterator[Problem]:
+    """Fair-share counts for a user at least what the jobs of the rehearsal took; others of the run come on top."""
+    cpus_of = {one.job_id: sum(one.cpus) for one in history.witnesses}
+    for cluster, rows in history.usage.items():
+        used: Counter[tuple[str, str]] = Counter()
+        for record in history.records:
+            if record.cluster == cluster and record.job_id in cpus_of:
+                used[record.account, record.user] += record.elapsed * cpus_of[record.job_id]
+        for row in rows:
+            took = used[row.account, row.user]
+            # What was used decays as time passes; within a rehearsal by much less than this.
+            if row.user and row.seconds < 0.98 * took - 1:
+                text = f"{cluster}: {row.user} in {row.account} has used {row.seconds} s, the jobs took {took} s"
+                saved = not history.kills(cluster)
+                yield Problem("", text, "" if saved else "slurmctld was killed before it had saved the rest")

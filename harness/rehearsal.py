@@ -1,0 +1,219 @@
+"""A rehearsal: users submit while faults come and go; all that is seen of it goes to events.jsonl, to be judged later.
+
+What counts as evidence, besides submissions, faults and states seen on the way: the witness of every execution, what
+slurmctld and accounting say of every job, and the usage of every association, all of it once the clusters are at rest.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from harness import faults, slurm, witness
+from harness.checkers import UNSAVED
+from harness.errors import CommandFailed, HarnessError, WaitTimeout
+from harness.faults import Fault
+from harness.history import Recorder
+from harness.live import Live
+from harness.scenario import ScheduledFault
+from harness.slurm import FINISHED, SlurmCluster
+from harness.wait import wait_until
+from harness.workload import Work
+
+# Seconds in which the jobs end once the last one is submitted and all faults are healed.
+_LIMIT = 300
+# Where sbatch says this, slurmctld may have taken the job all the same.
+_UNCERTAIN = ("timed out", "Zero Bytes", "Connection reset", "Unable to contact", "Unexpected message")
+
+
+def rehearse(live: Live, works: Sequence[Work], schedule: Sequence[ScheduledFault]) -> None:
+    """Submit works while faults come and go, wait until all jobs have ended, and gather the evidence.
+
+    Every job has the name TOKEN-NUMBER: after a crash slurmctld may give an id again.
+    """
+    planned = [(one, faults.parse(live.plan, one.fault)) for one in schedule]
+    token = f"r{secrets.token_hex(3)}"
+    live.run.event("rehearsal", action="begin", token=token, works=len(works))
+    clusters = slurm.clusters(live.ssh, live.plan)
+    with ExitStack() as entered:
+        recorders = [entered.enter_context(Recorder(one, live.run, interval=0.5)) for one in clusters.values()]
+        try:
+            _act(live, _Users(live, clusters, token), works, planned, recorders)
+        finally:
+            left = faults.heal_all(live)
+        if left:
+            raise HarnessError(f"not healed: {'; '.join(left)}")
+        live.say("all are submitted, all faults healed; waiting until every job has ended")
+        _settle(live, clusters, token)
+    gather(live, clusters, token)
+    live.run.event("rehearsal", action="end", token=token)
+    _clear_copies(live, clusters)
+
+
+def _act(
+    live: Live,
+    users: _Users,
+    works: Sequence[Work],
+    planned: Sequence[tuple[ScheduledFault, Fault]],
+    recorders: Sequence[Recorder],
+) -> None:
+    """Do at its time what is to be done; where something has to wait, all that comes after it waits as long."""
+    changed: list[Future[None]] = []
+    with users.pool, ThreadPoolExecutor(1) as breaker:
+
+        def change(what: Callable[[Live, Fault], None], fault: Fault, *, saved: bool = False) -> None:
+            if saved:
+                _wait_until_saved(users, recorders)
+            live.say(f"{what.__name__} {fault}")
+            changed.append(breaker.submit(what, live, fault))
+
+        actions: list[tuple[float, Callable[[], None]]] = [(work.at, partial(users.submit, work)) for work in works]
+        for one, fault in planned:
+            actions.append((one.at, partial(change, faults.inject, fault, saved=one.saved)))
+            actions.append((one.at + one.lasts, partial(change, faults.heal, fault)))
+        started = time.monotonic()
+        for at, act in sorted(actions, key=lambda action: action[0]):
+            time.sleep(max(0, started + at - time.monotonic()))
+            before = time.monotonic()
+            act()
+            started += time.monotonic() - before
+    for one_changed in changed:
+        one_changed.result()
+    for answer in users.answers.values():
+        answer.result()
+
+
+@dataclass
+class _Users:
+    """Those who submit, and what they were answered: the ids of the works, None where there is none."""
+
+    live: Live
+    clusters: Mapping[str, SlurmCluster]
+    token: str
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
+    answers: dict[int, Future[int | None]] = field(default_factory=dict)
+
+    def submit(self, work: Work) -> None:
+        """Have one of them submit a work."""
+        earlier = self.answers.get(work.after) if work.after is not None else None
+        self.answers[work.number] = self.pool.submit(self._submit, work, earlier)
+
+    def _submit(self, work: Work, earlier: Future[int | None] | None) -> int | None:
+        name = f"{self.token}-{work.number}"
+        options = [*work.options, f"--job-name={name}", "--output=/dev/null"]
+        if earlier and (before := earlier.result()):
+            options.append(f"--dependency=afterany:{before}")
+        asked = time.time()
+        job_id, said = None, ""
+        try:
+            job_id = self.clusters[work.cluster].submit(witness.script(work.body), *options, user=work.user)
+            answer = "accepted"
+        except CommandFailed as error:
+            said = error.stderr.strip()
+            answer = "unknown" if any(words in said for words in _UNCERTAIN) else "refused"
+        except HarnessError as error:
+            answer, said = "unknown", str(error)
+        facts = {"job_id": job_id, "answer": answer, "said": said, "asked": asked, "answered": time.time()}
+        self.live.run.event("submission", **asdict(work), name=name, **facts)
+        return job_id
+
+
+def _wait_until_saved(users: _Users, recorders: Sequence[Recorder]) -> None:
+    """Wait until no slurmctld has learned anything for so long that it has saved all it knows."""
+
+    def rests() -> bool:
+        last = max((one.at for recorder in recorders for one in recorder.seen if one.kind == "job"), default=0)
+        return time.time() - last > UNSAVED + 2 and all(answer.done() for answer in users.answers.values())
+
+    wait_until(rests, bool, what="a moment when every slurmctld has saved what it knows", timeout=_LIMIT)
+
+
+def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:
+    """Wait until all jobs have ended, and slurmdbd knows it; that they do not is for the checkers to say."""
+
+    def unsettled() -> list[str]:
+        left, copies = [], left_copies(clusters)
+        for name, cluster in clusters.items():
+            left += [
+                f"{name} {job.job_id} {job.state} {job.reason}"
+                for job in cluster.jobs("--local")
+                if job.name.startswith(f"{token}-") and job.state not in FINISHED and job.job_id not in copies[name]
+            ]
+            if live.plan.scenario.accounting and (waiting := cluster.waiting_for_slurmdbd()):
+                left.append(f"{name}: {waiting} messages for slurmdbd")
+        return left
+
+    try:
+        wait_until(
+            unsettled,
+            lambda left: not left,
+            what="every job has ended",
+            timeout=_LIMIT,
+            interval=1,
+            show=lambda left: "; ".join(left[:5]),
+            ignore=(HarnessError,),
+        )
+    except WaitTimeout as error:
+        live.say(str(error))
+
+
+def left_copies(clusters: Mapping[str, SlurmCluster]) -> dict[str, set[int]]:
+    """Return what each cluster keeps of federated jobs that have ended elsewhere: copies that wait for ever.
+
+    A cluster that was cut off gets them from the origin when it is back, and may get them after their revocation.
+    """
+    there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
+    ended = {name: {job.job_id for job in jobs if job.state in FINISHED - {"REVOKED"}} for name, jobs in there.items()}
+    return {
+        name: {
+            job.job_id
+            for job in jobs
+            if job.reason == "FedJobLock" and any(job.job_id in ended[other] for other in clusters if other != name)
+        }
+        for name, jobs in there.items()
+    }
+
+
+def _clear_copies(live: Live, clusters: Mapping[str, SlurmCluster]) -> None:
+    """Have clusters that keep copies of jobs that ended elsewhere ask the origin: they do when they start."""
+    left = {name: copies for name, copies in left_copies(clusters).items() if copies}
+    for name, copies in left.items():
+        live.say(f"{name} keeps {len(copies)} copies of jobs that ended elsewhere; its slurmctld is restarted")
+        clusters[name].run("systemctl", "restart", "slurmctld")
+    if left:
+        wait_until(
+            lambda: left_copies(clusters),
+            lambda copies: not any(copies.values()),
+            what=f"{', '.join(left)} gave up the copies",
+            timeout=60,
+            ignore=(HarnessError,),
+        )
+
+
+def gather(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:
+    """Note what is known of a rehearsal's jobs; where something cannot be known, note that."""
+
+    def note(kind: str, where: str, look: Callable[..., Iterable[Any]], *options: str) -> None:
+        try:
+            seen = [*look(*options)]
+        except HarnessError as error:
+            live.run.event("no_evidence", of=kind, where=where, why=str(error))
+            return
+        for one in seen:
+            if kind == "usage" or one.name.startswith(f"{token}-"):
+                live.run.event(kind, **{"seen_by": where, **asdict(one)})
+
+    for host in live.plan.lasting_hosts():
+        if host.nodes:
+            note("witness", host.name, partial(witness.collect, live.ssh, [host.name]))
+    for name, cluster in clusters.items():
+        note("queue", name, cluster.jobs, "--local")
+        if live.plan.scenario.accounting:
+            note("record", name, cluster.records, "--local", "--allocations")
+            note("usage", name, cluster.usage)

@@ -1,0 +1,148 @@
+"""What users do to a cluster: jobs of many kinds over some time, made up or replayed from a trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.errors import UsageError
+from harness.scenario import Cluster, Scenario
+
+Ending = Literal["COMPLETED", "FAILED"]
+# A job that has itself requeued ends when slurmctld kills it.
+_REQUEUES_ITSELF = (
+    '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || { scontrol requeue "$SLURM_JOB_ID"; sleep 60 & wait; }; sleep 1'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job to be submitted `at` seconds after the start; `after` is the number of the work that must end first."""
+
+    number: int
+    at: float
+    cluster: str
+    user: str
+    body: str
+    options: tuple[str, ...] = ()
+    tasks: int = 1
+    ends: Ending = "COMPLETED"
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of work: how often it comes among others, and what it asks for."""
+
+    share: int
+    body: Callable[[random.Random], str]
+    options: Callable[[random.Random, Cluster], Sequence[str]] = lambda chance, cluster: ()
+    tasks: int = 1
+    ends: Ending = "COMPLETED"
+    follows: bool = False
+    stays: bool = False
+
+
+def _short(chance: random.Random) -> str:
+    return f"sleep {chance.choice([0, 0, 1, 1, 2, 4])}"
+
+
+def _wide(chance: random.Random, cluster: Cluster) -> Sequence[str]:
+    return [f"--nodes={chance.randint(1, min(4, len(cluster.static_nodes())))}", "--ntasks-per-node=1"]
+
+
+def _big(chance: random.Random, cluster: Cluster) -> Sequence[str]:
+    return [f"--cpus-per-task={chance.randint(1, min(cluster.static_nodes().values()))}"]
+
+
+_KINDS = (
+    _Kind(8, _short),
+    _Kind(4, _short, _big),
+    _Kind(3, _short, _wide),
+    _Kind(2, _short, lambda chance, cluster: ["--array=1-3"], tasks=3),
+    _Kind(2, _short, follows=True),
+    _Kind(2, _short, stays=True),
+    _Kind(2, lambda chance: "exit 3", ends="FAILED"),
+    _Kind(1, lambda chance: "sleep 20"),
+    _Kind(1, lambda chance: _REQUEUES_ITSELF, lambda chance, cluster: ["--requeue"], stays=True),
+)
+
+
+def generate(scenario: Scenario, jobs: int, seconds: float, seed: int) -> list[Work]:
+    """Return `jobs` works of all kinds, spread at random over `seconds`; the same ones for the same seed.
+
+    UsageError where no user can submit, or no node lasts.
+    """
+    chance = random.Random(seed)  # noqa: S311  reproducible, not secret
+    users, clusters = _who_and_where(scenario)
+    times = sorted(chance.uniform(0, seconds) for _ in range(jobs))
+    federated = {name for federation in scenario.federations.values() for name in federation.clusters}
+    found: list[Work] = []
+    for number, at in enumerate(times):
+        kind = chance.choices(_KINDS, [kind.share for kind in _KINDS])[0]
+        cluster, user = chance.choice([*clusters]), chance.choice(users)
+        qos = chance.choice(["", *scenario.users[user].qos])
+        earlier = [work.number for work in found if work.cluster == cluster]
+        options = [
+            *kind.options(chance, clusters[cluster]),
+            *([f"--qos={qos}"] if qos else []),
+            *([f"--clusters={cluster}"] if kind.stays and cluster in federated else []),
+        ]
+        after = chance.choice(earlier) if kind.follows and earlier else None
+        found.append(Work(number, at, cluster, user, kind.body(chance), tuple(options), kind.tasks, kind.ends, after))
+    return found
+
+
+def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
+    """Return the works of a trace in the Standard Workload Format, `speed` times as fast.
+
+    The format: www.cs.huji.ac.il/labs/parallel/workload/swf.html. Times shrink, sizes do not: a job that asks for more
+    than a cluster has gets all of it. Jobs that never ran are left out; those that failed, fail. UsageError names the
+    line that is wrong.
+    """
+    users, clusters = _who_and_where(scenario)
+    found: list[Work] = []
+    number_of: dict[int, int] = {}
+    for place, line in enumerate(trace.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith(";"):
+            continue
+        try:
+            job, submit, _, run, used, _, _, wanted, _, _, status, user, *rest = (float(word) for word in line.split())
+            preceding, _ = int(rest[4]), rest[5]
+        except (ValueError, IndexError):
+            hint = "a job's line is 18 numbers: www.cs.huji.ac.il/labs/parallel/workload/swf.html"
+            raise UsageError(f"line {place} of the trace is no job: {line.strip()[:60]}", hint=hint) from None
+        if run < 0:
+            continue
+        cluster = [*clusters][len(found) % len(clusters)]
+        nodes = clusters[cluster].static_nodes()
+        tasks = max(1, min(int(wanted if wanted > 0 else used), sum(nodes.values())))
+        ends: Ending = "FAILED" if int(status) == 0 else "COMPLETED"
+        number_of[int(job)] = len(found)
+        found.append(
+            Work(
+                len(found),
+                submit / speed,
+                cluster,
+                users[int(user) % len(users)],
+                f"sleep {run / speed:.2f}" + ("; exit 1" if ends == "FAILED" else ""),
+                (f"--ntasks={tasks}",),
+                ends=ends,
+                after=number_of.get(preceding),
+            )
+        )
+    if not found:
+        raise UsageError("the trace has no job that ran")
+    first = min(work.at for work in found)
+    return sorted(
+        (replace(work, at=round(work.at - first, 3)) for work in found), key=lambda work: (work.at, work.number)
+    )
+
+
+def _who_and_where(scenario: Scenario) -> tuple[list[str], dict[str, Cluster]]:
+    clusters = {name: cluster for name, cluster in scenario.clusters.items() if cluster.static_nodes()}
+    if not scenario.users or not clusters:
+        raise UsageError("a workload wants users, and nodes that last", hint="give the scenario `users:`")
+    return [*scenario.users], clusters

@@ -1,0 +1,273 @@
+"""Checkers over a history: each finds what it is about, nothing else, and knows when it cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from harness import checkers, scenario
+from harness.checkers import CHECKERS, FaultSeen, History, Submission
+from harness.errors import CannotJudge
+from harness.options import OWN_MACHINES
+from harness.plan import make_plan
+from harness.resources import SCENARIOS
+from harness.slurm import Job, Record, Usage
+from harness.witness import Witness
+
+PLAN = make_plan("federation-faults", scenario.load(SCENARIOS / "federation-faults.yml"), OWN_MACHINES)
+ID = (1 << 26) + 7
+AWS_ID = (2 << 26) + 8
+
+
+def good() -> History:
+    """A federated job that ran on aws, an array of two on on-prem, and one that was requeued; all is well."""
+    history = History(PLAN)
+    asked = Submission("r-0", "on-prem", "alice", 1, "COMPLETED", "accepted", ID, 99.0, 100.0)
+    history.submissions = [
+        asked,
+        replace(asked, name="r-1", tasks=2, job_id=ID + 1),
+        replace(asked, name="r-2", cluster="aws", job_id=AWS_ID),
+        replace(asked, name="r-3", answer="refused", job_id=None),
+    ]
+    ran = Witness(ID, "aws", "aws1", 101.5, 104.5, 0, "r-0", None, 0, "alice", "physics", "urgent", ("aws1",), (2,))
+    here = replace(ran, cluster="on-prem", host="onprem1", nodes=("onprem1",), qos="normal")
+    history.witnesses = [
+        ran,
+        replace(here, job_id=ID + 1, name="r-1", task=1, user="bob", account="chemistry"),
+        replace(here, job_id=ID + 2, name="r-1", task=2, user="bob", account="chemistry"),
+        replace(ran, job_id=AWS_ID, name="r-2", start=101.2, end=102.1, exit_code=143, qos="normal"),
+        replace(ran, job_id=AWS_ID, name="r-2", start=110.2, end=111.1, restarts=1, qos="normal"),
+    ]
+    record = Record(ID, "", "aws", "r-0", "alice", "physics", "COMPLETED", 0, 0, "aws1", 100, 101, 104, 3)
+    on_prem = replace(record, cluster="on-prem", node_list="onprem1", name="r-1", user="bob", account="chemistry")
+    history.records = [
+        record,
+        replace(record, cluster="on-prem", state="REVOKED", start=None, elapsed=0),
+        replace(on_prem, job_id=ID + 1),
+        replace(on_prem, job_id=ID + 2),
+        replace(record, job_id=AWS_ID, name="r-2", state="REQUEUED", end=102, elapsed=1),
+        replace(record, job_id=AWS_ID, name="r-2", submit=103, start=110, end=111, elapsed=1),
+    ]
+    job = Job(ID, "COMPLETED", "aws1", "r-0", "alice", "None")
+    history.queue["aws"] = [job, replace(job, job_id=AWS_ID, name="r-2")]
+    history.queue["on-prem"] = [
+        replace(job, state="REVOKED", node_list=""),
+        replace(job, job_id=ID + 1, name="r-1"),
+        replace(job, job_id=ID + 2, name="r-1"),
+    ]
+    history.usage["aws"] = [
+        Usage("root", "", 10),
+        Usage("physics", "", 10),
+        Usage("physics", "alice", 10),
+        Usage("chemistry", "", 0),
+        Usage("chemistry", "bob", 0),
+    ]
+    history.usage["on-prem"] = [Usage("chemistry", "", 12), Usage("chemistry", "bob", 12)]
+    return history
+
+
+def outcomes(history: History) -> dict[str, str]:
+    return {finding.name: finding.outcome for finding in checkers.judge(history)}
+
+
+def test_good_history_passes_all_checkers() -> None:
+    findings = checkers.judge(good())
+    assert dict.fromkeys(CHECKERS, "passed") == {finding.name: finding.outcome for finding in findings}
+    assert not any(finding.excused for finding in findings)
+    assert checkers.verdict(findings) == "passed"
+
+
+Change = Callable[[History], object]
+
+
+def lose(history: History) -> None:
+    history.records = [record for record in history.records if record.name != "r-0"]
+
+
+def set_record(name: str, **wrong: Any) -> Change:
+    def change(history: History) -> None:
+        at = max(index for index, record in enumerate(history.records) if record.name == name and record.start)
+        history.records[at] = replace(history.records[at], **wrong)
+
+    return change
+
+
+def run_again(**other: Any) -> Change:
+    return lambda history: history.witnesses.append(replace(history.witnesses[0], **other))
+
+
+def set_usage(account: str, user: str, seconds: int) -> Change:
+    def change(history: History) -> None:
+        history.usage["aws"] = [
+            replace(row, seconds=seconds) if (row.account, row.user) == (account, user) else row
+            for row in history.usage["aws"]
+        ]
+
+    return change
+
+
+BAD: list[tuple[str, Change, str]] = [
+    ("no_accepted_job_is_lost", lose, "job 67108871 (r-0) of on-prem: 1 of 1 are lost"),
+    ("no_accepted_job_is_lost", set_record("r-0", state="RUNNING", end=None), "has not ended: RUNNING"),
+    ("no_accepted_job_is_lost", lambda history: history.records.pop(3), "(r-1) of on-prem: 1 of 2 are lost"),
+    ("jobs_end_as_they_should", set_record("r-0", state="FAILED"), "ended FAILED, should end COMPLETED"),
+    ("no_job_runs_twice", run_again(start=102.0, end=105.0, host="aws2"), "ran twice at once, on aws1 and aws2"),
+    ("no_job_runs_twice", run_again(start=106.0, end=107.0), "ran twice, on aws1 and aws1, and was not requeued"),
+    ("no_refused_job_runs", run_again(name="r-3", job_id=ID + 9), "r-3 was refused, but there it is"),
+    (
+        "job_ids_are_unique",
+        lambda history: history.submissions.append(replace(history.submissions[0], name="r-4")),
+        "id 67108871 was given to r-0, r-4",
+    ),
+    (
+        "job_ids_are_unique",
+        lambda history: history.submissions.append(replace(history.submissions[0], name="r-4", job_id=AWS_ID + 1)),
+        "was given by on-prem, its id says another origin",
+    ),
+    (
+        "siblings_are_revoked",
+        lambda history: history.queue["on-prem"].append(replace(history.queue["aws"][0], state="PENDING")),
+        "says slurmctld: aws COMPLETED, on-prem PENDING",
+    ),
+    (
+        "siblings_are_revoked",
+        lambda history: history.records.append(replace(history.records[0], cluster="on-prem", state="CANCELLED")),
+        "says accounting: aws COMPLETED, on-prem CANCELLED",
+    ),
+    (
+        "no_node_is_overcommitted",
+        run_again(job_id=ID + 9, cpus=(3,), start=104.0),
+        "jobs had 5 CPUs of aws's aws1 at a time, it has 4",
+    ),
+    ("accounting_equals_the_witness", set_record("r-0", end=120, elapsed=19), "ended at 104, accounting says 120"),
+    ("accounting_equals_the_witness", set_record("r-0", node_list="aws2"), "accounting says aws2"),
+    ("accounting_equals_the_witness", lambda history: history.records.pop(), "has no record of its run on aws1"),
+    (
+        "accounting_equals_the_witness",
+        lambda history: history.records.append(replace(history.records[0], start=300)),
+        "accounting has a run on aws1 that nobody saw",
+    ),
+    (
+        "limits_are_kept",
+        lambda history: history.witnesses.extend([history.witnesses[0]] * 2),
+        "QOS urgent of alice: 3 jobs at a time on aws, MaxJobsPerUser is 2",
+    ),
+    (
+        "limits_are_kept",
+        lambda history: history.witnesses.extend([history.witnesses[1]] * 2),
+        "account chemistry: 8 CPUs at a time on on-prem, GrpTRES is 6",
+    ),
+    ("usage_of_an_account_is_that_of_its_parts", set_usage("physics", "", 20), "physics has used 20 s, its parts 10 s"),
+    ("usage_is_that_of_the_jobs", set_usage("physics", "alice", 1), "alice in physics has used 1 s, the jobs took"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "told"), BAD)
+def test_checker_finds_what_it_is_about(name: str, change: Change, told: str) -> None:
+    history = good()
+    change(history)
+    finding = next(finding for finding in checkers.judge(history) if finding.name == name)
+    assert finding.outcome == "failed"
+    assert any(told in problem for problem in finding.problems), finding.problems
+    assert not finding.excused
+
+
+def test_every_checker_is_seen_to_fail() -> None:
+    assert {name for name, _, _ in BAD} == {*CHECKERS}
+
+
+@pytest.mark.parametrize("kind", ["queue", "record", "witness", "usage", "run"])
+def test_where_evidence_is_missing_nothing_is_said(kind: str) -> None:
+    history = good()
+    history.missing[kind].append("of aws1: it does not answer")
+    found = outcomes(history)
+    wanting = {name for name, (_, evidence, _) in CHECKERS.items() if kind == "run" or kind in evidence}
+    assert wanting
+    assert {name for name, outcome in found.items() if outcome == "unknown"} == wanting
+    assert checkers.verdict(checkers.judge(history)) == "unknown"
+
+
+def test_where_no_job_was_accepted_nothing_is_said() -> None:
+    assert {*outcomes(History(PLAN)).values()} == {"unknown"}
+
+
+def killed(history: History, at: float) -> None:
+    fault = "kill-daemon onprem-ctl slurmctld"
+    history.faults = [FaultSeen(at, "inject", fault), FaultSeen(at + 8, "heal", fault)]
+
+
+def test_what_slurmctld_learned_just_before_it_was_killed_is_excused_and_nothing_older() -> None:
+    history = good()
+    lose(history)
+    killed(history, 104)
+    [excused] = checkers.judge(history)[0].excused
+    assert "1 of 1 are lost: slurmctld was killed within 5 s of it" in excused
+    assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
+    killed(history, 106)
+    assert outcomes(history)["no_accepted_job_is_lost"] == "failed"
+
+
+def test_copies_of_a_cluster_that_was_away_may_be_cancelled_but_may_not_have_run() -> None:
+    history = good()
+    copy = replace(history.records[1], state="CANCELLED")
+    history.records[1] = copy
+    assert outcomes(history)["siblings_are_revoked"] == "failed"
+    history.faults = [FaultSeen(98, "inject", "cut on-prem aws"), FaultSeen(108, "heal", "cut on-prem aws")]
+    assert outcomes(history)["siblings_are_revoked"] == "passed"
+    history.faults = [FaultSeen(58, "inject", "cut on-prem aws"), FaultSeen(68, "heal", "cut on-prem aws")]
+    assert outcomes(history)["siblings_are_revoked"] == "failed"
+    history.faults = [FaultSeen(98, "inject", "cut on-prem aws"), FaultSeen(108, "heal", "cut on-prem aws")]
+    history.records[1] = replace(copy, state="COMPLETED", start=101, node_list="onprem1")
+    assert outcomes(history)["siblings_are_revoked"] == "failed"
+
+
+def test_job_that_ends_while_slurmctld_is_away_is_recorded_late() -> None:
+    history = good()
+    history.records[0] = replace(history.records[0], end=130, elapsed=29)
+    history.faults = [
+        FaultSeen(90, "inject", "stop-daemon aws-ctl slurmctld"),
+        FaultSeen(125, "heal", "stop-daemon aws-ctl slurmctld"),
+    ]
+    finding = next(one for one in checkers.judge(history) if one.name == "accounting_equals_the_witness")
+    assert finding.outcome == "passed"
+    assert "aws's slurmctld was away, and noticed it late" in finding.excused[0]
+    history.faults[1] = replace(history.faults[1], at=95)
+    assert outcomes(history)["accounting_equals_the_witness"] == "failed"
+
+
+def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
+    history = good()
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    begin = {"kind": "rehearsal", "action": "begin"}
+    events: list[dict[str, Any]] = [
+        begin,
+        {"kind": "submission", **asdict(history.submissions[0])},
+        {"kind": "rehearsal", "action": "end"},
+        begin,
+        *({"kind": "submission", **asdict(one)} for one in history.submissions),
+        {"kind": "fault", "action": "inject", "fault": "pause-host aws1", "time": at.isoformat()},
+        *({"kind": "witness", "seen_by": "aws1", **asdict(one)} for one in history.witnesses),
+        *({"kind": "record", "seen_by": "aws", **asdict(one)} for one in history.records),
+        *(
+            {"kind": "queue", "seen_by": cluster, **asdict(one)}
+            for cluster, jobs in history.queue.items()
+            for one in jobs
+        ),
+        *(
+            {"kind": "usage", "seen_by": cluster, **asdict(one)}
+            for cluster, rows in history.usage.items()
+            for one in rows
+        ),
+        {"kind": "no_evidence", "of": "witness", "where": "aws2", "why": "does not answer\nat all"},
+    ]
+    end = {"kind": "rehearsal", "action": "end"}
+    history.faults = [FaultSeen(at.timestamp(), "inject", "pause-host aws1")]
+    history.missing["witness"] = ["of aws2: does not answer"]
+    assert checkers.read([*events, end], PLAN) == history
+    assert checkers.read(events, PLAN).missing["run"]
+    with pytest.raises(CannotJudge, match="no rehearsal"):
+        checkers.read([], PLAN)
