@@ -321,14 +321,14 @@ def siblings_are_revoked(history: History) -> Iterator[Problem]:
 
 
 def _never_told(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
-    """Return what excuses that copies are CANCELLED: their cluster was away when they were to be revoked."""
-    cancelled = [cluster for cluster, state in states.items() if state == "CANCELLED"]
-    if one is None or len(states) - len(cancelled) > 1:
+    """Return what excuses copies that never run: their cluster was away when they were to be revoked."""
+    forgotten = [cluster for cluster, state in states.items() if state in {"CANCELLED", "PENDING"}]
+    if one is None or len(states) - len(forgotten) > 1:
         return ""
     ran = [run for run in history.witnesses if run.name == one.name]
     ended = max([run.end or run.start for run in ran], default=one.answered)
-    away = all(history.away(cluster, one.asked, ended) for cluster in cancelled)
-    return f"{', '.join(cancelled)} was away, and cancels what it was not told of" if away else ""
+    away = all(history.away(cluster, one.asked, ended) for cluster in forgotten)
+    return f"{', '.join(forgotten)} was away when the job began, and was not told" if away else ""
 
 
 def _shares_cpus(plan: Plan) -> bool:

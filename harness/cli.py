@@ -329,6 +329,7 @@ def rehearse(
     jobs: Annotated[int | None, typer.Option(help="How many jobs; unset, as the scenario says.", min=1)] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds over which they are submitted.", min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Another number makes other jobs.")] = None,
+    faulty: Annotated[bool, typer.Option("--faults/--no-faults", help="Whether the scenario's faults come.")] = True,
     which: RunName = None,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
@@ -344,7 +345,7 @@ def rehearse(
         if trace
         else workload.generate(live.plan.scenario, wanted.jobs, wanted.seconds, wanted.seed)
     )
-    rehearsal.rehearse(live, works, wanted.faults)
+    rehearsal.rehearse(live, works, wanted.faults if faulty else ())
     _print_judgement(live.run, format_)
 
 

@@ -53,7 +53,6 @@ def rehearse(live: Live, works: Sequence[Work], schedule: Sequence[ScheduledFaul
         _settle(live, clusters, token)
     gather(live, clusters, token)
     live.run.event("rehearsal", action="end", token=token)
-    _clear_copies(live, clusters)
 
 
 def _act(
@@ -125,7 +124,13 @@ class _Users:
 
 
 def _wait_until_saved(users: _Users, recorders: Sequence[Recorder]) -> None:
-    """Wait until no slurmctld has learned anything for so long that it has saved all it knows."""
+    """Wait until no slurmctld has learned anything for so long that it has saved all it knows.
+
+    It saves fair-share's usage every five minutes only, or when it is reconfigured: from 25.05 on one that was killed
+    before it ever did refuses to start ("No Assoc usage file").
+    """
+    for cluster in users.clusters.values():
+        cluster.run("scontrol", "reconfigure", check=False)
 
     def rests() -> bool:
         last = max((one.at for recorder in recorders for one in recorder.seen if one.kind == "job"), default=0)
@@ -138,7 +143,7 @@ def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> Non
     """Wait until all jobs have ended, and slurmdbd knows it; that they do not is for the checkers to say."""
 
     def unsettled() -> list[str]:
-        left, copies = [], left_copies(clusters)
+        left, copies = [], slurm.left_copies(clusters)
         for name, cluster in clusters.items():
             left += [
                 f"{name} {job.job_id} {job.state} {job.reason}"
@@ -161,39 +166,6 @@ def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> Non
         )
     except WaitTimeout as error:
         live.say(str(error))
-
-
-def left_copies(clusters: Mapping[str, SlurmCluster]) -> dict[str, set[int]]:
-    """Return what each cluster keeps of federated jobs that have ended elsewhere: copies that wait for ever.
-
-    A cluster that was cut off gets them from the origin when it is back, and may get them after their revocation.
-    """
-    there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
-    ended = {name: {job.job_id for job in jobs if job.state in FINISHED - {"REVOKED"}} for name, jobs in there.items()}
-    return {
-        name: {
-            job.job_id
-            for job in jobs
-            if job.reason == "FedJobLock" and any(job.job_id in ended[other] for other in clusters if other != name)
-        }
-        for name, jobs in there.items()
-    }
-
-
-def _clear_copies(live: Live, clusters: Mapping[str, SlurmCluster]) -> None:
-    """Have clusters that keep copies of jobs that ended elsewhere ask the origin: they do when they start."""
-    left = {name: copies for name, copies in left_copies(clusters).items() if copies}
-    for name, copies in left.items():
-        live.say(f"{name} keeps {len(copies)} copies of jobs that ended elsewhere; its slurmctld is restarted")
-        clusters[name].run("systemctl", "restart", "slurmctld")
-    if left:
-        wait_until(
-            lambda: left_copies(clusters),
-            lambda copies: not any(copies.values()),
-            what=f"{', '.join(left)} gave up the copies",
-            timeout=60,
-            ignore=(HarnessError,),
-        )
 
 
 def gather(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:

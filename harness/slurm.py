@@ -7,7 +7,7 @@ JSON at all, and it is what administrators see.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import hostlist
@@ -233,6 +233,19 @@ class SlurmCluster:
 def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
     """Return the live clusters of a plan by their names."""
     return {name: SlurmCluster(ssh, name, part.controller) for name, part in plan.scenario.clusters.items()}
+
+
+def left_copies(clusters: Mapping[str, SlurmCluster]) -> dict[str, set[int]]:
+    """Return what each cluster keeps of federated jobs that have ended elsewhere: copies that never run, nor go away.
+
+    A cluster that was cut off may get them from the origin after their revocation.
+    """
+    there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
+    ended = {job.job_id for jobs in there.values() for job in jobs if job.state in FINISHED - {"REVOKED"}}
+    return {
+        name: {job.job_id for job in jobs if job.reason == "FedJobLock" and job.job_id in ended}
+        for name, jobs in there.items()
+    }
 
 
 def parse_node(line: str) -> Node:

@@ -90,26 +90,24 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
     """Cancel what a check left behind, and wait until it is gone."""
     yield
     for cluster in clusters.values():
-        left = active_jobs(cluster, jobs)
+        left = [job_id for name, job_id in active_jobs(clusters, jobs) if name == cluster.name]
         if left:
             cluster.run("scancel", *map(str, left), check=False)
-    for cluster in clusters.values():
-        wait_until(
-            lambda cluster=cluster: active_jobs(cluster, jobs),
-            lambda left: not left,
-            what=f"no job left on {cluster.name}",
-            timeout=60,
-        )
+    wait_until(
+        lambda: active_jobs(clusters, jobs), lambda left: not left, what="no job left on any cluster", timeout=60
+    )
 
 
-def active_jobs(cluster: SlurmCluster, jobs: Jobs) -> list[int]:
-    """Return the jobs of a cluster that have not ended, but for those that are meant to go on."""
-    there = cluster.jobs("--local")
-    return [
-        job.job_id
-        for job in there
-        if job.state not in FINISHED and job_key(cluster.name, job.job_id) not in jobs.long_lived
+def active_jobs(clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None) -> list[tuple[str, int]]:
+    """Return the jobs that have not ended, but for those that are meant to go on, and copies that never run."""
+    found = [
+        (name, job)
+        for name, cluster in clusters.items()
+        for job in cluster.jobs("--local")
+        if job.state not in FINISHED and not (jobs and job_key(name, job.job_id) in jobs.long_lived)
     ]
+    copies = slurm.left_copies(clusters) if any(job.reason == "FedJobLock" for _, job in found) else {}
+    return [(name, job.job_id) for name, job in found if job.job_id not in copies.get(name, ())]
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -19,6 +20,7 @@ from harness.rundir import RunDir
 from harness.ssh import Ssh
 
 UNITS = (*DAEMONS, "slurmrestd")
+PORT_OF = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
 # What a daemon logs at its start although nothing is wrong, and why it cannot be avoided.
 HARMLESS = {
@@ -179,6 +181,22 @@ def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid
             assert f"({facts.uid})" in re.search("UID:.*", answer)[0], f"{decoder} sees another uid than {encoder}"
 
 
+def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
+    """Asks munge for its time: it is what refuses credentials that are too old, or not yet made."""
+
+    def look(name: str) -> tuple[float, str]:
+        before = time.time()
+        answer = ssh.run(name, ["sh", "-c", "munge --no-input | unmunge | grep ENCODE_TIME; date +%z"]).stdout
+        told, zone = re.fullmatch(r".*\((\d+)\)\n(\S+)\n", answer).groups()
+        return int(told) - (before + time.time()) / 2, zone
+
+    seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    off = {name: f"{seconds:+.0f} s" for name, (seconds, _) in seen.items() if abs(seconds) > 3}
+    assert not off, f"clocks that are off: {off}"
+    zones = {name: zone for name, (_, zone) in seen.items()}
+    assert len({*zones.values()}) == 1, f"time zones differ: {zones}"
+
+
 @pytest.mark.needs("users")
 def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
     stranger = plan.lasting_hosts()[-1].name
@@ -219,7 +237,14 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
         ssh.run(first.name, ["sh", "-c", wait])
         near = ssh.run(neighbour.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()
         far = ssh.run(other.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()
-        allowed = ssh.run(other.name, ["sh", "-c", ask.format(first.name, 22)]).stdout.strip()
+        allowed = {
+            (host.name, port): ssh.run(other.name, ["sh", "-c", ask.format(host.name, port)]).stdout.strip()
+            for host in plan.lasting_hosts()
+            if host.site != other.site
+            for port in (22, *(PORT_OF[daemon] for daemon in host.daemons if daemon in PORT_OF))
+        }
     finally:
         ssh.run(first.name, ["systemctl", "stop", "listener"], check=False)
-    assert (near, far, allowed) == ("open", "closed", "open")
+    assert (near, far) == ("open", "closed")
+    closed = [f"{other.name} does not reach {name}:{port}" for (name, port), said in allowed.items() if said != "open"]
+    assert not closed, "\n".join(closed)

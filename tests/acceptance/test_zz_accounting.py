@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from conftest import Jobs, wait_for_records
+import re
 
-from harness import options, witness
+import pytest
+from conftest import Jobs, active_jobs, wait_for_records
+
+from harness import options, render, witness
 from harness.plan import Plan
-from harness.slurm import FINISHED, SlurmCluster, job_key
+from harness.slurm import SlurmCluster, job_key
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
@@ -39,6 +41,51 @@ def test_associations_and_qos_are_the_scenarios(clusters: dict[str, SlurmCluster
     assert {row[0] for row in table(cluster, "show", "qos", "format=name")} == {"normal", *scenario.accounting.qos}
 
 
+def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
+    host = plan.with_daemon("mariadb")[0].name
+    text = next(file.text for file in render.render(plan)[host] if file.path.endswith("90-slurm.cnf"))
+    wanted = {
+        name.removeprefix("loose_"): value
+        for name, value in re.findall(r"^((?:loose_)?innodb_\w+|max_allowed_packet)=(\S+)", text, re.MULTILINE)
+    }
+    query = f"show global variables where variable_name in ({', '.join(repr(name) for name in wanted)})"
+    answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout
+    seen = dict(line.split("\t") for line in answer.splitlines())
+    assert seen
+    for name, value in seen.items():
+        number = re.fullmatch(r"(\d+)M", wanted[name])
+        assert value == (str(int(number[1]) << 20) if number else wanted[name]), f"MariaDB's {name} is {value}"
+
+
+def test_tables_of_accounting_have_one_collation(plan: Plan, ssh: Ssh) -> None:
+    """The daemon compares texts of several tables in one query, which the database refuses where they differ."""
+    host = plan.with_daemon("mariadb")[0].name
+    query = (
+        "select table_collation, group_concat(table_name) from information_schema.tables"
+        " where table_schema = 'slurm_acct_db' group by table_collation order by count(*) desc"
+    )
+    first, *others = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines()
+    assert first
+    assert not others, f"most tables are {first.split()[0]}, but: {others}"
+
+
+@pytest.mark.needs("users")
+def test_what_jobs_use_is_gathered(clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs) -> None:
+    for name, cluster in clusters.items():
+        gather = options.get(options.slurm_conf(plan.scenario, name, plan.offers), "JobAcctGatherType")
+        if not gather or gather.endswith("/none"):
+            continue
+        job_id = jobs.submit_here(cluster, "timeout 1 sh -c 'while :; do :; done'; true")
+        cluster.wait_for([job_id], {"COMPLETED"})
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}", "--format=TotalCPU"]
+        wait_until(
+            lambda cluster=cluster, command=command: cluster.run(*command).stdout.strip(),
+            lambda used: bool(re.fullmatch(r"00:0[01]\.\d+", used)) and float(used[3:]) > 0.3,
+            what=f"{name}: {gather} has seen a job use a second of CPU",
+            timeout=15,
+        )
+
+
 @pytest.mark.needs("users")
 def test_failed_and_cancelled_jobs_are_recorded_as_such(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
     cluster = list(clusters.values())[-1]
@@ -64,13 +111,7 @@ def test_accounting_matches_what_every_job_saw(clusters: dict[str, SlurmCluster]
     fresh = [
         job_key(one.name, jobs.submit(one, f"srun true; sleep {n % 3}")) for n in range(3) for one in clusters.values()
     ]
-    for one in clusters.values():
-        wait_until(
-            lambda one=one: [job for job in one.jobs("--local") if job.state not in FINISHED],
-            lambda left: not left,
-            what=f"all jobs on {one.name} ended",
-            timeout=90,
-        )
+    wait_until(lambda: active_jobs(clusters), lambda left: not left, what="all jobs ended", timeout=90)
     witnesses = jobs.witnesses()
     seen = {one.key for one in witnesses}
     # A job that a check cancelled before it began rightly left no witness; those of this check may not be missing.

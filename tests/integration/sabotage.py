@@ -125,7 +125,114 @@ SINGLE_NODE = [
     ),
 ]
 
+CONF = "/etc/slurm/slurm.conf"
+
+
+def line_added(host: str, line: str, path: str = CONF, then: str = "systemctl restart slurmd") -> tuple[Step, Step]:
+    """Return steps that add a line to a file and make a daemon read it, and that take it away again."""
+    return (host, f"echo '{line}' >> {path} && {then}"), (host, f"sed -i '$d' {path} && {then}")
+
+
+SINGLE_NODE += [
+    on_single(
+        "batch_job_runs_once",
+        f"echo Prolog=/usr/bin/false >> {CONF} && systemctl restart slurmd",
+        f"sed -i '$d' {CONF} && systemctl restart slurmd && scontrol update NodeName=single State=RESUME",
+        "launch failed requeued held",
+    ),
+    on_single(
+        "every_file",
+        f"sed -i 's/ CPUs=[0-9]*/ CPUs=99/' {CONF} && systemctl restart slurmctld slurmd",
+        f"sed -i 's/ CPUs=[0-9]*/ CPUs=2/' {CONF} && systemctl restart slurmctld slurmd",
+        "single:/etc/slurm/slurm.conf is not the rendered file",
+    ),
+    on_single("runs_its_daemons", "systemctl stop munge", "systemctl start munge", "runs ['slurmctld', 'slurmd']"),
+]
 FEDERATION = [
+    Sabotage(
+        ("only_at_slurms_own_ports",),
+        ("gateway", "nft insert rule inet sites forward tcp dport 6819 drop"),
+        (
+            "gateway",
+            "nft delete rule inet sites forward handle $(nft -a list ruleset | sed -n 's/.*6819 drop # handle //p')",
+        ),
+        "does not reach accounting:6819",
+    ),
+    Sabotage(
+        ("federation_is_formed",),
+        ("onprem-ctl", "sacctmgr -i modify federation cloudburst set clusters-=aws"),
+        ("onprem-ctl", "sacctmgr -i modify federation cloudburst set clusters+=aws"),
+        "aws",
+    ),
+    Sabotage(
+        ("munge_credential_of_every_host",),
+        ("aws2", "usermod -u 3001 alice"),
+        ("aws2", "usermod -u 2001 alice"),
+        "sees another uid than aws2",
+    ),
+    Sabotage(
+        ("clocks_and_time_zones",),
+        (
+            "aws3",
+            "directory=/run/systemd/system/munge.service.d; mkdir -p $directory; printf '[Service]\\nEnvironment="
+            "LD_PRELOAD=%s FAKETIME=-90s\\n' /usr/lib/*/faketime/libfaketimeMT.so.1 > $directory/late.conf;"
+            "systemctl daemon-reload; systemctl restart munge",
+        ),
+        ("aws3", "rm -r /run/systemd/system/munge.service.d; systemctl daemon-reload; systemctl restart munge"),
+        "clocks that are off: {'aws3': '-90 s'}",
+    ),
+    Sabotage(
+        ("clocks_and_time_zones",),
+        ("aws3", "cp -P /etc/localtime /root; ln -sf /usr/share/zoneinfo/Asia/Tokyo /etc/localtime"),
+        ("aws3", "mv /root/localtime /etc/localtime"),
+        "'aws3': '+0900'",
+    ),
+    Sabotage(
+        ("job_on_all_nodes",),
+        ("onprem-ctl", "scontrol update NodeName=onprem2 State=DOWN Reason=broken"),
+        ("onprem-ctl", "scontrol update NodeName=onprem2 State=RESUME"),
+        "ReqNodeNotAvail",
+    ),
+    Sabotage(
+        ("job_on_all_nodes",),
+        ("onprem-ctl", "scontrol update NodeName=onprem2 NodeAddr=accounting"),
+        ("onprem-ctl", "scontrol update NodeName=onprem2 NodeAddr=onprem2"),
+        "onprem2",
+    ),
+    Sabotage(
+        ("what_jobs_use",),
+        *line_added("aws1", "JobAcctGatherType=jobacct_gather/none"),
+        "aws: jobacct_gather/linux has seen a job use a second of CPU: not so",
+    ),
+    Sabotage(
+        ("every_file",),
+        *line_added("accounting", "PurgeJobAfter=1hours", "/etc/slurm/slurmdbd.conf", "systemctl restart slurmdbd"),
+        "accounting:/etc/slurm/slurmdbd.conf is not the rendered file",
+    ),
+    Sabotage(
+        ("failed_and_cancelled_jobs",),
+        (
+            "aws-ctl",
+            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=onprem1/ {CONF}; systemctl restart slurmctld",
+        ),
+        (
+            "aws-ctl",
+            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=accounting/ {CONF}; systemctl restart slurmctld",
+        ),
+        "records",
+    ),
+    Sabotage(
+        ("settings_of_its_file",),
+        ("accounting", "mariadb -e 'set global innodb_lock_wait_timeout = 50'"),
+        ("accounting", "mariadb -e 'set global innodb_lock_wait_timeout = 900'"),
+        "MariaDB's innodb_lock_wait_timeout is 50",
+    ),
+    Sabotage(
+        ("one_collation",),
+        ("accounting", "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set latin1'"),
+        ("accounting", "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set utf8mb3'"),
+        "aws_step_table",
+    ),
     Sabotage(
         ("munge_credential_of_every_host",),
         ("aws2", "cd /etc/munge && cp -p munge.key /root && date | sha256sum > munge.key && systemctl restart munge"),
@@ -252,8 +359,39 @@ HA = [
         "('COMPLETED', 0)",
     ),
 ]
+SUBMIT_TWICE = wrapper(
+    "sbatch", 'cat > /tmp/$$; /usr/bin/sbatch "$@" < /tmp/$$ > /dev/null; exec /usr/bin/sbatch "$@" < /tmp/$$'
+)
+# All lines are told.
+REHEARSAL = [
+    Sabotage(
+        ("rehearsal_shows_that",),
+        (
+            "aws-ctl",
+            "sacctmgr -i modify qos urgent set MaxJobsPerUser=-1 &&"
+            f"scontrol update PartitionName=main OverSubscribe=FORCE:4 && {SUBMIT_TWICE[0]}",
+        ),
+        (
+            "aws-ctl",
+            "sacctmgr -i modify qos urgent set MaxJobsPerUser=2 &&"
+            f"scontrol update PartitionName=main OverSubscribe=NO && {SUBMIT_TWICE[1]}",
+        ),
+        "MaxJobsPerUser is 2\nat a time, it has 4\nand was not requeued",
+    ),
+    Sabotage(
+        ("rehearsal_shows_that",),
+        *trigger(JOB_TABLES, "update", "new.nodelist = 'aws9', new.deleted = new.id_job % 2"),
+        "accounting says aws9\n1 of 1 are lost",
+    ),
+]
 SUSPEND = "/usr/local/sbin/slurm-suspend"
 ELASTIC = [
+    Sabotage(
+        ("job_brings_the_node",),
+        ("ctl", "chmod 0644 /usr/local/sbin/slurm-resume; scontrol reconfigure"),
+        ("ctl", "chmod 0755 /usr/local/sbin/slurm-resume; scontrol reconfigure"),
+        "PENDING",
+    ),
     Sabotage(
         ("job_brings_the_node", "as_many_nodes", "of_the_shape"),
         ("ctl", "scontrol update PartitionName=main State=DRAIN"),

@@ -8,7 +8,7 @@ import pytest
 
 from harness.live import Live
 from harness.resources import CHECKS
-from sabotage import CLOUDBURST, ELASTIC, FEDERATION, HA, SINGLE_NODE, Sabotage, break_and_judge
+from sabotage import CLOUDBURST, ELASTIC, FEDERATION, HA, REHEARSAL, SINGLE_NODE, Sabotage, break_and_judge
 
 
 @pytest.mark.parametrize("sabotage", SINGLE_NODE, ids=str)
@@ -30,6 +30,10 @@ def test_every_check_has_its_sabotage() -> None:
     checks = {
         name for path in CHECKS.glob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }
-    sabotaged = {part for sabotage in SINGLE_NODE + FEDERATION + CLOUDBURST + ELASTIC + HA for part in sabotage.checks}
+    sabotaged = {
+        part
+        for sabotage in SINGLE_NODE + FEDERATION + CLOUDBURST + ELASTIC + HA + REHEARSAL
+        for part in sabotage.checks
+    }
     assert checks
     assert {name for name in checks if not any(part in name for part in sabotaged)} == set()

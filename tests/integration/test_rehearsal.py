@@ -1,0 +1,62 @@
+"""Rehearsals on genuine daemons: judged the same whenever asked, and seen to find what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.live import Live
+from sabotage import REHEARSAL, Sabotage, run
+from support import Harness, kept
+
+SHORT = ("rehearse", "--no-faults", "--jobs", "50", "--seconds", "6")
+TRACE = """\
+; six jobs of two users
+1    0 -1 300 1 -1 -1 1 -1 -1 1 1 1 -1 1 -1 -1 -1
+2   60 -1 300 8 -1 -1 8 -1 -1 1 2 1 -1 1 -1 -1 -1
+3   90 -1 120 2 -1 -1 2 -1 -1 0 1 1 -1 1 -1 -1 -1
+4  120 -1  60 4 -1 -1 4 -1 -1 1 2 1 -1 1 -1  2 60
+5  150 -1  60 1 -1 -1 1 -1 -1 1 1 1 -1 1 -1 -1 -1
+6  180 -1  -1 1 -1 -1 1 -1 -1 5 1 1 -1 1 -1 -1 -1
+"""
+
+
+@pytest.fixture(scope="module")
+def faulty(harness: Harness, runs: Path) -> Iterator[Live]:
+    """The federation that went through its faults, passed and still up."""
+    yield from kept(harness, runs, "federation-faults")
+
+
+def test_old_rehearsal_is_judged_again_from_what_was_seen(harness: Harness, faulty: Live) -> None:
+    again = harness("judge", "--run", faulty.run.path, "--format", "json")
+    assert again.returncode == 0, again.stdout
+    judged = json.loads(again.stdout)
+    assert judged["verdict"] == "passed"
+    assert judged["submissions"]["accepted"] > 200
+    faults = [event["fault"] for event in faulty.run.events() if event["kind"] == "fault"]
+    assert faults == [
+        one.fault for one in faulty.plan.scenario.rehearsal.faults for _ in ("inject", "heal")
+    ]  # each is injected and healed
+
+
+def test_trace_is_replayed(harness: Harness, faulty: Live, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.swf"
+    trace.write_text(TRACE)
+    done = harness("rehearse", "--run", faulty.run.path, "--no-faults", "--trace", trace, "--speed", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASSED  submissions: 5 accepted; executions seen: 5" in done.stdout
+
+
+@pytest.mark.parametrize("sabotage", REHEARSAL, ids=str)
+def test_rehearsal_finds_what_is_wrong(harness: Harness, faulty: Live, sabotage: Sabotage) -> None:
+    run(faulty, *sabotage.do)
+    try:
+        done = harness(*SHORT, "--run", faulty.run.path)
+    finally:
+        run(faulty, *sabotage.undo)
+    assert done.returncode == 1, done.stdout + done.stderr
+    missing = [line for line in sabotage.told.splitlines() if line not in done.stdout]
+    assert not missing, done.stdout
