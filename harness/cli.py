@@ -39,13 +39,14 @@ from harness import (
     rundir,
     scenario,
     twin,
+    upgrade,
     workload,
 )
 from harness import logs as daemon_logs
 from harness.errors import HarnessError, ScenarioError, UsageError
 from harness.live import Live
 from harness.options import OWN_MACHINES
-from harness.plan import DAEMONS, Host, make_plan
+from harness.plan import DAEMONS, Host, Plan, make_plan
 from harness.providers import engine, images
 from harness.report import FAILED, PASSED, Report
 from harness.resources import SCENARIOS
@@ -117,6 +118,8 @@ Releases = Annotated[
 ProviderOption = Annotated[ProviderName, typer.Option("--provider", help="Where hosts come from.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
 DEFAULT_RUNS = Path("runs")
+# Seconds for which users submit during an upgrade, if it takes so long.
+_LONGEST_UPGRADE = 1800
 
 
 @app.command()
@@ -347,6 +350,60 @@ def rehearse(
     )
     rehearsal.rehearse(live, works, wanted.faults if faulty else ())
     _print_judgement(live.run, format_)
+
+
+@app.command("upgrade", epilog="A scenario is brought up first; without one, a run that was kept is upgraded.")
+def upgrade_(
+    to: Annotated[
+        list[str],
+        typer.Option(
+            "--to",
+            help="The release that all parts go to; NAME=RELEASE: a cluster, or slurmdbd. FROM:TO begins at FROM.",
+            show_default=False,
+        ),
+    ],
+    scenario_path: Annotated[Path | None, typer.Argument(help="The scenario file.", show_default=False)] = None,
+    which: RunName = None,
+    provider: ProviderOption = ProviderName.docker,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
+    batches: Annotated[int, typer.Option(help="In how many batches each cluster's nodes come.", min=1)] = 2,
+    rate: Annotated[float, typer.Option(help="Jobs that are submitted in a second.", min=0.1, max=20)] = 2,
+    seed: Annotated[int, typer.Option(help="Another number makes other jobs.")] = 1,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Rehearse a rolling upgrade while users submit jobs, and prove that every job is accounted for once."""
+    begin = [_upgrade_choice(choice)[0] for choice in to]
+    target = [_upgrade_choice(choice)[1] for choice in to]
+    if scenario_path:
+        chosen = [choice for choice in begin if choice]
+        live = lifecycle.create(scenario_path, providers.get(provider), runs, _progress(), chosen)
+        new = upgrade.plan_upgrade(live, target)
+        with lifecycle.provisioned(live, keep=keep), lifecycle.logs_collected(live):
+            lifecycle.deploy(live)
+            _upgrade(live, new, batches, rate, seed)
+    else:
+        live = _open(runs, which)
+        _upgrade(live, upgrade.plan_upgrade(live, target), batches, rate, seed)
+    _print_judgement(live.run, format_)
+
+
+def _upgrade(live: Live, new: Plan, batches: int, rate: float, seed: int) -> None:
+    """Upgrade a run while users submit, and tell how long each step took."""
+    for fault in upgrade.known_faults(live.plan, new):
+        err.print(f"known fault of Slurm on the way: {escape(fault)}")
+    works = workload.generate(live.plan.scenario, int(_LONGEST_UPGRADE * rate), _LONGEST_UPGRADE, seed)
+    upgrade.upgrade(live, new, works, batches)
+    for event in live.run.events():
+        if event["kind"] == "upgrade":
+            err.print(f"  {event['step']:30} {event['seconds']:6.1f} s")
+
+
+def _upgrade_choice(choice: str) -> tuple[str, str]:
+    """Split NAME=FROM:TO into NAME=FROM ("" if there is no FROM) and NAME=TO."""
+    name, equals, both = choice.rpartition("=")
+    older, colon, newer = both.rpartition(":")
+    return (f"{name}{equals}{older}" if colon else "", f"{name}{equals}{newer}")
 
 
 @app.command()

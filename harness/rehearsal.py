@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -33,67 +33,19 @@ _UNCERTAIN = ("timed out", "Zero Bytes", "Connection reset", "Unable to contact"
 
 
 def rehearse(live: Live, works: Sequence[Work], schedule: Sequence[ScheduledFault]) -> None:
-    """Submit works while faults come and go, wait until all jobs have ended, and gather the evidence.
-
-    Every job has the name TOKEN-NUMBER: after a crash slurmctld may give an id again.
-    """
+    """Submit works while faults come and go, wait until all jobs have ended, and gather the evidence."""
     planned = [(one, faults.parse(live.plan, one.fault)) for one in schedule]
-    token = f"r{secrets.token_hex(3)}"
-    live.run.event("rehearsal", action="begin", token=token, works=len(works))
-    clusters = slurm.clusters(live.ssh, live.plan)
-    with ExitStack() as entered:
-        recorders = [entered.enter_context(Recorder(one, live.run, interval=0.5)) for one in clusters.values()]
-        try:
-            _act(live, _Users(live, clusters, token), works, planned, recorders)
-        finally:
-            left = faults.heal_all(live)
-        if left:
-            raise HarnessError(f"not healed: {'; '.join(left)}")
-        live.say("all are submitted, all faults healed; waiting until every job has ended")
-        _settle(live, clusters, token)
-    gather(live, clusters, token)
-    live.run.event("rehearsal", action="end", token=token)
-
-
-def _act(
-    live: Live,
-    users: _Users,
-    works: Sequence[Work],
-    planned: Sequence[tuple[ScheduledFault, Fault]],
-    recorders: Sequence[Recorder],
-) -> None:
-    """Do at its time what is to be done; where something has to wait, all that comes after it waits as long."""
-    changed: list[Future[None]] = []
-    with users.pool, ThreadPoolExecutor(1) as breaker:
-
-        def change(what: Callable[[Live, Fault], None], fault: Fault, *, saved: bool = False) -> None:
-            if saved:
-                _wait_until_saved(users, recorders)
-            live.say(f"{what.__name__} {fault}")
-            changed.append(breaker.submit(what, live, fault))
-
-        actions: list[tuple[float, Callable[[], None]]] = [(work.at, partial(users.submit, work)) for work in works]
-        for one, fault in planned:
-            actions.append((one.at, partial(change, faults.inject, fault, saved=one.saved)))
-            actions.append((one.at + one.lasts, partial(change, faults.heal, fault)))
-        started = time.monotonic()
-        for at, act in sorted(actions, key=lambda action: action[0]):
-            time.sleep(max(0, started + at - time.monotonic()))
-            before = time.monotonic()
-            act()
-            started += time.monotonic() - before
-    for one_changed in changed:
-        one_changed.result()
-    for answer in users.answers.values():
-        answer.result()
+    with rehearsing(live) as users:
+        _act(live, users, works, planned)
 
 
 @dataclass
-class _Users:
+class Users:
     """Those who submit, and what they were answered: the ids of the works, None where there is none."""
 
     live: Live
     clusters: Mapping[str, SlurmCluster]
+    recorders: Sequence[Recorder]
     token: str
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
     answers: dict[int, Future[int | None]] = field(default_factory=dict)
@@ -123,7 +75,59 @@ class _Users:
         return job_id
 
 
-def _wait_until_saved(users: _Users, recorders: Sequence[Recorder]) -> None:
+@contextmanager
+def rehearsing(live: Live) -> Iterator[Users]:
+    """Have users submit while this is entered; then heal all faults, let all jobs end, and gather the evidence.
+
+    Every job has the name TOKEN-NUMBER: after a crash slurmctld may give an id again.
+    """
+    token = f"r{secrets.token_hex(3)}"
+    live.run.event("rehearsal", action="begin", token=token)
+    clusters = slurm.clusters(live.ssh, live.plan)
+    with ExitStack() as entered:
+        recorders = [entered.enter_context(Recorder(one, live.run, interval=0.5)) for one in clusters.values()]
+        users = Users(live, clusters, recorders, token)
+        try:
+            with users.pool:
+                yield users
+        finally:
+            left = faults.heal_all(live)
+        for answer in users.answers.values():
+            answer.result()
+        if left:
+            raise HarnessError(f"not healed: {'; '.join(left)}")
+        live.say("waiting until every job has ended")
+        _settle(live, clusters, token)
+    gather(live, clusters, token)
+    live.run.event("rehearsal", action="end", token=token)
+
+
+def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tuple[ScheduledFault, Fault]]) -> None:
+    """Do at its time what is to be done; where something has to wait, all that comes after it waits as long."""
+    changed: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as breaker:
+
+        def change(what: Callable[[Live, Fault], None], fault: Fault, *, saved: bool = False) -> None:
+            if saved:
+                _wait_until_saved(users)
+            live.say(f"{what.__name__} {fault}")
+            changed.append(breaker.submit(what, live, fault))
+
+        actions: list[tuple[float, Callable[[], None]]] = [(work.at, partial(users.submit, work)) for work in works]
+        for one, fault in planned:
+            actions.append((one.at, partial(change, faults.inject, fault, saved=one.saved)))
+            actions.append((one.at + one.lasts, partial(change, faults.heal, fault)))
+        started = time.monotonic()
+        for at, act in sorted(actions, key=lambda action: action[0]):
+            time.sleep(max(0, started + at - time.monotonic()))
+            before = time.monotonic()
+            act()
+            started += time.monotonic() - before
+    for one_changed in changed:
+        one_changed.result()
+
+
+def _wait_until_saved(users: Users) -> None:
     """Wait until no slurmctld has learned anything for so long that it has saved all it knows.
 
     It saves fair-share's usage every five minutes only, or when it is reconfigured: from 25.05 on one that was killed
@@ -133,7 +137,7 @@ def _wait_until_saved(users: _Users, recorders: Sequence[Recorder]) -> None:
         cluster.run("scontrol", "reconfigure", check=False)
 
     def rests() -> bool:
-        last = max((one.at for recorder in recorders for one in recorder.seen if one.kind == "job"), default=0)
+        last = max((one.at for recorder in users.recorders for one in recorder.seen if one.kind == "job"), default=0)
         return time.time() - last > UNSAVED + 2 and all(answer.done() for answer in users.answers.values())
 
     wait_until(rests, bool, what="a moment when every slurmctld has saved what it knows", timeout=_LIMIT)

@@ -14,7 +14,7 @@ import secrets as random_secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,18 @@ class RunDir:
         """Where SSH keeps the sockets of its shared connections; their paths must stay under 104 characters."""
         return Path(tempfile.gettempdir()) / f"harness-{self.id[-6:]}"
 
-    def plan(self) -> Plan:
-        """Return the plan of this run, made again from its scenario."""
-        choices = [f"{name}={release}" for name, release in self._facts["releases"].items()]
+    def plan(self, choices: Sequence[str] = ()) -> Plan:
+        """Return the plan of this run, made again from its scenario; `choices` put it on other releases."""
+        choices = [*(f"{name}={release}" for name, release in self._facts["releases"].items()), *choices]
         scenario = scenario_file.load(self.path / "scenario.yml", choices)
         return make_plan(self._facts["scenario"], scenario, Offers(**self._facts["offers"]))
+
+    def upgraded(self, plan: Plan) -> None:
+        """Note that the run is on the releases of a plan now."""
+        self._facts["releases"] = plan.releases()
+        fresh = self.path / "run.json.new"
+        fresh.write_text(json.dumps(self._facts, indent=2))
+        fresh.replace(self.path / "run.json")
 
     def write_tree(self, tree: Tree) -> None:
         """Write the rendered files of every host, without secrets, to tree/."""

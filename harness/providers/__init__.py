@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from harness.errors import UsageError
@@ -57,6 +58,12 @@ class Provider(Protocol):
 
     def drop(self, run_id: str, host: str, drops: Sequence[Drop]) -> None:
         """Have a host drop what comes in from now on, instead of what it dropped so far."""
+
+    def fetch(self, run_id: str, host: str, directory: str, tar: Path) -> None:
+        """Write what a directory of a host holds to a tar file; the host may be stopped."""
+
+    def put(self, run_id: str, host: str, directory: str, tar: Path) -> None:
+        """Put what `fetch` wrote into a host, which need not have started yet."""
 
     def remove(self, run_id: str, host: str) -> None:
         """Remove a host, disk and all; one that is not there is no error."""

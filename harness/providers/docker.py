@@ -181,6 +181,19 @@ class DockerProvider:
                 remove=True,
             )
 
+    def fetch(self, run_id: str, host: str, directory: str, tar: Path) -> None:
+        """Write a directory of a container to a tar file that nobody else can read."""
+        with engine_errors(f"cannot read {directory} of {host}"):
+            stream, _ = self._client.containers.get(f"{run_id}-{host}").get_archive(directory)
+            tar.touch(mode=0o600)
+            with tar.open("wb") as file:
+                file.writelines(stream)
+
+    def put(self, run_id: str, host: str, directory: str, tar: Path) -> None:
+        """Unpack a tar file over a directory of a container."""
+        with engine_errors(f"cannot write {directory} of {host}"), tar.open("rb") as file:
+            self._client.containers.get(f"{run_id}-{host}").put_archive(str(Path(directory).parent), file)
+
     def remove(self, run_id: str, host: str) -> None:
         """Remove a container, disk and all."""
         with engine_errors(f"cannot remove {host}"):

@@ -188,6 +188,18 @@ def first(section: str) -> str | None:
     return next((name for name in KNOWN if section in get(name).options), None)
 
 
+def upgrade_path(older: str, newer: str) -> tuple[str, ...]:
+    """Return the shortest way of releases from one to another, each in the upgrade window of the next; () if none is.
+
+    Of ways as short as one another the one over releases that Debian packages is returned.
+    """
+    ways: list[tuple[str, ...]] = [(older,)]
+    while ways and not any(way[-1] == newer for way in ways):
+        ways = [(*way, name) for way in ways for name in KNOWN if name > way[-1] and way[-1] in get(name).serves]
+    found = [way for way in ways if way[-1] == newer]
+    return max(found, key=lambda way: sum(bool(get(name).suite) for name in way), default=())
+
+
 def between(older: str, newer: str) -> tuple[str, ...]:
     """Return the releases after `older` up to `newer`."""
     return tuple(name for name in KNOWN if older < name <= newer)

@@ -1,0 +1,308 @@
+"""A rehearsed upgrade: slurmdbd, then the controllers, then the nodes in batches, while users submit all the time.
+
+That order, and what may be upgraded to what: slurm.schedmd.com/upgrades.html. A host is upgraded by making it anew with
+the newer release in the old one's place; what it has to remember is carried over: the database as a dump, slurmctld's
+state, logs and witnesses. A step whose gate stays shut is undone: the old host comes back with what it had.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from harness import elastic, hostlist, options, releases, slurm
+from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
+from harness.live import Live
+from harness.plan import SHARED_DIRECTORY, Host, Plan
+from harness.rehearsal import Users, rehearsing
+from harness.render import render
+from harness.slurm import FINISHED, SlurmCluster
+from harness.wait import wait_until
+from harness.workload import Work
+
+# Jobs before the first step, and after the last one.
+_BEFORE, _AFTER = 15, 15
+_DUMPS = "/var/lib/slurm-harness-dumps"
+# Seconds for what a step waits for: a database that is converted, a job that ends.
+_PATIENCE = 300
+_DUMP = f"""set -eu; umask 077; mkdir -p {_DUMPS}
+    names=$(mariadb -N -B -e "SHOW DATABASES LIKE 'slurm%'")
+    mariadb-dump --single-transaction --routines --databases $names > {_DUMPS}/dump.sql"""
+_LOAD = f"""set -eu
+    for database in $(mariadb -N -B -e "SHOW DATABASES LIKE 'slurm%'"); do mariadb -e "DROP DATABASE $database"; done
+    mariadb < {_DUMPS}/dump.sql"""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Hosts that are upgraded together. `nodes` are drained before, and taken up again afterwards."""
+
+    name: str
+    hosts: tuple[str, ...]
+    cluster: str | None = None
+    nodes: tuple[str, ...] = ()
+
+
+def plan_upgrade(live: Live, choices: Sequence[str]) -> Plan:
+    """Return the plan of a run on the releases that `choices` name, as `--release` does.
+
+    UsageError if Slurm does not support a jump, with the shortest way that it does, or the harness cannot do it.
+    """
+    new = live.run.plan(choices)
+    older, newer = live.plan.releases(), new.releases()
+    for name, release in newer.items():
+        way = releases.upgrade_path(older[name], release)
+        if release < older[name]:
+            raise UsageError(f"{name} is on {older[name]}: Slurm does not go back to {release}")
+        if len(way) > 2:
+            served = ", ".join(releases.get(release).serves[:-1])
+            raise UsageError(
+                f"{name}: Slurm {release} can be upgraded to from {served}, not from {older[name]}",
+                hint=f"the shortest way is {' -> '.join(way)}",
+            )
+    if older == newer:
+        raise UsageError(f"all parts are on {', '.join(sorted({*newer.values()}))} already")
+    changed = _changed(live.plan, new)
+    if own := [host.name for host in changed if host.image]:
+        raise UsageError(f"{', '.join(own)}: a host with an image of your own is upgraded by naming another image")
+    if going := [host.name for host in changed if host.provision != "static"]:
+        raise UsageError(f"{hostlist.fold(going)}: hosts that come and go cannot be upgraded in a run yet")
+    return new
+
+
+def known_faults(old: Plan, new: Plan) -> list[str]:
+    """Return what Slurm gets wrong on the way, while slurmdbd is new and clusters are not."""
+    if not new.scenario.accounting:
+        return []
+    between = replace(old, scenario=old.scenario.put_on([f"slurmdbd={new.releases()['slurmdbd']}"]))
+    return between.known_faults()
+
+
+def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
+    """Return the steps in the order that Slurm wants; the nodes of each cluster come in so many batches."""
+    left = {host.name: host for host in _changed(old, new)}
+
+    def take(name: str, hosts: Sequence[Host], cluster: str | None) -> Iterator[Step]:
+        there = [left.pop(host.name) for host in hosts if host.name in left]
+        if there:
+            yield Step(
+                name, tuple(host.name for host in there), cluster, tuple(node for host in there for node in host.nodes)
+            )
+
+    found = [*take("slurmdbd", old.with_daemon("slurmdbd"), None)]
+    for cluster in old.scenario.clusters:
+        controllers = [host for host in old.with_daemon("slurmctld") if host.cluster == cluster]
+        found += take(f"slurmctld of {cluster}", controllers, cluster)
+    for cluster in old.scenario.clusters:
+        hosts = [host for host in left.values() if host.cluster == cluster]
+        size = math.ceil(len(hosts) / batches)
+        for first in range(0, len(hosts), size or 1):
+            batch = hosts[first : first + size]
+            found += take(f"nodes {hostlist.fold(host.name for host in batch)}", batch, cluster)
+    return found
+
+
+def _host(plan: Plan, name: str) -> Host:
+    return next(host for host in plan.hosts if host.name == name)
+
+
+def _changed(old: Plan, new: Plan) -> list[Host]:
+    return [host for host, other in zip(old.hosts, new.hosts, strict=True) if host.release != other.release]
+
+
+def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> None:
+    """Upgrade a run step by step while users submit; then wait until all jobs have ended, and gather the evidence.
+
+    ClusterError names the step whose gate stayed shut; that step has been undone, those before it have not.
+    """
+    live.provider.prepare(new, live.say)
+
+    def go() -> None:
+        for step in steps(live.plan, new, batches):
+            _do(live, new, step)
+        live.run.upgraded(new)
+        live.run.write_tree(render(new))
+
+    with rehearsing(live) as users, ThreadPoolExecutor(1) as administrator:
+        _submit_meanwhile(users, works, lambda: administrator.submit(go))
+
+
+def _submit_meanwhile(users: Users, works: Sequence[Work], begin: Callable[[], Future[None]]) -> None:
+    """Submit some works, then begin, and go on until what was begun has ended, and some more."""
+    doing: Future[None] | None = None
+    after = _AFTER
+    started = time.monotonic()
+    for work in works:
+        time.sleep(max(0, started + work.at - time.monotonic()))
+        users.submit(work)
+        if work.number + 1 == _BEFORE:
+            doing = begin()
+        if doing and doing.done():
+            doing.result()
+            after -= 1
+            if not after:
+                return
+    if doing:
+        doing.result()
+
+
+def _do(live: Live, new: Plan, step: Step) -> None:
+    before = time.monotonic()
+    live.say(f"upgrade of {step.name}")
+    keep = live.run.path / "upgrade"
+    keep.mkdir(mode=0o700, exist_ok=True)
+    with _disturbed(live, step):
+        known = _unfinished(live, step)
+        _drain(live, step)
+        _stop_daemons(live, step)
+        directories = {host: _to_carry(live, host) for host in step.hosts}
+        for host, carried in directories.items():
+            live.provider.stop(live.run.id, host)
+            for number, directory in enumerate(carried):
+                live.provider.fetch(live.run.id, host, directory, keep / f"{host}.{number}.tar")
+        try:
+            _remake(live, step, new, directories)
+            _gate(live, step, known)
+        except HarnessError as error:
+            live.say(f"{step.name}: {error}; it is undone")
+            _remake(live, step, live.plan, directories)
+            _gate(live, step, known)
+            raise ClusterError(f"{step.name} could not be upgraded, and is what it was: {error}") from error
+    for host, carried in directories.items():
+        for number in range(len(carried)):
+            (keep / f"{host}.{number}.tar").unlink()
+    live.run.event("upgrade", step=step.name, seconds=round(time.monotonic() - before, 1))
+
+
+@contextmanager
+def _disturbed(live: Live, step: Step) -> Iterator[None]:
+    """Note when the hosts of a step are away, in the way of faults."""
+    for host in step.hosts:
+        live.run.event("fault", action="inject", fault=f"upgrade {host}")
+    try:
+        yield
+    finally:
+        for host in step.hosts:
+            live.run.event("fault", action="heal", fault=f"upgrade {host}")
+
+
+def _unfinished(live: Live, step: Step) -> set[int]:
+    """Return the jobs that a cluster has to know after its controller's upgrade."""
+    if step.cluster is None:
+        return set()
+    cluster = slurm.clusters(live.ssh, live.plan)[step.cluster]
+    return {job.job_id for job in cluster.jobs("--local") if job.state not in FINISHED}
+
+
+def _drain(live: Live, step: Step) -> None:
+    """Have the step's nodes take no more jobs, and wait for those that they run."""
+    for cluster, nodes in _nodes_of(live, step):
+        cluster.run("scontrol", "update", f"NodeName={hostlist.fold(nodes)}", "State=DRAIN", "Reason=upgrade")
+        wait_until(
+            partial(_states, cluster, nodes),
+            lambda states: all({*state.split("+")} >= {"IDLE", "DRAIN"} for state in states.values()),
+            what=f"{hostlist.fold(nodes)} drained",
+            timeout=_PATIENCE,
+            ignore=(CommandFailed,),
+        )
+
+
+def _nodes_of(live: Live, step: Step) -> Iterator[tuple[SlurmCluster, list[str]]]:
+    """Yield the clusters that have nodes on the step's hosts, with these nodes."""
+    for name, cluster in slurm.clusters(live.ssh, live.plan).items():
+        if nodes := [node for node in live.plan.hosts_of(name) if node in step.nodes]:
+            yield cluster, nodes
+
+
+def _states(cluster: SlurmCluster, nodes: Sequence[str]) -> dict[str, str]:
+    return {one.name: one.state for one in cluster.nodes() if one.name in nodes}
+
+
+def _stop_daemons(live: Live, step: Step) -> None:
+    """Stop what writes: a backup first, or it would take over; the database is dumped when slurmdbd is gone."""
+    for daemon in ("slurmdbd", "slurmctld"):
+        hosts = [host for host in live.plan.with_daemon(daemon) if host.name in step.hosts]
+        for host in reversed(hosts):
+            live.ssh.run(host.name, ["systemctl", "stop", daemon], timeout=_PATIENCE)
+    for host in live.plan.with_daemon("mariadb"):
+        if host.name in step.hosts:
+            live.ssh.run(host.name, ["sh", "-c", _DUMP], timeout=_PATIENCE)
+
+
+def _to_carry(live: Live, name: str) -> list[str]:
+    """Return the directories that a host's successor gets; disks of their own outlive the host anyway."""
+    host = _host(live.plan, name)
+    wanted = ["/var/log/slurm", SHARED_DIRECTORY]
+    if "mariadb" in host.daemons:
+        wanted.append(_DUMPS)
+    if "slurmctld" in host.daemons and host.cluster:
+        conf = options.slurm_conf(live.plan.scenario, host.cluster, live.plan.offers)
+        wanted.append(options.get(conf, "StateSaveLocation") or "/var/spool")
+    disks = {volume.directory for volume in host.volumes}
+    there = live.ssh.run(name, ["sh", "-c", f"ls -d {' '.join(wanted)} 2> /dev/null; true"]).stdout.split()
+    return [directory for directory in there if directory not in disks]
+
+
+def _remake(live: Live, step: Step, plan: Plan, directories: dict[str, list[str]]) -> None:
+    """Make the step's hosts as a plan has them, with what their predecessors had to remember, and start them."""
+    run = live.run
+    tree, secrets = render(plan), run.secrets()
+
+    def remake(name: str) -> None:
+        host = _host(plan, name)
+        # slurmdbd must not see a database before it is the one that was dumped.
+        daemons = tuple(daemon for daemon in host.daemons if daemon != "slurmdbd")
+        live.provider.remove(run.id, name)
+        live.provider.make(run, plan, [replace(host, daemons=daemons)], {name: elastic.files_of(tree, name, secrets)})
+        for number, directory in enumerate(directories[name]):
+            live.provider.put(run.id, name, directory, run.path / "upgrade" / f"{name}.{number}.tar")
+        live.start_host(name)
+        if "mariadb" in host.daemons:
+            wait_until(
+                lambda: live.ssh.run(name, ["mariadb", "-e", "SELECT 1"], check=False).exit_code,
+                lambda code: code == 0,
+                what=f"MariaDB on {name}",
+                timeout=60,
+            )
+            live.ssh.run(name, ["sh", "-c", _LOAD], timeout=_PATIENCE)
+        if "slurmdbd" in host.daemons:
+            live.ssh.run(name, ["systemctl", "enable", "--now", "slurmdbd"], timeout=_PATIENCE)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(remake, step.hosts))
+
+
+def _gate(live: Live, step: Step, known: set[int]) -> None:
+    """Wait until what was upgraded does its work again."""
+    clusters = slurm.clusters(live.ssh, live.plan)
+
+    def missing() -> list[str]:
+        found = []
+        for name, cluster in clusters.items():
+            if live.plan.scenario.accounting:
+                cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster")
+            bad = {"DOWN", "NOT_RESPONDING", "UNKNOWN", "FAIL"}
+            found += [f"{one.name} {one.state}" for one in cluster.nodes() if bad & {*one.state.split("+")}]
+            if name == step.cluster:
+                lost = known - {job.job_id for job in cluster.jobs("--local")}
+                found += [f"{name} does not know job {job_id}" for job_id in sorted(lost)]
+        for federation in live.plan.scenario.federations.values():
+            for name in federation.clusters:
+                found += [f"{name} - {one.cluster}" for one in clusters[name].siblings() if not one.synced]
+        return found
+
+    wait_until(
+        missing,
+        lambda found: not found,
+        what=f"gate of {step.name}",
+        timeout=120,
+        show="; ".join,
+        ignore=(HarnessError,),
+    )
+    for cluster, nodes in _nodes_of(live, step):
+        cluster.run("scontrol", "update", f"NodeName={hostlist.fold(nodes)}", "State=RESUME")
