@@ -367,7 +367,7 @@ def upgrade_(
     provider: ProviderOption = ProviderName.docker,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
     batches: Annotated[int, typer.Option(help="In how many batches each cluster's nodes come.", min=1)] = 2,
-    rate: Annotated[float, typer.Option(help="Jobs that are submitted in a second.", min=0.1, max=20)] = 2,
+    rate: Annotated[float, typer.Option(help="Jobs that are submitted in a second.", min=0.1, max=20)] = 1,
     seed: Annotated[int, typer.Option(help="Another number makes other jobs.")] = 1,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,

@@ -90,7 +90,8 @@ def pytest_runtest_makereport(
     outcome: str = report.outcome
     if call.excinfo and report.failed:
         broken = call.excinfo.errisinstance((AssertionError, ClusterError, pytest.fail.Exception))
-        outcome = "failed" if broken and report.when == "call" else "error"
+        # What a check leaves behind and cannot be removed is the cluster's fault, too.
+        outcome = "failed" if broken and report.when in {"call", "teardown"} else "error"
     message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
     if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
         message = call.excinfo.exconly()  # with the kind of error: what it says may be "" or mean little by itself

@@ -133,8 +133,12 @@ def _wait_until_saved(users: Users) -> None:
     It saves fair-share's usage every five minutes only, or when it is reconfigured: from 25.05 on one that was killed
     before it ever did refuses to start ("No Assoc usage file").
     """
-    for cluster in users.clusters.values():
-        cluster.run("scontrol", "reconfigure", check=False)
+    run = users.live.run
+    for name, cluster in users.clusters.items():
+        if users.live.plan.releases()[name] >= "25.05":
+            run.event("fault", action="inject", fault=f"reconfigure {cluster.controller}")
+            cluster.run("scontrol", "reconfigure")
+            run.event("fault", action="heal", fault=f"reconfigure {cluster.controller}")
 
     def rests() -> bool:
         last = max((one.at for recorder in users.recorders for one in recorder.seen if one.kind == "job"), default=0)

@@ -197,14 +197,10 @@ class SlurmCluster:
 
     def usage(self) -> list[Usage]:
         """Return what fair-share counts for each association; nothing where slurmctld counts none."""
-        answer = self.run(
-            *("sshare", "--all", "--parsable2", "--noheader", "--format=Account,User,RawUsage"), check=False
-        )
-        if "supported priority plugin" in answer.stdout + answer.stderr:
+        if "priority/basic" in self.run("scontrol", "show", "config").stdout:
             return []
-        if answer.exit_code:
-            raise CommandFailed("sshare", answer.exit_code, answer.stdout, answer.stderr)
-        rows = [line.split("|") for line in _lines(answer.stdout)]
+        answer = self.run("sshare", "--all", "--parsable2", "--noheader", "--format=Account,User,RawUsage").stdout
+        rows = [line.split("|") for line in _lines(answer)]
         return [Usage(account.strip(), user, int(seconds or 0)) for account, user, seconds in rows]
 
     def siblings(self) -> list[Sibling]:

@@ -123,8 +123,12 @@ def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> N
     live.provider.prepare(new, live.say)
 
     def go() -> None:
-        for step in steps(live.plan, new, batches):
+        todo = steps(live.plan, new, batches)
+        for number, step in enumerate(todo, 1):
             _do(live, new, step)
+            parts = {step.cluster or "slurmdbd" for step in todo[:number]}
+            done = parts - {step.cluster or "slurmdbd" for step in todo[number:]}
+            live.run.upgraded(live.run.plan([f"{part}={new.releases()[part]}" for part in sorted(done)]))
         live.run.upgraded(new)
         live.run.write_tree(render(new))
 

@@ -94,7 +94,7 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
         if left:
             cluster.run("scancel", *map(str, left), check=False)
     wait_until(
-        lambda: active_jobs(clusters, jobs), lambda left: not left, what="no job left on any cluster", timeout=60
+        lambda: active_jobs(clusters, jobs), lambda left: not left, what="no job left on any cluster", timeout=40
     )
 
 

@@ -11,6 +11,7 @@ from conftest import Jobs, only, ways_in
 from harness import hostlist, options, witness
 from harness.plan import Plan
 from harness.slurm import SlurmCluster, job_key
+from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users")
 
@@ -45,6 +46,23 @@ def test_batch_job_runs_once_on_a_node_of_its_cluster(
         assert seen[0][0] == name
         assert seen[0][1] in plan.scenario.clusters[name].nodes_on()
         assert seen[0][2] == 0
+
+
+@pytest.mark.needs("lasting")
+def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
+    useless = {"DOWN", "DRAIN", "FAIL", "FAILING", "INVAL", "INVALID_REG", "MAINT", "NOT_RESPONDING", "UNKNOWN"}
+    wait_until(
+        lambda: [
+            f"{name}: {node.name} {node.state} {node.reason}".strip()
+            for name, cluster in clusters.items()
+            for node in cluster.nodes()
+            if useless & {*node.state.split("+")}
+        ],
+        lambda left: not left,
+        what="every node takes jobs",
+        timeout=15,
+        show="; ".join,
+    )
 
 
 def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(

@@ -11,6 +11,7 @@ from harness.live import Live
 
 # Of a federation: who runs a job is left to the federation.
 JOB_TABLES = r"slurm_acct_db.aws_job_table slurm_acct_db.\`on-prem_job_table\`"
+CONF = "/etc/slurm/slurm.conf"
 WITNESSES = "/var/tmp/slurm-harness-witness"
 Step = tuple[str, str]  # host, shell script
 
@@ -123,17 +124,6 @@ SINGLE_NODE = [
         "chmod u-s /usr/bin/scontrol; scontrol update NodeName=single State=RESUME",
         "was allowed",
     ),
-]
-
-CONF = "/etc/slurm/slurm.conf"
-
-
-def line_added(host: str, line: str, path: str = CONF, then: str = "systemctl restart slurmd") -> tuple[Step, Step]:
-    """Return steps that add a line to a file and make a daemon read it, and that take it away again."""
-    return (host, f"echo '{line}' >> {path} && {then}"), (host, f"sed -i '$d' {path} && {then}")
-
-
-SINGLE_NODE += [
     on_single(
         "batch_job_runs_once",
         f"echo Prolog=/usr/bin/false >> {CONF} && systemctl restart slurmd",
@@ -146,8 +136,16 @@ SINGLE_NODE += [
         f"sed -i 's/ CPUs=[0-9]*/ CPUs=2/' {CONF} && systemctl restart slurmctld slurmd",
         "single:/etc/slurm/slurm.conf is not the rendered file",
     ),
-    on_single("runs_its_daemons", "systemctl stop munge", "systemctl start munge", "runs ['slurmctld', 'slurmd']"),
+    on_single(
+        "job_on_all_nodes",
+        f"printf '#!/bin/sh\\nsleep 1000\\n' > /root/epilog && chmod 755 /root/epilog &&"
+        f"echo Epilog=/root/epilog >> {CONF} && systemctl restart slurmd",
+        f"sed -i '$d' {CONF} && pkill -f /root/epilog && systemctl restart slurmd",
+        "no job left on any cluster: not so",
+    ),
 ]
+
+
 FEDERATION = [
     Sabotage(
         ("only_at_slurms_own_ports",),
@@ -188,25 +186,21 @@ FEDERATION = [
         "'aws3': '+0900'",
     ),
     Sabotage(
-        ("job_on_all_nodes",),
+        ("every_node_takes_jobs",),
         ("onprem-ctl", "scontrol update NodeName=onprem2 State=DOWN Reason=broken"),
         ("onprem-ctl", "scontrol update NodeName=onprem2 State=RESUME"),
-        "ReqNodeNotAvail",
-    ),
-    Sabotage(
-        ("job_on_all_nodes",),
-        ("onprem-ctl", "scontrol update NodeName=onprem2 NodeAddr=accounting"),
-        ("onprem-ctl", "scontrol update NodeName=onprem2 NodeAddr=onprem2"),
-        "onprem2",
+        "on-prem: onprem2 DOWN broken",
     ),
     Sabotage(
         ("what_jobs_use",),
-        *line_added("aws1", "JobAcctGatherType=jobacct_gather/none"),
-        "aws: jobacct_gather/linux has seen a job use a second of CPU: not so",
+        ("aws2", f"echo JobAcctGatherType=jobacct_gather/none >> {CONF} && systemctl restart slurmd"),
+        ("aws2", f"sed -i '$d' {CONF} && systemctl restart slurmd"),
+        "not so after 15 s; last seen: ['aws2']",
     ),
     Sabotage(
         ("every_file",),
-        *line_added("accounting", "PurgeJobAfter=1hours", "/etc/slurm/slurmdbd.conf", "systemctl restart slurmdbd"),
+        ("accounting", "echo PurgeJobAfter=1hours >> /etc/slurm/slurmdbd.conf && systemctl restart slurmdbd"),
+        ("accounting", "sed -i '$d' /etc/slurm/slurmdbd.conf && systemctl restart slurmdbd"),
         "accounting:/etc/slurm/slurmdbd.conf is not the rendered file",
     ),
     Sabotage(
@@ -219,7 +213,7 @@ FEDERATION = [
             "aws-ctl",
             f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=accounting/ {CONF}; systemctl restart slurmctld",
         ),
-        "records",
+        "onprem1:6819",
     ),
     Sabotage(
         ("settings_of_its_file",),
@@ -246,7 +240,7 @@ FEDERATION = [
             "gateway",
             "nft delete rule inet sites forward handle $(nft -a list ruleset | sed -n 's/.*873.*# handle //p')",
         ),
-        "'open', 'open', 'open'",
+        "('open', 'open')",
     ),
     Sabotage(
         ("federation_is_formed",),

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fakes import FakeProvider
+from harness import lifecycle, releases, scenario, upgrade
+from harness.errors import UsageError
+from harness.options import OWN_MACHINES
+from harness.plan import Plan, make_plan
+from harness.resources import SCENARIOS
+from harness.upgrade import Step
+
+
+def plan(name: str, *choices: str) -> Plan:
+    return make_plan(name, scenario.load(SCENARIOS / f"{name}.yml", choices), OWN_MACHINES)
+
+
+def test_slurmdbd_comes_first_then_controllers_then_nodes_in_batches() -> None:
+    assert upgrade.steps(plan("federation", "24.11"), plan("federation", "26.05"), 3) == [
+        Step("slurmdbd", ("accounting",)),
+        Step("slurmctld of on-prem", ("onprem-ctl",), "on-prem"),
+        Step("slurmctld of aws", ("aws-ctl",), "aws"),
+        Step("nodes onprem1", ("onprem1",), "on-prem", ("onprem1",)),
+        Step("nodes onprem2", ("onprem2",), "on-prem", ("onprem2",)),
+        Step("nodes aws[1-2]", ("aws1", "aws2"), "aws", ("aws1", "aws2")),
+        Step("nodes aws[3-4]", ("aws3", "aws4"), "aws", ("aws3", "aws4")),
+    ]
+
+
+def test_backups_are_upgraded_with_what_they_back_up() -> None:
+    found = upgrade.steps(plan("ha", "24.11"), plan("ha", "26.05"))
+    assert [step.hosts for step in found] == [("db1", "db2"), ("ctl1", "ctl2"), ("n1",), ("n2",)]
+
+
+def test_parts_that_stay_are_left_alone() -> None:
+    new = plan("federation", "24.11", "slurmdbd=26.05", "aws=26.05")
+    assert [step.name for step in upgrade.steps(plan("federation", "24.11"), new)] == [
+        "slurmdbd",
+        "slurmctld of aws",
+        "nodes aws[1-2]",
+        "nodes aws[3-4]",
+    ]
+
+
+def test_host_that_is_all_at_once_is_one_step() -> None:
+    [step] = upgrade.steps(plan("single-node", "24.11"), plan("single-node", "26.05"))
+    assert (step.hosts, step.nodes) == (("single",), ("single",))
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "to", "told"),
+    [
+        ("federation", "22.05", "24.11", "Slurm 24.11 can be upgraded to from 23.02, 23.11, 24.05, not from 22.05"),
+        ("federation", "26.05", "24.11", "Slurm does not go back to 24.11"),
+        ("federation", "24.11", "24.11", "all parts are on 24.11 already"),
+        ("elastic-l3", "24.11", "26.05", "hosts that come and go cannot be upgraded in a run yet"),
+    ],
+)
+def test_upgrade_that_cannot_be_is_refused(name: str, begin: str, to: str, told: str, tmp_path: Path) -> None:
+    live = lifecycle.create(SCENARIOS / f"{name}.yml", FakeProvider(), tmp_path, print, [begin])
+    with pytest.raises(UsageError, match=told) as refused:
+        upgrade.plan_upgrade(live, [to])
+    if "not from" in told:
+        assert refused.value.hint == "the shortest way is 22.05 -> 23.02 -> 24.11"
+
+
+def test_upgraded_run_is_on_its_new_releases(tmp_path: Path) -> None:
+    live = lifecycle.create(SCENARIOS / "federation.yml", FakeProvider(), tmp_path, print, ["24.11"])
+    live.run.upgraded(upgrade.plan_upgrade(live, ["26.05"]))
+    assert {*live.run.plan().releases().values()} == {"26.05"}
+
+
+def test_what_slurm_gets_wrong_on_the_way_is_told() -> None:
+    [told] = upgrade.known_faults(plan("federation", "24.11"), plan("federation", "26.05"))
+    assert "slurmdbd 26.05 loses the records of federated jobs" in told
+    assert upgrade.known_faults(plan("ha", "24.11"), plan("ha", "26.05")) == []
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "way"),
+    [
+        ("20.11", "22.05", ("20.11", "22.05")),
+        ("24.11", "26.05", ("24.11", "26.05")),
+        ("20.11", "26.05", ("20.11", "22.05", "23.02", "24.11", "26.05")),
+        ("26.05", "20.11", ()),
+    ],
+)
+def test_shortest_way_of_releases(older: str, newer: str, way: tuple[str, ...]) -> None:
+    assert releases.upgrade_path(older, newer) == way
