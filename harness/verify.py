@@ -49,14 +49,14 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
                 process.terminate()
                 raise
         exit_code = process.returncode
-    checks = [
-        Check(event["id"], event["outcome"], event["seconds"], event["message"])
+    # A check that passed, but left something behind that it could not remove, is told of twice: the last counts.
+    checks = {
+        event["id"]: Check(event["id"], event["outcome"], event["seconds"], event["message"])
         for event in list(run.events())[before:]
         if event["kind"] == "check"
-    ]
-    if exit_code not in _JUDGED:
-        return checks, f"pytest ended with {exit_code}: {_tail(log) or 'no check fits'}"
-    return checks, ""
+    }
+    problem = "" if exit_code in _JUDGED else f"pytest ended with {exit_code}: {_tail(log) or 'no check fits'}"
+    return [*checks.values()], problem
 
 
 def _tail(path: Path) -> str:

@@ -69,33 +69,6 @@ def test_tables_of_accounting_have_one_collation(plan: Plan, ssh: Ssh) -> None:
     assert not others, f"most tables are {first.split()[0]}, but: {others}"
 
 
-@pytest.mark.needs("users", "lasting")
-def test_what_jobs_use_is_gathered(clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs) -> None:
-    for name, cluster in clusters.items():
-        gather = options.get(options.slurm_conf(plan.scenario, name, plan.offers), "JobAcctGatherType")
-        if not gather or gather.endswith("/none"):
-            continue
-        burn = "timeout 1 sh -c 'while :; do :; done'; true"
-        nodes = plan.scenario.clusters[name].node_names()[:8]
-        given = {jobs.submit_here(cluster, burn, f"--nodelist={node}"): node for node in nodes}
-        cluster.wait_for(given, {"COMPLETED"}, timeout=120)
-        ids = ",".join(map(str, given))
-        command = ["sacct", "--noheader", "--parsable2", f"--jobs={ids}", "--format=JobIDRaw,TotalCPU"]
-
-        def idle(
-            cluster: SlurmCluster = cluster, command: list[str] = command, given: dict[int, str] = given
-        ) -> list[str]:
-            used = dict(line.split("|") for line in cluster.run(*command).stdout.splitlines())
-            return [node for job_id, node in given.items() if used.get(str(job_id), "") < "00:00.3"]
-
-        wait_until(
-            idle,
-            lambda left: not left,
-            what=f"{name}: {gather} has seen each node's job use a second of CPU",
-            timeout=15,
-        )
-
-
 @pytest.mark.needs("users")
 def test_failed_and_cancelled_jobs_are_recorded_as_such(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
     cluster = list(clusters.values())[-1]

@@ -140,7 +140,7 @@ SINGLE_NODE = [
         "job_on_all_nodes",
         f"printf '#!/bin/sh\\nsleep 1000\\n' > /root/epilog && chmod 755 /root/epilog &&"
         f"echo Epilog=/root/epilog >> {CONF} && systemctl restart slurmd",
-        f"sed -i '$d' {CONF} && pkill -f /root/epilog && systemctl restart slurmd",
+        f"sed -i '$d' {CONF} && pkill -f '[/]root/epilog' && systemctl restart slurmd",
         "no job left on any cluster: not so",
     ),
 ]
@@ -192,10 +192,10 @@ FEDERATION = [
         "on-prem: onprem2 DOWN broken",
     ),
     Sabotage(
-        ("what_jobs_use",),
+        ("every_file",),
         ("aws2", f"echo JobAcctGatherType=jobacct_gather/none >> {CONF} && systemctl restart slurmd"),
         ("aws2", f"sed -i '$d' {CONF} && systemctl restart slurmd"),
-        "not so after 15 s; last seen: ['aws2']",
+        "aws2:/etc/slurm/slurm.conf is not the rendered file",
     ),
     Sabotage(
         ("every_file",),
