@@ -113,8 +113,18 @@ def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tupl
             live.say(f"{what.__name__} {fault}")
             changed.append(breaker.submit(what, live, fault))
 
+        def meanwhile_quiet(one: ScheduledFault, fault: Fault) -> None:
+            change(faults.inject, fault, saved=one.saved)
+            changed[-1].result()
+            time.sleep(one.lasts)
+            change(faults.heal, fault)
+            changed[-1].result()
+
         actions: list[tuple[float, Callable[[], None]]] = [(work.at, partial(users.submit, work)) for work in works]
         for one, fault in planned:
+            if one.quiet:
+                actions.append((one.at, partial(meanwhile_quiet, one, fault)))
+                continue
             actions.append((one.at, partial(change, faults.inject, fault, saved=one.saved)))
             actions.append((one.at + one.lasts, partial(change, faults.heal, fault)))
         started = time.monotonic()

@@ -239,6 +239,7 @@ class ScheduledFault(Model):
     saved: bool = Field(
         False, description="nobody submits before it until every slurmctld has saved what it knows: it takes 5 s for it"
     )
+    quiet: bool = Field(False, description="nobody submits while it lasts")
 
 
 class Rehearsal(Model):
