@@ -45,7 +45,7 @@ def test_cluster_is_upgraded_while_users_submit(harness: Harness, runs: Path, tm
 
 
 def test_federation_is_upgraded_one_cluster_at_a_time(harness: Harness) -> None:
-    done = harness("upgrade", SCENARIOS / "federation.yml", "--to", "20.11:22.05", "--batches", "1")
+    done = harness("upgrade", SCENARIOS / "federation-faults.yml", "--to", "20.11:22.05", "--batches", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed   siblings are revoked" in done.stdout
 
