@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -174,8 +174,11 @@ def _do(live: Live, new: Plan, step: Step) -> None:
             _gate(live, step, known)
         except HarnessError as error:
             live.say(f"{step.name}: {error}; it is undone")
+            for host in step.hosts:
+                with suppress(HarnessError):  # it may not even be there
+                    live.provider.fetch(live.run.id, host, "/var/log/slurm", keep / f"{host}.failed.tar")
             _remake(live, step, live.plan, directories)
-            _gate(live, step, known)
+            _gate(live, step, set())
             raise ClusterError(f"{step.name} could not be upgraded, and is what it was: {error}") from error
     for host, carried in directories.items():
         for number in range(len(carried)):
@@ -196,8 +199,8 @@ def _disturbed(live: Live, step: Step) -> Iterator[None]:
 
 
 def _unfinished(live: Live, step: Step) -> set[int]:
-    """Return the jobs that a cluster has to know after its controller's upgrade."""
-    if step.cluster is None:
+    """Return the jobs that somebody has to know after the upgrade of a cluster's controller."""
+    if step.cluster is None or not {*step.hosts} & {host.name for host in live.plan.with_daemon("slurmctld")}:
         return set()
     cluster = slurm.clusters(live.ssh, live.plan)[step.cluster]
     return {job.job_id for job in cluster.jobs("--local") if job.state not in FINISHED}
@@ -287,14 +290,15 @@ def _gate(live: Live, step: Step, known: set[int]) -> None:
 
     def missing() -> list[str]:
         found = []
-        for name, cluster in clusters.items():
+        for cluster in clusters.values():
             if live.plan.scenario.accounting:
                 cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster")
             bad = {"DOWN", "NOT_RESPONDING", "UNKNOWN", "FAIL"}
             found += [f"{one.name} {one.state}" for one in cluster.nodes() if bad & {*one.state.split("+")}]
-            if name == step.cluster:
-                lost = known - {job.job_id for job in cluster.jobs("--local")}
-                found += [f"{name} does not know job {job_id}" for job_id in sorted(lost)]
+        if known:
+            # A federated job may begin elsewhere meanwhile, and its copy go.
+            there = {job.job_id for cluster in clusters.values() for job in cluster.jobs("--local")}
+            found += [f"nobody knows job {job_id}" for job_id in sorted(known - there)]
         for federation in live.plan.scenario.federations.values():
             for name in federation.clusters:
                 found += [f"{name} - {one.cluster}" for one in clusters[name].siblings() if not one.synced]

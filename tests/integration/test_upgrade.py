@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import lifecycle, providers, rundir, slurm
-from support import SCENARIOS, Harness, deployed
+from support import Harness, deployed
 
 ROLLING = """
 description: A cluster that is upgraded while its users submit.
@@ -44,16 +44,10 @@ def test_cluster_is_upgraded_while_users_submit(harness: Harness, runs: Path, tm
         harness("down", "rolling")
 
 
-def test_federation_is_upgraded_one_cluster_at_a_time(harness: Harness) -> None:
-    done = harness("upgrade", SCENARIOS / "federation-faults.yml", "--to", "20.11:22.05", "--batches", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed   siblings are revoked" in done.stdout
-
-
 def test_step_whose_gate_stays_shut_is_undone(harness: Harness, runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "stuck.yml"
-    # An option that 25.11 removed: slurmctld of 26.05 refuses to start.
-    path.write_text(ROLLING.replace("OPTION", "AccountingStorageLoc: somewhere"))
+    # A plugin that 25.05 removed: slurmctld of 26.05 refuses to start.
+    path.write_text(ROLLING.replace("OPTION", "TopologyPlugin: topology/default"))
     with deployed(harness, runs, path) as live:
         cluster = slurm.clusters(live.ssh, live.plan)["rolling"]
         job_id = cluster.submit("#!/bin/sh\nsleep 100\n", "--output=/dev/null", user="alice")
