@@ -138,9 +138,11 @@ SINGLE_NODE = [
     ),
     on_single(
         "job_on_all_nodes",
-        f"printf '#!/bin/sh\\nsleep 1000\\n' > /root/epilog && chmod 755 /root/epilog &&"
+        f"printf '#!/bin/sh\\nexec sleep 1000\\n' > /root/epilog && chmod 755 /root/epilog &&"
         f"echo Epilog=/root/epilog >> {CONF} && systemctl restart slurmd",
-        f"sed -i '$d' {CONF} && pkill -f '[/]root/epilog' && systemctl restart slurmd",
+        f"sed -i '$d' {CONF} && pkill -f '[s]leep 1000' && systemctl restart slurmd;"
+        "until scontrol show node single | grep -q 'Epilog error'; do sleep 0.1; done;"
+        "scontrol update NodeName=single State=RESUME",
         "no job left on any cluster: not so",
     ),
 ]
@@ -370,12 +372,6 @@ REHEARSAL = [
 ]
 SUSPEND = "/usr/local/sbin/slurm-suspend"
 ELASTIC = [
-    Sabotage(
-        ("job_brings_the_node",),
-        ("ctl", "chmod 0644 /usr/local/sbin/slurm-resume; scontrol reconfigure"),
-        ("ctl", "chmod 0755 /usr/local/sbin/slurm-resume; scontrol reconfigure"),
-        "PENDING",
-    ),
     Sabotage(
         ("job_brings_the_node", "as_many_nodes", "of_the_shape"),
         ("ctl", "scontrol update PartitionName=main State=DRAIN"),
