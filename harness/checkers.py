@@ -350,9 +350,13 @@ def _never_told(history: History, one: Submission | None, states: Mapping[str, s
     return f"{', '.join(forgotten)} was away when the job began, and was not told" if away else ""
 
 
+def _partition_options(plan: Plan) -> list[Mapping[str, Any]]:
+    return [partition.options for part in plan.scenario.clusters.values() for partition in part.partitions.values()]
+
+
 def _shares_cpus(plan: Plan) -> bool:
-    options = [partition.options for part in plan.scenario.clusters.values() for partition in part.partitions.values()]
-    return any(str(one.get("OverSubscribe", "")).upper().startswith(("FORCE", "YES")) for one in options)
+    options = (str(one.get("OverSubscribe", "")).upper() for one in _partition_options(plan))
+    return any(one.startswith(("FORCE", "YES")) for one in options)
 
 
 @checker("witness", wanted=lambda plan: not _shares_cpus(plan))
@@ -486,8 +490,7 @@ def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Probl
 
 
 def _counts_cpus(plan: Plan) -> bool:
-    options = [partition.options for part in plan.scenario.clusters.values() for partition in part.partitions.values()]
-    weighed = any("TRESBillingWeights" in one for one in options)
+    weighed = any("TRESBillingWeights" in one for one in _partition_options(plan))
     return bool(
         plan.scenario.accounting
         and not weighed

@@ -48,7 +48,7 @@ from harness.live import Live
 from harness.options import OWN_MACHINES
 from harness.plan import DAEMONS, Host, Plan, make_plan
 from harness.providers import engine, images
-from harness.report import FAILED, PASSED, Report
+from harness.report import FAILED, PASSED, Report, exit_code
 from harness.resources import SCENARIOS
 from harness.rundir import RunDir
 
@@ -789,7 +789,7 @@ def _print_judgement(run: RunDir, format_: Format) -> None:
                 out.print(f"         [dim]excused: {len(one.excused) - 3} more; --format json tells them[/dim]")
         told = ", ".join(f"{count} {answer}" for answer, count in answers.items())
         out.print(f"{verdict.upper()}  submissions: {told}; executions seen: {len(history.witnesses)}")
-    raise typer.Exit({PASSED: 0, FAILED: 1}.get(verdict, 3))
+    raise typer.Exit(exit_code(verdict))
 
 
 def _print_findings(findings: list[check.Finding]) -> None:

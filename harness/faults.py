@@ -302,6 +302,18 @@ def check(plan: Plan, fault: Fault) -> Kind:
     return kind
 
 
+@contextmanager
+def noted(live: Live, what: str, hosts: Sequence[str]) -> Iterator[None]:
+    """Note in the history, in the way of faults, that something else is done to hosts while this is entered."""
+    for host in hosts:
+        live.run.event("fault", action="inject", fault=f"{what} {host}")
+    try:
+        yield
+    finally:
+        for host in hosts:
+            live.run.event("fault", action="heal", fault=f"{what} {host}")
+
+
 def _note(live: Live, fault: Fault) -> Path:
     return live.run.path / "faults" / f"{_name(fault)}.json"
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from harness import faults, slurm, witness
+from harness import faults, releases, slurm, witness
 from harness.checkers import UNSAVED
 from harness.errors import CommandFailed, HarnessError, WaitTimeout
 from harness.faults import Fault
@@ -140,15 +140,13 @@ def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tupl
 def _wait_until_saved(users: Users) -> None:
     """Wait until no slurmctld has learned anything for so long that it has saved all it knows.
 
-    It saves fair-share's usage every five minutes only, or when it is reconfigured: from 25.05 on one that was killed
-    before it ever did refuses to start ("No Assoc usage file").
+    It saves fair-share's usage every five minutes only, or when it is reconfigured; releases that want it do not start
+    without it.
     """
-    run = users.live.run
     for name, cluster in users.clusters.items():
-        if users.live.plan.releases()[name] >= "25.05":
-            run.event("fault", action="inject", fault=f"reconfigure {cluster.controller}")
-            cluster.run("scontrol", "reconfigure")
-            run.event("fault", action="heal", fault=f"reconfigure {cluster.controller}")
+        if releases.get(users.live.plan.releases()[name]).wants_saved_usage:
+            with faults.noted(users.live, "reconfigure", [cluster.controller]):
+                cluster.run("scontrol", "reconfigure")
 
     def rests() -> bool:
         last = max((one.at for recorder in users.recorders for one in recorder.seen if one.kind == "job"), default=0)
@@ -161,11 +159,13 @@ def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> Non
     """Wait until all jobs have ended, and slurmdbd knows it; that they do not is for the checkers to say."""
 
     def unsettled() -> list[str]:
-        left, copies = [], slurm.left_copies(clusters)
+        left = []
+        there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
+        copies = slurm.left_copies(there)
         for name, cluster in clusters.items():
             left += [
                 f"{name} {job.job_id} {job.state} {job.reason}"
-                for job in cluster.jobs("--local")
+                for job in there[name]
                 if job.name.startswith(f"{token}-") and job.state not in FINISHED and job.job_id not in copies[name]
             ]
             if live.plan.scenario.accounting and (waiting := cluster.waiting_for_slurmdbd()):

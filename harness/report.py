@@ -44,7 +44,12 @@ class Report:
 
     def exit_code(self) -> int:
         """Return the exit code that the verdict stands for."""
-        return {PASSED: 0, FAILED: 1}.get(self.verdict, 3)
+        return exit_code(self.verdict)
+
+
+def exit_code(verdict: str) -> int:
+    """Return the exit code that a verdict stands for."""
+    return {PASSED: 0, FAILED: 1}.get(verdict, 3)
 
 
 def judge(checks: Sequence[Check], problem: str = "") -> str:

@@ -231,12 +231,11 @@ def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
     return {name: SlurmCluster(ssh, name, part.controller) for name, part in plan.scenario.clusters.items()}
 
 
-def left_copies(clusters: Mapping[str, SlurmCluster]) -> dict[str, set[int]]:
-    """Return what each cluster keeps of federated jobs that have ended elsewhere: copies that never run, nor go away.
+def left_copies(there: Mapping[str, Sequence[Job]]) -> dict[str, set[int]]:
+    """Return, of each cluster's jobs, the copies of federated ones that have ended elsewhere: they never run, nor go.
 
     A cluster that was cut off may get them from the origin after their revocation.
     """
-    there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
     ended = {job.job_id for jobs in there.values() for job in jobs if job.state in FINISHED - {"REVOKED"}}
     return {
         name: {job.job_id for job in jobs if job.reason == "FedJobLock" and job.job_id in ended}

@@ -11,11 +11,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from harness import elastic, hostlist, options, releases, slurm
+from harness import elastic, faults, hostlist, options, releases, slurm
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
 from harness.live import Live
 from harness.plan import SHARED_DIRECTORY, Host, Plan
@@ -160,7 +160,7 @@ def _do(live: Live, new: Plan, step: Step) -> None:
     live.say(f"upgrade of {step.name}")
     keep = live.run.path / "upgrade"
     keep.mkdir(mode=0o700, exist_ok=True)
-    with _disturbed(live, step):
+    with faults.noted(live, "upgrade", step.hosts):
         known = _unfinished(live, step)
         _drain(live, step)
         _stop_daemons(live, step)
@@ -184,18 +184,6 @@ def _do(live: Live, new: Plan, step: Step) -> None:
         for number in range(len(carried)):
             (keep / f"{host}.{number}.tar").unlink()
     live.run.event("upgrade", step=step.name, seconds=round(time.monotonic() - before, 1))
-
-
-@contextmanager
-def _disturbed(live: Live, step: Step) -> Iterator[None]:
-    """Note when the hosts of a step are away, in the way of faults."""
-    for host in step.hosts:
-        live.run.event("fault", action="inject", fault=f"upgrade {host}")
-    try:
-        yield
-    finally:
-        for host in step.hosts:
-            live.run.event("fault", action="heal", fault=f"upgrade {host}")
 
 
 def _unfinished(live: Live, step: Step) -> set[int]:

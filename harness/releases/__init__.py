@@ -15,6 +15,7 @@ defaults    defaults that changed the way a cluster works
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
 debian      where Debian packages it: `suite`, `packages`, and what apt needs to install from it (`apt_options`)
 federation_faults                what this release gets wrong in a federation with clusters of `older` ones
+wants_saved_usage                slurmctld does not start where one was killed before it saved fair-share's usage
 cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
 
 Beside them, changes.toml says what a running cluster needs to take a change.
@@ -111,6 +112,7 @@ class Release:
     packages: tuple[str, ...] = ()
     apt_options: tuple[str, ...] = ()
     federation_faults: tuple[FederationFault, ...] = ()
+    wants_saved_usage: bool = False
     cgroup_conf_without_controllers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
     gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -154,6 +156,7 @@ def get(name: str) -> Release:
         federation_faults=tuple(
             FederationFault(frozenset(fault["older"]), fault["what"]) for fault in data.get("federation_faults", ())
         ),
+        wants_saved_usage=data.get("wants_saved_usage", before.wants_saved_usage),
         cgroup_conf_without_controllers=data.get(
             "cgroup_conf_without_controllers", before.cgroup_conf_without_controllers
         ),

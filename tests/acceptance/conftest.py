@@ -89,9 +89,9 @@ def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
 def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]:
     """Cancel what a check left behind, and wait until it is gone."""
     yield
+    active = active_jobs(clusters, jobs)
     for cluster in clusters.values():
-        left = [job_id for name, job_id in active_jobs(clusters, jobs) if name == cluster.name]
-        if left:
+        if left := [job_id for name, job_id in active if name == cluster.name]:
             cluster.run("scancel", *map(str, left), check=False)
     wait_until(
         lambda: active_jobs(clusters, jobs), lambda left: not left, what="no job left on any cluster", timeout=40
@@ -100,14 +100,15 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
 
 def active_jobs(clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None) -> list[tuple[str, int]]:
     """Return the jobs that have not ended, but for those that are meant to go on, and copies that never run."""
-    found = [
-        (name, job)
-        for name, cluster in clusters.items()
-        for job in cluster.jobs("--local")
-        if job.state not in FINISHED and not (jobs and job_key(name, job.job_id) in jobs.long_lived)
+    there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
+    copies = slurm.left_copies(there)
+    going_on = jobs.long_lived if jobs else set()
+    return [
+        (name, job.job_id)
+        for name, seen in there.items()
+        for job in seen
+        if job.state not in FINISHED and job.job_id not in copies[name] and job_key(name, job.job_id) not in going_on
     ]
-    copies = slurm.left_copies(clusters) if any(job.reason == "FedJobLock" for _, job in found) else {}
-    return [(name, job.job_id) for name, job in found if job.job_id not in copies.get(name, ())]
 
 
 @pytest.fixture(scope="session")
