@@ -92,7 +92,9 @@ def _engine_command() -> str | None:
     if Path("/run/systemd/system").is_dir():
         return f"{install}systemctl start docker"
     # No systemd here: the engine runs until the machine stops.
-    return f"{install}{{ setsid dockerd > /var/log/dockerd.log 2>&1 < /dev/null & }}"
+    # Debian's 128 inotify instances are 18 hosts.
+    more = "{ sysctl -qw fs.inotify.max_user_instances=1024 || true; } && "
+    return f"{install}{more}{{ setsid dockerd > /var/log/dockerd.log 2>&1 < /dev/null & }}"
 
 
 def _base_image() -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import docker
 from docker.errors import APIError, BuildError, ImageNotFound
 from docker.models.containers import Container
 from docker.utils import parse_repository_tag
+from filelock import FileLock, Timeout
 
 from harness import releases
 from harness.errors import EngineError, UsageError
@@ -45,13 +47,33 @@ def tag(release: Release) -> str:
 
 
 def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
-    """Return the name of the image for a release; build it first if the engine does not have it."""
+    """Return the name of the image for a release; build it first if the engine does not have it.
+
+    Of several runs that want it at once, one builds it and the others wait.
+    """
     name = tag(release)
+    if _has(client, name):
+        return name
+    lock = FileLock(Path(tempfile.gettempdir()) / f"slurm-harness-{os.getuid()}.lock", mode=0o600)
     try:
-        client.images.get(name)
-    except ImageNotFound:
-        build(client, release, say)
+        lock.acquire(blocking=False)
+    except Timeout:
+        say(f"image {name}: waiting for another run to build its own")
+        lock.acquire()
+    try:
+        if not _has(client, name):
+            build(client, release, say)
+    finally:
+        lock.release()
     return name
+
+
+def _has(client: docker.DockerClient, image: str) -> bool:
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        return False
+    return True
 
 
 def release_of(client: docker.DockerClient, image: str) -> str:
@@ -141,11 +163,8 @@ def _base(client: docker.DockerClient, suite: str, apt_options: tuple[str, ...],
     official = f"debian:{suite}-slim"
     own = f"{REPOSITORY}-base:{suite}"
     for name in (official, own):
-        try:
-            client.images.get(name)
-        except ImageNotFound:
-            continue
-        return name
+        if _has(client, name):
+            return name
     try:
         say(f"image {official}: pulling")
         client.images.pull(official)

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.live import Live
-from support import Done, Harness, command, kept
+from support import Harness, command_line, kept
+
+# Tests that share one of these share its cluster: they go to one worker, one after the other.
+CLUSTERS = ("federation", "elastic_nodes", "single_node", "cloudburst", "failing", "cluster", "ha", "faulty", "left")
+# What two runs side by side want at most: 24 hosts with 7 inotify instances each, and their memory.
+_INOTIFY, _MEMORY_GB = 2 * 12 * 7, 6
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers (most of a test is waiting for Slurm), or one where the machine is too small for two clusters."""
+    instances = Path("/proc/sys/fs/inotify/max_user_instances")
+    enough = not instances.exists() or int(instances.read_text()) >= _INOTIFY
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return 2 if enough and memory >= _MEMORY_GB else 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep together what shares a cluster."""
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            shared = next((name for name in CLUSTERS if name in getattr(item, "fixturenames", ())), item.nodeid)
+            item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +48,7 @@ def environment(runs: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def harness(environment: dict[str, str]) -> Harness:
     """Run the harness's command line as a user would."""
-
-    def run(*arguments: str | Path) -> Done:
-        return subprocess.run(command(*arguments), env=environment, capture_output=True, text=True, check=False)
-
-    return run
+    return command_line(environment)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,15 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "harness", *map(str, arguments)]
 
 
+def command_line(environment: dict[str, str]) -> Harness:
+    """Return what runs the harness with this environment as a user would."""
+
+    def run(*arguments: str | Path) -> Done:
+        return subprocess.run(command(*arguments), env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
 def kept(harness: Harness, runs: Path, scenario: str) -> Iterator[Live]:
     """Run a scenario, which must pass, and keep it up for tests that break it."""
     done = harness("run", SCENARIOS / f"{scenario}.yml", "--keep")

@@ -1,7 +1,4 @@
-"""Whatever goes wrong or is interrupted: plain words, the right exit code, nothing left behind.
-
-This file comes before those that keep a run up, because it removes all runs.
-"""
+"""Whatever goes wrong or is interrupted: plain words, the right exit code, nothing left behind."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import pytest
 
 from harness import rundir
 from harness.wait import wait_until
-from support import SCENARIOS, Harness, command
+from support import SCENARIOS, Harness, command, command_line
 
 SINGLE_NODE = SCENARIOS / "single-node.yml"
 
@@ -25,19 +22,35 @@ SINGLE_NODE = SCENARIOS / "single-node.yml"
 Left = Callable[[], list[str]]
 
 
-@pytest.fixture(scope="module")
-def left() -> Left:
-    """Return all that this module's runs have on the engine; what others left there is not theirs."""
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Where this test's own runs keep their directories."""
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def environment(environment: dict[str, str], runs: Path) -> dict[str, str]:
+    """The environment of this test's own runs."""
+    return {**environment, "HARNESS_RUNS": str(runs)}
+
+
+@pytest.fixture
+def harness(environment: dict[str, str]) -> Harness:
+    """Run the command line for this test's own runs."""
+    return command_line(environment)
+
+
+@pytest.fixture
+def left(runs: Path) -> Left:
+    """Return all that this test's runs have on the engine; what others have there is not theirs."""
     engine = docker.from_env()
 
     def listed() -> list[str]:
-        containers = [
-            str(container.name) for container in engine.containers.list(all=True, filters={"label": "harness.run"})
-        ]
-        return containers + [str(network.name) for network in engine.networks.list(filters={"label": "harness.run"})]
+        own = [{"label": f"harness.run={run.id}"} for run in rundir.all_runs(runs)]
+        containers = [str(one.name) for run in own for one in engine.containers.list(all=True, filters=run)]
+        return containers + [str(one.name) for run in own for one in engine.networks.list(filters=run)]
 
-    others = set(listed())
-    return lambda: [name for name in listed() if name not in others]
+    return listed
 
 
 def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
@@ -80,6 +93,7 @@ def test_interrupt_removes_everything_and_judges_nothing(
         assert (run.path / "logs" / "single" / "journal.log").stat().st_size > 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stage", ["[up]", "[deploy]", "[verify]"])
 def test_down_cleans_up_after_a_killed_run_without_its_directory(
     stage: str, left: Left, environment: dict[str, str], tmp_path: Path

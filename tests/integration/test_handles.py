@@ -24,11 +24,14 @@ def starts(live: Live) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("scenario", ["single-node", "federation"])
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("single_node", "federation")],
+)
 def test_second_deploy_changes_and_restarts_nothing(
     scenario: str, harness: Harness, request: pytest.FixtureRequest
 ) -> None:
-    live: Live = request.getfixturevalue(scenario.replace("-", "_"))
+    live: Live = request.getfixturevalue(scenario)
     before = starts(live)
     done = harness("deploy", "--run", scenario)
     assert done.returncode == 0, done.stderr
