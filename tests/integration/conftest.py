@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.live import Live
-from support import Harness, command_line, kept
+from support import Harness, command_line, environment_of, kept
 
 # Tests that share one of these share its cluster: they go to one worker, one after the other.
 CLUSTERS = ("federation", "elastic_nodes", "single_node", "cloudburst", "failing", "cluster", "ha", "faulty", "left")
@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def environment(runs: Path) -> dict[str, str]:
     """The environment of the harness's command line."""
-    return {**os.environ, "HARNESS_RUNS": str(runs), "NO_COLOR": "1"}
+    return environment_of(runs)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,11 @@ Harness = Callable[..., Done]
 def command(*arguments: str | Path) -> list[str]:
     """Return the command line of the harness."""
     return [sys.executable, "-m", "harness", *map(str, arguments)]
+
+
+def environment_of(runs: Path) -> dict[str, str]:
+    """Return the environment of a command line whose runs have their directories there."""
+    return {**os.environ, "HARNESS_RUNS": str(runs), "NO_COLOR": "1"}
 
 
 def command_line(environment: dict[str, str]) -> Harness:

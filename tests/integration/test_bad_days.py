@@ -14,7 +14,7 @@ import pytest
 
 from harness import rundir
 from harness.wait import wait_until
-from support import SCENARIOS, Harness, command, command_line
+from support import SCENARIOS, Harness, command, command_line, environment_of
 
 SINGLE_NODE = SCENARIOS / "single-node.yml"
 
@@ -29,9 +29,9 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environment(environment: dict[str, str], runs: Path) -> dict[str, str]:
+def environment(runs: Path) -> dict[str, str]:
     """The environment of this test's own runs."""
-    return {**environment, "HARNESS_RUNS": str(runs)}
+    return environment_of(runs)
 
 
 @pytest.fixture
