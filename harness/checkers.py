@@ -67,6 +67,7 @@ class History:
     records: list[Record] = field(default_factory=list)
     usage: dict[str, list[Usage]] = field(default_factory=lambda: defaultdict(list))
     faults: list[FaultSeen] = field(default_factory=list)
+    past: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
     missing: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -155,11 +156,11 @@ class Problem(NamedTuple):
 
 
 Checker = Callable[[History], Iterator[Problem]]
-CHECKERS: dict[str, tuple[Checker, tuple[str, ...], Callable[[Plan], Any]]] = {}
+CHECKERS: dict[str, tuple[Checker, tuple[str, ...], Callable[[History], Any]]] = {}
 
 
-def checker(*evidence: str, wanted: Callable[[Plan], Any] = lambda plan: True) -> Callable[[Checker], Checker]:
-    """Make a function one of the checkers; it needs all `evidence`, and is `wanted` for some plans only."""
+def checker(*evidence: str, wanted: Callable[[History], Any] = lambda history: True) -> Callable[[Checker], Checker]:
+    """Make a function one of the checkers; it needs all `evidence`, and is `wanted` for some histories only."""
 
     def add(function: Checker) -> Checker:
         CHECKERS[function.__name__] = (function, evidence, wanted)
@@ -173,8 +174,7 @@ def judge(history: History) -> list[Finding]:
     found = []
     unsaved = history.unsaved()
     for name, (function, evidence, wanted) in CHECKERS.items():
-        uncounted = "usage" in evidence and history.accepted and not (history.usage or history.missing.get("usage"))
-        if not wanted(history.plan) or uncounted:
+        if not wanted(history):
             found.append(Finding(name, SKIPPED))
             continue
         told = [(one, one.excuse or (_UNSAVED if one.job in unsaved else "")) for one in function(history)]
@@ -226,6 +226,8 @@ def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
         history.records.append(_make(Record, event))
     elif kind == "usage":
         history.usage[event["seen_by"]].append(_make(Usage, event))
+    elif kind == "past":
+        history.past[event["cluster"]].append(tuple(event["tables"]))
     elif kind == "no_evidence":
         history.missing[event["of"]].append(f"of {event['where']}: {event['why'].splitlines()[0]}")
 
@@ -319,7 +321,7 @@ def job_ids_are_unique(history: History) -> Iterator[Problem]:
             yield Problem("", text, _UNSAVED if forgotten else "")
 
 
-@checker("queue", "record", wanted=lambda plan: plan.scenario.federations)
+@checker("queue", "record", wanted=lambda history: history.plan.scenario.federations)
 def siblings_are_revoked(history: History) -> Iterator[Problem]:
     """Of the copies of a federated job one runs, on one cluster; all others are REVOKED."""
     asked = {one.name: one for one in history.accepted}
@@ -359,7 +361,7 @@ def _shares_cpus(plan: Plan) -> bool:
     return any(one.startswith(("FORCE", "YES")) for one in options)
 
 
-@checker("witness", wanted=lambda plan: not _shares_cpus(plan))
+@checker("witness", wanted=lambda history: not _shares_cpus(history.plan))
 def no_node_is_overcommitted(history: History) -> Iterator[Problem]:
     """The jobs that run on a node at a time have no more CPUs of it than it has."""
     spans: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
@@ -383,7 +385,7 @@ def _most(spans: Iterable[tuple[float, float, int]]) -> int:
     return most
 
 
-@checker("witness", "record", wanted=lambda plan: plan.scenario.accounting)
+@checker("witness", "record", wanted=lambda history: history.plan.scenario.accounting)
 def accounting_equals_the_witness(history: History) -> Iterator[Problem]:
     """Every execution has its record, which says what the job itself saw; no record tells of a run that was not."""
     hosts_of = {name: history.plan.hosts_of(name) for name in history.plan.scenario.clusters}
@@ -420,7 +422,16 @@ def _noticed_late(history: History, one: Witness, record: Record) -> bool:
     return history.away(one.cluster, one.end, one.end)
 
 
-@checker("witness", wanted=lambda plan: plan.scenario.accounting)
+@checker(wanted=lambda history: history.past)
+def old_records_are_kept(history: History) -> Iterator[Problem]:
+    """What accounting had, before an upgrade, of jobs that had ended by then it has after it, and nothing else."""
+    for cluster, (before, *later) in history.past.items():
+        if later != [before]:
+            told = f"they are {later[0]} (number and sum of jobs, of steps)" if later else "nobody saw them after it"
+            yield Problem("", f"{cluster}: the records of ended jobs were {before} before the upgrade, {told}")
+
+
+@checker("witness", wanted=lambda history: history.plan.scenario.accounting)
 def limits_are_kept(history: History) -> Iterator[Problem]:
     """At no time more jobs run, on more CPUs, than QOS and accounts allow. Each cluster counts for itself."""
     accounting = _accounting(history.plan)
@@ -429,6 +440,12 @@ def limits_are_kept(history: History) -> Iterator[Problem]:
     for name, account in accounting.accounts.items():
         below = _below(accounting, name)
         yield from _over(f"account {name}", account.options, [one for one in history.witnesses if one.account in below])
+
+
+def _has_usage(history: History) -> bool:
+    """Tell whether fair-share counts; without priority/multifactor there is no usage to see."""
+    nothing = history.accepted and not (history.usage or history.missing.get("usage"))
+    return bool(history.plan.scenario.accounting and not nothing)
 
 
 def _below(accounting: Accounting, name: str) -> set[str]:
@@ -473,11 +490,13 @@ def _grouped(
     return spans.items()
 
 
-@checker("usage", wanted=lambda plan: plan.scenario.accounting)
+@checker("usage", wanted=_has_usage)
 def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Problem]:
     """Fair-share counts for an account what it counts for its users and the accounts below it."""
     for cluster, rows in history.usage.items():
         accounts = _accounting(history.plan).accounts
+        if {row.account for row in rows} - {*accounts, "root"}:
+            continue  # a site's own past has accounts whose parents nobody has told
         for name in accounts:
             parts = [row.seconds for row in rows if row.user and row.account == name]
             parts += [
@@ -489,12 +508,12 @@ def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Probl
                 yield Problem("", f"{cluster}: account {name} has used {whole} s, its parts {sum(parts)} s")
 
 
-def _counts_cpus(plan: Plan) -> bool:
-    weighed = any("TRESBillingWeights" in one for one in _partition_options(plan))
-    return bool(
-        plan.scenario.accounting
+def _counts_cpus(history: History) -> bool:
+    weighed = any("TRESBillingWeights" in one for one in _partition_options(history.plan))
+    return (
+        _has_usage(history)
         and not weighed
-        and not any("UsageFactor" in qos.options for qos in plan.scenario.accounting.qos.values())
+        and not any("UsageFactor" in qos.options for qos in _accounting(history.plan).qos.values())
     )
 
 

@@ -32,6 +32,7 @@ from harness import (
     importer,
     install,
     lifecycle,
+    past,
     providers,
     rehearsal,
     releases,
@@ -366,6 +367,14 @@ def upgrade_(
     which: RunName = None,
     provider: ProviderOption = ProviderName.docker,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
+    database: Annotated[
+        Path | None,
+        typer.Option(help="A dump of your own accounting database (.gz too) that is upgraded.", exists=True),
+    ] = None,
+    states: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="[CLUSTER=]DIRECTORY: a copy of your own StateSaveLocation that is upgraded."),
+    ] = None,
     batches: Annotated[int, typer.Option(help="In how many batches each cluster's nodes come.", min=1)] = 2,
     rate: Annotated[float, typer.Option(help="Jobs that are submitted in a second.", min=0.1, max=20)] = 1,
     seed: Annotated[int, typer.Option(help="Another number makes other jobs.")] = 1,
@@ -378,11 +387,17 @@ def upgrade_(
     if scenario_path:
         chosen = [choice for choice in begin if choice]
         live = lifecycle.create(scenario_path, providers.get(provider), runs, _progress(), chosen)
-        new = upgrade.plan_upgrade(live, target)
+        own = past.Past(database, dict(_state(live.plan, one) for one in states or ()))
+        past.examine(own, live.plan)
+        upgrade.plan_upgrade(live, target)
         with lifecycle.provisioned(live, keep=keep), lifecycle.logs_collected(live):
+            if database or states:
+                live = lifecycle.give_past(live, own)
             lifecycle.deploy(live)
-            _upgrade(live, new, batches, rate, seed)
+            _upgrade(live, upgrade.plan_upgrade(live, target), batches, rate, seed)
     else:
+        if database or states:
+            raise UsageError("--database and --state want a scenario: a run that is up has a past of its own")
         live = _open(runs, which)
         _upgrade(live, upgrade.plan_upgrade(live, target), batches, rate, seed)
     _print_judgement(live.run, format_)
@@ -397,6 +412,16 @@ def _upgrade(live: Live, new: Plan, batches: int, rate: float, seed: int) -> Non
     for event in live.run.events():
         if event["kind"] == "upgrade":
             err.print(f"  {event['step']:30} {event['seconds']:6.1f} s")
+
+
+def _state(plan: Plan, text: str) -> tuple[str, Path]:
+    """Split [CLUSTER=]DIRECTORY; unset, the cluster is the only one."""
+    cluster, _, directory = text.rpartition("=")
+    if not cluster and len(plan.scenario.clusters) > 1:
+        raise UsageError(
+            f"--state {text}: of which cluster?", hint=f"--state {next(iter(plan.scenario.clusters))}={text}"
+        )
+    return cluster or next(iter(plan.scenario.clusters)), Path(directory)
 
 
 def _upgrade_choice(choice: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from harness import deploy as deployment
-from harness import diff, elastic, faults, logs, report, scenario, slurm
+from harness import diff, elastic, faults, logs, past, report, scenario, slurm
 from harness.errors import CannotJudge, HarnessError, UsageError, WaitTimeout
 from harness.inventory import Machine, inventory, ssh_config
 from harness.live import Live, Say
@@ -122,6 +122,13 @@ def up(live: Live) -> None:
             list(pool.map(live.wait_for_ssh, machines))
         if elastic.is_wanted(live.plan):
             elastic.start(live.run)
+
+
+def give_past(live: Live, own: past.Past) -> Live:
+    """Load a site's own past into hosts that are up and not deployed yet; return the run with the users it tells of."""
+    with stage(live, "past"):
+        live.run.add_users(past.bring(live, own))
+    return open_run(live.run, live.provider, live.say)
 
 
 def deploy(live: Live) -> None:

@@ -14,16 +14,19 @@ import secrets as random_secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from ruamel.yaml import YAML
 
 from harness import scenario as scenario_file
 from harness.errors import UsageError
 from harness.options import Offers, is_secret, reveal, secrets_in
 from harness.plan import Plan, make_plan
 from harness.render import Tree, manifest
+from harness.scenario import User
 
 
 class RunDir:
@@ -85,6 +88,15 @@ class RunDir:
         choices = [*(f"{name}={release}" for name, release in self._facts["releases"].items()), *choices]
         scenario = scenario_file.load(self.path / "scenario.yml", choices)
         return make_plan(self._facts["scenario"], scenario, Offers(**self._facts["offers"]))
+
+    def add_users(self, users: Mapping[str, User]) -> None:
+        """Give the run's own copy of its scenario more users; `plan` knows them from now on."""
+        path = self.path / "scenario.yml"
+        yaml = YAML()
+        data = yaml.load(path.read_text())
+        data.setdefault("users", {}).update({name: {"uid": user.uid} for name, user in users.items()})
+        with path.open("w") as file:
+            yaml.dump(data, file)
 
     def upgraded(self, plan: Plan) -> None:
         """Note that the run is on the releases of a plan now."""

@@ -216,10 +216,17 @@ class Accounting(Model):
             raise ValueError(str(error.args[1][0])) from error
 
 
+def _ordinary(uid: int) -> int:
+    # Debian's daemons and systemd's own users have these.
+    if 60000 < uid < 65536:
+        raise ValueError("60001 to 65535 are the system's own")
+    return uid
+
+
 class User(Model):
     """An ordinary user, with the same uid on every host."""
 
-    uid: int = Field(ge=1000, le=60000)
+    uid: Annotated[int, AfterValidator(_ordinary)] = Field(ge=1000, lt=2**31)
     accounts: tuple[Word, ...] = Field((), description="accounts the user may charge; the first is the default")
     qos: tuple[Word, ...] = Field((), description="QOS the user may ask for besides normal")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,3 +88,20 @@ class Ssh:
         if check and done.returncode != 0:
             raise CommandFailed(shown, done.returncode, done.stdout, done.stderr)
         return Result(done.returncode, done.stdout, done.stderr)
+
+    def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
+        """Run a command on a host as root and give it, however large, what it reads; CommandFailed if it fails."""
+        local = self.command(host, [shlex.join(command)])
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(
+                local, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+            ) as process,
+        ):
+            with suppress(BrokenPipeError), process.stdin as reader:  # type: ignore[union-attr]
+                for chunk in chunks:
+                    reader.write(chunk)
+            code = process.wait()
+            said.seek(0)
+            if code != 0:
+                raise CommandFailed(shlex.join(local), code, "", said.read().decode(errors="replace"))

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from harness import elastic, faults, hostlist, options, releases, slurm
+from harness import elastic, faults, hostlist, options, past, releases, slurm
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
 from harness.live import Live
 from harness.plan import SHARED_DIRECTORY, Host, Plan
@@ -30,11 +30,13 @@ _BEFORE, _AFTER = 15, 15
 _DUMPS = "/var/lib/slurm-harness-dumps"
 # Seconds for what a step waits for: a database that is converted, a job that ends.
 _PATIENCE = 300
+_DEAD = "dead: "
+_NAMES = """mariadb -N -B -e 'SHOW DATABASES' | grep -vxE 'mysql|sys|(information|performance)_schema'"""
 _DUMP = f"""set -eu; umask 077; mkdir -p {_DUMPS}
-    names=$(mariadb -N -B -e "SHOW DATABASES LIKE 'slurm%'")
+    names=$({_NAMES})
     mariadb-dump --single-transaction --routines --databases $names > {_DUMPS}/dump.sql"""
-_LOAD = f"""set -eu
-    for database in $(mariadb -N -B -e "SHOW DATABASES LIKE 'slurm%'"); do mariadb -e "DROP DATABASE $database"; done
+_LOAD = rf"""set -eu
+    for database in $({_NAMES}); do mariadb -e "DROP DATABASE \`$database\`"; done
     mariadb < {_DUMPS}/dump.sql"""
 
 
@@ -123,6 +125,8 @@ def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> N
     live.provider.prepare(new, live.say)
 
     def go() -> None:
+        since = time.time()
+        remember(since)
         todo = steps(live.plan, new, batches)
         for number, step in enumerate(todo, 1):
             _do(live, new, step)
@@ -131,6 +135,12 @@ def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> N
             live.run.upgraded(live.run.plan([f"{part}={new.releases()[part]}" for part in sorted(done)]))
         live.run.upgraded(new)
         live.run.write_tree(render(new))
+        remember(since)
+
+    def remember(since: float) -> None:
+        """Note what the database has of old jobs, before the first step and after the last one."""
+        for cluster, tables in past.remembered(live, since).items() if live.plan.scenario.accounting else ():
+            live.run.event("past", cluster=cluster, tables=tables)
 
     with rehearsing(live) as users, ThreadPoolExecutor(1) as administrator:
         _submit_meanwhile(users, works, lambda: administrator.submit(go))
@@ -272,11 +282,24 @@ def _remake(live: Live, step: Step, plan: Plan, directories: dict[str, list[str]
         list(pool.map(remake, step.hosts))
 
 
+def _dead(live: Live, step: Step) -> list[str]:
+    """Return the daemons of a step that systemd says have failed."""
+    found = []
+    for daemon in ("slurmdbd", "slurmctld"):
+        for host in live.plan.with_daemon(daemon):
+            if host.name in step.hosts:
+                state = live.ssh.run(host.name, ["systemctl", "is-active", daemon], check=False).stdout.strip()
+                found += [f"{_DEAD}{daemon} on {host.name}"] if state == "failed" else []
+    return found
+
+
 def _gate(live: Live, step: Step, known: set[int]) -> None:
     """Wait until what was upgraded does its work again."""
     clusters = slurm.clusters(live.ssh, live.plan)
 
     def missing() -> list[str]:
+        if dead := _dead(live, step):
+            return dead
         found = []
         for cluster in clusters.values():
             if live.plan.scenario.accounting:
@@ -296,7 +319,8 @@ def _gate(live: Live, step: Step, known: set[int]) -> None:
         missing,
         lambda found: not found,
         what=f"gate of {step.name}",
-        timeout=120,
+        timeout=_PATIENCE,
+        hopeless=lambda found: any(one.startswith(_DEAD) for one in found),
         show="; ".join,
         ignore=(HarnessError,),
     )

@@ -143,6 +143,7 @@ def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
 
 def _who_and_where(scenario: Scenario) -> tuple[list[str], dict[str, Cluster]]:
     clusters = {name: cluster for name, cluster in scenario.clusters.items() if cluster.static_nodes()}
-    if not scenario.users or not clusters:
+    users = [name for name, user in scenario.users.items() if user.accounts or not scenario.accounting]
+    if not users or not clusters:
         raise UsageError("a workload wants users, and nodes that last", hint="give the scenario `users:`")
-    return [*scenario.users], clusters
+    return users, clusters

@@ -102,6 +102,15 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
     assert "ExitCode=7:0" in cluster.run("scontrol", "show", "job", str(job_id)).stdout
 
 
+def test_job_gets_the_variables_that_its_user_exports(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
+    """For such a job slurmd asks a login shell of the user for the environment."""
+    for cluster in clusters.values():
+        job_id = jobs.submit_here(
+            cluster, '[ "$PASSWORD" = sesame ] && [ "$USER" = "$(id -un)" ]', "--export=PASSWORD=sesame"
+        )
+        cluster.wait_for([job_id], {"COMPLETED"})
+
+
 @pytest.mark.needs("two_users")
 def test_user_cannot_cancel_anothers_job(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]

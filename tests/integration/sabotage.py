@@ -131,6 +131,13 @@ SINGLE_NODE = [
         "launch failed requeued held",
     ),
     on_single(
+        "variables_that_its_user_exports",
+        "printf '#!/bin/sh\necho unset PASSWORD\n' > /usr/local/bin/forget; chmod 755 /usr/local/bin/forget; "
+        f"echo TaskProlog=/usr/local/bin/forget >> {CONF} && systemctl restart slurmd",
+        f"sed -i '$d' {CONF} && systemctl restart slurmd && rm /usr/local/bin/forget",
+        "FAILED (NonZeroExitCode)",
+    ),
+    on_single(
         "every_file",
         f"sed -i 's/ CPUs=[0-9]*/ CPUs=99/' {CONF} && systemctl restart slurmctld slurmd",
         f"sed -i 's/ CPUs=[0-9]*/ CPUs=2/' {CONF} && systemctl restart slurmctld slurmd",

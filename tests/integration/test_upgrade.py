@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness import rundir, slurm, upgrade, workload
+from harness import lifecycle, providers, rundir, slurm, upgrade, workload
 from harness.errors import ClusterError
 from harness.plan import Plan
+from harness.wait import wait_until
 from support import Harness, deployed
 
 ROLLING = """
@@ -32,15 +34,55 @@ users:
 """
 
 
-def test_cluster_is_upgraded_while_users_submit(harness: Harness, runs: Path, tmp_path: Path) -> None:
+SECRET = "sesame"
+WITH_SECRETS = "#!/bin/sh\n# TOKEN=sesame\ncat /etc/sesame\n"
+
+
+@pytest.fixture
+def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The database and the state of a cluster that has a past: jobs of carol's that ended, and one that waits."""
+    path, state, dump = tmp_path / "past.yml", tmp_path / "state", tmp_path / "dump.sql"
+    stores = "AccountingStoreFlags: job_script,job_env,job_comment"
+    path.write_text(ROLLING.replace("OPTION", stores) + "  carol: {uid: 100003, accounts: [physics]}\n")
+    with deployed(harness, runs, path) as live:
+        cluster = slurm.clusters(live.ssh, live.plan)["rolling"]
+        options = ["--output=/dev/null", f"--export=ALL,TOKEN={SECRET}"]
+        old = ["--job-name=old", f"--comment={SECRET}", *options]
+        ended = [cluster.submit(WITH_SECRETS, *old, user="carol") for _ in range(3)]
+        cluster.submit(WITH_SECRETS, "--job-name=waiting", "--begin=now+2hours", *options, user="carol")
+        cluster.wait_for(ended, {"FAILED"})
+        wait_until(cluster.waiting_for_slurmdbd, lambda waiting: not waiting, what="slurmdbd knows", timeout=30)
+        live.ssh.run("ctl", ["systemctl", "stop", "slurmctld"])
+        dump.write_text(live.ssh.run("accounting", ["mariadb-dump", "slurm_acct_db"]).stdout)
+        assert SECRET in dump.read_text()
+        live.provider.fetch(live.run.id, "ctl", "/var/lib/slurm/slurmctld", tmp_path / "state.tar")
+    with tarfile.open(tmp_path / "state.tar") as tar:
+        tar.extractall(state, filter="data")
+    return dump, state / "slurmctld"
+
+
+def test_cluster_with_a_past_is_upgraded_while_users_submit(
+    harness: Harness, runs: Path, tmp_path: Path, past: tuple[Path, Path]
+) -> None:
     path = tmp_path / "rolling.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
-    done = harness("upgrade", path, "--to", "24.11:26.05", "--keep")
+    dump, state = past
+    done = harness("upgrade", path, "--to", "24.11:26.05", "--database", dump, "--state", state, "--keep")
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "PASSED" in done.stdout
         steps = [event["step"] for event in rundir.find(runs, "rolling").events() if event["kind"] == "upgrade"]
         assert steps == ["slurmdbd", "slurmctld of rolling", "nodes n1", "nodes n2"]
+        assert "old records are kept" in done.stdout
+        sacct = ("sacct", "-X", "-P", "-n", "--user=carol", "--format=jobname,state,comment")
+        assert harness("exec", "ctl", "--", *sacct).stdout.splitlines() == ["old|FAILED|"] * 3
+        # Who has jobs there is on every host, and what waited can run; it does nothing.
+        harness("exec", "ctl", "--", "scontrol", "update", "jobname=waiting", "starttime=now")
+        live = lifecycle.open_run(rundir.find(runs, "rolling"), providers.get("docker"), print)
+        [job] = [job for job in slurm.clusters(live.ssh, live.plan)["rolling"].jobs() if job.name == "waiting"]
+        slurm.clusters(live.ssh, live.plan)["rolling"].wait_for([job.job_id], {"COMPLETED"})
+        assert SECRET not in harness("exec", "accounting", "--", "mariadb-dump", "slurm_acct_db").stdout
+        assert harness("exec", "ctl", "--", "grep", "-rl", SECRET, "/var/lib/slurm/slurmctld/").stdout == ""
         # What came out of it is a cluster of 26.05 in which all is well.
         verified = harness("verify", "--run", "rolling")
         assert verified.returncode == 0, verified.stdout

@@ -67,6 +67,7 @@ def good() -> History:
         Usage("chemistry", "bob", 0),
     ]
     history.usage["on-prem"] = [Usage("chemistry", "", 12), Usage("chemistry", "bob", 12)]
+    history.past["aws"] = [("7\t99", "9\t111")] * 2
     return history
 
 
@@ -108,6 +109,10 @@ def set_usage(account: str, user: str, seconds: int) -> Change:
         ]
 
     return change
+
+
+def set_past(seen: list[tuple[str, ...]]) -> Change:
+    return lambda history: history.past.update({"aws": seen})
 
 
 BAD: list[tuple[str, Change, str]] = [
@@ -161,6 +166,8 @@ BAD: list[tuple[str, Change, str]] = [
         lambda history: history.witnesses.extend([history.witnesses[1]] * 2),
         "account chemistry: 8 CPUs at a time on on-prem, GrpTRES is 6",
     ),
+    ("old_records_are_kept", set_past([("7\t99", "9\t111"), ("6\t98", "9\t111")]), "they are ('6\\t98', '9\\t111')"),
+    ("old_records_are_kept", set_past([("7\t99", "9\t111")]), "before the upgrade, nobody saw them after it"),
     ("usage_of_an_account_is_that_of_its_parts", set_usage("physics", "", 20), "physics has used 20 s, its parts 10 s"),
     ("usage_is_that_of_the_jobs", set_usage("physics", "alice", 1), "alice in physics has used 1 s, the jobs took"),
 ]
@@ -192,7 +199,9 @@ def test_where_evidence_is_missing_nothing_is_said(kind: str) -> None:
 
 
 def test_where_no_job_was_accepted_nothing_is_said() -> None:
-    assert {*outcomes(History(PLAN)).values()} == {"unknown"}
+    history = History(PLAN)
+    history.past = good().past
+    assert {*outcomes(history).values()} == {"unknown"}
 
 
 def killed(history: History, at: float) -> None:
@@ -262,6 +271,7 @@ def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
             for cluster, rows in history.usage.items()
             for one in rows
         ),
+        *({"kind": "past", "cluster": name, "tables": [*one]} for name, seen in history.past.items() for one in seen),
         {"kind": "no_evidence", "of": "witness", "where": "aws2", "why": "does not answer\nat all"},
     ]
     end = {"kind": "rehearsal", "action": "end"}
