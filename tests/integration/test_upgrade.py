@@ -46,10 +46,9 @@ def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
     path.write_text(ROLLING.replace("OPTION", stores) + "  carol: {uid: 100003, accounts: [physics]}\n")
     with deployed(harness, runs, path) as live:
         cluster = slurm.clusters(live.ssh, live.plan)["rolling"]
-        options = ["--output=/dev/null", f"--export=ALL,TOKEN={SECRET}"]
-        old = ["--job-name=old", f"--comment={SECRET}", *options]
+        old = ["--job-name=old", "--output=/dev/null", f"--comment={SECRET}", f"--export=ALL,TOKEN={SECRET}"]
         ended = [cluster.submit(WITH_SECRETS, *old, user="carol") for _ in range(3)]
-        cluster.submit(WITH_SECRETS, "--job-name=waiting", "--begin=now+2hours", *options, user="carol")
+        cluster.submit(WITH_SECRETS, "--job-name=waiting", "--begin=now+2hours", "--output=/dev/null", user="carol")
         cluster.wait_for(ended, {"FAILED"})
         wait_until(cluster.waiting_for_slurmdbd, lambda waiting: not waiting, what="slurmdbd knows", timeout=30)
         live.ssh.run("ctl", ["systemctl", "stop", "slurmctld"])
