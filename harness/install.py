@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.options import late_tres
 from harness.plan import DAEMONS, Host, Plan
 from harness.render import RenderedFile, Tree, template
 
@@ -51,4 +52,6 @@ def _command(plan: Plan, host: Host, files: tuple[RenderedFile, ...]) -> str:
         if daemon == "slurmctld" and host == plan.accounting_client():
             steps.append("/usr/local/sbin/slurm-accounting-objects")
         steps.append(f"systemctl restart {daemon}")
+        if daemon == "slurmctld" and host == plan.accounting_client() and late_tres(plan.scenario.accounting):
+            steps.append("/usr/local/sbin/slurm-accounting-objects late")
     return "; ".join(steps)

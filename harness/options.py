@@ -38,6 +38,8 @@ _SYSTEM_DIRECTORIES = {
 _DEVICES = "/dev/slurm-gpu"
 # Where the ports of slurmds that share a host begin; below those that Linux gives to clients.
 _FIRST_NODE_PORT = 20001
+# Of what slurmctld counts, all but CPUs, memory, energy and such: what slurm.conf's AccountingStorageTRES names.
+_LATE_TRES = re.compile(r"\b(gres|license|bb|ic)/([^=,]+)")
 _SECRET = re.compile(r"%secret:(\w+)%")
 
 
@@ -118,6 +120,26 @@ def slurm_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
     if cluster.configless and "enable_configless" not in (parameters or "").lower():
         conf = merged(conf, {"SlurmctldParameters": ",".join(filter(None, [parameters, "enable_configless"]))})
     return conf
+
+
+def late(values: Mapping[str, Value]) -> dict[str, str]:
+    """Return the limits on what slurmdbd does not know before a slurmctld counts it (AccountingStorageTRES)."""
+    return {name: value for name, value in merged(values).items() if _LATE_TRES.search(value)}
+
+
+def late_tres(accounting: Accounting | None) -> list[str]:
+    """Return what limits have to wait for, as `sacctmgr show tres format=type,name` shows it."""
+    if accounting is None:
+        return []
+    limits = [account.options for account in accounting.accounts.values()]
+    limits += [qos.options for qos in accounting.qos.values()]
+    values = [value for limit in limits for value in late(limit).values()]
+    return sorted({f"{kind}|{name}" for value in values for kind, name in _LATE_TRES.findall(value)})
+
+
+def state_save_location(conf: Mapping[str, Value]) -> str:
+    """Return where slurmctld keeps its state; /var/spool is its own default."""
+    return str(get(conf, "StateSaveLocation") or "/var/spool")
 
 
 def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[str, Any]:

@@ -197,9 +197,8 @@ def _bring_state(live: Live, cluster: str, directory: Path) -> None:
     """Put a StateSaveLocation where a cluster's slurmctld looks for it."""
     controller = live.plan.scenario.clusters[cluster].controller
     conf = options.slurm_conf(live.plan.scenario, cluster, live.plan.offers)
-    place = options.get(conf, "StateSaveLocation") or "/var/spool"
     script = 'mkdir -p "$1" && tar --extract --directory="$1" && chown -R slurm: "$1" && chmod 700 "$1"'
-    live.ssh.feed(controller, ["sh", "-c", script, "sh", place], [_state_tar(directory)])
+    live.ssh.feed(controller, ["sh", "-c", script, "sh", options.state_save_location(conf)], [_state_tar(directory)])
 
 
 def _state_tar(directory: Path) -> bytes:

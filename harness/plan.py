@@ -30,7 +30,7 @@ class Host:
 
     `nodes` are the nodes whose slurmd it runs: none, its own name's, or the several that share it. `provision` is how
     its node comes and goes; `with_elastic` marks the controller of such nodes. `disks` are directories that are a small
-    disk of their own, in memory, and their sizes.
+    disk of their own, in memory, and their sizes. `apptainer`: users can run containers there.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Host:
     with_elastic: bool = False
     volumes: tuple[Volume, ...] = ()
     disks: tuple[tuple[str, str], ...] = ()
+    apptainer: bool = False
 
     @property
     def lasts(self) -> bool:
@@ -81,6 +82,15 @@ class Plan:
     def sites(self) -> tuple[str, ...]:
         """Return the sites that have hosts."""
         return tuple(dict.fromkeys(host.site for host in self.hosts))
+
+    def clusters_with_limits(self) -> list[str]:
+        """Return the clusters that hold users to the limits of accounting, on nodes that last."""
+        found = []
+        for name, cluster in self.scenario.clusters.items():
+            enforced = options.get(options.slurm_conf(self.scenario, name, self.offers), "AccountingStorageEnforce")
+            if cluster.static_nodes() and {"limits", "safe", "all"} & {*(enforced or "").lower().split(",")}:
+                found.append(name)
+        return found
 
     def releases(self) -> dict[str, str]:
         """Return the release of each cluster, and of slurmdbd."""
@@ -130,6 +140,7 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     conf = options.slurm_conf(scenario, name, offers)
     nodes_on = cluster.nodes_on()
     provision_of = cluster.provision_of()
+    known = releases.get(scenario.release_of(cluster))
     controllers = (cluster.controller, *cluster.backup_controllers)
     runs_on = {"slurmctld": {*controllers}, "slurmd": {*nodes_on}}
     port_of = {
@@ -141,7 +152,7 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     # srun and salloc listen where they are started: on the controller, or on a node inside a job.
     srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
     shared = (Volume("shared", SHARED_DIRECTORY),)
-    state = (Volume(f"{name}-state", options.get(conf, "StateSaveLocation") or "/var/spool"),)
+    state = (Volume(f"{name}-state", options.state_save_location(conf)),)
     hosts = []
     for host in dict.fromkeys((*controllers, *nodes_on)):
         daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]
@@ -161,6 +172,7 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
                 nodes=nodes_on.get(host, ()),
                 provision=provision,
                 with_elastic=with_elastic,
+                apptainer=cluster.apptainer and host in nodes_on and bool(known.apptainer_suite),
                 volumes=(
                     *(shared if with_elastic or provision in _MADE_OR_STARTED else ()),
                     *(state if cluster.backup_controllers and host in controllers else ()),

@@ -49,6 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def features(plan: Plan) -> set[str]:
     """Return what a scenario has that checks can be about."""
     scenario = plan.scenario
+    qos_of_users = {name for user in scenario.users.values() for name in user.qos}
+    limits = {
+        option
+        for name, qos in (scenario.accounting.qos.items() if scenario.accounting else ())
+        for option, value in qos.options.items()
+        if name in qos_of_users and plan.clusters_with_limits() and (option != "MaxTRESPerUser" or "gpu" in str(value))
+    }
     there = {
         "accounting": scenario.accounting,
         "job_completion": scenario.accounting and scenario.accounting.job_completion,
@@ -62,6 +69,11 @@ def features(plan: Plan) -> set[str]:
         "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
         "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
         "rehearsal": scenario.rehearsal,
+        "limit_of_jobs": "MaxJobsPerUser" in limits,
+        "limit_of_gpus": "MaxTRESPerUser" in limits,
+        "limit_of_time": "MaxWall" in limits,
+        "gpus": any(cluster.gpus() for cluster in scenario.clusters.values()),
+        "apptainer": any(cluster.apptainer for cluster in scenario.clusters.values()),
         "static_too": any(
             cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
             for cluster in scenario.clusters.values()

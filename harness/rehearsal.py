@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from harness import faults, releases, slurm, witness
+from harness import faults, options, releases, slurm, witness
 from harness.checkers import UNSAVED
 from harness.errors import CommandFailed, HarnessError, WaitTimeout
 from harness.faults import Fault
@@ -152,7 +152,16 @@ def _wait_until_saved(users: Users) -> None:
         last = max((one.at for recorder in users.recorders for one in recorder.seen if one.kind == "job"), default=0)
         return time.time() - last > UNSAVED + 2 and all(answer.done() for answer in users.answers.values())
 
-    wait_until(rests, bool, what="a moment when every slurmctld has saved what it knows", timeout=_LIMIT)
+    def is_saved() -> bool:
+        return rests() and not any(_is_saving(users.live, cluster) for cluster in users.clusters.values())
+
+    wait_until(is_saved, bool, what="a moment when every slurmctld has saved what it knows", timeout=_LIMIT)
+
+
+def _is_saving(live: Live, cluster: SlurmCluster) -> bool:
+    """Tell whether slurmctld is writing its state: to FILE.new, which it renames; a busy disk may take seconds."""
+    directory = options.state_save_location(options.slurm_conf(live.plan.scenario, cluster.name, live.plan.offers))
+    return bool(live.ssh.run(cluster.controller, ["find", directory, "-maxdepth", "1", "-name", "*.new"]).stdout)
 
 
 def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:

@@ -108,7 +108,8 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
         files.append(RenderedFile(path, template(path, directories=directories, devices=devices)))
     if host == plan.accounting_client():
         path = "/usr/local/sbin/slurm-accounting-objects"
-        files.append(RenderedFile(path, template(path, scenario=scenario), mode="0755"))
+        text = template(path, scenario=scenario, late_tres=options.late_tres(scenario.accounting))
+        files.append(RenderedFile(path, text, mode="0755"))
     return tuple(files)
 
 
@@ -287,6 +288,10 @@ def _environment() -> Environment:
     environment.filters["line"] = _line
     environment.filters["quoted"] = _quoted
     environment.filters["written"] = options.written
+    environment.filters["late"] = options.late
+    environment.filters["early"] = lambda values: {
+        name: value for name, value in options.merged(values).items() if name not in options.late(values)
+    }
     environment.filters["sacctmgr"] = lambda values: shlex.join(f"{k}={v}" for k, v in options.merged(values).items())
     return environment
 

@@ -132,6 +132,7 @@ class Cluster(Model):
     site: Word | None = Field(None, description="the site all its hosts are in; needed where there are several")
     release: Release | None = Field(None, description="Slurm release; unset, the scenario's")
     image: str | None = Field(None, description="a Docker image of your own for its hosts; its release is asked of it")
+    apptainer: bool = Field(False, description="install Apptainer on its nodes, if Debian has it for the release")
     configless: bool = Field(False, description="nodes get their configuration from slurmctld, not from files")
     features: tuple[Word, ...] = Field((), description="features for sbatch --cluster-constraint in a federation")
     defaults: bool = Field(
@@ -153,6 +154,16 @@ class Cluster(Model):
     def provision_of(self) -> dict[str, Provision]:
         """Return how each node is provisioned."""
         return {name: group.provision for group in self.nodes for name in hostlist.expand(group.name)}
+
+    def gpus(self) -> dict[str, int]:
+        """Return how many GPUs each node that lasts has, if it has any."""
+        return {
+            name: count
+            for group in self.nodes
+            if group.provision == "static"
+            and (count := sum(int(gres.split(":")[-1]) for gres in group.gres if gres.startswith("gpu:")))
+            for name in hostlist.expand(group.name)
+        }
 
     def static_nodes(self) -> dict[str, int]:
         """Return the CPUs of each node that lasts."""

@@ -247,7 +247,7 @@ def _to_carry(live: Live, name: str) -> list[str]:
         wanted.append(_DUMPS)
     if "slurmctld" in host.daemons and host.cluster:
         conf = options.slurm_conf(live.plan.scenario, host.cluster, live.plan.offers)
-        wanted.append(options.get(conf, "StateSaveLocation") or "/var/spool")
+        wanted.append(options.state_save_location(conf))
     disks = {volume.directory for volume in host.volumes}
     there = live.ssh.run(name, ["sh", "-c", f"ls -d {' '.join(wanted)} 2> /dev/null; true"]).stdout.split()
     return [directory for directory in there if directory not in disks]

@@ -25,6 +25,7 @@ from harness.options import Offers
 from harness.plan import SHARED_DIRECTORY, Host, Plan
 from harness.providers import Drop, engine, images
 from harness.providers.engine import engine_errors
+from harness.releases import Release
 from harness.render import RenderedFile
 from harness.rundir import RunDir
 from harness.wait import wait_until
@@ -57,7 +58,7 @@ class DockerProvider:
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Build the images of a plan's releases that the engine does not have."""
         for release in _releases_of_ours(plan):
-            images.ensure(self._client, releases.get(release), say)
+            images.ensure(self._client, release, say)
         limit = Path("/proc/sys/fs/inotify/max_user_instances")
         hosts = len(plan.hosts) + sum(map(len, self.runs().values()))
         if limit.exists() and hosts * _INOTIFY > (most := int(limit.read_text())):
@@ -95,7 +96,7 @@ class DockerProvider:
             network_name = str(network.name)
             routes = [f"{other} via {subnet[_GATEWAY]}" for _, other in networks.values() if other != subnet]
             container = self._client.containers.create(
-                host.image or images.tag(releases.get(host.release)),
+                host.image or images.tag(_release_on(host)),
                 entrypoint=images.BOOT,
                 name=f"{run.id}-{host.name}",
                 hostname=host.name,
@@ -104,6 +105,7 @@ class DockerProvider:
                 # systemd starts.
                 cap_add=["SYS_ADMIN", "NET_ADMIN"],
                 security_opt=["apparmor=unconfined"],
+                devices=["/dev/fuse"] if host.apptainer and not host.image else [],
                 cgroupns="private",
                 tmpfs={"/run": ""},
                 volumes={f"{run.id}_{volume.name}": {"bind": volume.directory} for volume in host.volumes},
@@ -334,7 +336,7 @@ class DockerProvider:
             ]
             (first, first_subnet), *others = networks.values()
             container = self._client.containers.create(
-                images.tag(releases.get(_releases_of_ours(plan)[0])),
+                images.tag(_releases_of_ours(plan)[0]),
                 entrypoint="/usr/local/sbin/gateway",
                 name=name,
                 hostname="gateway",
@@ -382,9 +384,15 @@ def _remove(container: Container) -> None:
             raise
 
 
-def _releases_of_ours(plan: Plan) -> list[str]:
+def _releases_of_ours(plan: Plan) -> list[Release]:
     """Return the releases of the images of ours that a plan needs: one at least, for the gateway."""
-    return list(dict.fromkeys(host.release for host in plan.hosts if not host.image)) or [releases.DEFAULT]
+    of_hosts = {(host.release, host.apptainer): _release_on(host) for host in plan.hosts if not host.image}
+    return [*of_hosts.values()] or [releases.get(releases.DEFAULT)]
+
+
+def _release_on(host: Host) -> Release:
+    release = releases.get(host.release)
+    return releases.with_apptainer(release) if host.apptainer else release
 
 
 def _wait_for_gateway(container: Container) -> None:

@@ -40,7 +40,8 @@ _HOST_PACKAGES = (
 
 def tag(release: Release) -> str:
     """Return the image's name: it changes with whatever the image is made of."""
-    made_of = hashlib.sha256(repr((release.suite, release.packages, release.apt_options, _HOST_PACKAGES)).encode())
+    of_debian = (release.suite, release.further_suite, release.packages, release.apt_options, _HOST_PACKAGES)
+    made_of = hashlib.sha256(repr(of_debian).encode())
     for path in sorted(IMAGES.iterdir()):
         made_of.update(path.name.encode() + path.read_bytes())
     return f"{REPOSITORY}:{release.name}-{made_of.hexdigest()[:12]}"
@@ -120,6 +121,7 @@ def build(client: docker.DockerClient, release: Release, say: Callable[[str], No
     arguments = {
         "BASE": base,
         "PACKAGES": " ".join((*_HOST_PACKAGES, *release.packages)),
+        "FURTHER_SUITE": release.further_suite or "",
         "APT_OPTIONS": " ".join(f"-o {option}" for option in release.apt_options),
     }
     with engine_errors(f"cannot build {name}"):

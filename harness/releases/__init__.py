@@ -13,7 +13,8 @@ plugins     the plugins; gone_plugins those that are no more, values_without_plu
 words       the words of which values are made; `unknown` says what becomes of others
 defaults    defaults that changed the way a cluster works
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
-debian      where Debian packages it: `suite`, `packages`, and what apt needs to install from it (`apt_options`)
+debian      where Debian packages it: `suite`, `packages`, what apt needs to install from it (`apt_options`), and the
+            suite from which Apptainer can be installed beside it (`apptainer_suite`)
 federation_faults                what this release gets wrong in a federation with clusters of `older` ones
 wants_saved_usage                slurmctld does not start where one was killed before it saved fair-share's usage
 cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
@@ -111,6 +112,8 @@ class Release:
     suite: str | None = None
     packages: tuple[str, ...] = ()
     apt_options: tuple[str, ...] = ()
+    apptainer_suite: str | None = None
+    further_suite: str | None = None
     federation_faults: tuple[FederationFault, ...] = ()
     wants_saved_usage: bool = False
     cgroup_conf_without_controllers: Mapping[str, Any] = field(default_factory=dict)
@@ -122,6 +125,17 @@ class Release:
     renamed_plugins: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, Words] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Default]] = field(default_factory=dict)
+
+
+# With what mounts a SIF for a user, and what the smallest image is made of.
+_APPTAINER = ("apptainer", "squashfuse", "fuse-overlayfs", "squashfs-tools", "busybox-static")
+
+
+def with_apptainer(release: Release) -> Release:
+    """Return a release for hosts that have Apptainer too; the same where Debian has none that fits."""
+    if not release.apptainer_suite:
+        return release
+    return replace(release, packages=(*release.packages, *_APPTAINER), further_suite=release.apptainer_suite)
 
 
 @cache
@@ -153,6 +167,7 @@ def get(name: str) -> Release:
         suite=debian.get("suite"),
         packages=tuple(debian.get("packages", ())),
         apt_options=tuple(debian.get("apt_options", ())),
+        apptainer_suite=debian.get("apptainer_suite"),
         federation_faults=tuple(
             FederationFault(frozenset(fault["older"]), fault["what"]) for fault in data.get("federation_faults", ())
         ),

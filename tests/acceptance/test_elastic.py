@@ -81,7 +81,7 @@ class Elastic:
             timeout=limit,
             hopeless=lambda left: any("DRAIN" in state for state in left.values()),
         )
-        wait_until(self.running, lambda left: not left, what="their hosts gone", timeout=20)
+        wait_until(self.running, lambda left: not left, what="their hosts gone", timeout=60)
 
 
 @pytest.fixture(scope="module")

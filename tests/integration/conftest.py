@@ -12,7 +12,18 @@ from harness.live import Live
 from support import Harness, command_line, environment_of, kept
 
 # Tests that share one of these share its cluster: they go to one worker, one after the other.
-CLUSTERS = ("federation", "elastic_nodes", "single_node", "cloudburst", "failing", "cluster", "ha", "faulty", "left")
+CLUSTERS = (
+    "federation",
+    "elastic_nodes",
+    "single_node",
+    "cloudburst",
+    "failing",
+    "cluster",
+    "ha",
+    "faulty",
+    "left",
+    "workstation",
+)
 # What two runs side by side want at most: 24 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY_GB = 2 * 12 * 7, 6
 

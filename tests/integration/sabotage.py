@@ -412,6 +412,44 @@ ELASTIC = [
 ]
 
 
+def on_box(check: str, do: str, undo: str, told: str) -> Sabotage:
+    return Sabotage((check,), ("box", do), ("box", undo), told)
+
+
+WORKSTATION = [
+    on_box(
+        "no_more_jobs_at_a_time_than_the_qos",
+        "sacctmgr -i modify qos fair set MaxJobsPerUser=-1",
+        "sacctmgr -i modify qos fair set MaxJobsPerUser=2",
+        "waits for QOSMaxJobsPerUserLimit: hopeless",
+    ),
+    on_box(
+        "no_more_gpus_at_a_time_than_the_qos",
+        "sacctmgr -i modify qos fair set MaxTRESPerUser=gres/gpu=-1",
+        "sacctmgr -i modify qos fair set MaxTRESPerUser=gres/gpu=3",
+        "waits for QOSMaxGRESPerUser: hopeless",
+    ),
+    on_box(
+        "more_time_than_the_qos",
+        "sacctmgr -i modify qos fair set MaxWall=-1",
+        "sacctmgr -i modify qos fair set MaxWall=00:10:00",
+        "waits for QOSMaxWallDurationPerJobLimit: hopeless",
+    ),
+    on_box(
+        "gpus_are_given_to_one_job",
+        "printf '#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n' > /usr/local/bin/lie; chmod 755 /usr/local/bin/lie; "
+        f"echo TaskProlog=/usr/local/bin/lie >> {CONF} && systemctl restart slurmd",
+        f"sed -i '$d' {CONF} && systemctl restart slurmd && rm /usr/local/bin/lie",
+        "told of GPU 0, which another one has",
+    ),
+    on_box(
+        "builds_a_container_image",
+        *wrapper("apptainer", 'exec env -u CUDA_VISIBLE_DEVICES /usr/bin/apptainer "$@"'),
+        "'2001 0  inside'",
+    ),
+]
+
+
 def break_and_judge(live: Live, sabotage: Sabotage) -> None:
     """Break the cluster, judge it with the checks that must see it, and mend it."""
     run(live, *sabotage.do)

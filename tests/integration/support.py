@@ -36,9 +36,9 @@ def command_line(environment: dict[str, str]) -> Harness:
     return run
 
 
-def kept(harness: Harness, runs: Path, scenario: str) -> Iterator[Live]:
+def kept(harness: Harness, runs: Path, scenario: str, *choices: str) -> Iterator[Live]:
     """Run a scenario, which must pass, and keep it up for tests that break it."""
-    done = harness("run", SCENARIOS / f"{scenario}.yml", "--keep")
+    done = harness("run", SCENARIOS / f"{scenario}.yml", "--keep", *choices)
     live = lifecycle.open_run(rundir.find(runs, scenario), providers.get("docker"), print)
     try:
         assert done.returncode == 0, done.stdout + done.stderr

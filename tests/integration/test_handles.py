@@ -33,7 +33,7 @@ def test_second_deploy_changes_and_restarts_nothing(
 ) -> None:
     live: Live = request.getfixturevalue(scenario)
     before = starts(live)
-    done = harness("deploy", "--run", scenario)
+    done = harness("deploy", "--run", live.run.id)
     assert done.returncode == 0, done.stderr
     assert starts(live) == before
     newest = max((live.run.path / "artifacts").iterdir(), key=lambda path: path.stat().st_mtime)

@@ -8,7 +8,17 @@ import pytest
 
 from harness.live import Live
 from harness.resources import CHECKS
-from sabotage import CLOUDBURST, ELASTIC, FEDERATION, HA, REHEARSAL, SINGLE_NODE, Sabotage, break_and_judge
+from sabotage import (
+    CLOUDBURST,
+    ELASTIC,
+    FEDERATION,
+    HA,
+    REHEARSAL,
+    SINGLE_NODE,
+    WORKSTATION,
+    Sabotage,
+    break_and_judge,
+)
 
 
 @pytest.mark.parametrize("sabotage", SINGLE_NODE, ids=str)
@@ -32,7 +42,7 @@ def test_every_check_has_its_sabotage() -> None:
     }
     sabotaged = {
         part
-        for sabotage in SINGLE_NODE + FEDERATION + CLOUDBURST + ELASTIC + HA + REHEARSAL
+        for sabotage in SINGLE_NODE + FEDERATION + CLOUDBURST + ELASTIC + HA + REHEARSAL + WORKSTATION
         for part in sabotage.checks
     }
     assert checks

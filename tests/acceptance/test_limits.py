@@ -1,0 +1,155 @@
+"""What accounting lets each user have at a time, and what of a node each job has for itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+from conftest import Jobs, only
+
+from harness import releases
+from harness.plan import Plan
+from harness.slurm import SlurmCluster
+from harness.wait import wait_until
+
+# The least of a node, for as long as nothing else ends it; a job without --gres has no GPU.
+SMALL = ("--ntasks=1", "--mem=50", "--time=5")
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A QOS that limits its users, one of them, and a cluster where they can reach the limit."""
+
+    qos: str
+    user: str
+    limits: dict[str, str]
+    cluster: SlurmCluster
+
+
+@pytest.fixture(scope="module")
+def limited(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Limited]:
+    """Every QOS with a user, on the first cluster that enforces limits."""
+    accounting = plan.scenario.accounting
+    assert accounting
+    return [
+        Limited(
+            name,
+            user,
+            {option: str(value) for option, value in qos.options.items()},
+            clusters[plan.clusters_with_limits()[0]],
+        )
+        for name, qos in accounting.qos.items()
+        for user in [next((user for user, one in plan.scenario.users.items() if name in one.qos), "")]
+        if user
+    ]
+
+
+def submit(jobs: Jobs, limited: Limited, *wanted: str) -> int:
+    """Submit a job that goes on until it is cancelled, under the limits."""
+    here = only(limited.cluster, jobs.plan)
+    return jobs.submit(limited.cluster, "sleep 300", *here, *SMALL, *wanted, f"--qos={limited.qos}", user=limited.user)
+
+
+def waits_because(cluster: SlurmCluster, job_id: int, reason: str) -> None:
+    """Wait until slurmctld says why a job waits; what it says before it has looked at the job is `None`."""
+    wait_until(
+        lambda: cluster.job(job_id),
+        lambda job: job is not None and (job.state, job.reason) == ("PENDING", reason),
+        what=f"job {job_id} waits for {reason}",
+        timeout=60,
+        hopeless=lambda job: job is not None and job.state == "RUNNING",
+    )
+
+
+@pytest.mark.needs("limit_of_jobs")
+def test_user_has_no_more_jobs_at_a_time_than_the_qos_allows(limited: list[Limited], jobs: Jobs) -> None:
+    for one in (one for one in limited if "MaxJobsPerUser" in one.limits):
+        first, *others = [submit(jobs, one) for _ in range(int(one.limits["MaxJobsPerUser"]))]
+        one.cluster.wait_for([first, *others], {"RUNNING"})
+        beyond = submit(jobs, one)
+        waits_because(one.cluster, beyond, "QOSMaxJobsPerUserLimit")
+        one.cluster.run("scancel", str(first), user=one.user)
+        one.cluster.wait_for([beyond], {"RUNNING"})
+        one.cluster.run("scancel", str(beyond), *map(str, others), user=one.user)
+        one.cluster.wait_for([beyond, *others])
+
+
+@pytest.mark.needs("limit_of_gpus")
+def test_user_has_no_more_gpus_at_a_time_than_the_qos_allows(limited: list[Limited], jobs: Jobs) -> None:
+    for one in limited:
+        if allowed := re.search(r"gres/gpu=(\d+)", one.limits.get("MaxTRESPerUser", "")):
+            all_of_them = submit(jobs, one, f"--gres=gpu:{allowed[1]}")
+            one.cluster.wait_for([all_of_them], {"RUNNING"})
+            beyond = submit(jobs, one, "--gres=gpu:1")
+            waits_because(one.cluster, beyond, "QOSMaxGRESPerUser")
+            one.cluster.run("scancel", str(all_of_them), user=one.user)
+            one.cluster.wait_for([beyond], {"RUNNING"})
+            one.cluster.run("scancel", str(beyond), user=one.user)
+            one.cluster.wait_for([beyond])
+
+
+@pytest.mark.needs("limit_of_time")
+def test_job_that_wants_more_time_than_the_qos_allows_does_not_start(limited: list[Limited], jobs: Jobs) -> None:
+    for one in (one for one in limited if "MaxWall" in one.limits):
+        waits_because(one.cluster, submit(jobs, one, "--time=2-00"), "QOSMaxWallDurationPerJobLimit")
+
+
+@pytest.mark.needs("gpus")
+def test_gpus_are_given_to_one_job_at_a_time_and_told_to_it(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
+) -> None:
+    name, gpus = next((name, part.gpus()) for name, part in plan.scenario.clusters.items() if part.gpus())
+    cluster, (node, count) = clusters[name], next(iter(gpus.items()))
+    here = [*only(cluster, jobs.plan), *jobs.ways_in(cluster), *SMALL, f"--nodelist={node}"]
+    ask = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+    taken: set[str] = set()
+    for _ in range(count - 1):
+        job_id = jobs.submit(cluster, "sleep 300", *here, "--gres=gpu:1")
+        cluster.wait_for([job_id], {"RUNNING"})
+        shown = cluster.run("scontrol", "show", "job", "--details", str(job_id)).stdout
+        taken |= {*re.findall(r"IDX:(\d+)", shown)}
+    assert len(taken) == count - 1, f"{count - 1} jobs have the GPUs {sorted(taken)}"
+    told = cluster.run("srun", *here, "--gres=gpu:1", *ask, user=users[0]).stdout.strip()
+    assert told not in taken, f"a job is told of GPU {told}, which another one has"
+    assert {told} | taken == {str(number) for number in range(count)}
+    assert cluster.run("srun", *here, *ask, user=users[0]).stdout.strip() in {"", "NoDevFiles"}
+    waits_because(cluster, jobs.submit(cluster, "true", *here, "--gres=gpu:2"), "Resources")
+
+
+@pytest.mark.needs("apptainer")
+def test_user_builds_a_container_image_and_runs_it_as_slurm_says(
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
+) -> None:
+    """The image is made of a directory: no registry is needed. It is the same file afterwards."""
+    for name, part in ((name, part) for name, part in plan.scenario.clusters.items() if part.apptainer):
+        if not any(host.apptainer and host.cluster == name for host in plan.hosts):
+            able = [release for release in releases.PACKAGED if releases.get(release).apptainer_suite]
+            pytest.skip(f"Debian has no Apptainer for Slurm {plan.releases()[name]}, but for {', '.join(able)}")
+        node = next(node for host in plan.hosts if host.apptainer and host.cluster == name for node in host.nodes)
+        cluster, user = clusters[name], users[0]
+        srun = ["srun", "--job-name=interactive", *only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node}"]
+        image = f"/home/{user}/smallest.sif"
+        cluster.run(*srun, "sh", "-c", _BUILD.format(image=image), user=user)
+        before = cluster.run(*srun, "sha256sum", image, user=user).stdout
+        look = ["sh", "-c", 'echo $(id -u) $SLURM_PROCID "$CUDA_VISIBLE_DEVICES" $(cat /where)']
+        gpus = ["--gres=gpu:1"] if node in part.gpus() else []
+        inside = ["apptainer", "--quiet", "exec", image]
+        seen = cluster.run(*srun, "--ntasks=2", *gpus, *inside, *look, user=user).stdout.splitlines()
+        uid = plan.scenario.users[user].uid
+        gpu = "0" if gpus else ""
+        assert sorted(seen) == [f"{uid} {task} {gpu} inside" for task in (0, 1)]
+        cpus = ["sh", "-c", "grep Cpus_allowed_list /proc/self/status"]
+        assert cluster.run(*srun, *inside, *cpus, user=user).stdout == cluster.run(*srun, *cpus, user=user).stdout
+        batch = jobs.submit_here(cluster, f'[ "$({" ".join(inside)} cat /where)" = inside ]', f"--nodelist={node}")
+        cluster.wait_for([batch], {"COMPLETED"})
+        assert cluster.run(*srun, "sha256sum", image, user=user).stdout == before
+
+
+_BUILD = """set -e; root=$(mktemp -d); trap 'rm -rf "$root"' EXIT; cd "$root"
+mkdir bin dev etc home proc sys tmp var
+cp "$(command -v busybox)" bin/busybox
+for program in sh cat id echo grep; do ln -s busybox bin/$program; done
+echo inside > where
+APPTAINER_TMPDIR=/var/tmp apptainer --quiet build --force {image} "$root"
+"""

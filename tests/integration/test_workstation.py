@@ -1,0 +1,23 @@
+"""One machine with GPUs and containers: each of its checks is seen to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.live import Live
+from sabotage import WORKSTATION, Sabotage, break_and_judge
+from support import Harness, kept
+
+
+@pytest.fixture(scope="module")
+def workstation(harness: Harness, runs: Path) -> Iterator[Live]:
+    """The workstation, passed and still up, on the release that has Apptainer."""
+    yield from kept(harness, runs, "workstation", "--release", "26.05")
+
+
+@pytest.mark.parametrize("sabotage", WORKSTATION, ids=str)
+def test_check_fails_on_a_broken_workstation(workstation: Live, sabotage: Sabotage) -> None:
+    break_and_judge(workstation, sabotage)
