@@ -24,6 +24,8 @@ from harness.witness import Witness, compare
 UNSAVED = 5
 # Seconds by which accounting's times and the job's may differ: many jobs start at once, on a busy machine.
 TOLERANCE = 5
+# Seconds that a message for slurmdbd may wait behind others.
+_BACKLOG = 60
 # NO_VAL of slurm.h: while slurmdbd is down 22.05 writes a record without an id for a copy that it revokes.
 _NO_ID = 0xFFFFFFFE
 _UNSAVED = f"slurmctld was killed within {UNSAVED} s of it, before it had to have saved it"
@@ -115,6 +117,11 @@ class History:
             elif began.pop(one.fault, one.at) <= until and one.at >= since - UNSAVED:
                 return True
         return any(at <= until for at in began.values())
+
+    def ended(self, one: Submission) -> float:
+        """Return when the last run of an accepted job ended, or else when the job was accepted."""
+        runs = [run.end or run.start for run in self.witnesses if run.name == one.name]
+        return max(runs, default=one.answered)
 
     def final(self) -> dict[str, dict[int, Record | Job]]:
         """Return by name and id what is said last of each job: of where it ran, if it ran anywhere."""
@@ -338,18 +345,38 @@ def siblings_are_revoked(history: History) -> Iterator[Problem]:
             if len(states) > 1:
                 shown = ", ".join(f"{cluster} {state}" for cluster, state in sorted(states.items()))
                 text = f"job {job_id} ({name}) has copies that are not revoked, says {what}: {shown}"
-                yield Problem(name, text, _never_told(history, asked.get(name), states))
+                excuse = _never_told(history, asked.get(name), states)
+                if not excuse and what == "accounting":
+                    excuse = _never_written(history, asked.get(name), states)
+                yield Problem(name, text, excuse)
 
 
 def _never_told(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
     """Return what excuses copies that never run: their cluster was away when they were to be revoked."""
-    forgotten = [cluster for cluster, state in states.items() if state in {"CANCELLED", "PENDING"}]
-    if one is None or len(states) - len(forgotten) > 1:
+    forgotten = _forgotten(states)
+    if one is None or not forgotten:
         return ""
-    ran = [run for run in history.witnesses if run.name == one.name]
-    ended = max([run.end or run.start for run in ran], default=one.answered)
-    away = all(history.away(cluster, one.asked, ended) for cluster in forgotten)
+    away = all(history.away(cluster, one.asked, history.ended(one)) for cluster in forgotten)
     return f"{', '.join(forgotten)} was away when the job began, and was not told" if away else ""
+
+
+def _never_written(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
+    """Return what excuses records of copies that never ran: the database was killed when their end was to be written."""
+    hosts = {host.name for host in history.plan.with_daemon("mariadb")}
+    lossy = {text for host in hosts for text in (f"kill-daemon {host} mariadb", f"kill-host {host}")}
+    kills = [fault.at for fault in history.faults if fault.action == "inject" and fault.fault in lossy]
+    if one is None or not any(one.asked <= kill <= history.ended(one) + _BACKLOG for kill in kills):
+        return ""
+    forgotten = ", ".join(_forgotten(states))
+    return (
+        f"the database was killed before slurmdbd had written the end of the copy on {forgotten}" if forgotten else ""
+    )
+
+
+def _forgotten(states: Mapping[str, str]) -> list[str]:
+    """Return the clusters whose copies did not run; none if more than one did."""
+    found = [cluster for cluster, state in states.items() if state in {"CANCELLED", "PENDING"}]
+    return found if len(states) - len(found) <= 1 else []
 
 
 def _partition_options(plan: Plan) -> list[Mapping[str, Any]]:

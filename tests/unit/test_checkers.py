@@ -234,6 +234,19 @@ def test_copies_of_a_cluster_that_was_away_may_be_cancelled_but_may_not_have_run
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
+def test_record_of_a_copy_may_stay_open_where_the_database_was_killed_but_not_that_of_a_second_run() -> None:
+    history = good()
+    history.records[1] = replace(history.records[1], state="CANCELLED", end=None)
+    killed = FaultSeen(107, "inject", "kill-daemon accounting mariadb")
+    history.faults = [killed]
+    assert outcomes(history)["siblings_are_revoked"] == "passed"
+    history.faults = [replace(killed, at=98)]
+    assert outcomes(history)["siblings_are_revoked"] == "failed"
+    history.faults = [killed]
+    history.records[1] = replace(history.records[1], state="COMPLETED")
+    assert outcomes(history)["siblings_are_revoked"] == "failed"
+
+
 def test_job_that_ends_while_slurmctld_is_away_is_recorded_late() -> None:
     history = good()
     history.records[0] = replace(history.records[0], end=130, elapsed=29)
