@@ -361,7 +361,7 @@ def _never_told(history: History, one: Submission | None, states: Mapping[str, s
 
 
 def _never_written(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
-    """Return what excuses records of copies that never ran: the database was killed when their end was to be written."""
+    """Return what excuses records of copies that never ran: the database was killed when it was to write their end."""
     hosts = {host.name for host in history.plan.with_daemon("mariadb")}
     lossy = {text for host in hosts for text in (f"kill-daemon {host} mariadb", f"kill-host {host}")}
     kills = [fault.at for fault in history.faults if fault.action == "inject" and fault.fault in lossy]
