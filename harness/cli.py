@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -378,12 +378,17 @@ def upgrade_(
     batches: Annotated[int, typer.Option(help="In how many batches each cluster's nodes come.", min=1)] = 2,
     rate: Annotated[float, typer.Option(help="Jobs that are submitted in a second.", min=0.1, max=20)] = 1,
     seed: Annotated[int, typer.Option(help="Another number makes other jobs.")] = 1,
+    stay: Annotated[bool, typer.Option("--stay", help="No job leaves its cluster (sbatch --clusters).")] = False,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Rehearse a rolling upgrade while users submit jobs, and prove that every job is accounted for once."""
     begin = [_upgrade_choice(choice)[0] for choice in to]
     target = [_upgrade_choice(choice)[1] for choice in to]
+
+    def works(live: Live) -> list[workload.Work]:
+        return workload.generate(live.plan.scenario, int(_LONGEST_UPGRADE * rate), _LONGEST_UPGRADE, seed, stay=stay)
+
     if scenario_path:
         chosen = [choice for choice in begin if choice]
         live = lifecycle.create(scenario_path, providers.get(provider), runs, _progress(), chosen)
@@ -394,20 +399,19 @@ def upgrade_(
             if database or states:
                 live = lifecycle.give_past(live, own)
             lifecycle.deploy(live)
-            _upgrade(live, upgrade.plan_upgrade(live, target), batches, rate, seed)
+            _upgrade(live, upgrade.plan_upgrade(live, target), batches, works(live))
     else:
         if database or states:
             raise UsageError("--database and --state want a scenario: a run that is up has a past of its own")
         live = _open(runs, which)
-        _upgrade(live, upgrade.plan_upgrade(live, target), batches, rate, seed)
+        _upgrade(live, upgrade.plan_upgrade(live, target), batches, works(live))
     _print_judgement(live.run, format_)
 
 
-def _upgrade(live: Live, new: Plan, batches: int, rate: float, seed: int) -> None:
+def _upgrade(live: Live, new: Plan, batches: int, works: Sequence[workload.Work]) -> None:
     """Upgrade a run while users submit, and tell how long each step took."""
     for fault in upgrade.known_faults(live.plan, new):
         err.print(f"known fault of Slurm on the way: {escape(fault)}")
-    works = workload.generate(live.plan.scenario, int(_LONGEST_UPGRADE * rate), _LONGEST_UPGRADE, seed)
     upgrade.upgrade(live, new, works, batches)
     for event in live.run.events():
         if event["kind"] == "upgrade":

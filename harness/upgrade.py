@@ -28,7 +28,7 @@ from harness.workload import Work
 # Jobs before the first step, and after the last one.
 _BEFORE, _AFTER = 15, 15
 _DUMPS = "/var/lib/slurm-harness-dumps"
-# Seconds for what a step waits for: a database that is converted, a job that ends.
+# Seconds for what a step waits for, such as a job that ends; a large database may take longer.
 _PATIENCE = 300
 _DEAD = "dead: "
 _NAMES = """mariadb -N -B -e 'SHOW DATABASES' | grep -vxE 'mysql|sys|(information|performance)_schema'"""
@@ -236,7 +236,7 @@ def _stop_daemons(live: Live, step: Step) -> None:
             live.ssh.run(host.name, ["systemctl", "stop", daemon], timeout=_PATIENCE)
     for host in live.plan.with_daemon("mariadb"):
         if host.name in step.hosts:
-            live.ssh.run(host.name, ["sh", "-c", _DUMP], timeout=_PATIENCE)
+            live.ssh.run(host.name, ["sh", "-c", _DUMP], timeout=past.PATIENCE)
 
 
 def _to_carry(live: Live, name: str) -> list[str]:
@@ -274,9 +274,9 @@ def _remake(live: Live, step: Step, plan: Plan, directories: dict[str, list[str]
                 what=f"MariaDB on {name}",
                 timeout=60,
             )
-            live.ssh.run(name, ["sh", "-c", _LOAD], timeout=_PATIENCE)
+            live.ssh.run(name, ["sh", "-c", _LOAD], timeout=past.PATIENCE)
         if "slurmdbd" in host.daemons:
-            live.ssh.run(name, ["systemctl", "enable", "--now", "slurmdbd"], timeout=_PATIENCE)
+            live.ssh.run(name, ["systemctl", "enable", "--now", "slurmdbd"], timeout=past.PATIENCE)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(remake, step.hosts))
@@ -295,6 +295,7 @@ def _dead(live: Live, step: Step) -> list[str]:
 
 def _gate(live: Live, step: Step, known: set[int]) -> None:
     """Wait until what was upgraded does its work again."""
+    converts = {*step.hosts} & {host.name for host in live.plan.with_daemon("slurmdbd")}
     clusters = slurm.clusters(live.ssh, live.plan)
 
     def missing() -> list[str]:
@@ -319,7 +320,7 @@ def _gate(live: Live, step: Step, known: set[int]) -> None:
         missing,
         lambda found: not found,
         what=f"gate of {step.name}",
-        timeout=_PATIENCE,
+        timeout=past.PATIENCE if converts else _PATIENCE,
         hopeless=lambda found: any(one.startswith(_DEAD) for one in found),
         show="; ".join,
         ignore=(HarnessError,),

@@ -70,10 +70,11 @@ _KINDS = (
 )
 
 
-def generate(scenario: Scenario, jobs: int, seconds: float, seed: int) -> list[Work]:
+def generate(scenario: Scenario, jobs: int, seconds: float, seed: int, *, stay: bool = False) -> list[Work]:
     """Return `jobs` works of all kinds, spread at random over `seconds`; the same ones for the same seed.
 
-    UsageError where no user can submit, or no node lasts.
+    With `stay` no job leaves the cluster of a federation that it is submitted to. UsageError where no user can submit,
+    or no node lasts.
     """
     chance = random.Random(seed)  # noqa: S311  reproducible, not secret
     users, clusters = _who_and_where(scenario)
@@ -88,7 +89,7 @@ def generate(scenario: Scenario, jobs: int, seconds: float, seed: int) -> list[W
         options = [
             *kind.options(chance, clusters[cluster]),
             *([f"--qos={qos}"] if qos else []),
-            *([f"--clusters={cluster}"] if kind.stays and cluster in federated else []),
+            *([f"--clusters={cluster}"] if (stay or kind.stays) and cluster in federated else []),
         ]
         after = chance.choice(earlier) if kind.follows and earlier else None
         found.append(Work(number, at, cluster, user, kind.body(chance), tuple(options), kind.tasks, kind.ends, after))
