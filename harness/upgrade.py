@@ -31,6 +31,8 @@ _DUMPS = "/var/lib/slurm-harness-dumps"
 # Seconds for what a step waits for, such as a job that ends; a large database may take longer.
 _PATIENCE = 300
 _DEAD = "dead: "
+# Seconds after a job's end in which its record may still change: when it is requeued, or slurmctld is behind.
+_FINAL = 20
 _NAMES = """mariadb -N -B -e 'SHOW DATABASES' | grep -vxE 'mysql|sys|(information|performance)_schema'"""
 _DUMP = f"""set -eu; umask 077; mkdir -p {_DUMPS}
     names=$({_NAMES})
@@ -125,7 +127,7 @@ def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> N
     live.provider.prepare(new, live.say)
 
     def go() -> None:
-        since = time.time()
+        since = time.time() - _FINAL
         remember(since)
         todo = steps(live.plan, new, batches)
         for number, step in enumerate(todo, 1):

@@ -74,6 +74,11 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
         steps = [event["step"] for event in rundir.find(runs, "rolling").events() if event["kind"] == "upgrade"]
         assert steps == ["slurmdbd", "slurmctld of rolling", "nodes n1", "nodes n2"]
         assert "old records are kept" in done.stdout
+        [before, after] = [
+            event["tables"] for event in rundir.find(runs, "rolling").events() if event["kind"] == "past"
+        ]
+        assert before == after
+        assert int(before[0].split()[0]) >= 3  # jobs
         sacct = ("sacct", "-X", "-P", "-n", "--user=carol", "--format=jobname,state,comment")
         assert harness("exec", "ctl", "--", *sacct).stdout.splitlines() == ["old|FAILED|"] * 3
         # Who has jobs there is on every host, and what waited can run; it does nothing.
