@@ -424,7 +424,8 @@ def accounting_equals_the_witness(history: History) -> Iterator[Problem]:
         # Of a job that ran more than once each run has a record: the one that began when it did.
         near = sorted(told[one.name, one.job_id], key=lambda record: abs((record.start or 0) - one.start))
         if not near:
-            yield Problem(one.name, f"job {one.job_id} ({one.name}) has no record of its run on {one.host}")
+            text = f"job {one.job_id} ({one.name}) has no record of its run on {one.host}"
+            yield Problem(one.name, text, _written_over(history, one))
             continue
         told[one.name, one.job_id].remove(near[0])
         if near[0].state not in _KILLED:
@@ -440,6 +441,16 @@ def accounting_equals_the_witness(history: History) -> Iterator[Problem]:
             if record.state == "COMPLETED":
                 text = f"job {job_id} ({name}): accounting has a run on {record.node_list} that nobody saw"
                 yield Problem(name, text)
+
+
+def _written_over(history: History, one: Witness) -> str:
+    """Return what excuses a run without a record: its job was requeued while slurmdbd was upgraded."""
+    again = [run.start for run in history.witnesses if run.name == one.name and run.restarts > one.restarts]
+    marks = {f"upgrade {host.name}" for host in history.plan.with_daemon("slurmdbd")}
+    times = [fault.at for fault in history.faults if fault.fault in marks]
+    if not again or not times or not (min(times) <= min(again) and one.start <= max(times)):
+        return ""
+    return "the job was requeued while slurmdbd was upgraded, and slurmctld gave both runs one record"
 
 
 def _noticed_late(history: History, one: Witness, record: Record) -> bool:

@@ -247,6 +247,15 @@ def test_record_of_a_copy_may_stay_open_where_the_database_was_killed_but_not_th
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
+def test_requeued_job_may_have_one_record_where_slurmdbd_was_upgraded_meanwhile() -> None:
+    history = good()
+    del history.records[-2]
+    history.faults = [FaultSeen(105, "inject", "upgrade accounting"), FaultSeen(109, "heal", "upgrade accounting")]
+    assert outcomes(history)["accounting_equals_the_witness"] == "passed"
+    history.faults = [replace(fault, at=fault.at - 20) for fault in history.faults]
+    assert outcomes(history)["accounting_equals_the_witness"] == "failed"
+
+
 def test_job_that_ends_while_slurmctld_is_away_is_recorded_late() -> None:
     history = good()
     history.records[0] = replace(history.records[0], end=130, elapsed=29)
