@@ -420,7 +420,7 @@ def accounting_equals_the_witness(history: History) -> Iterator[Problem]:
     for record in history.records:
         if record.state != "REVOKED" and _has_run(record):
             told[record.name, record.job_id].append(record)
-    for one in history.witnesses:
+    for one in sorted(history.witnesses, key=lambda run: run.start, reverse=True):
         # Of a job that ran more than once each run has a record: the one that began when it did.
         near = sorted(told[one.name, one.job_id], key=lambda record: abs((record.start or 0) - one.start))
         if not near:
