@@ -16,7 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from harness import deploy as deployment
-from harness import diff, elastic, faults, logs, past, report, scenario, slurm
+from harness import diff, elastic, faults, logs, past, report, scenario, slurm, topology
 from harness.errors import CannotJudge, HarnessError, UsageError, WaitTimeout
 from harness.inventory import Machine, inventory, ssh_config
 from harness.live import Live, Say
@@ -173,6 +173,11 @@ def write_report(
         jobs=jobs,
         problem=problem,
         known_faults=live.plan.known_faults(),
+        topologies={
+            f"{name}: {topology_name}": topology.picture(described)
+            for name, cluster in live.plan.scenario.clusters.items()
+            for topology_name, described in cluster.topology.items()
+        },
     )
     report.write(result, live.run.path)
     if directory:

@@ -115,7 +115,8 @@ def get(options: Mapping[str, Value], name: str) -> Value | None:
 def slurm_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
     """Return the global options of a cluster's slurm.conf; slurm.conf(5) explains each."""
     cluster = scenario.clusters[name]
-    conf = merged(_slurm_conf_defaults(scenario, name, offers), cluster.options, repeated=_repeated(scenario, cluster))
+    layers = (_slurm_conf_defaults(scenario, name, offers), _topology_plugin(scenario, cluster), cluster.options)
+    conf = merged(*layers, repeated=_repeated(scenario, cluster))
     parameters = get(conf, "SlurmctldParameters")
     if cluster.configless and "enable_configless" not in (parameters or "").lower():
         conf = merged(conf, {"SlurmctldParameters": ",".join(filter(None, [parameters, "enable_configless"]))})
@@ -185,6 +186,12 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         defaults |= _accounting_storage(scenario.accounting)
         defaults["JobAcctGatherType"] = f"jobacct_gather/{'cgroup' if _contained(cluster, offers) else 'linux'}"
     return defaults
+
+
+def _topology_plugin(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
+    """Return the option without which topology.conf is not read; topology.yaml is read without any."""
+    wanted = cluster.topology and releases.get(scenario.release_of(cluster)).topology_file == "topology.conf"
+    return {"TopologyPlugin": f"topology/{next(iter(cluster.topology.values())).plugin}"} if wanted else {}
 
 
 def _repeated(scenario: Scenario, cluster: Cluster) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 import testinfra
 from testinfra.host import Host
 
-from harness import slurm
+from harness import slurm, topology
 from harness.errors import ClusterError, HarnessError
 from harness.plan import Plan
 from harness.rundir import RunDir
@@ -56,6 +56,7 @@ def features(plan: Plan) -> set[str]:
         for option, value in qos.options.items()
         if name in qos_of_users and plan.clusters_with_limits() and (option != "MaxTRESPerUser" or "gpu" in str(value))
     }
+    placed = [one for name in scenario.clusters for one in topology.placed_once(scenario, name)]
     there = {
         "accounting": scenario.accounting,
         "job_completion": scenario.accounting and scenario.accounting.job_completion,
@@ -66,6 +67,10 @@ def features(plan: Plan) -> set[str]:
         "two_hosts": len(plan.hosts) > 1,
         "backup_controllers": any(cluster.backup_controllers for cluster in scenario.clusters.values()),
         "backup_slurmdbd": scenario.accounting and scenario.accounting.backup,
+        "topology": placed,
+        "placement": any(one.choices() for one in placed),
+        "switches": any(one.leaves() for one in placed),
+        "segments": any(one.segments() for one in placed),
         "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
         "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
         "rehearsal": scenario.rehearsal,

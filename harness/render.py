@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from harness import hostlist, options
+from harness import hostlist, options, releases
 from harness.options import Offers
 from harness.plan import Host, Plan
 from harness.resources import TEMPLATES
@@ -174,11 +174,17 @@ def _cluster_files(scenario: Scenario, name: str, offers: Offers) -> _ClusterFil
     slurm_conf, cgroup_conf, gres_conf = "/etc/slurm/slurm.conf", "/etc/slurm/cgroup.conf", "/etc/slurm/gres.conf"
     return conf, {
         slurm_conf: template(
-            slurm_conf, cluster=name, options=conf, nodes=nodes, lines=lines, partitions=_partition_lines(cluster)
+            slurm_conf,
+            cluster=name,
+            options=conf,
+            nodes=nodes,
+            lines=lines,
+            partitions=_partition_lines(scenario, cluster),
         ),
         # Where there is none and no default, the daemons have their own.
         **({cgroup_conf: template(cgroup_conf, options=cgroup)} if cgroup or cluster.defaults else {}),
         **({gres_conf: template(gres_conf, lines=gres)} if gres else {}),
+        **_topology_file(scenario, cluster),
         **{f"/etc/slurm/{file}": text for file, text in cluster.files.items()},
     }
 
@@ -223,7 +229,14 @@ def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> 
     return options.merged(defaults, group.options)
 
 
-def _partition_lines(cluster: Cluster) -> list[dict[str, str]]:
+def _topology_file(scenario: Scenario, cluster: Cluster) -> dict[str, str]:
+    """Return the path and text of the file that describes a cluster's topologies, if it has any."""
+    path = f"/etc/slurm/{releases.get(scenario.release_of(cluster)).topology_file}"
+    return {path: template(path, topologies=cluster.topology)} if cluster.topology else {}
+
+
+def _partition_lines(scenario: Scenario, cluster: Cluster) -> list[dict[str, str]]:
+    by_name = releases.get(scenario.release_of(cluster)).topology_file == "topology.yaml"
     return [
         options.merged(
             {
@@ -231,6 +244,7 @@ def _partition_lines(cluster: Cluster) -> list[dict[str, str]]:
                 "Nodes": partition.nodes,
                 "Default": True if partition.default else None,
                 "State": "UP",
+                "Topology": partition.topology if by_name else None,
             },
             partition.options,
         )

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from harness.resources import TEMPLATES
+from harness.topology import Box
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "unknown"
 
@@ -27,7 +28,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that is to be told of a run; `problem` is what kept it from being judged."""
+    """All that is to be told of a run.
+
+    `problem` is what kept it from being judged, `topologies` a picture of each.
+    """
 
     scenario: str
     description: str
@@ -40,6 +44,7 @@ class Report:
     jobs: list[dict[str, Any]] = field(default_factory=list)
     problem: str = ""
     known_faults: list[str] = field(default_factory=list)
+    topologies: dict[str, list[Box]] = field(default_factory=dict)
     events: str = "events.jsonl"
 
     def exit_code(self) -> int:

@@ -9,6 +9,7 @@ from copy import deepcopy
 from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
 from itertools import combinations
+from math import prod
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args
@@ -30,6 +31,13 @@ from harness import hostlist, releases
 from harness.errors import Problem, ScenarioError, UsageError
 
 Path_ = tuple[str | int, ...]
+# The file and the key with which a release came to have each kind of topology. topology/3d_torus of before 25.05 is not
+# meant: it ends a slurmctld that was not built for three dimensions, as Debian's is not.
+_TOPOLOGY_KEYS = {
+    "tree": ("topology.conf", "SwitchName"),
+    "block": ("topology.conf", "BlockSizes"),
+    "torus3d": ("topology.yaml", "torus3d"),
+}
 # What slurmdbd is called beside the clusters where each has its release; a cluster's name may not be this.
 SLURMDBD = "slurmdbd"
 
@@ -78,6 +86,9 @@ FileName = Annotated[Word, AfterValidator(_further_file)]
 # slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
 Gres = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*(:[A-Za-z_][\w.-]*)*(:\d+[KMGTPkmgtp]?)?$")]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+Count = Annotated[int, Field(ge=1)]
+# Along x, y and z.
+Dimensions = tuple[Count, Count, Count]
 OptionValue = bool | int | float | str | None
 Options = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]]
 
@@ -114,7 +125,61 @@ class Partition(Model):
 
     nodes: Hostlist | Literal["ALL"] = Field("ALL", description="hostlist of its nodes, or ALL")
     default: bool = Field(False, description="jobs go here unless they say otherwise")
+    topology: Word | None = Field(
+        None, description="which of the cluster's topologies places its jobs; unset, the first"
+    )
     options: Options = Field({}, description="more options of the PartitionName line; null removes a default")
+
+
+class Switch(Model):
+    """A switch of a tree: a leaf with nodes, or one above other switches."""
+
+    nodes: Hostlist | None = Field(None, description="hostlist of the nodes of a leaf switch")
+    switches: Hostlist | None = Field(None, description="hostlist of the switches below it")
+
+
+class Torus(Model):
+    """A 3-D torus, of which jobs get contiguous sub-cubes."""
+
+    dims: Dimensions = Field(description="how many nodes along x, y and z")
+    nodes: Hostlist = Field(description="hostlist of its nodes, x varying fastest, then y")
+    placements: tuple[Dimensions, ...] = Field(
+        min_length=1, description="sub-cubes that jobs may get; a job of another size gets nothing"
+    )
+
+
+class Topology(Model):
+    """How the nodes of a cluster are joined: a tree of switches, blocks, or toruses. See docs/topology.md."""
+
+    switches: Mapping[Word, Switch] = Field({}, description="a tree (topology/tree)")
+    blocks: Mapping[Word, Hostlist] = Field({}, description="blocks in their order, with their nodes (topology/block)")
+    block_sizes: tuple[Count, ...] = Field(
+        (), description="nodes of a block, then of blocks that are one for larger jobs; unset, Slurm joins up to 16"
+    )
+    toruses: Mapping[Word, Torus] = Field({}, description="3-D toruses (topology/torus3d)")
+
+    @property
+    def plugin(self) -> str:
+        """The plugin that knows such a topology."""
+        return "tree" if self.switches else "block" if self.blocks else "torus3d"
+
+    def nodes_of(self) -> dict[Path_, tuple[str, ...]]:
+        """Return the nodes of each leaf switch, block or torus, by the place in the topology where they stand."""
+        return {
+            **{
+                ("switches", name, "nodes"): hostlist.expand(switch.nodes)
+                for name, switch in self.switches.items()
+                if switch.nodes
+            },
+            **{("blocks", name): hostlist.expand(nodes) for name, nodes in self.blocks.items()},
+            **{("toruses", name, "nodes"): hostlist.expand(torus.nodes) for name, torus in self.toruses.items()},
+        }
+
+    def switches_below(self) -> dict[str, tuple[str, ...]]:
+        """Return the switches right below each one; those without any are leaves."""
+        return {
+            name: hostlist.expand(switch.switches) if switch.switches else () for name, switch in self.switches.items()
+        }
 
 
 class Cluster(Model):
@@ -129,6 +194,9 @@ class Cluster(Model):
         None, description="hosts that share the nodes, each with many slurmd; unset, every node is a host of its own"
     )
     partitions: Mapping[Word, Partition] = Field({"main": Partition(default=True)}, min_length=1)
+    topology: Mapping[Word, Topology] = Field(
+        {}, description="how its nodes are joined; of several, the first is for partitions that name none"
+    )
     site: Word | None = Field(None, description="the site all its hosts are in; needed where there are several")
     release: Release | None = Field(None, description="Slurm release; unset, the scenario's")
     image: str | None = Field(None, description="a Docker image of your own for its hosts; its release is asked of it")
@@ -173,6 +241,14 @@ class Cluster(Model):
             if group.provision == "static"
             for name in hostlist.expand(group.name)
         }
+
+    def nodes_of_partition(self, partition: Partition) -> tuple[str, ...]:
+        """Return the nodes of a partition."""
+        return self.node_names() if partition.nodes == "ALL" else hostlist.expand(partition.nodes)
+
+    def topology_of(self, partition: Partition) -> str | None:
+        """Return the name of the topology that places a partition's jobs; None if the cluster has none."""
+        return partition.topology or next(iter(self.topology), None)
 
     def elastic(self) -> bool:
         """Tell whether nodes come and go."""
@@ -358,7 +434,8 @@ def load(path: Path, choices: Sequence[str] = (), release_of_image: Callable[[st
     if scenario:
         found.extend((at, message, False) for at, message in _contradictions(scenario, data))
         scenario, wrong_images = _asked_of_images(scenario.put_on(choices), release_of_image)
-        found.extend((at, message, False) for at, message in (*wrong_images, *_wrong_releases(scenario)))
+        wrong = (*wrong_images, *_wrong_releases(scenario), *_too_old_for_topology(scenario))
+        found.extend((at, message, False) for at, message in wrong)
     if not found and scenario:
         return scenario
 
@@ -562,6 +639,7 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             yield ("clusters", name, "nodes"), "a cluster needs at least one node"
         yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
         yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
+        yield from _wrong_topology(cluster, name)
         if cluster.hosts:
             yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
             if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:
@@ -623,6 +701,114 @@ def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[
         if partition.nodes != "ALL" and (named := dynamic.intersection(hostlist.expand(partition.nodes))):
             where = (*at, "partitions", name, "nodes")
             yield where, f"{hostlist.fold(sorted(named))} is dynamic; only ALL, or a NodeSet of a feature, takes it"
+
+
+def _wrong_topology(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]]:
+    """Yield where a topology is none, or does not have each node exactly once."""
+    at = ("clusters", name)
+    for file in {"topology.conf", "topology.yaml"} & {*cluster.files} if cluster.topology else ():
+        yield (*at, "files", file), "is written from topology, not taken as it is"
+    for topology_name, topology in cluster.topology.items():
+        here = (*at, "topology", topology_name)
+        if sum(map(bool, (topology.switches, topology.blocks, topology.toruses))) != 1:
+            yield here, "has switches, blocks or toruses: one of them"
+            continue
+        yield from _wrong_places(cluster, name, topology_name)
+        yield from _wrong_tree(topology, here)
+        yield from _wrong_blocks(topology, here)
+        yield from _wrong_toruses(topology, here)
+        if any(group.dynamic for group in cluster.nodes):
+            yield here, "wants all nodes in slurm.conf, which does not name dynamic ones"
+    known = list(cluster.topology)
+    for partition_name, partition in cluster.partitions.items():
+        if partition.topology and partition.topology not in known:
+            where = (*at, "partitions", partition_name, "topology")
+            yield where, f'no topology "{partition.topology}"{_did_you_mean(partition.topology, known)}'
+
+
+def _wrong_places(cluster: Cluster, name: str, topology_name: str) -> Iterator[tuple[Path_, str]]:
+    """Yield the nodes that a topology does not know, has twice, or lacks."""
+    at = ("clusters", name, "topology", topology_name)
+    topology, known = cluster.topology[topology_name], dict.fromkeys(cluster.node_names())
+    place_of: dict[str, str] = {}
+    for place, nodes in topology.nodes_of().items():
+        if unknown := [node for node in nodes if node not in known]:
+            names = hostlist.fold(unknown)
+            yield (*at, *place), f"no such node in cluster {name}: {names}; its nodes are {hostlist.fold(known)}"
+        for node, count in Counter(nodes).items():
+            if node in place_of or count > 1:
+                yield (*at, *place), f"node {node} is in {place_of.get(node, place[1])} already"
+            place_of[node] = str(place[1])
+    # Slurm warns of nodes that no switch or block has; a torus may be a part of the cluster.
+    users = [part for part in cluster.partitions.values() if cluster.topology_of(part) == topology_name]
+    placed = {node for part in users for node in cluster.nodes_of_partition(part)}
+    lacking = [node for node in known if node not in place_of and (node in placed or not topology.toruses)]
+    if lacking:
+        yield at, f"has no place for {hostlist.fold(lacking)}"
+
+
+def _wrong_tree(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
+    above: dict[str, str] = {}
+    for name, switch in topology.switches.items():
+        if bool(switch.nodes) == bool(switch.switches):
+            yield (*at, "switches", name), "has nodes or switches: one of them"
+    for name, below in topology.switches_below().items():
+        here = (*at, "switches", name, "switches")
+        for child in below:
+            if child not in topology.switches:
+                yield here, f'no switch "{child}"{_did_you_mean(child, list(topology.switches))}'
+            elif child in above:
+                yield here, f"switch {child} is below {above[child]} already"
+            above.setdefault(child, name)
+    try:
+        TopologicalSorter(topology.switches_below()).prepare()
+    except CycleError as error:
+        yield (*at, "switches", error.args[1][0], "switches"), f"is a loop: {' - '.join(error.args[1])}"
+
+
+def _wrong_blocks(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
+    if topology.block_sizes and not topology.blocks:
+        yield (*at, "block_sizes"), "is for blocks"
+    if not topology.block_sizes or not topology.blocks:
+        return
+    base = topology.block_sizes[0]
+    for index, size in enumerate(topology.block_sizes):
+        if size % base or (size // base).bit_count() != 1:
+            yield (*at, "block_sizes", index), f"{size} is not {base} times a power of two"
+    for place, nodes in topology.nodes_of().items():
+        if len(nodes) > base:
+            yield (*at, *place), f"{len(nodes)} nodes are more than a block of {base}"
+
+
+def _wrong_toruses(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
+    for name, torus in topology.toruses.items():
+        here = (*at, "toruses", name)
+        if (count := len(hostlist.expand(torus.nodes))) != (wanted := prod(torus.dims)):
+            yield (*here, "nodes"), f"{count} nodes, but {_times(torus.dims)} are {wanted}"
+        for index, placement in enumerate(torus.placements):
+            if any(size > limit for size, limit in zip(placement, torus.dims, strict=True)):
+                yield (*here, "placements", index), f"{_times(placement)} is more than the torus, {_times(torus.dims)}"
+
+
+def _times(dimensions: Dimensions) -> str:
+    return "x".join(map(str, dimensions))
+
+
+def _too_old_for_topology(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    """Yield the topologies that a cluster's release does not have, with the release that has them."""
+    for name, cluster in scenario.clusters.items():
+        release = scenario.release_of(cluster)
+        for index, (topology_name, topology) in enumerate(cluster.topology.items()):
+            at = ("clusters", name, "topology", topology_name)
+            section, key = _TOPOLOGY_KEYS[topology.plugin]
+            if key.lower() not in releases.get(release).options.get(section, {}):
+                since = releases.since(section, key)
+                yield (
+                    at,
+                    f"topology/{topology.plugin} wants {key} of {section}, not in release {release}; {since} has it",
+                )
+            elif index and releases.get(release).topology_file == "topology.conf":
+                yield at, f"release {release} has one topology at a time; {releases.first('topology.yaml')} has several"
 
 
 def _claim(owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str) -> Iterator[tuple[Path_, str]]:

@@ -190,6 +190,10 @@ class SlurmCluster:
         answer = self.run("scontrol", "--all", "--oneliner", "show", "partition").stdout
         return [parse_partition(line) for line in _lines(answer)]
 
+    def topology(self, *name: str) -> dict[str, tuple[str, ...]]:
+        """Return every switch, block or torus with its nodes, of the topology of a name or of the default one."""
+        return parse_topology(self.run("scontrol", "show", "topology", *name).stdout)
+
     def waiting_for_slurmdbd(self) -> int:
         """Return how many messages slurmctld keeps until slurmdbd takes them."""
         found = re.search(r"DBD Agent queue size:\s*(\d+)", self.run("sdiag").stdout)
@@ -280,6 +284,16 @@ def parse_partition(line: str) -> Partition:
         allow_accounts=some("AllowAccounts"),
         allow_qos=some("AllowQos"),
     )
+
+
+def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
+    """Read `scontrol show topology`.
+
+    >>> parse_topology("SwitchName=s1 Level=0 LinkSpeed=1 Nodes=c[1-2]")
+    {'s1': ('c1', 'c2')}
+    """
+    found = re.findall(r"^(?:Switch|Block|Torus)Name=(\S+) .*\bNodes=(\S+)", text, re.M)
+    return {name: hostlist.expand(nodes) for name, nodes in found}
 
 
 def parse_record(line: str) -> Record:

@@ -116,6 +116,9 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
         return
     family, _, name = full.partition("/")
     if (family == kind or kind == "cred") and name in release.plugins.get(family, frozenset()):
+        if full == "topology/3d_torus":
+            message = "wants a Slurm built with --with-dimensions=3, as Debian's is not"
+            yield source.find(setting, FATAL, "plugin", message, "26.05 has topology/torus3d")
         return
     went = release.gone_plugins.get(full)
     message = f"plugin {full} is gone since {went}" if went else f"there is no plugin {full}"

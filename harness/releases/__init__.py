@@ -17,6 +17,7 @@ debian      where Debian packages it: `suite`, `packages`, what apt needs to ins
             suite from which Apptainer can be installed beside it (`apptainer_suite`)
 federation_faults                what this release gets wrong in a federation with clusters of `older` ones
 wants_saved_usage                slurmctld does not start where one was killed before it saved fair-share's usage
+near_switches                    a job that no leaf switch has room for gets leaves below one switch, as low as can be
 cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
 
 Beside them, changes.toml says what a running cluster needs to take a change.
@@ -116,6 +117,7 @@ class Release:
     further_suite: str | None = None
     federation_faults: tuple[FederationFault, ...] = ()
     wants_saved_usage: bool = False
+    near_switches: bool = False
     cgroup_conf_without_controllers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
     gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -125,6 +127,11 @@ class Release:
     renamed_plugins: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, Words] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Default]] = field(default_factory=dict)
+
+    @property
+    def topology_file(self) -> str:
+        """The file that topologies are read from; topology.conf, in releases without topology.yaml, holds one."""
+        return "topology.yaml" if "topology.yaml" in self.options else "topology.conf"
 
 
 # With what mounts a SIF for a user, and what the smallest image is made of.
@@ -172,6 +179,7 @@ def get(name: str) -> Release:
             FederationFault(frozenset(fault["older"]), fault["what"]) for fault in data.get("federation_faults", ())
         ),
         wants_saved_usage=data.get("wants_saved_usage", before.wants_saved_usage),
+        near_switches=data.get("near_switches", before.near_switches),
         cgroup_conf_without_controllers=data.get(
             "cgroup_conf_without_controllers", before.cgroup_conf_without_controllers
         ),

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from conftest import Jobs, only, ways_in
 
-from harness import hostlist, options, witness
+from harness import hostlist, options, topology, witness
 from harness.plan import Plan
 from harness.slurm import SlurmCluster, job_key
 from harness.wait import wait_until
@@ -71,6 +71,7 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
     for name, cluster in clusters.items():
         hosts_of = plan.hosts_of(name)
         configured = plan.scenario.clusters[name].partitions
+        placed = topology.placed(plan.scenario, name)
         there = {partition.name: partition for partition in cluster.partitions()}
         assert {*there} == {*configured}, name
         for partition in there.values():
@@ -83,6 +84,8 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
             if state != "UP":
                 continue
             count = min(len(partition.nodes), partition.max_nodes or len(partition.nodes))
+            if partition.name in placed:
+                count = min(count, placed[partition.name].most_nodes())
             answer = cluster.run(
                 *("srun", *only(cluster, plan), f"--partition={partition.name}", *ways_in(partition, plan)),
                 *(f"--nodes={count}", "--ntasks-per-node=1", "cat", "/proc/sys/kernel/hostname"),

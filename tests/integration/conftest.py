@@ -23,6 +23,7 @@ CLUSTERS = (
     "faulty",
     "left",
     "workstation",
+    "topologies",
 )
 # What two runs side by side want at most: 24 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY_GB = 2 * 12 * 7, 6

@@ -411,6 +411,38 @@ ELASTIC = [
     ),
 ]
 
+TOPOLOGY_YAML = "/etc/slurm/topology.yaml"
+TOPOLOGY = [
+    Sabotage(
+        ("every_switch_block_and_torus", "one_switch_block_or_sub_cube", "sees_where_its_node_is"),
+        (
+            "sim",
+            rf"sed -i.right 's/n\[1-4\]/n[1-3,5]/; s/n\[5-8\]/n[4,6-8]/' {TOPOLOGY_YAML};"
+            "systemctl restart slurmctld slurmd",
+        ),
+        ("sim", f"mv {TOPOLOGY_YAML}.right {TOPOLOGY_YAML}; systemctl restart slurmctld slurmd"),
+        "a job of 4 nodes got n[4,6-8], not leaf2: n[5-8]",
+    ),
+    Sabotage(
+        ("one_switch_block_or_sub_cube",),
+        ("sim", "scontrol update PartitionName=torus Topology=fabric"),
+        ("sim", "scontrol update PartitionName=torus Topology=cube"),
+        "topology cube: a job of 2 nodes got n[3-4], not pod from",
+    ),
+    Sabotage(
+        ("in_segments",),
+        ("sim", "scontrol update PartitionName=block Topology=fabric"),
+        ("sim", "scontrol update PartitionName=block Topology=racks"),
+        "a job got n[1-2,5-6], which is no larger unit",
+    ),
+    Sabotage(
+        ("waits_for_the_switches",),
+        ("sim", f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF}; scontrol reconfigure"),
+        ("sim", f"mv {CONF}.right {CONF}; scontrol reconfigure"),
+        "after 0 s already",
+    ),
+]
+
 
 def on_box(check: str, do: str, undo: str, told: str) -> Sabotage:
     return Sabotage((check,), ("box", do), ("box", undo), told)

@@ -37,6 +37,7 @@ CHANGED = options(
     *("SchedulerRootFilter=1", "DefaultStorageHost=x", "SbcastParameters=Compression=lz4", "SlurmctldPlugstack=x"),
     *("LaunchType=launch/slurm", "RoutePlugin=route/default", "TopologyPlugin=topology/hypercube"),
     *("TopologyPlugin=topology/none", "TopologyPlugin=topology/default", "TopologyPlugin=topology/flat"),
+    "TopologyPlugin=topology/3d_torus",
     *("JobCredentialPrivateKey=/x", "ExtSensorsType=ext_sensors/none", "CoreSpecPlugin=core_spec/none"),
     *("PowerPlugin=", "PowerParameters=x", "SchedulerAuth=x", "GetEnvTimeout=2", "AccountingStorageUser=x"),
     *("CommunicationParameters=NoAddrCache", "SlurmctldParameters=cloud_reg_addrs", "CryptoType=crypto/munge"),

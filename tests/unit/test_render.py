@@ -191,3 +191,12 @@ def test_configless_nodes_have_no_files_of_slurm(tmp_path: Path, hosts: str) -> 
     for host in files.keys() - {"ctl"}:
         assert not any(name.startswith("/etc/slurm/") for name in files[host])
         assert any("--conf-server=ctl:6817" in text for text in files[host].values())
+
+
+@pytest.mark.parametrize(("release", "file"), [("24.11", "topology.conf"), ("25.05", "topology.yaml")])
+def test_partition_names_its_topology_where_there_is_a_choice(release: str, file: str) -> None:
+    plan = plan_of("topology-block", {"release": release, "partitions": {"main": {"topology": "racks"}}})
+    conf = text_of(plan, "sim", "/etc/slurm/slurm.conf")
+    assert ("TopologyPlugin=topology/block" in conf) == (release == "24.11")
+    assert ("Topology=racks" in conf) == (release == "25.05")
+    assert "n[5-6]" in text_of(plan, "sim", f"/etc/slurm/{file}")

@@ -7,6 +7,7 @@ import pytest
 
 from harness import report
 from harness.report import Check, Report
+from harness.topology import Box
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,10 @@ def a_report(verdict: str) -> Report:
     job = {"job_id": 1, "cluster": "a", "state": "COMPLETED", "node_list": "n1", "start": 10, "end": 20}
     pending = job | {"state": "PENDING", "start": None, "end": None}
     stages = [{"name": "up", "seconds": 2.0}]
-    return Report("s", "d", verdict, {"a": "24.11"}, "docker", "/r", stages, checks, [job, pending], "broken")
+    drawn = {"a: t": [Box("top", (Box("leaf<1>", rows=(("n1", "n2"),)),))]}
+    return Report(
+        *("s", "d", verdict, {"a": "24.11"}, "docker", "/r", stages, checks, [job, pending], "broken"), topologies=drawn
+    )
 
 
 def test_exit_codes() -> None:
@@ -47,3 +51,4 @@ def test_json_keeps_its_contract_and_html_escapes(tmp_path: Path) -> None:
     html = (tmp_path / "report.html").read_text()
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
+    assert "<li>top<ul><li>leaf&lt;1&gt;<table><tr><td>n1</td><td>n2</td></tr></table></li></ul></li>" in html

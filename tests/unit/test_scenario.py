@@ -73,6 +73,55 @@ def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
     ]
 
 
+TOPOLOGY = "clusters: {one: {controller: c, nodes: [{name: 'n[1-4]'}], release: '%s', topology: {t: %s}%s}}"
+LEAVES = "{switches: {a: {nodes: 'n[1-2]'}, b: {nodes: 'n[3-4]'}, top: %s}}"
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        ("{}", "t: has switches, blocks or toruses: one of them"),
+        ("{blocks: {a: 'n[1-4]'}, switches: {s: {nodes: 'n[1-4]'}}}", "has switches, blocks or toruses: one of them"),
+        ("{tree: {}}", "topology.t.tree: unknown key; known are switches, blocks, block_sizes, toruses"),
+        ("{blocks: {a: 'n[1-5]'}}", "t.blocks.a: no such node in cluster one: n5; its nodes are n[1-4]"),
+        ("{blocks: {a: 'n[1-3]'}}", "t: has no place for n4"),
+        ("{blocks: {a: 'n[1-3]', b: 'n[3-4]'}}", "t.blocks.b: node n3 is in a already"),
+        ("{blocks: {a: 'n[1-4],n1'}}", "t.blocks.a: node n1 is in a already"),
+        ("{blocks: {a: 'n[1-4]'}, block_sizes: [2]}", "t.blocks.a: 4 nodes are more than a block of 2"),
+        ("{blocks: {a: 'n[1-4]'}, block_sizes: [4, 12]}", "t.block_sizes.1: 12 is not 4 times a power of two"),
+        ("{switches: {s: {nodes: 'n[1-4]'}}, block_sizes: [2]}", "t.block_sizes: is for blocks"),
+        (LEAVES % "{}", "t.switches.top: has nodes or switches: one of them"),
+        (LEAVES % "{switches: 'a,x'}", 't.switches.top.switches: no switch "x"; known are a, b, top'),
+        (LEAVES % "{switches: 'a,b'}, more: {switches: b}", "t.switches.more.switches: switch b is below top already"),
+        (LEAVES % "{switches: 'a,b,top'}", "t.switches.top.switches: is a loop: top - top"),
+        ("{toruses: {p: {dims: [2, 2, 2], nodes: 'n[1-4]', placements: [[1, 1, 1]]}}}", "4 nodes, but 2x2x2 are 8"),
+        (
+            "{toruses: {p: {dims: [2, 2, 1], nodes: 'n[1-4]', placements: [[1, 1, 2]]}}}",
+            "t.toruses.p.placements.0: 1x1x2 is more than the torus, 2x2x1",
+        ),
+        ("{toruses: {p: {dims: [2, 2, 0], nodes: 'n[1-4]', placements: []}}}", "dims.2: input should be greater than"),
+    ],
+)
+def test_topology_that_is_none_is_refused_with_its_place(tmp_path: Path, described: str, message: str) -> None:
+    assert message in "\n".join(problems(tmp_path, TOPOLOGY % ("26.05", described, "")))
+
+
+@pytest.mark.parametrize(
+    ("release", "more", "message"),
+    [
+        ("22.05", "", "topology/block wants BlockSizes of topology.conf, not in release 22.05; 24.05 has it"),
+        ("26.05", ", partitions: {p: {topology: x}}", 'partitions.p.topology: no topology "x"; known are t'),
+        ("26.05", ", files: {topology.yaml: x}", "files.topology.yaml: is written from topology"),
+        ("26.05", ", nodes: [{name: 'n[1-4]', dynamic: true}]", "t: wants all nodes in slurm.conf"),
+    ],
+)
+def test_what_a_cluster_has_not_for_its_topology_is_told(tmp_path: Path, release: str, more: str, message: str) -> None:
+    text = (TOPOLOGY % (release, "{blocks: {a: 'n[1-4]'}}", more)).replace(
+        "nodes: [{name: 'n[1-4]'}], ", "", "nodes:" in more
+    )
+    assert message in "\n".join(problems(tmp_path, text))
+
+
 CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
 
 

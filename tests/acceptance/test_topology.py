@@ -1,0 +1,172 @@
+"""Jobs are placed as the topology of their partition wants it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from conftest import Jobs, only
+
+from harness import hostlist, releases, slurm, topology
+from harness.plan import Plan
+from harness.slurm import Job, SlurmCluster
+from harness.topology import Level, Placed, Unit
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("topology", "lasting")
+
+# How long a job waits for the switches that it wants; Slurm counts from when it first looked at the job.
+SECONDS_FOR_SWITCHES = 5
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """A live cluster with one of the topologies that place its jobs."""
+
+    cluster: SlurmCluster
+    placed: Placed
+
+    def __str__(self) -> str:
+        return f"{self.cluster.name}, partition {self.placed.partition}, topology {self.placed.name}"
+
+    def submit(self, jobs: Jobs, count: int, *more: str) -> int:
+        """Submit a job that wants this many whole nodes."""
+        wanted = (f"--partition={self.placed.partition}", f"--nodes={count}", "--exclusive")
+        return jobs.submit_here(self.cluster, "true", *wanted, *more)
+
+    def ran_on(self, job_id: int) -> set[str]:
+        """Wait until a job has ended, and return its nodes."""
+        (job,) = self.cluster.wait_for([job_id], {"COMPLETED"}, timeout=120)
+        return {*hostlist.expand(job.node_list)}
+
+
+@pytest.fixture
+def fabrics(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Fabric]:
+    """All topologies that place jobs."""
+    return [Fabric(clusters[name], one) for name in clusters for one in topology.placed_once(plan.scenario, name)]
+
+
+@pytest.fixture
+def at_rest(clusters: dict[str, SlurmCluster], plan: Plan) -> Callable[[], None]:
+    """Wait until all nodes are idle: a job for the checks of accounting may have yet to time out."""
+    return lambda: slurm.wait_until_ready(plan, clusters, timeout=120)
+
+
+@contextmanager
+def kept_free_of_jobs(cluster: SlurmCluster, nodes: Iterable[str]) -> Iterator[None]:
+    """Reserve nodes for nobody: no topology has a say in that, as it would have in jobs that fill them."""
+    name = f"check-{secrets.token_hex(4)}"
+    wanted = (f"Nodes={hostlist.fold(nodes)}", "StartTime=now", "Duration=30", "Users=root", "Flags=IGNORE_JOBS")
+    cluster.run("scontrol", "create", "reservation", f"ReservationName={name}", *wanted)
+    try:
+        yield
+    finally:
+        cluster.run("scontrol", "delete", f"ReservationName={name}")
+
+
+def without_room(units: Level, size: int, free: Unit | None = None) -> set[str]:
+    """Return nodes without which no unit has room for a job of this size, but for the one that is to be free."""
+    taken: set[str] = set()
+    for unit in units:
+        if unit != free:
+            left = [node for node in unit.nodes if node not in taken]
+            can_go = [node for node in left if not (free and node in free.nodes)]
+            taken.update(can_go[: max(len(left) - size + 1, 0)])
+    return taken
+
+
+def test_every_switch_block_and_torus_has_its_nodes(fabrics: list[Fabric], plan: Plan) -> None:
+    for fabric in fabrics:
+        file = releases.get(plan.releases()[fabric.cluster.name]).topology_file
+        name = [fabric.placed.name] if file == "topology.yaml" else []
+        seen = {part: sorted(nodes) for part, nodes in fabric.cluster.topology(*name).items()}
+        wanted = {part: sorted(nodes) for part, nodes in topology.parts(fabric.placed.topology).items()}
+        assert seen == wanted, f"{fabric}: slurmctld knows {seen}"
+
+
+@pytest.mark.needs("placement")
+def test_job_gets_the_one_switch_block_or_sub_cube_that_has_room(
+    fabrics: list[Fabric], at_rest: Callable[[], None], jobs: Jobs
+) -> None:
+    """Without a topology it would get nodes of several."""
+    for fabric in fabrics:
+        for level in fabric.placed.choices():
+            at_rest()
+            size = max(len(unit.nodes) for unit in level)
+            free = [unit for unit in level if len(unit.nodes) == size][-1]
+            with kept_free_of_jobs(fabric.cluster, without_room(level, size, free)):
+                seen = fabric.ran_on(fabric.submit(jobs, size))
+            told = f"{fabric}: a job of {size} nodes got {hostlist.fold(seen)}"
+            assert seen == {*free.nodes}, f"{told}, not {free.name}: {hostlist.fold(free.nodes)}"
+
+
+@pytest.mark.needs("switches")
+def test_job_waits_for_the_switches_that_it_wants_and_then_takes_what_there_is(
+    fabrics: list[Fabric], at_rest: Callable[[], None], jobs: Jobs
+) -> None:
+    for fabric in fabrics:
+        if leaves := fabric.placed.leaves():
+            at_rest()
+            size = max(len(leaf.nodes) for leaf in leaves)
+            with kept_free_of_jobs(fabric.cluster, without_room(leaves, size)):
+                job_id = fabric.submit(jobs, size, f"--switches=1@0:{SECONDS_FOR_SWITCHES:02}")
+                seen = fabric.ran_on(job_id)
+            taken = [leaf.name for leaf in leaves if seen & {*leaf.nodes}]
+            assert len(taken) > 1, f"{fabric}: it got {hostlist.fold(seen)} of {taken}"
+            waited = seconds_until_start(fabric.cluster, job_id)
+            assert waited >= SECONDS_FOR_SWITCHES, f"{fabric}: it took switches {taken} after {waited} s already"
+
+
+def seconds_until_start(cluster: SlurmCluster, job_id: int) -> int:
+    """Return how long a job waited."""
+    command = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--format=%V %S")
+    submitted, started = cluster.run(*command, f"--jobs={job_id}").stdout.split()
+    return int(started) - int(submitted)
+
+
+@pytest.mark.needs("segments")
+def test_job_in_segments_takes_blocks_or_sub_cubes_that_make_no_larger_one(
+    fabrics: list[Fabric], at_rest: Callable[[], None], jobs: Jobs
+) -> None:
+    """A job of the same size without segments waits."""
+    for fabric in fabrics:
+        if not (segments := fabric.placed.segments()):
+            continue
+        at_rest()
+        free = {node for unit in segments for node in unit.nodes}
+        with kept_free_of_jobs(fabric.cluster, fabric.placed.nodes - free):
+            whole = fabric.submit(jobs, len(free))
+            job = looked_at(fabric.cluster, whole)
+            assert job.state == "PENDING", f"{fabric}: a job got {job.node_list}, which is no larger unit"
+            fabric.cluster.run("scancel", str(whole))
+            in_segments = fabric.submit(jobs, len(free), f"--segment={len(segments[0].nodes)}")
+            assert fabric.ran_on(in_segments) == free, str(fabric)
+
+
+def looked_at(cluster: SlurmCluster, job_id: int) -> Job:
+    """Wait until slurmctld has tried to start a job."""
+    return wait_until(
+        lambda: cluster.job(job_id),
+        lambda job: job is not None and (job.state != "PENDING" or job.reason not in {"None", "Priority"}),
+        what=f"job {job_id} looked at",
+        timeout=30,
+    )
+
+
+@pytest.mark.needs("users")
+def test_job_sees_where_its_node_is(fabrics: list[Fabric], plan: Plan, users: list[str]) -> None:
+    """In the default topology, whichever places the job (topology_g_get_node_addr)."""
+    for fabric in fabrics:
+        default = next(iter(plan.scenario.clusters[fabric.cluster.name].topology.values()))
+        count = fabric.placed.most_nodes()
+        task = ["sh", "-c", "echo $SLURMD_NODENAME $SLURM_TOPOLOGY_ADDR"]
+        wanted = (f"--partition={fabric.placed.partition}", f"--nodes={count}", "--ntasks-per-node=1")
+        answer = fabric.cluster.run("srun", *only(fabric.cluster, plan), *wanted, *task, user=users[0]).stdout
+        # A leaf right below the top leaves the levels between empty.
+        seen = {node: re.sub(r"\.+", ".", there) for node, there in map(str.split, answer.splitlines())}
+        assert seen == {node: topology.address(default, node) for node in seen}, f"{fabric}: {seen}"
+        assert len(seen) == count, f"{fabric}: {seen}"

@@ -1,0 +1,35 @@
+"""Topologies: what the checks of placement are seen to catch, and the file of releases before topology.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.live import Live
+from sabotage import TOPOLOGY, Sabotage, break_and_judge
+from support import SCENARIOS, Harness, judged, kept
+
+
+@pytest.fixture(scope="module")
+def topologies(harness: Harness, runs: Path) -> Iterator[Live]:
+    """The scenario with a tree, blocks and a torus, passed and still up."""
+    yield from kept(harness, runs, "topology")
+
+
+@pytest.mark.parametrize("sabotage", TOPOLOGY, ids=str)
+def test_check_fails_where_jobs_are_placed_otherwise(topologies: Live, sabotage: Sabotage) -> None:
+    break_and_judge(topologies, sabotage)
+
+
+def test_blocks_of_topology_conf_are_kept_to(harness: Harness) -> None:
+    done = judged(harness, SCENARIOS / "topology-block.yml", ["test_topology"])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_release_without_a_topology_is_refused_before_anything_starts(harness: Harness) -> None:
+    done = harness("run", SCENARIOS / "topology.yml", "--release", "24.11")
+    assert done.returncode == 2
+    assert "release 24.11 has one topology at a time; 25.05 has several" in done.stderr
+    assert "topology/torus3d wants torus3d of topology.yaml, not in release 24.11; 26.05 has it" in done.stderr
