@@ -28,6 +28,8 @@ from harness.workload import Work
 
 # Seconds in which the jobs end once the last one is submitted and all faults are healed.
 _LIMIT = 300
+# Seconds in which accounting knows it.
+_RECORDED = 20
 # Where sbatch says this, slurmctld may have taken the job all the same.
 _UNCERTAIN = ("timed out", "Zero Bytes", "Connection reset", "Unable to contact", "Unexpected message")
 
@@ -165,7 +167,10 @@ def _is_saving(live: Live, cluster: SlurmCluster) -> bool:
 
 
 def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:
-    """Wait until all jobs have ended, and slurmdbd knows it; that they do not is for the checkers to say."""
+    """Wait until all jobs have ended, and accounting knows it; that they do not is for the checkers to say.
+
+    slurmctld sends its records on every five seconds, and does not count what it has not begun to send.
+    """
 
     def unsettled() -> list[str]:
         left = []
@@ -181,18 +186,30 @@ def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> Non
                 left.append(f"{name}: {waiting} messages for slurmdbd")
         return left
 
-    try:
-        wait_until(
-            unsettled,
-            lambda left: not left,
-            what="every job has ended",
-            timeout=_LIMIT,
-            interval=1,
-            show=lambda left: "; ".join(left[:5]),
-            ignore=(HarnessError,),
-        )
-    except WaitTimeout as error:
-        live.say(str(error))
+    def unrecorded() -> list[str]:
+        left = []
+        for name, cluster in clusters.items():
+            ended = {job.job_id for job in cluster.jobs("--local") if job.name.startswith(f"{token}-")}
+            known = {one.job_id for one in cluster.records("--local", "--allocations") if one.state in FINISHED}
+            left += [f"{name} {job_id}" for job_id in sorted(ended - known)]
+        return left
+
+    waits = [("every job has ended", _LIMIT, unsettled)]
+    if live.plan.scenario.accounting:
+        waits.append(("accounting knows it", _RECORDED, unrecorded))
+    for what, timeout, look in waits:
+        try:
+            wait_until(
+                look,
+                lambda left: not left,
+                what=what,
+                timeout=timeout,
+                interval=1,
+                show=lambda left: "; ".join(left[:5]),
+                ignore=(HarnessError,),
+            )
+        except WaitTimeout as error:
+            live.say(str(error))
 
 
 def gather(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:
