@@ -10,7 +10,7 @@ import pytest
 import testinfra
 from testinfra.host import Host
 
-from harness import slurm, topology
+from harness import job_events, slurm, topology
 from harness.errors import ClusterError, HarnessError
 from harness.plan import Plan
 from harness.rundir import RunDir
@@ -79,6 +79,7 @@ def features(plan: Plan) -> set[str]:
         "limit_of_time": "MaxWall" in limits,
         "gpus": any(cluster.gpus() for cluster in scenario.clusters.values()),
         "apptainer": any(cluster.apptainer for cluster in scenario.clusters.values()),
+        "job_events": any(job_events.PROGRAM in cluster.files for cluster in scenario.clusters.values()),
         "static_too": any(
             cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
             for cluster in scenario.clusters.values()

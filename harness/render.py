@@ -96,7 +96,8 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
             files.extend(_power_files(cluster, host, conf))
         for path, text in texts.items() if not cluster.configless or unit == "slurmctld" else ():
             action = "reload" if path == "/etc/slurm/slurm.conf" else "restart"
-            files.append(RenderedFile(path, text, unit=unit, action=action))
+            mode = "0755" if text.startswith("#!") else "0644"
+            files.append(RenderedFile(path, text, mode=mode, unit=unit, action=action))
         daemons = (*host.daemons, "slurmd") if host.nodes else host.daemons
         directories |= options.directories(conf, host.name, daemons, host.nodes)
         devices = _devices(cluster, host, plan.offers)

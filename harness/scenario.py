@@ -211,7 +211,9 @@ class Cluster(Model):
         (), description="more lines of slurm.conf, each of its options in order, such as NodeSet and Feature"
     )
     files: Mapping[FileName, str] = Field(
-        {}, description="more files for the directory of slurm.conf on every host, such as gres.conf: their texts"
+        {},
+        description="more files for the directory of slurm.conf on every host, such as gres.conf: their texts; "
+        "one that begins with #! is a program",
     )
     cgroup: Options = Field({}, description="more options of cgroup.conf; null removes a default")
 

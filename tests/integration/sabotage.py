@@ -410,6 +410,55 @@ ELASTIC = [
         "ran 2 times",
     ),
 ]
+# systemd counts restarts, and refuses the sixth in ten seconds.
+RESTART = "systemctl reset-failed slurmd && systemctl restart slurmd"
+MEND_CONF = f"mv /root/slurm.conf {CONF} && {RESTART}"
+
+
+def on_n1(checks: str, do: str, undo: str, told: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("n1", do), ("n1", undo), told)
+
+
+def changed_conf(change: str) -> str:
+    """Return a script that changes slurm.conf of a host with sed."""
+    return f"cp -p {CONF} /root/slurm.conf && sed -i '{change}' {CONF} && {RESTART}"
+
+
+def at_ctl(check: str, program: str, text: str, told: str) -> Sabotage:
+    """Return what puts a lying program before Slurm's own on the controller."""
+    do, undo = wrapper(program, text)
+    return Sabotage((check,), ("ctl", do), ("ctl", undo), told)
+
+
+JOB_START = [
+    on_n1("in_the_order_of_its_mode runs_as_slurm_says", changed_conf("/^Prolog=/d"), MEND_CONF, "instead of Prolog"),
+    Sabotage(
+        ("before_its_prolog_has_ended", "when_its_own_epilog_has_ended"),
+        (
+            "n2",
+            # Slurm believes them ended while they go on.
+            wrapper("hasty", "setsid /etc/slurm/job-events > /dev/null 2>&1 &")[0]
+            + f"; {changed_conf('/^...log=/s,=.*,=/usr/local/bin/hasty,')}",
+        ),
+        ("n2", f"rm /usr/local/bin/hasty && {MEND_CONF}"),
+        "n2 is given away although Epilog runs on it",
+    ),
+    on_n1(
+        "steps_start_the_tasks array_has_a_job components_of_a_heterogeneous_job",
+        wrapper("lie", 'printf "export %s=7\\\\n" SLURM_PROCID SLURM_ARRAY_TASK_ID')[0]
+        + f"; {changed_conf('s,^TaskProlog=.*,TaskProlog=/usr/local/bin/lie,')}",
+        f"rm /usr/local/bin/lie && {MEND_CONF}",
+        "'7:0'",
+    ),
+    at_ctl("streams_of_its_tasks_unharmed", "srun", '/usr/bin/srun "$@" | tr -d "\\000"', "unharmed"),
+    at_ctl("signals_reach_those", "scancel", 'exec /usr/bin/scancel --full "$@"', "signals arrived as"),
+    at_ctl("interrupting_srun_twice", "srun", 'exec /usr/bin/srun --quit-on-interrupt "$@"', "ended with"),
+    on_n1(
+        "slurmctld_did_not_sign", changed_conf("s/^SlurmUser=.*/SlurmUser=alice/"), MEND_CONF, "credential that alice"
+    ),
+    on_n1("that_is_too_old", changed_conf("1iAuthInfo=cred_expire=1000"), MEND_CONF, "credential that is 200 s old"),
+    at_ctl("good_once_for_its_time", "unmunge", "echo Success", "a credential was accepted twice"),
+]
 
 TOPOLOGY_YAML = "/etc/slurm/topology.yaml"
 TOPOLOGY = [

@@ -88,6 +88,12 @@ def test_any_option_can_be_set_and_null_removes_a_default() -> None:
     assert text_of(plan, "single", "/etc/slurm/cgroup.conf").splitlines()[1:] == ["ConstrainCores=NO"]
 
 
+def test_further_file_that_is_a_program_is_executable() -> None:
+    plan = plan_of("single-node", {"files": {"prolog": "#!/bin/sh\n", "gres.conf": "AutoDetect=off\n"}})
+    mode_of = {file.path: file.mode for file in render.render(plan)["single"]}
+    assert (mode_of["/etc/slurm/prolog"], mode_of["/etc/slurm/gres.conf"]) == ("0755", "0644")
+
+
 def test_slurmdbd_options_pass_through() -> None:
     read = scenario.load(ROOT / "scenarios/federation.yml")
     data = read.model_dump(mode="json")

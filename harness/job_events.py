@@ -1,0 +1,107 @@
+"""What happened to a job and when, as the daemons' logs and the programs around its tasks tell it.
+
+The program `job-events` of a scenario (see docs/job-start.md) writes to its host's journal, and so may the job: the
+time and uid of that are the kernel's. The daemons' lines are those of every release since 20.11.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+
+from harness import logs
+from harness.plan import Plan
+from harness.ssh import Ssh
+
+PROGRAM = "job-events"
+# What Slurm calls its programs in SLURM_SCRIPT_CONTEXT, and in slurm.conf.
+OPTION_OF = {
+    "prolog_slurmctld": "PrologSlurmctld",
+    "prolog_slurmd": "Prolog",
+    "prolog_task": "TaskProlog",
+    "epilog_task": "TaskEpilog",
+    "epilog_slurmd": "Epilog",
+    "epilog_slurmctld": "EpilogSlurmctld",
+}
+_LINES = {
+    "submitted": r"_slurm_rpc_submit_batch_job: JobId=(\d+)",
+    "allocated": r"sched: (?:_slurm_rpc_allocate_resources|Allocate) JobId=(\d+) NodeList=\w"
+    r"|(?:[\w/]+: )+Started JobId=(\d+) in ",
+    "batch launched": r"Launching batch (?:job |JobId=)(\d+) ",
+    "step launched": r"launch task StepId=(\d+)\.\d+ request ",
+    # The line before slurmctld tells the nodes to run Epilog.
+    "completed": r"_job_complete: JobId=(\d+) W",
+    "freed": r"_slurm_rpc_epilog_complete: JobId=(\d+) Node=",
+}
+_LINE = re.compile(r"\[(?P<time>[^]]*)\] (?:debug2?: +)?(?P<text>.*)")
+_NODE = re.compile(r" Node=(\S+)")
+# Daemons cut their times off to milliseconds. The last moment is taken: what comes right before a line may be nearer to
+# it than that, but what a daemon starts is not told of so soon after it.
+_CUT_OFF = 0.000999
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to a job: `time` in seconds since 1970, `uid` of who told it, None for a daemon's log.
+
+    `host` is where it happened: that of a node, for what slurmctld logs of one.
+    """
+
+    time: float
+    host: str
+    what: str
+    uid: int | None = None
+
+
+def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:
+    """Return what happened to a job on the hosts of its cluster, in order."""
+    journal = f"journalctl --quiet --no-pager --output=json --identifier={PROGRAM} --boot"
+    hosts_of = plan.hosts_of(cluster)
+
+    def look(host: str) -> list[Event]:
+        planned = next(one for one in plan.hosts if one.name == host)
+        files = [path for daemon in ("slurmctld", "slurmd") for path in logs.log_files(plan, planned, daemon)]
+        search = f"grep --no-filename --no-messages --word-regexp {job_id} /dev/null {' '.join(files)} || true"
+        zone, *lines = ssh.run(host, ["sh", "-c", f"date +%z; {journal}; {search}"]).stdout.splitlines()
+        found = (
+            parse_journal(line, job_id) if line.startswith("{") else parse_log(line, host, zone, job_id)
+            for line in lines
+        )
+        return [event for event in found if event]
+
+    places = dict.fromkeys((plan.scenario.clusters[cluster].controller, *hosts_of.values()))
+    with ThreadPoolExecutor(8) as pool:
+        events = (event for of_host in pool.map(look, places) for event in of_host)
+        return sorted(events, key=lambda event: event.time)
+
+
+def parse_journal(line: str, job_id: int) -> Event | None:
+    """Read one entry of the journal; None if it tells of another job."""
+    entry = json.loads(line)
+    told, _, what = entry["MESSAGE"].partition(" ")
+    if told != str(job_id):
+        return None
+    context, _, rest = what.partition(" ")
+    what = f"{OPTION_OF[context]} {rest}" if context in OPTION_OF else what
+    # When it was sent, not when the journal took it.
+    microseconds = entry.get("_SOURCE_REALTIME_TIMESTAMP") or entry["__REALTIME_TIMESTAMP"]
+    return Event(int(microseconds) / 1e6, entry["_HOSTNAME"], what, int(entry["_UID"]))
+
+
+def parse_log(line: str, host: str, zone: str, job_id: int) -> Event | None:
+    """Read one line of a daemon's log; None if it is no event of the job.
+
+    >>> parse_log("[2026-01-01T00:00:00.500] Launching batch job 7 for UID 1", "n1", "+0000", 7)
+    Event(time=1767225600.500999, host='n1', what='batch launched', uid=None)
+    """
+    parts = _LINE.match(line)
+    for what, pattern in _LINES.items():
+        found = parts and re.match(pattern, parts["text"])
+        if parts and found and str(job_id) in found.groups():
+            node = _NODE.search(line)
+            time = datetime.fromisoformat(parts["time"] + zone).timestamp()
+            return Event(time + _CUT_OFF, node[1] if node else host, what)
+    return None

@@ -1,0 +1,405 @@
+"""How a job starts, runs and ends: srun, sbatch and salloc, what Slurm runs around their tasks, and what it refuses.
+
+For clusters whose Prolog, Epilog and their like are job-events: see docs/job-start.md.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import zip_longest
+
+import pytest
+from conftest import Jobs
+
+from harness import faults, job_events, lifecycle, options, providers
+from harness.faults import Fault
+from harness.job_events import Event
+from harness.live import Live
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.slurm import SlurmCluster
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("users", "job_events")
+
+# Tell of oneself as job-events does.
+TELL = f'tell() {{ logger --tag {job_events.PROGRAM} "$SLURM_JOB_ID $*"; }};'
+TASK = f"{TELL} tell task begins; tell task ends"
+
+
+@pytest.fixture(scope="session")
+def told(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, SlurmCluster]:
+    """The clusters that tell of their jobs' events."""
+    parts = plan.scenario.clusters
+    return {name: cluster for name, cluster in clusters.items() if job_events.PROGRAM in parts[name].files}
+
+
+@pytest.fixture(scope="session")
+def cluster(told: dict[str, SlurmCluster]) -> SlurmCluster:
+    """The first of them."""
+    return next(iter(told.values()))
+
+
+@pytest.fixture(scope="session")
+def nodes(cluster: SlurmCluster, plan: Plan) -> tuple[str, ...]:
+    """Two of its nodes."""
+    return plan.scenario.clusters[cluster.name].node_names()[:2]
+
+
+@pytest.fixture
+def live(run: RunDir) -> Live:
+    """The run, to be broken and healed."""
+    return lifecycle.open_run(run, providers.get(run.provider), print)
+
+
+class Events:
+    """Looks for what happens to jobs."""
+
+    def __init__(self, ssh: Ssh, plan: Plan) -> None:
+        self.ssh, self.plan = ssh, plan
+
+    def of(self, cluster: SlurmCluster, job_id: int) -> list[Event]:
+        return job_events.collect(self.ssh, self.plan, cluster.name, job_id)
+
+    def wait(self, cluster: SlurmCluster, job_id: int, what: str, count: int = 1, timeout: float = 30) -> list[Event]:
+        """Wait until something has happened to a job so often."""
+        return wait_until(
+            lambda: self.of(cluster, job_id),
+            lambda events: sum(event.what == what for event in events) >= count,
+            what=f"job {job_id}: {what}",
+            timeout=timeout,
+            show=lambda events: ", ".join(event.what for event in events),
+        )
+
+    @contextmanager
+    def held(self, host: str, context: str) -> Iterator[None]:
+        """Have a program around jobs go on only when this ends."""
+        self.ssh.run(host, ["touch", f"/run/hold.{context}"])
+        try:
+            yield
+        finally:
+            self.ssh.run(host, ["rm", f"/run/hold.{context}"])
+
+
+@pytest.fixture(scope="session")
+def events(ssh: Ssh, plan: Plan) -> Events:
+    return Events(ssh, plan)
+
+
+def newest_job(cluster: SlurmCluster) -> int:
+    return max((job.job_id for job in cluster.jobs("--local")), default=0)
+
+
+def at_allocation(plan: Plan, cluster: str) -> bool:
+    """Tell whether Prolog runs as soon as a node is allocated."""
+    flags = options.get(plan.scenario.clusters[cluster].options, "PrologFlags") or ""
+    return "alloc" in str(flags).lower()
+
+
+def around(name: str) -> list[str]:
+    return [f"{name} begins", f"{name} ends"]
+
+
+TASK_EVENTS = [*around("TaskProlog"), *around("task"), *around("TaskEpilog")]
+LAST_EVENTS = ["completed", *around("Epilog"), "freed"]
+# What comes while slurmctld or the node does something else, and has no one place in the order.
+BESIDE_OTHERS = {*around("PrologSlurmctld"), *around("EpilogSlurmctld"), "step launched"}
+MODES = ["srun", "sbatch", "salloc", "salloc without a step"]
+
+
+def start(mode: str, cluster: SlurmCluster, nodes: int, jobs: Jobs) -> int:
+    """Start a job with a task on each node in one of the modes; return its id."""
+    size = [f"--nodes={nodes}", f"--ntasks={nodes}", *jobs.ways_in(cluster)]
+    step = "true" if mode == "salloc without a step" else f"srun sh -c '{TASK}'"
+    script = f"{TELL} tell script begins; {step}; tell script ends"
+    if mode == "sbatch":
+        return cluster.submit(f"#!/bin/sh\n{script}\n", "--output=/dev/null", *size, user=jobs.user)
+    command, body = (["srun"], TASK) if mode == "srun" else (["salloc", "--quiet"], script)
+    answer = cluster.run(*command, *size, "sh", "-c", f"{body}; echo $SLURM_JOB_ID", user=jobs.user)
+    return int(answer.stdout.split()[0])
+
+
+def expected(mode: str, *, at_allocation: bool, script_here: bool) -> list[str]:
+    """Return the order of events on a node and its controller; docs/job-start.md tells the same in tables."""
+    early, late = (around("Prolog"), []) if at_allocation else ([], around("Prolog"))
+    match mode:
+        case "srun":
+            middle = [*late, *TASK_EVENTS]
+        case "sbatch" if script_here:
+            script = ["script begins", *TASK_EVENTS, "script ends"]
+            middle = [*late, "batch launched", *around("TaskProlog"), *script, *around("TaskEpilog")]
+        case "sbatch":
+            middle = [*late, *TASK_EVENTS]
+        case "salloc":
+            middle = ["script begins", *late, *TASK_EVENTS, "script ends"]
+        case _:
+            middle = around("script")
+    return [*["submitted"] * (mode == "sbatch"), "allocated", *early, *middle, *LAST_EVENTS]
+
+
+def first_difference(seen: list[str], wanted: list[str]) -> str:
+    pairs = zip_longest(seen, wanted, fillvalue="nothing")
+    return next((f"{one} instead of {other}" for one, other in pairs if one != other), "")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_events_of_a_job_come_in_the_order_of_its_mode(
+    mode: str, told: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, events: Events
+) -> None:
+    for name, cluster in told.items():
+        hosts = plan.hosts_of(name)
+        job_id = start(mode, cluster, len(hosts), jobs)
+        events.wait(cluster, job_id, "freed", len(hosts))
+        seen = events.wait(cluster, job_id, "EpilogSlurmctld ends")
+        for node, host in hosts.items():
+            told_here = [
+                event.what
+                for event in seen
+                if event.host in {host, cluster.controller} and event.what not in BESIDE_OTHERS
+            ]
+            wanted = expected(mode, at_allocation=at_allocation(plan, name), script_here=node == next(iter(hosts)))
+            assert told_here == wanted, f"job {job_id} on {node} of {name}: {first_difference(told_here, wanted)}"
+        time_of = {event.what: event.time for event in seen}
+        early = [event.what for event in seen if event.time < time_of["PrologSlurmctld ends"]]
+        assert {*early} <= {"submitted", "allocated", "PrologSlurmctld begins"}, f"before PrologSlurmctld ends: {early}"
+        assert time_of["completed"] <= time_of["EpilogSlurmctld begins"], "EpilogSlurmctld before the job's end"
+
+
+def test_each_program_around_a_job_runs_as_slurm_says(
+    told: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str], events: Events
+) -> None:
+    """slurm.conf(5): Prolog and Epilog as root, those of a task as its user, those of slurmctld as SlurmUser."""
+    user = plan.scenario.users[users[0]].uid
+    for name, cluster in told.items():
+        conf = options.slurm_conf(plan.scenario, name, plan.offers)
+        slurm_user = int(cluster.run("id", "--user", options.get(conf, "SlurmUser") or "root").stdout)
+        job_id = start("srun", cluster, 1, jobs)
+        events.wait(cluster, job_id, "freed")
+        seen = events.wait(cluster, job_id, "EpilogSlurmctld ends")
+        ran_as = {event.what.split()[0]: event.uid for event in seen if event.what.endswith(" begins")}
+        assert ran_as == {
+            **dict.fromkeys(("PrologSlurmctld", "EpilogSlurmctld"), slurm_user),
+            **dict.fromkeys(("Prolog", "Epilog"), 0),
+            **dict.fromkeys(("TaskProlog", "task", "TaskEpilog"), user),
+        }, f"on {name} they ran as {ran_as}"
+
+
+@pytest.mark.parametrize("mode", ["srun", "sbatch", "salloc"])
+def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
+    mode: str, cluster: SlurmCluster, nodes: tuple[str, ...], plan: Plan, jobs: Jobs, events: Events
+) -> None:
+    """With salloc, and since 22.05 with srun, it waits for Prolog on all nodes; otherwise only on its own."""
+    one, other = nodes
+    waits_for_all = mode == "salloc" or (mode == "srun" and plan.releases()[cluster.name] >= "22.05")
+    with ThreadPoolExecutor(1) as pool, events.held(other, "prolog_slurmd"):
+        before = newest_job(cluster)
+        starting = pool.submit(start, mode, cluster, len(nodes), jobs)
+        job_id = wait_until(
+            lambda: newest_job(cluster), lambda newest: newest > before, what=f"job of {mode}", timeout=20
+        )
+        if not waits_for_all:
+            events.wait(cluster, job_id, "task ends")
+        else:
+            events.wait(cluster, job_id, "Prolog ends")
+            # Meanwhile a job that came later goes all its way on the other node.
+            cluster.run("srun", f"--nodelist={one}", "true", user=jobs.user)
+        held = {event.what for event in events.of(cluster, job_id) if event.host == other}
+        assert held - {"step launched"} == {"Prolog begins"}, f"while Prolog runs on {other}: {sorted(held)}"
+    assert starting.result() == job_id
+    seen = events.wait(cluster, job_id, "freed", len(nodes))
+    order = [event.what for event in seen if event.what in {"Prolog ends", "task begins"}]
+    assert order == (sorted(order) if waits_for_all else ["Prolog ends", "task begins"] * 2), order
+
+
+def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
+    cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs, events: Events
+) -> None:
+    """Each node by itself: one is in use again while Epilog still runs on another node of the same job."""
+    first, last = nodes[0], nodes[-1]
+    with events.held(last, "epilog_slurmd"):
+        before = jobs.submit(cluster, "true", f"--nodes={len(nodes)}", "--exclusive")
+        on_last = jobs.submit(cluster, "true", f"--nodelist={last}")
+        on_first = jobs.submit(cluster, "true", f"--nodelist={first}")
+        cluster.wait_for([on_first], {"COMPLETED"})
+        assert cluster.job(on_last).state == "PENDING", f"{last} is given away although Epilog runs on it"
+        assert cluster.job(before).state == "COMPLETING"
+    cluster.wait_for([before, on_last], {"COMPLETED"})
+    for node, after in ((first, on_first), (last, on_last)):
+        ended = next(one for one in events.of(cluster, before) if (one.host, one.what) == (node, "Epilog ends"))
+        began = next(one for one in events.of(cluster, after) if one.what == "Prolog begins")
+        assert ended.time < began.time, f"job {after} began on {node} before Epilog of job {before} had ended"
+
+
+def test_steps_start_the_tasks_that_are_asked_for_where_they_are(
+    cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
+) -> None:
+    tell = "echo $SLURM_STEP_ID $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURMD_NODENAME $SLURM_NTASKS"
+    block, cyclic = (f"srun --distribution={kind} sh -c '{tell}'" for kind in ("block", "cyclic"))
+    script = f"{block}; {cyclic}; srun sh -c 'exit $((SLURM_PROCID * 3))'; echo ended with $?"
+    size = [f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", "--ntasks=4", "--ntasks-per-node=2"]
+    said = cluster.run("salloc", "--quiet", *size, "sh", "-c", script, user=jobs.user).stdout.splitlines()
+    one, two = nodes
+    wanted = [
+        *(f"0 0 0 0 {one} 4", f"0 1 1 0 {one} 4", f"0 2 0 1 {two} 4", f"0 3 1 1 {two} 4"),
+        *(f"1 0 0 0 {one} 4", f"1 1 0 1 {two} 4", f"1 2 1 0 {one} 4", f"1 3 1 1 {two} 4"),
+        "ended with 9",
+    ]
+    assert sorted(said) == wanted, f"step, task, its number on the node, node's number, node, tasks: {sorted(said)}"
+
+
+def test_array_has_a_job_for_each_index_with_its_own_exit_code(
+    cluster: SlurmCluster, jobs: Jobs, events: Events
+) -> None:
+    indices = "$SLURM_ARRAY_TASK_MIN $SLURM_ARRAY_TASK_MAX $SLURM_ARRAY_TASK_STEP $SLURM_ARRAY_TASK_COUNT"
+    tell = f'logger --tag {job_events.PROGRAM} "$SLURM_ARRAY_JOB_ID index $SLURM_ARRAY_TASK_ID of {indices}"'
+    script = f"#!/bin/sh\n{tell}\nexit $SLURM_ARRAY_TASK_ID\n"
+    array = cluster.submit(script, "--array=1-5:2", "--output=/dev/null", user=jobs.user)
+    shown = wait_until(
+        lambda: cluster.run("scontrol", "--oneliner", "show", "job", str(array)).stdout,
+        lambda text: text.count("JobState=FAILED") == 3,
+        what=f"all three of array {array} failed",
+        timeout=40,
+    )
+    ended = sorted(re.findall(r" ArrayTaskId=(\d+) .* ExitCode=(\S+)", shown))
+    assert ended == [("1", "1:0"), ("3", "3:0"), ("5", "5:0")], f"index and exit code: {ended}"
+    told = sorted(event.what for event in events.of(cluster, array) if event.what.startswith("index"))
+    assert told == [f"index {index} of 1 5 2 3" for index in (1, 3, 5)]
+
+
+def test_components_of_a_heterogeneous_job_share_one_step(
+    cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
+) -> None:
+    tell = "echo $SLURM_PROCID $SLURMD_NODENAME"
+    ids = "$SLURM_HET_SIZE $SLURM_JOB_ID $SLURM_JOB_ID_HET_GROUP_0 $SLURM_JOB_ID_HET_GROUP_1"
+    script = f"echo {ids}; srun --het-group=0,1 sh -c '{tell}'"
+    components = [f"--nodelist={nodes[0]}", "--ntasks=1", ":", f"--nodelist={nodes[1]}", "--ntasks=2"]
+    told, *tasks = cluster.run("salloc", "--quiet", *components, "sh", "-c", script, user=jobs.user).stdout.splitlines()
+    size, job_id, *ids_of = map(int, told.split())
+    assert (size, ids_of) == (2, [job_id, job_id + 1])
+    assert sorted(tasks) == [f"0 {nodes[0]}", f"1 {nodes[1]}", f"2 {nodes[1]}"], f"task and node: {sorted(tasks)}"
+
+
+def test_srun_carries_the_streams_of_its_tasks_unharmed(
+    cluster: SlurmCluster, nodes: tuple[str, ...], ssh: Ssh, jobs: Jobs
+) -> None:
+    name = f"streams-{secrets.token_hex(4)}"
+    script = f"""
+        size="--nodes={len(nodes)} --ntasks={len(nodes)}"
+        printf "line\\n" | srun $size --label cat | sort
+        printf "line\\n" | srun $size --label --input=1 cat
+        srun --quiet sh -c "echo out; echo err >&2" 2> {name} | sed "s/^/stdout /"; sed "s/^/stderr /" {name}
+        head --bytes=4000000 /dev/urandom > {name}
+        srun cat < {name} | cmp - {name} && echo unharmed
+        srun $size --output={name}.%t.%N cat < {name}
+        sha256sum < {name}; rm {name}
+    """
+    *said, wanted = cluster.run("sh", "-c", script, user=jobs.user).stdout.splitlines()
+    to_all = [f"{task}: line" for task, _ in enumerate(nodes)]
+    assert said == [*to_all, "1: line", "stdout out", "stderr err", "unharmed"], said
+    for task, node in enumerate(nodes):
+        path = f"{name}.{task}.{node}"
+        there = ssh.run(node, ["sh", "-c", f"sha256sum < {path} && rm {path}"], user=jobs.user, check=False).stdout
+        assert there.strip() == wanted, f"{path} on {node} is not what the task wrote"
+
+
+# A task, or a script, that tells of signals and goes on.
+DEAF = 'for name in USR1 TERM; do trap "tell {0} got $name" $name; done; tell {0} begins; while :; do sleep 1; done'
+
+
+def test_signals_reach_those_they_are_meant_for(cluster: SlurmCluster, jobs: Jobs, events: Events, plan: Plan) -> None:
+    step = f"srun sh -c '{TELL} {DEAF.format('task')}'"
+    script = f"#!/bin/bash\n{TELL}\n{step} &\n{DEAF.format('script')}\n"
+    # Slurm looks at time limits every half minute, and warns up to a minute early.
+    warned, job_id = (
+        cluster.submit(script, "--output=/dev/null", *more, user=jobs.user)
+        for more in (["--time=1", "--signal=B:USR1@60"], ["--time=10"])
+    )
+    events.wait(cluster, job_id, "task begins")
+    events.wait(cluster, job_id, "script begins")
+    cluster.run("scancel", "--signal=USR1", str(job_id), user=jobs.user)
+    events.wait(cluster, job_id, "task got USR1")
+    cluster.run("scancel", "--batch", "--signal=USR1", str(job_id), user=jobs.user)
+    events.wait(cluster, job_id, "script got USR1")
+    cluster.run("scancel", str(job_id), user=jobs.user)
+    seen = events.wait(cluster, job_id, "freed")
+    told = [event.what for event in seen if " got " in event.what]
+    assert told[:2] == ["task got USR1", "script got USR1"], f"signals arrived as {told}"
+    assert sorted(told[2:]) == ["script got TERM", "task got TERM"], f"signals arrived as {told}"
+    time_of = {event.what: event.time for event in seen}
+    wait = int(options.get(plan.scenario.clusters[cluster.name].options, "KillWait") or 30)
+    survived = time_of["Epilog begins"] - time_of["script got TERM"]
+    assert wait - 1 < survived < wait + 10, f"killed {survived:.1f} s after TERM, KillWait is {wait}"
+    seen = events.wait(cluster, warned, "script got USR1", timeout=40)
+    told = [event.what for event in seen if " got " in event.what]
+    assert told == ["script got USR1"], f"signals arrived as {told}"
+    cluster.run("scancel", "--full", "--signal=KILL", str(warned), user=jobs.user)
+    events.wait(cluster, warned, "freed")
+
+
+def test_interrupting_srun_twice_ends_its_tasks(cluster: SlurmCluster, jobs: Jobs, events: Events) -> None:
+    """As Ctrl-C in a terminal: the first time srun says how its tasks are."""
+    name = f"interrupted-{secrets.token_hex(4)}"
+    script = f"""
+        said() {{ timeout 20 sh -c 'until grep --quiet "$0" {name} || [ ! -e /proc/$1 ]; do sleep 0.02; done' "$@"; }}
+        env --default-signal=INT srun sh -c 'echo job $SLURM_JOB_ID; exec sleep 300' > {name} 2>&1 & pid=$!
+        said ^job $pid; kill -INT $pid
+        said interrupt $pid; kill -INT $pid
+        wait $pid; echo ended with $?; cat {name}; rm {name}
+    """
+    said = cluster.run("sh", "-c", script, user=jobs.user).stdout
+    assert "one more within 1 sec to abort" in said, said
+    assert "ended with 0" not in said, said
+    job_id = int(re.search(r"^job (\d+)", said, re.MULTILINE)[1])
+    events.wait(cluster, job_id, "freed")
+
+
+def test_job_credential_that_slurmctld_did_not_sign_is_refused(
+    cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
+) -> None:
+    """`srun --no-allocate` asks no slurmctld for a credential, but makes one itself."""
+    answer = cluster.run("srun", "--no-allocate", f"--nodelist={nodes[0]}", "id", "-u", user=jobs.user, check=False)
+    assert not answer.stdout, f"{nodes[0]} ran a task with a credential that {jobs.user} made"
+    assert f"failed on node {nodes[0]}" in answer.stderr, answer.stderr
+
+
+def test_job_credential_that_is_too_old_is_refused(
+    live: Live, cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
+) -> None:
+    """For the node 200 s have passed since it was made; slurm.conf(5), AuthInfo: cred_expire is 120 s."""
+    with faults.injected(live, Fault("step-clock", nodes[0], "200")):
+        answer = cluster.run("srun", f"--nodelist={nodes[0]}", "id", "-u", user=jobs.user, check=False)
+    assert not answer.stdout, f"{nodes[0]} took a credential that is 200 s old"
+    assert "Job credential expired" in answer.stderr, answer.stderr
+    answer = cluster.run("srun", f"--nodelist={nodes[0]}", "echo", "healed", user=jobs.user)
+    assert answer.stdout == "healed\n"
+
+
+@pytest.mark.needs("two_users")
+def test_munge_credential_is_good_once_for_its_time_and_its_user(
+    cluster: SlurmCluster, plan: Plan, users: list[str]
+) -> None:
+    def encode(*more: str) -> str:
+        return cluster.run("munge", "--no-input", *more, user=users[0]).stdout
+
+    def decode(credential: str, user: str | None = None) -> str:
+        answer = cluster.run("unmunge", stdin=credential, user=user, check=False)
+        return answer.stdout + answer.stderr
+
+    once = encode()
+    assert "Success" in decode(once)
+    assert "Replayed credential" in decode(once), "a credential was accepted twice"
+    for_another = encode(f"--restrict-uid={plan.scenario.users[users[1]].uid}")
+    assert "Unauthorized credential" in decode(for_another, users[0]), "a credential was accepted for another user"
+    assert "Success" in decode(for_another, users[1])
+    short_lived = encode("--ttl=1")
+    wait_until(
+        lambda: decode(short_lived),
+        lambda said: "Expired credential" in said,
+        what="a credential of one second has expired",
+        timeout=10,
+    )

@@ -1,0 +1,23 @@
+"""The scenario whose jobs tell how they start, and what it is seen to catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.live import Live
+from sabotage import JOB_START, Sabotage, break_and_judge
+from support import Harness, kept
+
+
+@pytest.fixture(scope="module")
+def job_modes(harness: Harness, runs: Path) -> Iterator[Live]:
+    """The scenario, passed and still up."""
+    yield from kept(harness, runs, "job-modes")
+
+
+@pytest.mark.parametrize("sabotage", JOB_START, ids=str)
+def test_check_fails_where_jobs_start_otherwise(job_modes: Live, sabotage: Sabotage) -> None:
+    break_and_judge(job_modes, sabotage)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from harness.job_events import Event, parse_journal, parse_log
+
+
+# As the daemons of 20.11, 22.05, 24.11 and 26.05 log them.
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("_slurm_rpc_submit_batch_job: JobId=7 InitPrio=4294901758 usec=512", "submitted"),
+        ("sched: _slurm_rpc_allocate_resources JobId=7 NodeList=n[1-2] usec=397", "allocated"),
+        ("sched: Allocate JobId=7 NodeList=n1 #CPUs=1 Partition=main", "allocated"),
+        ("sched/backfill: _start_job: Started JobId=7 in main on n1", "allocated"),
+        ("HETJOB: _start_job: Started JobId=7 in main on n1", "allocated"),
+        ("Launching batch job 7 for UID 2001", "batch launched"),
+        ("Launching batch JobId=7 SLUID=sFA9M80C6N8000 for UID 2001", "batch launched"),
+        ("launch task StepId=7.0 request from UID:2001 GID:2001 HOST:198.18.0.10 PORT:36120", "step launched"),
+        ("_job_complete: JobId=7 WEXITSTATUS 0", "completed"),
+    ],
+)
+def test_line_of_a_daemon_is_an_event_of_its_job_only(text: str, what: str) -> None:
+    line = f"[2026-01-01T01:00:00.250] {text}"
+    assert parse_log(line, "ctl", "+0100", 7) == Event(1767225600.250999, "ctl", what)
+    assert parse_log(line, "ctl", "+0100", 8) is None
+
+
+@pytest.mark.parametrize("level", ["debug2: ", "debug2:  "])
+def test_node_is_freed_where_its_epilog_has_ended(level: str) -> None:
+    line = f"[2026-01-01T00:00:00.250] {level}_slurm_rpc_epilog_complete: JobId=7 Node=n2 "
+    assert parse_log(line, "ctl", "+0000", 7) == Event(1767225600.250999, "n2", "freed")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sched: _slurm_rpc_allocate_resources JobId=7 NodeList=(null) usec=397",
+        "_job_complete: JobId=7 done",
+        "launch task StepId=17.7 request from UID:7 GID:7 HOST:198.18.0.7 PORT:7",
+        "something else of JobId=7",
+    ],
+)
+def test_other_lines_are_no_events(text: str) -> None:
+    assert parse_log(f"[2026-01-01T00:00:00.250] {text}", "ctl", "+0000", 7) is None
+    assert parse_log(text, "ctl", "+0000", 7) is None
+
+
+def test_entry_of_the_journal_has_the_kernels_time_and_uid() -> None:
+    line = (
+        '{"_SOURCE_REALTIME_TIMESTAMP":"1767225600250000","__REALTIME_TIMESTAMP":"1767225600999999",'
+        '"_HOSTNAME":"n1","_UID":"2001","MESSAGE":"7 prolog_task begins"}'
+    )
+    assert parse_journal(line, 7) == Event(1767225600.25, "n1", "TaskProlog begins", 2001)
+    assert parse_journal(line.replace("prolog_task", "script"), 7) == Event(1767225600.25, "n1", "script begins", 2001)
+    assert parse_journal(line, 77) is None
