@@ -7,7 +7,12 @@ from harness.plan import DAEMONS, Host, Plan
 from harness.render import RenderedFile, Tree, template
 
 # A host comes with the first of its daemons.
-_STAGES = {"slurmdbd": "The accounting host", "slurmctld": "The controllers", "slurmd": "The nodes"}
+_STAGES = {
+    "slurmdbd": "The accounting host",
+    "slurmctld": "The controllers",
+    "slurmrestd": "The REST API",
+    "slurmd": "The nodes",
+}
 
 
 def script(plan: Plan, tree: Tree) -> str:

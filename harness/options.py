@@ -35,6 +35,8 @@ _SYSTEM_DIRECTORIES = {
     *("/", "/dev", "/run", "/tmp", "/var", "/var/lib"),  # noqa: S108  named to keep off them
     *("/var/log", "/var/run", "/var/spool", "/var/tmp"),  # noqa: S108
 }
+# The key that signs tokens: slurmctld and slurmdbd must have the same one.
+JWT_KEY = "/etc/slurm/jwt_hs256.key"
 _DEVICES = "/dev/slurm-gpu"
 # Where the ports of slurmds that share a host begin; below those that Linux gives to clients.
 _FIRST_NODE_PORT = 20001
@@ -182,6 +184,8 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         defaults |= {"MaxNodeCount": len(cluster.node_names()), "TreeWidth": 65533}
     if cluster.elastic():
         defaults |= _power_saving(cluster, releases.get(scenario.release_of(cluster)))
+    if cluster.rest:
+        defaults |= _tokens(cluster.rest.max_token_life)
     if scenario.accounting:
         defaults |= _accounting_storage(scenario.accounting)
         defaults["JobAcctGatherType"] = f"jobacct_gather/{'cgroup' if _contained(cluster, offers) else 'linux'}"
@@ -264,6 +268,29 @@ def _power_saving(cluster: Cluster, known: releases.Release) -> dict[str, Any]:
     }
 
 
+def _tokens(max_life: int | None = None) -> dict[str, Any]:
+    """Return what makes a daemon take tokens; slurm.conf(5), AuthAltParameters. Lives are in seconds."""
+    parameters = {"jwt_key": JWT_KEY, "max_token_lifespan": max_life}
+    return {
+        "AuthAltTypes": "auth/jwt",
+        "AuthAltParameters": [f"{name}={value}" for name, value in parameters.items() if value],
+    }
+
+
+def slurmrestd_environment(scenario: Scenario, cluster: Cluster) -> dict[str, str]:
+    """Return slurmrestd's environment, which slurmrestd(8) explains: tokens only, and no slurmdbd where there is none.
+
+    Older releases find out by themselves that they have no slurmdbd.
+    """
+    plugins = releases.get(scenario.release_of(cluster)).plugins.get("openapi", frozenset())
+    without = ",".join(f"openapi/{name}" for name in sorted(plugins - {"slurmdbd"}))
+    return {
+        "SLURM_JWT": "daemon",
+        "SLURMRESTD_AUTH_TYPES": "rest_auth/jwt",
+        **({} if scenario.accounting or "slurmdbd" not in plugins else {"SLURMRESTD_OPENAPI_PLUGINS": without}),
+    }
+
+
 def _accounting_storage(accounting: Accounting) -> dict[str, Any]:
     options: dict[str, Any] = {
         "AccountingStorageType": "accounting_storage/slurmdbd",
@@ -302,6 +329,8 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
         "StorageUser": "slurm",
         "StoragePass": secret("database_password"),
     }
+    if any(cluster.rest for cluster in scenario.clusters.values()):
+        defaults |= _tokens()
     return merged(defaults, accounting.slurmdbd)
 
 

@@ -13,7 +13,7 @@ SHARED_DIRECTORY = "/var/tmp/slurm-harness-witness"  # noqa: S108  on the cluste
 # Who powers a node whose host is not there all the time.
 _MADE_OR_STARTED = {"power", "create"}
 # In the order in which they are started; each is an inventory group, a role and a systemd unit.
-DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmd")
+DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "slurmd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +142,14 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     provision_of = cluster.provision_of()
     known = releases.get(scenario.release_of(cluster))
     controllers = (cluster.controller, *cluster.backup_controllers)
-    runs_on = {"slurmctld": {*controllers}, "slurmd": {*nodes_on}}
+    rest_hosts = [cluster.rest.host or cluster.controller] if cluster.rest else []
+    runs_on = {"slurmctld": {*controllers}, "slurmrestd": {*rest_hosts}, "slurmd": {*nodes_on}}
     port_of = {
         "slurmctld": options.get(conf, "SlurmctldPort") or "6817",
         "slurmd": options.get(conf, "SlurmdPort") or "6818",
     }
+    if cluster.rest:
+        port_of["slurmrestd"] = str(cluster.rest.port)
     if cluster.hosts:
         port_of["slurmd"] = options.node_ports(max(map(len, nodes_on.values())))
     # srun and salloc listen where they are started: on the controller, or on a node inside a job.
@@ -154,7 +157,7 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     shared = (Volume("shared", SHARED_DIRECTORY),)
     state = (Volume(f"{name}-state", options.state_save_location(conf)),)
     hosts = []
-    for host in dict.fromkeys((*controllers, *nodes_on)):
+    for host in dict.fromkeys((*controllers, *rest_hosts, *nodes_on)):
         daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]
         provision = provision_of.get(host, "static")
         # Someone else starts slurmd there.

@@ -80,6 +80,7 @@ def features(plan: Plan) -> set[str]:
         "gpus": any(cluster.gpus() for cluster in scenario.clusters.values()),
         "apptainer": any(cluster.apptainer for cluster in scenario.clusters.values()),
         "job_events": any(job_events.PROGRAM in cluster.files for cluster in scenario.clusters.values()),
+        "rest": any(cluster.rest for cluster in scenario.clusters.values()),
         "static_too": any(
             cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
             for cluster in scenario.clusters.values()

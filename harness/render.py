@@ -85,7 +85,7 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
     if host.cluster:
         conf, texts = clusters[host.cluster]
         cluster = scenario.clusters[host.cluster]
-        unit = "slurmctld" if "slurmctld" in host.daemons else "slurmd"
+        unit = next((daemon for daemon in ("slurmctld", "slurmrestd") if daemon in host.daemons), "slurmd")
         server = f"{cluster.controller}:{_first_port(conf)}" if cluster.configless and host.nodes else None
         flags = [f"--conf-server={server}"] * bool(server) + ["-b"] * (host.provision != "static")
         flags += _dynamic_flags(cluster, host)
@@ -94,16 +94,24 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
             files.append(RenderedFile(path, text, unit="slurmd", action="restart"))
         if cluster.elastic():
             files.extend(_power_files(cluster, host, conf))
-        for path, text in texts.items() if not cluster.configless or unit == "slurmctld" else ():
-            action = "reload" if path == "/etc/slurm/slurm.conf" else "restart"
+        for path, text in texts.items() if not cluster.configless or unit != "slurmd" else ():
+            action = "reload" if path == "/etc/slurm/slurm.conf" and unit != "slurmrestd" else "restart"
             mode = "0755" if text.startswith("#!") else "0644"
             files.append(RenderedFile(path, text, mode=mode, unit=unit, action=action))
+        if cluster.rest and "slurmrestd" in host.daemons:
+            files.extend(_rest_files(scenario, cluster, host.name, cluster.rest.port))
         daemons = (*host.daemons, "slurmd") if host.nodes else host.daemons
         directories |= options.directories(conf, host.name, daemons, host.nodes)
         devices = _devices(cluster, host, plan.offers)
     if "slurmdbd" in host.daemons:
         files.extend(_accounting_files(scenario, with_database="mariadb" in host.daemons))
         directories |= options.directories(options.slurmdbd_conf(scenario), host.name, host.daemons, ())
+    if _takes_tokens(scenario, host):
+        conf = clusters[host.cluster][0] if host.cluster else options.slurmdbd_conf(scenario)
+        owner = options.get(conf, "SlurmUser") or "root"
+        unit = "slurmctld" if "slurmctld" in host.daemons else "slurmdbd"
+        key = options.secret("jwt_key")
+        files.append(RenderedFile(options.JWT_KEY, key, owner, owner, "0400", unit, "restart"))
     if directories:
         path = "/etc/tmpfiles.d/slurm.conf"
         files.append(RenderedFile(path, template(path, directories=directories, devices=devices)))
@@ -112,6 +120,23 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
         text = template(path, scenario=scenario, late_tres=options.late_tres(scenario.accounting))
         files.append(RenderedFile(path, text, mode="0755"))
     return tuple(files)
+
+
+def _takes_tokens(scenario: Scenario, host: Host) -> bool:
+    """Tell whether a host runs a daemon that must have the key of the tokens."""
+    with_rest = {name for name, cluster in scenario.clusters.items() if cluster.rest}
+    return bool(with_rest) and (
+        "slurmdbd" in host.daemons or ("slurmctld" in host.daemons and host.cluster in with_rest)
+    )
+
+
+def _rest_files(scenario: Scenario, cluster: Cluster, host: str, port: int) -> Iterator[RenderedFile]:
+    """Yield slurmrestd's user, which it shares with nobody, and what its unit needs besides the package's own."""
+    user, unit = "/etc/sysusers.d/slurmrestd.conf", "/etc/systemd/system/slurmrestd.service.d/options.conf"
+    yield RenderedFile(user, template(user))
+    environment = options.slurmrestd_environment(scenario, cluster)
+    text = template(unit, environment=environment, listen=f"{host}:{port}")
+    yield RenderedFile(unit, text, unit="slurmrestd", action="restart")
 
 
 def _devices(cluster: Cluster, host: Host, offers: Offers) -> list[str]:

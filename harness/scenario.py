@@ -182,6 +182,16 @@ class Topology(Model):
         }
 
 
+class Rest(Model):
+    """slurmrestd, Slurm's REST API, for those who bring a token: see docs/rest.md."""
+
+    host: HostName | None = Field(None, description="a host of its own; unset, the controller runs it too")
+    port: int = Field(6820, ge=1024, lt=2**16, description="where it listens, at its host's own address")
+    max_token_life: int | None = Field(
+        None, ge=1, description="seconds for which an ordinary user's token may live; unset, no limit"
+    )
+
+
 class Cluster(Model):
     """One Slurm cluster: a slurmctld and its slurmds."""
 
@@ -216,6 +226,7 @@ class Cluster(Model):
         "one that begins with #! is a program",
     )
     cgroup: Options = Field({}, description="more options of cgroup.conf; null removes a default")
+    rest: Rest | None = Field(None, description="slurmrestd, for those who bring a token: see docs/rest.md")
 
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes, in the scenario's order."""
@@ -594,7 +605,14 @@ def _asked_of_images(
 
 
 def _wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
-    """Yield where slurmdbd cannot serve a cluster: see Slurm's guide to upgrades, on compatibility."""
+    """Yield where slurmdbd cannot serve a cluster (see Slurm's guide to upgrades, on compatibility), or slurmrestd."""
+    for name, cluster in scenario.clusters.items():
+        release = scenario.release_of(cluster)
+        if cluster.rest and not releases.get(release).tokens_are_safe:
+            yield (
+                (*_place(name), "rest"),
+                f"release {release} does not ask each request for its token and limit the token's life; 22.05 does",
+            )
     if not scenario.accounting:
         return
     slurmdbd = scenario.release_of(scenario.accounting)
@@ -642,6 +660,12 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
         yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
         yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
         yield from _wrong_topology(cluster, name)
+        if cluster.rest:
+            at = ("clusters", name, "rest")
+            if not cluster.defaults:
+                yield at, "wants the defaults, with AuthAltTypes"
+            if cluster.rest.host not in {None, cluster.controller}:
+                yield from _claim(owner, (*at, "host"), "host", cluster.rest.host, here)
         if cluster.hosts:
             yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
             if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:

@@ -6,12 +6,13 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
+from harness.wait import wait_until
 
 # ssh(1) exits with 255 for its own errors, but a remote command may do so too: tell them apart by the text.
 _OWN_ERROR = re.compile(
@@ -88,6 +89,30 @@ class Ssh:
         if check and done.returncode != 0:
             raise CommandFailed(shown, done.returncode, done.stdout, done.stderr)
         return Result(done.returncode, done.stdout, done.stderr)
+
+    @contextmanager
+    def forwarded(self, host: str, target: str) -> Iterator[Path]:
+        """Have a socket that leads to HOST:PORT as seen from a host; nobody else on this machine may open it.
+
+        WaitTimeout if there is none in 10 seconds.
+        """
+        options = ["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "socket"
+            command = ["ssh", "-F", str(self.config), *options, "-N", "-L", f"{path}:{target}", host]
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+                try:
+                    shown = f"{shlex.join(command)}  (running, socket there)"
+                    wait_until(
+                        lambda: (process.poll() is None, path.exists()),
+                        all,
+                        what=shown,
+                        timeout=10,
+                        hopeless=lambda seen: not seen[0],
+                    )
+                    yield path
+                finally:
+                    process.terminate()
 
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
         """Run a command on a host as root and give it, however large, what it reads; CommandFailed if it fails."""

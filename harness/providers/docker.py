@@ -114,7 +114,8 @@ class DockerProvider:
                     "HARNESS_DISKS": ",".join(f"{size} {directory}" for directory, size in host.disks),
                     "HARNESS_ADOPT": "yes" if host.image else "",
                 },
-                extra_hosts={name: str(address) for name, address in addresses.items()},
+                # Its own name Docker adds; a daemon that listens at a name with two addresses fails at the second.
+                extra_hosts={name: str(address) for name, address in addresses.items() if name != host.name},
                 ports={"22/tcp": ("127.0.0.1", 0)},  # any free port
                 network=network_name,
                 networking_config={network_name: self._endpoint(addresses[host.name])},

@@ -18,6 +18,7 @@ debian      where Debian packages it: `suite`, `packages`, what apt needs to ins
 federation_faults                what this release gets wrong in a federation with clusters of `older` ones
 wants_saved_usage                slurmctld does not start where one was killed before it saved fair-share's usage
 near_switches                    a job that no leaf switch has room for gets leaves below one switch, as low as can be
+tokens_are_safe                  slurmrestd wants one with each request, not connection; slurmctld limits their lives
 cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
 
 Beside them, changes.toml says what a running cluster needs to take a change.
@@ -118,6 +119,7 @@ class Release:
     federation_faults: tuple[FederationFault, ...] = ()
     wants_saved_usage: bool = False
     near_switches: bool = False
+    tokens_are_safe: bool = False
     cgroup_conf_without_controllers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
     gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -180,6 +182,7 @@ def get(name: str) -> Release:
         ),
         wants_saved_usage=data.get("wants_saved_usage", before.wants_saved_usage),
         near_switches=data.get("near_switches", before.near_switches),
+        tokens_are_safe=data.get("tokens_are_safe", before.tokens_are_safe),
         cgroup_conf_without_controllers=data.get(
             "cgroup_conf_without_controllers", before.cgroup_conf_without_controllers
         ),

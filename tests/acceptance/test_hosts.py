@@ -19,7 +19,6 @@ from harness.plan import Host as PlannedHost
 from harness.rundir import RunDir
 from harness.ssh import Ssh
 
-UNITS = (*DAEMONS, "slurmrestd")
 PORT_OF = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
 # What a daemon logs at its start although nothing is wrong, and why it cannot be avoided.
@@ -56,8 +55,8 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         shared = [
             f"slurmd@{node}" for host in plan.lasting_hosts() if host.name == name for node in shared_nodes(host, plan)
         ]
-        units = ssh.run(name, ["systemctl", "show", *properties, *(f"{unit}.service" for unit in (*UNITS, *shared))])
-        names = "|".join(PROCESS_OF.get(unit, unit) for unit in UNITS)
+        units = ssh.run(name, ["systemctl", "show", *properties, *(f"{unit}.service" for unit in (*DAEMONS, *shared))])
+        names = "|".join(PROCESS_OF.get(unit, unit) for unit in DAEMONS)
         script = f"for pid in $(pgrep -x '{names}'); do echo $(cat /proc/$pid/comm) $(tail -1 /proc/$pid/cgroup); done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 

@@ -25,6 +25,7 @@ CLUSTERS = (
     "workstation",
     "topologies",
     "job_modes",
+    "rest",
 )
 # What two runs side by side want at most: 24 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY_GB = 2 * 12 * 7, 6

@@ -531,6 +531,108 @@ WORKSTATION = [
 ]
 
 
+def drop_in(unit: str, lines: str) -> tuple[str, str]:
+    """Return scripts that give a unit other settings, and take them away."""
+    directory = f"/run/systemd/system/{unit}.service.d"
+    # However often it was started just now.
+    restart = f"systemctl daemon-reload && systemctl reset-failed {unit}; systemctl restart {unit}"
+    do = f"mkdir -p {directory}; cat > {directory}/zz.conf << END\n[Service]\n{lines}\nEND\n{restart}"
+    return do, f"rm -r {directory} && {restart}"
+
+
+def on_rest(checks: str, lines: str, told: str) -> Sabotage:
+    do, undo = drop_in("slurmrestd", lines)
+    return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), told)
+
+
+# Stands where slurmrestd should, and says nothing where it says yes.
+LIAR = """
+import socket, threading
+def pour(source, sink, lies):
+    while said := source.recv(65536):
+        sink.sendall(said.replace(b": true", b": null") if lies else said)
+    sink.shutdown(socket.SHUT_WR)
+server = socket.create_server(("rest", 6820))
+while True:
+    asks, tells = server.accept()[0], socket.create_connection(("127.0.0.1", 6821))
+    for pair in ((asks, tells, False), (tells, asks, True)):
+        threading.Thread(target=pour, args=pair).start()
+"""
+ASIDE = drop_in("slurmrestd", "ExecStart=\nExecStart=/usr/sbin/slurmrestd 127.0.0.1:6821")
+JWT_KEY = "/etc/slurm/jwt_hs256.key"
+FAKETIME = "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)"
+LATE = drop_in("slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1")
+REST = [
+    on_rest("runs_as_a_user_of_its_own", "User=daemon\nGroup=daemon", "{'daemon'} == {'slurmrestd'}"),
+    on_rest(
+        "runs_as_a_user_of_its_own",
+        "CapabilityBoundingSet=CAP_KILL",
+        "slurmrestd has capabilities: {'CapBnd': '0000000000000020'}",
+    ),
+    on_rest("own_address_only", "ExecStart=\nExecStart=/usr/sbin/slurmrestd 0.0.0.0:6820", "0.0.0.0:6820"),
+    on_rest("every_version_of_the_api", "Environment=SLURMRESTD_DATA_PARSER_PLUGINS=data_parser/v0.0.42", "'v0.0.40'"),
+    Sabotage(
+        ("submits_asks_and_cancels",),
+        ("ctl", "scontrol update PartitionName=main State=DRAIN"),
+        ("ctl", "scontrol update PartitionName=main State=UP"),
+        "Required partition not available",
+    ),
+    Sabotage(
+        ("does_not_cancel_anothers_job",),
+        ("ctl", "sacctmgr -i modify user bob set adminlevel=operator"),
+        ("ctl", "sacctmgr -i modify user bob set adminlevel=none"),
+        "bob cancelled the job of alice",
+    ),
+    Sabotage(
+        ("administrator_changes_what",),
+        ("ctl", "sacctmgr -i modify user alice set adminlevel=administrator"),
+        ("ctl", "sacctmgr -i modify user alice set adminlevel=none"),
+        "as alice: 200",
+    ),
+    Sabotage(
+        ("tells_of_accounting",),
+        ("ctl", "sacctmgr -i add user carol account=physics"),
+        ("ctl", "sacctmgr -i delete user carol"),
+        "'carol'",
+    ),
+    Sabotage(
+        ("openapi_document_says",),
+        (
+            "rest",
+            f"{ASIDE[0]};systemd-run --quiet --unit=liar python3 -c '{LIAR}'",
+        ),
+        ("rest", f"systemctl stop liar; {ASIDE[1]}"),
+        "None is not of type 'boolean'",
+    ),
+    Sabotage(
+        ("good_token_is_refused",),
+        ("ctl", LATE[0]),
+        ("ctl", LATE[1]),
+        "a token that is expired a minute ago is taken by",
+    ),
+    Sabotage(
+        ("lives_as_long",),
+        ("ctl", wrapper("scontrol", 'exec /usr/bin/scontrol $(echo "$@" | sed s/lifespan=4/lifespan=40/)')[0]),
+        ("ctl", "rm /usr/local/bin/scontrol"),
+        "a token of 4 s is one of",
+    ),
+    Sabotage(
+        ("after_its_rotation",),
+        (
+            "ctl",
+            f"cp -p {JWT_KEY} /var/lib/slurm/old.key &&"
+            f"sed -i s,jwt_key={JWT_KEY},jwt_key=/var/lib/slurm/old.key, {CONF} && systemctl restart slurmctld",
+        ),
+        (
+            "ctl",
+            f"sed -i s,jwt_key=/var/lib/slurm/old.key,jwt_key={JWT_KEY}, {CONF} && systemctl restart slurmctld;"
+            "rm /var/lib/slurm/old.key",
+        ),
+        "refused with the old key's token",
+    ),
+]
+
+
 def break_and_judge(live: Live, sabotage: Sabotage) -> None:
     """Break the cluster, judge it with the checks that must see it, and mend it."""
     run(live, *sabotage.do)

@@ -143,6 +143,40 @@ def test_host_of_slurmdbd_and_slurmctld_gets_the_directories_of_both(tmp_path: P
     assert "d /run/slurmdbd 0755 slurm slurm" in text
 
 
+REST = "clusters: {one: {controller: ctl, rest: {%s}, nodes: [{name: n1}, {name: ctl}]}}\n"
+
+
+def test_slurmrestd_has_a_user_and_a_host_of_its_own_and_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(REST % "host: web, port: 7000, max_token_life: 60" + "accounting: {}\n")
+    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    hosts = {host.name: host for host in plan.hosts}
+    assert (hosts["web"].daemons, hosts["web"].ports[1]) == (("munge", "slurmrestd"), "7000")
+    keys = {host: file for host, files in render.render(plan).items() for file in files if file.path == options.JWT_KEY}
+    assert {host: (key.owner, key.mode, key.unit) for host, key in keys.items()} == {
+        "accounting": ("slurm", "0400", "slurmdbd"),
+        "ctl": ("slurm", "0400", "slurmctld"),
+    }
+    unit = text_of(plan, "web", "/etc/systemd/system/slurmrestd.service.d/options.conf")
+    assert "User=slurmrestd\n" in unit
+    assert unit.endswith("ExecStart=/usr/sbin/slurmrestd web:7000\n")
+    assert "SLURMRESTD_OPENAPI_PLUGINS" not in unit
+    conf = text_of(plan, "web", "/etc/slurm/slurm.conf")
+    assert f"AuthAltParameters=jwt_key={options.JWT_KEY},max_token_lifespan=60" in conf
+    assert f"jwt_key={options.JWT_KEY}\n" in text_of(plan, "accounting", "/etc/slurm/slurmdbd.conf")
+
+
+@pytest.mark.parametrize(("release", "plugins"), [("22.05", None), ("24.11", "slurmctld"), ("26.05", "slurmctld,util")])
+def test_slurmrestd_loads_what_works_without_slurmdbd(tmp_path: Path, release: str, plugins: str | None) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(REST % "" + f'release: "{release}"\n')
+    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    assert plan.hosts[0].daemons == ("munge", "slurmctld", "slurmrestd", "slurmd")
+    unit = text_of(plan, "ctl", "/etc/systemd/system/slurmrestd.service.d/options.conf")
+    found = [line.partition("PLUGINS=")[2].replace("openapi/", "") for line in unit.splitlines() if "PLUGINS" in line]
+    assert found == ([plugins] if plugins else [])
+
+
 SHARED = """
 clusters:
   one:

@@ -1,0 +1,425 @@
+"""Who brings a token may do over HTTP what its user may do, in every version of the API; nobody else may anything."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import jwt
+import pytest
+from conftest import Jobs, wait_for_records
+from openapi_schema_validator import OAS30Validator
+
+from harness import options, releases, render, slurm, witness
+from harness.errors import ClusterError, CommandFailed
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.scenario import Cluster
+from harness.slurm import SlurmCluster, job_key
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("rest", "users")
+
+# Asked with GET, they change the cluster all the same.
+CHANGES = ("/reconfigure/", "/requeue")
+# slurmrestd answers them by itself, or tells only whether slurmctld listens: they want a token, but not a good one.
+TELLS_NOTHING = ("/openapi", "/ping/")
+# The administrators: slurmctld takes what they say as SlurmUser's.
+ADMINISTRATORS = ("root", "slurm")
+# Where Slurm does not do what its own OpenAPI document says: part of the URL, what is wrong then, and why.
+DISAGREEMENTS = (
+    (r"/v0\.0\.3[5-8]/", "is not of type|for not nullable|under any of|under the", "documents written by hand"),
+    (r"/v0\.0\.3[5-8]/(wckeys?\b|config)", "Nothing found with query", "no wckey is an error"),
+    (r"/slurmdb/v0\.0\.36/diag", "answers 500", "answers no administrator either"),
+    (r"/v0\.0\.4\d/", "'[^']+/[^']+' is a required", "names what is deeper in the answer as if it were at the top"),
+    (r"/v0\.0\.4\d/jobs?/", "job_resources: None", "a job that never ran has null where an object is promised"),
+    (
+        r"/jobs/state/",
+        "job_id: .* 'integer'|'last_(backfill|update)' is a required",
+        "ids are texts, times are missing",
+    ),
+    (r"/instances?/", "'instances' is a required property", "no instance leaves the list out"),
+)
+# What a token that is refused kills slurmrestd with: it reads the answer that it did not get.
+DEADLY = r"delete /slurmdb/v0\.0\.3[67]/qos/"
+
+
+@dataclass(frozen=True)
+class Api:
+    """The REST API of a cluster, reached through SSH; `document` is what it says of itself."""
+
+    cluster: SlurmCluster
+    host: str
+    client: httpx2.Client
+    document: dict[str, Any]
+
+    def token(self, user: str, lifespan: int = 600) -> str:
+        """Return a token that an administrator asks for, good for so many seconds."""
+        answer = self.cluster.run("scontrol", "token", f"username={user}", f"lifespan={lifespan}").stdout
+        return answer.strip().removeprefix("SLURM_JWT=")
+
+    def ask(self, method: str, path: str, user: str, token: str | None = None, **more: Any) -> httpx2.Response:
+        """Send a request with a token, a fresh one of the user's unless another is given."""
+        headers = {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token or self.token(user)}
+        return self.send(method, path, headers=headers, **more)
+
+    def send(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        """Send a request; ClusterError if nobody answers."""
+        try:
+            return self.client.request(method, path, **more)
+        except httpx2.TransportError as error:
+            raise ClusterError(f"slurmrestd on {self.host} does not answer {method} {path}: {error}") from error
+
+    def get(self, path: str, user: str, token: str | None = None) -> dict[str, Any]:
+        """Return what a user is told; nobody may be told of an error."""
+        answer = self.ask("GET", path, user, token)
+        assert answer.status_code == 200, f"GET {path} as {user}: {answer.status_code} {answer.text}"
+        assert not answer.json()["errors"], f"GET {path} as {user}: {answer.text}"
+        return answer.json()
+
+    def versions(self, family: str = "slurm") -> list[str]:
+        """Return the versions in which slurmctld ("slurm") or slurmdbd ("slurmdb") can be asked, oldest first."""
+        found = (re.match(rf"/{family}/(v[^/]+)/", path) for path in self.document["paths"])
+        return sorted({match[1] for match in found if match})
+
+    def operations(self, *methods: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return method, path and description of all that can be asked with these methods."""
+        return [
+            (method, path, described[method])
+            for path, described in self.document["paths"].items()
+            for method in methods
+            if method in described and not path.endswith(CHANGES)
+        ]
+
+
+@pytest.fixture(scope="session")
+def served(plan: Plan) -> tuple[str, Cluster]:
+    """The first cluster with a REST API."""
+    return next((name, cluster) for name, cluster in plan.scenario.clusters.items() if cluster.rest)
+
+
+@pytest.fixture(scope="session")
+def api(ssh: Ssh, clusters: dict[str, SlurmCluster], served: tuple[str, Cluster]) -> Iterator[Api]:
+    """The REST API of that cluster."""
+    name, cluster = served
+    host = cluster.rest.host or cluster.controller
+    with (
+        ssh.forwarded(host, f"{host}:{cluster.rest.port}") as socket,
+        httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://slurm", timeout=30) as client,
+    ):
+        unknown = Api(clusters[name], host, client, {})
+        yield Api(clusters[name], host, client, unknown.ask("GET", "/openapi/v3", "root").json())
+
+
+def test_slurmrestd_runs_as_a_user_of_its_own_without_rights(api: Api, ssh: Ssh) -> None:
+    script = "cat /proc/$(systemctl show --property=MainPID --value slurmrestd)/status; getent passwd"
+    status, *users = re.split(r"(?=^root:)", ssh.run(api.host, ["sh", "-c", script]).stdout, flags=re.MULTILINE)
+    facts = dict(line.split(":", 1) for line in status.splitlines())
+    name_of = {line.split(":")[2]: line.split(":")[0] for text in users for line in text.splitlines()}
+    assert {name_of[uid] for uid in facts["Uid"].split()} == {"slurmrestd"}
+    rights = {name: facts[name].strip() for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb") if int(facts[name], 16)}
+    assert not rights, f"slurmrestd has capabilities: {rights}"
+    assert facts["NoNewPrivs"].strip() == "1"
+
+
+def test_slurmrestd_listens_at_its_hosts_own_address_only(api: Api, ssh: Ssh, served: tuple[str, Cluster]) -> None:
+    own = ssh.run(api.host, ["getent", "ahostsv4", api.host]).stdout.split()[0]
+    lines = ssh.run(api.host, ["ss", "--no-header", "--listening", "--numeric", "--tcp"]).stdout.splitlines()
+    port = f":{served[1].rest.port}"
+    assert {line.split()[3] for line in lines if line.split()[3].endswith(port)} == {own + port}
+
+
+def test_slurmrestd_offers_every_version_of_the_api_that_its_release_has(
+    api: Api, plan: Plan, served: tuple[str, Cluster]
+) -> None:
+    known = releases.get(plan.releases()[served[0]]).plugins
+    wanted = sorted(name for name in known.get("data_parser") or known["openapi"] if name.startswith("v"))
+    of_slurmdbd = wanted if plan.scenario.accounting else []
+    assert (api.versions("slurm"), api.versions("slurmdb")) == (wanted, of_slurmdbd)
+
+
+def description(version: str, plan: Plan, user: str) -> dict[str, Any]:
+    """Return what every job wants to have said of it; until v0.0.38 the environment was a mapping."""
+    path = "/usr/local/bin:/usr/bin:/bin"
+    return {
+        **({"account": accounts[0]} if (accounts := plan.scenario.users[user].accounts) else {}),
+        "current_working_directory": f"/home/{user}",
+        "environment": {"PATH": path} if version < "v0.0.39" else [f"PATH={path}"],
+        "standard_output": "/dev/null",
+    }
+
+
+def submit(api: Api, version: str, plan: Plan, user: str, script: str, **more: Any) -> httpx2.Response:
+    body = {"job": description(version, plan, user), "script": script}
+    return api.ask("POST", f"/slurm/{version}/job/submit", user, json=body, **more)
+
+
+def submitted(api: Api, version: str, plan: Plan, jobs: Jobs, body: str) -> int:
+    """Submit a witness job of the first user, and return its id."""
+    answer = submit(api, version, plan, jobs.user, witness.script(body))
+    assert answer.status_code == 200, f"{version}: {answer.text}"
+    jobs.submitted.append(job_key(api.cluster.name, answer.json()["job_id"]))
+    return jobs.submitted[-1][1]
+
+
+def words(value: str | list[str]) -> list[str]:
+    """Return the words of a state, which are a list in newer versions."""
+    return [value] if isinstance(value, str) else value
+
+
+def test_user_with_a_token_submits_asks_and_cancels_in_every_version(
+    api: Api, plan: Plan, jobs: Jobs, users: list[str]
+) -> None:
+    user = users[0]
+    token = api.token(user)
+    todo = {
+        version: [submitted(api, version, plan, jobs, body) for body in ("true", "sleep 300")]
+        for version in api.versions()
+    }
+    for version, (_, cancelled) in todo.items():
+        answer = api.ask("DELETE", f"/slurm/{version}/job/{cancelled}", user, token)
+        assert answer.status_code == 200, f"{version}: {answer.text}"
+
+    def look() -> dict[str, list[list[str]]]:
+        seen = {}
+        for version, job_ids in todo.items():
+            found = [api.get(f"/slurm/{version}/job/{job_id}", user, token)["jobs"][0] for job_id in job_ids]
+            assert {job["user_id"] for job in found} == {plan.scenario.users[user].uid}, version
+            seen[version] = [words(job["job_state"]) for job in found]
+        return seen
+
+    done = {version: [["COMPLETED"], ["CANCELLED"]] for version in todo}
+    wait_until(look, lambda seen: seen == done, what="a job of each version completed, another cancelled", timeout=60)
+    ran = [one.job_id for one in jobs.witnesses()]
+    assert [ran.count(job_ids[0]) for job_ids in todo.values()] == [1] * len(todo)
+
+
+@pytest.mark.needs("two_users")
+def test_token_of_a_user_does_not_cancel_anothers_job(api: Api, plan: Plan, jobs: Jobs, users: list[str]) -> None:
+    """Says so of the job itself: 23.11 and later tell whoever may not cancel a job of no error."""
+    for version in api.versions():
+        job_id = submitted(api, version, plan, jobs, "sleep 300")
+        api.cluster.wait_for([job_id], {"RUNNING"})
+        answer = api.ask("DELETE", f"/slurm/{version}/job/{job_id}", users[1])
+        state = api.cluster.job(job_id).state
+        assert state == "RUNNING", f"{version}: {users[1]} cancelled the job of {users[0]}: {answer.text}"
+        api.cluster.run("scancel", str(job_id))
+        api.cluster.wait_for([job_id], {"CANCELLED"})
+
+
+def test_token_of_an_administrator_changes_what_a_users_does_not(api: Api, plan: Plan, users: list[str]) -> None:
+    node = plan.scenario.clusters[api.cluster.name].node_names()[0]
+    account = {"name": "rest", "description": "of a check", "organization": "of a check"}
+    account |= {"coordinators": [], "associations": []}
+    requests = [("POST", f"/slurm/{version}/node/{node}", {"comment": "of a check"}) for version in api.versions()]
+    for version in api.versions("slurmdb"):
+        requests.append(("POST", f"/slurmdb/{version}/accounts/", {"accounts": [account]}))
+        requests.append(("DELETE", f"/slurmdb/{version}/account/rest", None))
+    offered = {re.sub("{.*}", "{}", path).rstrip("/") for _, path, _ in api.operations("post", "delete")}
+    asked = 0
+    for method, path, body in requests:
+        if re.sub(r"(node|account)/[^/]+$", r"\1/{}", path).rstrip("/") not in offered:
+            continue
+        asked += 1
+        for user in (users[0], *ADMINISTRATORS[: 2 if method == "POST" else 1]):
+            answer = api.ask(method, path, user, json=body)
+            allowed = answer.status_code == 200 and not answer.json()["errors"]
+            assert allowed == (user in ADMINISTRATORS), f"{method} {path} as {user}: {answer.status_code} {answer.text}"
+    assert asked
+    api.cluster.run("scontrol", "update", f"NodeName={node}", "Comment=")
+
+
+@pytest.mark.needs("accounting")
+def test_rest_tells_of_accounting_what_the_commands_tell(api: Api, plan: Plan, jobs: Jobs) -> None:
+    job_id = jobs.submit_here(api.cluster, "exit 7")
+    api.cluster.wait_for([job_id], {"FAILED"})
+    wait_for_records(api.cluster, {job_id: ("FAILED", 7)})
+    record = next(one for one in api.cluster.records("--local", "--allocations") if one.job_id == job_id)
+    told = api.cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "association", "format=account,user").stdout
+    for version in api.versions("slurmdb"):
+        found = api.get(f"/slurmdb/{version}/job/{job_id}", "root")["jobs"]
+        wanted = (record.user, record.account, [record.state], record.node_list)
+        assert [(job["user"], job["account"], words(job["state"]["current"]), job["nodes"]) for job in found] == [
+            wanted
+        ], version
+        # Until v0.0.38 every job is told to have returned 0.
+        if version > "v0.0.38":
+            assert found[0]["exit_code"]["return_code"]["number"] == record.exit_code, version
+        assert job_id in [job["job_id"] for job in api.get(f"/slurmdb/{version}/jobs/", "root")["jobs"]], version
+        names = {user["name"] for user in api.get(f"/slurmdb/{version}/users/", "root")["users"]}
+        assert names == {"root", *plan.scenario.users}, version
+        found = api.get(f"/slurmdb/{version}/associations/", "root")["associations"]
+        associations = {f"{one['account']}|{one['user'] or ''}" for one in found}
+        assert associations == {*told.split()}, version
+
+
+@pytest.fixture
+def something(api: Api, plan: Plan, jobs: Jobs) -> Iterator[dict[str, str]]:
+    """Things that can be asked for: the values of the parameters of paths."""
+    cluster, user = plan.scenario.clusters[api.cluster.name], plan.scenario.users[jobs.user]
+    node = cluster.node_names()[0]
+    job_id = jobs.submit_here(api.cluster, "sleep 300")
+    api.cluster.wait_for([job_id], {"RUNNING"})
+    if plan.scenario.accounting:
+        wait_for_records(api.cluster, {job_id: ("RUNNING", None)})
+    reservation = ("StartTime=now+1day", "Duration=1", f"Nodes={node}", f"Users={jobs.user}", "Flags=ignore_jobs")
+    api.cluster.run("scontrol", "create", "reservation", "ReservationName=rest", *reservation)
+    account, name = next(iter(user.accounts), "none"), jobs.user
+    values = {"job_id": job_id, "node_name": node, "partition_name": next(iter(cluster.partitions)), "qos": "normal"}
+    values |= {"reservation_name": "rest", "cluster_name": api.cluster.name, "account_name": account, "name": name}
+    values |= {"user_name": name, "qos_name": "normal", "id": "none", "wckey": "none"}
+    # Not of the path: without it the question for one association is about all.
+    values["association/"] = f"association/?account={account}&user={name}&cluster={api.cluster.name}"
+    yield {name: str(value) for name, value in values.items()}
+    api.cluster.run("scontrol", "delete", "ReservationName=rest")
+
+
+def filled(path: str, values: dict[str, str]) -> str:
+    """Return a path with values for its parameters."""
+    found = re.sub(r"{(\w+)}", lambda match: values[match[1]], path)
+    return re.sub(r"/association/?$", f"/{values['association/']}", found)
+
+
+def test_every_answer_is_as_the_openapi_document_says(api: Api, something: dict[str, str]) -> None:
+    token = api.token("root")
+    wrong, asked = [], 0
+    for method, path, described in api.operations("get"):
+        if "/v0" not in path:
+            continue
+        url = filled(path, something)
+        answer = api.ask(method, url, "root", token)
+        known = [re.compile(problem) for where, problem, _ in DISAGREEMENTS if re.search(where, url)]
+        wrong += [
+            f"{url}: {one}"
+            for one in problems(answer, described, api.document)
+            if not any(k.search(one) for k in known)
+        ]
+        asked += 1
+    assert asked
+    assert not wrong, "\n".join(wrong)
+
+
+def problems(answer: httpx2.Response, described: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
+    """Yield how an answer differs from its description, and that it is none."""
+    body = answer.json()
+    errors = body.get("errors") if isinstance(body, dict) else []
+    if answer.status_code != 200 or any(error.get("error_number", 1) for error in errors):
+        yield f"answers {answer.status_code}: {errors}"
+        return
+    content = described["responses"]["200"].get("content", {}).get("application/json", {})
+    validator = OAS30Validator({**content.get("schema", {}), "components": document.get("components", {})})
+    for error in validator.iter_errors(body):
+        place = "/".join("*" if isinstance(part, int) else str(part) for part in error.absolute_path)
+        yield f"{place}: {error.message}"
+
+
+@pytest.fixture
+def bad_tokens(api: Api, run: RunDir, users: list[str]) -> dict[str, dict[str, str]]:
+    """Headers that name a user who is not proved by them."""
+    key, now = run.secrets()["jwt_key"], int(time.time())
+    claims = {"iat": now - 120, "exp": now + 600, "sun": users[0]}
+    tokens = {
+        "no token of any kind": "nonsense",
+        "signed with a foreign key": jwt.encode(claims, secrets.token_hex(32), "HS256"),
+        "not signed": jwt.encode(claims, None, "none"),
+        "expired a minute ago": jwt.encode(claims | {"exp": now - 60}, key, "HS256"),
+        "another user's": api.token(users[1]),
+    }
+    return {kind: {"X-SLURM-USER-NAME": users[0], "X-SLURM-USER-TOKEN": token} for kind, token in tokens.items()}
+
+
+@pytest.mark.needs("two_users")
+def test_request_without_a_good_token_is_refused_everywhere(
+    api: Api, plan: Plan, users: list[str], something: dict[str, str], bad_tokens: dict[str, dict[str, str]]
+) -> None:
+    everything = api.operations("get", "post", "put", "delete")
+    answers = {(method, path): api.send(method.upper(), filled(path, something)) for method, path, _ in everything}
+    open_ = [f"{method} {path}" for (method, path), answer in answers.items() if answer.status_code != 401]
+    assert not open_, f"without a token there are answers to {open_}"
+
+    for kind, headers in bad_tokens.items():
+        answers = {
+            path: api.send(method.upper(), filled(path, something), headers=headers)
+            for method, path, _ in api.operations("get", "delete")
+            if not any(part in path for part in TELLS_NOTHING) and not re.match(DEADLY, f"{method} {path}")
+        }
+        for version in api.versions():
+            body = {"job": description(version, plan, users[0]), "script": "#!/bin/sh\n"}
+            path = f"/slurm/{version}/job/submit"
+            answers[path] = api.send("POST", path, headers=headers, json=body)
+        taken = [path for path, answer in answers.items() if not refused(answer)]
+        assert not taken, f"a token that is {kind} is taken by {taken}"
+
+
+def refused(answer: httpx2.Response) -> bool:
+    """Tell whether an answer says no and tells nothing: until 22.05 some say no with 200."""
+    body = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else {}
+    told = {name: value for name, value in body.items() if name not in {"meta", "errors", "warnings"}}
+    return bool(answer.status_code >= 400 or body.get("errors")) and not has_items(told)
+
+
+def has_items(value: Any) -> bool:
+    """Tell whether there is a list with anything in it."""
+    if isinstance(value, dict):
+        return any(map(has_items, value.values()))
+    return bool(value) if isinstance(value, list) else False
+
+
+def test_token_lives_as_long_as_it_was_asked_for(api: Api, users: list[str], served: tuple[str, Cluster]) -> None:
+    lifespan = 4
+    before = time.time()
+    token = api.token(users[0], lifespan)
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert claims["sun"] == users[0]
+    assert claims["exp"] - claims["iat"] == lifespan, f"a token of {lifespan} s is one of {claims}"
+    assert before - 1 <= claims["iat"] <= time.time() + 1, f"a token of now is of {claims}"
+    path = f"/slurm/{api.versions()[-1]}/jobs/"
+    assert not refused(api.ask("GET", path, users[0], token))
+    wait_until(
+        lambda: refused(api.ask("GET", path, users[0], token)),
+        bool,
+        what=f"token is refused after its {lifespan} s",
+        timeout=lifespan + 3,
+    )
+    assert time.time() >= claims["exp"], "the token was refused too early"
+    if most := served[1].rest.max_token_life:
+        for asked, allowed in ((most, True), (most + 1, False)):
+            answer = api.cluster.run("scontrol", "token", f"lifespan={asked}", user=users[0], check=False)
+            assert (answer.exit_code == 0) == allowed, f"a token of {asked} s: {answer.stderr or 'was given'}"
+
+
+@pytest.fixture
+def rotate_key(ssh: Ssh, plan: Plan, run: RunDir, clusters: dict[str, SlurmCluster]) -> Iterator[Any]:
+    """Put another key in place everywhere; at the end the run's own comes back."""
+    tree = render.render(plan)
+    places = [host for host in plan.hosts if any(file.path == options.JWT_KEY for file in tree[host.name])]
+
+    def rotate(key: str) -> None:
+        for daemon in ("slurmdbd", "slurmctld"):
+            for host in places:
+                if daemon in host.daemons:
+                    ssh.run(host.name, ["sh", "-c", f"cat > {options.JWT_KEY}"], stdin=key)
+                    ssh.run(host.name, ["systemctl", "restart", daemon])
+        slurm.wait_until_ready(plan, clusters)
+
+    yield rotate
+    rotate(run.secrets()["jwt_key"])
+
+
+def test_tokens_of_an_old_key_are_refused_after_its_rotation(api: Api, users: list[str], rotate_key: Any) -> None:
+    paths = [f"/slurm/{api.versions()[-1]}/jobs/"]
+    paths += [f"/slurmdb/{version}/users/" for version in api.versions("slurmdb")[-1:]]
+    old = api.token(users[0])
+    assert [refused(api.ask("GET", path, users[0], old)) for path in paths] == [False] * len(paths)
+    rotate_key(secrets.token_hex(32))
+    new = wait_until(lambda: api.token(users[0]), bool, what="a new token", timeout=30, ignore=(CommandFailed,))
+    for token, wanted in ((old, [True] * len(paths)), (new, [False] * len(paths))):
+        which = "old" if token == old else "new"
+        seen = [refused(api.ask("GET", path, users[0], token)) for path in paths]
+        assert seen == wanted, f"refused with the {which} key's token: {dict(zip(paths, seen, strict=True))}"
