@@ -52,7 +52,8 @@ class Past:
 def examine(past: Past, plan: Plan) -> None:
     """Refuse a past that is none of the plan's clusters, before anything starts; UsageError says whose it is."""
     if past.database:
-        _want_accounting(plan)
+        if not plan.scenario.accounting:
+            raise UsageError("--database: the scenario has no accounting")
         _, clusters = _whose(past.database)
         if not clusters & {*plan.scenario.clusters}:
             raise UsageError(
@@ -111,11 +112,6 @@ def remembered(live: Live, until: float) -> dict[str, list[str]]:
 def _cluster_of(directory: Path) -> str:
     """Return the name in a state's clustername; from 24.11 on the id follows that slurmdbd gave the cluster."""
     return (directory / "clustername").read_text().strip().partition("|")[0]
-
-
-def _want_accounting(plan: Plan) -> None:
-    if not plan.scenario.accounting:
-        raise UsageError("--database: the scenario has no accounting")
 
 
 def _database(plan: Plan) -> str:
