@@ -591,7 +591,8 @@ def images_build(
 @images_app.command("list")
 def images_list(format_: FormatOption = Format.text) -> None:
     """List the images that the engine has; one that is not current is of no use any more."""
-    current = {images.tag(releases.get(name)) for name in releases.PACKAGED}
+    known = [releases.get(name) for name in releases.PACKAGED]
+    current = {images.tag(release) for one in known for release in (one, releases.with_apptainer(one))}
     rows: list[dict[str, Any]] = [
         {"release": release, "image": name, "bytes": size, "current": name in current}
         for release, name, size in images.built(engine.connect())

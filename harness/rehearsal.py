@@ -161,9 +161,13 @@ def _wait_until_saved(users: Users) -> None:
 
 
 def _is_saving(live: Live, cluster: SlurmCluster) -> bool:
-    """Tell whether slurmctld is writing its state: to FILE.new, which it renames; a busy disk may take seconds."""
+    """Tell whether slurmctld is writing its state: to FILE.new, which it renames; a busy disk may take seconds.
+
+    One that was killed leaves such a file behind.
+    """
     directory = options.state_save_location(options.slurm_conf(live.plan.scenario, cluster.name, live.plan.offers))
-    return bool(live.ssh.run(cluster.controller, ["find", directory, "-maxdepth", "1", "-name", "*.new"]).stdout)
+    find = ["find", directory, "-maxdepth", "1", "-name", "*.new", "-newermt", "15 seconds ago"]
+    return bool(live.ssh.run(cluster.controller, find).stdout)
 
 
 def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:
