@@ -39,6 +39,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 if enough and memory >= _MEMORY_GB else 1
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep together what shares a cluster."""
     for item in items:
