@@ -10,7 +10,7 @@ run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 
 test: check  ## all checks and tests, on genuine daemons too
 	$(BIN)/pytest tests/integration -m alone
-	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadgroup --durations=15 --durations-min=10
+	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile --durations=15 --durations-min=10
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

@@ -11,22 +11,6 @@ import pytest
 from harness.live import Live
 from support import Harness, command_line, environment_of, kept
 
-# Tests that share one of these share its cluster: they go to one worker, one after the other.
-CLUSTERS = (
-    "federation",
-    "elastic_nodes",
-    "single_node",
-    "cloudburst",
-    "failing",
-    "cluster",
-    "ha",
-    "faulty",
-    "left",
-    "workstation",
-    "topologies",
-    "job_modes",
-    "rest",
-)
 # What two runs side by side want at most: 24 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY_GB = 2 * 12 * 7, 6
 
@@ -37,15 +21,6 @@ def pytest_xdist_auto_num_workers() -> int:
     enough = not instances.exists() or int(instances.read_text()) >= _INOTIFY
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return 2 if enough and memory >= _MEMORY_GB else 1
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares a cluster."""
-    for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            shared = next((name for name in CLUSTERS if name in getattr(item, "fixturenames", ())), item.nodeid)
-            item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.fixture(scope="session")

@@ -24,10 +24,7 @@ def starts(live: Live) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("single_node", "federation")],
-)
+@pytest.mark.parametrize("scenario", ["single_node", "federation"])
 def test_second_deploy_changes_and_restarts_nothing(
     scenario: str, harness: Harness, request: pytest.FixtureRequest
 ) -> None:
