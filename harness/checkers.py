@@ -90,7 +90,11 @@ class History:
             for host in (part.controller, *part.backup_controllers)
             for text in (f"kill-daemon {host} slurmctld", f"kill-host {host}", f"reboot-host {host}")
         }
-        return [one.at for one in self.faults if one.action == "inject" and one.fault in lossy]
+        return self.injected(lossy)
+
+    def injected(self, faults: set[str]) -> list[float]:
+        """Return when any of these faults was injected."""
+        return [one.at for one in self.faults if one.action == "inject" and one.fault in faults]
 
     def unsaved(self) -> set[str]:
         """Return the jobs of which a slurmctld learned something that it need not have saved before it was killed."""
@@ -364,8 +368,7 @@ def _never_written(history: History, one: Submission | None, states: Mapping[str
     """Return what excuses records of copies that never ran: the database was killed when it was to write their end."""
     hosts = {host.name for host in history.plan.with_daemon("mariadb")}
     lossy = {text for host in hosts for text in (f"kill-daemon {host} mariadb", f"kill-host {host}")}
-    kills = [fault.at for fault in history.faults if fault.action == "inject" and fault.fault in lossy]
-    if one is None or not any(one.asked <= kill <= history.ended(one) + _BACKLOG for kill in kills):
+    if one is None or not any(one.asked <= kill <= history.ended(one) + _BACKLOG for kill in history.injected(lossy)):
         return ""
     forgotten = ", ".join(_forgotten(states))
     return (

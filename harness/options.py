@@ -130,6 +130,11 @@ def late(values: Mapping[str, Value]) -> dict[str, str]:
     return {name: value for name, value in merged(values).items() if _LATE_TRES.search(value)}
 
 
+def early(values: Mapping[str, Value]) -> dict[str, str]:
+    """Return the limits that `late` leaves out."""
+    return {name: value for name, value in merged(values).items() if not _LATE_TRES.search(value)}
+
+
 def late_tres(accounting: Accounting | None) -> list[str]:
     """Return what limits have to wait for, as `sacctmgr show tres format=type,name` shows it."""
     if accounting is None:

@@ -16,6 +16,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -81,7 +82,7 @@ def bring(live: Live, past: Past) -> dict[str, User]:
         return {}
     live.say(f"database: {past.database}")
     host, database = live.plan.with_daemon("mariadb")[0].name, _database(live.plan)
-    sql = ["mariadb", "--batch", "--skip-column-names", f"--database={database}"]
+    sql = _sql(live.plan)
     live.ssh.run(host, ["systemctl", "start", "mariadb"])
     live.ssh.run(host, ["mariadb", "-e", f"CREATE DATABASE `{database}`"])
     live.ssh.feed(host, sql, _scrubbed(past.database))
@@ -96,7 +97,7 @@ def remembered(live: Live, until: float) -> dict[str, list[str]]:
 
     Whatever slurmdbd does to its tables, this stays the same: the number of records, and a sum over what they say.
     """
-    host, database = live.plan.with_daemon("mariadb")[0].name, _database(live.plan)
+    host = live.plan.with_daemon("mariadb")[0].name
     ended = f"time_end BETWEEN 1 AND {until:.0f}"
     facts = "CONCAT_WS(',', id_job, id_user, state, exit_code, time_submit, time_start, time_end, account, job_name)"
     found = {}
@@ -104,8 +105,7 @@ def remembered(live: Live, until: float) -> dict[str, list[str]]:
         ask = f"""
             SELECT COUNT(*), COALESCE(SUM(CRC32({facts})), 0) FROM `{name}_job_table` WHERE {ended};
             SELECT COUNT(*), COALESCE(SUM(time_end), 0) FROM `{name}_step_table` WHERE {ended};"""  # noqa: S608
-        command = ["mariadb", "--batch", "--skip-column-names", f"--database={database}"]
-        found[name] = live.ssh.run(host, command, stdin=ask, timeout=PATIENCE).stdout.splitlines()
+        found[name] = live.ssh.run(host, _sql(live.plan), stdin=ask, timeout=PATIENCE).stdout.splitlines()
     return found
 
 
@@ -116,6 +116,11 @@ def _cluster_of(directory: Path) -> str:
 
 def _database(plan: Plan) -> str:
     return options.get(options.slurmdbd_conf(plan.scenario), "StorageLoc") or "slurm_acct_db"
+
+
+def _sql(plan: Plan) -> list[str]:
+    """Return the command that reads statements for slurmdbd's database, and writes plain rows."""
+    return ["mariadb", "--batch", "--skip-column-names", f"--database={_database(plan)}"]
 
 
 def _open(dump: Path) -> IO[bytes]:
@@ -134,6 +139,7 @@ def _sections(dump: Path) -> Iterator[tuple[bytes, bytes]]:
                 yield database, line
 
 
+@cache  # a dump may be large
 def _whose(dump: Path) -> tuple[bytes, set[str]]:
     """Return the database of a dump that is slurmdbd's, and its clusters."""
     found: dict[bytes, set[str]] = {}

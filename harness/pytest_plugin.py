@@ -49,12 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def features(plan: Plan) -> set[str]:
     """Return what a scenario has that checks can be about."""
     scenario = plan.scenario
+    enforced = plan.clusters_with_limits()
     qos_of_users = {name for user in scenario.users.values() for name in user.qos}
     limits = {
         option
         for name, qos in (scenario.accounting.qos.items() if scenario.accounting else ())
         for option, value in qos.options.items()
-        if name in qos_of_users and plan.clusters_with_limits() and (option != "MaxTRESPerUser" or "gpu" in str(value))
+        if enforced and name in qos_of_users and (option != "MaxTRESPerUser" or "gpu" in str(value))
     }
     placed = [one for name in scenario.clusters for one in topology.placed_once(scenario, name)]
     there = {

@@ -329,9 +329,7 @@ def _environment() -> Environment:
     environment.filters["quoted"] = _quoted
     environment.filters["written"] = options.written
     environment.filters["late"] = options.late
-    environment.filters["early"] = lambda values: {
-        name: value for name, value in options.merged(values).items() if name not in options.late(values)
-    }
+    environment.filters["early"] = options.early
     environment.filters["sacctmgr"] = lambda values: shlex.join(f"{k}={v}" for k, v in options.merged(values).items())
     return environment
 

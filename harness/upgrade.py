@@ -115,6 +115,11 @@ def _host(plan: Plan, name: str) -> Host:
     return next(host for host in plan.hosts if host.name == name)
 
 
+def _with_daemon(live: Live, step: Step, daemon: str) -> list[str]:
+    """Return the hosts of a step that run a daemon."""
+    return [host.name for host in live.plan.with_daemon(daemon) if host.name in step.hosts]
+
+
 def _changed(old: Plan, new: Plan) -> list[Host]:
     return [host for host, other in zip(old.hosts, new.hosts, strict=True) if host.release != other.release]
 
@@ -200,7 +205,7 @@ def _do(live: Live, new: Plan, step: Step) -> None:
 
 def _unfinished(live: Live, step: Step) -> set[int]:
     """Return the jobs that somebody has to know after the upgrade of a cluster's controller."""
-    if step.cluster is None or not {*step.hosts} & {host.name for host in live.plan.with_daemon("slurmctld")}:
+    if step.cluster is None or not _with_daemon(live, step, "slurmctld"):
         return set()
     cluster = slurm.clusters(live.ssh, live.plan)[step.cluster]
     return {job.job_id for job in cluster.jobs("--local") if job.state not in FINISHED}
@@ -233,12 +238,10 @@ def _states(cluster: SlurmCluster, nodes: Sequence[str]) -> dict[str, str]:
 def _stop_daemons(live: Live, step: Step) -> None:
     """Stop what writes: a backup first, or it would take over; the database is dumped when slurmdbd is gone."""
     for daemon in ("slurmdbd", "slurmctld"):
-        hosts = [host for host in live.plan.with_daemon(daemon) if host.name in step.hosts]
-        for host in reversed(hosts):
-            live.ssh.run(host.name, ["systemctl", "stop", daemon], timeout=_PATIENCE)
-    for host in live.plan.with_daemon("mariadb"):
-        if host.name in step.hosts:
-            live.ssh.run(host.name, ["sh", "-c", _DUMP], timeout=past.PATIENCE)
+        for host in reversed(_with_daemon(live, step, daemon)):
+            live.ssh.run(host, ["systemctl", "stop", daemon], timeout=_PATIENCE)
+    for host in _with_daemon(live, step, "mariadb"):
+        live.ssh.run(host, ["sh", "-c", _DUMP], timeout=past.PATIENCE)
 
 
 def _to_carry(live: Live, name: str) -> list[str]:
@@ -288,16 +291,14 @@ def _dead(live: Live, step: Step) -> list[str]:
     """Return the daemons of a step that systemd says have failed."""
     found = []
     for daemon in ("slurmdbd", "slurmctld"):
-        for host in live.plan.with_daemon(daemon):
-            if host.name in step.hosts:
-                state = live.ssh.run(host.name, ["systemctl", "is-active", daemon], check=False).stdout.strip()
-                found += [f"{_DEAD}{daemon} on {host.name}"] if state == "failed" else []
+        for host in _with_daemon(live, step, daemon):
+            state = live.ssh.run(host, ["systemctl", "is-active", daemon], check=False).stdout.strip()
+            found += [f"{_DEAD}{daemon} on {host}"] if state == "failed" else []
     return found
 
 
 def _gate(live: Live, step: Step, known: set[int]) -> None:
     """Wait until what was upgraded does its work again."""
-    converts = {*step.hosts} & {host.name for host in live.plan.with_daemon("slurmdbd")}
     clusters = slurm.clusters(live.ssh, live.plan)
 
     def missing() -> list[str]:
@@ -322,7 +323,7 @@ def _gate(live: Live, step: Step, known: set[int]) -> None:
         missing,
         lambda found: not found,
         what=f"gate of {step.name}",
-        timeout=past.PATIENCE if converts else _PATIENCE,
+        timeout=past.PATIENCE if _with_daemon(live, step, "slurmdbd") else _PATIENCE,
         hopeless=lambda found: any(one.startswith(_DEAD) for one in found),
         show="; ".join,
         ignore=(HarnessError,),

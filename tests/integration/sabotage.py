@@ -39,6 +39,15 @@ def wrapper(program: str, text: str) -> tuple[str, str]:
     return f"printf '#!/bin/sh\\n%s\\n' '{text}' > {path} && chmod 0755 {path}", f"rm {path}"
 
 
+def task_prolog(text: str) -> tuple[str, str]:
+    """Return scripts that have slurmd tell every task something, and end that."""
+    make, remove = wrapper("lie", f"echo {text}")
+    return (
+        f"{make}; echo TaskProlog=/usr/local/bin/lie >> {CONF} && systemctl restart slurmd",
+        f"sed -i '$d' {CONF} && systemctl restart slurmd && {remove}",
+    )
+
+
 def trigger(tables: str, when: str, lie: str) -> tuple[Step, Step]:
     """Return steps that make the database write something else than it is told, and end that."""
     make, drop = [], []
@@ -132,9 +141,7 @@ SINGLE_NODE = [
     ),
     on_single(
         "variables_that_its_user_exports",
-        "printf '#!/bin/sh\necho unset PASSWORD\n' > /usr/local/bin/forget; chmod 755 /usr/local/bin/forget; "
-        f"echo TaskProlog=/usr/local/bin/forget >> {CONF} && systemctl restart slurmd",
-        f"sed -i '$d' {CONF} && systemctl restart slurmd && rm /usr/local/bin/forget",
+        *task_prolog("unset PASSWORD"),
         "FAILED (NonZeroExitCode)",
     ),
     on_single(
@@ -518,9 +525,7 @@ WORKSTATION = [
     ),
     on_box(
         "gpus_are_given_to_one_job",
-        "printf '#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n' > /usr/local/bin/lie; chmod 755 /usr/local/bin/lie; "
-        f"echo TaskProlog=/usr/local/bin/lie >> {CONF} && systemctl restart slurmd",
-        f"sed -i '$d' {CONF} && systemctl restart slurmd && rm /usr/local/bin/lie",
+        *task_prolog("export CUDA_VISIBLE_DEVICES=0"),
         "told of GPU 0, which another one has",
     ),
     on_box(
