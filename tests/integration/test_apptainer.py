@@ -15,7 +15,7 @@ from support import Harness, kept
 @pytest.fixture(scope="module")
 def workstation(harness: Harness, runs: Path) -> Iterator[Live]:
     """The workstation, passed and still up, on the release that has Apptainer."""
-    yield from kept(harness, runs, "workstation", "--release", "26.05")
+    yield from kept(harness, runs, "apptainer", "--release", "26.05")
 
 
 @pytest.mark.parametrize("sabotage", WORKSTATION, ids=str)

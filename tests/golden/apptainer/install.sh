@@ -1,5 +1,5 @@
 #!/bin/sh
-# Put the files of workstation on its machines, and start the daemons in the order in which they need one another.
+# Put the files of apptainer on its machines, and start the daemons in the order in which they need one another.
 # Wants Slurm, munge, MariaDB on the machines and root's SSH to them. Every step may be repeated.
 set -eu
 cd "$(dirname "$0")"
