@@ -49,6 +49,8 @@ from harness.live import Live
 from harness.options import OWN_MACHINES
 from harness.plan import DAEMONS, Host, Plan, make_plan
 from harness.providers import engine, images
+from harness.providers.existing import ExistingProvider
+from harness.providers.preview import HostChanges
 from harness.report import FAILED, PASSED, Report, exit_code
 from harness.resources import SCENARIOS
 from harness.rundir import RunDir
@@ -100,6 +102,7 @@ class ProviderName(StrEnum):
     """Where hosts come from."""
 
     docker = "docker"
+    existing = "existing"
 
 
 ScenarioPath = Annotated[Path, typer.Argument(help="The scenario file.", show_default=False)]
@@ -117,8 +120,23 @@ Releases = Annotated[
     ),
 ]
 ProviderOption = Annotated[ProviderName, typer.Option("--provider", help="Where hosts come from.")]
+Inventory = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory",
+        help="The machines of --provider existing, as Ansible takes them; unset, those that the scenario names.",
+        exists=True,
+        show_default=False,
+    ),
+]
+SshConfig = Annotated[
+    str, typer.Option("--ssh-config", envvar="HARNESS_SSH_CONFIG", help="How ssh reaches existing machines.")
+]
+Check = Annotated[bool, typer.Option("--check", help="Show what would change on existing machines, and end.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Change existing machines, once it is shown what changes.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
 DEFAULT_RUNS = Path("runs")
+DEFAULT_SSH_CONFIG = "~/.ssh/config"
 # Seconds for which users submit during an upgrade, if it takes so long.
 _LONGEST_UPGRADE = 1800
 
@@ -133,13 +151,18 @@ def run(
         Path | None,
         typer.Option("--report", help="Write the report to this directory too.", show_default=False),
     ] = None,
+    inventory: Inventory = None,
+    ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
+    check: Check = False,
+    yes: Yes = False,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Render, bring up, deploy, verify, report, take down."""
+    source = _provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
     result = lifecycle.run(
         scenario_path,
-        providers.get(provider),
+        source,
         runs,
         _progress(),
         choices=release or (),
@@ -147,8 +170,8 @@ def run(
         report_directory=report,
     )
     _print_report(result, format_)
-    if keep and providers.get(provider).runs().get(RunDir(Path(result.run)).id):
-        err.print("the hosts are up; `harness down` removes them")
+    if keep and source.runs().get(RunDir(Path(result.run)).id):
+        err.print(f"the hosts are up; `harness down` {'removes them' if source.offers.engine else 'gives them back'}")
     raise typer.Exit(result.exit_code())
 
 
@@ -288,10 +311,15 @@ def up(
     scenario_path: ScenarioPath,
     provider: ProviderOption = ProviderName.docker,
     release: Releases = None,
+    inventory: Inventory = None,
+    ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
+    check: Check = False,
+    yes: Yes = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Start a scenario's hosts, without Slurm on them yet; prints the run's directory."""
-    live = lifecycle.create(scenario_path, providers.get(provider), runs, _progress(), release or ())
+    source = _provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
+    live = lifecycle.create(scenario_path, source, runs, _progress(), release or ())
     try:
         lifecycle.up(live)
     except BaseException:
@@ -301,9 +329,13 @@ def up(
 
 
 @app.command()
-def deploy(which: RunName = None, runs: Runs = DEFAULT_RUNS) -> None:
+def deploy(which: RunName = None, check: Check = False, yes: Yes = False, runs: Runs = DEFAULT_RUNS) -> None:
     """Put the configuration on a run's hosts, start the daemons, wait until the clusters take jobs."""
-    lifecycle.deploy(_open(runs, which))
+    directory = rundir.find(runs, which)
+    source = _provider(ProviderName(directory.provider), runs, only_look=check, yes=yes)
+    live = lifecycle.open_run(directory, source, _progress())
+    source.ask(live.plan, live.tree, live.run)
+    lifecycle.deploy(live)
 
 
 @app.command()
@@ -391,7 +423,7 @@ def upgrade_(
 
     if scenario_path:
         chosen = [choice for choice in begin if choice]
-        live = lifecycle.create(scenario_path, providers.get(provider), runs, _progress(), chosen)
+        live = lifecycle.create(scenario_path, _provider(provider, runs), runs, _progress(), chosen)
         own = past.Past(database, dict(_state(live.plan, one) for one in states or ()))
         past.examine(own, live.plan)
         upgrade.plan_upgrade(live, target)
@@ -451,20 +483,32 @@ def down(
         bool, typer.Option("--all", help="All runs on the engine, with or without directory.")
     ] = False,
     provider: ProviderOption = ProviderName.docker,
+    inventory: Inventory = None,
+    ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Remove a run's hosts and networks. Its directory, with all evidence, stays."""
-    source = providers.get(provider)
-    there = source.runs()
+    """Remove a run's hosts and networks, or give existing machines back. Its directory, with all evidence, stays.
+
+    Where the directory is lost, the run's id is enough; for existing machines with --inventory.
+    """
+    source = _provider(provider, runs, inventory, ssh_config)
     if everything:
-        chosen = list(there)
-    elif which in there:
+        chosen = list(source.runs())
+    elif which and inventory:
         chosen = [which]
     else:
-        chosen = [rundir.find(runs, which).id]
+        try:
+            found = rundir.find(runs, which)
+        except UsageError:
+            if which not in source.runs():
+                raise
+            chosen = [str(which)]
+        else:
+            source, chosen = providers.get(found.provider, runs), [found.id]
     for run_id in chosen:
-        lifecycle.remove(source, run_id)
-        err.print(f"removed {run_id}")
+        for note in lifecycle.remove(source, run_id):
+            err.print(f"left: {escape(note)}")
+        err.print(f"{'removed' if source.offers.engine else 'gave back the hosts of'} {run_id}")
     if everything and not chosen:
         err.print("nothing is there")
 
@@ -476,7 +520,7 @@ def status(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """List the runs that are up, and the newest verdicts."""
-    there = providers.get(provider).runs()
+    there = providers.get(provider, runs).runs()
     known = {run.id: run for run in rundir.all_runs(runs)}
     rows: list[dict[str, Any]] = [
         {
@@ -737,7 +781,52 @@ def _must_be_known(*names: str | None) -> None:
 
 def _open(runs: Path, which: str | None) -> Live:
     directory = rundir.find(runs, which)
-    return lifecycle.open_run(directory, providers.get(directory.provider), _progress())
+    return lifecycle.open_run(directory, providers.get(directory.provider, runs), _progress())
+
+
+def _provider(
+    name: ProviderName,
+    runs: Path,
+    inventory: Path | None = None,
+    ssh_config: str = DEFAULT_SSH_CONFIG,
+    *,
+    only_look: bool = False,
+    yes: bool = False,
+) -> providers.Provider:
+    """Return a provider; existing machines it changes with `yes` only, when the user has seen what changes."""
+    if name is not ProviderName.existing:
+        if inventory or only_look or yes:
+            raise UsageError("--inventory, --check and --yes are for machines that are there: --provider existing")
+        return providers.get(name, runs)
+
+    def agree(changes: Sequence[HostChanges]) -> None:
+        for one in changes:
+            _print_changes(one)
+        if only_look:
+            raise typer.Exit
+        if not yes:
+            raise UsageError("nothing was changed", hint="--yes changes it, --check shows it only")
+
+    return ExistingProvider(runs, inventory, ssh_config, agree)
+
+
+def _print_changes(changes: HostChanges) -> None:
+    out.print(f"[bold]{changes.host}[/bold]")
+    for path in changes.new:
+        out.print(f"  new      {escape(path)}")
+    for path, difference in changes.differing:
+        out.print(f"  differs  {escape(path)}")
+        for line in difference.splitlines():
+            color = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "default")
+            out.print(f"           [{color}]{escape(line)}[/{color}]")
+    for daemon in changes.daemons:
+        out.print(f"  daemon   {daemon}")
+    for user in changes.users:
+        out.print(f"  user     {user} is made")
+    for note in changes.notes:
+        out.print(f"  [yellow]note     {escape(note)}[/yellow]")
+    if changes == HostChanges(changes.host, notes=changes.notes):
+        out.print("  nothing changes")
 
 
 def _host(live: Live, name: str) -> Host:
@@ -847,7 +936,7 @@ def _print_json(data: Any) -> None:
 def _leaked(run: RunDir) -> list[str]:
     """Return the hosts of a run that should not run any more; a run that cannot be asked has none."""
     try:
-        return lifecycle.leaked(lifecycle.open_run(run, providers.get(run.provider), _progress()))
+        return lifecycle.leaked(_open(run.path.parents[1], str(run.path)))
     except HarnessError:
         return []
 

@@ -25,7 +25,6 @@ from harness.ssh import Ssh
 
 _SLURM = PurePosixPath("/etc/slurm")
 _SLURM_CONF = str(_SLURM / "slurm.conf")
-_PASSWORD = re.compile(r"(?im)^(\s*\w*pass\s*=\s*)(?!%secret:)(\S+)")
 _SALT = secrets.token_bytes(16)
 _UPGRADE = "slurmdbd first, then slurmctld, then slurmd; `harness check --from` tells what it changes"
 _Files = tuple[tuple[str, str], ...]
@@ -151,7 +150,7 @@ def _read(path: Path) -> str:
     def hidden(match: re.Match[str]) -> str:
         return f"{match[1]}hidden-{hashlib.sha256(_SALT + match[2].encode()).hexdigest()[:6]}"
 
-    return _PASSWORD.sub(hidden, conf.read_text(path))
+    return options.PASSWORD.sub(hidden, conf.read_text(path))
 
 
 def plan_side(label: str, plan: Plan, tree: Tree) -> Side:

@@ -59,7 +59,7 @@ def mend(say: Callable[[str], None]) -> list[Finding]:
 
 def _findings() -> Iterator[Finding]:
     yield _engine()
-    for program in ("ssh", "ssh-keygen", "scp"):
+    for program in ("ssh", "ssh-keygen"):
         there = shutil.which(program)
         yield Finding(program, bool(there), there or "not found", _install("openssh-client"), fatal=True)
     yield _base_image()

@@ -270,7 +270,7 @@ def _answers(path: Path) -> bool:
 def _carried(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
     """Carry a loopback port of controllers to the API, again whenever SSH ends."""
     ended = threading.Event()
-    ssh = Ssh(run.ssh_config, run.control_directory)
+    ssh = run.ssh()
     port = f"127.0.0.1:{options.API_PORT}:{_socket(run)}"
 
     def carry(controller: str) -> None:

@@ -284,6 +284,8 @@ def check(plan: Plan, fault: Fault) -> Kind:
     kind = KINDS.get(fault.kind)
     if kind is None:
         raise UsageError(f'no fault "{fault.kind}"', hint=f"known are {', '.join(KINDS)}")
+    if not plan.offers.engine and not isinstance(kind.inject, str):
+        raise UsageError(f"{fault}: machines that are there already are not switched off, paused or cut off")
     if bool(kind.wants) != bool(fault.more):
         wants = f"{fault.kind} HOST {kind.wants}".rstrip()
         raise UsageError(f"{fault}: {'something' if fault.more else 'nothing'} is given", hint=f"it is {wants}")

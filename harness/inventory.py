@@ -13,12 +13,13 @@ from harness.plan import DAEMONS, Plan
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A host that is up: `address` and `port` are where SSH answers."""
+    """A host that is up: `address` and `port` are where SSH answers; None leaves it to the user's own configuration."""
 
     name: str
-    address: str
-    port: int
-    user: str = "root"
+    address: str | None
+    port: int | None
+    user: str | None = "root"
+    key: str | None = None
 
 
 def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
@@ -35,7 +36,10 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
     return {
         "all": {
             "hosts": {machine.name: {} for machine in machines},
-            "vars": {"ansible_python_interpreter": "/usr/bin/python3"},
+            "vars": {
+                "ansible_python_interpreter": "/usr/bin/python3",
+                **({} if plan.offers.root else {"ansible_become": True}),
+            },
             "children": {
                 group: {"hosts": {host.name: {} for host in hosts if host.name in up}}
                 for group, hosts in groups.items()
@@ -56,19 +60,42 @@ def ssh_config(machines: Sequence[Machine], key: Path, known_hosts: Path, socket
         "    IdentitiesOnly yes",
         f'    UserKnownHostsFile "{known_hosts}"',
         "    GlobalKnownHostsFile /dev/null",
-        "    StrictHostKeyChecking yes",
         "    HostKeyAlias harness",
-        "    BatchMode yes",
-        "    ConnectTimeout 5",
-        "    ServerAliveInterval 15",
-        "    LogLevel ERROR",
-        "    ControlMaster auto",
-        f'    ControlPath "{sockets}/%C"',
-        "    ControlPersist 60",
+        *_unattended(sockets, alive=15),
     ]
     return "\n".join(lines) + "\n" + "".join(map(ssh_host, machines))
 
 
+def own_ssh_config(machines: Sequence[Machine], sockets: Path | None, own: str) -> str:
+    """Return such a configuration for machines that the user reaches already, as `own` and the system's own file say.
+
+    What they say of a machine's address counts, too. Without `sockets` connections are not shared.
+    """
+    lines = [
+        "Host *",
+        *_unattended(sockets, alive=5),
+        f'Include "{own}"',
+        "Include /etc/ssh/ssh_config",
+        "Match final all",
+    ]
+    return "".join(map(ssh_host, machines)) + "\n".join(lines) + "\n"
+
+
+def _unattended(sockets: Path | None, alive: int) -> list[str]:
+    """Return what keeps ssh(1) from asking; it gives a host up that said nothing for three times `alive` seconds."""
+    shared = ["    ControlMaster auto", f'    ControlPath "{sockets}/%C"', "    ControlPersist 60"]
+    return [
+        "    StrictHostKeyChecking yes",
+        "    BatchMode yes",
+        "    ConnectTimeout 5",
+        f"    ServerAliveInterval {alive}",
+        "    LogLevel ERROR",
+        *(shared if sockets else ["    ControlPath none"]),
+    ]
+
+
 def ssh_host(machine: Machine) -> str:
     """Return the part of such a configuration that is for one host."""
-    return f"Host {machine.name}\n    HostName {machine.address}\n    Port {machine.port}\n    User {machine.user}\n"
+    key = machine.key and f'"{machine.key}"'
+    facts = {"HostName": machine.address, "Port": machine.port, "User": machine.user, "IdentityFile": key}
+    return f"Host {machine.name}\n" + "".join(f"    {name} {value}\n" for name, value in facts.items() if value)

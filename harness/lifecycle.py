@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from harness import deploy as deployment
 from harness import diff, elastic, faults, logs, past, report, scenario, slurm, topology
 from harness.errors import CannotJudge, HarnessError, UsageError, WaitTimeout
-from harness.inventory import Machine, inventory, ssh_config
+from harness.inventory import Machine, inventory
 from harness.live import Live, Say
 from harness.options import OWN_MACHINES, PROGRAMS
 from harness.plan import Plan, make_plan
@@ -26,7 +26,6 @@ from harness.providers import Provider
 from harness.render import render
 from harness.report import Check, Report
 from harness.rundir import RunDir
-from harness.ssh import Ssh
 from harness.verify import verify as judge_live
 
 
@@ -57,7 +56,9 @@ def run(
                 for left in faults.heal_all(live):
                     live.say(f"not healed: {left}")
     except HarnessError as error:
-        problem = str(error)
+        # What could not be removed is told after what went wrong before.
+        before = error.__context__ if isinstance(error.__context__, HarnessError) and not error.__cause__ else None
+        problem = "\n".join(map(str, filter(None, [before, error])))
     except KeyboardInterrupt:
         problem = "interrupted"
     return write_report(live, checks, jobs, problem, report_directory)
@@ -70,10 +71,11 @@ def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, choice
             f'"{scenario_path.name}": a run is named after its scenario\'s file',
             hint="give the file a name of letters, digits, dots, hyphens and underscores",
         )
-    read = scenario.load(scenario_path, choices, provider.release_of_image)
+    read = scenario.load(scenario_path, choices, provider.release_of_image, provider.lacks)
     plan = make_plan(scenario_path.stem, read, provider.offers)
     for scheduled in read.rehearsal.faults if read.rehearsal else ():
         faults.parse(plan, scheduled.fault)
+    provider.ask(plan, render(plan))
     directory = RunDir.create(runs, scenario_path, plan, provider.name)
     live = _live(directory, plan, provider, say)
     for fault in plan.known_faults():
@@ -117,7 +119,8 @@ def up(live: Live) -> None:
         sleeping = [host for host in live.plan.hosts if host.provision == "power"]
         secrets = live.run.secrets()
         files = {host.name: elastic.files_of(live.tree, host.name, secrets) for host in sleeping}
-        live.provider.make(live.run, live.plan, sleeping, files)
+        if sleeping:
+            live.provider.make(live.run, live.plan, sleeping, files)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(live.wait_for_ssh, machines))
         if elastic.is_wanted(live.plan):
@@ -191,14 +194,15 @@ def write_report(
 def down(live: Live) -> None:
     """Remove all that a run has outside of its directory."""
     with uninterrupted(), stage(live, "down"):
-        remove(live.provider, live.run.id)
+        for note in remove(live.provider, live.run.id):
+            live.say(f"left: {note}")
         shutil.rmtree(live.run.control_directory, ignore_errors=True)
 
 
-def remove(provider: Provider, run_id: str) -> None:
-    """Remove all of a run that the provider has; its directory may be lost."""
+def remove(provider: Provider, run_id: str) -> list[str]:
+    """Remove all of a run that the provider has; its directory may be lost. Return what stays other than it was."""
     elastic.stop(run_id)
-    provider.down(run_id)
+    return provider.down(run_id)
 
 
 @contextmanager
@@ -255,8 +259,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _live(directory: RunDir, plan: Plan, provider: Provider, say: Say) -> Live:
-    ssh = Ssh(directory.ssh_config, directory.control_directory)
-    return Live(directory, plan, render(plan), provider, ssh, say)
+    return Live(directory, plan, render(plan), provider, directory.ssh(), say)
 
 
 def leaked(live: Live) -> list[str]:
@@ -288,11 +291,7 @@ def _write_inventory(live: Live, machines: Sequence[Machine]) -> None:
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as file:
         YAML(typ="safe", pure=True).dump(inventory(live.plan, machines), file)
-    known_hosts = run_.path / "known_hosts"
-    known_hosts.write_text(f"harness {run_.key('ssh_host_key.pub').read_text()}")
-    run_.ssh_config.write_text(
-        ssh_config(machines, run_.key("ssh_key"), known_hosts, run_.control_directory, run_.machines)
-    )
+    run_.ssh_config.write_text(live.provider.ssh_config(run_, machines))
 
 
 def _why_not_ready(live: Live) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,8 @@ from harness.errors import HarnessError
 from harness.plan import Host, Plan
 from harness.ssh import Ssh
 
-_DIRECTORIES = (options.LOG_DIRECTORY, "/var/log/munge")
+_LOGS = "/var/log"
+_DIRECTORIES = (options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
 
 
 def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = False) -> list[str]:
@@ -53,9 +55,12 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
         try:
             journal = ssh.run(host, ["journalctl", "--no-pager", "--boot", "--output=short-iso"], timeout=30).stdout
             (target / "journal.log").write_text(journal)
-            sources = [f"{host}:{path}" for path in _DIRECTORIES]
-            copy = ["scp", "-q", "-r", "-F", str(ssh.config), *sources, str(target)]
-            subprocess.run(copy, capture_output=True, text=True, timeout=60, check=True)
+            # tar(1) says 1 of a file that grows meanwhile, as logs do.
+            pack = f"tar -C {_LOGS} -cf - {' '.join(_DIRECTORIES)} || [ $? = 1 ]"
+            with tempfile.TemporaryFile() as packed:
+                subprocess.run(ssh.command(host, [pack]), stdout=packed, stderr=subprocess.PIPE, timeout=60, check=True)
+                packed.seek(0)
+                subprocess.run(["tar", "-C", target, "-xf", "-"], stdin=packed, capture_output=True, check=True)
         except (HarnessError, subprocess.SubprocessError) as error:
             return f"{host}: {error}"
         return ""

@@ -43,6 +43,8 @@ _FIRST_NODE_PORT = 20001
 # Of what slurmctld counts, all but CPUs, memory, energy and such: what slurm.conf's AccountingStorageTRES names.
 _LATE_TRES = re.compile(r"\b(gres|license|bb|ic)/([^=,]+)")
 _SECRET = re.compile(r"%secret:(\w+)%")
+# A password in a file of Slurm's or MariaDB's: the words before it, and itself.
+PASSWORD = re.compile(r"(?im)^(\s*\w*pass\s*=\s*)(?!%secret:)(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,17 @@ class Offers:
     """What the hosts of a provider offer to Slurm.
 
     `cgroups`: a cgroup tree whose controllers Slurm may use. `own_hardware`: CPUs and memory of a host are its own;
-    otherwise nodes take the size that the scenario says, whatever slurmd finds.
+    otherwise nodes take the size that the scenario says, whatever slurmd finds. `engine`: hosts can be made, switched
+    off, paused and cut off from one another. `root`: root answers over SSH; otherwise a user who may do all with sudo.
     """
 
     cgroups: bool
     own_hardware: bool
+    engine: bool = True
+    root: bool = True
 
 
-OWN_MACHINES = Offers(cgroups=True, own_hardware=True)
+OWN_MACHINES = Offers(cgroups=True, own_hardware=True, engine=False, root=False)
 
 
 Value = TypeVar("Value")
@@ -337,6 +342,26 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
     if any(cluster.rest for cluster in scenario.clusters.values()):
         defaults |= _tokens()
     return merged(defaults, accounting.slurmdbd)
+
+
+def database_grants(scenario: Scenario) -> dict[str, tuple[str, str, str]]:
+    """Return each database of accounting with the account that may use it, the host it comes from, and its password.
+
+    slurmdbd.conf(5) has these defaults.
+    """
+    if scenario.accounting is None:
+        return {}
+    conf = slurmdbd_conf(scenario)
+    grants = {
+        get(conf, "StorageLoc") or "slurm_acct_db": (
+            get(conf, "StorageUser") or "root",
+            "%" if scenario.accounting.backup else "localhost",
+            get(conf, "StoragePass") or "",
+        )
+    }
+    if scenario.accounting.job_completion:
+        grants[JOB_COMPLETION] = (JOB_COMPLETION, "%", secret("job_completion_password"))
+    return grants
 
 
 def cgroup_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:

@@ -62,7 +62,7 @@ def features(plan: Plan) -> set[str]:
         "accounting": scenario.accounting,
         "job_completion": scenario.accounting and scenario.accounting.job_completion,
         "federation": any(len(federation.clusters) > 1 for federation in scenario.federations.values()),
-        "sites": len(plan.sites()) > 1,
+        "sites": len(plan.sites()) > 1 and plan.offers.engine,  # whose gateway joins them
         "users": scenario.users,
         "two_users": len(scenario.users) > 1,
         "two_hosts": len(plan.hosts) > 1,
@@ -139,7 +139,7 @@ def plan(run: RunDir) -> Plan:
 @pytest.fixture(scope="session")
 def ssh(run: RunDir) -> Ssh:
     """Commands on hosts."""
-    return Ssh(run.ssh_config, run.control_directory)
+    return run.ssh()
 
 
 @pytest.fixture(scope="session")
@@ -149,7 +149,10 @@ def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
 
 
 @pytest.fixture(scope="session")
-def hosts(run: RunDir, plan: Plan) -> dict[str, Host]:
+def hosts(ssh: Ssh, plan: Plan) -> dict[str, Host]:
     """Testinfra's hosts by their names."""
-    config = str(run.ssh_config)
-    return {host.name: testinfra.get_host(f"ssh://{host.name}", ssh_config=config) for host in plan.lasting_hosts()}
+    config = str(ssh.config)
+    return {
+        host.name: testinfra.get_host(f"ssh://{host.name}", ssh_config=config, sudo=ssh.sudo)
+        for host in plan.lasting_hosts()
+    }

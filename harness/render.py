@@ -287,16 +287,6 @@ def _accounting_files(scenario: Scenario, *, with_database: bool) -> list[Render
     conf = options.slurmdbd_conf(scenario)
     with_jobcomp = bool(scenario.accounting and scenario.accounting.job_completion)
     with_backup = bool(scenario.accounting and scenario.accounting.backup)
-    # Database -> account, host it comes from, password; slurmdbd.conf(5) has these defaults.
-    grants = {
-        options.get(conf, "StorageLoc") or "slurm_acct_db": (
-            options.get(conf, "StorageUser") or "root",
-            "%" if with_backup else "localhost",
-            options.get(conf, "StoragePass") or "",
-        )
-    }
-    if with_jobcomp:
-        grants[options.JOB_COMPLETION] = (options.JOB_COMPLETION, "%", options.secret("job_completion_password"))
     address = "0.0.0.0" if with_jobcomp or with_backup else "127.0.0.1"  # noqa: S104  of a network of the run's own
     # slurmdbd.conf(5): owned by SlurmUser and readable by nobody else, because it holds a password.
     text = template(slurmdbd, options=conf)
@@ -306,7 +296,9 @@ def _accounting_files(scenario: Scenario, *, with_database: bool) -> list[Render
     return [
         *files,
         RenderedFile(mariadb, template(mariadb, sql=sql, address=address), unit="mariadb", action="restart"),
-        RenderedFile(sql, template(sql, grants=grants), "mysql", "mysql", "0400", "mariadb", "restart"),
+        RenderedFile(
+            sql, template(sql, grants=options.database_grants(scenario)), "mysql", "mysql", "0400", "mariadb", "restart"
+        ),
     ]
 
 

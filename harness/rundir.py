@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from harness.options import Offers, is_secret, reveal, secrets_in
 from harness.plan import Plan, make_plan
 from harness.render import Tree, manifest
 from harness.scenario import User
+from harness.ssh import Ssh
 
 
 class RunDir:
@@ -55,7 +57,7 @@ class RunDir:
             "scenario": plan.name,
             "scenario_path": str(scenario_path),
             "provider": provider,
-            "offers": {"cgroups": plan.offers.cgroups, "own_hardware": plan.offers.own_hardware},
+            "offers": asdict(plan.offers),
             "releases": plan.releases(),  # the user and the images have a say in this, not only the scenario
             "started": started.isoformat(),
         }
@@ -82,6 +84,10 @@ class RunDir:
     def control_directory(self) -> Path:
         """Where SSH keeps the sockets of its shared connections; their paths must stay under 104 characters."""
         return Path(tempfile.gettempdir()) / f"harness-{self.id[-6:]}"
+
+    def ssh(self) -> Ssh:
+        """Return what runs commands on this run's hosts."""
+        return Ssh(self.ssh_config, self.control_directory, sudo=not Offers(**self._facts["offers"]).root)
 
     def plan(self, choices: Sequence[str] = ()) -> Plan:
         """Return the plan of this run, made again from its scenario; `choices` put it on other releases."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
@@ -81,6 +81,8 @@ HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]
 ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Directory = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.-]+)+$")]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
+# As ssh(1) takes it, with a port.
+Destination = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.-]+(:[0-9]{1,5})?$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FileName = Annotated[Word, AfterValidator(_further_file)]
 # slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
@@ -371,6 +373,9 @@ class Scenario(Model):
     users: Mapping[UserName, User] = Field({})
     federations: Mapping[Word, Federation] = Field({})
     rehearsal: Rehearsal | None = None
+    machines: Mapping[HostName, Destination] = Field(
+        {}, description="for --provider existing: [USER@]ADDRESS[:PORT] of each host, see docs/existing.md"
+    )
     disks: Mapping[HostName, Mapping[Directory, Size]] = Field(
         {}, description="directories of hosts that are a small disk of their own, which can be filled"
     )
@@ -416,11 +421,16 @@ def is_named_like_one(path: Path) -> bool:
     return path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml"
 
 
-def load(path: Path, choices: Sequence[str] = (), release_of_image: Callable[[str], str] | None = None) -> Scenario:
+def load(
+    path: Path,
+    choices: Sequence[str] = (),
+    release_of_image: Callable[[str], str] | None = None,
+    lacks: Callable[[Scenario], Iterable[tuple[Path_, str]]] = lambda _: (),
+) -> Scenario:
     """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
-    `release_of_image` tells which release an image has. ScenarioError tells all problems of the file, in the order of
-    their lines.
+    `release_of_image` tells which release an image has, `lacks` what the hosts cannot do. ScenarioError tells all
+    problems of the file, in the order of their lines.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -445,8 +455,10 @@ def load(path: Path, choices: Sequence[str] = (), release_of_image: Callable[[st
     found: list[tuple[Path_, str, bool]] = [(at, message, True) for at, message in _walk(tree, (), keys, values)]
     scenario = _validate(data, found)
     if scenario:
-        found.extend((at, message, False) for at, message in _contradictions(scenario, data))
-        scenario, wrong_images = _asked_of_images(scenario.put_on(choices), release_of_image)
+        impossible = [*lacks(scenario)]
+        found.extend((at, message, False) for at, message in (*_contradictions(scenario, data), *impossible))
+        asked = None if impossible else release_of_image
+        scenario, wrong_images = _asked_of_images(scenario.put_on(choices), asked)
         wrong = (*wrong_images, *_wrong_releases(scenario), *_too_old_for_topology(scenario))
         found.extend((at, message, False) for at, message in wrong)
     if not found and scenario:
@@ -689,8 +701,9 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 ("clusters", name, "partitions", defaults[1], "default"),
                 f"{defaults[0]} is the default already",
             )
-    for host in {*scenario.disks} - {*owner}:
-        yield ("disks", host), f'no host "{host}"{_did_you_mean(host, list(owner))}'
+    for key, hosts in (("disks", scenario.disks), ("machines", scenario.machines)):
+        for host in {*hosts} - {*owner}:
+            yield (key, host), f'no host "{host}"{_did_you_mean(host, list(owner))}'
 
 
 def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:

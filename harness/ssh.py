@@ -31,15 +31,19 @@ class Result:
 
 
 class Ssh:
-    """Hosts by their names in an ssh_config."""
+    """Hosts by their names in an ssh_config; with `sudo`, its users are others than root, who may do all."""
 
-    def __init__(self, config: Path, sockets: Path) -> None:
+    def __init__(self, config: Path, sockets: Path, *, sudo: bool = False) -> None:
         self.config = config
+        self.sudo = sudo
         self._sockets = sockets
 
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
-        """Return the local command that runs `command` on a host, or opens a shell there."""
+        """Return the local command that runs `command` on a host as root, or opens a shell there."""
         self._sockets.mkdir(mode=0o700, exist_ok=True)
+        if self.sudo:
+            # ssh(1) joins the words with blanks, and a shell of the host reads them.
+            command = ["sudo", "-n", *(["sh", "-c", shlex.quote(" ".join(command))] if command else ["-i"])]
         return [
             "ssh",
             "-F",

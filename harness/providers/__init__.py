@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,8 +11,9 @@ from harness.errors import UsageError
 from harness.inventory import Machine
 from harness.options import Offers
 from harness.plan import Host, Plan
-from harness.render import RenderedFile
+from harness.render import RenderedFile, Tree
 from harness.rundir import RunDir
+from harness.scenario import Path_, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,20 @@ class Provider(Protocol):
     def release_of_image(self, image: str) -> str:
         """Return the Slurm release in an image of the user's own, such as "24.11", as its daemons tell it."""
 
+    def lacks(self, scenario: Scenario) -> Iterable[tuple[Path_, str]]:
+        """Return the places of a scenario that ask for what these hosts cannot do, and why."""
+
+    def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+        """Where hosts are somebody's, have the user agree to what changes on them; UsageError if that must not be."""
+
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Make the images that a plan's hosts need, if they are not there."""
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
         """Make hosts and start them; they boot when this returns. What was made before an error is left for `down`."""
+
+    def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
+        """Return a configuration for ssh(1) with which every host is reached by its name."""
 
     def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
         """Make hosts without starting them. They have `files`, and start their daemons when they boot."""
@@ -77,14 +87,21 @@ class Provider(Protocol):
     def runs(self) -> dict[str, list[str]]:
         """Return the runs that have anything here, and their hosts that run."""
 
-    def down(self, run_id: str) -> None:
-        """Remove all that a run has here, whatever state it is in; nothing there is no error."""
+    def down(self, run_id: str) -> list[str]:
+        """Remove all that a run has here, whatever state it is in; nothing there is no error.
+
+        Return what stays other than it was before the run.
+        """
 
 
-def get(name: str) -> Provider:
-    """Return the provider of a name."""
-    from harness.providers.docker import DockerProvider  # not at the top: it imports this module
+def get(name: str, runs: Path = Path("runs")) -> Provider:
+    """Return the provider of a name; `runs` is where runs keep their directories."""
+    from harness.providers.docker import DockerProvider  # not at the top: they import this module
+    from harness.providers.existing import ExistingProvider
 
-    if name != "docker":
-        raise UsageError(f'no provider "{name}"', hint="known is docker")
-    return DockerProvider()
+    match name:
+        case "docker":
+            return DockerProvider()
+        case "existing":
+            return ExistingProvider(runs)
+    raise UsageError(f'no provider "{name}"', hint="known are docker and existing")

@@ -20,14 +20,15 @@ from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from harness import releases
 from harness.errors import EngineError, WaitTimeout
-from harness.inventory import Machine
+from harness.inventory import Machine, ssh_config
 from harness.options import Offers
 from harness.plan import SHARED_DIRECTORY, Host, Plan
 from harness.providers import Drop, engine, images
 from harness.providers.engine import engine_errors
 from harness.releases import Release
-from harness.render import RenderedFile
+from harness.render import RenderedFile, Tree
 from harness.rundir import RunDir
+from harness.scenario import Path_, Scenario
 from harness.wait import wait_until
 
 RUN, SCENARIO, HOST = "harness.run", "harness.scenario", "harness.host"
@@ -55,6 +56,13 @@ class DockerProvider:
         """Ask an image's daemons for their release; EngineError if it cannot be a host."""
         return images.release_of(self._client, image)
 
+    def lacks(self, scenario: Scenario) -> tuple[tuple[Path_, str], ...]:
+        """Return nothing: containers can be all that a scenario asks for."""
+        return ()
+
+    def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+        """Nobody's hosts change: they are made for the run."""
+
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Build the images of a plan's releases that the engine does not have."""
         for release in _releases_of_ours(plan):
@@ -71,6 +79,12 @@ class DockerProvider:
         """Make the containers of `hosts` and start them."""
         self.make(run, plan, hosts, {})
         return self._everywhere(lambda host: self.start(run.id, host.name), hosts)
+
+    def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
+        """Return a configuration with the run's own keys."""
+        known_hosts = run.path / "known_hosts"
+        known_hosts.write_text(f"harness {run.key('ssh_host_key.pub').read_text()}")
+        return ssh_config(machines, run.key("ssh_key"), known_hosts, run.control_directory, run.machines)
 
     def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
         """Make the containers of `hosts`; the run's networks and gateway too, if they are not there yet."""
@@ -245,7 +259,7 @@ class DockerProvider:
                 found.setdefault(volume.attrs["Labels"][RUN], [])
         return {run: sorted(hosts) for run, hosts in found.items()}
 
-    def down(self, run_id: str) -> None:
+    def down(self, run_id: str) -> list[str]:
         """Remove the containers, networks and volumes of a run."""
         label: dict[str, str | list[str] | bool] = {"label": f"{RUN}={run_id}"}
 
@@ -256,6 +270,7 @@ class DockerProvider:
                 _remove_network(network)
             for volume in self._client.volumes.list(filters=label):
                 volume.remove()
+        return []
 
     def _endpoint(self, address: IPv4Address) -> EndpointConfig:
         return EndpointConfig(self._client.api.api_version, ipv4_address=str(address))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from harness.inventory import Machine
+from harness.inventory import Machine, ssh_host
 from harness.options import Offers
 from harness.plan import Host, Plan
 from harness.providers import Drop
-from harness.render import RenderedFile
+from harness.render import RenderedFile, Tree
 from harness.rundir import RunDir
+from harness.scenario import Scenario
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "single-node.yml"
 
@@ -32,6 +33,15 @@ class FakeProvider:
 
     def release_of_image(self, image: str) -> str:
         return "24.11"
+
+    def lacks(self, scenario: Scenario) -> tuple[()]:
+        return ()
+
+    def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+        self._maybe("ask")
+
+    def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
+        return "BatchMode yes\n" + "".join(map(ssh_host, machines))
 
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         self._maybe("prepare")
@@ -80,5 +90,6 @@ class FakeProvider:
     def runs(self) -> dict[str, list[str]]:
         return dict(self.there)
 
-    def down(self, run_id: str) -> None:
+    def down(self, run_id: str) -> list[str]:
         self.there.pop(run_id, None)
+        return []

@@ -9,7 +9,7 @@ import pytest
 
 from fakes import SCENARIO, FakeProvider
 from harness import lifecycle, live, rundir
-from harness.errors import EngineError, UsageError
+from harness.errors import CannotJudge, EngineError, UsageError
 
 
 @pytest.mark.parametrize("where", ["prepare", "up"])
@@ -23,6 +23,21 @@ def test_error_while_coming_up_leaves_nothing_and_judges_nothing(
     assert result.verdict == "unknown"
     assert result.problem == (str(error) or "interrupted")
     assert json.loads((tmp_path / "report" / "report.json").read_text())["verdict"] == "unknown"
+
+
+def test_what_could_not_be_removed_is_told_after_what_went_wrong_before(tmp_path: Path) -> None:
+    class Sticky(FakeProvider):
+        def down(self, run_id: str) -> list[str]:
+            raise CannotJudge("a host is not given back", hint="down again")
+
+    result = lifecycle.run(SCENARIO, Sticky("up", EngineError("no disk")), tmp_path, print)
+    assert result.problem == "no disk\na host is not given back\nhint: down again"
+
+
+def test_hosts_that_are_refused_leave_no_run_behind(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not yours"):
+        lifecycle.run(SCENARIO, FakeProvider("ask", UsageError("not yours")), tmp_path / "runs", print)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,265 @@
+"""Machines that are somebody's: containers that play them, with an ordinary user, sudo, and a cluster of their own."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import pytest
+
+from harness import lifecycle, providers, releases, rundir
+from harness.live import Live
+from harness.providers import images
+from harness.wait import wait_until
+from support import Done, Harness, command
+
+# The containers play the strangers' machines, so cgroups are as they are there.
+LENT = """
+description: A cluster on machines that are somebody's.
+clusters:
+  lent:
+    controller: boss
+    nodes: [{name: worker, cpus: 2, memory: 500}]
+    options: {ProctrackType: proctrack/linuxproc, TaskPlugin: null, JobAcctGatherType: jobacct_gather/linux,
+              SlurmdParameters: config_overrides}
+    cgroup: {CgroupPlugin: disabled, ConstrainCores: null, ConstrainRAMSpace: null, ConstrainDevices: null}
+accounting: {host: boss, accounts: {physics: {}}}
+users: {alice: {uid: 2001, accounts: [physics]}}
+"""
+IMAGE = """
+FROM {base}
+RUN sed -i 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf && apt-get -o Acquire::Check-Valid-Until=false update \
+    && apt-get install --yes --no-install-recommends sudo \
+    && useradd --create-home carol && echo 'carol ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/carol
+"""
+# The cluster of the same name that the machines run before, under a munge key of theirs.
+BEFORE = """
+ClusterName=lent
+SlurmctldHost=boss
+SlurmUser=slurm
+StateSaveLocation=/var/spool/before
+SlurmdSpoolDir=/var/spool/before-d
+ProctrackType=proctrack/linuxproc
+NodeName=worker CPUs=1
+PartitionName=before Nodes=ALL
+"""
+SETTLE = """
+set -e
+systemctl is-system-running --wait > /dev/null || true
+install -d -o carol -m 0700 /home/carol/.ssh
+install -o carol -m 0600 /root/.ssh/authorized_keys /home/carol/.ssh/authorized_keys
+if [ "$(hostname)" = boss ]; then
+    head -c 64 /dev/zero > /etc/munge/munge.key && chown munge: /etc/munge/munge.key && chmod 0400 /etc/munge/munge.key
+    mkdir -p /etc/slurm && cat > /etc/slurm/slurm.conf && install -d -o slurm /var/spool/before
+    systemctl enable --quiet --now munge slurmctld
+fi
+"""
+# All that a run may touch: files with their owners, modes and contents, users, what runs and starts at boot, databases.
+PICTURE = """
+cd / && find etc home usr/local var/lib/slurm* var/log/slurm* var/tmp var/spool ! -path '*/.ssh*' \
+    ! -path 'var/spool/before*' ! -name '*-' ! -name .pwd.lock -printf '%p %y %u %g %m %l\\n' | sort
+find etc home usr/local var/lib/slurm* -type f ! -name '*-' -exec sha256sum {} + | sort
+systemctl show --property=Id,ActiveState,UnitFileState munge mariadb slurmdbd slurmctld slurmd slurmrestd
+ls /var/lib/mysql | grep slurm
+[ ! -e /etc/slurm/slurm.conf ] || scontrol show partition | grep PartitionName
+true
+"""
+
+
+@dataclass
+class Strangers:
+    """The machines, as their owner sees them, and how the user runs the harness on them."""
+
+    owner: Live
+    harness: Harness
+    environment: dict[str, str]
+    scenario: Path
+    inventory: Path
+
+    def words(self, verb: str, *more: str) -> list[str | Path]:
+        return [verb, self.scenario, "--provider", "existing", "--inventory", self.inventory, *more]
+
+    def run(self, verb: str, *more: str) -> Done:
+        return self.harness(*self.words(verb, *more))
+
+    def tell(self, host: str, script: str, stdin: str = "") -> str:
+        return self.owner.ssh.run(host, ["sh", "-c", script], stdin=stdin).stdout
+
+    def picture(self, *hosts: str) -> set[str]:
+        """Return all that is to be seen of the machines, or of some of them, a line each."""
+        return {
+            f"{host}: {line}" for host in hosts or ("boss", "worker") for line in self.tell(host, PICTURE).splitlines()
+        }
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    """A host with sudo and an ordinary user."""
+    client = docker.from_env()
+    base = images.ensure(client, releases.get(releases.DEFAULT), print)
+    built, _ = client.images.build(
+        fileobj=io.BytesIO(IMAGE.format(base=base).encode()), tag="slurm-harness-test:stranger", rm=True
+    )
+    yield built.tags[0]
+    client.images.remove(built.tags[0], force=True)
+
+
+@pytest.fixture(scope="module")
+def strangers(
+    image: str, environment: dict[str, str], harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Strangers]:
+    """Two machines: one runs the controller of a cluster called lent, the other runs nothing."""
+    directory = tmp_path_factory.mktemp("strangers")
+    machines, scenario = directory / "machines.yml", directory / "lent.yml"
+    machines.write_text(
+        LENT.replace("    controller", f"    image: {image}\n    controller").replace(
+            "host: boss", f"host: boss, image: '{image}'"
+        )
+    )
+    scenario.write_text(LENT)
+    up = harness("up", machines)
+    owner = lifecycle.open_run(rundir.find(runs, "machines"), providers.get("docker"), print)
+    try:
+        assert up.returncode == 0, up.stderr
+        own, inventory = directory / "ssh_config", directory / "hosts.ini"
+        known = directory / "known_hosts"
+        _, host_key = (owner.run.path / "known_hosts").read_text().split(" ", 1)
+        ports = dict.fromkeys(("boss", "worker"), "")
+        for host in ports:
+            owner.ssh.run(host, ["sh", "-c", SETTLE], stdin=BEFORE)
+            told = subprocess.run(
+                ["ssh", "-G", "-F", owner.run.ssh_config, host], capture_output=True, text=True, check=True
+            )
+            ports[host] = next(line.split()[1] for line in told.stdout.splitlines() if line.startswith("port "))
+        known.write_text("".join(f"[127.0.0.1]:{port} {host_key}" for port in ports.values()))
+        own.write_text(f"UserKnownHostsFile {known}\nUser carol\n")
+        lines = [f"{host} ansible_host=127.0.0.1 ansible_port={port}" for host, port in ports.items()]
+        lines += ["[all:vars]", f"ansible_ssh_private_key_file={owner.run.key('ssh_key')}"]
+        inventory.write_text("\n".join(lines) + "\n")
+        theirs = environment | {"HARNESS_SSH_CONFIG": str(own), "HARNESS_RUNS": str(directory / "runs")}
+
+        def run(*arguments: str | Path) -> Done:
+            return subprocess.run(command(*arguments), env=theirs, capture_output=True, text=True, check=False)
+
+        yield Strangers(owner, run, theirs, scenario, inventory)
+    finally:
+        lifecycle.down(owner)
+
+
+def test_what_would_change_is_shown_and_nothing_changes_unasked(strangers: Strangers) -> None:
+    before = strangers.picture()
+    done = strangers.run("run", "--check")
+    assert done.returncode == 0, done.stderr
+    assert "-PartitionName=before Nodes=ALL" in done.stdout
+    assert "daemon   munge restarts" in done.stdout
+    assert "daemon   slurmd starts" in done.stdout
+    assert "user     alice is made" in done.stdout
+    done = strangers.run("run")
+    assert done.returncode == 2
+    assert "error: nothing was changed\nhint: --yes changes it" in done.stderr
+    assert sorted(strangers.picture() ^ before) == []
+
+
+def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None:
+    strangers.tell("worker", "mkdir -p /etc/slurm && echo ClusterName=foreign > /etc/slurm/slurm.conf")
+    try:
+        before = strangers.picture()
+        done = strangers.run("run", "--yes")
+        assert done.returncode == 2
+        assert "worker: /etc/slurm/slurm.conf belongs to cluster foreign, not to lent" in done.stderr
+        assert sorted(strangers.picture() ^ before) == []
+    finally:
+        strangers.tell("worker", "rm /etc/slurm/slurm.conf")
+
+
+def test_machines_that_lack_something_are_told_what_and_changed_by_nobody(strangers: Strangers) -> None:
+    strangers.tell(
+        "worker", "chmod 0644 /etc/sudoers.d/carol; mv /etc/sudoers.d/carol /root; mv /usr/sbin/slurmd /root"
+    )
+    try:
+        done = strangers.run("up", "--yes")
+        assert done.returncode == 3
+        assert "hint: sudo must not ask there" in done.stderr
+        strangers.tell("worker", "mv /root/carol /etc/sudoers.d")
+        done = strangers.run("up", "--yes")
+        assert done.returncode == 2
+        assert "worker: it lacks what nothing is installed for: apt-get install slurmd" in done.stderr
+    finally:
+        strangers.tell("worker", "mv /root/carol /etc/sudoers.d 2>/dev/null; mv /root/slurmd /usr/sbin")
+
+
+def test_machines_get_everything_back_and_nobody_else_meanwhile(strangers: Strangers) -> None:
+    before = strangers.picture()
+    up = strangers.run("up", "--yes")
+    assert up.returncode == 0, up.stderr
+    run = rundir.find(Path(strangers.environment["HARNESS_RUNS"]), None)
+    try:
+        deployed = strangers.harness("deploy", "--yes")
+        assert deployed.returncode == 0, deployed.stderr
+        some = ["every_file", "runs_its_daemons", "batch_job", "registered_with"]
+        judged = strangers.harness("verify", *(word for name in some for word in ("-k", name)))
+        assert judged.returncode == 0, judged.stdout + judged.stderr
+        again = strangers.harness("deploy", "--check")
+        assert again.stdout == "boss\n  nothing changes\nworker\n  nothing changes\n"
+        second = strangers.run("run", "--yes")
+        assert second.returncode == 2
+        assert f"worker: run {run.id} holds it, of " in second.stderr
+        strangers.tell("boss", "runuser -u alice -- sbatch --chdir=/tmp --output=/dev/null --wrap='sleep 1000'")
+    finally:
+        down = strangers.harness("down")
+    assert down.returncode == 0, down.stderr
+    assert sorted(strangers.picture() ^ before) == []
+
+
+def test_run_that_was_killed_is_given_back_even_if_its_directory_is_lost(strangers: Strangers) -> None:
+    before = strangers.picture()
+    with begun(strangers) as process:
+        process.kill()
+    runs = Path(strangers.environment["HARNESS_RUNS"])
+    run = rundir.find(runs, None)
+    run.path.rename(runs / "elsewhere")
+    down = strangers.harness("down", "--provider", "existing", "--inventory", strangers.inventory, run.id)
+    assert down.returncode == 0, down.stderr
+    assert sorted(strangers.picture() ^ before) == []
+
+
+def test_host_that_was_cut_off_is_told_of_and_given_back_when_it_answers_again(strangers: Strangers) -> None:
+    before = strangers.picture()
+    owner = strangers.owner
+    with begun(strangers) as process:
+        owner.provider.pause(owner.run.id, "worker")
+        try:
+            said, _ = process.communicate(timeout=120)
+        finally:
+            owner.provider.unpause(owner.run.id, "worker")
+    assert process.returncode == 3
+    assert "worker is not given back" in said
+    assert "again gives back what is held still" in said
+    assert sorted(strangers.picture("boss") - before) == []
+    down = strangers.harness("down")
+    assert down.returncode == 0, down.stderr
+    assert sorted(strangers.picture() ^ before) == []
+
+
+@contextmanager
+def begun(strangers: Strangers) -> Iterator[subprocess.Popen[str]]:
+    """Begin a run, and have it when it has replaced files of the worker but not started slurmd there."""
+    words = command(*strangers.words("run", "--yes"))
+    with subprocess.Popen(words, env=strangers.environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(
+                lambda: strangers.tell("worker", "ls /var/lib/slurm-harness"),
+                lambda seen: "files.json" in seen,
+                what="files on worker",
+                timeout=30,
+                interval=0.1,
+                hopeless=lambda _: process.poll() is not None,
+            )
+            yield process
+        finally:
+            process.kill()

@@ -1,0 +1,369 @@
+"""Machines that are somebody's: what is refused, what is shown, and that all is put back whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import faults, inventory, scenario
+from harness.errors import ScenarioError, UsageError
+from harness.inventory import Machine
+from harness.options import OWN_MACHINES
+from harness.plan import Plan, make_plan
+from harness.providers import host_side, preview
+from harness.providers.existing import ExistingProvider, read_inventory
+from harness.providers.host_side import HELD, HostSide, Refused
+from harness.render import render
+from harness.ssh import Ssh
+
+SCENARIO = """
+clusters:
+  lent: {controller: boss, nodes: [{name: worker, cpus: 2}]}
+accounting: {host: boss, accounts: {physics: {}}}
+users: {alice: {uid: 2001, accounts: [physics]}}
+machines: {boss: admin@boss.example.org:2222, worker: worker.example.org}
+"""
+RUN = {"id": "lent-1", "by": "me@here", "since": "today"}
+CONF = "/etc/slurm/slurm.conf"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return make_plan("lent", scenario.load(written(tmp_path, SCENARIO)), OWN_MACHINES)
+
+
+def written(directory: Path, text: str) -> Path:
+    path = directory / "lent.yml"
+    path.write_text(text)
+    return path
+
+
+def facts(plan: Plan, index: int = 0, **others: Any) -> dict[str, Any]:
+    """What a host tells that is fit for everything, but for `others`."""
+    host = plan.hosts[index]
+    wanted = preview.wanted(plan, host, render(plan)[host.name])
+    return {
+        "name": host.name,
+        "held": None,
+        "held_for_this": False,
+        "clusters": [],
+        "releases": dict.fromkeys(wanted["daemons"], "slurm-wlm 24.11.5"),
+        "lacking": [],
+        "unresolved": [],
+        "hardware": "NodeName=worker CPUs=2 Boards=1 RealMemory=1900",
+        "files": dict.fromkeys(wanted["files"]),
+        "units": {
+            unit: {"LoadState": "loaded", "ActiveState": "inactive", "UnitFileState": ""} for unit in wanted["units"]
+        },
+        "uids": dict.fromkeys(wanted["users"]),
+        "owners": {},
+        "databases": [],
+        **others,
+    }
+
+
+@pytest.mark.parametrize(
+    ("index", "others", "said"),
+    [
+        (
+            0,
+            {"held": {**RUN, "id": "other"}},
+            "run other holds it, of me@here, where `harness down other` gives it back",
+        ),
+        (0, {"lacking": ["slurmctld"]}, "apt-get install slurmctld"),
+        (0, {"name": "chief"}, "it calls itself chief"),
+        (0, {"unresolved": ["worker"]}, "it does not know the addresses of worker"),
+        (
+            0,
+            {"releases": {"slurmctld": "slurm-wlm 22.05.8"}},
+            "of release 22.05, the scenario's is 24.11: --release 22.05",
+        ),
+        (1, {"clusters": [(CONF, "foreign")]}, "belongs to cluster foreign, not to lent"),
+        (1, {"clusters": [("slurmd, process 7", None)]}, "belongs to a cluster whose name it does not tell"),
+        (1, {"uids": {"alice": 1500}}, "user alice has uid 1500 there, the scenario's has 2001"),
+        (1, {"owners": {"alice": "carol"}}, "uid 2001 is carol's there"),
+        (1, {"hardware": "NodeName=worker CPUs=1 RealMemory=1900"}, "it has CPUs=1, the scenario says 2"),
+        (0, {"databases": ["slurm_acct_db"]}, "it has a database slurm_acct_db already"),
+    ],
+)
+def test_host_that_cannot_or_must_not_be_the_plans_is_refused(
+    index: int, others: dict[str, Any], said: str, plan: Plan
+) -> None:
+    told = list(preview.refusals(plan, plan.hosts[index], facts(plan, index, **others), None))
+    assert len(told) == 1
+    assert said in told[0]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_fit_host_is_taken_and_one_of_the_same_cluster_too(index: int, plan: Plan) -> None:
+    host = plan.hosts[index]
+    assert not list(preview.refusals(plan, host, facts(plan, index, clusters=[(CONF, "lent")]), None))
+    own = facts(plan, index, held=RUN, held_for_this=True, databases=["slurm_acct_db"])
+    assert not list(preview.refusals(plan, host, own, RUN["id"]))
+    changed = facts(plan, index, held=RUN, held_for_this=False)
+    assert "is not what it was held for" in next(preview.refusals(plan, host, changed, RUN["id"]))
+
+
+def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
+    boss = plan.hosts[0]
+    tree = render(plan)[boss.name]
+    there = facts(plan)
+    for file in tree:
+        there["files"][file.path] = {
+            "owner": file.owner,
+            "group": file.group,
+            "mode": file.mode,
+            "sha256": file.sha256(),
+            "text": file.text if file.mode == "0644" else None,
+        }
+    old = {"sha256": "", "text": "ClusterName=lent\nJobCompPass=sesame\n"}
+    there["files"][CONF] |= old
+    there["files"]["/etc/slurm/slurmdbd.conf"] |= {"sha256": "", "mode": "0640"}
+    there["files"]["/etc/slurm/cgroup.conf"] = None
+    there["units"]["slurmctld"]["ActiveState"] = there["units"]["slurmd"]["ActiveState"] = "active"
+    told = preview.changes(boss, tree, there, {})
+    assert told.new == ("/etc/slurm/cgroup.conf",)
+    differences = dict(told.differing)
+    assert "-JobCompPass=hidden" in differences[CONF]
+    assert "sesame" not in str(told)
+    assert differences["/etc/slurm/slurmdbd.conf"].startswith("- slurm slurm 0640\n+ slurm slurm 0600\nits text is not")
+    assert told.daemons == ("munge starts", "mariadb starts", "slurmdbd starts", "slurmctld restarts")
+    assert told.users == ("alice",)
+    assert told.notes == ("slurmd is not the scenario's, and runs: the checks will say so",)
+
+
+class Stranger(HostSide):
+    """A host below a directory, whose systemd is a table; a command from `breaks` on loses the connection."""
+
+    def __init__(self, root: Path, systemd: dict[str, list[str]], breaks: int = 1000) -> None:
+        super().__init__(str(root))
+        self.systemd, self.breaks = systemd, breaks
+
+    def call(self, *command: str) -> tuple[int, str]:
+        self.breaks -= 1
+        if self.breaks < 0:
+            raise ConnectionError
+        verb, unit = [word for word in command[1:] if not word.startswith("-")][:2] if len(command) > 2 else ("", "")
+        match verb:
+            case "show":
+                units = [name.removesuffix(".service") for name in command[3:]]
+                words = [(unit, *self.systemd[unit]) for unit in units]
+                shown = [f"Id={name}\nLoadState=loaded\nActiveState={a}\nUnitFileState={e}" for name, a, e in words]
+                return 0, "\n\n".join(shown)
+            case "start" | "stop":
+                self.systemd[unit][0] = "active" if verb == "start" else "inactive"
+            case "enable" | "disable":
+                self.systemd[unit][1] = f"{verb}d"
+        return 0, ""
+
+
+def seen(root: Path) -> dict[str, Any]:
+    return {
+        str(path.relative_to(root)): (path.lstat().st_mode, path.read_text() if path.is_file() else None)
+        for path in root.rglob("*")
+        if path.name != "proc"
+    }
+
+
+def prepared(root: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """A host with a slurm.conf, a link, an empty directory, and a munge and slurmctld that run."""
+    for directory in ("proc", "etc/slurm", "etc/munge", "var/lib", "var/log/slurm"):
+        (root / directory).mkdir(parents=True)
+    (root / "etc/slurm/slurm.conf").write_text("old")
+    (root / "etc/slurm/cgroup.conf").symlink_to("slurm.conf")
+    (root / "etc/munge/munge.key").touch(mode=0o400)
+    systemd = {"munge": ["active", "enabled"], "slurmctld": ["active", "disabled"], "slurmd": ["inactive", "disabled"]}
+    units = {"/etc/munge/munge.key": "munge", CONF: "slurmctld", "/etc/slurm/cgroup.conf": "slurmctld"}
+    wanted = {
+        "files": {**units, "/etc/systemd/system/slurmd.service.d/options.conf": "slurmd"},
+        "directories": ["/var/log/slurm", "/var/lib/slurm/slurmctld"],
+        "daemons": list(systemd),
+        "users": {},
+        "databases": {},
+    }
+    return systemd, wanted
+
+
+def deploy(root: Path, systemd: dict[str, list[str]], wanted: dict[str, Any]) -> None:
+    for path in map(root.joinpath, (name.lstrip("/") for name in wanted["files"])):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_text("new")
+    (root / "var/log/slurm").chmod(0o700)
+    (root / "var/log/slurm/slurmd.log").write_text("said")
+    (root / "var/lib/slurm/slurmctld/job.1").mkdir(parents=True)
+    systemd.update({unit: ["active", "enabled"] for unit in systemd})
+
+
+def test_all_is_as_it_was_wherever_giving_back_was_interrupted(tmp_path: Path) -> None:
+    for breaks in range(1, 100):
+        root = tmp_path / str(breaks)
+        root.mkdir()
+        systemd, wanted = prepared(root)
+        before, ran = seen(root), {unit: [*words] for unit, words in systemd.items()}
+        Stranger(root, systemd).hold(RUN, wanted)
+        assert (root / HELD.lstrip("/")).stat().st_mode & 0o777 == 0o700
+        deploy(root, systemd, wanted)
+        try:
+            told = Stranger(root, systemd, breaks).give_back(RUN["id"])
+        except ConnectionError:
+            assert Stranger(root, systemd).give_back(RUN["id"]) == {"problems": [], "left": []}
+        assert seen(root) == before
+        assert systemd == ran
+        if "told" in locals():
+            assert told == {"problems": [], "left": []}
+            assert breaks > 5
+            return
+    pytest.fail("never ends")
+
+
+def test_host_is_held_by_one_run_and_by_none_whose_backup_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemd, wanted = prepared(tmp_path)
+    before = seen(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(host_side.os, "sync", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Stranger(tmp_path, systemd).hold(RUN, wanted)
+    assert Stranger(tmp_path, systemd).holder() is None
+    host = Stranger(tmp_path, systemd)
+    host.hold(RUN, wanted)
+    host.hold(RUN, wanted)
+    with pytest.raises(Refused, match="run lent-1 of me@here holds it since today"):
+        host.hold({**RUN, "id": "second"}, wanted)
+    assert host.give_back("second") == {"problems": [], "left": []}
+    assert host.holder() == RUN
+    host.give_back(RUN["id"])
+    assert seen(tmp_path) == before
+
+
+def test_what_was_written_among_files_that_were_there_is_told(tmp_path: Path) -> None:
+    systemd, wanted = prepared(tmp_path)
+    (tmp_path / "var/log/slurm/old.log").touch()
+    host = Stranger(tmp_path, systemd)
+    host.hold(RUN, wanted)
+    deploy(tmp_path, systemd, wanted)
+    told = host.give_back(RUN["id"])
+    assert told["left"] == ["/var/log/slurm was not empty before: what was written there since stays"]
+
+
+def test_daemon_that_does_not_start_again_is_a_problem_and_the_host_stays_held(tmp_path: Path) -> None:
+    class Broken(Stranger):
+        def call(self, *command: str) -> tuple[int, str]:
+            return (1, "no") if command[1:] == ("start", "munge") else super().call(*command)
+
+    systemd, wanted = prepared(tmp_path)
+    Stranger(tmp_path, systemd).hold(RUN, wanted)
+    deploy(tmp_path, systemd, wanted)
+    assert Broken(tmp_path, systemd).give_back(RUN["id"])["problems"] == ["systemctl start munge: no"]
+    assert Stranger(tmp_path, systemd).give_back(RUN["id"])["problems"] == []
+
+
+def test_clusters_of_a_host_are_found_in_files_and_daemons(tmp_path: Path) -> None:
+    (tmp_path / "etc/slurm").mkdir(parents=True)
+    (tmp_path / "etc/slurm/slurm.conf").write_text("# ClusterName=no\ninclude more.conf\n")
+    (tmp_path / "etc/slurm/more.conf").write_text(" clustername = Foreign # yes\n")
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "opt/slurm.conf").write_text("ClusterName=opted")
+    for pid, comm, cmdline, environ in (
+        ("7", "slurmd\n", "/usr/sbin/slurmd\0-D\0-f\0/opt/slurm.conf\0", ""),
+        ("8", "slurmctld\n", "/usr/sbin/slurmctld\0", "A=b\0SLURM_CONF=/opt/gone.conf\0"),
+        ("9", "bash\n", "bash", ""),
+    ):
+        (tmp_path / "proc" / pid).mkdir(parents=True)
+        for name, text in (("comm", comm), ("cmdline", cmdline), ("environ", environ)):
+            (tmp_path / "proc" / pid / name).write_text(text)
+    found = dict(HostSide(str(tmp_path)).clusters())
+    assert found == {CONF: "foreign", "slurmd, process 7": "opted", "slurmctld, process 8": "foreign"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[all]\nboss ansible_host=10.0.0.1 ansible_port=2222 ansible_user=admin\nworker\n",
+        "all:\n  hosts:\n    boss: {ansible_host: 10.0.0.1, ansible_port: 2222, ansible_user: admin}\n    worker:\n",
+    ],
+)
+def test_inventory_is_read_in_ansibles_formats(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    found = read_inventory(path)
+    assert found == {
+        "boss": Machine("boss", "10.0.0.1", 2222, "admin"),
+        "worker": Machine("worker", None, None, None),
+    }
+
+
+def test_inventory_that_is_none_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text("all: [boss")
+    with pytest.raises(UsageError, match="is no inventory"):
+        read_inventory(path)
+
+
+def test_host_without_a_machine_is_refused(tmp_path: Path) -> None:
+    read = scenario.load(written(tmp_path, SCENARIO.replace(", worker: worker.example.org", "")))
+    plan = make_plan("lent", read, OWN_MACHINES)
+    with pytest.raises(UsageError, match="the scenario's machines: no worker"):
+        ExistingProvider(tmp_path).ask(plan, render(plan))
+
+
+def test_users_own_ssh_config_counts_but_for_what_keeps_ssh_from_asking(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("Host *.example.org\n  User carol\n  ProxyJump gate\n  StrictHostKeyChecking no\n")
+    config = tmp_path / "config"
+    config.write_text(inventory.own_ssh_config([Machine("boss", "boss.example.org", 2222, None)], None, str(own)))
+    told = subprocess.run(["ssh", "-G", "-F", config, "boss"], capture_output=True, text=True, check=True).stdout
+    for line in (
+        "hostname boss.example.org",
+        "port 2222",
+        "user carol",
+        "proxyjump gate",
+        "stricthostkeychecking true",
+    ):
+        assert line in told.splitlines()
+
+
+def test_commands_of_another_user_than_root_run_with_sudo(tmp_path: Path) -> None:
+    ssh = Ssh(tmp_path / "config", tmp_path / "sockets", sudo=True)
+    assert ssh.command("boss", ["echo 'two  words'"])[-5:] == [
+        "sudo",
+        "-n",
+        "sh",
+        "-c",
+        "'echo '\"'\"'two  words'\"'\"''",
+    ]
+    assert ssh.command("boss", tty=True)[-3:] == ["sudo", "-n", "-i"]
+
+
+def test_what_wants_an_engine_is_refused_at_its_place(tmp_path: Path, plan: Plan) -> None:
+    text = SCENARIO.replace("cpus: 2}", "cpus: 2, provision: power}") + "disks: {boss: {/var/lib/mysql: 600M}}\n"
+    with pytest.raises(ScenarioError) as caught:
+        scenario.load(written(tmp_path, text), (), None, ExistingProvider(tmp_path).lacks)
+    assert "lent.yml:3:71: clusters.lent.nodes.0.provision: machines that are there already do not" in str(caught.value)
+    assert "lent.yml:7:8: disks: machines that are there already get no disks" in str(caught.value)
+    with pytest.raises(UsageError, match="kill-host worker: machines that are there already are not switched off"):
+        faults.parse(plan, "kill-host worker")
+    assert faults.parse(plan, "kill-daemon worker slurmd")
+
+
+def test_machine_of_a_host_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r'machines.workers: no host "workers"; did you mean "worker"'):
+        scenario.load(written(tmp_path, SCENARIO.replace(" worker:", " workers:")))
+
+
+def test_what_is_wanted_of_a_host_can_be_sent(plan: Plan) -> None:
+    tree = render(plan)
+    for host in plan.hosts:
+        wanted = preview.wanted(plan, host, tree[host.name])
+        assert json.loads(json.dumps(wanted)) == wanted
+        assert {file.path for file in tree[host.name]} < {*wanted["files"]}
+    wanted = preview.wanted(plan, plan.hosts[0], tree["boss"])
+    assert wanted["users"] == {"alice": 2001}
+    assert {"/home/alice", "/var/lib/slurm/slurmctld", "/var/log/slurm"} <= {*wanted["directories"]}
+    assert wanted["databases"] == {"slurm_acct_db": ["slurm", "localhost"]}
