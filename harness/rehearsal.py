@@ -139,16 +139,20 @@ def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tupl
         one_changed.result()
 
 
-def _wait_until_saved(users: Users) -> None:
-    """Wait until no slurmctld has learned anything for so long that it has saved all it knows.
+def save_usage(live: Live, cluster: SlurmCluster) -> None:
+    """Have slurmctld save fair-share's usage, where it does not start without it.
 
-    It saves fair-share's usage every five minutes only, or when it is reconfigured; releases that want it do not start
-    without it.
+    By itself it does so every five minutes (PriorityCalcPeriod); also when it is reconfigured.
     """
-    for name, cluster in users.clusters.items():
-        if releases.get(users.live.plan.releases()[name]).wants_saved_usage:
-            with faults.noted(users.live, "reconfigure", [cluster.controller]):
-                cluster.run("scontrol", "reconfigure")
+    if releases.get(live.plan.releases()[cluster.name]).wants_saved_usage:
+        with faults.noted(live, "reconfigure", [cluster.controller]):
+            cluster.run("scontrol", "reconfigure")
+
+
+def _wait_until_saved(users: Users) -> None:
+    """Wait until no slurmctld has learned anything for so long that it has saved all it knows."""
+    for cluster in users.clusters.values():
+        save_usage(users.live, cluster)
 
     def rests() -> bool:
         last = max((one.at for recorder in users.recorders for one in recorder.seen if one.kind == "job"), default=0)

@@ -8,7 +8,7 @@ import time
 import pytest
 from conftest import Jobs, wait_for_records
 
-from harness import faults, lifecycle, options, providers, witness
+from harness import faults, lifecycle, options, providers, rehearsal, witness
 from harness.errors import CommandFailed
 from harness.faults import Fault
 from harness.live import Live
@@ -44,6 +44,7 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
     )
     mark = f"last-{secrets.token_hex(4)}"
     pending = jobs.submit_here(first, "true", f"--dependency=afterok:{running}", f"--job-name={mark}")
+    rehearsal.save_usage(live, first)
     wait_until_saved(first, mark, plan)
     with faults.injected(live, Fault("kill-daemon", part.controller, "slurmctld")):
         began = time.monotonic()
