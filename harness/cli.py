@@ -98,13 +98,6 @@ class Format(StrEnum):
     json = "json"
 
 
-class ProviderName(StrEnum):
-    """Where hosts come from."""
-
-    docker = "docker"
-    existing = "existing"
-
-
 ScenarioPath = Annotated[Path, typer.Argument(help="The scenario file.", show_default=False)]
 Runs = Annotated[Path, typer.Option("--runs", envvar="HARNESS_RUNS", help="Where runs keep their directories.")]
 RunName = Annotated[
@@ -119,7 +112,14 @@ Releases = Annotated[
         show_default=False,
     ),
 ]
-ProviderOption = Annotated[ProviderName, typer.Option("--provider", help="Where hosts come from.")]
+ProviderOption = Annotated[
+    str,
+    typer.Option(
+        "--provider",
+        envvar="HARNESS_PROVIDER",
+        help="Where hosts come from: docker, docker:[SITE=]CONTEXT,... for engines in one Swarm, or existing.",
+    ),
+]
 Inventory = Annotated[
     Path | None,
     typer.Option(
@@ -144,7 +144,7 @@ _LONGEST_UPGRADE = 1800
 @app.command()
 def run(
     scenario_path: ScenarioPath,
-    provider: ProviderOption = ProviderName.docker,
+    provider: ProviderOption = "docker",
     release: Releases = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
     report: Annotated[
@@ -188,7 +188,7 @@ def render_(
     ] = False,
 ) -> None:
     """Write the configuration of every host to OUTPUT/HOST/..., OUTPUT/manifest.json and OUTPUT/install.sh."""
-    docker = providers.get(ProviderName.docker)
+    docker = providers.get("docker")
     read = scenario.load(scenario_path, release or (), docker.release_of_image)
     plan = make_plan(scenario_path.stem, read, docker.offers if containers else OWN_MACHINES)
     tree = render.render(plan)
@@ -289,7 +289,7 @@ def diff_(
 ) -> None:
     """Say what differs between two configurations, and what a running cluster needs to take the change."""
     _must_be_known(release)
-    docker = providers.get(ProviderName.docker)
+    docker = providers.get("docker")
     sides = [
         lifecycle.side(which, lambda name: _open(runs, name), docker.release_of_image) for which in (before, after)
     ]
@@ -309,7 +309,7 @@ def diff_(
 @app.command()
 def up(
     scenario_path: ScenarioPath,
-    provider: ProviderOption = ProviderName.docker,
+    provider: ProviderOption = "docker",
     release: Releases = None,
     inventory: Inventory = None,
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
@@ -332,7 +332,7 @@ def up(
 def deploy(which: RunName = None, check: Check = False, yes: Yes = False, runs: Runs = DEFAULT_RUNS) -> None:
     """Put the configuration on a run's hosts, start the daemons, wait until the clusters take jobs."""
     directory = rundir.find(runs, which)
-    source = _provider(ProviderName(directory.provider), runs, only_look=check, yes=yes)
+    source = _provider(directory.provider, runs, only_look=check, yes=yes)
     live = lifecycle.open_run(directory, source, _progress())
     source.ask(live.plan, live.tree, live.run)
     lifecycle.deploy(live)
@@ -397,7 +397,7 @@ def upgrade_(
     ],
     scenario_path: Annotated[Path | None, typer.Argument(help="The scenario file.", show_default=False)] = None,
     which: RunName = None,
-    provider: ProviderOption = ProviderName.docker,
+    provider: ProviderOption = "docker",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
     database: Annotated[
         Path | None,
@@ -482,7 +482,7 @@ def down(
     everything: Annotated[
         bool, typer.Option("--all", help="All runs on the engine, with or without directory.")
     ] = False,
-    provider: ProviderOption = ProviderName.docker,
+    provider: ProviderOption = "docker",
     inventory: Inventory = None,
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     runs: Runs = DEFAULT_RUNS,
@@ -515,7 +515,7 @@ def down(
 
 @app.command()
 def status(
-    provider: ProviderOption = ProviderName.docker,
+    provider: ProviderOption = "docker",
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
@@ -785,7 +785,7 @@ def _open(runs: Path, which: str | None) -> Live:
 
 
 def _provider(
-    name: ProviderName,
+    name: str,
     runs: Path,
     inventory: Path | None = None,
     ssh_config: str = DEFAULT_SSH_CONFIG,
@@ -794,7 +794,7 @@ def _provider(
     yes: bool = False,
 ) -> providers.Provider:
     """Return a provider; existing machines it changes with `yes` only, when the user has seen what changes."""
-    if name is not ProviderName.existing:
+    if name != ExistingProvider.name:
         if inventory or only_look or yes:
             raise UsageError("--inventory, --check and --yes are for machines that are there: --provider existing")
         return providers.get(name, runs)

@@ -13,13 +13,17 @@ from harness.plan import DAEMONS, Plan
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A host that is up: `address` and `port` are where SSH answers; None leaves it to the user's own configuration."""
+    """A host that is up: `address` and `port` are where SSH answers; None leaves it to the user's own configuration.
+
+    `proxy` is a command that connects its standard input and output with SSH on the host.
+    """
 
     name: str
     address: str | None
     port: int | None
     user: str | None = "root"
     key: str | None = None
+    proxy: str | None = None
 
 
 def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
@@ -97,5 +101,11 @@ def _unattended(sockets: Path | None, alive: int) -> list[str]:
 def ssh_host(machine: Machine) -> str:
     """Return the part of such a configuration that is for one host."""
     key = machine.key and f'"{machine.key}"'
-    facts = {"HostName": machine.address, "Port": machine.port, "User": machine.user, "IdentityFile": key}
+    facts = {
+        "HostName": machine.address,
+        "Port": machine.port,
+        "User": machine.user,
+        "IdentityFile": key,
+        "ProxyCommand": machine.proxy and machine.proxy.replace("%", "%%"),
+    }
     return f"Host {machine.name}\n" + "".join(f"    {name} {value}\n" for name, value in facts.items() if value)

@@ -16,7 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from harness import deploy as deployment
-from harness import diff, elastic, faults, logs, past, report, scenario, slurm, topology
+from harness import diff, elastic, faults, hostlist, logs, past, report, scenario, slurm, topology
 from harness.errors import CannotJudge, HarnessError, UsageError, WaitTimeout
 from harness.inventory import Machine, inventory
 from harness.live import Live, Say
@@ -149,6 +149,10 @@ def verify(live: Live, select: Sequence[str] = ()) -> tuple[list[Check], list[di
     """Judge the live clusters: the checks, all jobs that ran, and what kept the checks from judging."""
     with stage(live, "verify"):
         checks, problem = judge_live(live.run, live.say, select)
+        if any(check.outcome == "failed" for check in checks) and (lost := _lost(live)):
+            # Then it is not the clusters that are wrong.
+            checks = [replace(check, outcome="error") if check.outcome == "failed" else check for check in checks]
+            problem = "\n".join(filter(None, [problem, lost]))
         try:
             return checks, _jobs(live), problem
         except HarnessError as error:
@@ -279,9 +283,20 @@ def leaked(live: Live) -> list[str]:
     return found
 
 
+def _lost(live: Live) -> str:
+    """Return which hosts that should last are not there any more ("" if all are), or why nobody knows."""
+    try:
+        there = live.provider.hosts(live.run.id)
+    except HarnessError as error:
+        return str(error)
+    lost = [host.name for host in live.plan.lasting_hosts() if not there.get(host.name)]
+    return f"lost on the way: {hostlist.fold(lost)}" if lost else ""
+
+
 def _up(live: Live) -> list[str]:
     """Return the hosts that last, and those that come and go and happen to be up."""
-    there = live.provider.hosts(live.run.id)
+    come_and_go = not all(host.lasts for host in live.plan.hosts)
+    there = live.provider.hosts(live.run.id) if come_and_go else {}
     return [host.name for host in live.plan.hosts if host.lasts or there.get(host.name)]
 
 

@@ -95,13 +95,16 @@ class Provider(Protocol):
 
 
 def get(name: str, runs: Path = Path("runs")) -> Provider:
-    """Return the provider of a name; `runs` is where runs keep their directories."""
+    """Return the provider of a name, which may end with what it is about: "docker:ENGINE,ENGINE".
+
+    `runs` is where runs keep their directories. UsageError if there is none.
+    """
     from harness.providers.docker import DockerProvider  # not at the top: they import this module
     from harness.providers.existing import ExistingProvider
 
-    match name:
-        case "docker":
-            return DockerProvider()
-        case "existing":
+    match name.split(":", 1):
+        case ["docker", *engines]:
+            return DockerProvider(*engines)
+        case ["existing"]:
             return ExistingProvider(runs)
-    raise UsageError(f'no provider "{name}"', hint="known are docker and existing")
+    raise UsageError(f'no provider "{name}"', hint="known are docker, docker:CONTEXT,CONTEXT,... and existing")

@@ -1,13 +1,16 @@
 """Hosts as Docker containers that run systemd, with Docker's default rights once they have booted.
 
 Truth is in labels: every container and network of a run carries `harness.run`, so that `down` needs nothing else.
+Several engines must be in one Swarm: its overlay networks join their hosts, and `docker exec` reaches these from here.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +22,7 @@ from docker.models.networks import Network
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from harness import releases
-from harness.errors import EngineError, WaitTimeout
+from harness.errors import EngineError, UsageError, WaitTimeout
 from harness.inventory import Machine, ssh_config
 from harness.options import Offers
 from harness.plan import SHARED_DIRECTORY, Host, Plan
@@ -35,22 +38,74 @@ RUN, SCENARIO, HOST = "harness.run", "harness.scenario", "harness.host"
 # Where a site's subnet is looked for if its scenario names none: RFC 2544 keeps this range for tests in one laboratory.
 _SUBNETS = IPv4Network("198.18.0.0/15")
 _GATEWAY, _FIRST_HOST = 2, 10
+# Of a network over several engines, the end that is left to them: each takes an address.
+_ENGINES_PREFIX = 28
 _PARALLEL = 8
+# Connects standard input and output with a host's sshd.
+_TO_SSH = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & cat >&3; kill $!"
 # inotify instances that a host's systemd and D-Bus take.
 _INOTIFY = 7
 Done = TypeVar("Done")
 
 
 class DockerProvider:
-    """Containers on one engine, one network for each site, and a gateway container between the sites."""
+    """Containers, one network for each site, and a gateway container between the sites.
 
-    name = "docker"
+    `engines` are Docker contexts, "CONTEXT,..." or "SITE=CONTEXT,...": hosts are dealt out to them, or placed by their
+    sites. The first one makes the networks and has the gateway. Without any, all is on the user's own engine.
+    """
+
     # A container sees the CPUs of the whole machine, and gets a cgroup tree mostly without controllers.
     offers = Offers(cgroups=False, own_hardware=False)
 
-    @cached_property
+    def __init__(self, engines: str | None = None) -> None:
+        self.name = "docker" if engines is None else f"docker:{engines}"
+        placed = [one.rpartition("=") for one in (engines or "").split(",")]
+        self._contexts = list(dict.fromkeys(context for _, _, context in placed))
+        self._context_of_site = {site: context for site, _, context in placed if site}
+        self._connected: dict[str, docker.DockerClient] = {}
+        if engines is not None and not (all(self._contexts) and len(self._context_of_site) in {0, len(placed)}):
+            raise UsageError(
+                f"--provider {self.name}", hint="docker:CONTEXT,CONTEXT or docker:SITE=CONTEXT,SITE=CONTEXT"
+            )
+
+    def _engine(self, name: str) -> docker.DockerClient:
+        if name not in self._connected:
+            self._connected[name] = engine.connect_to(name) if name else engine.connect()
+        return self._connected[name]
+
+    @property
     def _client(self) -> docker.DockerClient:
-        return engine.connect()
+        """The first engine."""
+        return self._engine(self._contexts[0])
+
+    @property
+    def _clients(self) -> dict[str, docker.DockerClient]:
+        return {name: self._engine(name) for name in self._contexts}
+
+    def _container(self, run_id: str, host: str) -> tuple[str, Container]:
+        """Return a host's container and the name of its engine; NotFound if no engine has it."""
+        for name, client in self._clients.items():
+            with suppress(NotFound):
+                return name, client.containers.get(f"{run_id}-{host}")
+        raise NotFound(f"no container {run_id}-{host}")
+
+    def placed(self, plan: Plan) -> dict[str, str]:
+        """Return host -> engine; hosts that share a disk are on one."""
+        if unknown := [site for site in self._context_of_site if site not in plan.scenario.sites]:
+            raise UsageError(f"--provider {self.name}: the scenario has no site {unknown[0]}")
+        if homeless := [site for site in plan.sites() if self._context_of_site and site not in self._context_of_site]:
+            raise UsageError(f"--provider {self.name}: no engine for site {homeless[0]}")
+        place: dict[str, str] = {}
+        disks: dict[str, str] = {}
+        for number, host in enumerate(plan.hosts):
+            dealt = self._context_of_site.get(host.site) or self._contexts[number % len(self._contexts)]
+            shared = next((disks[volume.name] for volume in host.volumes if volume.name in disks), dealt)
+            if self._context_of_site and shared != dealt:
+                raise UsageError(f"--provider {self.name}: {host.name} shares a disk with a host at another site")
+            place[host.name] = shared
+            disks |= {volume.name: shared for volume in host.volumes}
+        return place
 
     def release_of_image(self, image: str) -> str:
         """Ask an image's daemons for their release; EngineError if it cannot be a host."""
@@ -61,12 +116,18 @@ class DockerProvider:
         return ()
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
-        """Nobody's hosts change: they are made for the run."""
+        """Nobody's hosts change: they are made for the run. But they must be placed."""
+        self.placed(plan)
 
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
-        """Build the images of a plan's releases that the engine does not have."""
-        for release in _releases_of_ours(plan):
-            images.ensure(self._client, release, say)
+        """Build the images of a plan's releases that the engine does not have; give them to the other engines."""
+        if len(self._clients) > 1:
+            _want_swarm(self._clients)
+        wanted = {images.ensure(self._client, release, say) for release in _releases_of_ours(plan)}
+        wanted |= {host.image for host in plan.hosts if host.image}
+        for client in list(self._clients.values())[1:]:
+            for image in wanted:
+                images.copy(image, self._client, client, say)
         limit = Path("/proc/sys/fs/inotify/max_user_instances")
         hosts = len(plan.hosts) + sum(map(len, self.runs().values()))
         if limit.exists() and hosts * _INOTIFY > (most := int(limit.read_text())):
@@ -101,15 +162,16 @@ class DockerProvider:
         )
         if len(networks) > 1:
             self._gateway(run.id, plan, networks, addresses, labels)
+        place = self.placed(plan)
         with engine_errors("cannot make the hosts' disks"):
-            for volume in {volume for host in hosts for volume in host.volumes}:
-                self._client.volumes.create(f"{run.id}_{volume.name}", labels=labels)
+            for at, volume in {(place[host.name], volume) for host in hosts for volume in host.volumes}:
+                self._clients[at].volumes.create(f"{run.id}_{volume.name}", labels=labels)
 
         def make(host: Host) -> None:
             network, subnet = networks[host.site]
             network_name = str(network.name)
             routes = [f"{other} via {subnet[_GATEWAY]}" for _, other in networks.values() if other != subnet]
-            container = self._client.containers.create(
+            container = self._clients[place[host.name]].containers.create(
                 host.image or images.tag(_release_on(host)),
                 entrypoint=images.BOOT,
                 name=f"{run.id}-{host.name}",
@@ -130,7 +192,7 @@ class DockerProvider:
                 },
                 # Its own name Docker adds; a daemon that listens at a name with two addresses fails at the second.
                 extra_hosts={name: str(address) for name, address in addresses.items() if name != host.name},
-                ports={"22/tcp": ("127.0.0.1", 0)},  # any free port
+                ports={} if place[host.name] else {"22/tcp": ("127.0.0.1", 0)},  # any free port
                 network=network_name,
                 networking_config={network_name: self._endpoint(addresses[host.name])},
             )
@@ -143,12 +205,18 @@ class DockerProvider:
         self._everywhere(make, hosts)
 
     def start(self, run_id: str, host: str) -> Machine:
-        """Start a container, and find the port at which SSH answers: another one each time."""
+        """Start a container, and find the port at which SSH answers: another one each time.
+
+        Ports of an engine that may be on another machine are not published: docker(1) reaches its hosts.
+        """
         with engine_errors(f"cannot start {host}"):
-            container = self._client.containers.get(f"{run_id}-{host}")
+            at, container = self._container(run_id, host)
             container.start()
             container.reload()
             published = container.ports.get("22/tcp")
+        if at:
+            proxy = shlex.join(["docker", "--context", at, "exec", "-i", str(container.name), "bash", "-c", _TO_SSH])
+            return Machine(host, None, None, proxy=proxy)
         if not published:
             raise EngineError(f"{host} stopped at once\n{self.console(run_id, host)}")
         return Machine(host, "127.0.0.1", int(published[0]["HostPort"]))
@@ -156,37 +224,38 @@ class DockerProvider:
     def stop(self, run_id: str, host: str) -> None:
         """Shut a container's systemd down; it has ten seconds for it."""
         with engine_errors(f"cannot stop {host}"):
-            self._client.containers.get(f"{run_id}-{host}").stop(timeout=10)
+            self._container(run_id, host)[1].stop(timeout=10)
 
     def kill(self, run_id: str, host: str) -> None:
         """Kill a container."""
         with engine_errors(f"cannot kill {host}"):
-            self._client.containers.get(f"{run_id}-{host}").kill()
+            self._container(run_id, host)[1].kill()
 
     def pause(self, run_id: str, host: str) -> None:
         """Freeze all processes of a container."""
         with engine_errors(f"cannot pause {host}"):
-            self._client.containers.get(f"{run_id}-{host}").pause()
+            self._container(run_id, host)[1].pause()
 
     def unpause(self, run_id: str, host: str) -> None:
         """Thaw all processes of a container."""
         with engine_errors(f"cannot unpause {host}"):
-            container = self._client.containers.get(f"{run_id}-{host}")
+            _, container = self._container(run_id, host)
             if container.status == "paused":
                 container.unpause()
 
     def drop(self, run_id: str, host: str, drops: Sequence[Drop]) -> None:
         """Set the packet filter of a container's network namespace, from a container that lives in it for a moment."""
         with engine_errors(f"cannot set the packet filter of {host}"):
-            container = self._client.containers.get(f"{run_id}-{host}")
+            at, container = self._container(run_id, host)
             there = {
                 other.labels[HOST]: next(iter(other.attrs["NetworkSettings"]["Networks"].values()))["IPAMConfig"]
-                for other in self._client.containers.list(all=True, filters={"label": [f"{RUN}={run_id}", HOST]})
+                for engine_name in self._contexts
+                for other in self._hosts(run_id, engine_name)
             }
             image = container.attrs["Config"]["Image"]
             if not image.startswith(f"{images.REPOSITORY}:"):
-                image = images.ensure(self._client, releases.get(releases.DEFAULT), lambda _: None)
-            self._client.containers.run(
+                image = images.ensure(self._clients[at], releases.get(releases.DEFAULT), lambda _: None)
+            self._clients[at].containers.run(
                 image,
                 ["-c", 'printf %s "$RULES" | nft --file -'],
                 entrypoint="sh",
@@ -201,7 +270,7 @@ class DockerProvider:
     def fetch(self, run_id: str, host: str, directory: str, tar: Path) -> None:
         """Write a directory of a container to a tar file that nobody else can read."""
         with engine_errors(f"cannot read {directory} of {host}"):
-            stream, _ = self._client.containers.get(f"{run_id}-{host}").get_archive(directory)
+            stream, _ = self._container(run_id, host)[1].get_archive(directory)
             tar.touch(mode=0o600)
             with tar.open("wb") as file:
                 file.writelines(stream)
@@ -209,23 +278,36 @@ class DockerProvider:
     def put(self, run_id: str, host: str, directory: str, tar: Path) -> None:
         """Unpack a tar file over a directory of a container."""
         with engine_errors(f"cannot write {directory} of {host}"), tar.open("rb") as file:
-            self._client.containers.get(f"{run_id}-{host}").put_archive(str(Path(directory).parent), file)
+            self._container(run_id, host)[1].put_archive(str(Path(directory).parent), file)
 
     def remove(self, run_id: str, host: str) -> None:
         """Remove a container, disk and all."""
         with engine_errors(f"cannot remove {host}"):
             try:
-                _remove(self._client.containers.get(f"{run_id}-{host}"))
+                _remove(self._container(run_id, host)[1])
             except NotFound:
                 return
 
     def hosts(self, run_id: str) -> dict[str, bool]:
-        """Return the containers of a run that are hosts."""
+        """Return the containers of a run that are hosts; one that other engines do not reach does not run for them."""
         with engine_errors("cannot list the hosts"):
-            found = self._client.containers.list(
-                all=True, filters={"label": [f"{RUN}={run_id}", HOST]}, ignore_removed=True
-            )
-            return {container.labels[HOST]: container.status == "running" for container in found}
+            return {
+                container.labels[HOST]: container.status == "running" and self._is_reached(at)
+                for at in self._contexts
+                for container in self._hosts(run_id, at)
+            }
+
+    def _hosts(self, run_id: str, at: str) -> list[Container]:
+        return self._engine(at).containers.list(
+            all=True, filters={"label": [f"{RUN}={run_id}", HOST]}, ignore_removed=True
+        )
+
+    def _is_reached(self, at: str) -> bool:
+        """Tell whether the Swarm reaches an engine; it notices within seconds that it does not."""
+        if len(self._contexts) == 1:
+            return True
+        node = self._client.nodes.get(self._engine(at).info()["Swarm"]["NodeID"])
+        return bool(node.attrs["Status"]["State"] == "ready")
 
     def _everywhere(self, act: Callable[[Host], Done], hosts: Sequence[Host]) -> list[Done]:
         """Do something for all hosts, side by side."""
@@ -239,38 +321,56 @@ class DockerProvider:
     def console(self, run_id: str, host: str) -> str:
         """Return the last lines that a container printed, and its state."""
         with engine_errors(f"cannot read what {host} printed"):
-            found = self._client.containers.list(all=True, filters={"label": [f"{RUN}={run_id}", f"{HOST}={host}"]})
-            return "\n".join(
-                f"container {container.name} is {container.status}\n{container.logs(tail=20).decode(errors='replace')}"
-                for container in found
-            )
+            try:
+                _, container = self._container(run_id, host)
+            except NotFound:
+                return ""
+            said = container.logs(tail=20).decode(errors="replace")
+            return f"container {container.name} is {container.status}\n{said}"
 
     def runs(self) -> dict[str, list[str]]:
-        """Return the runs that have a container or network on the engine, and their hosts that run."""
+        """Return the runs that have a container or network on an engine, and their hosts that run."""
         found: dict[str, list[str]] = {}
         with engine_errors("cannot list what runs"):
-            for container in self._client.containers.list(all=True, filters={"label": RUN}, ignore_removed=True):
-                hosts = found.setdefault(container.labels[RUN], [])
-                if container.status == "running" and HOST in container.labels:
-                    hosts.append(container.labels[HOST])
-            for network in self._client.networks.list(filters={"label": RUN}):
-                found.setdefault(network.attrs["Labels"][RUN], [])
-            for volume in self._client.volumes.list(filters={"label": RUN}):
-                found.setdefault(volume.attrs["Labels"][RUN], [])
+            for client in self._clients.values():
+                for container in client.containers.list(all=True, filters={"label": RUN}, ignore_removed=True):
+                    hosts = found.setdefault(container.labels[RUN], [])
+                    if container.status == "running" and HOST in container.labels:
+                        hosts.append(container.labels[HOST])
+                for network in client.networks.list(filters={"label": RUN}):
+                    found.setdefault(network.attrs["Labels"][RUN], [])
+                for volume in client.volumes.list(filters={"label": RUN}):
+                    found.setdefault(volume.attrs["Labels"][RUN], [])
         return {run: sorted(hosts) for run, hosts in found.items()}
 
     def down(self, run_id: str) -> list[str]:
-        """Remove the containers, networks and volumes of a run."""
-        label: dict[str, str | list[str] | bool] = {"label": f"{RUN}={run_id}"}
+        """Remove the containers, networks and volumes of a run.
 
-        with engine_errors("cannot remove the hosts"):
-            with ThreadPoolExecutor(_PARALLEL) as pool:
-                list(pool.map(_remove, self._client.containers.list(all=True, filters=label, ignore_removed=True)))
-            for network in self._client.networks.list(filters=label):
-                _remove_network(network)
-            for volume in self._client.volumes.list(filters=label):
-                volume.remove()
+        EngineError tells of engines that do not answer, when all is removed from the others.
+        """
+        problems = []
+        # The first one last: it has the networks that join the hosts of all.
+        for name in reversed(self._contexts):
+            try:
+                with engine_errors(f"cannot remove the hosts{name and f' from the engine {name}'}"):
+                    self._remove_all(self._engine(name), run_id)
+            except EngineError as error:
+                problems.append(error)
+        if len(problems) == 1:
+            raise problems[0]
+        if problems:
+            raise EngineError("\n".join(map(str, problems)))
         return []
+
+    def _remove_all(self, client: docker.DockerClient, run_id: str) -> None:
+        label: dict[str, str | list[str] | bool] = {"label": f"{RUN}={run_id}"}
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            list(pool.map(_remove, client.containers.list(all=True, filters=label, ignore_removed=True)))
+        if client is self._client:
+            for network in client.networks.list(filters=label):
+                _remove_network(network)
+        for volume in client.volumes.list(filters=label):
+            volume.remove()
 
     def _endpoint(self, address: IPv4Address) -> EndpointConfig:
         return EndpointConfig(self._client.api.api_version, ipv4_address=str(address))
@@ -286,6 +386,9 @@ class DockerProvider:
 
     def _make_network(self, run: RunDir, plan: Plan, site: str) -> tuple[Network, IPv4Network]:
         size = sum(host.site == site for host in plan.hosts) + _FIRST_HOST + 1
+        joined = len(self._contexts) > 1
+        if joined:
+            size += 2 ** (32 - _ENGINES_PREFIX)
         wanted = plan.scenario.sites[site].subnet
         if wanted and wanted.num_addresses < size + 1:
             raise EngineError(f"subnet {wanted} of site {site} is too small: {size + 1} addresses are needed")
@@ -294,10 +397,12 @@ class DockerProvider:
                 try:
                     network = self._client.networks.create(
                         f"{run.id}-{site}",
-                        driver="bridge",
-                        options=self._bridge_options(run, plan, site),
-                        ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))]),
+                        driver="overlay" if joined else "bridge",
+                        options={} if joined else self._bridge_options(run, plan, site),
+                        ipam=IPAMConfig(pool_configs=[_pool(subnet, joined=joined)]),
                         labels={RUN: run.id, SCENARIO: plan.name, "harness.site": site},
+                        internal=joined,
+                        attachable=joined,
                     )
                 except APIError as error:
                     # Another run may have taken the subnet since it was looked up: the engine decides.
@@ -329,7 +434,8 @@ class DockerProvider:
     def _free_subnets(self, size: int) -> Iterator[IPv4Network]:
         prefix = min(24, 32 - size.bit_length())
         with engine_errors("cannot list networks"):
-            taken = [subnet for network in self._client.networks.list() for subnet in _subnets(network)]
+            networks = [network for client in self._clients.values() for network in client.networks.list()]
+        taken = [subnet for network in networks for subnet in _subnets(network)]
         taken += routes()
         for subnet in _SUBNETS.subnets(new_prefix=prefix):
             if not any(subnet.overlaps(other) for other in taken):
@@ -368,6 +474,30 @@ class DockerProvider:
                 network.connect(container, ipv4_address=str(subnet[_GATEWAY]))
             container.start()
             _wait_for_gateway(container)
+
+
+def _pool(subnet: IPv4Network, *, joined: bool) -> IPAMPool:
+    """Return how a network's addresses are given out; each engine of a network that joins several takes one."""
+    for_engines = str(IPv4Network((subnet[-(2 ** (32 - _ENGINES_PREFIX))], _ENGINES_PREFIX))) if joined else None
+    return IPAMPool(subnet=str(subnet), gateway=str(subnet[1]), iprange=for_engines)
+
+
+def _want_swarm(clients: Mapping[str, docker.DockerClient]) -> None:
+    """EngineError if engines are not in one Swarm that the first of them manages."""
+    (first, manager), *others = clients.items()
+    with engine_errors("cannot ask the engines for their Swarm"):
+        if not manager.info()["Swarm"]["ControlAvailable"]:
+            raise EngineError(
+                f"the engine {first} manages no Swarm",
+                hint=f"docker --context {first} swarm init --advertise-addr ADDRESS",
+            )
+        members = {node.id for node in manager.nodes.list()}
+        for name, client in others:
+            if client.info()["Swarm"]["NodeID"] not in members:
+                raise EngineError(
+                    f"the engine {name} is not in the Swarm of {first}",
+                    hint=f"`docker --context {first} swarm join-token worker` prints what to run with --context {name}",
+                )
 
 
 def _filter(drops: Sequence[Drop], addresses: Mapping[str, str]) -> str:
@@ -468,7 +598,7 @@ def _gone(network: Network) -> bool:
     except NotFound:
         return True
     except APIError as error:
-        if "active endpoints" in str(error.explanation):
+        if re.search("active endpoints|in use by", str(error.explanation)):
             return False
         raise
     return True

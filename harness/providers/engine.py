@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import docker
 import requests
 from docker.context import ContextAPI
 from docker.errors import APIError, ContainerError, DockerException
+from docker.tls import TLSConfig
 
 from harness.errors import EngineError
 
@@ -23,12 +27,34 @@ def connect() -> docker.DockerClient:
     host = os.environ.get("DOCKER_HOST") or (context.Host if context else None)
     try:
         client = docker.DockerClient(base_url=host, timeout=120) if host else docker.from_env(timeout=120)
-        version = version_of(client)
+        return _fitting(client)
     except (DockerException, requests.RequestException) as error:
         raise EngineError(
             f"no Docker engine answers at {host or 'its default socket'}: {error}",
             hint="start it, or run `harness doctor` to see what is missing",
         ) from error
+
+
+def connect_to(context: str) -> docker.DockerClient:
+    """Return a client of the engine that a Docker context names; EngineError if it does not answer, or does not fit."""
+    asked = subprocess.run(["docker", "context", "inspect", context], capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        raise EngineError(f"no Docker context {context}", hint="`docker context ls` lists them")
+    (facts,) = json.loads(asked.stdout)
+    host = facts["Endpoints"]["docker"]["Host"]
+    keys = Path(facts["Storage"]["TLSPath"]) / "docker"
+    tls = TLSConfig((str(keys / "cert.pem"), str(keys / "key.pem")), str(keys / "ca.pem")) if keys.is_dir() else False
+    try:
+        return _fitting(docker.DockerClient(host, timeout=120, tls=tls, use_ssh_client=host.startswith("ssh:")))
+    except (DockerException, requests.RequestException) as error:
+        raise EngineError(
+            f"the engine of Docker context {context} does not answer at {host}: {error}",
+            hint=f"`docker --context {context} info` tells more",
+        ) from error
+
+
+def _fitting(client: docker.DockerClient) -> docker.DockerClient:
+    version = version_of(client)
     if version < OLDEST:
         raise EngineError(f"Docker engine {version[0]}.{version[1]} is too old", hint="20.10 or later is needed")
     return client

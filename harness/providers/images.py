@@ -69,6 +69,16 @@ def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], N
     return name
 
 
+def copy(image: str, source: docker.DockerClient, target: docker.DockerClient, say: Callable[[str], None]) -> None:
+    """Give an engine an image that another has, if it lacks it."""
+    if _has(target, image):
+        return
+    say(f"image {image}: copying to the engine on {target.info()['Name']}")
+    with engine_errors(f"cannot copy {image}"):
+        # docker's types know bytes and files only; the HTTP library under it takes any iterator.
+        target.images.load(source.images.get(image).save(named=True))  # type: ignore[arg-type]
+
+
 def _has(client: docker.DockerClient, image: str) -> bool:
     try:
         client.images.get(image)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import SCENARIO, FakeProvider
-from harness import lifecycle, live, rundir
+from harness import lifecycle, live, report, rundir
 from harness.errors import CannotJudge, EngineError, UsageError
 
 
@@ -48,6 +48,37 @@ def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path, monkey
     assert "single did not come up" in result.problem
     assert "the console's last words" in result.problem
     assert provider.runs() == {}
+
+
+@pytest.mark.parametrize(
+    ("there", "outcome", "verdict", "told"),
+    [
+        (["single"], "failed", "failed", ""),
+        ([], "failed", "unknown", "lost on the way: single"),
+        (EngineError("no engine answers"), "failed", "unknown", "no engine answers"),
+        ([], "passed", "passed", ""),
+    ],
+)
+def test_check_that_fails_where_a_host_is_lost_judges_nothing(
+    there: list[str] | EngineError,
+    outcome: str,
+    verdict: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Losing(FakeProvider):
+        def hosts(self, run_id: str) -> dict[str, bool]:
+            if isinstance(there, EngineError):
+                raise there
+            return dict.fromkeys(there, True)
+
+    checks = [report.Check("jobs", outcome, 0.1, "no job ran"), report.Check("files", "passed", 0.1)]
+    monkeypatch.setattr(lifecycle, "judge_live", lambda *_: (checks, ""))
+    found, _, problem = lifecycle.verify(lifecycle.create(SCENARIO, Losing(), tmp_path, print))
+    assert report.judge(found, problem) == verdict
+    assert problem == told
+    assert found[0].message == "no job ran"
 
 
 def test_host_that_stopped_is_not_waited_for(tmp_path: Path) -> None:

@@ -1,0 +1,157 @@
+"""Docker engines as on machines of their own: each in a network namespace, joined by a switch in another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+
+from harness import releases
+from harness.providers import engine, images
+from harness.wait import wait_until
+
+
+class Engines:
+    """Engines "e1", "e2", ... in one Swarm that the first manages; Docker contexts of these names are in `config`."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        self.root = root
+        self.config = root / "docker"
+        self.names = [f"e{number}" for number in range(1, count + 1)]
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._clients: dict[str, docker.DockerClient] = {}
+
+    def client(self, name: str) -> docker.DockerClient:
+        """Return a client of an engine."""
+        if name not in self._clients:
+            self._clients[name] = docker.DockerClient(f"unix://{self._directory(name) / 'sock'}")
+        return self._clients[name]
+
+    def begin(self) -> None:
+        """Start all, and join them."""
+        self.config.mkdir()
+        self._ip("netns", "add", self._namespace("switch"))
+        self._ip("-n", self._namespace("switch"), "link", "add", "switch", "type", "bridge")
+        self._ip("-n", self._namespace("switch"), "link", "set", "switch", "up")
+        for number, name in enumerate(self.names, 1):
+            self._directory(name).mkdir()
+            self._plug(name, f"{self._address(number)}/24")
+            self.start(name)
+            endpoint = f"host=unix://{self._directory(name) / 'sock'}"
+            run("docker", "--config", str(self.config), "context", "create", name, "--docker", endpoint)
+        first, *others = self.names
+        address = self._address(1)
+        self.client(first).swarm.init(advertise_addr=address)
+        token = self.client(first).swarm.attrs["JoinTokens"]["Worker"]
+        for number, name in enumerate(others, 2):
+            self.client(name).swarm.join([f"{address}:2377"], token, advertise_addr=self._address(number))
+
+    def start(self, name: str) -> None:
+        """Start an engine, and wait until it answers."""
+        directory = self._directory(name)
+        with (directory / "log").open("ab") as log:
+            self._daemons[name] = subprocess.Popen(
+                [
+                    *("nsenter", f"--net=/run/netns/{self._namespace(name)}"),
+                    *("dockerd", "--host", f"unix://{directory / 'sock'}", "--pidfile", str(directory / "pid")),
+                    *("--data-root", str(directory / "data"), "--exec-root", str(directory / "exec")),
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        # Not asked before: docker's library leaves a socket open that it could not connect.
+        wait_until(
+            (directory / "sock").exists,
+            bool,
+            what=f"engine {name}",
+            timeout=60,
+            hopeless=lambda _: self._daemons[name].poll() is not None,
+        )
+        self.client(name).ping()
+
+    def kill(self, name: str) -> None:
+        """Take the power from an engine's machine: nothing of it runs any more."""
+        inits = [container.attrs["State"]["Pid"] for container in self.client(name).containers.list()]
+        self._daemons[name].kill()
+        self._daemons[name].wait()
+        self._kill_helpers(name)
+        for init in inits:
+            os.kill(init, signal.SIGKILL)
+        (self._directory(name) / "sock").unlink()
+
+    def _kill_helpers(self, name: str) -> None:
+        """Kill what an engine runs beside itself: its directory is on their command lines."""
+        run("pkill", "-KILL", "--full", str(self._directory(name)), check=False)
+
+    def link(self, name: str, state: str) -> None:
+        """Have the cable between an engine and the switch be "up" or "down"."""
+        self._ip("-n", self._namespace("switch"), "link", "set", name, state)
+
+    def end(self) -> None:
+        """Stop all, and remove all that is left."""
+        for name, daemon in self._daemons.items():
+            if daemon.poll() is None:
+                with suppress(DockerException):
+                    self.client(name).swarm.leave(force=True)
+                daemon.terminate()
+                daemon.wait(60)
+            self._kill_helpers(name)
+        for client in self._clients.values():
+            client.close()
+        for mount in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+            if (at := mount.split()[1]).startswith(str(self.root)):
+                run("umount", "--lazy", at)
+        for name in ("switch", *self.names):
+            run("ip", "netns", "delete", self._namespace(name), check=False)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _directory(self, name: str) -> Path:
+        return self.root / name
+
+    def _namespace(self, name: str) -> str:
+        return f"{self.root.name}-{name}"
+
+    def _address(self, number: int) -> str:
+        return f"192.0.2.{number}"
+
+    def _plug(self, name: str, address: str) -> None:
+        space = self._namespace(name)
+        self._ip("netns", "add", space)
+        peer = ("peer", "name", "eth0", "netns", space)
+        self._ip("-n", self._namespace("switch"), "link", "add", name, "type", "veth", *peer)
+        self._ip("-n", self._namespace("switch"), "link", "set", name, "master", "switch", "up")
+        self._ip("-n", space, "address", "add", address, "dev", "eth0")
+        for device in ("lo", "eth0"):
+            self._ip("-n", space, "link", "set", device, "up")
+
+    def _ip(self, *words: str) -> None:
+        run("ip", *words)
+
+
+def run(*command: str, check: bool = True) -> None:
+    """Run a command; a failure shows what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not check, f"{' '.join(command)}\n{done.stderr}"
+
+
+@contextmanager
+def engines(count: int, release: str) -> Iterator[Engines]:
+    """Have so many engines, the first of them with the image of a release that the user's own engine has."""
+    there = Engines(Path(tempfile.mkdtemp(prefix="engines")), count)
+    try:
+        there.begin()
+        with closing(engine.connect()) as own:
+            image = images.ensure(own, releases.get(release), print)
+            images.copy(image, own, there.client(there.names[0]), print)
+        yield there
+    finally:
+        there.end()

@@ -1,0 +1,63 @@
+"""A federation dealt out to three engines that a Swarm joins: it passes, and what is lost with an engine is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engines import Engines, engines
+from support import SCENARIOS, Harness, command_line, environment_of
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Engines]:
+    """Three engines, the first with the image of the scenario's release."""
+    with engines(3, "24.11") as there:
+        yield there
+
+
+@pytest.fixture(scope="module")
+def harness(three: Engines, runs: Path) -> Harness:
+    """The command line of a user who has these engines."""
+    provider = {"HARNESS_PROVIDER": f"docker:{','.join(three.names)}", "DOCKER_CONFIG": str(three.config)}
+    return command_line({**environment_of(runs), **provider})
+
+
+def left(three: Engines, name: str) -> list[str]:
+    """Return the containers, networks and volumes that runs have on an engine."""
+    client, of_runs = three.client(name), {"label": "harness.run"}
+    return [
+        *(str(one.name) for one in client.containers.list(all=True, filters=of_runs)),
+        *(str(one.name) for one in client.networks.list(filters=of_runs)),
+        *(str(one.name) for one in client.volumes.list(filters=of_runs)),
+    ]
+
+
+def test_lost_engine_is_no_fault_of_the_clusters_and_nothing_of_a_run_is_left(three: Engines, harness: Harness) -> None:
+    try:
+        up = harness("up", SCENARIOS / "federation.yml")
+        assert up.returncode == 0, up.stderr
+        assert all(left(three, name) for name in three.names)
+        deploy = harness("deploy")
+        assert deploy.returncode == 0, deploy.stderr
+        verify = harness("verify", "--check", "federation", "--check", "sites")
+        assert verify.returncode == 0, verify.stdout + verify.stderr
+
+        three.link("e3", "down")
+        verify = harness("verify", "--check", "job_on_all_nodes")
+        assert verify.returncode == 3, verify.stdout + verify.stderr
+        assert "lost on the way: " in verify.stdout
+        three.link("e3", "up")
+
+        three.kill("e3")
+        down = harness("down")
+        assert down.returncode == 3
+        assert "context e3 does not answer" in down.stderr
+        assert not [one for name in ("e1", "e2") for one in left(three, name) if not one.startswith("federation-")]
+        three.start("e3")
+    finally:
+        down = harness("down", "--all")
+    assert down.returncode == 0, down.stderr
+    assert not [one for name in three.names for one in left(three, name)]

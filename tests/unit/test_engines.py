@@ -1,0 +1,62 @@
+"""Several engines: where hosts are placed, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import providers, scenario
+from harness.errors import EngineError, UsageError
+from harness.plan import Plan, make_plan
+from harness.providers import engine
+from harness.providers.docker import DockerProvider
+from harness.render import render
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+def plan(name: str) -> Plan:
+    return make_plan(name, scenario.load(SCENARIOS / f"{name}.yml"), DockerProvider.offers)
+
+
+def test_hosts_go_where_their_sites_are() -> None:
+    place = DockerProvider("on-prem=one,aws=two").placed(plan("federation"))
+    assert {host: at for host, at in place.items() if host in {"onprem-ctl", "accounting"}} == {
+        "onprem-ctl": "one",
+        "accounting": "one",
+    }
+    assert {at for host, at in place.items() if host.startswith("aws")} == {"two"}
+
+
+def test_hosts_are_dealt_out_but_those_that_share_a_disk_stay_together() -> None:
+    place = DockerProvider("one,two").placed(plan("ha"))
+    assert place["ctl1"] == place["ctl2"]
+    assert {*place.values()} == {"one", "two"}
+
+
+def test_without_engines_all_is_on_the_users_own() -> None:
+    assert {*DockerProvider().placed(plan("federation")).values()} == {""}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("docker:on-prem=one", "no engine for site aws"),
+        ("docker:on-prem=one,moon=two", "no site moon"),
+        ("docker:on-prem=one,two", "docker:CONTEXT,CONTEXT or docker:SITE=CONTEXT"),
+        ("docker:", "docker:CONTEXT,CONTEXT or docker:SITE=CONTEXT"),
+        ("podman", "known are docker"),
+    ],
+)
+def test_wrong_places_are_refused_before_anything_starts(name: str, told: str, tmp_path: Path) -> None:
+    wanted = plan("federation")
+    with pytest.raises(UsageError) as caught:
+        providers.get(name, tmp_path).ask(wanted, render(wanted))
+    assert told in f"{caught.value}\n{caught.value.hint}"
+
+
+def test_context_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with pytest.raises(EngineError, match="no Docker context nowhere"):
+        engine.connect_to("nowhere")
