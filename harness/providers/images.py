@@ -50,12 +50,12 @@ def tag(release: Release) -> str:
 def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
     """Return the name of the image for a release; build it first if the engine does not have it.
 
-    Of several runs that want it at once, one builds it and the others wait.
+    Of several runs that want images of one suite at once, one builds and the others wait.
     """
     name = tag(release)
     if _has(client, name):
         return name
-    lock = FileLock(Path(tempfile.gettempdir()) / f"slurm-harness-{os.getuid()}.lock", mode=0o600)
+    lock = FileLock(Path(tempfile.gettempdir()) / f"slurm-harness-{os.getuid()}-{release.suite}.lock", mode=0o600)
     try:
         lock.acquire(blocking=False)
     except Timeout:
