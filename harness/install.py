@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from harness.options import late_tres
 from harness.plan import DAEMONS, Host, Plan
 from harness.render import RenderedFile, Tree, template
 
@@ -25,16 +24,15 @@ def script(plan: Plan, tree: Tree) -> str:
     for host in plan.lasting_hosts():
         first = next((title for daemon, title in _STAGES.items() if daemon in host.daemons), _STAGES["slurmd"])
         stages[first].append(host)
-    return template(
-        "/install.sh",
-        name=plan.name,
-        accounting=plan.scenario.accounting,
-        stages={
-            title: [(host.name, _command(plan, host, tree[host.name])) for host in hosts]
-            for title, hosts in stages.items()
-            if hosts
-        },
-    )
+    steps = {
+        title: [(host.name, _command(plan, host, tree[host.name])) for host in hosts]
+        for title, hosts in stages.items()
+        if hosts
+    }
+    if (client := plan.accounting_client()) and plan.has_late_objects():
+        last = next(title for title, hosts in reversed(stages.items()) if set(hosts) & {*plan.with_daemon("slurmctld")})
+        steps[last].append((client.name, "/usr/local/sbin/slurm-accounting-objects late"))
+    return template("/install.sh", name=plan.name, accounting=plan.scenario.accounting, stages=steps)
 
 
 def _command(plan: Plan, host: Host, files: tuple[RenderedFile, ...]) -> str:
@@ -57,6 +55,4 @@ def _command(plan: Plan, host: Host, files: tuple[RenderedFile, ...]) -> str:
         if daemon == "slurmctld" and host == plan.accounting_client():
             steps.append("/usr/local/sbin/slurm-accounting-objects")
         steps.append(f"systemctl restart {daemon}")
-        if daemon == "slurmctld" and host == plan.accounting_client() and late_tres(plan.scenario.accounting):
-            steps.append("/usr/local/sbin/slurm-accounting-objects late")
     return "; ".join(steps)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import options
 from harness.plan import DAEMONS, Plan
 
 
@@ -29,14 +28,13 @@ class Machine:
 def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
     """Return Ansible's inventory: a group DAEMON_hosts for each daemon, and `accounting_client` for sacctmgr's host.
 
-    That is in `late_accounting_client`, too, if it has to set limits when the controllers are up. No host can have a
+    That is in `late_accounting_client`, too, if it has something to do when the controllers are up. No host can have a
     group's name, because host names have no underscore.
     """
     up = {machine.name for machine in machines}
     groups = {f"{daemon}_hosts": plan.with_daemon(daemon) for daemon in DAEMONS}
     groups["accounting_client"] = tuple(filter(None, [plan.accounting_client()]))
-    late = options.late_tres(plan.scenario.accounting)
-    groups["late_accounting_client"] = groups["accounting_client"] if late else ()
+    groups["late_accounting_client"] = groups["accounting_client"] if plan.has_late_objects() else ()
     return {
         "all": {
             "hosts": {machine.name: {} for machine in machines},

@@ -79,6 +79,19 @@ class Plan:
         """Return the host on which sacctmgr sets up the accounting database; None without accounting."""
         return self.with_daemon("slurmctld")[0] if self.scenario.accounting else None
 
+    def late_federations(self) -> list[str]:
+        """Return the federations that must not be made before their controllers have told slurmdbd of themselves."""
+        told = self.releases()
+        return [
+            name
+            for name, federation in self.scenario.federations.items()
+            if not all(releases.get(told[cluster]).federates_unregistered for cluster in federation.clusters)
+        ]
+
+    def has_late_objects(self) -> bool:
+        """Tell whether something in the accounting database has to wait for the controllers."""
+        return bool(self.late_federations() or options.late_tres(self.scenario.accounting))
+
     def sites(self) -> tuple[str, ...]:
         """Return the sites that have hosts."""
         return tuple(dict.fromkeys(host.site for host in self.hosts))

@@ -117,7 +117,8 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
         files.append(RenderedFile(path, template(path, directories=directories, devices=devices)))
     if host == plan.accounting_client():
         path = "/usr/local/sbin/slurm-accounting-objects"
-        text = template(path, scenario=scenario, late_tres=options.late_tres(scenario.accounting))
+        late_tres, late_federations = options.late_tres(scenario.accounting), plan.late_federations()
+        text = template(path, scenario=scenario, late_tres=late_tres, late_federations=late_federations)
         files.append(RenderedFile(path, text, mode="0755"))
     return tuple(files)
 

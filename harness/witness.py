@@ -19,8 +19,10 @@ from harness.slurm import JobKey, Record, job_key
 from harness.ssh import Ssh
 
 DIRECTORY = SHARED_DIRECTORY
-# Seconds by which clocks, rounding and the daemons' own work may set Slurm's times and the job's apart.
+# Seconds by which clocks and rounding may set Slurm's times and the job's apart.
 TOLERANCE = 2
+# Seconds that a busy machine's daemons may take before a job's first line, and after its last.
+OVERHEAD = 10
 
 _SCRIPT = f"""#!/bin/sh
 umask 022
@@ -167,7 +169,11 @@ def differences(
 
 
 def compare(witness: Witness, record: Record, hosts_of: Mapping[str, str], tolerance: float = TOLERANCE) -> list[str]:
-    """Return where one execution of a job and the accounting record of it disagree; times by more than `tolerance`."""
+    """Return where one execution of a job and the accounting record of it disagree.
+
+    The record's time must hold the job's: it begins at most OVERHEAD seconds before and ends so much after it, and cuts
+    off no more than `tolerance` seconds of it.
+    """
     found = []
     if record.cluster != witness.cluster:
         found.append(f"ran on cluster {witness.cluster}, accounting says {record.cluster}")
@@ -178,12 +184,12 @@ def compare(witness: Witness, record: Record, hosts_of: Mapping[str, str], toler
     if witness.host not in {hosts_of.get(node) for node in nodes}:
         found.append(f"ran on {witness.host}, accounting says {record.node_list or 'no node'}")
     found.extend(_compare_end(witness, record))
-    if record.start is None or abs(record.start - int(witness.start)) > tolerance:
+    if record.start is None or not -OVERHEAD <= record.start - int(witness.start) <= tolerance:
         found.append(f"started at {witness.start:.0f}, accounting says {record.start}")
     if witness.end is not None:
-        if record.end is None or abs(record.end - int(witness.end)) > tolerance:
+        if record.end is None or not -tolerance <= record.end - int(witness.end) <= OVERHEAD:
             found.append(f"ended at {witness.end:.0f}, accounting says {record.end}")
-        if abs(record.elapsed - int(witness.end - witness.start)) > tolerance:
+        if not -tolerance <= record.elapsed - int(witness.end - witness.start) <= 2 * OVERHEAD:
             found.append(f"took {witness.end - witness.start:.0f} s, accounting says {record.elapsed} s")
     return found
 

@@ -240,3 +240,14 @@ def test_partition_names_its_topology_where_there_is_a_choice(release: str, file
     assert ("TopologyPlugin=topology/block" in conf) == (release == "24.11")
     assert ("Topology=racks" in conf) == (release == "25.05")
     assert "n[5-6]" in text_of(plan, "sim", f"/etc/slurm/{file}")
+
+
+@pytest.mark.parametrize(("release", "late"), [("20.11", True), ("22.05", True), ("24.11", False)])
+def test_federation_waits_where_its_controllers_cannot_join_unregistered_ones(release: str, late: bool) -> None:
+    read = scenario.load(ROOT / "scenarios" / "federation.yml", [release])
+    plan = make_plan("federation", read, CONTAINERS)
+    objects = text_of(plan, "onprem-ctl", "/usr/local/sbin/slurm-accounting-objects")
+    in_late_part, _, rest = objects.rpartition("    exit\n")
+    assert ("add federation" in in_late_part) is late
+    assert ("add federation" in rest) is not late
+    assert ("slurm-accounting-objects late" in install.script(plan, render.render(plan))) is late

@@ -25,8 +25,11 @@ def test_agreement_is_no_difference() -> None:
     assert witness.differences([SEEN.key], [SEEN], [JOB, BATCH, REVOKED], HOSTS) == []
 
 
-def test_differences_of_two_seconds_are_the_daemons_own_work() -> None:
-    assert witness.differences([SEEN.key], [SEEN], [replace(JOB, start=998, end=1012, elapsed=12), BATCH], HOSTS) == []
+@pytest.mark.parametrize("times", [(1002, 1008, 8), (990, 1020, 30)])
+def test_record_holds_the_jobs_time_and_the_daemons_own_work(times: tuple[int, int, int]) -> None:
+    start, end, elapsed = times
+    record = replace(JOB, start=start, end=end, elapsed=elapsed)
+    assert witness.differences([SEEN.key], [SEEN], [record, BATCH], HOSTS) == []
 
 
 @pytest.mark.parametrize(
@@ -38,8 +41,11 @@ def test_differences_of_two_seconds_are_the_daemons_own_work() -> None:
         ({"state": "PENDING", "start": None, "end": None, "elapsed": 0}, "exited with 0, accounting says PENDING"),
         ({"state": "FAILED", "exit_code": 1}, "exited with 0, accounting says FAILED"),
         ({"start": 1003}, "started at 1000, accounting says 1003"),
+        ({"start": 989}, "started at 1000, accounting says 989"),
         ({"end": 1007}, "ended at 1010, accounting says 1007"),
-        ({"elapsed": 13}, "took 10 s, accounting says 13 s"),
+        ({"end": 1021}, "ended at 1010, accounting says 1021"),
+        ({"elapsed": 7}, "took 10 s, accounting says 7 s"),
+        ({"elapsed": 31}, "took 10 s, accounting says 31 s"),
         ({"exit_code": 3}, "exited with 0, accounting says 3"),
     ],
 )
