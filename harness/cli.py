@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live as Screen
 from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
@@ -32,11 +36,13 @@ from harness import (
     importer,
     install,
     lifecycle,
+    page,
     past,
     providers,
     rehearsal,
     releases,
     render,
+    report,
     rundir,
     scenario,
     twin,
@@ -52,8 +58,9 @@ from harness.providers import engine, images
 from harness.providers.existing import ExistingProvider
 from harness.providers.preview import HostChanges
 from harness.report import FAILED, PASSED, Report, exit_code
-from harness.resources import SCENARIOS
+from harness.resources import SCENARIOS, TEMPLATES
 from harness.rundir import RunDir
+from harness.ssh import as_user
 
 
 class Verbs(TyperGroup):
@@ -87,8 +94,13 @@ app.add_typer(bench_app, name="bench")
 fault_app = typer.Typer(no_args_is_help=True, help="Break a run on purpose, and heal it.")
 app.add_typer(fault_app, name="fault")
 
+_LOG = logging.getLogger("harness")
 out = Console(soft_wrap=True, highlight=False, emoji=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+
+
+def _set_verbose(verbose: bool) -> None:
+    _LOG.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 class Format(StrEnum):
@@ -135,10 +147,57 @@ SshConfig = Annotated[
 Check = Annotated[bool, typer.Option("--check", help="Show what would change on existing machines, and end.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Change existing machines, once it is shown what changes.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        envvar="HARNESS_VERBOSE",
+        callback=_set_verbose,
+        help="Show Ansible's tasks, and each command on a host.",
+    ),
+]
 DEFAULT_RUNS = Path("runs")
 DEFAULT_SSH_CONFIG = "~/.ssh/config"
+# Where a host has its slurm.conf: of its own, or from slurmctld.
+_SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
+# Seconds between two looks of `status --watch`.
+_BETWEEN_LOOKS = 2
 # Seconds for which users submit during an upgrade, if it takes so long.
 _LONGEST_UPGRADE = 1800
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="The scenario's name.")] = "my-cluster",
+    like: Annotated[
+        str | None,
+        typer.Option("--like", help="Begin with a scenario that is shipped, such as federation.", show_default=False),
+    ] = None,
+) -> None:
+    """Write a scenario to begin with, and the schema with which an editor completes it."""
+    path = Path(name if name.endswith((".yml", ".yaml")) else f"{name}.yml")
+    scenario.name_of(path)
+    shipped = {one.stem: one for one in sorted(SCENARIOS.glob("*.yml"))}
+    if like and like not in shipped:
+        raise UsageError(f"no scenario {like} is shipped", hint=f"there are {', '.join(shipped)}")
+    schema_path = path.with_name("slurm-harness.schema.json")
+    begin = shipped[like] if like else TEMPLATES / "scenario.yml"
+    try:
+        with path.open("x") as file:
+            file.write(f"# yaml-language-server: $schema={schema_path.name}\n{begin.read_text()}")
+    except FileExistsError as error:
+        raise UsageError(f"{path} is there already", hint="name another scenario, or remove it") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    schema_path.write_text(json.dumps(scenario.schema(), indent=2) + "\n")
+    out.print(f"{path} is written. Look at it, then: harness run {shlex.quote(str(path))}", markup=False)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    _print_json(scenario.schema())
 
 
 @app.command()
@@ -147,7 +206,7 @@ def run(
     provider: ProviderOption = "docker",
     release: Releases = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
-    report: Annotated[
+    report_directory: Annotated[
         Path | None,
         typer.Option("--report", help="Write the report to this directory too.", show_default=False),
     ] = None,
@@ -156,6 +215,7 @@ def run(
     check: Check = False,
     yes: Yes = False,
     format_: FormatOption = Format.text,
+    verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Render, bring up, deploy, verify, report, take down."""
@@ -167,7 +227,7 @@ def run(
         _progress(),
         choices=release or (),
         keep=keep,
-        report_directory=report,
+        report_directory=report_directory,
     )
     _print_report(result, format_)
     if keep and source.runs().get(RunDir(Path(result.run)).id):
@@ -315,6 +375,7 @@ def up(
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     check: Check = False,
     yes: Yes = False,
+    verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Start a scenario's hosts, without Slurm on them yet; prints the run's directory."""
@@ -329,7 +390,9 @@ def up(
 
 
 @app.command()
-def deploy(which: RunName = None, check: Check = False, yes: Yes = False, runs: Runs = DEFAULT_RUNS) -> None:
+def deploy(
+    which: RunName = None, check: Check = False, yes: Yes = False, verbose: Verbose = False, runs: Runs = DEFAULT_RUNS
+) -> None:
     """Put the configuration on a run's hosts, start the daemons, wait until the clusters take jobs."""
     directory = rundir.find(runs, which)
     source = _provider(directory.provider, runs, only_look=check, yes=yes)
@@ -346,11 +409,14 @@ def verify(
     ] = None,
     which: RunName = None,
     format_: FormatOption = Format.text,
+    verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Judge a run whose clusters are up."""
     live = _open(runs, which)
-    result = lifecycle.write_report(live, *lifecycle.verify(live, select or ()))
+    with lifecycle.logs_collected(live):
+        judged = lifecycle.verify(live, select or ())
+    result = lifecycle.write_report(live, *judged)
     _print_report(result, format_)
     raise typer.Exit(result.exit_code())
 
@@ -368,6 +434,7 @@ def rehearse(
     faulty: Annotated[bool, typer.Option("--faults/--no-faults", help="Whether the scenario's faults come.")] = True,
     which: RunName = None,
     format_: FormatOption = Format.text,
+    verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Have users submit jobs of many kinds to a run while faults come and go, and judge what was seen."""
@@ -412,6 +479,7 @@ def upgrade_(
     seed: Annotated[int, typer.Option(help="Another number makes other jobs.")] = 1,
     stay: Annotated[bool, typer.Option("--stay", help="No job leaves its cluster (sbatch --clusters).")] = False,
     format_: FormatOption = Format.text,
+    verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Rehearse a rolling upgrade while users submit jobs, and prove that every job is accounted for once."""
@@ -473,6 +541,27 @@ def judge(which: RunName = None, format_: FormatOption = Format.text, runs: Runs
     _print_judgement(rundir.find(runs, which), format_)
 
 
+@app.command("report")
+def report_(
+    which: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="A run's directory, id or scenario, or a directory with a report.json; unset, the newest run.",
+            show_default=False,
+        ),
+    ] = None,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Tell of a run again, and write its report.html anew; of several, tell where they differ."""
+    reports = {directory: report.read(directory) for directory in (_with_report(runs, name) for name in which or [""])}
+    if len(reports) > 1:
+        return _print_comparison(report.compare(reports), format_)
+    ((directory, told),) = reports.items()
+    return _print_report(told, format_, page.write(directory))
+
+
 @app.command()
 def down(
     which: Annotated[
@@ -515,34 +604,22 @@ def down(
 
 @app.command()
 def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
     provider: ProviderOption = "docker",
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """List the runs that are up, and the newest verdicts."""
-    there = providers.get(provider, runs).runs()
-    known = {run.id: run for run in rundir.all_runs(runs)}
-    rows: list[dict[str, Any]] = [
-        {
-            "run": run_id,
-            "hosts_up": there.get(run_id, []),
-            "verdict": _verdict(known.get(run_id)),
-            "directory": str(known[run_id].path) if run_id in known else None,
-            "leaked": _leaked(known[run_id]) if run_id in known and run_id in there else [],
-        }
-        for run_id in sorted({*there, *known})
-    ]
+    """List the runs with their newest verdicts, and what the clusters that are up do."""
+    source = providers.get(provider, runs)
+    if watch and format_ is Format.text:
+        with suppress(KeyboardInterrupt), Screen(console=out, screen=out.is_terminal) as screen:
+            while True:
+                screen.update(_status_table(_status(source, runs)), refresh=True)
+                time.sleep(_BETWEEN_LOOKS)
+    rows = _status(source, runs)
     if format_ is Format.json:
         return _print_json(rows)
-    table = Table(box=None, header_style="bold")
-    for heading in ("run", "hosts up", "verdict"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(", ".join(cell) if isinstance(cell, list) else cell or "-" for cell in list(row.values())[:3]))
-    out.print(table)
-    for text in (text for row in rows for text in row["leaked"]):
-        out.print(f"[yellow]{escape(text)}[/yellow]")
-    return None
+    return out.print(_status_table(rows))
 
 
 @app.command()
@@ -560,14 +637,22 @@ def logs(
     wanted = [(on, name) for on in chosen for name in on.daemons if daemon in {None, name}]
     if not wanted:
         raise UsageError(f"{host or 'no host'} runs no {daemon}", hint=f"daemons are {', '.join(DAEMONS)}")
-    if follow and len(wanted) != 1:
-        raise UsageError("--follow wants one host and one daemon", hint="harness logs HOST DAEMON --follow")
-    for on, name in wanted:
-        command = daemon_logs.command(live.plan, on, name, lines, follow=follow)
-        if follow:
-            raise typer.Exit(subprocess.run(live.ssh.command(on.name, command), check=False).returncode)
-        out.print(f"[bold]==> {on.name} {name}[/bold]")
-        out.print(live.ssh.run(on.name, command, check=False).stdout, markup=False)
+    commands = {
+        f"{on.name} {name}": (on.name, daemon_logs.command(live.plan, on, name, lines, follow=follow))
+        for on, name in wanted
+    }
+    if follow:
+        width = max(map(len, commands)) if len(commands) > 1 else 0
+
+        def say(of: str, line: str) -> None:
+            out.print(f"[bold]{of:{width}}[/bold]  {escape(line)}" if width else escape(line))
+
+        with suppress(KeyboardInterrupt):  # which is how it ends
+            daemon_logs.follow(live.ssh, commands, say)
+        return
+    for of, (on_host, command) in commands.items():
+        out.print(f"[bold]==> {of}[/bold]")
+        out.print(live.ssh.run(on_host, command, check=False).stdout, markup=False)
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})
@@ -592,6 +677,32 @@ def ssh(
     """Open a shell on a host."""
     live = _open(runs, which)
     raise typer.Exit(subprocess.run(live.ssh.command(_host(live, host).name, tty=True), check=False).returncode)
+
+
+@app.command()
+def shell(
+    host: Annotated[
+        str | None, typer.Argument(help="The host; unset, the first cluster's controller.", show_default=False)
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", help="A user of the scenario; unset, the first.", show_default=False)
+    ] = None,
+    which: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Open a shell as a user of the cluster, who submits jobs: `echo squeue | harness shell` runs one command."""
+    live = _open(runs, which)
+    users = list(live.plan.scenario.users)
+    if not users or user not in {None, *users}:
+        raise UsageError(
+            f"no user {user or ''} in {live.run.id}".replace("  ", " "), hint=f"users are {', '.join(users) or 'none'}"
+        )
+    on = _host(live, host or next(iter(live.plan.scenario.clusters.values())).controller)
+    script = f"for SLURM_CONF in {' '.join(_SLURM_CONFS)}; do [ ! -e $SLURM_CONF ] || break; done; "
+    command = live.ssh.command(
+        on.name, [as_user(user or users[0], f"{script}export SLURM_CONF; exec bash -l")], tty=sys.stdin.isatty()
+    )
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 @app.command("doctor")
@@ -769,7 +880,22 @@ def _progress() -> Callable[[str], None]:
     def say(text: str) -> None:
         err.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {escape(text)}")
 
+    _LOG.handlers = [_Saying(say)]
+    if not _LOG.level:
+        _LOG.setLevel(logging.INFO)
     return say
+
+
+class _Saying(logging.Handler):
+    """Has long waits, and with --verbose each command, told among the progress."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        self._say(record.getMessage())
 
 
 def _must_be_known(*names: str | None) -> None:
@@ -777,6 +903,18 @@ def _must_be_known(*names: str | None) -> None:
     for name in filter(None, names):
         if name not in releases.KNOWN:
             raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
+
+
+def _with_report(runs: Path, which: str) -> Path:
+    """Return a run's directory, or one that holds no more than a report; "" is the newest run's."""
+    if which and (Path(which) / "report.json").exists():
+        return Path(which)
+    try:
+        return rundir.find(runs, which or None).path
+    except UsageError:
+        if Path(which).is_dir():  # the user means it: let it be told what it lacks
+            return Path(which)
+        raise
 
 
 def _open(runs: Path, which: str | None) -> Live:
@@ -863,9 +1001,10 @@ def _print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: l
         out.print(f"{number}. {escape(step)}")
 
 
-def _print_report(report: Report, format_: Format) -> None:
+def _print_report(report: Report, format_: Format, path: Path | None = None) -> None:
+    """Print a report, and where it can be read in a browser; that is `path`, or in the run's directory."""
     if format_ is Format.json:
-        out.print((Path(report.run) / "report.json").read_text(), markup=False)
+        _print_json(asdict(report))
         return
     color = {PASSED: "green", FAILED: "red"}.get(report.verdict, "yellow")
     for one in report.checks:
@@ -884,7 +1023,35 @@ def _print_report(report: Report, format_: Format) -> None:
     stages = ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in report.stages)
     out.print(f"  seconds   {stages}; in all {seconds:.0f}")
     out.print(f"  jobs      {len(report.jobs)} records")
-    out.print(f"  report    {_relative(Path(report.run) / 'report.html')}")
+    if report.verdict != PASSED:
+        out.print(f"  look      {page.repeat(report)} --keep", markup=False)
+    out.print(f"  report    {_relative(path or Path(report.run) / 'report.html')}")
+
+
+def _print_comparison(differing: dict[str, Any], format_: Format) -> None:
+    if format_ is Format.json:
+        return _print_json(differing)
+    colors = {PASSED: "green", FAILED: "red", None: "dim"}
+
+    def told(value: Any) -> str:
+        text = f"{value:.1f}" if isinstance(value, float) else "-" if value is None else str(value)
+        return f"[{colors[value]}]{text}[/{colors[value]}]" if value in colors else escape(text)
+
+    table = Table(box=None, header_style="bold")
+    table.add_column("", overflow="fold")
+    for number, run in enumerate(differing["runs"], 1):
+        out.print(f"{number}  {escape(run)}")
+        table.add_column(str(number), justify="right", overflow="fold")
+    table.add_row("scenario", *map(told, differing["scenarios"]))
+    table.add_row("verdict", *map(told, differing["verdicts"]))
+    for kind in ("releases", "seconds"):
+        for name, values in differing[kind].items():
+            table.add_row(escape(f"{kind} {name}"), *map(told, values))
+    out.print(table)
+    out.print(f"{differing['checks_alike']} checks have the same outcome; {len(differing['checks'])} do not")
+    for name, values in differing["checks"].items():
+        out.print(f"  {', '.join(map(told, values))}  {escape(name)}")
+    return None
 
 
 def _print_judgement(run: RunDir, format_: Format) -> None:
@@ -933,12 +1100,48 @@ def _print_json(data: Any) -> None:
     out.print(json.dumps(data, indent=2), markup=False)
 
 
-def _leaked(run: RunDir) -> list[str]:
-    """Return the hosts of a run that should not run any more; a run that cannot be asked has none."""
-    try:
-        return lifecycle.leaked(_open(run.path.parents[1], str(run.path)))
-    except HarnessError:
-        return []
+def _status(source: providers.Provider, runs: Path) -> list[dict[str, Any]]:
+    there = source.runs()
+    known = {run.id: run for run in rundir.all_runs(runs)}
+    return [
+        {
+            "run": run_id,
+            "hosts_up": there.get(run_id, []),
+            "verdict": _verdict(known.get(run_id)),
+            "directory": str(known[run_id].path) if run_id in known else None,
+            **_asked(known.get(run_id) if run_id in there else None),
+        }
+        for run_id in sorted({*there, *known})
+    ]
+
+
+def _status_table(rows: list[dict[str, Any]]) -> Group:
+    table = Table(box=None, header_style="bold")
+    for heading in ("run", "hosts up", "verdict"):
+        table.add_column(heading, overflow="fold")
+    told: list[str] = []
+    for row in rows:
+        table.add_row(row["run"], ", ".join(row["hosts_up"]) or "-", row["verdict"] or "-")
+        for cluster, does in row["clusters"].items():
+            kinds = (
+                f"{kind} {', '.join(f'{count} {state}' for state, count in does[kind].items()) or 'none'}"
+                for kind in ("nodes", "jobs")
+                if kind in does
+            )
+            told.append(escape(f"{row['run']} {cluster}: {does.get('problem') or '; '.join(kinds)}"))
+        told += [f"[yellow]{escape(text)}[/yellow]" for text in row["leaked"]]
+    return Group(table, *told)
+
+
+def _asked(run: RunDir | None) -> dict[str, Any]:
+    """Return what the clusters of a run do, and its hosts that should not run any more, if it can tell."""
+    found: dict[str, Any] = {"clusters": {}, "leaked": []}
+    if run:
+        with suppress(HarnessError):
+            live = _open(run.path.parents[1], str(run.path))
+            found["clusters"] = lifecycle.doing(live)
+            found["leaked"] = lifecycle.leaked(live)
+    return found
 
 
 def _verdict(run: RunDir | None) -> str | None:

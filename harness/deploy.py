@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,8 @@ from harness.resources import ROLES
 from harness.rundir import RunDir
 from harness.ssh import Ssh
 
+_LOG = logging.getLogger(__name__)
+
 
 def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], None]) -> None:
     """Run roles/site.yml over the run's inventory; DeployError tells what failed and what the daemons said last."""
@@ -35,6 +38,8 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
         match event["event"]:
             case "playbook_on_play_start":
                 say(str(data.get("name")))
+            case "runner_on_start":
+                _LOG.debug("%s: Ansible: %s: %s", data.get("host"), data.get("role"), data.get("task"))
             case "runner_on_failed" | "runner_on_unreachable":
                 result = data.get("res", {})
                 said = "\n".join(str(result[key]) for key in ("msg", "stderr") if result.get(key))

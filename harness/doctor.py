@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import EngineError, HarnessError, WaitTimeout
 from harness.providers import engine
+from harness.providers.docker import free_subnets
 from harness.wait import wait_until
 
 # An image takes about 0.75 GB; a federation's hosts and logs about as much again.
 _DISK_GB = 4
 _MEMORY_GB = 2
+# ssh_config(5), ControlPath: %C is 40 characters; ssh(1) makes the socket under a name of 17 more, and renames it.
+_SOCKET_NAME = 40 + 17
+# A federation's.
+_SITES, _HOSTS_OF_A_SITE = 2, 16
+# As accounting is compared with what jobs saw.
+_CLOCK_SECONDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +68,27 @@ def mend(say: Callable[[str], None]) -> list[Finding]:
 
 
 def _findings() -> Iterator[Finding]:
-    yield _engine()
+    client = None
+    try:
+        client = engine.connect()
+        yield Finding("engine", True, f"Docker engine {client.version()['Version']}")
+    except EngineError as error:
+        yield Finding("engine", False, error.message, _engine_command(), fatal=True)
     for program in ("ssh", "ssh-keygen"):
         there = shutil.which(program)
         yield Finding(program, bool(there), there or "not found", _install("openssh-client"), fatal=True)
+    yield _ssh_sockets(tempfile.gettempdir())
     yield _base_image()
-    yield _disk()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    yield Finding("memory", memory >= _MEMORY_GB, f"{memory:.1f} GB; a federation of 9 hosts takes about 1 GB")
-    instances = Path("/proc/sys/fs/inotify/max_user_instances")
-    if instances.exists():
-        count = int(instances.read_text())
-        said = f"fs.inotify.max_user_instances={count}; a host takes 7: its systemd and D-Bus"
-        yield Finding("inotify", count >= 128, said, "sysctl -w fs.inotify.max_user_instances=1024")
-
-
-def _engine() -> Finding:
-    try:
-        version = engine.connect().version()["Version"]
-    except EngineError as error:
-        return Finding("engine", False, error.message, _engine_command(), fatal=True)
-    return Finding("engine", True, f"Docker engine {version}")
+    here = client is None or str(client.api.base_url).startswith("http+docker://localhost")
+    info = client.info() if client else {}
+    yield _disk(Path(info.get("DockerRootDir", "/var/lib/docker") if here else "/"))
+    yield _memory(Path("/proc/meminfo").read_text() if here else f"MemAvailable: {info['MemTotal'] // 1024} kB")
+    if here:
+        yield from _inotify(Path("/proc/sys/fs/inotify/max_user_instances"))
+        yield from _cgroup2(Path("/proc/filesystems"))
+    if client:
+        yield _subnets(sum(1 for _ in free_subnets([client], _HOSTS_OF_A_SITE)))
+        yield _clock(datetime.fromisoformat(info["SystemTime"]), datetime.now(UTC))
 
 
 def _engine_command() -> str | None:
@@ -103,11 +113,52 @@ def _base_image() -> Finding:
     return Finding("base image", bool(there), said, _install("mmdebstrap"))
 
 
-def _disk() -> Finding:
-    directory = Path("/var/lib/docker")
+def _ssh_sockets(directory: str) -> Finding:
+    """Look at where shared connections have their sockets: unix(7) wants paths of less than 108 bytes."""
+    longest = len(os.fsencode(directory)) + len("/harness-123456/") + _SOCKET_NAME
+    said = f"shared connections have their sockets in {directory}, with paths of {longest} bytes of 107"
+    return Finding("ssh sockets", longest < 108, said, "export TMPDIR=/tmp", fatal=True)
+
+
+def _disk(directory: Path) -> Finding:
     free = shutil.disk_usage(directory if directory.exists() else "/").free / 1e9
     said = f"{free:.1f} GB free; {_DISK_GB} GB are needed"
     return Finding("disk", free >= _DISK_GB, said, "docker system prune")
+
+
+def _memory(meminfo: str) -> Finding:
+    """Look at what proc_meminfo(5) says can be had."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
+    free = int(found[1]) * 1024 / 1e9 if found else 0
+    said = f"{free:.1f} GB can be had; a federation of 9 hosts takes about 1 GB"
+    return Finding("memory", free >= _MEMORY_GB, said, "harness down")
+
+
+def _inotify(limit: Path) -> Iterator[Finding]:
+    if limit.exists():
+        count = int(limit.read_text())
+        said = f"fs.inotify.max_user_instances={count}; a host takes 7: its systemd and D-Bus"
+        yield Finding("inotify", count >= 128, said, "sysctl -w fs.inotify.max_user_instances=1024")
+
+
+def _cgroup2(filesystems: Path) -> Iterator[Finding]:
+    """Look whether hosts can mount the cgroup tree that their systemd wants; the machine may use another."""
+    if filesystems.exists():
+        there = "\tcgroup2\n" in filesystems.read_text()
+        said = "the kernel has cgroup2" if there else "the hosts' systemd wants cgroup2: Linux 4.5 and later have it"
+        yield Finding("cgroups", there, said, fatal=True)
+
+
+def _subnets(free: int) -> Finding:
+    said = f"{free} subnets are free; each site takes one"
+    return Finding("subnets", free >= _SITES, said, "docker network prune")
+
+
+def _clock(engines: datetime, ours: datetime) -> Finding:
+    """Look whether what hosts say of times fits what this machine notes."""
+    ahead = (engines - ours).total_seconds()
+    said = f"the engine's is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}"
+    return Finding("clock", abs(ahead) < _CLOCK_SECONDS, said, "timedatectl set-ntp true")
 
 
 def _install(packages: str) -> str:

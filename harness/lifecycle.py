@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,8 +16,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from harness import deploy as deployment
-from harness import diff, elastic, faults, hostlist, logs, past, report, scenario, slurm, topology
-from harness.errors import CannotJudge, HarnessError, UsageError, WaitTimeout
+from harness import diff, elastic, faults, hostlist, logs, page, past, report, scenario, slurm, topology
+from harness.errors import CannotJudge, HarnessError, WaitTimeout
 from harness.inventory import Machine, inventory
 from harness.live import Live, Say
 from harness.options import OWN_MACHINES, PROGRAMS
@@ -27,6 +27,9 @@ from harness.render import render
 from harness.report import Check, Report
 from harness.rundir import RunDir
 from harness.verify import verify as judge_live
+
+# Seconds that a cluster has to tell what it does.
+_PATIENCE = 5
 
 
 def run(
@@ -66,13 +69,9 @@ def run(
 
 def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, choices: Sequence[str] = ()) -> Live:
     """Read and render a scenario into a new run's directory."""
-    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]*", scenario_path.stem):
-        raise UsageError(
-            f'"{scenario_path.name}": a run is named after its scenario\'s file',
-            hint="give the file a name of letters, digits, dots, hyphens and underscores",
-        )
+    name = scenario.name_of(scenario_path)
     read = scenario.load(scenario_path, choices, provider.release_of_image, provider.lacks)
-    plan = make_plan(scenario_path.stem, read, provider.offers)
+    plan = make_plan(name, read, provider.offers)
     for scheduled in read.rehearsal.faults if read.rehearsal else ():
         faults.parse(plan, scheduled.fault)
     provider.ask(plan, render(plan))
@@ -185,11 +184,21 @@ def write_report(
             for name, cluster in live.plan.scenario.clusters.items()
             for topology_name, described in cluster.topology.items()
         },
+        scenario_path=live.run.scenario_path,
+        started=live.run.started,
+        nodes={
+            name: hostlist.fold(cluster.node_names())
+            for name, cluster in live.plan.scenario.clusters.items()
+            if cluster.nodes
+        },
+        federations={name: [*federation.clusters] for name, federation in live.plan.scenario.federations.items()},
+        layout=report.layout(live.plan),
     )
     report.write(result, live.run.path)
+    page.write(live.run.path)
     if directory:
-        report.write(result, directory)
-        for name in ("junit.xml", "events.jsonl"):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in ("report.json", "report.html", "junit.xml", "events.jsonl"):
             if (live.run.path / name).exists():
                 shutil.copyfile(live.run.path / name, directory / name)
     return result
@@ -266,11 +275,25 @@ def _live(directory: RunDir, plan: Plan, provider: Provider, say: Say) -> Live:
     return Live(directory, plan, render(plan), provider, directory.ssh(), say)
 
 
+def doing(live: Live) -> dict[str, dict[str, Any]]:
+    """Return how many nodes and jobs of each cluster are in each state, or the problem with asking it."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, cluster in slurm.clusters(live.ssh, live.plan, _PATIENCE).items():
+        try:
+            found[name] = {
+                "nodes": Counter(node.state for node in cluster.nodes()),
+                "jobs": Counter(job.state for job in cluster.jobs("--local")),
+            }
+        except HarnessError as error:
+            found[name] = {"problem": error.message.splitlines()[-1]}
+    return found
+
+
 def leaked(live: Live) -> list[str]:
     """Return what says of each host that runs, although slurmctld has powered its node down, how it is removed."""
     there = live.provider.hosts(live.run.id)
     found = []
-    for name, cluster in slurm.clusters(live.ssh, live.plan).items():
+    for name, cluster in slurm.clusters(live.ssh, live.plan, _PATIENCE).items():
         hosts = {host.name for host in live.plan.hosts if host.cluster == name and not host.lasts}
         if not any(there.get(host) for host in hosts):
             continue
@@ -337,6 +360,10 @@ def _jobs(live: Live) -> list[dict[str, Any]]:
                 for record in cluster.records("--local", "--allocations")
             ]
         else:
-            empty = {"origin": 0, "submit": None, "start": None, "end": None}
-            jobs += [asdict(job) | empty | {"cluster": cluster.name} for job in cluster.jobs()]
+            times = cluster.times()
+            jobs += [
+                asdict(job) | {"origin": 0, "cluster": cluster.name} | times[job.job_id]
+                for job in cluster.jobs()
+                if job.job_id in times
+            ]
     return jobs

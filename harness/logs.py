@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from threading import Thread
 
 from harness import options
 from harness.errors import HarnessError
@@ -14,7 +19,19 @@ from harness.plan import Host, Plan
 from harness.ssh import Ssh
 
 _LOGS = "/var/log"
+# slurm.conf(5), LogTimeFormat: the default, which names no zone; journalctl(1), short-iso.
+_DATED = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)([+-]\d\d:?\d\d)?\]? (.*)")
+_BAD_NEWS = re.compile(r"\b((?<!no )error|fatal|warning|failed|killed)\b", re.IGNORECASE)
 _DIRECTORIES = (options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a log, which a daemon wrote at a time, in seconds since 1970; `source` is HOST/FILE."""
+
+    at: float
+    source: str
+    text: str
 
 
 def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = False) -> list[str]:
@@ -30,6 +47,36 @@ def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = F
             *["-f"] * follow,
         ]
     return ["tail", f"--lines={lines}", *["--follow=name"] * follow, *paths]
+
+
+def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callable[[str, str], None]) -> None:
+    """Say each line that commands print on their hosts, with the command's name, until all have ended."""
+
+    def read(name: str, lines: Iterable[str]) -> None:
+        for line in lines:
+            say(name, line.rstrip("\n"))
+
+    processes = {
+        name: subprocess.Popen(
+            ssh.command(host, command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        for name, (host, command) in commands.items()
+    }
+    readers = [Thread(target=read, args=(name, process.stdout), daemon=True) for name, process in processes.items()]
+    try:
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+    finally:
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            process.wait()
 
 
 def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -> str:
@@ -69,6 +116,30 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
         return [problem for problem in pool.map(fetch, hosts) if problem]
 
 
+def collected(directory: Path) -> list[Line]:
+    """Return what Slurm's daemons wrote to the logs that `collect` fetched, and the journal's bad news of others."""
+    found = []
+    for journal in sorted(directory.glob("*/journal.log")):
+        said = [*_lines(journal, UTC)]
+        zone = said[0][0].tzinfo if said else UTC  # Slurm's own lines name none
+        for path in (journal, *sorted(journal.parent.glob("slurm/*.log"))):
+            source = f"{journal.parent.name}/{path.name}"
+            for at, text in said if path == journal else _lines(path, zone):
+                # slurmctld, slurmd and slurmdbd say in the journal what they say in their own files.
+                if path != journal or (_BAD_NEWS.search(text) and not re.match(r"\S+ slurm(ctld|d|dbd)\[", text)):
+                    found.append(Line(at.timestamp(), source, text))
+    return sorted(found, key=lambda line: line.at)
+
+
+def excerpt(lines: Sequence[Line], begin: float, end: float, message: str, most: int = 20) -> list[Line]:
+    """Return the last `most` lines that are bad news between two times, or about a job that a message names."""
+    jobs = set(re.findall(r"\bjobs?\b\D{0,3}(\d+)", message, re.IGNORECASE))
+    about = re.compile(rf"\b(?:JobId=|job )(?:{'|'.join(jobs)})\b" if jobs else r"(?!)")
+    news = {line for line in lines if begin <= line.at <= end and _BAD_NEWS.search(line.text)}
+    of_jobs = {line for line in lines if about.search(line.text)}
+    return sorted(news | of_jobs, key=lambda line: line.at)[-most:]
+
+
 def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
     """Return where a daemon logs to: a file for each node whose slurmd it is; none where only the journal has it."""
     if daemon == "munge":
@@ -82,3 +153,12 @@ def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
         names = host.nodes if daemon == "slurmd" else [host.name]
         return [path.replace("%h", host.name).replace("%n", name) for name in names if path]
     return []
+
+
+def _lines(path: Path, zone: tzinfo | None) -> Iterator[tuple[datetime, str]]:
+    """Yield the dated lines of a log; `zone` is meant where they name none."""
+    with path.open(errors="replace") as file:
+        for dated in filter(None, map(_DATED.match, file)):
+            with suppress(ValueError):  # what a user made a daemon say may look like a date
+                at = datetime.fromisoformat(dated[1] + (dated[2] or ""))
+                yield at if at.tzinfo else at.replace(tzinfo=zone), dated[3]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -26,12 +28,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --harness-run."""
     group = parser.getgroup("slurm-harness")
     group.addoption("--harness-run", type=Path, metavar="RUN", help="directory of a run whose hosts are up")
+    group.addoption("--harness-log-level", default="WARNING", metavar="LEVEL", help="INFO: long waits; DEBUG: commands")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Open the run."""
+    """Open the run, and have long waits told among the outcomes."""
     config.addinivalue_line("markers", "needs(*features): the check is for scenarios with these features only")
     if path := config.getoption("--harness-run"):
+        # pytest takes what checks print; a copy of standard output stays outside of that.
+        handler = logging.StreamHandler(os.fdopen(os.dup(1), "w", buffering=1))
+        log = logging.getLogger("harness")
+        log.addHandler(handler)
+        log.setLevel(config.getoption("--harness-log-level"))
         config.stash[_RUN] = RunDir(path)
         config.stash[_PLAN] = config.stash[_RUN].plan()
 

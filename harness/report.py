@@ -1,16 +1,19 @@
-"""The verdict of a run, and its report as JSON and HTML."""
+"""The verdict of a run, and its report as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import TypeAdapter
 
-from harness.resources import TEMPLATES
+from harness import hostlist
+from harness.errors import UsageError
+from harness.plan import Host, Plan
+from harness.scenario import SLURMDBD
 from harness.topology import Box
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "unknown"
@@ -30,7 +33,8 @@ class Check:
 class Report:
     """All that is to be told of a run.
 
-    `problem` is what kept it from being judged, `topologies` a picture of each.
+    `problem` is what kept it from being judged, `topologies` a picture of each and `layout` one of all hosts; `nodes`
+    are those of each cluster, a hostlist; `started` is in ISO 8601. What has a default, older reports may lack.
     """
 
     scenario: str
@@ -46,6 +50,11 @@ class Report:
     known_faults: list[str] = field(default_factory=list)
     topologies: dict[str, list[Box]] = field(default_factory=dict)
     events: str = "events.jsonl"
+    scenario_path: str = ""
+    started: str = ""
+    nodes: dict[str, str] = field(default_factory=dict)
+    federations: dict[str, list[str]] = field(default_factory=dict)
+    layout: list[Box] = field(default_factory=list)
 
     def exit_code(self) -> int:
         """Return the exit code that the verdict stands for."""
@@ -71,31 +80,76 @@ def judge(checks: Sequence[Check], problem: str = "") -> str:
     return PASSED
 
 
-def timeline(jobs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a lane for each node list that jobs ran on; its bars are in percent of the time from first to last."""
-    ran = [job for job in jobs if job["start"] and job["end"] and job["state"] != "REVOKED"]
-    if not ran:
-        return {}
-    begin, end = min(job["start"] for job in ran), max(job["end"] for job in ran)
-    percent = 100 / max(end - begin, 1)
-    lanes: dict[str, list[dict[str, Any]]] = {}
-    for job in sorted(ran, key=lambda job: (job["cluster"], job["node_list"], job["start"])):
-        bar = {
-            "left": round((job["start"] - begin) * percent, 2),
-            "width": round((job["end"] - job["start"]) * percent, 2),
-            "title": f"job {job['job_id']} {job['state']}, {job['end'] - job['start']} s",
-        }
-        lanes.setdefault(f"{job['cluster']} {job['node_list']}", []).append(bar)
-    return lanes
+def layout(plan: Plan) -> list[Box]:
+    """Return a picture of the hosts and their daemons: in their clusters, those in their federations."""
+    scenario = plan.scenario
+
+    def box(name: str, hosts: Sequence[Host]) -> Box:
+        shown: dict[str, list[str]] = {}
+        for host in hosts:
+            daemons = [daemon for daemon in host.daemons if daemon != "munge"]
+            shown.setdefault(" ".join(daemons) or host.provision, []).append(host.name)
+        site = f", site {hosts[0].site}" if len(plan.sites()) > 1 else ""
+        return Box(name + site, rows=tuple((hostlist.fold(names), said) for said, names in shown.items()))
+
+    clusters = {
+        name: box(f"cluster {name}, Slurm {release}", [host for host in plan.hosts if host.cluster == name])
+        for name, release in plan.releases().items()
+        if name in scenario.clusters
+    }
+    boxes = [
+        Box(f"federation {name}", boxes=tuple(clusters.pop(member) for member in federation.clusters))
+        for name, federation in scenario.federations.items()
+    ]
+    others = [host for host in plan.hosts if not host.cluster]
+    release = plan.releases().get(SLURMDBD)
+    return [*boxes, *clusters.values(), *([box(f"accounting, Slurm {release}", others)] if others else [])]
 
 
 def write(report: Report, directory: Path) -> None:
-    """Write report.json and report.html; junit.xml comes from pytest itself."""
-    directory.mkdir(parents=True, exist_ok=True)
-    data = asdict(report)
-    (directory / "report.json").write_text(json.dumps(data, indent=2) + "\n")
-    # `report.html.j2` is a page for people: everything that comes from a cluster is escaped.
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
-    (directory / "report.html").write_text(
-        environment.get_template("report.html.j2").render(data, timeline=timeline(report.jobs))
-    )
+    """Write report.json; report.html is made of it and what stands beside it, junit.xml comes from pytest itself."""
+    (directory / "report.json").write_text(json.dumps(asdict(report), indent=2) + "\n")
+
+
+def read(directory: Path) -> Report:
+    """Read report.json, of an older harness too; UsageError if there is none, or if it is something else."""
+    path = directory / "report.json"
+    try:
+        data = json.loads(path.read_text())
+        known = {field.name for field in fields(Report)}
+        return TypeAdapter(Report).validate_python({name: value for name, value in data.items() if name in known})
+    except FileNotFoundError as error:
+        raise UsageError(f"{directory} has no report.json", hint="`harness verify --run RUN` judges a run") from error
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is not a report: {error}", hint="`harness run --report DIR` writes one") from error
+
+
+def compare(told: Mapping[Path, Report]) -> dict[str, Any]:
+    """Return where runs differ, of which each directory tells; lists hold a value for each run, None for none.
+
+    Of the checks, those whose outcome is not the same everywhere.
+    """
+
+    def side_by_side(of_each: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+        names = dict.fromkeys(name for one in of_each for name in one)
+        return {name: [one.get(name) for one in of_each] for name in names}
+
+    reports = [*told.values()]
+    outcomes = side_by_side([{check.id: check.outcome for check in one.checks} for one in reports])
+    return {
+        "runs": [*map(str, told)],
+        "scenarios": [one.scenario for one in reports],
+        "verdicts": [one.verdict for one in reports],
+        "releases": side_by_side([one.releases for one in reports]),
+        "checks": {name: values for name, values in outcomes.items() if len({*values}) > 1},
+        "checks_alike": sum(len({*values}) == 1 for values in outcomes.values()),
+        "seconds": side_by_side([_seconds(one) for one in reports]),
+    }
+
+
+def _seconds(report: Report) -> dict[str, float]:
+    """Return how long each stage took; one that was gone through again counts every time."""
+    seconds: dict[str, float] = {}
+    for stage in report.stages:
+        seconds[stage["name"]] = round(seconds.get(stage["name"], 0) + stage["seconds"], 2)
+    return seconds | {"in all": round(sum(seconds.values()), 2)}

@@ -43,6 +43,7 @@ class RunDir:
         self.id: str = self._facts["id"]
         self.provider: str = self._facts["provider"]
         self.started: str = self._facts["started"]
+        self.scenario_path: str = self._facts["scenario_path"]
 
     @classmethod
     def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str) -> RunDir:

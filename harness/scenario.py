@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -22,6 +23,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    WithJsonSchema,
 )
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
@@ -75,7 +77,7 @@ def _further_file(value: str) -> str:
 # the provisioning API, which starts an existing host or makes one.
 Provision = Literal["static", "manual", "remote", "power", "create"]
 Hostlist = Annotated[str, AfterValidator(_hostlist)]
-Release = Annotated[str, BeforeValidator(_release)]
+Release = Annotated[str, BeforeValidator(_release), WithJsonSchema({"type": "string", "enum": list(releases.KNOWN)})]
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")]
 # slurm.conf(5), ClusterName: lower case only, because the name becomes part of database tables' names.
 ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
@@ -414,6 +416,21 @@ class Scenario(Model):
                 )
             scenario = scenario.with_releases({name: release} if is_one else dict.fromkeys(scenario.parts(), release))
         return scenario
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of scenario files, for editors; what is wrong between parts it does not know."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the scenario in a file; UsageError if runs cannot be named after it."""
+    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]*", path.stem):
+        raise UsageError(
+            f'"{path.name}": a run is named after its scenario\'s file',
+            hint="give the file a name of letters, digits, dots, hyphens and underscores",
+        )
+    return path.stem
 
 
 def is_named_like_one(path: Path) -> bool:

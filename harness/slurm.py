@@ -129,14 +129,15 @@ class Sibling:
 class SlurmCluster:
     """One live cluster, asked at its controller."""
 
-    def __init__(self, ssh: Ssh, name: str, controller: str) -> None:
+    def __init__(self, ssh: Ssh, name: str, controller: str, timeout: float = 60) -> None:
         self.name = name
         self.controller = controller
         self._ssh = ssh
+        self._timeout = timeout
 
     def run(self, *command: str, user: str | None = None, stdin: str = "", check: bool = True) -> Result:
         """Run a command on the controller, as root or an ordinary user."""
-        return self._ssh.run(self.controller, command, user=user, stdin=stdin, check=check)
+        return self._ssh.run(self.controller, command, user=user, stdin=stdin, check=check, timeout=self._timeout)
 
     def submit(self, script: str, *options: str, user: str) -> int:
         """Submit a batch script as a user, in the user's home; return the job id."""
@@ -151,6 +152,11 @@ class SlurmCluster:
             job_id, state, node_list, name, user, reason = line.split("|")
             jobs.append(Job(int(job_id), state, node_list, name, user, reason))
         return jobs
+
+    def times(self) -> dict[int, dict[str, int | None]]:
+        """Return when the jobs that squeue lists were submitted, started and ended; None if not yet."""
+        query = ("squeue", "--noheader", "--states=all", "--format=%A|%T|%V|%S|%e")
+        return parse_times(self.run("env", "SLURM_TIME_FORMAT=%s", *query).stdout)
 
     def job(self, job_id: int) -> Job | None:
         """Return one job, REVOKED ones too; None if this cluster has none of this id."""
@@ -230,9 +236,9 @@ class SlurmCluster:
         return [parse_record(line) for line in _lines(answer)]
 
 
-def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
-    """Return the live clusters of a plan by their names."""
-    return {name: SlurmCluster(ssh, name, part.controller) for name, part in plan.scenario.clusters.items()}
+def clusters(ssh: Ssh, plan: Plan, timeout: float = 60) -> dict[str, SlurmCluster]:
+    """Return the live clusters of a plan by their names; each command gets `timeout` seconds."""
+    return {name: SlurmCluster(ssh, name, part.controller, timeout) for name, part in plan.scenario.clusters.items()}
 
 
 def left_copies(there: Mapping[str, Sequence[Job]]) -> dict[str, set[int]]:
@@ -284,6 +290,23 @@ def parse_partition(line: str) -> Partition:
         allow_accounts=some("AllowAccounts"),
         allow_qos=some("AllowQos"),
     )
+
+
+def parse_times(text: str) -> dict[int, dict[str, int | None]]:
+    """Read `squeue --format="%A|%T|%V|%S|%e"`, where start and end may be what is expected of a job.
+
+    >>> parse_times("7|RUNNING|1700000000|1700000005|1700003605")
+    {7: {'submit': 1700000000, 'start': 1700000005, 'end': None}}
+    """
+    times = {}
+    for line in _lines(text):
+        job_id, state, submit, start, end = line.split("|")
+        times[int(job_id)] = {
+            "submit": _time(submit),
+            "start": None if state == "PENDING" else _time(start),
+            "end": _time(end) if state in FINISHED else None,
+        }
+    return times
 
 
 def parse_topology(text: str) -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
 from harness.wait import wait_until
 
+_LOG = logging.getLogger(__name__)
 # ssh(1) exits with 255 for its own errors, but a remote command may do so too: tell them apart by the text.
 _OWN_ERROR = re.compile(
     r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner|.* port \d+: )",
@@ -28,6 +30,13 @@ class Result:
     exit_code: int
     stdout: str
     stderr: str
+
+
+def as_user(user: str, script: str) -> str:
+    """Return the line of a shell of root's in which `sh` runs a script as an ordinary user, in that user's home."""
+    home = f"/home/{user}"
+    environment = ["HOME=" + home, "USER=" + user, "LOGNAME=" + user]
+    return shlex.join(["runuser", "-u", user, "--", "env", *environment, "sh", "-c", f"cd {home} && {script}"])
 
 
 class Ssh:
@@ -67,14 +76,10 @@ class Ssh:
 
         CommandFailed if it fails and `check`; WaitTimeout if its time is up; Unreachable if the host does not answer.
         """
-        remote = shlex.join(command)
-        if user:
-            home = f"/home/{user}"
-            environment = ["HOME=" + home, "USER=" + user, "LOGNAME=" + user]
-            inner = f"cd {home} && exec {remote}"
-            remote = shlex.join(["runuser", "-u", user, "--", "env", *environment, "sh", "-c", inner])
+        remote = as_user(user, f"exec {shlex.join(command)}") if user else shlex.join(command)
         local = self.command(host, [remote])
         shown = shlex.join(local)
+        _LOG.debug("%s%s$ %s", f"{user}@" if user else "", host, shlex.join(command))
         try:
             done = subprocess.run(
                 local,

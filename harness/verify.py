@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
             "no:cacheprovider",
         ),
         f"--junitxml={run.path / 'junit.xml'}",
+        f"--harness-log-level={logging.getLevelName(logging.getLogger('harness').getEffectiveLevel())}",
         *(["-k", " or ".join(select)] if select else []),
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

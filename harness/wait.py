@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,6 +11,9 @@ import tenacity
 
 from harness.errors import WaitTimeout
 
+_LOG = logging.getLogger(__name__)
+# Seconds after which a wait is told of, and told of again.
+_LONG = 10
 Seen = TypeVar("Seen")
 
 
@@ -27,13 +31,17 @@ def wait_until(
     """Look until `done` and return what was seen then; look every `interval` seconds for at most `timeout` seconds.
 
     Errors in `ignore` count as nothing seen. WaitTimeout, with the last sight, when the time is up or what was seen
-    is `hopeless`.
+    is `hopeless`. A wait that takes long is logged, with its last sight.
     """
     started = time.monotonic()
+    told = started
     last = "nothing"
 
     def attempt() -> Seen | None:
-        nonlocal last
+        nonlocal last, told
+        if (now := time.monotonic()) - told >= _LONG:
+            told = now
+            _LOG.info("waiting for %s: %.0f s; last seen: %s", what, now - started, last)
         try:
             seen = look()
         except ignore as error:

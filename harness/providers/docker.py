@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
@@ -392,7 +392,7 @@ class DockerProvider:
         wanted = plan.scenario.sites[site].subnet
         if wanted and wanted.num_addresses < size + 1:
             raise EngineError(f"subnet {wanted} of site {site} is too small: {size + 1} addresses are needed")
-        for subnet in [wanted] if wanted else self._free_subnets(size):
+        for subnet in [wanted] if wanted else free_subnets(self._clients.values(), size):
             with engine_errors(f"cannot make the network of site {site} with subnet {subnet}"):
                 try:
                     network = self._client.networks.create(
@@ -430,16 +430,6 @@ class DockerProvider:
             if (28, 0) <= engine.version_of(self._client) < (28, 2):
                 options[f"{prefix}.gateway_mode_ipv4"] = "nat-unprotected"
         return options
-
-    def _free_subnets(self, size: int) -> Iterator[IPv4Network]:
-        prefix = min(24, 32 - size.bit_length())
-        with engine_errors("cannot list networks"):
-            networks = [network for client in self._clients.values() for network in client.networks.list()]
-        taken = [subnet for network in networks for subnet in _subnets(network)]
-        taken += routes()
-        for subnet in _SUBNETS.subnets(new_prefix=prefix):
-            if not any(subnet.overlaps(other) for other in taken):
-                yield subnet
 
     def _gateway(
         self,
@@ -560,6 +550,17 @@ def _wait_for_gateway(container: Container) -> None:
         )
     except WaitTimeout as error:
         raise EngineError(str(error)) from error
+
+
+def free_subnets(clients: Iterable[docker.DockerClient], size: int) -> Iterator[IPv4Network]:
+    """Yield the subnets for sites of so many hosts that neither the engines nor this machine use."""
+    prefix = min(24, 32 - size.bit_length())
+    with engine_errors("cannot list networks"):
+        taken = [subnet for client in clients for network in client.networks.list() for subnet in _subnets(network)]
+    taken += routes()
+    for subnet in _SUBNETS.subnets(new_prefix=prefix):
+        if not any(subnet.overlaps(other) for other in taken):
+            yield subnet
 
 
 def routes(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -144,5 +145,6 @@ def test_daemon_that_does_not_start_is_told_in_its_own_words(left: Left, harness
     assert "slurmctld on single said last:" in done.stdout
     assert "select/none-such" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
-    assert "select/none-such" in (tmp_path / "report" / "report.html").read_text()
+    html = (tmp_path / "report" / "report.html").read_text()
+    assert re.search("<b>single/slurmctld.log</b> .*select/none-such", html), "the daemon's log is quoted"
     assert left() == []

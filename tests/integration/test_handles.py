@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from harness import lifecycle, providers, rundir, slurm
+from harness import faults, lifecycle, providers, rundir, slurm
 from harness.live import Live
-from support import Harness
+from harness.wait import wait_until
+from support import Harness, command
 
 
 def starts(live: Live) -> dict[str, str]:
@@ -72,11 +75,63 @@ def test_logs_shows_what_a_daemon_said(single_node: Live, harness: Harness, daem
     assert text in done.stdout
 
 
+def test_logs_follows_several_daemons_at_once(single_node: Live, environment: dict[str, str]) -> None:
+    following = command("logs", "--follow", "--lines", "0", "--run", "single-node")
+    with subprocess.Popen(following, env=environment, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        seen: list[str] = []
+        reader = Thread(target=lambda: seen.extend(iter(process.stdout.readline, "")) if process.stdout else None)
+        reader.start()
+
+        def submitted() -> set[str]:
+            single_node.ssh.run("single", ["srun", "true"], user="alice")
+            return {
+                name for line in list(seen) for name in ("slurmctld", "slurmd") if line.startswith(f"single {name} ")
+            }
+
+        wait_until(submitted, lambda names: len(names) == 2, what="both daemons are followed", timeout=60)
+        process.send_signal(signal.SIGINT)
+        reader.join()
+    assert process.returncode == 0
+
+
+def test_shell_is_a_users_with_the_clusters_configuration(single_node: Live, environment: dict[str, str]) -> None:
+    def shell(script: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command("shell", "--run", "single-node", *options),
+            env=environment,
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = shell("id -un; pwd; echo $SLURM_CONF; srun id -u; exit 4", "--user", "bob")
+    assert (done.stdout.split(), done.returncode) == (["bob", "/home/bob", "/etc/slurm/slurm.conf", "2002"], 4)
+    assert shell("id -un").stdout == "alice\n", "unset, the first user"
+    refused = shell("", "--user", "carol")
+    assert (refused.returncode, "users are alice, bob" in refused.stderr) == (2, True)
+
+
+def test_verbose_shows_each_command_of_the_checks_too(single_node: Live, harness: Harness) -> None:
+    done = harness("verify", "--verbose", "--check", "interactive_job", "--run", "single-node")
+    assert done.returncode == 0, done.stdout
+    assert "alice@single$ srun " in done.stderr
+    assert "$ " not in harness("verify", "--check", "interactive_job", "--run", "single-node").stderr
+
+
 def test_status_lists_what_is_up(single_node: Live, harness: Harness) -> None:
     rows = json.loads(harness("status", "--format", "json").stdout)
     row = next(row for row in rows if row["run"] == single_node.run.id)
     assert row["hosts_up"] == ["single"]
     assert row["verdict"] == "passed"
+    assert row["clusters"]["single"]["nodes"] == {"IDLE": 1}
+
+
+def test_status_of_a_cluster_that_is_away_does_not_wait_for_it(single_node: Live, harness: Harness) -> None:
+    with faults.injected(single_node, faults.Fault("stop-daemon", "single", "slurmctld")):
+        rows = json.loads(harness("status", "--format", "json").stdout)
+    row = next(row for row in rows if row["run"] == single_node.run.id)
+    assert "scontrol" in row["clusters"]["single"]["problem"]
 
 
 def test_nothing_of_a_run_listens_beyond_loopback(single_node: Live) -> None:

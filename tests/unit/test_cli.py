@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import check, releases, scenario
+
 ROOT = Path(__file__).parents[2]
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 
@@ -68,3 +70,61 @@ def test_render_needs_no_engine(tmp_path: Path) -> None:
 
 def test_version(tmp_path: Path) -> None:
     assert harness("--version", cwd=tmp_path).stdout.startswith("0.")
+
+
+def test_report_is_written_again_and_runs_are_compared(tmp_path: Path) -> None:
+    scenario = ROOT / "scenarios" / "single-node.yml"
+    harness("run", scenario, "--report", "one", cwd=tmp_path, environment=NO_ENGINE)
+    (tmp_path / "one" / "report.html").unlink()
+    again = harness("report", "one", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "UNKNOWN" in again.stdout
+    assert "no Docker engine answers" in (tmp_path / "one" / "report.html").read_text()
+    both = harness("report", "one", "single-node", "--format", "json", cwd=tmp_path)
+    assert json.loads(both.stdout)["verdicts"] == ["unknown", "unknown"]
+    assert "0 checks have the same outcome" in harness("report", "one", "single-node", cwd=tmp_path).stdout
+
+
+def test_report_of_what_has_none_is_2_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = harness("report", "empty", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "empty has no report.json\nhint:" in done.stderr
+
+
+def test_init_writes_a_scenario_that_is_right_and_overwrites_none(tmp_path: Path) -> None:
+    done = harness("init", "lab", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.endswith("harness run lab.yml\n")
+    for release in releases.PACKAGED:
+        path = tmp_path / "lab.yml"
+        assert check.check_scenario(path, scenario.load(path, [release]), None) == []
+    (schema,) = tmp_path.glob("*.json")
+    assert f"$schema={schema.name}\n" in (tmp_path / "lab.yml").read_text()
+    assert json.loads(schema.read_text()) == json.loads(harness("schema", cwd=tmp_path).stdout)
+    (tmp_path / "lab.yml").write_text("mine")
+    again = harness("init", "lab.yml", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "lab.yml is there already\nhint:" in again.stderr
+    assert (tmp_path / "lab.yml").read_text() == "mine"
+
+
+def test_init_begins_with_a_shipped_scenario(tmp_path: Path) -> None:
+    assert harness("init", "mine", "--like", "federation", cwd=tmp_path).returncode == 0
+    shipped = (ROOT / "scenarios" / "federation.yml").read_text()
+    assert (tmp_path / "mine.yml").read_text().partition("\n")[2] == shipped
+
+
+@pytest.mark.parametrize("arguments", [["two words"], ["none/here"], ["lab", "--like", "nonesuch"]])
+def test_init_refuses_what_cannot_be_a_scenario(arguments: list[str], tmp_path: Path) -> None:
+    done = harness("init", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_completion_knows_the_verbs(tmp_path: Path) -> None:
+    asked = {"_HARNESS_COMPLETE": "complete_bash", "COMP_WORDS": "harness rep", "COMP_CWORD": "1"}
+    program = Path(sys.executable).with_name("harness")
+    done = subprocess.run([program], env={**os.environ, **asked}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["report"]

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness import report
+from harness import page, report, scenario
+from harness.errors import UsageError
+from harness.options import Offers
+from harness.plan import make_plan
 from harness.report import Check, Report
 from harness.topology import Box
 
@@ -29,7 +34,8 @@ def test_verdict(outcomes: list[str], problem: str, verdict: str) -> None:
 
 def a_report(verdict: str) -> Report:
     checks = [Check("test_x", "failed", 1.5, "<script>alert(1)</script>")]
-    job = {"job_id": 1, "cluster": "a", "state": "COMPLETED", "node_list": "n1", "start": 10, "end": 20}
+    job = {"job_id": 1, "cluster": "a", "origin": 0, "state": "COMPLETED", "node_list": "n1"}
+    job |= {"submit": 5, "start": 10, "end": 20}
     pending = job | {"state": "PENDING", "start": None, "end": None}
     stages = [{"name": "up", "seconds": 2.0}]
     drawn = {"a: t": [Box("top", (Box("leaf<1>", rows=(("n1", "n2"),)),))]}
@@ -42,13 +48,114 @@ def test_exit_codes() -> None:
     assert [a_report(verdict).exit_code() for verdict in ("passed", "failed", "unknown")] == [0, 1, 3]
 
 
-def test_json_keeps_its_contract_and_html_escapes(tmp_path: Path) -> None:
+def test_json_keeps_its_contract(tmp_path: Path) -> None:
     report.write(a_report("failed"), tmp_path)
     data = json.loads((tmp_path / "report.json").read_text())
     promised = {"scenario", "verdict", "releases", "provider", "stages", "checks", "jobs", "events"}
     assert promised <= set(data)
     assert set(data["checks"][0]) == {"id", "outcome", "seconds", "message"}
-    html = (tmp_path / "report.html").read_text()
-    assert "<script>" not in html
+    assert report.read(tmp_path) == a_report("failed")
+
+
+def test_report_of_an_older_harness_can_be_read(tmp_path: Path) -> None:
+    report.write(a_report("failed"), tmp_path)
+    path = tmp_path / "report.json"
+    data = json.loads(path.read_text())
+    for name in ("problem", "known_faults", "topologies", "scenario_path", "started", "nodes", "federations", "layout"):
+        del data[name]
+    path.write_text(json.dumps(data | {"of_a_newer_one": 1}))
+    assert report.read(tmp_path).checks == a_report("failed").checks
+    assert "failed" in page.write(tmp_path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "has no report.json"), ("{}", "is not a report"), ("[", "is not a report")]
+)
+def test_what_is_no_report_is_refused_with_a_hint(text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "report.json").write_text(text)
+    with pytest.raises(UsageError, match=message) as caught:
+        page.write(tmp_path)
+    assert caught.value.hint
+
+
+def test_page_escapes_and_needs_nothing_from_outside(tmp_path: Path) -> None:
+    report.write(a_report("failed"), tmp_path)
+    html = page.write(tmp_path).read_text()
     assert "&lt;script&gt;" in html
+    assert not re.search(r"<(script|link|img|iframe)|https?:|@import|src=", html)
     assert "<li>top<ul><li>leaf&lt;1&gt;<table><tr><td>n1</td><td>n2</td></tr></table></li></ul></li>" in html
+
+
+def test_page_tells_what_the_daemons_said_while_a_check_failed(tmp_path: Path) -> None:
+    told = replace(a_report("failed"), checks=[Check("t.py::test_x[one]", "failed", 5, "job 7 never ended")])
+    report.write(told, tmp_path)
+    check = {"kind": "check", "id": "t.py::test_x[one]", "outcome": "failed", "seconds": 5, "message": ""}
+    lines = [json.dumps({"time": "2026-01-01T12:00:10+00:00", **check}), '{"time": "2026-01-01T12:0']
+    (tmp_path / "events.jsonl").write_text("\n".join(lines))
+    logs = tmp_path / "logs" / "ctl"
+    (logs / "slurm").mkdir(parents=True)
+    (logs / "journal.log").write_text(
+        "2026-01-01T14:00:08+02:00 ctl mariadbd[9]: killed by <signal 9>\n"
+        "2026-01-01T14:00:08+02:00 ctl mariadbd[9]: all is well\n"
+    )
+    (logs / "slurm" / "slurmctld.log").write_text(
+        "[2026-01-01T13:00:00.001] sched: Allocate JobId=7 NodeList=n1\n"
+        "[2026-01-01T13:00:00.002] sched: Allocate JobId=71 NodeList=n1\n"
+        "[2026-01-01T13:00:00.003] error: of an earlier time\n"
+        "[2026-99-99T14:00:00.003] error: of no time at all\n"
+        "[2026-01-01T14:00:09.004] error: Nodes n1 not responding\n"
+        "[2026-01-01T14:00:09.005] debug: sched: Running job scheduler\n"
+    )
+    html = page.write(tmp_path).read_text()
+    said = html.partition('<pre class="log" tabindex="0">')[2].partition("</pre>")[0]
+    assert said.splitlines() == [
+        "11:00:00.001 <b>ctl/slurmctld.log</b> sched: Allocate JobId=7 NodeList=n1",
+        "12:00:08.000 <b>ctl/journal.log</b> ctl mariadbd[9]: killed by &lt;signal 9&gt;",
+        "12:00:09.004 <b>ctl/slurmctld.log</b> error: Nodes n1 not responding",
+    ]
+    assert "<b>x (one)</b>" in html
+
+
+def test_commands_repeat_the_run_on_its_releases() -> None:
+    told = replace(
+        a_report("failed"), scenario_path="my dir/s.yml", releases={"a": "24.11", "slurmdbd": "26.05"}, run="/runs/s/1"
+    )
+    assert [*page.commands(told).values()] == [
+        "harness run 'my dir/s.yml' --release a=24.11 --release slurmdbd=26.05",
+        "harness run 'my dir/s.yml' --release a=24.11 --release slurmdbd=26.05 --keep",
+        "harness verify --check test_x",
+        "harness report /runs/s/1",
+    ]
+
+
+def test_layout_shows_hosts_by_daemon_in_clusters_in_federations() -> None:
+    path = Path(__file__).parents[2] / "scenarios" / "federation.yml"
+    plan = make_plan("federation", scenario.load(path), Offers(cgroups=False, own_hardware=False))
+    federation, accounting = report.layout(plan)
+    assert [box.name for box in federation.boxes] == [
+        "cluster on-prem, Slurm 24.11, site on-prem",
+        "cluster aws, Slurm 24.11, site aws",
+    ]
+    assert federation.boxes[0].rows == (("onprem-ctl", "slurmctld"), ("onprem[1-2]", "slurmd"))
+    assert accounting.rows == (("accounting", "mariadb slurmdbd"),)
+
+
+def test_comparison_tells_where_runs_differ() -> None:
+    one = a_report("failed")
+    other = replace(
+        one,
+        verdict="passed",
+        checks=[Check("test_x", "passed", 1), Check("test_y", "passed", 1)],
+        stages=[{"name": "up", "seconds": 1.0}, {"name": "verify", "seconds": 5.0}, {"name": "verify", "seconds": 6.0}],
+        releases={"a": "26.05"},
+    )
+    assert report.compare({Path("one"): one, Path("other"): other, Path("again"): other}) == {
+        "runs": ["one", "other", "again"],
+        "scenarios": ["s", "s", "s"],
+        "verdicts": ["failed", "passed", "passed"],
+        "releases": {"a": ["24.11", "26.05", "26.05"]},
+        "checks": {"test_x": ["failed", "passed", "passed"], "test_y": [None, "passed", "passed"]},
+        "checks_alike": 0,
+        "seconds": {"up": [2.0, 1.0, 1.0], "verify": [None, 11.0, 11.0], "in all": [2.0, 12.0, 12.0]},
+    }

@@ -3,10 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
+import jsonschema
 import pytest
+from ruamel.yaml import YAML
 
 from harness import releases, scenario
 from harness.errors import ScenarioError, UsageError
+from harness.resources import TEMPLATES
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yml"))
 
@@ -233,3 +236,24 @@ def test_release_of_an_own_image_is_the_images(tmp_path: Path) -> None:
         scenario.load(path, ["22.05"], {"mine": "26.05"}.__getitem__)
     with pytest.raises(ScenarioError, match=r"it has Slurm 17\.02; known are"):
         scenario.load(path, release_of_image={"mine": "17.02"}.__getitem__)
+
+
+@pytest.mark.parametrize("path", [*SCENARIOS, TEMPLATES / "scenario.yml"], ids=lambda path: path.stem)
+def test_schema_takes_what_is_right(path: Path) -> None:
+    jsonschema.validate(YAML(typ="safe", pure=True).load(path.read_text()), scenario.schema())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clusters: {a: {controler: c, nodes: []}}", "'controler' was unexpected"),
+        ("clusters: {a: {controller: c, nodes: [{name: n, cpu: 1}]}}", "'cpu' was unexpected"),
+        ("{cluster: {}}", "'cluster' was unexpected"),
+        ("clusters: {a: {controller: c, nodes: [{name: n, cpus: 0}]}}", "less than the minimum"),
+        ('{release: "22.06", clusters: {a: {controller: c, nodes: [{name: n}]}}}', "is not one of"),
+    ],
+)
+def test_schema_refuses_what_is_wrong(text: str, message: str) -> None:
+    validator = jsonschema.Draft202012Validator(scenario.schema())
+    told = " ".join(error.message for error in validator.iter_errors(YAML(typ="safe", pure=True).load(text)))
+    assert message in told

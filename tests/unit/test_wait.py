@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from harness import wait
 from harness.errors import CommandFailed, WaitTimeout
 from harness.wait import wait_until
 
@@ -29,3 +32,14 @@ def test_ignored_errors_count_as_nothing_seen_and_others_do_not() -> None:
         wait_until(look, bool, what="x", timeout=0.05, interval=0.01, ignore=(CommandFailed,))
     with pytest.raises(CommandFailed):
         wait_until(look, bool, what="x", timeout=5)
+
+
+def test_a_long_wait_is_told_with_its_last_sight(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(wait, "_LONG", 0.05)
+    seen = iter(range(20))
+    with caplog.at_level("INFO", "harness"):
+        wait_until(lambda: next(seen), lambda n: n == 19, what="n1 idle", timeout=5, interval=0.01)
+    assert re.fullmatch(r"waiting for n1 idle: 0 s; last seen: \d+", caplog.messages[0])
+    assert len(caplog.messages) < 5, "now and then, not at each look"
