@@ -35,7 +35,7 @@ HARMLESS = {
     r"Couldn't load specified plugin name for mpi/pmix": "the line after it",
     r"MPI: Cannot create context for mpi/pmix": "the line after it",
     r"_shutdown_bu_thread: ?send/recv \S+: Connection refused": "the backup controller is started after the first",
-    r"Invalid RPC received (REQUEST_TRIGGER_PULL|2030) while in standby": "a backup's notice that it is up, to itself",
+    r"Invalid RPC received \S+ while in standby": "who asks a backup before the first controller answers, asks again",
     r"High latency for \d+ calls to gettimeofday": "the machine is busy",
     r"System GPU detection failed": "slurmd -Z of 26.05 looks for GPUs, and there are none",
     r"xcpuinfo_hwloc_topo_load: failed": "slurmd -Z keeps what it sees before it knows its spool directory",
