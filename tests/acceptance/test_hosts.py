@@ -29,6 +29,7 @@ HARMLESS = {
     r"We can't find assoc 1 on cluster": "slurmdbd 24.11 says so of each cluster that it is told to add",
     r"slurm_persist_conn_open_without_init: .* Connection refused": "a federation's controllers start one by one",
     r"fed_mgr: Unable to open connection to cluster": "the line after it",
+    r"slurm_persist_conn_open: .* no fed_mgr_fed_rec on cluster": "they hear of a new federation one by one",
     r"Slurm does not support glob parsing\. /etc/slurm/plugstack": "Debian's plugstack.conf, where slurmctld serves it",
     r'"Include" failed in file /etc/slurm/plugstack.conf': "the line after it",
     r" mpi/pmix_v4: init: .* can not load PMIx library": "Debian's 22.05 wants PMIx's development package",
