@@ -38,6 +38,8 @@ _SYSTEM_DIRECTORIES = {
 # The key that signs tokens: slurmctld and slurmdbd must have the same one.
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 _DEVICES = "/dev/slurm-gpu"
+# The gres that stand for what Kubernetes leaves of a node: CPUs, and memory in MiB. No device goes with them.
+LEDGER_GRES = ("k8scpu", "k8smemory")
 # Where the ports of slurmds that share a host begin; below those that Linux gives to clients.
 _FIRST_NODE_PORT = 20001
 # Of what slurmctld counts, all but CPUs, memory, energy and such: what slurm.conf's AccountingStorageTRES names.
@@ -181,7 +183,11 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         "MailProg": "/bin/true",
         **_containment(cluster, offers),
     }
-    if gres_types := dict.fromkeys(gres.partition(":")[0] for group in cluster.nodes for gres in group.gres):
+    gres_types = dict.fromkeys(gres.partition(":")[0] for group in cluster.nodes for gres in group.gres)
+    if cluster.kubernetes:
+        gres_types |= dict.fromkeys(LEDGER_GRES)
+        defaults["JobSubmitPlugins"] = "lua"
+    if gres_types:
         defaults["GresTypes"] = ",".join(gres_types)
     if cluster.hosts:
         defaults |= {

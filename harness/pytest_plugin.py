@@ -12,7 +12,7 @@ import pytest
 import testinfra
 from testinfra.host import Host
 
-from harness import job_events, slurm, topology
+from harness import job_events, releases, slurm, topology
 from harness.errors import ClusterError, HarnessError
 from harness.plan import Plan
 from harness.rundir import RunDir
@@ -90,6 +90,14 @@ def features(plan: Plan) -> set[str]:
         "apptainer": any(cluster.apptainer for cluster in scenario.clusters.values()),
         "job_events": any(job_events.PROGRAM in cluster.files for cluster in scenario.clusters.values()),
         "rest": any(cluster.rest for cluster in scenario.clusters.values()),
+        # The checks' jobs and pods want two nodes of some size.
+        "kubernetes": any(
+            cluster.kubernetes
+            and len(cluster.node_names()) > 1
+            and all(group.cpus >= 4 and group.memory >= 1000 for group in cluster.nodes)
+            for cluster in scenario.clusters.values()
+        ),
+        "external_jobs": all(releases.get(release).external_jobs for release in plan.releases().values()),
         "static_too": any(
             cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
             for cluster in scenario.clusters.values()

@@ -212,6 +212,7 @@ def _cluster_files(scenario: Scenario, name: str, offers: Offers) -> _ClusterFil
         **({cgroup_conf: template(cgroup_conf, options=cgroup)} if cgroup or cluster.defaults else {}),
         **({gres_conf: template(gres_conf, lines=gres)} if gres else {}),
         **_topology_file(scenario, cluster),
+        **(_job_submit_file(conf) if cluster.kubernetes else {}),
         **{f"/etc/slurm/{file}": text for file, text in cluster.files.items()},
     }
 
@@ -243,6 +244,10 @@ def _dynamic_flags(cluster: Cluster, host: Host) -> list[str]:
 
 
 def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:
+    sizes = zip(options.LEDGER_GRES, (group.cpus, group.memory), strict=True) if cluster.kubernetes else ()
+    gres = (*group.gres, *(f"{name}:{size}" for name, size in sizes))
+    # A slurmctld that starts does not know what pods have: its nodes take no job until the copilot has told it.
+    lasting = "DRAIN" if cluster.kubernetes else "UNKNOWN"
     defaults = {
         **names,
         "CPUs": group.cpus if cluster.defaults or "cpus" in group.model_fields_set else None,
@@ -250,10 +255,17 @@ def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> 
         # Slurm fills nodes of the least weight first: those that are there anyway.
         "Weight": 1000 if group.provision != "static" else None,
         "Features": ",".join(group.features) or None,
-        "Gres": ",".join(group.gres) or None,
-        "State": "UNKNOWN" if group.provision == "static" else "CLOUD",
+        "Gres": ",".join(gres) or None,
+        "State": lasting if group.provision == "static" else "CLOUD",
     }
     return options.merged(defaults, group.options)
+
+
+def _job_submit_file(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the path and text of the plugin that has every job ask for what the ledger counts."""
+    path, (cpus, memory) = "/etc/slurm/job_submit.lua", options.LEDGER_GRES
+    default = options.get(conf, "DefMemPerCPU")
+    return {path: template(path, cpus=cpus, memory=memory, memory_per_cpu=default)}
 
 
 def _topology_file(scenario: Scenario, cluster: Cluster) -> dict[str, str]:

@@ -231,6 +231,7 @@ class Cluster(Model):
     )
     cgroup: Options = Field({}, description="more options of cgroup.conf; null removes a default")
     rest: Rest | None = Field(None, description="slurmrestd, for those who bring a token: see docs/rest.md")
+    kubernetes: bool = Field(False, description="Kubernetes places pods on its nodes, too: see docs/hybrid.md")
 
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes, in the scenario's order."""
@@ -642,6 +643,9 @@ def _wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
                 (*_place(name), "rest"),
                 f"release {release} does not ask each request for its token and limit the token's life; 22.05 does",
             )
+        if cluster.kubernetes and not releases.get(release).rest_tells_allocations:
+            since = next(known for known in releases.KNOWN if releases.get(known).rest_tells_allocations)
+            yield (*_place(name), "kubernetes"), f"slurmrestd {release} is too old to tell what jobs have; {since} does"
     if not scenario.accounting:
         return
     slurmdbd = scenario.release_of(scenario.accounting)
@@ -695,6 +699,8 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 yield at, "wants the defaults, with AuthAltTypes"
             if cluster.rest.host not in {None, cluster.controller}:
                 yield from _claim(owner, (*at, "host"), "host", cluster.rest.host, here)
+        if cluster.kubernetes:
+            yield from _wrong_kubernetes(cluster, ("clusters", name))
         if cluster.hosts:
             yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
             if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:
@@ -757,6 +763,19 @@ def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[
         if partition.nodes != "ALL" and (named := dynamic.intersection(hostlist.expand(partition.nodes))):
             where = (*at, "partitions", name, "nodes")
             yield where, f"{hostlist.fold(sorted(named))} is dynamic; only ALL, or a NodeSet of a feature, takes it"
+
+
+def _wrong_kubernetes(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    """Yield where a copilot could not keep what pods have from Slurm."""
+    here = (*at, "kubernetes")
+    if not cluster.rest:
+        yield here, "wants rest: its copilot changes nodes over slurmrestd"
+    if not cluster.defaults:
+        yield here, "wants the defaults, with JobSubmitPlugins"
+    if cluster.elastic() or any(group.dynamic for group in cluster.nodes):
+        yield here, "wants nodes that last and stand in slurm.conf"
+    if "job_submit.lua" in cluster.files:
+        yield (*at, "files", "job_submit.lua"), "is written for kubernetes, not taken as it is"
 
 
 def _wrong_topology(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]]:

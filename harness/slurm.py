@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness import hostlist
+from harness import hostlist, ledger
 from harness.errors import CommandFailed
 from harness.plan import Plan
 from harness.ssh import Result, Ssh
@@ -373,6 +373,9 @@ def not_ready(plan: Plan, live: dict[str, SlurmCluster]) -> list[str]:
         for node_name in provision_of:
             node = seen.get(node_name)
             static = provision_of[node_name] == "static"
+            # The copilot comes with the checks.
+            if node and plan.scenario.clusters[name].kubernetes and ledger.waits_for_copilot(node.state, node.reason):
+                continue
             if node is None or not (node.state in _IDLE if static else powered_down(node.state)):
                 missing.append(f"{name}: {node_name} {f'{node.state} ({node.reason})' if node else 'unknown'}")
     for federation in plan.scenario.federations.values():

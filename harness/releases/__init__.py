@@ -20,6 +20,8 @@ federates_unregistered           a controller may join a federation before its s
 wants_saved_usage                slurmctld does not start where one was killed before it saved fair-share's usage
 near_switches                    a job that no leaf switch has room for gets leaves below one switch, as low as can be
 tokens_are_safe                  slurmrestd wants one with each request, not connection; slurmctld limits their lives
+rest_tells_allocations           slurmrestd has POST /node/, and GET /jobs/ tells what a job has of each of its nodes
+external_jobs                    `sbatch --external`: a job that starts nothing on its nodes
 cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
 
 Beside them, changes.toml says what a running cluster needs to take a change.
@@ -122,6 +124,8 @@ class Release:
     wants_saved_usage: bool = False
     near_switches: bool = False
     tokens_are_safe: bool = False
+    rest_tells_allocations: bool = False
+    external_jobs: bool = False
     cgroup_conf_without_controllers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
     gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -186,6 +190,8 @@ def get(name: str) -> Release:
         wants_saved_usage=data.get("wants_saved_usage", before.wants_saved_usage),
         near_switches=data.get("near_switches", before.near_switches),
         tokens_are_safe=data.get("tokens_are_safe", before.tokens_are_safe),
+        rest_tells_allocations=data.get("rest_tells_allocations", before.rest_tells_allocations),
+        external_jobs=data.get("external_jobs", before.external_jobs),
         cgroup_conf_without_controllers=data.get(
             "cgroup_conf_without_controllers", before.cgroup_conf_without_controllers
         ),

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from harness import elastic, slurm, witness
+from harness import elastic, hybrid, lifecycle, options, providers, slurm, witness
 from harness.errors import CommandFailed
+from harness.hybrid import Hybrid
+from harness.live import Live
 from harness.plan import Plan
+from harness.rundir import RunDir
 from harness.slurm import FINISHED, JobKey, Partition, SlurmCluster, job_key
 from harness.ssh import Ssh
 from harness.wait import wait_until
@@ -134,6 +137,32 @@ def _someone_outside(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) ->
     """Who powers nodes that Slurm does not power itself."""
     with elastic.manual_nodes_powered(plan, clusters, ssh):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copilots(
+    run: RunDir, plan: Plan, clusters: dict[str, SlurmCluster], ssh: Ssh, _someone_outside: None
+) -> Iterator[dict[str, Hybrid]]:
+    """The clusters shared with Kubernetes, each with its copilot, without which their nodes take no jobs."""
+    with hybrid.copilots(run, plan, clusters, ssh) as there:
+        yield there
+
+
+@pytest.fixture
+def live(run: RunDir) -> Live:
+    """The run, to be broken and healed."""
+    return lifecycle.open_run(run, providers.get(run.provider), print)
+
+
+def wait_until_saved(cluster: SlurmCluster, job_name: str, plan: Plan) -> None:
+    """Wait until slurmctld has written down a job: what it learned in the last 5 s dies with it (SAVE_MAX_WAIT)."""
+    directory = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "StateSaveLocation")
+    wait_until(
+        lambda: cluster.run("grep", "--quiet", "--text", job_name, f"{directory}/job_state", check=False).exit_code,
+        lambda code: code == 0,
+        what="slurmctld has saved its jobs",
+        timeout=20,
+    )
 
 
 def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int | None]], timeout: float = 15) -> None:

@@ -15,12 +15,11 @@ from itertools import zip_longest
 import pytest
 from conftest import Jobs
 
-from harness import faults, job_events, lifecycle, options, providers
+from harness import faults, job_events, options
 from harness.faults import Fault
 from harness.job_events import Event
 from harness.live import Live
 from harness.plan import Plan
-from harness.rundir import RunDir
 from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
@@ -49,12 +48,6 @@ def cluster(told: dict[str, SlurmCluster]) -> SlurmCluster:
 def nodes(cluster: SlurmCluster, plan: Plan) -> tuple[str, ...]:
     """Two of its nodes."""
     return plan.scenario.clusters[cluster.name].node_names()[:2]
-
-
-@pytest.fixture
-def live(run: RunDir) -> Live:
-    """The run, to be broken and healed."""
-    return lifecycle.open_run(run, providers.get(run.provider), print)
 
 
 class Events:

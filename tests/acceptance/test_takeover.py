@@ -6,25 +6,18 @@ import secrets
 import time
 
 import pytest
-from conftest import Jobs, wait_for_records
+from conftest import Jobs, wait_for_records, wait_until_saved
 
-from harness import faults, lifecycle, options, providers, rehearsal, witness
+from harness import faults, rehearsal, witness
 from harness.errors import CommandFailed
 from harness.faults import Fault
 from harness.live import Live
 from harness.plan import Plan
-from harness.rundir import RunDir
 from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users")
-
-
-@pytest.fixture
-def live(run: RunDir) -> Live:
-    """The run, to be broken and healed."""
-    return lifecycle.open_run(run, providers.get(run.provider), print)
 
 
 @pytest.mark.needs("backup_controllers", "accounting")
@@ -81,17 +74,6 @@ def wait_for_control(cluster: SlurmCluster) -> None:
         what=f"{cluster.controller} in control",
         timeout=60,
         ignore=(CommandFailed,),
-    )
-
-
-def wait_until_saved(cluster: SlurmCluster, job_name: str, plan: Plan) -> None:
-    """Wait until slurmctld has written down a job: what it learned in the last 5 s dies with it (SAVE_MAX_WAIT)."""
-    directory = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "StateSaveLocation")
-    wait_until(
-        lambda: cluster.run("grep", "--quiet", "--text", job_name, f"{directory}/job_state", check=False).exit_code,
-        lambda code: code == 0,
-        what="slurmctld has saved its jobs",
-        timeout=20,
     )
 
 

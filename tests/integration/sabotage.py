@@ -634,6 +634,42 @@ REST = [
     ),
 ]
 
+JOB_SUBMIT = "/etc/slurm/job_submit.lua"
+ASKS_FOR_NOTHING = (
+    "function slurm_job_submit() return slurm.SUCCESS end slurm_job_modify = slurm_job_submit return slurm.SUCCESS"
+)
+
+
+def at_shared(checks: str, do: str, undo: str, told: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("ctl", do), ("ctl", undo), told)
+
+
+HYBRID = [
+    at_shared(
+        "never_have_the_same_cpu is_refused_where_jobs_have asks_for_what_it_gets get_around_the_ledger",
+        f"mv {JOB_SUBMIT} {JOB_SUBMIT}.right && echo '{ASKS_FOR_NOTHING}' > {JOB_SUBMIT}",
+        f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",  # slurmctld reads what is newer than what it has
+        "taken by",
+    ),
+    at_shared(
+        "get_around_the_ledger",
+        "chmod u+s /usr/bin/scontrol",
+        "chmod u-s /usr/bin/scontrol",
+        "alice was allowed: ['scontrol update JobId=",
+    ),
+    at_shared(
+        "until_the_copilot_has_told_it",
+        f"sed -i.right 's/State=DRAIN/State=UNKNOWN/' {CONF} && systemctl restart slurmctld",
+        f"mv {CONF}.right {CONF} && systemctl restart slurmctld",
+        "a job that wants what a pod has is RUNNING",
+    ),
+    at_shared(
+        "external_job_holds_for_a_pod",
+        *wrapper("sbatch", 'exec /usr/bin/sbatch $(echo "$@" | sed "s/--external/--wrap=sleep\\${IFS}300/")'),
+        "the external job has started",
+    ),
+]
+
 
 def break_and_judge(live: Live, sabotage: Sabotage) -> None:
     """Break the cluster, judge it with the checks that must see it, and mend it."""

@@ -48,9 +48,9 @@ def kept(harness: Harness, runs: Path, scenario: str, *choices: str) -> Iterator
 
 
 @contextmanager
-def deployed(harness: Harness, runs: Path, path: Path) -> Iterator[Live]:
+def deployed(harness: Harness, runs: Path, path: Path, *options: str) -> Iterator[Live]:
     """Have a scenario up and deployed, and take it down whatever happens."""
-    up = harness("up", path)
+    up = harness("up", path, *options)
     live = lifecycle.open_run(rundir.find(runs, path.stem), providers.get("docker"), print)
     try:
         assert up.returncode == 0, up.stderr

@@ -251,3 +251,11 @@ def test_federation_waits_where_its_controllers_cannot_join_unregistered_ones(re
     assert ("add federation" in in_late_part) is late
     assert ("add federation" in rest) is not late
     assert ("slurm-accounting-objects late" in install.script(plan, render.render(plan))) is late
+
+
+def test_nodes_shared_with_kubernetes_are_counted_in_the_ledger_and_wait_for_the_copilot() -> None:
+    plan = plan_of("kubernetes-hybrid", {"nodes": [{"name": "n1", "cpus": 4, "memory": 900, "gres": ["gpu:2"]}]})
+    conf = text_of(plan, "n1", "/etc/slurm/slurm.conf").splitlines()
+    assert "NodeName=n1 CPUs=4 RealMemory=900 Gres=gpu:2,k8scpu:4,k8smemory:900 State=DRAIN" in conf
+    assert {"GresTypes=gpu,k8scpu,k8smemory", "JobSubmitPlugins=lua", "DefMemPerCPU=225"} <= {*conf}
+    assert "local MEMORY_PER_CPU = 225\n" in text_of(plan, "ctl", "/etc/slurm/job_submit.lua")

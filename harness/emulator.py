@@ -1,0 +1,58 @@
+"""An emulated Kubernetes API with a GenericNode for each of some nodes, on a free port of this machine's loopback.
+
+    python -m harness.emulator KUBECONFIG NODE...
+
+writes a kubeconfig that leads to it once it answers. It keeps what it is given in memory, and checks no schema.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import kmock
+
+from harness.ledger import GROUP, PLURAL, VERSION
+
+_VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
+
+
+async def serve(kubeconfig: Path, nodes: list[str]) -> None:
+    """Serve until the process ends."""
+    api = kmock.KubernetesEmulator()
+    # Without Kubernetes' own resources the copilot waits for them for ever.
+    api.resources.load_bundled()
+    generic_nodes = kmock.resource(GROUP, VERSION, PLURAL)
+    api.resources[generic_nodes] = kmock.ResourceInfo(
+        namespaced=False, kind="GenericNode", singular="genericnode", verbs=_VERBS
+    )
+    for node in nodes:
+        api.objects[generic_nodes, None, node] = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "GenericNode",
+            # A genuine API gives an object the last two.
+            "metadata": {"name": node, "uid": node, "resourceVersion": "1"},
+            "spec": {"alias": node, "type": "Slurm"},
+        }
+    async with api, kmock.Server(api) as server:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "emulated", "cluster": {"server": str(server.url).rstrip("/")}}],
+            "users": [{"name": "copilot", "user": {}}],
+            "contexts": [{"name": "emulated", "context": {"cluster": "emulated", "user": "copilot"}}],
+            "current-context": "emulated",
+        }
+        unfinished = kubeconfig.with_suffix(".new")
+        unfinished.write_text(json.dumps(config))
+        unfinished.rename(kubeconfig)
+        while True:
+            # kmock keeps all requests, which are for tests to look at, and looks at all of them with each new one.
+            api._requests.clear()
+            await asyncio.sleep(1)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2:]))

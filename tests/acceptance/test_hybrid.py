@@ -1,0 +1,405 @@
+"""Slurm and Kubernetes share nodes: what one gives away the other does not, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import random
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event
+
+import pytest
+from conftest import Jobs, wait_until_saved
+
+from harness import faults, hostlist, ledger
+from harness.errors import CommandFailed
+from harness.faults import Fault
+from harness.hybrid import Hybrid
+from harness.ledger import READY, REFUSED, Amount, Use
+from harness.live import Live
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.slurm import SlurmCluster
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("kubernetes", "users")
+
+# How many jobs and pods come and go after something is killed, and how many jobs may wait meanwhile.
+SOME, MOST_WAITING = 5, 3
+SEED = 1
+# What `scontrol show node` tells of what jobs have: CPUs and MiB, as asked of the ledger and as allocated.
+ASKED = r"GresUsed=\S*k8scpu:(\d+)\S*k8smemory:(\d+)"
+ALLOCATED = r"AllocTRES=cpu=(\d+),mem=(\d+)M"
+
+
+@pytest.fixture
+def hybrid(copilots: dict[str, Hybrid]) -> Hybrid:
+    """The first cluster that is shared with Kubernetes."""
+    return next(iter(copilots.values()))
+
+
+@pytest.fixture
+def whole(hybrid: Hybrid, plan: Plan) -> dict[str, Amount]:
+    """How large its nodes are."""
+    groups = plan.scenario.clusters[hybrid.cluster.name].nodes
+    return {name: ledger.of_slurm(one.cpus, one.memory) for one in groups for name in hostlist.expand(one.name)}
+
+
+@contextmanager
+def pod(hybrid: Hybrid, node: str, wanted: Amount, answer: str = READY) -> Iterator[str]:
+    """Have a pod that was answered so, and withdraw it at the end."""
+    name = f"pod-{secrets.token_hex(4)}"
+    hybrid.ask_for(node, name, wanted.quantities())
+    try:
+        wait_for_answer(hybrid, node, name, answer)
+        yield name
+    finally:
+        hybrid.withdraw(node, name)
+
+
+def wait_for_answer(hybrid: Hybrid, node: str, name: str, wanted: str) -> None:
+    wait_until(
+        lambda: hybrid.answers(node).get(name),
+        lambda answer: answer == wanted,
+        what=f"pod on {node} is {wanted}",
+        timeout=15,
+        hopeless=bool,
+    )
+
+
+def shown(cluster: SlurmCluster, node: str) -> str:
+    return cluster.run("scontrol", "--details", "--oneliner", "show", "node", node).stdout
+
+
+def sizes(pattern: str, text: str) -> tuple[int, ...]:
+    found = re.search(pattern, text)
+    return tuple(map(int, found.groups())) if found else (0, 0)
+
+
+def test_pod_is_refused_where_jobs_have_the_room_and_job_waits_where_pods_have_it(
+    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
+) -> None:
+    cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
+    half, most = Amount(size.millicpus // 2, size.memory // 2), Amount(size.millicpus // 2 + 100, 100)
+    options = (f"--nodelist={node}", f"--ntasks={half.cpus}", f"--mem={half.memory}")
+    first = jobs.submit_here(cluster, "sleep 300", *options)
+    cluster.wait_for([first], {"RUNNING"})
+    with pod(hybrid, node, most, REFUSED), pod(hybrid, node, half):
+        second = jobs.submit_here(cluster, "sleep 300", *options)
+        told = wait_until(
+            lambda: hybrid.page(node)["status"]["allocatedResources"],
+            lambda parts: [part["allocated"] for part in parts] == [half.quantities()] * 2,
+            what=f"{node} is told to be one half Slurm's and one half Kubernetes'",
+            timeout=10,
+        )
+        assert [part["type"] for part in told] == ["Slurm", "Kubernetes"]
+        assert_waits(cluster, second)
+    cluster.wait_for([second], {"RUNNING"})
+
+
+def assert_waits(cluster: SlurmCluster, job_id: int) -> None:
+    """Slurmctld has looked at a job, and it waits."""
+    seen = wait_until(
+        lambda: cluster.job(job_id),
+        lambda job: job.state != "PENDING" or job.reason not in {"None", "Priority"},
+        what="slurmctld has looked at the job",
+        timeout=60,
+    )
+    assert seen.state == "PENDING", f"a job that wants what a pod has is {seen.state}"
+
+
+@pytest.mark.needs("external_jobs")
+def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothing(
+    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, ssh: Ssh
+) -> None:
+    """The other way round: who schedules pods asks Slurm alone, and binds the pod when its external job runs."""
+    cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
+    options = (f"--nodelist={node}", f"--ntasks={size.cpus // 2 + 1}")
+    external = cluster.run("sbatch", "--parsable", "--external", *options, user=jobs.user).stdout.strip()
+    cluster.wait_for([int(external)], {"RUNNING"})
+    job_id = jobs.submit_here(cluster, "sleep 300", *options)
+    assert_waits(cluster, job_id)
+    started = ssh.run(node, ["pgrep", "--list-full", "--full", rf"^slurmstepd: \[{external}\."], check=False).stdout
+    assert not started, f"the external job has started {started}"
+    with pod(hybrid, node, Amount(size.millicpus // 2, 0), REFUSED):
+        pass
+    cluster.run("scancel", external, user=jobs.user)
+    cluster.wait_for([job_id], {"RUNNING"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--ntasks=3",),
+        ("--cpus-per-task=2", "--mem-per-cpu=70"),
+        ("--ntasks=2", "--cpus-per-task=2", "--mem=333"),
+        ("--mincpus=3",),
+        ("--nodes=2", "--ntasks-per-node=2"),
+        ("--nodes=2", "--ntasks=5", "--mem=120"),
+        ("--ntasks=2", "--gres=k8scpu:0,k8smemory:1"),
+        ("--array=1-2", "--cpus-per-task=2"),
+    ],
+    ids=" ".join,
+)
+def test_every_job_asks_for_what_it_gets_of_a_node(
+    options: tuple[str, ...], hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
+) -> None:
+    job_id = jobs.submit_here(hybrid.cluster, "sleep 300", *options)
+    hybrid.cluster.wait_for([job_id], {"RUNNING"})
+    texts = {node: shown(hybrid.cluster, node) for node in whole}
+    pairs = {node: (sizes(ASKED, text), sizes(ALLOCATED, text)) for node, text in texts.items()}
+    assert any(got != (0, 0) for _, got in pairs.values())
+    for node, (asked, got) in pairs.items():
+        assert all(one >= other for one, other in zip(asked, got, strict=True)), (
+            f"{' '.join(options)}: jobs have {got} of {node}, and asked the ledger for {asked}"
+        )
+
+
+def test_user_cannot_get_around_the_ledger(hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs) -> None:
+    cluster, node = hybrid.cluster, next(iter(whole))
+    job_id = jobs.submit_here(cluster, "true", "--hold")
+    refused = [
+        *(("sbatch", f"--{option}", "--wrap=true") for option in ("exclusive", "mem=0", "mem-per-cpu=0")),
+        *(
+            ("scontrol", "update", f"JobId={job_id}", change)
+            for change in ("Gres=k8scpu:0", "NumCPUs=2", "NumTasks=2", "MinMemoryNode=500", "MinMemoryCPU=500")
+        ),
+        ("scontrol", "update", f"NodeName={node}", "Gres=k8scpu:99,k8smemory:99999"),
+        ("scontrol", "update", f"NodeName={node}", "State=RESUME"),
+        ("scontrol", "reconfigure"),
+    ]
+    allowed = [
+        " ".join(command) for command in refused if not cluster.run(*command, user=jobs.user, check=False).exit_code
+    ]
+    assert not allowed, f"{jobs.user} was allowed: {allowed}"
+    cluster.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=5", user=jobs.user)
+
+
+@contextmanager
+def killed(hybrid: Hybrid) -> Iterator[None]:
+    """Have no copilot."""
+    hybrid.kill_copilot()
+    try:
+        yield
+    finally:
+        hybrid.start_copilot()
+
+
+@contextmanager
+def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
+    """Have a node that an administrator drained."""
+    cluster.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=no fan")
+    try:
+        yield
+    finally:
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        wait_until(
+            lambda: next(one.reason for one in cluster.nodes() if one.name == node),
+            lambda reason: "no fan" not in reason,
+            what=f"{node}, which was resumed, would take jobs again when slurmctld starts",
+            timeout=10,
+        )
+
+
+def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_has_told_it(
+    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, live: Live
+) -> None:
+    cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
+    other = next(name for name in whole if name != node)
+    offered = f"Gres=k8scpu:1,k8smemory:{size.memory - 100}"
+    with drained(cluster, other), pod(hybrid, node, Amount(size.millicpus - 1000, 100)):
+        assert offered in shown(cluster, node)
+        with killed(hybrid):
+            with faults.injected(live, Fault("stop-daemon", cluster.controller, "slurmctld")):
+                pass
+            wait_until(
+                lambda: [one.name for one in cluster.nodes() if one.slurmd_start],
+                lambda names: names == [*whole],
+                what="all nodes have told slurmctld of themselves",
+                timeout=60,
+                ignore=(CommandFailed,),
+            )
+            job_id = jobs.submit_here(cluster, "sleep 300", f"--nodelist={node}", "--ntasks=2")
+            assert_waits(cluster, job_id)
+        wait_until(
+            lambda: shown(cluster, node),
+            lambda text: offered in text and "DRAIN" not in text,
+            what=f"{node} takes jobs with {offered}",
+            timeout=30,
+        )
+        assert cluster.job(job_id).state == "PENDING"
+        reasons = {one.name: one.reason for one in cluster.nodes()}
+        assert "no fan" in reasons[other], f"the copilot has {other} take jobs, which an administrator drained"
+    cluster.wait_for([job_id], {"RUNNING"})
+
+
+@dataclass
+class Pods:
+    """A scheduler of pods of many sizes, and a record of what each pod had."""
+
+    hybrid: Hybrid
+    whole: dict[str, Amount]
+    chance: random.Random
+    asked: dict[str, tuple[str, Amount]] = field(default_factory=dict)
+    bound: dict[str, tuple[float, float]] = field(default_factory=dict)
+    uses: list[Use] = field(default_factory=list)
+    refused: int = 0
+
+    def step(self, *, more: bool) -> None:
+        """Bind what is admitted, drop what is refused or over, and ask for one more pod."""
+        now = time.time()
+        answers = {node: self.hybrid.answers(node) for node in self.whole}
+        for name, (node, wanted) in [*self.asked.items()]:
+            answer = None if name in self.bound else answers[node].get(name)
+            if answer == READY:
+                self.bound[name] = (time.time(), now + self.chance.uniform(0.5, 4))
+            gone = name in self.bound and now > self.bound[name][1]
+            if gone:
+                self.uses.append(Use(name, node, wanted, self.bound[name][0], now))
+            self.refused += answer == REFUSED
+            if gone or answer == REFUSED:
+                del self.asked[name]
+                self.hybrid.withdraw(node, name)
+        if more and len(self.asked) < 2 * len(self.whole):
+            node, size = self.chance.choice([*self.whole.items()])
+            share = self.chance.uniform(0.1, 0.5)
+            # Some want all CPUs: they can have them between the end of one job and the start of the next, if at all.
+            cpus = self.chance.choice((share, 1))
+            wanted = Amount(int(size.millicpus * cpus), int(size.memory * share))
+            name = f"pod-{secrets.token_hex(4)}"
+            self.asked[name] = (node, wanted)
+            self.hybrid.ask_for(node, name, wanted.quantities())
+
+    def run(self, stopped: Event) -> None:
+        """Come and go until stopped, and then go."""
+        while not stopped.wait(0.2):
+            self.step(more=True)
+        wait_until(lambda: self.step(more=False) or [*self.asked], lambda left: not left, what="no pod", timeout=60)
+
+
+@dataclass
+class Work:
+    """Users who submit jobs of many sizes, and a record of the memory that each asked for."""
+
+    cluster: SlurmCluster
+    whole: dict[str, Amount]
+    jobs: Jobs
+    chance: random.Random
+    memory_of: dict[int, int] = field(default_factory=dict)
+    refused: int = 0
+
+    def run(self, stopped: Event) -> None:
+        """Submit until stopped, with a few jobs waiting at most."""
+        size = next(iter(self.whole.values()))
+        while not stopped.wait(0.2):
+            if sum(job.state == "PENDING" for job in self.cluster.jobs("--local")) < MOST_WAITING:
+                body = f"sleep {self.chance.uniform(0.5, 3):.1f}"
+                self.submit(body, self.chance.randint(1, size.cpus // 2), self.chance.randint(50, size.memory // 2))
+
+    def submit(self, body: str, cpus: int, memory: int) -> int | None:
+        """Submit a job, and return its id; None where no node has so much left as it wants."""
+        options = ("--nodes=1", f"--ntasks={cpus}", f"--mem={memory}")
+        try:
+            job_id = self.jobs.submit_here(self.cluster, body, *options)
+        except CommandFailed as error:
+            if "node configuration is not available" not in error.stderr:
+                raise
+            self.refused += 1
+            return None
+        self.memory_of[job_id] = memory
+        return job_id
+
+    def uses(self) -> list[Use]:
+        """Return what the jobs had of their nodes, by their own witness."""
+        return [
+            Use(f"job {seen.job_id}", seen.host, Amount(seen.cpus[0] * 1000, memory), seen.start, seen.end)
+            for seen in self.jobs.witnesses()
+            if (memory := self.memory_of.get(seen.job_id)) and seen.end
+        ]
+
+
+def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
+    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, live: Live, plan: Plan, run: RunDir
+) -> None:
+    """Random jobs and pods come and go while the copilot, slurmrestd and slurmctld are killed, one after the other.
+
+    What pods had is told by whoever placed them, what jobs had by the jobs themselves: neither asks the other side.
+    """
+    pods = Pods(hybrid, whole, random.Random(SEED))  # noqa: S311  no secret
+    work = Work(hybrid.cluster, whole, jobs, random.Random(SEED))  # noqa: S311
+
+    def kill(daemon: str) -> None:
+        with faults.injected(live, Fault("kill-daemon", plan.with_daemon(daemon)[0].name, daemon)):
+            pass
+
+    def kill_copilot() -> None:
+        with killed(hybrid):
+            pass
+
+    def kill_slurmctld() -> None:
+        # What it learned last dies with it, even that a job runs: so none starts, but one runs.
+        hybrid.cluster.wait_for([*work.memory_of], timeout=90)
+        lasting = wait_until(lambda: work.submit("sleep 15", 1, 50), bool, what="a job is taken", timeout=30)
+        hybrid.cluster.wait_for([lasting], {"RUNNING"})
+        mark = f"last-{secrets.token_hex(4)}"
+        jobs.submit_here(hybrid.cluster, "true", "--hold", f"--job-name={mark}")
+        wait_until_saved(hybrid.cluster, mark, plan)
+        kill("slurmctld")
+
+    with ThreadPoolExecutor(2) as side:
+        ended = Event()
+        with_pods = side.submit(pods.run, ended)
+        try:
+            go_on(side, work, pods, with_pods)
+            go_on(side, work, pods, with_pods, kill_copilot)
+            go_on(side, work, pods, with_pods, lambda: kill("slurmrestd"))
+            kill_slurmctld()
+            go_on(side, work, pods, with_pods)
+        finally:
+            ended.set()
+        with_pods.result()
+    hybrid.cluster.wait_for([*work.memory_of], timeout=90)
+    uses = work.uses()
+    beside = [one for one in uses if any(other.node == one.node and at_once(one, other) for other in pods.uses)]
+    told = {"jobs": len(uses), "pods": len(pods.uses), "jobs_beside_pods": len(beside), "refused_pods": pods.refused}
+    run.event("hybrid", **told, refused_jobs=work.refused)
+    wrong = ledger.overcommitted([*uses, *pods.uses], whole)
+    assert not wrong, "\n".join(wrong)
+    assert len(uses) == len(work.memory_of), f"{len(work.memory_of)} jobs were submitted, {told}"
+    assert all(told.values()), f"too little happened: {told}"
+
+
+def at_once(one: Use, other: Use) -> bool:
+    return one.start < other.end and other.start < one.end
+
+
+def go_on(
+    side: ThreadPoolExecutor,
+    work: Work,
+    pods: Pods,
+    with_pods: Future[None],
+    kill: Callable[[], None] | None = None,
+) -> None:
+    """Have jobs too, and pods, come and go until there were some more of each; first something may be killed."""
+    ended = Event()
+    with_jobs = side.submit(work.run, ended)
+    try:
+        if kill:
+            kill()
+        jobs_before, pods_before = len(work.memory_of), len(pods.uses)
+        wait_until(
+            lambda: (len(work.memory_of) - jobs_before, len(pods.uses) - pods_before),
+            lambda more: min(more) >= SOME,
+            what=f"{SOME} more jobs and pods",
+            timeout=60,
+            hopeless=lambda _: with_jobs.done() or with_pods.done(),
+        )
+    finally:
+        ended.set()
+    with_jobs.result()

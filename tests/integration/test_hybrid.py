@@ -1,0 +1,78 @@
+"""The scenario shared with Kubernetes, and what it is seen to catch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import copilot, hybrid, lifecycle, slurm
+from harness.copilot import Node, Page, Slurmrestd
+from harness.ledger import READY, REFUSED, Amount
+from harness.live import Live
+from sabotage import HYBRID, Sabotage, break_and_judge
+from support import SCENARIOS, Harness, deployed
+
+
+@pytest.fixture(scope="module")
+def shared(harness: Harness, runs: Path) -> Iterator[Live]:
+    """The scenario, deployed with a release that has external jobs."""
+    with deployed(harness, runs, SCENARIOS / "kubernetes-hybrid.yml", "--release", "26.05") as live:
+        yield live
+
+
+def test_quick_checks_of_the_ledger_pass(shared: Live) -> None:
+    checks, _, problem = lifecycle.verify(
+        shared, ["jobs_have_the_room", "get_around_the_ledger", "copilot_has_told_it", "external_job"]
+    )
+    assert {check.outcome for check in checks} == {"passed"}, (checks, problem)
+
+
+@pytest.mark.parametrize("sabotage", HYBRID, ids=str)
+def test_check_fails_where_the_ledger_is_not_kept(shared: Live, sabotage: Sabotage) -> None:
+    break_and_judge(shared, sabotage)
+
+
+@pytest.mark.parametrize(("jobs_are_asked", "answer"), [(True, REFUSED), (False, READY)])
+def test_copilot_sees_a_job_that_starts_before_it_cuts_all_cpus_because_it_asks_the_jobs(
+    jobs_are_asked: bool, answer: str, shared: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_ids: list[int] = []
+    offer = Slurmrestd.offer
+
+    async def offer_after_a_job(self: Slurmrestd, node: Node, amount: Amount) -> None:
+        if not job_ids:
+            job_ids.append(cluster.submit("#!/bin/sh\nsleep 300", "--nodelist=n1", "--output=/dev/null", user="alice"))
+            cluster.wait_for(job_ids, {"RUNNING"})
+        await offer(self, node, amount)
+
+    async def taken_by_none(self: Slurmrestd, node: Node) -> Amount:
+        return Amount()
+
+    async def answer_to_a_pod() -> str:
+        page = Page()
+        async with copilot.connected(*there["shared"].slurmrestd) as slurmrestd:
+            await copilot.settle(slurmrestd, "n1", {"pod": {"cpu": "4"}}, page)
+            told = page.checks()["pod"]["state"]
+            await copilot.settle(slurmrestd, "n1", {}, page)
+        return told
+
+    monkeypatch.setattr(Slurmrestd, "offer", offer_after_a_job)
+    if not jobs_are_asked:
+        monkeypatch.setattr(Slurmrestd, "taken", taken_by_none)
+    with hybrid.copilots(shared.run, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh) as there:
+        cluster = there["shared"].cluster
+        there["shared"].kill_copilot()
+        try:
+            assert asyncio.run(answer_to_a_pod()) == answer
+        finally:
+            cluster.run("scancel", "--user=alice")
+            cluster.wait_for(job_ids)
+
+
+def test_slurmrestd_that_is_too_old_is_refused_before_anything_starts(harness: Harness) -> None:
+    done = harness("run", SCENARIOS / "kubernetes-hybrid.yml", "--release", "22.05")
+    assert done.returncode == 2
+    assert "clusters.shared.kubernetes: slurmrestd 22.05 is too old to tell what jobs have; 24.05 does" in done.stderr

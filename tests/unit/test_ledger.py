@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import ledger
+from harness.ledger import Amount, Use
+
+
+@pytest.mark.parametrize(
+    ("quantities", "amount"),
+    [
+        ({"cpu": "1735m", "memory": "2393Mi"}, Amount(1735, 2393)),
+        ({"cpu": 2, "memory": "1G"}, Amount(2000, 954)),
+        ({"cpu": "0.1001"}, Amount(101, 0)),
+        ({"memory": "128974848"}, Amount(0, 123)),
+        ({"memory": "1e9"}, Amount(0, 954)),
+        ({}, Amount()),
+    ],
+)
+def test_quantities_of_kubernetes_are_rounded_up(quantities: dict[str, str], amount: Amount) -> None:
+    assert ledger.of_pod(quantities) == amount
+
+
+@pytest.mark.parametrize("wrong", ["", "-1", "many", "1mi", "1 Gi", "1mm", "0x10"])
+def test_what_is_no_quantity_is_told(wrong: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        ledger.of_pod({"cpu": wrong})
+
+
+AMOUNTS = st.builds(Amount, st.integers(0, 9000), st.integers(0, 9000))
+
+
+@given(st.lists(AMOUNTS), AMOUNTS)
+def test_pods_and_what_they_leave_to_slurm_are_together_no_more_than_the_node(
+    pods: list[Amount], whole: Amount
+) -> None:
+    left = ledger.left_to_slurm(whole, pods)
+    assert left.millicpus % 1000 == 0
+    if ledger.total(pods).fits_in(whole):
+        assert (left + ledger.total(pods)).fits_in(whole)
+
+
+def test_more_than_there_is_on_a_node_is_found_where_it_begins() -> None:
+    whole = {"n1": Amount(2000, 500), "n2": Amount(2000, 500)}
+    uses = [
+        Use("job 1", "n1", Amount(1000, 100), 0, 10),
+        Use("pod a", "n1", Amount(1000, 100), 5, 15),
+        Use("job 2", "n1", Amount(1000, 100), 10, 20),
+        Use("pod b", "n2", Amount(2000, 500), 0, 20),
+    ]
+    assert ledger.overcommitted(uses, whole) == []
+    (told,) = ledger.overcommitted([*uses, Use("pod c", "n1", Amount(1, 1), 12, 13)], whole)
+    assert told.startswith("n1 has {'cpu': '2000m', 'memory': '500Mi'}, at 12.00 taken by pod a")
+    (told,) = ledger.overcommitted([*uses, Use("pod d", "n2", Amount(0, 1), 19, 20)], whole)
+    assert told.startswith("n2 has")
