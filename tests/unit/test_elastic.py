@@ -91,7 +91,7 @@ def client(run: RunDir, engine: Engine) -> TestClient:
 
 
 def wait_for(engine: Engine, there: dict[str, bool]) -> None:
-    wait_until(lambda: dict(engine.there), lambda seen: seen == there, what=str(there), timeout=5, interval=0.01)
+    wait_until(lambda: dict(engine.there), lambda seen: seen == there, what=str(there), timeout=30, interval=0.01)
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}])
@@ -133,7 +133,7 @@ def test_suspend_in_the_middle_of_a_resume_counts(client: TestClient, engine: En
     client.post("/v1/resume", json={"nodes": ["c1"]})
     client.post("/v1/suspend", json={"nodes": ["c1"]})
     engine.go.set()
-    wait_until(lambda: engine.made, lambda made: made == ["c1"], what="made after all", timeout=5)
+    wait_until(lambda: engine.made, lambda made: made == ["c1"], what="made after all", timeout=30)
     wait_for(engine, {})
 
 
@@ -142,12 +142,12 @@ def test_refused_capacity_is_told_and_tried_again_while_it_is_wanted(client: Tes
     client.post("/v1/resume", json={"nodes": ["c[1-2]"]})
     wait_for(engine, {"c1": True})
     state = wait_until(
-        lambda: client.get("/v1/nodes").json()["c2"], lambda seen: bool(seen["problem"]), what="told", timeout=5
+        lambda: client.get("/v1/nodes").json()["c2"], lambda seen: bool(seen["problem"]), what="told", timeout=30
     )
     assert state == {"wanted": True, "runs": None, "problem": "no capacity"}
     engine.refused = set()
     wait_for(engine, {"c1": True, "c2": True})
-    wait_until(lambda: client.get("/v1/nodes").json()["c2"]["problem"], lambda text: not text, what="over", timeout=5)
+    wait_until(lambda: client.get("/v1/nodes").json()["c2"]["problem"], lambda text: not text, what="over", timeout=30)
 
 
 def test_service_that_was_ended_goes_on_with_what_was_wanted(run: RunDir, engine: Engine) -> None:
@@ -174,9 +174,9 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
     machines = machines_of(run, engine)
     machines.want(["c1"], up=True)
     wait_for(engine, {"c1": True})
-    wait_until(lambda: machines.states()["c1"], lambda seen: seen["runs"] is True, what="c1 up", timeout=5)
+    wait_until(lambda: machines.states()["c1"], lambda seen: seen["runs"] is True, what="c1 up", timeout=30)
     engine.there["c1"] = False
-    wait_until(lambda: machines.look() or machines.states()["c1"]["problem"], bool, what="noted", timeout=5)
+    wait_until(lambda: machines.look() or machines.states()["c1"]["problem"], bool, what="noted", timeout=30)
     machines.look()
     told = [event for event in run.events() if event.get("action") == "problem"]
     assert [(event["nodes"], event["problem"]) for event in told] == [(["c1"], "stopped by itself\nits last words")]
