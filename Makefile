@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
 
-test: check  ## all checks and tests, on genuine daemons too
+test: check  ## all checks and tests, on genuine daemons too; with HARNESS_VAGRANT=1 on virtual machines in any case
+	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --mend)
 	$(BIN)/pytest tests/integration -m alone
-	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile --durations=15 --durations-min=10
+	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile --durations=15 --durations-min=10 -rs
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

@@ -129,7 +129,7 @@ ProviderOption = Annotated[
     typer.Option(
         "--provider",
         envvar="HARNESS_PROVIDER",
-        help="Where hosts come from: docker, docker:[SITE=]CONTEXT,... for engines in one Swarm, or existing.",
+        help="Where hosts come from: docker, docker:[SITE=]CONTEXT,... for engines in one Swarm, vagrant, or existing.",
     ),
 ]
 Inventory = Annotated[
@@ -707,14 +707,15 @@ def shell(
 
 @app.command("doctor")
 def doctor_(
+    provider: ProviderOption = "docker",
     mend: Annotated[bool, typer.Option("--mend", help="As root on Debian: install and start what is missing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is missing.")] = False,
     format_: FormatOption = Format.text,
 ) -> None:
     """Is this machine fit? Each finding comes with the command that mends it."""
     if mend:
-        doctor.mend(_progress())
-    findings = doctor.examine()
+        doctor.mend(_progress(), provider)
+    findings = doctor.examine(provider)
     if format_ is Format.json:
         _print_json([{name: getattr(finding, name) for name in finding.__slots__} for finding in findings])
     else:

@@ -1,4 +1,4 @@
-"""Is this machine fit for the Docker provider? Each finding names the command that mends it."""
+"""Is this machine fit for a provider? Each finding names the command that mends it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import EngineError, HarnessError, WaitTimeout
-from harness.providers import engine
-from harness.providers.docker import free_subnets
+from harness.providers import docker, engine, libvirt, subnets
 from harness.wait import wait_until
 
 # An image takes about 0.75 GB; a federation's hosts and logs about as much again.
@@ -27,6 +26,8 @@ _SOCKET_NAME = 40 + 17
 _SITES, _HOSTS_OF_A_SITE = 2, 16
 # As accounting is compared with what jobs saw.
 _CLOCK_SECONDS = 2
+# The first QEMU whose emulation has booted every machine.
+_OLDEST_EMULATION = (10, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,14 @@ class Finding:
     fatal: bool = False
 
 
-def examine() -> list[Finding]:
-    """Look at everything; nothing is changed."""
-    return list(_findings())
+def examine(provider: str = "docker") -> list[Finding]:
+    """Look at everything that a provider needs; nothing is changed."""
+    return [*_findings(), *(_vagrant_findings() if provider == "vagrant" else ())]
 
 
-def mend(say: Callable[[str], None]) -> list[Finding]:
+def mend(say: Callable[[str], None], provider: str = "docker") -> list[Finding]:
     """Run the commands that put right what keeps everything from working, as root on Debian; return what is left."""
-    for finding in examine():
+    for finding in examine(provider):
         if finding.ok or not finding.fatal or not finding.mend:
             continue
         if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -64,7 +65,9 @@ def mend(say: Callable[[str], None]) -> list[Finding]:
                 raise EngineError(
                     error.message, hint="/var/log/dockerd.log or `journalctl -u docker` says why"
                 ) from error
-    return [finding for finding in examine() if not finding.ok]
+    libvirt.qemu_version.cache_clear()
+    libvirt.kvm_boots.cache_clear()
+    return [finding for finding in examine(provider) if not finding.ok]
 
 
 def _findings() -> Iterator[Finding]:
@@ -87,8 +90,66 @@ def _findings() -> Iterator[Finding]:
         yield from _inotify(Path("/proc/sys/fs/inotify/max_user_instances"))
         yield from _cgroup2(Path("/proc/filesystems"))
     if client:
-        yield _subnets(sum(1 for _ in free_subnets([client], _HOSTS_OF_A_SITE)))
+        yield _subnets(sum(1 for _ in subnets.free(_HOSTS_OF_A_SITE, docker.taken([client]))))
         yield _clock(datetime.fromisoformat(info["SystemTime"]), datetime.now(UTC))
+
+
+def _vagrant_findings() -> Iterator[Finding]:
+    plugins = _said(["vagrant", "plugin", "list"])
+    there = "vagrant-libvirt" in plugins
+    said = plugins.splitlines()[0] if there else "no vagrant with the plugin vagrant-libvirt"
+    yield Finding("vagrant", there, said, _install("vagrant vagrant-libvirt"), fatal=True)
+    yield _qemu()
+    boots = libvirt.kvm_boots()
+    said = "runs machines" if boots else "runs no machine here: QEMU emulates them, which takes ten times as long"
+    yield Finding("KVM", boots, said)
+    try:
+        version = libvirt.virsh("version", "--daemon").splitlines()[-1]
+    except HarnessError as error:
+        yield Finding("libvirt", False, str(error).splitlines()[0], _libvirt_command(), fatal=True)
+    else:
+        yield Finding("libvirt", True, version)
+    pool = "running" in _said(["virsh", "--connect", libvirt.URI, "pool-info", libvirt.POOL])
+    steps = [f"define-as {libvirt.POOL} dir --target {libvirt.POOL_DIRECTORY}"]
+    steps += [f"{verb} {libvirt.POOL}" for verb in ("build", "autostart", "start")]
+    make = "; ".join(f"virsh --connect {libvirt.URI} pool-{step}" for step in steps)
+    yield Finding("storage pool", pool, f"{libvirt.POOL} {'is active' if pool else 'is not active'}", make, fatal=True)
+
+
+def _qemu() -> Finding:
+    version = libvirt.qemu_version()
+    there = version is not None and bool(shutil.which("qemu-img"))
+    said = f"QEMU {version[0]}.{version[1]}" if version and there else "no qemu-system-x86_64 and qemu-img"
+    if version and there and version < _OLDEST_EMULATION and not libvirt.kvm_boots():
+        # Seen with 7.2: four of thirty kernels ended in a panic while they booted.
+        there, said = False, f"{said} emulates machines that crash; {_OLDEST_EMULATION[0]} does not, nor does KVM"
+    packages = "qemu-system-x86 qemu-utils"
+    release = _said(["sh", "-c", ". /etc/os-release && echo $VERSION_CODENAME"]).strip()
+    if release != "bookworm":
+        return Finding("QEMU", there, said, _install(packages), fatal=True)
+    # The mirror of this machine, whatever it is, has the suite with a newer one, too.
+    mirror = "$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)"
+    source = f'"deb {mirror} bookworm-backports main" > /etc/apt/sources.list.d/bookworm-backports.list'
+    return Finding("QEMU", there, said, f"echo {source} && {_install(f'-t bookworm-backports {packages}')}", fatal=True)
+
+
+def _libvirt_command() -> str:
+    """Return how libvirt of this very machine is installed and started."""
+    packages = "libvirt-daemon-system libvirt-clients libvirt-daemon-driver-qemu dnsmasq-base"
+    install = "" if shutil.which("libvirtd") and shutil.which("virsh") else f"{_install(packages)} && "
+    if Path("/run/systemd/system").is_dir():
+        return f"{install}systemctl start libvirtd"
+    # No systemd here, and no udev: without the right to open the device, libvirt asks QEMU anew what it can, each time.
+    device = "{ [ ! -e /dev/kvm ] || { chgrp kvm /dev/kvm && chmod 0660 /dev/kvm; }; }"
+    return f"{install}{device} && setsid virtlogd --daemon && setsid libvirtd --daemon"
+
+
+def _said(command: list[str]) -> str:
+    """Return what a command prints, "" if there is none of that name."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _engine_command() -> str | None:

@@ -334,7 +334,7 @@ def main() -> None:
     run = RunDir(Path(sys.argv[1]))
     plan = run.plan()
     run.control_directory.mkdir(mode=0o700, exist_ok=True)
-    serve(run, plan, render(plan), providers.get(run.provider))
+    serve(run, plan, render(plan), providers.get(run.provider, run.root))
 
 
 if __name__ == "__main__":

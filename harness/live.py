@@ -15,7 +15,6 @@ from harness.ssh import Ssh
 from harness.wait import wait_until
 
 Say = Callable[[str], None]
-_SSH_TIMEOUT = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Live:
                 look,
                 lambda problem: not problem,
                 what=f"SSH on {machine.name}",
-                timeout=_SSH_TIMEOUT,
+                timeout=self.provider.offers.boot_seconds,
                 hopeless=lambda problem: problem == "the host has stopped",
             )
         except WaitTimeout as error:

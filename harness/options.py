@@ -56,12 +56,15 @@ class Offers:
     `cgroups`: a cgroup tree whose controllers Slurm may use. `own_hardware`: CPUs and memory of a host are its own;
     otherwise nodes take the size that the scenario says, whatever slurmd finds. `engine`: hosts can be made, switched
     off, paused and cut off from one another. `root`: root answers over SSH; otherwise a user who may do all with sudo.
+    `own_kernel`: hosts are made for the run, and boot a kernel of their own. They may take `boot_seconds`.
     """
 
     cgroups: bool
     own_hardware: bool
     engine: bool = True
     root: bool = True
+    own_kernel: bool = False
+    boot_seconds: int = 60
 
 
 OWN_MACHINES = Offers(cgroups=True, own_hardware=True, engine=False, root=False)
@@ -181,6 +184,7 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         "DefMemPerCPU": min((group.memory // group.cpus for group in cluster.nodes), default=None),
         "ReturnToService": 2,
         "MailProg": "/bin/true",
+        **({"RebootProgram": "/usr/sbin/reboot", "ResumeTimeout": offers.boot_seconds} if offers.own_kernel else {}),
         **_containment(cluster, offers),
     }
     gres_types = dict.fromkeys(gres.partition(":")[0] for group in cluster.nodes for gres in group.gres)

@@ -105,6 +105,16 @@ class Plan:
                 found.append(name)
         return found
 
+    def clusters_that_confine(self, option: str) -> list[str]:
+        """Return the clusters whose nodes hold jobs in cgroups to what an option of cgroup.conf says."""
+        found = []
+        for name, cluster in self.scenario.clusters.items():
+            plugins = options.get(options.slurm_conf(self.scenario, name, self.offers), "TaskPlugin") or ""
+            confines = options.get(options.cgroup_conf(self.scenario, name, self.offers), option) or ""
+            if cluster.static_nodes() and "task/cgroup" in plugins.lower() and confines.lower() in {"yes", "true"}:
+                found.append(name)
+        return found
+
     def releases(self) -> dict[str, str]:
         """Return the release of each cluster, and of slurmdbd."""
         return {name: self.scenario.release_of(part) for name, part in self.scenario.parts().items()}

@@ -87,6 +87,10 @@ def features(plan: Plan) -> set[str]:
         "limit_of_gpus": "MaxTRESPerUser" in limits,
         "limit_of_time": "MaxWall" in limits,
         "gpus": any(cluster.gpus() for cluster in scenario.clusters.values()),
+        "confined_cpus": plan.clusters_that_confine("ConstrainCores"),
+        # What jobs do that may swap is the user's own machines' affair.
+        "confined_memory": plan.offers.own_kernel and plan.clusters_that_confine("ConstrainRAMSpace"),
+        "reboots": plan.offers.own_kernel and all(cluster.static_nodes() for cluster in scenario.clusters.values()),
         "apptainer": any(cluster.apptainer for cluster in scenario.clusters.values()),
         "job_events": any(job_events.PROGRAM in cluster.files for cluster in scenario.clusters.values()),
         "rest": any(cluster.rest for cluster in scenario.clusters.values()),

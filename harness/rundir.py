@@ -24,6 +24,7 @@ from ruamel.yaml import YAML
 
 from harness import scenario as scenario_file
 from harness.errors import UsageError
+from harness.inventory import Machine, ssh_config
 from harness.options import Offers, is_secret, reveal, secrets_in
 from harness.plan import Plan, make_plan
 from harness.render import Tree, manifest
@@ -65,6 +66,11 @@ class RunDir:
         (path / "run.json").write_text(json.dumps(facts, indent=2))
         _point(root / plan.name / "latest", path.name)
         return cls(path)
+
+    @property
+    def root(self) -> Path:
+        """Where this run and others have their directories."""
+        return self.path.parent.parent
 
     @property
     def ssh_config(self) -> Path:
@@ -135,6 +141,12 @@ class RunDir:
     def key(self, name: str) -> Path:
         """Return the file of an SSH key of this run."""
         return self.path / "keys" / name
+
+    def own_ssh_config(self, machines: Sequence[Machine]) -> str:
+        """Return a configuration for ssh(1) with this run's keys, and note the key that its hosts show."""
+        known_hosts = self.path / "known_hosts"
+        known_hosts.write_text(f"harness {self.key('ssh_host_key.pub').read_text()}")
+        return ssh_config(machines, self.key("ssh_key"), known_hosts, self.control_directory, self.machines)
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl."""

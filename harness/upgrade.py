@@ -57,7 +57,7 @@ def plan_upgrade(live: Live, choices: Sequence[str]) -> Plan:
 
     UsageError if Slurm does not support a jump, with the shortest way that it does, or the harness cannot do it.
     """
-    if not live.plan.offers.engine:
+    if not live.plan.offers.engine or live.plan.offers.own_kernel:
         raise UsageError("an upgrade is rehearsed on hosts that can be made again: --provider docker")
     new = live.run.plan(choices)
     older, newer = live.plan.releases(), new.releases()

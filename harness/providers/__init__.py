@@ -101,10 +101,13 @@ def get(name: str, runs: Path = Path("runs")) -> Provider:
     """
     from harness.providers.docker import DockerProvider  # not at the top: they import this module
     from harness.providers.existing import ExistingProvider
+    from harness.providers.vagrant import VagrantProvider
 
     match name.split(":", 1):
         case ["docker", *engines]:
             return DockerProvider(*engines)
         case ["existing"]:
             return ExistingProvider(runs)
-    raise UsageError(f'no provider "{name}"', hint="known are docker, docker:CONTEXT,CONTEXT,... and existing")
+        case ["vagrant"]:
+            return VagrantProvider(runs)
+    raise UsageError(f'no provider "{name}"', hint="known are docker, docker:CONTEXT,CONTEXT,..., vagrant and existing")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
@@ -23,10 +23,10 @@ from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from harness import releases
 from harness.errors import EngineError, UsageError, WaitTimeout
-from harness.inventory import Machine, ssh_config
+from harness.inventory import Machine
 from harness.options import Offers
 from harness.plan import SHARED_DIRECTORY, Host, Plan
-from harness.providers import Drop, engine, images
+from harness.providers import Drop, engine, images, packets, subnets
 from harness.providers.engine import engine_errors
 from harness.releases import Release
 from harness.render import RenderedFile, Tree
@@ -35,9 +35,6 @@ from harness.scenario import Path_, Scenario
 from harness.wait import wait_until
 
 RUN, SCENARIO, HOST = "harness.run", "harness.scenario", "harness.host"
-# Where a site's subnet is looked for if its scenario names none: RFC 2544 keeps this range for tests in one laboratory.
-_SUBNETS = IPv4Network("198.18.0.0/15")
-_GATEWAY, _FIRST_HOST = 2, 10
 # Of a network over several engines, the end that is left to them: each takes an address.
 _ENGINES_PREFIX = 28
 _PARALLEL = 8
@@ -143,9 +140,7 @@ class DockerProvider:
 
     def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
         """Return a configuration with the run's own keys."""
-        known_hosts = run.path / "known_hosts"
-        known_hosts.write_text(f"harness {run.key('ssh_host_key.pub').read_text()}")
-        return ssh_config(machines, run.key("ssh_key"), known_hosts, run.control_directory, run.machines)
+        return run.own_ssh_config(machines)
 
     def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
         """Make the containers of `hosts`; the run's networks and gateway too, if they are not there yet."""
@@ -170,7 +165,7 @@ class DockerProvider:
         def make(host: Host) -> None:
             network, subnet = networks[host.site]
             network_name = str(network.name)
-            routes = [f"{other} via {subnet[_GATEWAY]}" for _, other in networks.values() if other != subnet]
+            routes = [f"{other} via {subnet[subnets.GATEWAY]}" for _, other in networks.values() if other != subnet]
             container = self._clients[place[host.name]].containers.create(
                 host.image or images.tag(_release_on(host)),
                 entrypoint=images.BOOT,
@@ -259,7 +254,7 @@ class DockerProvider:
                 image,
                 ["-c", 'printf %s "$RULES" | nft --file -'],
                 entrypoint="sh",
-                environment={"RULES": _filter(drops, {name: at["IPv4Address"] for name, at in there.items()})},
+                environment={"RULES": packets.rules(drops, {name: at["IPv4Address"] for name, at in there.items()})},
                 network_mode=f"container:{container.id}",
                 cap_drop=["ALL"],
                 cap_add=["NET_ADMIN"],
@@ -385,14 +380,14 @@ class DockerProvider:
         return {site: there.get(site) or self._make_network(run, plan, site) for site in plan.sites()}
 
     def _make_network(self, run: RunDir, plan: Plan, site: str) -> tuple[Network, IPv4Network]:
-        size = sum(host.site == site for host in plan.hosts) + _FIRST_HOST + 1
+        size = subnets.size_for(sum(host.site == site for host in plan.hosts))
         joined = len(self._contexts) > 1
         if joined:
             size += 2 ** (32 - _ENGINES_PREFIX)
         wanted = plan.scenario.sites[site].subnet
         if wanted and wanted.num_addresses < size + 1:
             raise EngineError(f"subnet {wanted} of site {site} is too small: {size + 1} addresses are needed")
-        for subnet in [wanted] if wanted else free_subnets(self._clients.values(), size):
+        for subnet in [wanted] if wanted else subnets.free(size, taken(self._clients.values())):
             with engine_errors(f"cannot make the network of site {site} with subnet {subnet}"):
                 try:
                     network = self._client.networks.create(
@@ -411,7 +406,7 @@ class DockerProvider:
                     continue
             return network, subnet
         raise EngineError(
-            f"no free subnet for site {site} in {_SUBNETS}",
+            f"no free subnet for site {site} in {subnets.RANGE}",
             hint="`harness down --all` frees those of old runs",
         )
 
@@ -458,10 +453,10 @@ class DockerProvider:
                 sysctls={"net.ipv4.ip_forward": "1"},
                 environment={"GATEWAY_RULES": "\n".join(rules)},
                 network=str(first.name),
-                networking_config={str(first.name): self._endpoint(first_subnet[_GATEWAY])},
+                networking_config={str(first.name): self._endpoint(first_subnet[subnets.GATEWAY])},
             )
             for network, subnet in others:
-                network.connect(container, ipv4_address=str(subnet[_GATEWAY]))
+                network.connect(container, ipv4_address=str(subnet[subnets.GATEWAY]))
             container.start()
             _wait_for_gateway(container)
 
@@ -488,26 +483,6 @@ def _want_swarm(clients: Mapping[str, docker.DockerClient]) -> None:
                     f"the engine {name} is not in the Swarm of {first}",
                     hint=f"`docker --context {first} swarm join-token worker` prints what to run with --context {name}",
                 )
-
-
-def _filter(drops: Sequence[Drop], addresses: Mapping[str, str]) -> str:
-    """Return nft(8)'s commands for what a host drops."""
-    rules = [
-        "".join(
-            [
-                f"ip saddr {addresses[drop.source]} " if drop.source else "",
-                f"meta l4proto {{ tcp, udp }} th dport {drop.port} " if drop.port else "",
-                "drop",
-            ]
-        )
-        for drop in drops
-        if drop.source is None or drop.source in addresses  # a host that does not exist yet says nothing
-    ]
-    fresh = "add table inet faults\ndelete table inet faults\n"
-    if not rules:
-        return fresh
-    chain = "\n".join(["type filter hook input priority -10", *rules])
-    return f"{fresh}table inet faults {{\nchain input {{\n{chain}\n}}\n}}\n"
 
 
 def _remove(container: Container) -> None:
@@ -552,33 +527,16 @@ def _wait_for_gateway(container: Container) -> None:
         raise EngineError(str(error)) from error
 
 
-def free_subnets(clients: Iterable[docker.DockerClient], size: int) -> Iterator[IPv4Network]:
-    """Yield the subnets for sites of so many hosts that neither the engines nor this machine use."""
-    prefix = min(24, 32 - size.bit_length())
+def taken(clients: Iterable[docker.DockerClient]) -> list[IPv4Network]:
+    """Return the subnets that the networks of engines have."""
     with engine_errors("cannot list networks"):
-        taken = [subnet for client in clients for network in client.networks.list() for subnet in _subnets(network)]
-    taken += routes()
-    for subnet in _SUBNETS.subnets(new_prefix=prefix):
-        if not any(subnet.overlaps(other) for other in taken):
-            yield subnet
-
-
-def routes(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:
-    """Return the subnets that this machine has routes to, but for the default route: see proc_pid_net(5)."""
-    if not table.exists():
-        return []
-    found = []
-    for line in table.read_text().splitlines()[1:]:
-        _, destination, _, _, _, _, _, mask, *_ = line.split()
-        address, netmask = (IPv4Address(int.from_bytes(bytes.fromhex(word), "little")) for word in (destination, mask))
-        found.append(IPv4Network(f"{address}/{netmask}"))
-    return [subnet for subnet in found if subnet.prefixlen > 0]
+        return [subnet for client in clients for network in client.networks.list() for subnet in _subnets(network)]
 
 
 def _addresses(plan: Plan, networks: dict[str, tuple[Network, IPv4Network]]) -> dict[str, IPv4Address]:
     """Return the address of each host of the plan, those that are not up yet too."""
-    free = {site: iter(range(_FIRST_HOST, subnet.num_addresses - 1)) for site, (_, subnet) in networks.items()}
-    return {host.name: networks[host.site][1][next(free[host.site])] for host in plan.hosts}
+    free = {site: subnets.hosts_in(subnet) for site, (_, subnet) in networks.items()}
+    return {host.name: next(free[host.site]) for host in plan.hosts}
 
 
 def _remove_network(network: Network) -> None:

@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,10 +42,15 @@ _HOST_PACKAGES = (
 def tag(release: Release) -> str:
     """Return the image's name: it changes with whatever the image is made of."""
     of_debian = (release.suite, release.further_suite, release.packages, release.apt_options, _HOST_PACKAGES)
-    made_of = hashlib.sha256(repr(of_debian).encode())
-    for path in sorted(IMAGES.iterdir()):
+    return f"{REPOSITORY}:{release.name}-{digest(IMAGES, repr(of_debian))}"
+
+
+def digest(directory: Path, more: str) -> str:
+    """Return what changes with any file of a directory, and with `more`."""
+    made_of = hashlib.sha256(more.encode())
+    for path in sorted(path for path in directory.iterdir() if path.is_file()):
         made_of.update(path.name.encode() + path.read_bytes())
-    return f"{REPOSITORY}:{release.name}-{made_of.hexdigest()[:12]}"
+    return made_of.hexdigest()[:12]
 
 
 def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
@@ -53,20 +59,26 @@ def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], N
     Of several runs that want images of one suite at once, one builds and the others wait.
     """
     name = tag(release)
-    if _has(client, name):
-        return name
-    lock = FileLock(Path(tempfile.gettempdir()) / f"slurm-harness-{os.getuid()}-{release.suite}.lock", mode=0o600)
+    if not _has(client, name):
+        with alone(f"-{release.suite}", f"image {name}", say):
+            if not _has(client, name):
+                build(client, release, say)
+    return name
+
+
+@contextmanager
+def alone(kind: str, what: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Keep this user's other runs from building something of a kind while this is entered."""
+    lock = FileLock(Path(tempfile.gettempdir()) / f"slurm-harness-{os.getuid()}{kind}.lock", mode=0o600)
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        say(f"image {name}: waiting for another run to build its own")
+        say(f"{what}: waiting for another run to build its own")
         lock.acquire()
     try:
-        if not _has(client, name):
-            build(client, release, say)
+        yield
     finally:
         lock.release()
-    return name
 
 
 def copy(image: str, source: docker.DockerClient, target: docker.DockerClient, say: Callable[[str], None]) -> None:
@@ -132,12 +144,23 @@ def build(client: docker.DockerClient, release: Release, say: Callable[[str], No
         "BASE": base,
         "PACKAGES": " ".join((*_HOST_PACKAGES, *release.packages)),
         "FURTHER_SUITE": release.further_suite or "",
-        "APT_OPTIONS": " ".join(f"-o {option}" for option in release.apt_options),
+        "APT_OPTIONS": apt_options(release),
     }
+    from_dockerfile(client, IMAGES, name, arguments)
+    return name
+
+
+def apt_options(release: Release) -> str:
+    """Return what apt-get needs to install from a release's suite."""
+    return " ".join(f"-o {option}" for option in release.apt_options)
+
+
+def from_dockerfile(client: docker.DockerClient, directory: Path, name: str, arguments: dict[str, str]) -> None:
+    """Build an image from the Dockerfile of a directory; EngineError says what it said last."""
     with engine_errors(f"cannot build {name}"):
         try:
             client.images.build(
-                path=str(IMAGES),
+                path=str(directory),
                 tag=name,
                 buildargs=arguments,
                 rm=True,
@@ -147,7 +170,6 @@ def build(client: docker.DockerClient, release: Release, say: Callable[[str], No
         except BuildError as error:
             log = "".join(str(entry.get("stream") or entry.get("error") or "") for entry in error.build_log)
             raise EngineError(f"cannot build {name}: {error.msg}\n" + log[-2000:]) from error
-    return name
 
 
 def built(client: docker.DockerClient) -> list[tuple[str, str, int]]:

@@ -88,6 +88,12 @@ def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
     return Jobs(ssh, plan, users[0] if users else "root")
 
 
+@pytest.fixture
+def live(run: RunDir) -> Live:
+    """The run, to be broken and healed."""
+    return lifecycle.open_run(run, providers.get(run.provider, run.root), print)
+
+
 @pytest.fixture(autouse=True)
 def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]:
     """Cancel what a check left behind, and wait until it is gone."""
@@ -148,23 +154,6 @@ def copilots(
         yield there
 
 
-@pytest.fixture
-def live(run: RunDir) -> Live:
-    """The run, to be broken and healed."""
-    return lifecycle.open_run(run, providers.get(run.provider), print)
-
-
-def wait_until_saved(cluster: SlurmCluster, job_name: str, plan: Plan) -> None:
-    """Wait until slurmctld has written down a job: what it learned in the last 5 s dies with it (SAVE_MAX_WAIT)."""
-    directory = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "StateSaveLocation")
-    wait_until(
-        lambda: cluster.run("grep", "--quiet", "--text", job_name, f"{directory}/job_state", check=False).exit_code,
-        lambda code: code == 0,
-        what="slurmctld has saved its jobs",
-        timeout=20,
-    )
-
-
 def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int | None]], timeout: float = 15) -> None:
     """Wait until accounting has jobs with these states and exit codes (None: any).
 
@@ -179,6 +168,17 @@ def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int 
         }
 
     wait_until(look, lambda seen: seen == wanted, what=f"records {wanted}", timeout=timeout, ignore=(CommandFailed,))
+
+
+def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
+    """Wait until slurmctld has saved a job with `mark`: what it learns in its last 5 s dies with it (SAVE_MAX_WAIT)."""
+    directory = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "StateSaveLocation")
+    wait_until(
+        lambda: cluster.run("grep", "--quiet", "--text", mark, f"{directory}/job_state", check=False).exit_code,
+        lambda code: code == 0,
+        what="slurmctld has saved its jobs",
+        timeout=20,
+    )
 
 
 @dataclass(frozen=True)

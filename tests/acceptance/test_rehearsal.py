@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs("rehearsal")
 def findings(run: RunDir, plan: Plan) -> dict[str, Finding]:
     """What the checkers say of the scenario's rehearsal."""
     wanted = plan.scenario.rehearsal
-    live = lifecycle.open_run(run, providers.get(run.provider), print)
+    live = lifecycle.open_run(run, providers.get(run.provider, run.root), print)
     works = workload.generate(plan.scenario, wanted.jobs, wanted.seconds, wanted.seed)
     rehearsal.rehearse(live, works, wanted.faults)
     return {finding.name: finding for finding in checkers.judge(checkers.read(run.events(), plan))}

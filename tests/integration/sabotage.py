@@ -671,6 +671,35 @@ HYBRID = [
 ]
 
 
+def constrain(option: str) -> tuple[str, str]:
+    """Return scripts that have slurmd no longer hold jobs to something, and hold them to it again."""
+    return tuple(  # type: ignore[return-value]
+        f"sed -i s,^{option}=.*,{option}={value}, /etc/slurm/cgroup.conf && systemctl restart slurmd"
+        for value in ("NO", "YES")
+    )
+
+
+# Of a virtual machine.
+MACHINE = [
+    on_single("no_more_cpus", *constrain("ConstrainCores"), "a job that was given 1 CPUs runs on 2"),
+    on_single("over_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
+    on_single(
+        "reboots_when_it_is_told",
+        f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF} && scontrol reconfigure",
+        # What was asked for is forgotten first, or it would be done now.
+        "scontrol update NodeName=single State=RESUME;"
+        f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/sbin/reboot, {CONF} && systemctl restart slurmctld slurmd",
+        "single goes down when scontrol has told single to reboot: not so after",
+    ),
+    on_single(
+        "lost_its_power",
+        "systemctl disable --quiet slurmd",
+        "systemctl enable --quiet --now slurmd",
+        "because single lost its power: not so after",
+    ),
+]
+
+
 def break_and_judge(live: Live, sabotage: Sabotage) -> None:
     """Break the cluster, judge it with the checks that must see it, and mend it."""
     run(live, *sabotage.do)

@@ -39,7 +39,8 @@ def command_line(environment: dict[str, str]) -> Harness:
 def kept(harness: Harness, runs: Path, scenario: str, *choices: str) -> Iterator[Live]:
     """Run a scenario, which must pass, and keep it up for tests that break it."""
     done = harness("run", SCENARIOS / f"{scenario}.yml", "--keep", *choices)
-    live = lifecycle.open_run(rundir.find(runs, scenario), providers.get("docker"), print)
+    run = rundir.find(runs, scenario)
+    live = lifecycle.open_run(run, providers.get(run.provider, runs), print)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         yield live

@@ -8,7 +8,7 @@ import pytest
 
 from harness import doctor
 from harness.doctor import Finding
-from harness.providers import docker, engine
+from harness.providers import engine, subnets
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FULL = "MemTotal: 8000000 kB\nMemAvailable: {} kB\n"
@@ -64,7 +64,7 @@ class FakeEngine:
 
 def test_engine_of_another_machine_is_asked_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "connect", FakeEngine)
-    monkeypatch.setattr(docker, "routes", list)
+    monkeypatch.setattr(subnets, "routes", list)
     found = {finding.subject: finding for finding in doctor.examine()}
     assert found["memory"].said.startswith("64.0 GB")
     assert found["subnets"].said.startswith("512 ")

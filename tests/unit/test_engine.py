@@ -13,7 +13,7 @@ from docker.errors import APIError, ImageNotFound
 from harness import releases
 from harness.errors import EngineError
 from harness.providers import engine, images
-from harness.providers.docker import routes
+from harness.providers.subnets import routes
 
 Usage = namedtuple("Usage", "total used free")
 

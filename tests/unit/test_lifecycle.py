@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fakes import SCENARIO, FakeProvider
-from harness import lifecycle, live, report, rundir
+from harness import lifecycle, report, rundir
 from harness.errors import CannotJudge, EngineError, UsageError
 
 
@@ -40,9 +41,9 @@ def test_hosts_that_are_refused_leave_no_run_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_SSH_TIMEOUT", 0.5)
+def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path) -> None:
     provider = FakeProvider()
+    provider.offers = replace(provider.offers, boot_seconds=1)
     result = lifecycle.run(SCENARIO, provider, tmp_path, print)
     assert result.verdict == "unknown"
     assert "single did not come up" in result.problem

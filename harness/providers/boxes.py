@@ -1,0 +1,104 @@
+"""Vagrant boxes: one for each release, which is the containers' image with a kernel, on a disk that boots."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from harness.errors import EngineError
+from harness.providers import engine, images
+from harness.providers.engine import engine_errors
+from harness.releases import Release
+from harness.resources import IMAGES
+
+_DIRECTORY = IMAGES / "box"
+_HOME = Path(os.environ.get("VAGRANT_HOME", "~/.vagrant.d")).expanduser()
+# As the program `disk` makes it.
+_GIGABYTES = 4
+
+
+def name(release: Release) -> str:
+    """Return the box's name: it changes with whatever the box is made of."""
+    return f"slurm-harness/{release.name}-{images.digest(_DIRECTORY, images.tag(release))}"
+
+
+def ensure(release: Release, say: Callable[[str], None]) -> None:
+    """Have Vagrant know the box for a release; build it first, if it does not."""
+    if name(release) in known():
+        return
+    with images.alone("-box", f"box {name(release)}", say):
+        if name(release) not in known():
+            _build(release, say)
+
+
+def known() -> dict[str, int]:
+    """Return the boxes of ours that Vagrant has, with their sizes in bytes."""
+    # As Vagrant itself keeps them; `vagrant box list` wants seconds for it.
+    found = (_HOME / "boxes").glob("slurm-harness-VAGRANTSLASH-*/0/**/libvirt/box.img")
+    return {
+        path.relative_to(_HOME / "boxes").parts[0].replace("-VAGRANTSLASH-", "/"): path.stat().st_size for path in found
+    }
+
+
+def _build(release: Release, say: Callable[[str], None]) -> None:
+    """Install a kernel into the image of a release, have a container write itself to a disk, and pack it."""
+    client = engine.connect()
+    base = images.ensure(client, release, say)
+    image = f"{name(release).replace('/', '-box:')}"
+    say(f"box {name(release)}: installing a kernel and writing a disk")
+    images.from_dockerfile(client, _DIRECTORY, image, {"BASE": base, "APT_OPTIONS": images.apt_options(release)})
+    (_HOME / "tmp").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=_HOME / "tmp") as place:
+        directory = Path(place)
+        raw, packed = directory / "disk.raw", directory / "box.tar"
+        with engine_errors(f"cannot write the disk of {image}"):
+            client.containers.run(
+                image,
+                ["/usr/local/sbin/disk", f"/out/{raw.name}", f"{os.getuid()}:{os.getgid()}"],
+                entrypoint="sh",
+                volumes={place: {"bind": "/out"}},
+                network_mode="none",
+                # To see its own root without what Docker mounts over it.
+                cap_add=["SYS_ADMIN"],
+                security_opt=["apparmor=unconfined"],
+                remove=True,
+            )
+            client.images.remove(image, force=True)
+        run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(directory / "box.img")])
+        raw.unlink()
+        (directory / "metadata.json").write_text(
+            json.dumps({"provider": "libvirt", "format": "qcow2", "virtual_size": _GIGABYTES})
+        )
+        with tarfile.open(packed, "w") as tar:
+            for part in ("metadata.json", "box.img"):
+                tar.add(directory / part, part)
+        (directory / "box.img").unlink()
+        run(["vagrant", "box", "add", "--name", name(release), str(packed)])
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run a program that ends when this one does; EngineError has what it said last."""
+    try:
+        done = subprocess.run(
+            # In a session of its own Ctrl-C does not reach it, and it ends with the harness even if that is killed.
+            ["setpriv", "--pdeathsig", "KILL", *command],
+            # Vagrant takes notice of a Vagrantfile where it is, and above.
+            env={**os.environ, "VAGRANT_CWD": "/", **(environment or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EngineError(f"{command[0]}: {error}", hint="`harness doctor --provider vagrant`") from error
+    if done.returncode != 0:
+        said = "\n".join(filter(None, [done.stdout[-2000:].strip(), done.stderr[-2000:].strip()]))
+        raise EngineError(
+            f"{' '.join(command)}  (exit {done.returncode})\n{said}", hint="`harness doctor --provider vagrant`"
+        )

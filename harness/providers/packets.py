@@ -1,0 +1,27 @@
+"""Packet filters of hosts: what a fault in the network is made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.providers import Drop
+
+
+def rules(drops: Sequence[Drop], addresses: Mapping[str, str], first: str = "") -> str:
+    """Return nft(8)'s commands for what a host drops, instead of what it dropped so far; `first` comes before."""
+    dropped = [
+        "".join(
+            [
+                f"ip saddr {addresses[drop.source]} " if drop.source else "",
+                f"meta l4proto {{ tcp, udp }} th dport {drop.port} " if drop.port else "",
+                "drop",
+            ]
+        )
+        for drop in drops
+        if drop.source is None or drop.source in addresses  # a host that does not exist yet says nothing
+    ]
+    fresh = "add table inet faults\ndelete table inet faults\n"
+    if not dropped:
+        return fresh
+    chain = "\n".join(["type filter hook input priority -10", *filter(None, [first]), *dropped])
+    return f"{fresh}table inet faults {{\nchain input {{\n{chain}\n}}\n}}\n"

@@ -1,0 +1,155 @@
+"""What nodes with a kernel of their own show: cgroups hold jobs to what is theirs; reboots, and a lost power."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import pytest
+from conftest import Jobs, only, wait_for_records, wait_until_saved
+
+from harness import faults
+from harness.errors import CommandFailed, Unreachable, WaitTimeout
+from harness.faults import Fault
+from harness.live import Live
+from harness.plan import Plan
+from harness.slurm import SlurmCluster
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("users")
+
+SMALL = ("--ntasks=1", "--mem=50", "--time=10", "--output=/dev/null")
+# Seconds in which a host that was told to reboot has begun to.
+_GOES_DOWN = 60
+
+
+@dataclass(frozen=True)
+class NodeUnderTest:
+    """A node that lasts, and its host."""
+
+    cluster: SlurmCluster
+    name: str
+    host: str
+
+
+@pytest.fixture(scope="module")
+def node(clusters: dict[str, SlurmCluster], plan: Plan) -> NodeUnderTest:
+    """The last node of the first cluster."""
+    name, part = next(iter(plan.scenario.clusters.items()))
+    last = [*part.static_nodes()][-1]
+    return NodeUnderTest(clusters[name], last, plan.hosts_of(name)[last])
+
+
+@pytest.mark.needs("confined_cpus")
+def test_job_has_no_more_cpus_than_it_was_given_even_if_it_takes_them(
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
+) -> None:
+    take_all = "taskset --cpu-list --pid 0-$(($(nproc --all) - 1)) $$ > /dev/null; echo $(nproc) $SLURM_CPUS_ON_NODE"
+    for name in plan.clusters_that_confine("ConstrainCores"):
+        cluster = clusters[name]
+        here = [*only(cluster, plan), *jobs.ways_in(cluster), "--ntasks=1", "--mem=50"]
+        has, given = cluster.run("srun", *here, "sh", "-c", take_all, user=users[0]).stdout.split()
+        assert has == given, f"{name}: a job that was given {given} CPUs runs on {has}"
+
+
+@pytest.mark.needs("confined_memory")
+def test_job_over_its_memory_is_killed_and_recorded_as_out_of_memory(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    """What tail keeps is the last line: all of a text that has one only."""
+    for name in plan.clusters_that_confine("ConstrainRAMSpace"):
+        cluster = clusters[name]
+        greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
+        job_id = cluster.submit(greedy, *only(cluster, plan), *jobs.ways_in(cluster), *SMALL, user=jobs.user)
+        cluster.wait_for([job_id], {"OUT_OF_MEMORY"})
+        if plan.scenario.accounting:
+            wait_for_records(cluster, {job_id: ("OUT_OF_MEMORY", None)})
+
+
+@pytest.mark.needs("reboots")
+def test_node_reboots_when_it_is_told_and_takes_jobs_again(
+    node: NodeUnderTest, plan: Plan, ssh: Ssh, users: list[str], jobs: Jobs
+) -> None:
+    before = boot_of(node, ssh)
+    node.cluster.run("scontrol", "reboot", "ASAP", "nextstate=RESUME", node.name)
+    wait_until(
+        lambda: boot_of(node, ssh),
+        lambda boot: boot != before,
+        what=f"{node.host} goes down when scontrol has told {node.name} to reboot",
+        timeout=_GOES_DOWN,
+    )
+    wait_until(
+        lambda: boot_of(node, ssh),
+        lambda boot: boot not in {"", before},
+        what=f"{node.host} comes up again",
+        timeout=plan.offers.boot_seconds,
+    )
+    takes_jobs(node, plan, users[0], jobs)
+
+
+@pytest.mark.needs("reboots")
+def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_jobs_again(
+    node: NodeUnderTest, plan: Plan, live: Live, users: list[str], jobs: Jobs
+) -> None:
+    cluster = node.cluster
+    here = [*only(cluster, plan), *jobs.ways_in(cluster), *SMALL, f"--nodelist={node.name}"]
+    again, never = (
+        cluster.submit("#!/bin/sh\nexec sleep 900\n", *here, option, user=users[0])
+        for option in ("--requeue", "--no-requeue")
+    )
+    cluster.wait_for([again, never], {"RUNNING"})
+    # What slurmctld has not written down is lost with its host, if it is the same.
+    mark = f"seen-{secrets.token_hex(4)}"
+    cluster.run("scontrol", "update", f"JobId={never}", f"Comment={mark}")
+    wait_until_saved(cluster, mark, plan)
+    with faults.injected(live, Fault("kill-host", node.host)):
+        pass
+
+    def look() -> dict[int, tuple[str, str]]:
+        if node.host == cluster.controller:
+            # slurmctld would have missed the jobs when the node registered, had it not just started itself: for 20 s
+            # (BatchStartTimeout and MessageTimeout) it takes jobs for well. By itself it asks the node again only with
+            # about every 20th ping, so have slurmd register.
+            live.ssh.run(node.host, ["sh", "-c", "systemctl reset-failed; systemctl try-restart slurmd"])
+        return {job_id: state_of(cluster, job_id) for job_id in (again, never)}
+
+    wait_until(
+        look,
+        lambda seen: seen[again] in {("PENDING", "1"), ("RUNNING", "1")} and seen[never] == ("NODE_FAIL", "0"),
+        what=f"job {again} is requeued, and job {never} fails, because {node.name} lost its power",
+        timeout=90,
+        interval=5,
+        ignore=(CommandFailed, Unreachable),
+    )
+    cluster.run("scancel", str(again))
+    takes_jobs(node, plan, users[0], jobs)
+
+
+def boot_of(node: NodeUnderTest, ssh: Ssh) -> str:
+    """Return what tells a boot of a node's host from all others, "" while it does not answer."""
+    try:
+        return ssh.run(node.host, ["cat", "/proc/sys/kernel/random/boot_id"], timeout=10).stdout
+    except (Unreachable, WaitTimeout, CommandFailed):
+        return ""
+
+
+def state_of(cluster: SlurmCluster, job_id: int) -> tuple[str, str]:
+    """Return a job's state, and how often it was requeued."""
+    shown = cluster.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
+    facts = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+    return facts["JobState"], facts["Restarts"]
+
+
+def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
+    """Wait until slurmctld says that a node is idle, and run a job on it."""
+    cluster = node.cluster
+    wait_until(
+        lambda: next(f"{one.state} {one.reason}" for one in cluster.nodes() if one.name == node.name),
+        lambda state: state.split()[0] == "IDLE",
+        what=f"{node.name} takes jobs again",
+        timeout=60,
+        ignore=(CommandFailed, Unreachable),
+    )
+    here = [*only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node.name}"]
+    cluster.run("srun", *here, "--ntasks=1", "true", user=user)
