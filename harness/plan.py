@@ -125,7 +125,9 @@ class Plan:
         older = {self.releases()[name] for name in members}
         newer = sorted({*self.releases().values()})
         faults = (fault for release in newer for fault in releases.get(release).federation_faults)
-        return [fault.what for fault in faults if fault.older & older]
+        with_backup = {self.releases()[name] for name, one in self.scenario.clusters.items() if one.backup_controllers}
+        backup_faults = [what for release in sorted(with_backup) for what in releases.get(release).backup_faults]
+        return [fault.what for fault in faults if fault.older & older] + backup_faults
 
 
 def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:

@@ -16,6 +16,7 @@ serves      releases of the slurmctlds that its slurmdbd serves, oldest first: t
 debian      where Debian packages it: `suite`, `packages`, what apt needs to install from it (`apt_options`), and the
             suite from which Apptainer can be installed beside it (`apptainer_suite`)
 federation_faults                what this release gets wrong in a federation with clusters of `older` ones
+backup_faults                    what this release gets wrong where a backup slurmctld takes over
 federates_unregistered           a controller may join a federation before its siblings have told slurmdbd of themselves
 wants_saved_usage                slurmctld does not start where one was killed before it saved fair-share's usage
 near_switches                    a job that no leaf switch has room for gets leaves below one switch, as low as can be
@@ -120,6 +121,7 @@ class Release:
     apptainer_suite: str | None = None
     further_suite: str | None = None
     federation_faults: tuple[FederationFault, ...] = ()
+    backup_faults: tuple[str, ...] = ()
     federates_unregistered: bool = False
     wants_saved_usage: bool = False
     near_switches: bool = False
@@ -186,6 +188,7 @@ def get(name: str) -> Release:
         federation_faults=tuple(
             FederationFault(frozenset(fault["older"]), fault["what"]) for fault in data.get("federation_faults", ())
         ),
+        backup_faults=tuple(data.get("backup_faults", ())),
         federates_unregistered=data.get("federates_unregistered", before.federates_unregistered),
         wants_saved_usage=data.get("wants_saved_usage", before.wants_saved_usage),
         near_switches=data.get("near_switches", before.near_switches),

@@ -76,6 +76,8 @@ def test_what_slurm_gets_wrong_on_the_way_is_told() -> None:
     [told] = upgrade.known_faults(plan("federation", "24.11"), plan("federation", "26.05"))
     assert "slurmdbd 26.05 loses the records of federated jobs" in told
     assert upgrade.known_faults(plan("ha", "24.11"), plan("ha", "26.05")) == []
+    [lost] = plan("ha", "26.05").known_faults()
+    assert "backup controller" in lost
 
 
 @pytest.mark.parametrize(
