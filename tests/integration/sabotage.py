@@ -695,7 +695,8 @@ MACHINE = [
         "lost_its_power",
         "systemctl disable --quiet slurmd",
         "systemctl enable --quiet --now slurmd",
-        "because single lost its power: not so after",
+        # What stays on a node that does not answer is told last.
+        "no job left on any cluster: not so after",
     ),
 ]
 
