@@ -174,9 +174,13 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
     machines = machines_of(run, engine)
     machines.want(["c1"], up=True)
     wait_for(engine, {"c1": True})
-    wait_until(lambda: machines.states()["c1"], lambda seen: seen["runs"] is True, what="c1 up", timeout=30)
-    engine.there["c1"] = False
-    wait_until(lambda: machines.look() or machines.states()["c1"]["problem"], bool, what="noted", timeout=30)
+
+    def stopped() -> str:
+        engine.there["c1"] = False  # again, where it was not seen to be up before and so was started anew
+        machines.look()
+        return str(machines.states()["c1"]["problem"])
+
+    wait_until(stopped, bool, what="noted", timeout=30)
     machines.look()
     told = [event for event in run.events() if event.get("action") == "problem"]
     assert [(event["nodes"], event["problem"]) for event in told] == [(["c1"], "stopped by itself\nits last words")]
