@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check unit setup clean
+.PHONY: run test check setup docs clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
@@ -34,6 +34,9 @@ $(VENV)/installed: constraints.txt pyproject.toml
 	@$(BIN)/pip install -qq --disable-pip-version-check --require-hashes -r constraints.txt
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+docs: setup  ## docs/reference, out of the scenario's models and the command line
+	$(BIN)/python docs/reference/generate.py docs/reference
 
 clean:  ## remove what a run or a build left in this folder
 	$(BIN)/harness down --all

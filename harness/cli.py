@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import docker
 import typer
 from rich.console import Console, Group
 from rich.live import Live as Screen
@@ -87,7 +88,7 @@ app = typer.Typer(
     help="Build, deploy and verify genuine Slurm clusters from one scenario file.",
     epilog="Exit codes: 0 passed or done; 1 a check failed; 2 bad usage or bad scenario; 3 could not judge.",
 )
-images_app = typer.Typer(no_args_is_help=True, help="Build and list the base images of the hosts.")
+images_app = typer.Typer(no_args_is_help=True, help="Build, list, save and load the base images of the hosts.")
 app.add_typer(images_app, name="images")
 bench_app = typer.Typer(no_args_is_help=True, help="Measure the harness itself.")
 app.add_typer(bench_app, name="bench")
@@ -738,17 +739,39 @@ def images_build(
     names: Annotated[list[str] | None, typer.Argument(help="Releases; unset, all.", show_default=False)] = None,
 ) -> None:
     """Build the image of each release, if the engine does not have it yet."""
+    for image in _built(engine.connect(), names):
+        out.print(image)
+
+
+@images_app.command("save")
+def images_save(
+    file: Annotated[Path, typer.Argument(help="The tar file to write.", show_default=False)],
+    names: Annotated[list[str] | None, typer.Argument(help="Releases; unset, all.", show_default=False)] = None,
+) -> None:
+    """Write images to a file, for an engine without a registry; those that are not there are built first.
+
+    A release's image with Apptainer goes along if the engine has it.
+    """
     client = engine.connect()
-    for name in names or releases.PACKAGED:
-        _must_be_known(name)
-        out.print(images.ensure(client, releases.get(name), _progress()))
+    chosen = {*_built(client, names)}
+    chosen |= {image for release, image, _ in images.built(client) if not names or release in names} & images.wanted()
+    images.save(client, sorted(chosen), file)
+    out.print(f"{file}: {', '.join(sorted(chosen))}", markup=False)
+
+
+@images_app.command("load")
+def images_load(
+    file: Annotated[Path, typer.Argument(help="What `harness images save` wrote.", show_default=False)],
+) -> None:
+    """Give the engine the images of a file; they must be those that this version of the harness uses."""
+    for image in images.load(engine.connect(), file):
+        out.print(image)
 
 
 @images_app.command("list")
 def images_list(format_: FormatOption = Format.text) -> None:
     """List the images that the engine has; one that is not current is of no use any more."""
-    known = [releases.get(name) for name in releases.PACKAGED]
-    current = {images.tag(release) for one in known for release in (one, releases.with_apptainer(one))}
+    current = images.wanted()
     rows: list[dict[str, Any]] = [
         {"release": release, "image": name, "bytes": size, "current": name in current}
         for release, name, size in images.built(engine.connect())
@@ -811,7 +834,9 @@ def fault_list(which: RunName = None, runs: Runs = DEFAULT_RUNS, format_: Format
 
 @bench_app.command("first-run")
 def bench_first_run(
-    scenario_path: Annotated[Path, typer.Argument(help="The scenario file.")] = SCENARIOS / "federation.yml",
+    scenario_path: Annotated[
+        Path, typer.Argument(help="The scenario file.", show_default="scenarios/federation.yml")
+    ] = SCENARIOS / "federation.yml",
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 3,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
@@ -831,7 +856,9 @@ def bench_first_run(
 
 @bench_app.command("elastic")
 def bench_elastic(
-    scenario_path: Annotated[Path, typer.Argument(help="The scenario file.")] = SCENARIOS / "elastic-l3.yml",
+    scenario_path: Annotated[
+        Path, typer.Argument(help="The scenario file.", show_default="scenarios/elastic-l3.yml")
+    ] = SCENARIOS / "elastic-l3.yml",
     release: Releases = None,
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 5,
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes a job brings at once.")] = 1,
@@ -897,6 +924,12 @@ class _Saying(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Say it."""
         self._say(record.getMessage())
+
+
+def _built(client: docker.DockerClient, names: Sequence[str] | None) -> list[str]:
+    """Return the names of some releases' images, or of all; build those that the engine does not have."""
+    _must_be_known(*names or ())
+    return [images.ensure(client, releases.get(name), _progress()) for name in names or releases.PACKAGED]
 
 
 def _must_be_known(*names: str | None) -> None:

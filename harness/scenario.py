@@ -203,11 +203,13 @@ class Cluster(Model):
     backup_controllers: tuple[HostName, ...] = Field(
         (), description="hosts whose slurmctld takes over, in this order; they share StateSaveLocation with the first"
     )
-    nodes: tuple[NodeGroup, ...]
+    nodes: tuple[NodeGroup, ...] = Field(description="its compute nodes, a group for each shape")
     hosts: Hostlist | None = Field(
         None, description="hosts that share the nodes, each with many slurmd; unset, every node is a host of its own"
     )
-    partitions: Mapping[Word, Partition] = Field({"main": Partition(default=True)}, min_length=1)
+    partitions: Mapping[Word, Partition] = Field(
+        {"main": Partition(default=True)}, min_length=1, description="its partitions; unset, main has all nodes"
+    )
     topology: Mapping[Word, Topology] = Field(
         {}, description="how its nodes are joined; of several, the first is for partitions that name none"
     )
@@ -303,8 +305,8 @@ class Accounting(Model):
     site: Word | None = Field(None, description="the site the host is in; needed where there are several")
     release: Release | None = Field(None, description="release of slurmdbd; unset, the scenario's")
     image: str | None = Field(None, description="a Docker image of your own for the host; its release is asked of it")
-    accounts: Mapping[Word, Account] = Field({})
-    qos: Mapping[Word, Qos] = Field({})
+    accounts: Mapping[Word, Account] = Field({}, description="bank accounts, whatever their order")
+    qos: Mapping[Word, Qos] = Field({}, description="qualities of service, besides normal")
     job_completion: bool = Field(False, description="also write job completion records (jobcomp/mysql)")
     slurmdbd: Options = Field({}, description="more options of slurmdbd.conf; null removes a default")
 
@@ -331,7 +333,9 @@ def _ordinary(uid: int) -> int:
 class User(Model):
     """An ordinary user, with the same uid on every host."""
 
-    uid: Annotated[int, AfterValidator(_ordinary)] = Field(ge=1000, lt=2**31)
+    uid: Annotated[int, AfterValidator(_ordinary)] = Field(
+        ge=1000, lt=2**31, description="on every host; 60001 to 65535 are the system's own"
+    )
     accounts: tuple[Word, ...] = Field((), description="accounts the user may charge; the first is the default")
     qos: tuple[Word, ...] = Field((), description="QOS the user may ask for besides normal")
 
@@ -360,27 +364,29 @@ class Rehearsal(Model):
     jobs: int = Field(100, ge=1, description="how many jobs; arrays count once")
     seconds: float = Field(60, gt=0, description="seconds over which they are submitted")
     seed: int = Field(1, description="another number makes other jobs")
-    faults: tuple[ScheduledFault, ...] = ()
+    faults: tuple[ScheduledFault, ...] = Field((), description="what breaks, and when")
 
 
 class Scenario(Model):
     """Slurm clusters the way an administrator thinks of them."""
 
-    description: str = ""
+    description: str = Field("", description="one line for people")
     release: Release = Field(
         releases.DEFAULT, description="Slurm release of every cluster and slurmdbd that names none"
     )
-    sites: Mapping[Word, Site] = Field({"site": Site()}, min_length=1)
-    clusters: Mapping[ClusterName, Cluster] = Field(min_length=1)
-    accounting: Accounting | None = None
-    users: Mapping[UserName, User] = Field({})
-    federations: Mapping[Word, Federation] = Field({})
-    rehearsal: Rehearsal | None = None
+    sites: Mapping[Word, Site] = Field(
+        {"site": Site()}, min_length=1, description="networks that a gateway joins; unset, one"
+    )
+    clusters: Mapping[ClusterName, Cluster] = Field(min_length=1, description="by their ClusterName")
+    accounting: Accounting | None = Field(None, description="a host with slurmdbd; unset, jobs are not recorded")
+    users: Mapping[UserName, User] = Field({}, description="who submits jobs; where there are none, no check does")
+    federations: Mapping[Word, Federation] = Field({}, description="clusters that place jobs as one")
+    rehearsal: Rehearsal | None = Field(None, description="what users do while faults come and go")
     machines: Mapping[HostName, Destination] = Field(
         {}, description="for --provider existing: [USER@]ADDRESS[:PORT] of each host, see docs/existing.md"
     )
     disks: Mapping[HostName, Mapping[Directory, Size]] = Field(
-        {}, description="directories of hosts that are a small disk of their own, which can be filled"
+        {}, description="for each host, directories that are a disk of their own, so small (600M) that it can be filled"
     )
 
     def release_of(self, part: Cluster | Accounting) -> str:

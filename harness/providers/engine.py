@@ -12,7 +12,7 @@ from pathlib import Path
 import docker
 import requests
 from docker.context import ContextAPI
-from docker.errors import APIError, ContainerError, DockerException
+from docker.errors import APIError, ContainerError, DockerException, ImageLoadError
 from docker.tls import TLSConfig
 
 from harness.errors import EngineError
@@ -71,7 +71,7 @@ def engine_errors(doing: str) -> Iterator[None]:
     """Turn the engine's own errors into EngineError with a hint."""
     try:
         yield
-    except (APIError, ContainerError, requests.RequestException) as error:
+    except (APIError, ContainerError, ImageLoadError, requests.RequestException) as error:
         text = str(error.explanation) if isinstance(error, APIError) and error.explanation else str(error)
         raise EngineError(f"{doing}: {text}", hint=_hint(text)) from error
 

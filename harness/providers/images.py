@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -33,6 +34,7 @@ BOOT = "/usr/local/sbin/boot"
 # What deployment and boot call in every host.
 _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "setpriv")
 _IMAGE_GB = 2
+_CHUNK = 2**20
 _HOST_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "openssh-client", "python3"),
     *("iproute2", "nftables", "procps", "munge", "mariadb-server", "libfaketime"),
@@ -89,6 +91,51 @@ def copy(image: str, source: docker.DockerClient, target: docker.DockerClient, s
     with engine_errors(f"cannot copy {image}"):
         # docker's types know bytes and files only; the HTTP library under it takes any iterator.
         target.images.load(source.images.get(image).save(named=True))  # type: ignore[arg-type]
+
+
+def wanted() -> set[str]:
+    """Return the names of all images that this version of the harness makes; it uses no others of ours."""
+    known = [releases.get(name) for name in releases.PACKAGED]
+    return {tag(release) for one in known for release in (one, releases.with_apptainer(one))}
+
+
+def save(client: docker.DockerClient, names: Sequence[str], file: Path) -> None:
+    """Write images to a file that `load` and `docker load` take; what goes wrong leaves no half of it."""
+    # The SDK's own call takes one image; asked for together, they share what they have in common.
+    url = f"{client.api.base_url}/v{client.api.api_version}/images/get"
+    part = file.with_name(f"{file.name}.part")
+    try:
+        with (
+            engine_errors(f"cannot save {', '.join(names)}"),
+            part.open("wb") as tar,
+            client.api.get(url, params={"names": names}, stream=True) as answer,
+        ):
+            answer.raise_for_status()
+            for chunk in answer.iter_content(_CHUNK):
+                tar.write(chunk)
+        part.replace(file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load(client: docker.DockerClient, file: Path) -> list[str]:
+    """Give the engine what `save` wrote, and return the images' names; UsageError if they are not `wanted`."""
+    try:
+        with tarfile.open(file) as tar:
+            manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO())
+        names = [name for image in manifest for name in image["RepoTags"]]
+    except (OSError, tarfile.TarError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(f"{file} is not a file of `harness images save`: {error}") from error
+    if others := sorted({*names} - wanted()):
+        raise UsageError(
+            f"{file} has {', '.join(others)}, which this version of the harness does not use",
+            hint="`harness images save` of the same version, on a machine with a registry, writes those that it does",
+        )
+    with engine_errors(f"cannot load {file}"), file.open("rb") as tar:
+        client.images.load(tar)
+    return names
 
 
 def _has(client: docker.DockerClient, image: str) -> bool:

@@ -32,8 +32,12 @@ class Engines:
     def client(self, name: str) -> docker.DockerClient:
         """Return a client of an engine."""
         if name not in self._clients:
-            self._clients[name] = docker.DockerClient(f"unix://{self._directory(name) / 'sock'}")
+            self._clients[name] = docker.DockerClient(self.host(name))
         return self._clients[name]
+
+    def host(self, name: str) -> str:
+        """Return where an engine listens, as DOCKER_HOST says it."""
+        return f"unix://{self._directory(name) / 'sock'}"
 
     def begin(self) -> None:
         """Start all, and join them."""
@@ -45,7 +49,7 @@ class Engines:
             self._directory(name).mkdir()
             self._plug(name, f"{self._address(number)}/24")
             self.start(name)
-            endpoint = f"host=unix://{self._directory(name) / 'sock'}"
+            endpoint = f"host={self.host(name)}"
             run("docker", "--config", str(self.config), "context", "create", name, "--docker", endpoint)
         first, *others = self.names
         address = self._address(1)

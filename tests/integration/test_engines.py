@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,20 @@ def left(three: Engines, name: str) -> list[str]:
         *(str(one.name) for one in client.networks.list(filters=of_runs)),
         *(str(one.name) for one in client.volumes.list(filters=of_runs)),
     ]
+
+
+def test_image_is_carried_in_a_file_to_an_engine_without_a_registry(
+    three: Engines, environment: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "images.tar"
+    here, there = (command_line({**environment, "DOCKER_HOST": three.host(name)}) for name in ("e1", "e3"))
+    assert there("images", "list").stdout == ""
+    saved = here("images", "save", file, "24.11")
+    assert saved.returncode == 0, saved.stderr
+    loaded = there("images", "load", file)
+    assert loaded.returncode == 0, loaded.stderr
+    (image,) = json.loads(there("images", "list", "--format", "json").stdout)
+    assert (image["image"], image["release"], image["current"]) == (loaded.stdout.strip(), "24.11", True)
 
 
 def test_lost_engine_is_no_fault_of_the_clusters_and_nothing_of_a_run_is_left(three: Engines, harness: Harness) -> None:

@@ -1,0 +1,321 @@
+"""What the documentation shows is so: its commands, its links, and the pages that are made from the program."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from ruamel.yaml import YAML
+from typer.core import TyperGroup
+from typer.testing import CliRunner
+
+from harness import cli, scenario
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CI = ROOT / "docs" / "how-to" / "ci.md"
+ACTION = ROOT / "action.yml"
+GITLAB = CI.with_name("gitlab-ci.yml")
+# What is run here, page by page, with the exit codes that it may have.
+WITHOUT_ENGINE = {
+    "init": {0},
+    "schema": {0},
+    "render": {0},
+    "check": {0, 1},  # 1: it found an error in what a page is about
+    "import": {0},
+    "diff": {0},
+    "report": {0},
+    "fault list": {0},
+    "doctor": {3},  # it misses the engine
+    "run": {3},  # it reads the scenario, and leaves a run's directory
+}
+# What wants an engine, and the module of tests/integration that runs it.
+WITH_ENGINE = {
+    "run": "support",
+    "up": "support",
+    "down": "support",
+    "deploy": "test_handles",
+    "verify": "test_handles",
+    "status": "test_handles",
+    "exec": "test_handles",
+    "logs": "test_handles",
+    "shell": "test_handles",
+    "ssh": "test_handles",
+    "rehearse": "test_rehearsal",
+    "judge": "test_rehearsal",
+    "upgrade": "test_upgrade",
+    "fault inject": "test_faults",
+    "fault heal": "test_faults",
+    "images list": "test_engines",
+    "images save": "test_engines",
+    "images load": "test_engines",
+}
+# It compares with hosts that are up, as tests/integration/test_diff.py does.
+OF_LIVE_HOSTS = ["diff", "runs/federation/latest/tree", "federation"]
+# A page that is written beside these.
+COMING = {"pytest.md"}
+# What docs/scenario.md tells the problems of.
+BROKEN = """\
+clusters:
+  alpha:
+    controller: ctl
+    nodes:
+      - name: n[1-3
+        cpu: 2
+federations:
+  f:
+    clusters: [alpha, beta]
+"""
+APP = typer.main.get_command(cli.app)
+OPERATORS = {"|", "||", "&", "&&", ";", "(", ")"}
+Words = list[str]
+
+
+def yaml_shown(page: Path) -> list[str]:
+    return re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def without_fences(text: str) -> str:
+    return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.M | re.S)
+
+
+def shown(text: str) -> Iterator[Words]:
+    """Yield every simple command of the shell that a page shows."""
+    lines = re.findall(r"^    (?:\$ )?(harness .*)", without_fences(text), re.M)
+    for _, language, block in re.findall(r"^( *)```(\w*)\n(.*?)^\1```", text, re.M | re.S):
+        if language in {"sh", ""}:  # "" shows what a command prints, too
+            lines += block.splitlines() if language else re.findall(r"^ *\$ (.*)", block, re.M)
+    yield from simple_commands(lines)
+
+
+def simple_commands(lines: list[str]) -> Iterator[Words]:
+    """Yield the words of each simple command; what is open at the end of a line goes on in the next."""
+    before = ""
+    for line in lines:
+        before += line.replace("$(", " ; (")
+        if before.endswith("\\"):
+            before = before[:-1]
+            continue
+        words = shlex.shlex(before, posix=True, punctuation_chars=True)
+        words.wordchars += ":,@^%+{}[]$!"
+        try:
+            yield from split(list(words))
+        except ValueError:  # an open quote
+            before += "\n"
+            continue
+        before = ""
+    assert not before, f"a command does not end: {before}"
+
+
+def split(words: Words) -> Iterator[Words]:
+    """Yield the simple commands of a list or pipeline, without redirections."""
+    command: Words = []
+    skip = False
+    for word in [*words, ";"]:
+        if word in OPERATORS:
+            if command:
+                yield [Path(command[0]).name, *command[1:]]
+            command = []
+        elif word in {">", ">>", "<"}:
+            skip = True
+        elif skip:
+            skip = False
+        else:
+            command.append(word)
+
+
+def verb(words: Words) -> str:
+    """Return the verb of a command line, of two words where it is of a group."""
+    group = APP.commands.get(words[0]) if isinstance(APP, TyperGroup) else None
+    return " ".join(words[:2]) if isinstance(group, TyperGroup) else words[0]
+
+
+def parse(words: Words) -> None:
+    """Have the command line parse its words, and do nothing."""
+    command: Any = APP
+    context, name = None, "harness"
+    while True:
+        context = command.make_context(name, words, parent=context)
+        if not isinstance(command, TyperGroup):
+            return
+        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+
+
+def of_harness(page: Path) -> list[Words]:
+    return [words[1:] for words in shown(page.read_text()) if words[0] == "harness"]
+
+
+COMMANDS = [(page, words) for page in PAGES for words in of_harness(page)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with what the pages take to be there, and no engine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", "nowhere://")
+    monkeypatch.delenv("HARNESS_RUNS", raising=False)
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    for name in ("etc-slurm", "site", "new"):
+        shutil.copytree(ROOT / "tests" / "golden" / "federation" / "onprem-ctl" / "etc" / "slurm", tmp_path / name)
+    for name in ("hosts.yml", "dump.sql.gz", "lublin.swf"):
+        (tmp_path / name).touch()
+    (tmp_path / "state").mkdir()
+    shutil.copyfile("scenarios/single-node.yml", "scenario.yml")
+    (tmp_path / "broken.yml").write_text(BROKEN)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), COMMANDS, ids=[f"{page.stem}: {' '.join(words)}" for page, words in COMMANDS]
+)
+@pytest.mark.usefixtures("desk")
+def test_every_command_shown_is_one_that_there_is(page: Path, words: Words) -> None:
+    parse(words)
+    for word in words:
+        assert not word.startswith("scenarios/") or (ROOT / word).exists(), f"{page.name} names {word}"
+
+
+def test_every_command_shown_is_run_by_a_test() -> None:
+    for page, words in COMMANDS:
+        if verb(words) not in WITHOUT_ENGINE or words == OF_LIVE_HOSTS:
+            name = "test_diff" if words == OF_LIVE_HOSTS else WITH_ENGINE.get(verb(words))
+            assert name, f"{page.name}: no test runs `harness {' '.join(words)}`"
+    for name, module in WITH_ENGINE.items():
+        text = (ROOT / "tests" / "integration" / f"{module}.py").read_text()
+        assert ", ".join(f'"{word}"' for word in name.split()) in text, f"{module} does not run `harness {name}`"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if of_harness(page)], ids=lambda page: page.stem)
+def test_commands_that_need_no_engine_do_what_a_page_says(page: Path, desk: Path) -> None:
+    runner = CliRunner()
+    # What pages take for a report that somebody gave you, or for earlier runs.
+    for name in ("single-node", "federation"):
+        runner.invoke(cli.app, ["run", f"scenarios/{name}.yml", "--report", "artifact"])
+    for name in ("before", "after"):
+        shutil.copytree("artifact", name)
+    for words in shown(page.read_text()):
+        words = [word.replace("/etc/slurm", "etc-slurm") for word in words]
+        if words[0] == "cp":
+            shutil.copyfile(*words[1:])
+        if words[0] != "harness" or verb(words[1:]) not in WITHOUT_ENGINE or words[1:] == OF_LIVE_HOSTS:
+            continue
+        if "--provider" in words or "--inventory" in words:
+            continue  # machines of the user's
+        done = runner.invoke(cli.app, words[1:])
+        if "broken.yml" in words:
+            assert done.exit_code == 2
+            assert all(line in page.read_text() for line in done.output.splitlines())
+        else:
+            assert done.exit_code in WITHOUT_ENGINE[verb(words[1:])], f"{' '.join(words)}\n{done.output}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_in_the_text_have_verbs_and_options_that_there_are(page: Path) -> None:
+    for told in re.findall(r"`harness ([^`]+)`", without_fences(page.read_text())):
+        words = told.split(" -- ")[0].split()
+        command: Any = APP
+        while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
+            assert words[0] in command.commands, f"{page.name}: `harness {told}`"
+            command = command.commands[words.pop(0)]
+        options = {option for one in command.params for option in one.opts} | {"--install-completion", "--help"}
+        wrong = {word for word in words if word.startswith("-")} - options
+        assert not wrong, f"{page.name}: `harness {told}` has no {', '.join(wrong)}"
+
+
+def test_every_target_shown_is_in_the_makefile() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+    for page in PAGES:
+        named = [words[1:] for words in shown(page.read_text()) if words[0] == "make"]
+        named += [told.split() for told in re.findall(r"`make ([^`]+)`", page.read_text())]
+        assert {target for words in named for target in words} <= {*targets}, page
+
+
+def headings(page: Path) -> set[str]:
+    """Return what GitHub calls the headings of a page in links."""
+    found = re.findall(r"^#+ (.*)", without_fences(page.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)\s]+)\)|src(?:set)?=\"([^\"]+)\"", text):
+        name, _, heading = "".join(link).partition("#")
+        if name.startswith("https:") or Path(name).name in COMING:
+            continue
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name}: {name}"
+        assert not heading or heading in headings(target), f"{page.name}: {name}#{heading}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / name).resolve() for name in re.findall(r"\]\(([^)#]+)", index.read_text())}
+    assert {page for page in PAGES if page.is_relative_to(index.parent)} <= {*linked, index}
+
+
+def test_every_scenario_is_in_the_readme() -> None:
+    linked = re.findall(r"\(scenarios/([\w-]+)\.yml\)", (ROOT / "README.md").read_text())
+    assert sorted(linked) == sorted(path.stem for path in (ROOT / "scenarios").glob("*.yml"))
+
+
+def test_every_module_is_on_the_map() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    package = ROOT / "harness"
+    modules = {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
+    folders = {f"{path.parent.relative_to(ROOT)}/" for path in package.rglob("__init__.py") if path.parent != package}
+    assert {name for name in modules | folders if name not in text} == set()
+
+
+def test_pages_made_from_the_program_are_what_it_is_now(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, REFERENCE / "generate.py", tmp_path], check=True)
+    for made in tmp_path.iterdir():
+        assert (REFERENCE / made.name).read_text() == made.read_text(), "`make docs` makes them anew"
+
+
+def test_example_of_the_scenario_file_is_a_right_scenario(tmp_path: Path) -> None:
+    (tmp_path / "example.yml").write_text(yaml_shown(ROOT / "docs" / "scenario.md")[0])
+    assert scenario.load(tmp_path / "example.yml").clusters.keys() == {"alpha"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ("github-actions", ACTION.read_text()),
+        ("github-workflows", yaml_shown(CI)[0]),
+        ("gitlab-ci", GITLAB.read_text()),
+        ("gitlab-ci", yaml_shown(CI)[1]),
+    ],
+    ids=["action", "workflow", "gitlab", "gitlab-include"],
+)
+def test_ci_for_users_fits_its_schema(schema: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "ci.yml").write_text(text)
+    command = [Path(sys.executable).with_name("check-jsonschema"), "--builtin-schema", f"vendor.{schema}"]
+    transform = ["--data-transform", "gitlab-ci"] if schema == "gitlab-ci" else []
+    done = subprocess.run([*command, *transform, tmp_path / "ci.yml"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        [step["run"] for step in YAML(typ="safe").load(ACTION)["runs"]["steps"] if "run" in step],
+        YAML(typ="safe").load(GITLAB)["slurm-harness"]["script"],
+    ],
+    ids=["github", "gitlab"],
+)
+def test_ci_for_users_runs_commands_that_there_are(scripts: list[str]) -> None:
+    text = re.sub(r"\$\{RELEASE:\+(.*?)\}", r"\1", "\n".join(scripts))
+    commands = [shlex.split(found) for found in re.findall(r"(?:^|[{|] )\s*harness ([^;|&>\n]+)", text, re.M)]
+    for words in commands:
+        parse([word for word in words if word != "${options[@]}"])
+    assert {verb(words) for words in commands} >= {"run", "images load", "images save"}

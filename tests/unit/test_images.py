@@ -1,0 +1,115 @@
+"""Images in a file, for engines that no registry answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+from docker.errors import ImageLoadError
+
+from harness import releases
+from harness.errors import EngineError, UsageError
+from harness.providers import images
+
+CURRENT = images.tag(releases.get("24.11"))
+
+
+class FakeEngine:
+    """An engine that writes and reads images as `docker save` and `docker load` do, and `breaks` in the middle."""
+
+    def __init__(self, breaks: bool = False) -> None:
+        self.has: list[str] = []
+        self.images = SimpleNamespace(load=self._load)
+        self.api = SimpleNamespace(base_url="http+docker://localhost", api_version="1.41", get=self._get)
+        self._breaks = breaks
+
+    @contextmanager
+    def _get(self, url: str, params: dict[str, list[str]], stream: bool) -> Iterator[Any]:
+        assert (url, stream) == ("http+docker://localhost/v1.41/images/get", True)
+
+        def content(size: int) -> Iterator[bytes]:
+            whole = tar({"manifest.json": json.dumps([{"RepoTags": [name]} for name in params["names"]])})
+            yield whole[:100]
+            if self._breaks:
+                raise requests.ConnectionError("the engine is gone")
+            yield whole[100:]
+
+        yield SimpleNamespace(raise_for_status=lambda: None, iter_content=content)
+
+    def _load(self, data: io.BufferedReader) -> None:
+        if self._breaks:
+            raise ImageLoadError("no space left on device")
+        self.has = names_in(data)
+
+
+def tar(files: dict[str, str]) -> bytes:
+    return images.archive(images.Entry(path, text.encode()) for path, text in files.items())
+
+
+def names_in(data: io.BufferedReader) -> list[str]:
+    with tarfile.open(fileobj=data) as opened:
+        manifest = json.load(opened.extractfile("manifest.json") or io.BytesIO())
+    return [name for image in manifest for name in image["RepoTags"]]
+
+
+def test_images_that_are_saved_can_be_loaded_under_their_names(tmp_path: Path) -> None:
+    names = sorted(images.wanted())
+    images.save(FakeEngine(), names, tmp_path / "images.tar")  # type: ignore[arg-type]
+    other = FakeEngine()
+    assert images.load(other, tmp_path / "images.tar") == names  # type: ignore[arg-type]
+    assert other.has == names
+
+
+@pytest.mark.parametrize(
+    ("file", "breaks", "error"), [("images.tar", True, EngineError), ("none/images.tar", False, UsageError)]
+)
+def test_what_cannot_be_saved_leaves_no_file(file: str, breaks: bool, error: type[Exception], tmp_path: Path) -> None:
+    with pytest.raises(error, match=r"the engine is gone|images\.tar cannot be written: No such file or directory"):
+        images.save(FakeEngine(breaks), [CURRENT], tmp_path / file)  # type: ignore[arg-type]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_images_of_another_version_of_the_harness_are_not_loaded(tmp_path: Path) -> None:
+    engine, file = FakeEngine(), tmp_path / "images.tar"
+    images.save(engine, [CURRENT, "slurm-harness:24.11-000000000000"], file)  # type: ignore[arg-type]
+    with pytest.raises(
+        UsageError, match=r"images\.tar has slurm-harness:24\.11-000000000000, which this version"
+    ) as told:
+        images.load(engine, file)  # type: ignore[arg-type]
+    assert "`harness images save` of the same version" in str(told.value.hint)
+    assert engine.has == []
+
+
+def test_engine_without_room_for_images_is_told(tmp_path: Path) -> None:
+    images.save(FakeEngine(), [CURRENT], tmp_path / "images.tar")  # type: ignore[arg-type]
+    with pytest.raises(EngineError, match=r"cannot load .*: no space left on device") as told:
+        images.load(FakeEngine(breaks=True), tmp_path / "images.tar")  # type: ignore[arg-type]
+    assert "free disk space" in str(told.value.hint)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"not a tar",
+        tar({}),
+        tar({"manifest.json": "no JSON"}),
+        tar({"manifest.json": "[{}]"}),
+        tar({"manifest.json": '[{"RepoTags": null}]'}),
+    ],
+)
+def test_what_was_not_saved_by_the_harness_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "images.tar"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError, match="is not a file of `harness images save`"):
+        images.load(FakeEngine(), file)  # type: ignore[arg-type]
