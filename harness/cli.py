@@ -18,7 +18,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import docker
 import typer
 from rich.console import Console, Group
 from rich.live import Live as Screen
@@ -739,7 +738,7 @@ def images_build(
     names: Annotated[list[str] | None, typer.Argument(help="Releases; unset, all.", show_default=False)] = None,
 ) -> None:
     """Build the image of each release, if the engine does not have it yet."""
-    for image in _built(engine.connect(), names):
+    for image in _built(names):
         out.print(image)
 
 
@@ -752,8 +751,7 @@ def images_save(
 
     A release's image with Apptainer goes along if the engine has it.
     """
-    client = engine.connect()
-    chosen = {*_built(client, names)}
+    chosen, client = {*_built(names)}, engine.connect()
     chosen |= {image for release, image, _ in images.built(client) if not names or release in names} & images.wanted()
     images.save(client, sorted(chosen), file)
     out.print(f"{file}: {', '.join(sorted(chosen))}", markup=False)
@@ -926,9 +924,10 @@ class _Saying(logging.Handler):
         self._say(record.getMessage())
 
 
-def _built(client: docker.DockerClient, names: Sequence[str] | None) -> list[str]:
-    """Return the names of some releases' images, or of all; build those that the engine does not have."""
+def _built(names: Sequence[str] | None) -> list[str]:
+    """Return the images of some releases, or of all; build those that the engine does not have."""
     _must_be_known(*names or ())
+    client = engine.connect()
     return [images.ensure(client, releases.get(name), _progress()) for name in names or releases.PACKAGED]
 
 

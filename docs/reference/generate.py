@@ -41,7 +41,15 @@ def scenario_page(schema: Schema) -> str:
 def cli_page() -> str:
     """Return a page of all verbs."""
     command = typer.main.get_command(cli.app)
+    with_whole_sentences(command)
     return _NOTE + get_docs_for_click(obj=command, ctx=typer.Context(command), name="harness", title="The command line")
+
+
+def with_whole_sentences(command: Any) -> None:
+    """Have lists of verbs tell the first paragraph about each, not its first 45 letters."""
+    for one in getattr(command, "commands", {}).values():
+        one.short_help = " ".join((one.help or "").partition("\n\n")[0].split())
+        with_whole_sentences(one)
 
 
 def parts(schema: Schema, part: Schema, place: str) -> Iterator[tuple[str, Schema]]:
@@ -100,12 +108,10 @@ def below(place: str, key: str) -> str:
 
 
 def default(value: Any) -> str:
-    """Return what counts where a key is left out; "" where that is nothing, or told by the description."""
-    return (
-        f"`{str(value) if isinstance(value, str) else json.dumps(value)}`"
-        if value and not isinstance(value, dict)
-        else ""
-    )
+    """Return what counts where a key is left out; "" where that is nothing, or the description tells it."""
+    if value in (None, "", []) or isinstance(value, dict):
+        return ""
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
 def linked(description: str) -> str:

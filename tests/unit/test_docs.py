@@ -125,6 +125,8 @@ def split(words: Words) -> Iterator[Words]:
             if command:
                 yield [Path(command[0]).name, *command[1:]]
             command = []
+        elif not command and re.match(r"[A-Z_]+=", word):
+            continue  # a variable for the command
         elif word in {">", ">>", "<"}:
             skip = True
         elif skip:
@@ -280,6 +282,12 @@ def test_pages_made_from_the_program_are_what_it_is_now(tmp_path: Path) -> None:
     subprocess.run([sys.executable, REFERENCE / "generate.py", tmp_path], check=True)
     for made in tmp_path.iterdir():
         assert (REFERENCE / made.name).read_text() == made.read_text(), "`make docs` makes them anew"
+
+
+def test_check_that_is_shown_is_one_that_there_is() -> None:
+    page = ROOT / "docs" / "how-to" / "write-a-check.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert code in (ROOT / "tests" / "acceptance" / "test_jobs.py").read_text()
 
 
 def test_example_of_the_scenario_file_is_a_right_scenario(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import requests
 from docker.errors import ImageLoadError
+from typer.testing import CliRunner
 
-from harness import releases
+from harness import cli, releases
 from harness.errors import EngineError, UsageError
-from harness.providers import images
+from harness.providers import engine, images
 
 CURRENT = images.tag(releases.get("24.11"))
 
@@ -25,9 +26,9 @@ CURRENT = images.tag(releases.get("24.11"))
 class FakeEngine:
     """An engine that writes and reads images as `docker save` and `docker load` do, and `breaks` in the middle."""
 
-    def __init__(self, breaks: bool = False) -> None:
-        self.has: list[str] = []
-        self.images = SimpleNamespace(load=self._load)
+    def __init__(self, breaks: bool = False, has: Sequence[str] = ()) -> None:
+        self.has = list(has)
+        self.images = SimpleNamespace(load=self._load, get=self.has.index, list=self._list)
         self.api = SimpleNamespace(base_url="http+docker://localhost", api_version="1.41", get=self._get)
         self._breaks = breaks
 
@@ -43,6 +44,9 @@ class FakeEngine:
             yield whole[100:]
 
         yield SimpleNamespace(raise_for_status=lambda: None, iter_content=content)
+
+    def _list(self, name: str, filters: dict[str, str]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(tags=[name], attrs={"Size": 1}) for name in self.has]
 
     def _load(self, data: io.BufferedReader) -> None:
         if self._breaks:
@@ -68,6 +72,20 @@ def test_images_that_are_saved_can_be_loaded_under_their_names(tmp_path: Path) -
     assert other.has == names
 
 
+def test_releases_that_are_saved_have_all_their_images_that_are_there_and_not_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = releases.get("26.05")
+    wanted = sorted(map(images.tag, (release, releases.with_apptainer(release))))
+    there = FakeEngine(has=[*wanted, "slurm-harness:26.05-000000000000", CURRENT])
+    monkeypatch.setattr(engine, "connect", lambda: there)
+    file = tmp_path / "images.tar"
+    done = CliRunner().invoke(cli.app, ["images", "save", str(file), "26.05"])
+    assert (done.exit_code, done.output) == (0, f"{file}: {', '.join(wanted)}\n")
+    with file.open("rb") as data:
+        assert names_in(data) == wanted
+
+
 @pytest.mark.parametrize(
     ("file", "breaks", "error"), [("images.tar", True, EngineError), ("none/images.tar", False, UsageError)]
 )
@@ -78,14 +96,14 @@ def test_what_cannot_be_saved_leaves_no_file(file: str, breaks: bool, error: typ
 
 
 def test_images_of_another_version_of_the_harness_are_not_loaded(tmp_path: Path) -> None:
-    engine, file = FakeEngine(), tmp_path / "images.tar"
-    images.save(engine, [CURRENT, "slurm-harness:24.11-000000000000"], file)  # type: ignore[arg-type]
+    there, file = FakeEngine(), tmp_path / "images.tar"
+    images.save(there, [CURRENT, "slurm-harness:24.11-000000000000"], file)  # type: ignore[arg-type]
     with pytest.raises(
         UsageError, match=r"images\.tar has slurm-harness:24\.11-000000000000, which this version"
     ) as told:
-        images.load(engine, file)  # type: ignore[arg-type]
+        images.load(there, file)  # type: ignore[arg-type]
     assert "`harness images save` of the same version" in str(told.value.hint)
-    assert engine.has == []
+    assert there.has == []
 
 
 def test_engine_without_room_for_images_is_told(tmp_path: Path) -> None:
