@@ -206,7 +206,12 @@ class DockerProvider:
         """
         with engine_errors(f"cannot start {host}"):
             at, container = self._container(run_id, host)
-            container.start()
+            try:
+                container.start()
+            except APIError as error:
+                if "attaching to network failed" not in str(error.explanation):
+                    raise
+                container.start()  # A Swarm has 20 s for it, which is too short for a busy machine's first network.
             container.reload()
             published = container.ports.get("22/tcp")
         if at:
