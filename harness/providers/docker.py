@@ -290,12 +290,13 @@ class DockerProvider:
 
     def hosts(self, run_id: str) -> dict[str, bool]:
         """Return the containers of a run that are hosts; one that other engines do not reach does not run for them."""
+        found: dict[str, bool] = {}
         with engine_errors("cannot list the hosts"):
-            return {
-                container.labels[HOST]: container.status == "running" and self._is_reached(at)
-                for at in self._contexts
-                for container in self._hosts(run_id, at)
-            }
+            for at in self._contexts:
+                reached = self._is_reached(at)
+                for container in self._hosts(run_id, at):
+                    found[container.labels[HOST]] = reached and container.status == "running"
+        return found
 
     def _hosts(self, run_id: str, at: str) -> list[Container]:
         return self._engine(at).containers.list(
