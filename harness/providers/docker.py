@@ -40,6 +40,9 @@ _ENGINES_PREFIX = 28
 _PARALLEL = 8
 # Connects standard input and output with a host's sshd.
 _TO_SSH = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & cat >&3; kill $!"
+# Seconds in which a Swarm attaches a host to its network, and what an engine says of one that it did not attach.
+_ATTACHED = 120
+_UNATTACHED = re.compile(r"attaching to network failed|network \w+ not found")
 # inotify instances that a host's systemd and D-Bus take.
 _INOTIFY = 7
 Done = TypeVar("Done")
@@ -206,12 +209,12 @@ class DockerProvider:
         """
         with engine_errors(f"cannot start {host}"):
             at, container = self._container(run_id, host)
-            try:
-                container.start()
-            except APIError as error:
-                if "attaching to network failed" not in str(error.explanation):
-                    raise
-                container.start()  # A Swarm has 20 s for it, which is too short for a busy machine's first network.
+            wait_until(
+                lambda: _start(container),
+                lambda started: started is True,
+                what=f"the Swarm attaches {host} to its network",
+                timeout=_ATTACHED,
+            )
             container.reload()
             published = container.ports.get("22/tcp")
         if at:
@@ -491,6 +494,21 @@ def _want_swarm(clients: Mapping[str, docker.DockerClient]) -> None:
                 )
 
 
+def _start(container: Container) -> bool | str:
+    """Start a container; say what a Swarm says that had no time to attach it to a network.
+
+    The engine gives a manager 20 s for it (getRequestContext in its daemon/cluster), which a busy machine's first
+    network may exceed. It then takes the container for attached once more, to a network that it does not find.
+    """
+    try:
+        container.start()
+    except APIError as error:
+        if _UNATTACHED.search(said := str(error.explanation)):
+            return said
+        raise
+    return True
+
+
 def _remove(container: Container) -> None:
     try:
         container.remove(force=True, v=True)
@@ -519,18 +537,15 @@ def _wait_for_gateway(container: Container) -> None:
         container.reload()
         return container.status, container.logs().decode(errors="replace").strip()
 
-    try:
-        wait_until(
-            look,
-            lambda seen: seen[1] == "ready",
-            what="the gateway between the sites",
-            timeout=30,
-            hopeless=lambda seen: seen[0] == "exited",
-            show="\n".join,
-            interval=0.05,
-        )
-    except WaitTimeout as error:
-        raise EngineError(str(error)) from error
+    wait_until(
+        look,
+        lambda seen: seen[1] == "ready",
+        what="the gateway between the sites",
+        timeout=30,
+        hopeless=lambda seen: seen[0] == "exited",
+        show="\n".join,
+        interval=0.05,
+    )
 
 
 def taken(clients: Iterable[docker.DockerClient]) -> list[IPv4Network]:

@@ -15,7 +15,7 @@ from docker.context import ContextAPI
 from docker.errors import APIError, ContainerError, DockerException, ImageLoadError
 from docker.tls import TLSConfig
 
-from harness.errors import EngineError
+from harness.errors import EngineError, WaitTimeout
 
 # 20.10 is the first with cgroup namespaces, which systemd in a container needs.
 OLDEST = (20, 10)
@@ -68,10 +68,10 @@ def version_of(client: docker.DockerClient) -> tuple[int, int]:
 
 @contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
-    """Turn the engine's own errors into EngineError with a hint."""
+    """Turn the engine's own errors, and what did not happen on it in time, into EngineError with a hint."""
     try:
         yield
-    except (APIError, ContainerError, ImageLoadError, requests.RequestException) as error:
+    except (APIError, ContainerError, ImageLoadError, requests.RequestException, WaitTimeout) as error:
         text = str(error.explanation) if isinstance(error, APIError) and error.explanation else str(error)
         raise EngineError(f"{doing}: {text}", hint=_hint(text)) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from docker.errors import APIError
 
 from harness import providers, scenario
 from harness.errors import EngineError, UsageError
@@ -54,6 +55,28 @@ def test_wrong_places_are_refused_before_anything_starts(name: str, told: str, t
     with pytest.raises(UsageError) as caught:
         providers.get(name, tmp_path).ask(wanted, render(wanted))
     assert told in f"{caught.value}\n{caught.value.hint}"
+
+
+class SlowSwarm:
+    """A host's container on an engine whose Swarm attaches it when it has been asked a third time."""
+
+    def __init__(self) -> None:
+        self.ports = {"22/tcp": [{"HostPort": "2222"}]}
+        self._said = ["attaching to network failed, make sure ...: context deadline exceeded", "network k2x not found"]
+
+    def start(self) -> None:
+        if self._said:
+            raise APIError("500 Server Error", explanation=self._said.pop(0))
+
+    def reload(self) -> None:
+        pass
+
+
+def test_host_that_a_busy_swarm_did_not_attach_in_time_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = DockerProvider()
+    container = SlowSwarm()
+    monkeypatch.setattr(provider, "_container", lambda run_id, host: ("", container))
+    assert provider.start("run", "ctl").port == 2222
 
 
 def test_context_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
