@@ -18,6 +18,7 @@ from harness.errors import CommandFailed, HarnessError, UsageError
 from harness.live import Live
 from harness.plan import DAEMONS, Plan
 from harness.providers import Drop
+from harness.rundir import RunDir
 
 _ASIDE = "/var/lib/slurm-harness/faults"
 # Seconds for what restarts daemons; a database may be slow.
@@ -236,7 +237,12 @@ def heal(live: Live, fault: Fault) -> None:
 
 def active(live: Live) -> list[Fault]:
     """Return the faults that are injected and not healed."""
-    notes = sorted((live.run.path / "faults").glob("*.json"), key=lambda note: note.stat().st_mtime)
+    return noted_in(live.run)
+
+
+def noted_in(run: RunDir) -> list[Fault]:
+    """Return the faults that a run has, the last one last."""
+    notes = sorted((run.path / "faults").glob("*.json"), key=lambda note: note.stat().st_mtime)
     return [Fault(**json.loads(note.read_text())) for note in notes]
 
 

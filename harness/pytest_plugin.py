@@ -1,178 +1,160 @@
-"""Fixtures for checks on a live run: `pytest --harness-run RUN`. Without that option the plugin does nothing."""
+"""Fixtures for tests on genuine Slurm clusters: docs/pytest.md. A session whose tests use none of them is left alone.
+
+The harness itself is imported when a fixture is, so that other sessions do not pay for it.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
-import time
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import testinfra
-from testinfra.host import Host
 
-from harness import job_events, releases, slurm, topology
-from harness.errors import ClusterError, HarnessError
-from harness.plan import Plan
-from harness.rundir import RunDir
-from harness.slurm import SlurmCluster
-from harness.ssh import Ssh
+if TYPE_CHECKING:
+    from testinfra.host import Host
 
-_RUN = pytest.StashKey[RunDir]()
-_PLAN = pytest.StashKey[Plan]()
-_STARTED = pytest.StashKey[float]()
+    from harness.live import Live
+    from harness.slurm import SlurmCluster
+    from harness.testing import Faults, Federation, Slurm
+
+_RUN = "harness_run"
+_USER = pytest.StashKey["Slurm"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --harness-run."""
-    group = parser.getgroup("slurm-harness")
-    group.addoption("--harness-run", type=Path, metavar="RUN", help="directory of a run whose hosts are up")
-    group.addoption("--harness-log-level", default="WARNING", metavar="LEVEL", help="INFO: long waits; DEBUG: commands")
+    """Add the options that say which clusters the tests are on."""
+    group = parser.getgroup("slurm-harness", "tests on genuine Slurm clusters")
+    group.addoption("--scenario", type=Path, metavar="FILE", help="scenario of the clusters that tests are on")
+    group.addoption("--harness-run", metavar="RUN", help="run that tests are on: its directory, id or scenario's name")
+    group.addoption("--harness-release", action="append", metavar="RELEASE", help="as `harness run --release`")
+    group.addoption("--harness-keep", action="store_true", help="leave a run up that the session has started")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Open the run, and have long waits told among the outcomes."""
-    config.addinivalue_line("markers", "needs(*features): the check is for scenarios with these features only")
-    if path := config.getoption("--harness-run"):
-        # pytest takes what checks print; a copy of standard output stays outside of that.
-        handler = logging.StreamHandler(os.fdopen(os.dup(1), "w", buffering=1))
-        log = logging.getLogger("harness")
-        log.addHandler(handler)
-        log.setLevel(config.getoption("--harness-log-level"))
-        config.stash[_RUN] = RunDir(path)
-        config.stash[_PLAN] = config.stash[_RUN].plan()
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers", "scenario(*files): the test is on clusters of these scenario files, on one after the other"
+    )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the checks that the scenario gives nothing to do."""
-    if _PLAN not in config.stash:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have pytest order tests by their scenarios, which are up one after the other."""
+    if _RUN not in metafunc.fixturenames:
         return
-    there = features(config.stash[_PLAN])
-    fitting = [item for item in items if all({*mark.args} <= there for mark in item.iter_markers("needs"))]
-    config.hook.pytest_deselected(items=[item for item in items if item not in fitting])
-    items[:] = fitting
-
-
-def features(plan: Plan) -> set[str]:
-    """Return what a scenario has that checks can be about."""
-    scenario = plan.scenario
-    enforced = plan.clusters_with_limits()
-    qos_of_users = {name for user in scenario.users.values() for name in user.qos}
-    limits = {
-        option
-        for name, qos in (scenario.accounting.qos.items() if scenario.accounting else ())
-        for option, value in qos.options.items()
-        if enforced and name in qos_of_users and (option != "MaxTRESPerUser" or "gpu" in str(value))
-    }
-    placed = [one for name in scenario.clusters for one in topology.placed_once(scenario, name)]
-    there = {
-        "accounting": scenario.accounting,
-        "job_completion": scenario.accounting and scenario.accounting.job_completion,
-        "federation": any(len(federation.clusters) > 1 for federation in scenario.federations.values()),
-        "sites": len(plan.sites()) > 1 and plan.offers.engine,  # whose gateway joins them
-        "users": scenario.users,
-        "two_users": len(scenario.users) > 1,
-        "two_hosts": len(plan.hosts) > 1,
-        "backup_controllers": any(cluster.backup_controllers for cluster in scenario.clusters.values()),
-        "backup_slurmdbd": scenario.accounting and scenario.accounting.backup,
-        "topology": placed,
-        "placement": any(one.choices() for one in placed),
-        "switches": any(one.leaves() for one in placed),
-        "segments": any(one.segments() for one in placed),
-        "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
-        "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
-        "rehearsal": scenario.rehearsal,
-        "limit_of_jobs": "MaxJobsPerUser" in limits,
-        "limit_of_gpus": "MaxTRESPerUser" in limits,
-        "limit_of_time": "MaxWall" in limits,
-        "gpus": any(cluster.gpus() for cluster in scenario.clusters.values()),
-        "confined_cpus": plan.clusters_that_confine("ConstrainCores"),
-        # What jobs do that may swap is the user's own machines' affair.
-        "confined_memory": plan.offers.own_kernel and plan.clusters_that_confine("ConstrainRAMSpace"),
-        "reboots": plan.offers.own_kernel and all(cluster.static_nodes() for cluster in scenario.clusters.values()),
-        "apptainer": any(cluster.apptainer for cluster in scenario.clusters.values()),
-        "job_events": any(job_events.PROGRAM in cluster.files for cluster in scenario.clusters.values()),
-        "rest": any(cluster.rest for cluster in scenario.clusters.values()),
-        # The checks' jobs and pods want two nodes of some size.
-        "kubernetes": any(
-            cluster.kubernetes
-            and len(cluster.node_names()) > 1
-            and all(group.cpus >= 4 and group.memory >= 1000 for group in cluster.nodes)
-            for cluster in scenario.clusters.values()
-        ),
-        "external_jobs": all(releases.get(release).external_jobs for release in plan.releases().values()),
-        "static_too": any(
-            cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
-            for cluster in scenario.clusters.values()
-        ),
-        "two_shapes": any(
-            len([group for group in cluster.nodes if group.provision != "static" and group.features]) > 1
-            for cluster in scenario.clusters.values()
-        ),
-    }
-    return {name for name, value in there.items() if value}
+    config = metafunc.config
+    paths = [config.invocation_params.dir / path for path in [config.getoption("--scenario")] if path]
+    if marker := metafunc.definition.get_closest_marker("scenario"):
+        if not marker.args:
+            pytest.fail(f"{metafunc.definition.nodeid}: its marker scenario() names no file", pytrace=False)
+        paths = [config.rootpath / file for file in marker.args]
+    if paths:
+        paths = [path.resolve() for path in paths]
+        metafunc.parametrize(_RUN, paths, indirect=True, scope="session", ids=[path.stem for path in paths])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note each check's outcome: a broken promise is `failed`, anything else that went wrong `error`."""
+    """Show with a test that failed what its jobs and the daemons did."""
     report = yield
-    run = item.config.stash.get(_RUN, None)
-    if run is None:
-        return report
-    if report.when == "setup":
-        item.stash[_STARTED] = time.monotonic() - call.duration
-    if report.when != "call" and report.passed:
-        return report
-    outcome: str = report.outcome
-    if call.excinfo and report.failed:
-        broken = call.excinfo.errisinstance((AssertionError, ClusterError, pytest.fail.Exception))
-        # What a check leaves behind and cannot be removed is the cluster's fault, too.
-        outcome = "failed" if broken and report.when in {"call", "teardown"} else "error"
-    message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
-    if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
-        message = call.excinfo.exconly()  # with the kind of error: what it says may be "" or mean little by itself
-    seconds = time.monotonic() - item.stash[_STARTED]
-    run.event("check", id=item.nodeid, outcome=outcome, seconds=round(seconds, 2), message=message)
-    first_line = next(iter(message.splitlines()), "")
-    print(f"{outcome:7} {item.nodeid} ({seconds:.1f} s) {first_line}".rstrip(), flush=True)
+    used = item.stash.get(_USER, None)
+    if used and call.when == "call" and report.failed:
+        from harness import evidence
+
+        report.sections += evidence.of_failure(used, call.start, call.stop, str(report.longrepr))
     return report
 
 
 @pytest.fixture(scope="session")
-def run(request: pytest.FixtureRequest) -> RunDir:
-    """The run under test."""
-    if _RUN not in request.config.stash:
-        pytest.fail("this check needs a live run: pytest --harness-run RUN")
-    return request.config.stash[_RUN]
+def harness_run(request: pytest.FixtureRequest) -> Iterator[Live]:
+    """The run that the test is on: --harness-run, or one of the marker's scenario, or else of --scenario."""
+    from harness.errors import HarnessError
+
+    with ExitStack() as stack:
+        try:
+            live = stack.enter_context(_run_of(request.config, getattr(request, "param", None)))
+        except HarnessError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        yield live
+
+
+def _run_of(config: pytest.Config, wanted: Path | None) -> AbstractContextManager[Live]:
+    from harness import providers, rundir, sessions
+    from harness.errors import UsageError
+
+    runs = Path(os.environ.get("HARNESS_RUNS", "runs"))
+    say = _say(config)
+    if which := config.getoption("--harness-run"):
+        run = rundir.find(runs, which)
+        return sessions.opened(run, providers.get(run.provider, runs), say, wanted)
+    if wanted is None:
+        raise UsageError("no clusters", hint="pytest --scenario FILE, --harness-run RUN or @pytest.mark.scenario(FILE)")
+    choices, keep = config.getoption("--harness-release") or (), config.getoption("--harness-keep")
+    return sessions.of_scenario(wanted, providers.get("docker", runs), runs, say, choices=choices, keep=keep)
 
 
 @pytest.fixture(scope="session")
-def plan(run: RunDir) -> Plan:
-    """The plan of the run."""
-    return run.plan()
+def clusters(harness_run: Live) -> dict[str, SlurmCluster]:
+    """The live clusters by their names, which root asks."""
+    from harness import slurm
+
+    return slurm.clusters(harness_run.ssh, harness_run.plan)
 
 
 @pytest.fixture(scope="session")
-def ssh(run: RunDir) -> Ssh:
-    """Commands on hosts."""
-    return run.ssh()
+def hosts(harness_run: Live) -> dict[str, Host]:
+    """Testinfra's hosts by their names, but for those that come and go."""
+    import testinfra
 
-
-@pytest.fixture(scope="session")
-def clusters(ssh: Ssh, plan: Plan) -> dict[str, SlurmCluster]:
-    """The live clusters by their names."""
-    return slurm.clusters(ssh, plan)
-
-
-@pytest.fixture(scope="session")
-def hosts(ssh: Ssh, plan: Plan) -> dict[str, Host]:
-    """Testinfra's hosts by their names."""
-    config = str(ssh.config)
+    ssh = harness_run.ssh
     return {
-        host.name: testinfra.get_host(f"ssh://{host.name}", ssh_config=config, sudo=ssh.sudo)
-        for host in plan.lasting_hosts()
+        host.name: testinfra.get_host(f"ssh://{host.name}", ssh_config=str(ssh.config), sudo=ssh.sudo)
+        for host in harness_run.plan.lasting_hosts()
     }
+
+
+@pytest.fixture(scope="session")
+def federation(harness_run: Live, clusters: dict[str, SlurmCluster]) -> Federation:
+    """The scenario's first federation of more than one cluster; a scenario without any fails the test."""
+    from harness import testing
+
+    return testing.federation(harness_run.plan, clusters)
+
+
+@pytest.fixture
+def slurm(request: pytest.FixtureRequest, harness_run: Live) -> Iterator[Slurm]:
+    """The scenario's first user at its first cluster. When the test is over, the jobs submitted meanwhile are gone."""
+    from harness.testing import Slurm
+
+    user = Slurm.of(harness_run.ssh, harness_run.plan)
+    request.node.stash[_USER] = user
+    yield user
+    user.cancel_all()
+
+
+@pytest.fixture
+def faults(harness_run: Live, slurm: Slurm) -> Iterator[Faults]:
+    """What breaks on purpose. When the test is over, all is healed and the clusters take jobs again."""
+    from harness.testing import Faults
+
+    faults = Faults(harness_run)
+    yield faults
+    faults.heal_all()
+    slurm.cancel_all()
+    faults.wait_until_ready()
+
+
+def _say(config: pytest.Config) -> Callable[[str], None]:
+    """Return what shows progress although pytest takes what tests print."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            print(f"slurm-harness: {text}", file=sys.stderr, flush=True)
+
+    return say

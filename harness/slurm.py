@@ -160,11 +160,15 @@ class SlurmCluster:
 
     def job(self, job_id: int) -> Job | None:
         """Return one job, REVOKED ones too; None if this cluster has none of this id."""
+        return next(iter(self.jobs_of(job_id)), None)
+
+    def jobs_of(self, job_id: int) -> list[Job]:
+        """Return what this cluster has of an id: a job, REVOKED ones too, all tasks of an array, or nothing."""
         try:
-            return next(iter(self.jobs("--local", "--all", f"--jobs={job_id}")), None)
+            return self.jobs("--local", "--all", f"--jobs={job_id}")
         except CommandFailed as error:
             if "Invalid job id" in error.stderr:
-                return None
+                return []
             raise
 
     def wait_for(self, job_ids: Iterable[int], states: Iterable[str] = FINISHED, timeout: float = 60) -> list[Job]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.slurm import FINISHED, JobKey, Partition, SlurmCluster, job_key
 from harness.ssh import Ssh
+from harness.testing import Federation
 from harness.wait import wait_until
 from harness.witness import Witness
 
@@ -77,6 +79,31 @@ def ways_in(partition: Partition, plan: Plan) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def harness_run(pytestconfig: pytest.Config) -> Live:
+    """The run under test, in whatever state it is: the checks judge that."""
+    run = RunDir(Path(pytestconfig.getoption("--harness-run")))
+    return lifecycle.open_run(run, providers.get(run.provider, run.root), print)
+
+
+@pytest.fixture(scope="session")
+def run(harness_run: Live) -> RunDir:
+    """The directory of the run under test."""
+    return harness_run.run
+
+
+@pytest.fixture(scope="session")
+def plan(harness_run: Live) -> Plan:
+    """The plan of the run."""
+    return harness_run.plan
+
+
+@pytest.fixture(scope="session")
+def ssh(harness_run: Live) -> Ssh:
+    """Commands on hosts."""
+    return harness_run.ssh
+
+
+@pytest.fixture(scope="session")
 def users(plan: Plan) -> list[str]:
     """The ordinary users of the scenario."""
     return list(plan.scenario.users)
@@ -86,12 +113,6 @@ def users(plan: Plan) -> list[str]:
 def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
     """The session's jobs, the first user's unless a check says otherwise."""
     return Jobs(ssh, plan, users[0] if users else "root")
-
-
-@pytest.fixture
-def live(run: RunDir) -> Live:
-    """The run, to be broken and healed."""
-    return lifecycle.open_run(run, providers.get(run.provider, run.root), print)
 
 
 @pytest.fixture(autouse=True)
@@ -181,26 +202,8 @@ def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
     )
 
 
-@dataclass(frozen=True)
-class FederationUnderTest:
-    """The first federation of the scenario: the cluster that jobs are submitted to, and another one."""
-
-    name: str
-    origin: SlurmCluster
-    sibling: SlurmCluster
-    members: tuple[str, ...]
-
-
-@pytest.fixture(scope="session")
-def federation(clusters: dict[str, SlurmCluster], plan: Plan) -> FederationUnderTest:
-    """The first federation with at least two clusters."""
-    found = ((name, part.clusters) for name, part in plan.scenario.federations.items() if len(part.clusters) > 1)
-    name, members = next(found)
-    return FederationUnderTest(name, clusters[members[0]], clusters[members[1]], members)
-
-
 @pytest.fixture
-def full_origin(federation: FederationUnderTest, jobs: Jobs, plan: Plan) -> list[int]:
+def full_origin(federation: Federation, jobs: Jobs, plan: Plan) -> list[int]:
     """Jobs that take every node of the origin cluster until they are cancelled."""
     origin = federation.origin
     nodes = plan.scenario.clusters[origin.name].node_names()
@@ -229,7 +232,7 @@ def ran_on(clusters: dict[str, SlurmCluster]) -> Callable[[int], str]:
     return find
 
 
-def origin_of(job_id: int, plan: Plan, federation: FederationUnderTest) -> str:
+def origin_of(job_id: int, plan: Plan, federation: Federation) -> str:
     """Return the cluster whose id a federated job id carries."""
     by_id = dict(enumerate(federation.members, 1))
     return by_id.get(slurm.origin_id(job_id), "no cluster of the federation")

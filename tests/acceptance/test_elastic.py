@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from conftest import FederationUnderTest, Jobs
+from conftest import Jobs
 
 from harness import hostlist, options, providers, witness
 from harness.history import Recorder
@@ -16,6 +16,7 @@ from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.slurm import FINISHED, SlurmCluster, job_key, powered_down
 from harness.ssh import Ssh
+from harness.testing import Federation
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("elastic", "users")]
@@ -185,7 +186,7 @@ def test_job_brings_a_node_of_the_shape_that_it_asks_for(elastic: Elastic, jobs:
 
 @pytest.mark.needs("federation")
 def test_federated_jobs_fill_the_origin_and_bring_no_more_cloud_nodes_than_they_want(
-    elastic: Elastic, federation: FederationUnderTest, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
+    elastic: Elastic, federation: Federation, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
 ) -> None:
     elastic.wait_until_down()
     cpus = 2  # of each job

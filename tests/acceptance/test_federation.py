@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import FederationUnderTest, Jobs, origin_of
+from conftest import Jobs, origin_of
 
 from harness import witness
 from harness.plan import Plan
 from harness.slurm import SlurmCluster
+from harness.testing import Federation
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("federation", "users")]
@@ -23,7 +24,7 @@ def table(cluster: SlurmCluster, *command: str) -> list[list[str]]:
 
 
 def test_federation_is_formed_with_all_clusters_active(
-    federation: FederationUnderTest, clusters: dict[str, SlurmCluster]
+    federation: Federation, clusters: dict[str, SlurmCluster]
 ) -> None:
     rows = table(federation.origin, "show", "federation", federation.name, "format=federation,cluster,id,fedstate")
     wanted = {(federation.name, name, str(number), "ACTIVE") for number, name in enumerate(federation.members, 1)}
@@ -34,7 +35,7 @@ def test_federation_is_formed_with_all_clusters_active(
 
 
 def test_job_ids_carry_the_origin_and_are_unique(
-    federation: FederationUnderTest,
+    federation: Federation,
     clusters: dict[str, SlurmCluster],
     plan: Plan,
     jobs: Jobs,
@@ -48,7 +49,7 @@ def test_job_ids_carry_the_origin_and_are_unique(
 
 
 def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
-    federation: FederationUnderTest,
+    federation: Federation,
     full_origin: list[int],
     jobs: Jobs,
     ran_on: Callable[[int], str],
@@ -67,7 +68,7 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
 
 
 def test_clusters_option_keeps_jobs_where_it_says(
-    federation: FederationUnderTest, jobs: Jobs, ran_on: Callable[[int], str]
+    federation: Federation, jobs: Jobs, ran_on: Callable[[int], str]
 ) -> None:
     for name in federation.members:
         job_id = jobs.submit(federation.origin, "true", f"--clusters={name}")
@@ -75,7 +76,7 @@ def test_clusters_option_keeps_jobs_where_it_says(
 
 
 def test_clusters_option_with_several_uses_the_free_one(
-    federation: FederationUnderTest, full_origin: list[int], jobs: Jobs, ran_on: Callable[[int], str]
+    federation: Federation, full_origin: list[int], jobs: Jobs, ran_on: Callable[[int], str]
 ) -> None:
     both = f"--clusters={federation.sibling.name},{federation.origin.name}"
     assert ran_on(jobs.submit(federation.origin, "true", both)) == federation.sibling.name
@@ -83,7 +84,7 @@ def test_clusters_option_with_several_uses_the_free_one(
 
 
 def test_cluster_constraint_chooses_clusters_by_their_features(
-    federation: FederationUnderTest, plan: Plan, jobs: Jobs, ran_on: Callable[[int], str]
+    federation: Federation, plan: Plan, jobs: Jobs, ran_on: Callable[[int], str]
 ) -> None:
     features = {name: plan.scenario.clusters[name].features for name in federation.members}
     only = {
@@ -103,7 +104,7 @@ def test_cluster_constraint_chooses_clusters_by_their_features(
 
 
 @pytest.fixture
-def set_state_of_sibling(federation: FederationUnderTest) -> Iterator[Callable[[str], None]]:
+def set_state_of_sibling(federation: Federation) -> Iterator[Callable[[str], None]]:
     """Set the sibling's state in the federation; at the end it is ACTIVE again."""
     name = federation.sibling.name
 
@@ -122,7 +123,7 @@ def set_state_of_sibling(federation: FederationUnderTest) -> Iterator[Callable[[
 
 
 def test_draining_cluster_gets_no_new_federated_jobs(
-    federation: FederationUnderTest,
+    federation: Federation,
     set_state_of_sibling: Callable[[str], None],
     jobs: Jobs,
     plan: Plan,
@@ -138,7 +139,7 @@ def test_draining_cluster_gets_no_new_federated_jobs(
 
 
 def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
-    federation: FederationUnderTest, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+    federation: Federation, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     given = [
         jobs.submit(clusters[name], "sleep 300", f"--clusters={name}") for name in federation.members for _ in (1, 2)

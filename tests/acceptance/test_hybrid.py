@@ -208,7 +208,7 @@ def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
 
 
 def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_has_told_it(
-    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, live: Live
+    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, harness_run: Live
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     other = next(name for name in whole if name != node)
@@ -216,7 +216,7 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_ha
     with drained(cluster, other), pod(hybrid, node, Amount(size.millicpus - 1000, 100)):
         assert offered in shown(cluster, node)
         with killed(hybrid):
-            with faults.injected(live, Fault("stop-daemon", cluster.controller, "slurmctld")):
+            with faults.injected(harness_run, Fault("stop-daemon", cluster.controller, "slurmctld")):
                 pass
             wait_until(
                 lambda: [one.name for one in cluster.nodes() if one.slurmd_start],
@@ -325,7 +325,7 @@ class Work:
 
 
 def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
-    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, live: Live, plan: Plan, run: RunDir
+    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, harness_run: Live, plan: Plan, run: RunDir
 ) -> None:
     """Random jobs and pods come and go while the copilot, slurmrestd and slurmctld are killed, one after the other.
 
@@ -335,7 +335,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
     work = Work(hybrid.cluster, whole, jobs, random.Random(SEED))  # noqa: S311
 
     def kill(daemon: str) -> None:
-        with faults.injected(live, Fault("kill-daemon", plan.with_daemon(daemon)[0].name, daemon)):
+        with faults.injected(harness_run, Fault("kill-daemon", plan.with_daemon(daemon)[0].name, daemon)):
             pass
 
     def kill_copilot() -> None:

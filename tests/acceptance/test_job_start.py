@@ -361,10 +361,10 @@ def test_job_credential_that_slurmctld_did_not_sign_is_refused(
 
 
 def test_job_credential_that_is_too_old_is_refused(
-    live: Live, cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
+    harness_run: Live, cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
     """For the node 200 s have passed since it was made; slurm.conf(5), AuthInfo: cred_expire is 120 s."""
-    with faults.injected(live, Fault("step-clock", nodes[0], "200")):
+    with faults.injected(harness_run, Fault("step-clock", nodes[0], "200")):
         answer = cluster.run("srun", f"--nodelist={nodes[0]}", "id", "-u", user=jobs.user, check=False)
     assert not answer.stdout, f"{nodes[0]} took a credential that is 200 s old"
     assert "Job credential expired" in answer.stderr, answer.stderr

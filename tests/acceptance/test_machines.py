@@ -90,7 +90,7 @@ def test_node_reboots_when_it_is_told_and_takes_jobs_again(
 
 @pytest.mark.needs("reboots")
 def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_jobs_again(
-    node: NodeUnderTest, plan: Plan, live: Live, users: list[str], jobs: Jobs
+    node: NodeUnderTest, plan: Plan, harness_run: Live, users: list[str], jobs: Jobs
 ) -> None:
     cluster = node.cluster
     here = [*only(cluster, plan), *jobs.ways_in(cluster), *SMALL, f"--nodelist={node.name}"]
@@ -103,7 +103,7 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
     mark = f"seen-{secrets.token_hex(4)}"
     cluster.run("scontrol", "update", f"JobId={never}", f"Comment={mark}")
     wait_until_saved(cluster, mark, plan)
-    with faults.injected(live, Fault("kill-host", node.host)):
+    with faults.injected(harness_run, Fault("kill-host", node.host)):
         pass
 
     def look() -> dict[int, tuple[str, str]]:
@@ -111,7 +111,7 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
             # slurmctld would have missed the jobs when the node registered, had it not just started itself: for 20 s
             # (BatchStartTimeout and MessageTimeout) it takes jobs for well. By itself it asks the node again only with
             # about every 20th ping, so have slurmd register.
-            live.ssh.run(node.host, ["sh", "-c", "systemctl reset-failed; systemctl try-restart slurmd"])
+            harness_run.ssh.run(node.host, ["sh", "-c", "systemctl reset-failed; systemctl try-restart slurmd"])
         return {job_id: state_of(cluster, job_id) for job_id in (again, never)}
 
     wait_until(

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from harness import checkers, lifecycle, providers, rehearsal, workload
+from harness import checkers, rehearsal, workload
 from harness.checkers import CHECKERS, Finding
 from harness.errors import CannotJudge
-from harness.plan import Plan
+from harness.live import Live
 from harness.report import UNKNOWN
-from harness.rundir import RunDir
 
 pytestmark = pytest.mark.needs("rehearsal")
 
 
 @pytest.fixture(scope="module")
-def findings(run: RunDir, plan: Plan) -> dict[str, Finding]:
+def findings(harness_run: Live) -> dict[str, Finding]:
     """What the checkers say of the scenario's rehearsal."""
+    plan = harness_run.plan
     wanted = plan.scenario.rehearsal
-    live = lifecycle.open_run(run, providers.get(run.provider, run.root), print)
     works = workload.generate(plan.scenario, wanted.jobs, wanted.seconds, wanted.seed)
-    rehearsal.rehearse(live, works, wanted.faults)
-    return {finding.name: finding for finding in checkers.judge(checkers.read(run.events(), plan))}
+    rehearsal.rehearse(harness_run, works, wanted.faults)
+    return {finding.name: finding for finding in checkers.judge(checkers.read(harness_run.run.events(), plan))}
 
 
 @pytest.mark.parametrize("name", CHECKERS)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs("users")
 
 @pytest.mark.needs("backup_controllers", "accounting")
 def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
-    live: Live, clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh, jobs: Jobs, timed_out_job: int
+    harness_run: Live, clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh, jobs: Jobs, timed_out_job: int
 ) -> None:
     name, part = next((name, part) for name, part in plan.scenario.clusters.items() if part.backup_controllers)
     first, second = clusters[name], SlurmCluster(ssh, name, part.backup_controllers[0])
@@ -37,9 +37,9 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
     )
     mark = f"last-{secrets.token_hex(4)}"
     pending = jobs.submit_here(first, "true", f"--dependency=afterok:{running}", f"--job-name={mark}")
-    rehearsal.save_usage(live, first)
+    rehearsal.save_usage(harness_run, first)
     wait_until_saved(first, mark, plan)
-    with faults.injected(live, Fault("kill-daemon", part.controller, "slurmctld")):
+    with faults.injected(harness_run, Fault("kill-daemon", part.controller, "slurmctld")):
         began = time.monotonic()
         # Whoever asks at the very moment of the takeover has its connection reset, and asks again.
         during = wait_until(
@@ -49,13 +49,13 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
             timeout=60,
             ignore=(CommandFailed,),
         )
-        live.run.event("takeover", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
+        harness_run.run.event("takeover", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
         second.wait_for([during, array, running, pending], {"COMPLETED"})
         wait_for_control(second)
     began = time.monotonic()
     wait_for_control(first)
-    live.run.event("given_back", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
-    with faults.injected(live, Fault("stop-daemon", second.controller, "slurmctld")):
+    harness_run.run.event("given_back", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
+    with faults.injected(harness_run, Fault("stop-daemon", second.controller, "slurmctld")):
         after = jobs.submit_here(first, "true")
         first.wait_for([after], {"COMPLETED"})
     states = [job.state for job in first.jobs("--local", "--array", f"--jobs={running},{array},{pending},{during}")]
@@ -79,14 +79,14 @@ def wait_for_control(cluster: SlurmCluster) -> None:
 
 @pytest.mark.needs("backup_slurmdbd")
 def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
-    live: Live, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+    harness_run: Live, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     cluster = next(iter(clusters.values()))
     accounting = plan.scenario.accounting
     for lost in (accounting.host, accounting.backup):
-        with faults.injected(live, Fault("kill-daemon", lost, "slurmdbd")):
+        with faults.injected(harness_run, Fault("kill-daemon", lost, "slurmdbd")):
             began = time.monotonic()
             job_id = jobs.submit_here(cluster, "true")
             cluster.wait_for([job_id], {"COMPLETED"})
             wait_for_records(cluster, {job_id: ("COMPLETED", 0)}, timeout=40)
-            live.run.event("takeover", daemon="slurmdbd", seconds=round(time.monotonic() - began, 1))
+            harness_run.run.event("takeover", daemon="slurmdbd", seconds=round(time.monotonic() - began, 1))

@@ -1,0 +1,132 @@
+"""Choose the checks that fit a scenario, and note what each says: the plugin of pytest that `harness verify` loads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from harness import job_events, releases, topology
+from harness.errors import ClusterError, HarnessError
+from harness.plan import Plan
+from harness.rundir import RunDir
+
+_RUN = pytest.StashKey[RunDir]()
+_PLAN = pytest.StashKey[Plan]()
+_STARTED = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --harness-log-level."""
+    group = parser.getgroup("slurm-harness")
+    group.addoption("--harness-log-level", default="WARNING", metavar="LEVEL", help="INFO: long waits; DEBUG: commands")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Open the run, and have long waits told among the outcomes."""
+    config.addinivalue_line("markers", "needs(*features): the check is for scenarios with these features only")
+    # pytest takes what checks print; a copy of standard output stays outside of that.
+    handler = logging.StreamHandler(os.fdopen(os.dup(1), "w", buffering=1))
+    log = logging.getLogger("harness")
+    log.addHandler(handler)
+    log.setLevel(config.getoption("--harness-log-level"))
+    config.stash[_RUN] = RunDir(Path(config.getoption("--harness-run")))
+    config.stash[_PLAN] = config.stash[_RUN].plan()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the checks that the scenario gives nothing to do."""
+    there = features(config.stash[_PLAN])
+    fitting = [item for item in items if all({*mark.args} <= there for mark in item.iter_markers("needs"))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in fitting])
+    items[:] = fitting
+
+
+def features(plan: Plan) -> set[str]:
+    """Return what a scenario has that checks can be about."""
+    scenario = plan.scenario
+    enforced = plan.clusters_with_limits()
+    qos_of_users = {name for user in scenario.users.values() for name in user.qos}
+    limits = {
+        option
+        for name, qos in (scenario.accounting.qos.items() if scenario.accounting else ())
+        for option, value in qos.options.items()
+        if enforced and name in qos_of_users and (option != "MaxTRESPerUser" or "gpu" in str(value))
+    }
+    placed = [one for name in scenario.clusters for one in topology.placed_once(scenario, name)]
+    there = {
+        "accounting": scenario.accounting,
+        "job_completion": scenario.accounting and scenario.accounting.job_completion,
+        "federation": any(len(federation.clusters) > 1 for federation in scenario.federations.values()),
+        "sites": len(plan.sites()) > 1 and plan.offers.engine,  # whose gateway joins them
+        "users": scenario.users,
+        "two_users": len(scenario.users) > 1,
+        "two_hosts": len(plan.hosts) > 1,
+        "backup_controllers": any(cluster.backup_controllers for cluster in scenario.clusters.values()),
+        "backup_slurmdbd": scenario.accounting and scenario.accounting.backup,
+        "topology": placed,
+        "placement": any(one.choices() for one in placed),
+        "switches": any(one.leaves() for one in placed),
+        "segments": any(one.segments() for one in placed),
+        "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
+        "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
+        "rehearsal": scenario.rehearsal,
+        "limit_of_jobs": "MaxJobsPerUser" in limits,
+        "limit_of_gpus": "MaxTRESPerUser" in limits,
+        "limit_of_time": "MaxWall" in limits,
+        "gpus": any(cluster.gpus() for cluster in scenario.clusters.values()),
+        "confined_cpus": plan.clusters_that_confine("ConstrainCores"),
+        # What jobs do that may swap is the user's own machines' affair.
+        "confined_memory": plan.offers.own_kernel and plan.clusters_that_confine("ConstrainRAMSpace"),
+        "reboots": plan.offers.own_kernel and all(cluster.static_nodes() for cluster in scenario.clusters.values()),
+        "apptainer": any(cluster.apptainer for cluster in scenario.clusters.values()),
+        "job_events": any(job_events.PROGRAM in cluster.files for cluster in scenario.clusters.values()),
+        "rest": any(cluster.rest for cluster in scenario.clusters.values()),
+        # The checks' jobs and pods want two nodes of some size.
+        "kubernetes": any(
+            cluster.kubernetes
+            and len(cluster.node_names()) > 1
+            and all(group.cpus >= 4 and group.memory >= 1000 for group in cluster.nodes)
+            for cluster in scenario.clusters.values()
+        ),
+        "external_jobs": all(releases.get(release).external_jobs for release in plan.releases().values()),
+        "static_too": any(
+            cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
+            for cluster in scenario.clusters.values()
+        ),
+        "two_shapes": any(
+            len([group for group in cluster.nodes if group.provision != "static" and group.features]) > 1
+            for cluster in scenario.clusters.values()
+        ),
+    }
+    return {name for name, value in there.items() if value}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note each check's outcome: a broken promise is `failed`, anything else that went wrong `error`."""
+    report = yield
+    run = item.config.stash[_RUN]
+    if report.when == "setup":
+        item.stash[_STARTED] = time.monotonic() - call.duration
+    if report.when != "call" and report.passed:
+        return report
+    outcome: str = report.outcome
+    if call.excinfo and report.failed:
+        broken = call.excinfo.errisinstance((AssertionError, ClusterError, pytest.fail.Exception))
+        # What a check leaves behind and cannot be removed is the cluster's fault, too.
+        outcome = "failed" if broken and report.when in {"call", "teardown"} else "error"
+    message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
+    if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
+        message = call.excinfo.exconly()  # with the kind of error: what it says may be "" or mean little by itself
+    seconds = time.monotonic() - item.stash[_STARTED]
+    run.event("check", id=item.nodeid, outcome=outcome, seconds=round(seconds, 2), message=message)
+    first_line = next(iter(message.splitlines()), "")
+    print(f"{outcome:7} {item.nodeid} ({seconds:.1f} s) {first_line}".rstrip(), flush=True)
+    return report

@@ -1,0 +1,182 @@
+"""The pytest plugin in sessions of its users, with runs that are not there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harness import evidence, releases, sessions, testing
+from harness.errors import CannotJudge
+from harness.live import Say
+from harness.providers import Provider
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+
+
+class FakeUser:
+    def cancel_all(self) -> None:
+        print("cancelled")
+
+
+class FakeFaults:
+    def __init__(self, live: object) -> None:
+        pass
+
+    def heal_all(self) -> None:
+        print("healed")
+
+    def wait_until_ready(self) -> None:
+        print("ready")
+
+
+@contextmanager
+def of_scenario(
+    path: Path, provider: Provider, runs: Path, say: Say, *, choices: Sequence[str], keep: bool
+) -> Iterator[SimpleNamespace]:
+    """Say what a run would be of; a broken one does not come up."""
+    if path.stem == "broken":
+        raise CannotJudge("no engine", hint="harness doctor")
+    say(f"up {path.name} {[*choices]} {keep}")
+    yield SimpleNamespace(ssh=None, plan=path)
+    say(f"down {path.name}")
+
+
+def of_failure(used: object, begin: float, end: float, message: str) -> list[tuple[str, str]]:
+    return [("Slurm's job 7", f"FAILED {message.splitlines()[-1]}")]
+
+
+@pytest.fixture(autouse=True)
+def _no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions within this process have runs that are not there."""
+    monkeypatch.setattr(sessions, "of_scenario", of_scenario)
+    monkeypatch.setattr(evidence, "of_failure", of_failure)
+    monkeypatch.setattr(testing.Slurm, "of", lambda ssh, plan: FakeUser())
+    monkeypatch.setattr(testing, "Faults", FakeFaults)
+
+
+def test_session_without_its_fixtures_imports_nothing_of_the_harness(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            assert {name for name in sys.modules if name.startswith("harness")} == {"harness", "harness.pytest_plugin"}
+        """
+    )
+    # In a process of its own: this one has imported it.
+    pytester.runpytest_subprocess("--strict-markers").assert_outcomes(passed=1)
+
+
+def test_fixtures_and_markers_of_a_projects_own_win(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("import pytest\n@pytest.fixture\ndef slurm():\n    return 'mine'\n")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.scenario("has another meaning")
+        def test_it(slurm):
+            assert slurm == "mine"
+
+        def test_that_fails(slurm):
+            assert slurm == "the harness's"
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.no_fnmatch_line("*Slurm's job*")
+
+
+def test_option_chooses_the_scenario_and_all_tests_share_its_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_one(slurm): pass\ndef test_two(slurm): pass")
+    options = ("--scenario", "lab.yml", "--harness-release", "26.05", "--harness-keep")
+    result = pytester.runpytest(*options)
+    result.assert_outcomes(passed=2)
+    told = re.findall(r"slurm-harness: (.*)", result.stderr.str())
+    assert told == ["up lab.yml ['26.05'] True", "down lab.yml"]
+
+
+def test_scenarios_of_markers_and_of_the_option_are_up_one_after_the_other(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.scenario("a.yml", "b.yml")
+        def test_on_both(slurm): pass
+
+        def test_on_the_options(slurm): pass
+
+        @pytest.mark.scenario("a.yml")
+        def test_on_one(slurm): pass
+        """
+    )
+    result = pytester.runpytest("-v", "--scenario", "b.yml")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*test_on_both?a?*"])
+    told = re.findall(r"slurm-harness: (\w+ \w)", result.stderr.str())
+    assert told == ["up a", "down a", "up b", "down b"]
+
+
+def test_marker_without_a_file_is_told(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.scenario()\ndef test_it(slurm): pass")
+    result = pytester.runpytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*::test_it: its marker scenario() names no file"])
+
+
+def test_test_without_any_clusters_says_how_to_have_some(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(slurm): pass")
+    result = pytester.runpytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["no clusters", "hint: pytest --scenario FILE*"])
+
+
+def test_run_that_does_not_come_up_is_tried_once_and_told_without_a_traceback(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_one(slurm): pass\ndef test_two(slurm): pass")
+    result = pytester.runpytest("--scenario", "broken.yml")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["no engine", "hint: harness doctor"])
+    assert result.stdout.str().count("hint: harness doctor") == 2, "once for each test"
+
+
+def test_failed_test_shows_its_jobs_and_cancels_them(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(slurm):\n    assert 1 == 2\ndef test_fine(slurm): pass")
+    result = pytester.runpytest("--scenario", "lab.yml")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*Slurm's job 7*", "FAILED test_*py:2: AssertionError", "*cancelled*"])
+    assert result.stdout.str().count("Slurm's job 7") == 1
+
+
+def test_faults_are_healed_before_jobs_are_cancelled_and_clusters_awaited(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(faults): pass")
+    result = pytester.runpytest("--scenario", "lab.yml", "-s")
+    result.assert_outcomes(passed=1)
+    assert re.findall(r"\b(healed|cancelled|ready)", result.stdout.str()) == [
+        "healed",
+        "cancelled",
+        "ready",
+        "cancelled",
+    ]
+
+
+def test_documentation_shows_examples_that_run() -> None:
+    examples = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pytest.md").read_text(), re.S)
+    assert shown
+    assert [block for block in shown if block not in examples] == []
+
+
+@pytest.mark.parametrize("release", releases.KNOWN)
+def test_scenario_of_the_examples_is_checked_clean(release: str) -> None:
+    path = ROOT / "examples" / "cluster.yml"
+    command = [sys.executable, "-m", "harness", "check", path, "--release", release]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "nothing to say", done.stdout

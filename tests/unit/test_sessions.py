@@ -1,0 +1,122 @@
+"""Which run a test session works on, with hosts that are not there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fakes import SCENARIO, FakeProvider
+from harness import lifecycle, rundir, sessions
+from harness.errors import CannotJudge, ScenarioError, UsageError, WaitTimeout
+from harness.live import Live
+from harness.rundir import RunDir
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts come up without SSH, and clusters take jobs at once."""
+    monkeypatch.setattr(Live, "wait_for_ssh", lambda *_: None)
+    monkeypatch.setattr("harness.logs.collect", lambda *_: [])
+    monkeypatch.setattr("harness.slurm.wait_until_ready", lambda *_: None)
+
+    def deploy(live: Live) -> None:
+        live.run.event("stage", name="ready", seconds=0)
+
+    monkeypatch.setattr(lifecycle, "deploy", deploy)
+
+
+@pytest.fixture
+def provider() -> FakeProvider:
+    return FakeProvider()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A scenario's file that may be changed."""
+    return Path(shutil.copy(SCENARIO, tmp_path / "mine.yml"))
+
+
+@pytest.fixture
+def kept(path: Path, provider: FakeProvider, tmp_path: Path) -> RunDir:
+    """A run that a session has left up."""
+    with sessions.of_scenario(path, provider, tmp_path, print, keep=True) as live:
+        return live.run
+
+
+def used(path: Path, provider: FakeProvider, runs: Path, *choices: str) -> str:
+    with sessions.of_scenario(path, provider, runs, print, choices=choices) as live:
+        assert live.run.id in provider.runs()
+        return live.run.id
+
+
+def test_session_takes_down_what_it_has_started(path: Path, provider: FakeProvider, tmp_path: Path) -> None:
+    used(path, provider, tmp_path)
+    assert provider.runs() == {}
+
+
+def test_kept_run_is_used_again_and_stays(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
+    assert [used(path, provider, tmp_path) for _ in (1, 2)] == [kept.id] * 2
+    assert [*provider.runs()] == [kept.id]
+
+
+def test_run_of_a_changed_file_is_left_alone(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
+    path.write_text(path.read_text() + "# changed\n")
+    assert used(path, provider, tmp_path) != kept.id
+    assert [*provider.runs()] == [kept.id]
+    with (
+        pytest.raises(UsageError, match=r"is not of .*mine.yml as that is now"),
+        sessions.opened(kept, provider, print, path),
+    ):
+        pass
+
+
+def test_run_on_another_release_is_left_alone(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
+    assert used(path, provider, tmp_path, "26.05") != kept.id
+    assert used(path, provider, tmp_path, "24.11") == kept.id
+
+
+@pytest.mark.parametrize("lack", ["host", "fault", "ready"])
+def test_run_that_is_not_whole_is_left_alone(
+    lack: str, path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir
+) -> None:
+    if lack == "host":
+        provider.there[kept.id].clear()
+    elif lack == "ready":
+        kept.events_path.unlink()
+    else:
+        (kept.path / "faults").mkdir()
+        (kept.path / "faults" / "one.json").write_text('{"kind": "pause-host", "on": "single"}')
+    assert used(path, provider, tmp_path) != kept.id
+
+
+def test_run_is_one_sessions_at_a_time(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
+    with sessions.of_scenario(path, provider, tmp_path, print) as live:
+        assert live.run.id == kept.id
+        assert used(path, provider, tmp_path) != kept.id
+        with (
+            pytest.raises(UsageError, match=f"another session works on {kept.id}"),
+            sessions.opened(kept, provider, print),
+        ):
+            pass
+    with sessions.opened(kept, provider, print) as opened:
+        assert opened.run.id == kept.id
+
+
+def test_run_that_takes_no_jobs_judges_nothing(
+    provider: FakeProvider, kept: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise WaitTimeout("single: single DOWN")
+
+    monkeypatch.setattr("harness.slurm.wait_until_ready", never)
+    with pytest.raises(CannotJudge, match="single DOWN"), sessions.opened(kept, provider, print):
+        pass
+
+
+def test_wrong_scenario_is_told_before_anything_starts(path: Path, provider: FakeProvider, tmp_path: Path) -> None:
+    path.write_text(path.read_text().replace("cpus", "cpu"))
+    with pytest.raises(ScenarioError, match=r'mine.yml:10:9: .*did you mean "cpus"'):
+        used(path, provider, tmp_path)
+    assert rundir.all_runs(tmp_path) == []
