@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import ge
 from threading import Event
 
 import pytest
@@ -389,17 +390,18 @@ def go_on(
     """Have jobs too, and pods, come and go until there were some more of each; first something may be killed."""
     ended = Event()
     with_jobs = side.submit(work.run, ended)
+
+    def there() -> tuple[int, int]:
+        for one in (with_jobs, with_pods):
+            if one.done():
+                one.result()  # the error that ended it
+        return len(work.memory_of), len(pods.uses)
+
     try:
         if kill:
             kill()
-        jobs_before, pods_before = len(work.memory_of), len(pods.uses)
-        wait_until(
-            lambda: (len(work.memory_of) - jobs_before, len(pods.uses) - pods_before),
-            lambda more: min(more) >= SOME,
-            what=f"{SOME} more jobs and pods",
-            timeout=60,
-            hopeless=lambda _: with_jobs.done() or with_pods.done(),
-        )
+        enough = [count + SOME for count in there()]
+        wait_until(there, lambda seen: all(map(ge, seen, enough)), what=f"{SOME} more jobs and pods", timeout=60)
     finally:
         ended.set()
     with_jobs.result()
