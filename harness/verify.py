@@ -25,21 +25,15 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
     before = len(list(run.events()))
     command = [
         *(sys.executable, "-m", "pytest", str(CHECKS), "--harness-run", str(run.path)),
-        *(
-            "-c",
-            str(CHECKS / "pytest.ini"),
-            "--rootdir",
-            str(CHECKS),
-            "-p",
-            "no:terminal",
-            "-p",
-            "no:cacheprovider",
-        ),
+        *("-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS)),
+        *("-p", "harness.pytest_plugin", "-p", "no:terminal", "-p", "no:cacheprovider"),
         f"--junitxml={run.path / 'junit.xml'}",
         f"--harness-log-level={logging.getLevelName(logging.getLogger('harness').getEffectiveLevel())}",
         *(["-k", " or ".join(select)] if select else []),
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    # Plugins that a user has for other tests may rerun or reorder checks.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     log = run.path / "logs" / "verify.log"
     log.parent.mkdir(exist_ok=True)
     with log.open("w") as errors:

@@ -1,4 +1,4 @@
-"""A provisioning API that makes hosts wrongly: `spoiled_api.py harness.elastic RUN ID SPOILED`.
+"""A provisioning API that makes hosts wrongly: `spoiled_api.py harness.provisioning RUN ID SPOILED`.
 
 SPOILED is JSON: host -> {"file": path, "old": text, "new": text}, or host -> null for a host that cannot be had. The
 words in front are those by which the harness finds the API of a run.
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness import elastic
+from harness import provisioning
 from harness.errors import HarnessError
 from harness.plan import Host, Plan
 from harness.providers.docker import DockerProvider
@@ -50,7 +50,7 @@ def main() -> None:
                 else file
                 for file in tree[host]
             ]
-    elastic.serve(run, plan, tree, Stingy({host for host, change in spoiled.items() if change is None}))
+    provisioning.serve(run, plan, tree, Stingy({host for host, change in spoiled.items() if change is None}))
 
 
 if __name__ == "__main__":

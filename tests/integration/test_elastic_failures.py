@@ -115,8 +115,8 @@ def spoiled_api(live: Live, spoiled: Mapping[str, Any]) -> Iterator[subprocess.P
     """Have hosts made wrongly for a while."""
     elastic.stop(live.run.id)
     script = Path(__file__).with_name("spoiled_api.py")
-    command = [sys.executable, str(script), "harness.elastic", str(live.run.path), live.run.id, json.dumps(spoiled)]
-    with subprocess.Popen(command, start_new_session=True) as process:
+    arguments = ["harness.provisioning", str(live.run.path), live.run.id, json.dumps(spoiled)]
+    with subprocess.Popen([sys.executable, str(script), *arguments], start_new_session=True) as process:
         try:
             yield process
         finally:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from harness import elastic, render, scenario
+from harness import provisioning, render, scenario
 from harness.errors import EngineError
 from harness.inventory import Machine
 from harness.options import Offers
@@ -74,8 +74,8 @@ def run(tmp_path: Path) -> RunDir:
     return directory
 
 
-def machines_of(run: RunDir, engine: Engine) -> elastic.Machines:
-    return elastic.Machines(run, run.plan(), render.render(run.plan()), engine)  # type: ignore[arg-type]
+def machines_of(run: RunDir, engine: Engine) -> provisioning.Machines:
+    return provisioning.Machines(run, run.plan(), render.render(run.plan()), engine)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def engine() -> Engine:
 @pytest.fixture
 def client(run: RunDir, engine: Engine) -> TestClient:
     """The API as a controller sees it."""
-    return TestClient(elastic.api(machines_of(run, engine), "right"), headers=TOKEN)
+    return TestClient(provisioning.api(machines_of(run, engine), "right"), headers=TOKEN)
 
 
 def wait_for(engine: Engine, there: dict[str, bool]) -> None:
@@ -97,7 +97,7 @@ def wait_for(engine: Engine, there: dict[str, bool]) -> None:
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}])
 @pytest.mark.parametrize("path", ["/v1/resume", "/v1/suspend", "/v1/nodes"])
 def test_nobody_gets_in_without_the_token(run: RunDir, engine: Engine, headers: dict[str, str], path: str) -> None:
-    stranger = TestClient(elastic.api(machines_of(run, engine), "right"), headers=headers)
+    stranger = TestClient(provisioning.api(machines_of(run, engine), "right"), headers=headers)
     answer = stranger.get(path) if path == "/v1/nodes" else stranger.post(path, json={"nodes": ["c1"]})
     assert answer.status_code == 401
     assert engine.made == []
