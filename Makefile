@@ -11,7 +11,7 @@ run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 test: check  ## all checks and tests, on genuine daemons too; with HARNESS_VAGRANT=1 on virtual machines in any case
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --mend)
 	$(BIN)/pytest tests/integration -m alone
-	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile --durations=15 --durations-min=10 -rs
+	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadfile --no-loadscope-reorder --durations=15 --durations-min=10 -rs
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .
@@ -20,7 +20,7 @@ check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/yamllint --strict .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --strict roles
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 setup: $(VENV)/installed  ## the virtual environment, and a Docker engine where none answers and we are root
 	@$(BIN)/harness doctor --mend --quiet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +12,25 @@ import pytest
 from harness.live import Live
 from support import Harness, command_line, environment_of, kept
 
-# What two runs side by side want at most: 24 hosts with 7 inotify instances each, and their memory.
-_INOTIFY, _MEMORY_GB = 2 * 12 * 7, 6
+# What a worker's run wants at most: 12 hosts with 7 inotify instances each, and their memory.
+_INOTIFY, _MEMORY = 12 * 7, 3e9
+# The modules that take minutes: one worker has a whole module, and none shall begin with such a one when others end.
+_LONGEST = ("sabotage", "elastic", "judge", "upgrade", "ha", "rehearsal", "elastic_failures", "releases", "engines")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers (most of a test is waiting for Slurm), or one where the machine is too small for two clusters."""
+    """One worker more than there are CPUs, because tests wait; fewer where the machine is too small for their runs."""
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
-    enough = not instances.exists() or int(instances.read_text()) >= _INOTIFY
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    return 2 if enough and memory >= _MEMORY_GB else 1
+    enough = int(instances.read_text()) // _INOTIFY if instances.exists() else math.inf
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY
+    return int(max(1, min((os.cpu_count() or 1) + 1, enough, memory)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the modules that take longest first."""
+    last = len(_LONGEST)
+    order = {f"test_{name}": number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, last))
 
 
 @pytest.fixture(scope="session")
