@@ -1053,6 +1053,8 @@ def _print_report(report: Report, format_: Format, path: Path | None = None) -> 
     out.print(f"\n[bold {color}]{report.verdict.upper()}[/bold {color}]  {report.scenario}: {report.description}")
     out.print(f"  checks    {told}")
     out.print(f"  releases  {', '.join(f'{name} {release}' for name, release in report.releases.items())}")
+    if report.kubernetes:
+        out.print(f"  ledger    {escape(report.kubernetes)}")
     stages = ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in report.stages)
     out.print(f"  seconds   {stages}; in all {seconds:.0f}")
     out.print(f"  jobs      {len(report.jobs)} records")

@@ -1,14 +1,13 @@
 """An emulated Kubernetes API with a GenericNode for each of some nodes, on a free port of this machine's loopback.
 
-    python -m harness.emulator KUBECONFIG NODE...
+    python -m harness.emulator FILE NODE...
 
-writes a kubeconfig that leads to it once it answers. It keeps what it is given in memory, and checks no schema.
+writes its URL to the file once it answers. It keeps what it is given in memory, and checks no schema.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from harness.ledger import GROUP, PLURAL, VERSION
 _VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
 
 
-async def serve(kubeconfig: Path, nodes: list[str]) -> None:
+async def serve(file: Path, nodes: list[str]) -> None:
     """Serve until the process ends."""
     api = kmock.KubernetesEmulator()
     # Without Kubernetes' own resources the copilot waits for them for ever.
@@ -37,17 +36,9 @@ async def serve(kubeconfig: Path, nodes: list[str]) -> None:
             "spec": {"alias": node, "type": "Slurm"},
         }
     async with api, kmock.Server(api) as server:
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "emulated", "cluster": {"server": str(server.url).rstrip("/")}}],
-            "users": [{"name": "copilot", "user": {}}],
-            "contexts": [{"name": "emulated", "context": {"cluster": "emulated", "user": "copilot"}}],
-            "current-context": "emulated",
-        }
-        unfinished = kubeconfig.with_suffix(".new")
-        unfinished.write_text(json.dumps(config))
-        unfinished.rename(kubeconfig)
+        unfinished = file.with_suffix(".new")
+        unfinished.write_text(str(server.url).rstrip("/"))
+        unfinished.rename(file)
         while True:
             # kmock keeps all requests, which are for tests to look at, and looks at all of them with each new one.
             api._requests.clear()

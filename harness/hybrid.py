@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
-
-import httpx2
+from typing import TYPE_CHECKING, Any
 
 from harness import options, releases
 from harness.errors import CannotJudge
-from harness.ledger import GROUP, PLURAL, VERSION, waits_for_copilot
+from harness.ledger import waits_for_copilot
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-KUBERNETES = "emulated Kubernetes API, real Slurm"
-_PACKAGES = ("kopf", "kmock")
+if TYPE_CHECKING:
+    from harness.kubernetes_api import KubernetesApi
+
+_PACKAGES = ("kopf", "kmock", "kubernetes")
 
 
 class Hybrid:
@@ -35,24 +33,19 @@ class Hybrid:
     """
 
     def __init__(
-        self,
-        cluster: SlurmCluster,
-        kubernetes: httpx2.Client,
-        kubeconfig: Path,
-        slurmrestd: tuple[str, str, str],
-        log: Path,
+        self, cluster: SlurmCluster, kubernetes: KubernetesApi, slurmrestd: tuple[str, str, str], log: Path
     ) -> None:
         self.cluster = cluster
         self.slurmrestd = slurmrestd
         self._kubernetes = kubernetes
-        self._kubeconfig, self._log = kubeconfig, log
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start_copilot(self) -> None:
         """Start the copilot."""
         socket, version, token = self.slurmrestd
         command = [sys.executable, "-m", "harness.copilot", socket, version]
-        environment = {**os.environ, "KUBECONFIG": str(self._kubeconfig), "SLURM_JWT": token}
+        environment = {**os.environ, "KUBECONFIG": str(self._kubernetes.kubeconfig), "SLURM_JWT": token}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
@@ -64,11 +57,11 @@ class Hybrid:
 
     def page(self, node: str) -> dict[str, Any]:
         """Return the ledger's object of a node."""
-        return self._ask("GET", node)
+        return self._kubernetes.page(node)
 
     def ask_for(self, node: str, pod: str, quantities: Mapping[str, str]) -> None:
         """Ask whether a pod may have so much of a node."""
-        self._ask("PATCH", node, {"spec": {"admissionChecks": {pod: dict(quantities)}}})
+        self._kubernetes.change(node, {"spec": {"admissionChecks": {pod: dict(quantities)}}})
 
     def answers(self, node: str) -> dict[str, str]:
         """Return what the copilot has said of pods on a node: Ready or Refused."""
@@ -77,19 +70,7 @@ class Hybrid:
 
     def withdraw(self, node: str, pod: str) -> None:
         """Say that a pod is gone from a node, or does not want it any more."""
-        self._ask("PATCH", node, {"spec": {"admissionChecks": {pod: None}}})
-
-    def _ask(self, method: str, node: str, patch: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        answer = self._kubernetes.request(
-            method,
-            f"/apis/{GROUP}/{VERSION}/{PLURAL}/{node}",
-            content=json.dumps(patch) if patch else None,
-            headers={"Content-Type": "application/merge-patch+json"},
-        )
-        if answer.status_code != 200:
-            raise CannotJudge(f"Kubernetes API: {method} {node}: {answer.status_code} {answer.text}")
-        told: dict[str, Any] = answer.json()
-        return told
+        self._kubernetes.change(node, {"spec": {"admissionChecks": {pod: None}}})
 
 
 @contextmanager
@@ -107,6 +88,8 @@ def copilots(run: RunDir, plan: Plan, clusters: Mapping[str, SlurmCluster], ssh:
 
 @contextmanager
 def _hybrid(run: RunDir, plan: Plan, cluster: SlurmCluster, ssh: Ssh) -> Iterator[Hybrid]:
+    from harness import kubernetes_api  # needs packages that other scenarios do not
+
     scenario = plan.scenario.clusters[cluster.name]
     known = releases.get(plan.releases()[cluster.name])
     rest = scenario.rest
@@ -117,29 +100,15 @@ def _hybrid(run: RunDir, plan: Plan, cluster: SlurmCluster, ssh: Ssh) -> Iterato
     token = cluster.run("scontrol", "token", f"username={slurm_user}", "lifespan=86400").stdout
     with ExitStack() as stack:
         socket = stack.enter_context(ssh.forwarded(host, f"{host}:{rest.port}"))
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        kubeconfig = directory / "kubeconfig"
-        emulator = [sys.executable, "-m", "harness.emulator", str(kubeconfig), *scenario.node_names()]
-        api = stack.enter_context(subprocess.Popen(emulator, start_new_session=True))
-        stack.callback(api.kill)
-        wait_until(
-            lambda: (api.poll() is None, kubeconfig.exists()),
-            all,
-            what="emulated Kubernetes API (running, answers)",
-            timeout=30,
-            hopeless=lambda seen: not seen[0],
+        logs = run.path / "logs"
+        api = stack.enter_context(
+            kubernetes_api.with_ledger(scenario.node_names(), logs / f"kubernetes-{cluster.name}.log")
         )
-        server = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-        hybrid = Hybrid(
-            cluster,
-            stack.enter_context(httpx2.Client(base_url=server, timeout=30)),
-            kubeconfig,
-            (str(socket), max(known.plugins["data_parser"]), token.strip().removeprefix("SLURM_JWT=")),
-            run.path / "logs" / f"copilot-{cluster.name}.log",
-        )
+        slurmrestd = (str(socket), max(known.plugins["data_parser"]), token.strip().removeprefix("SLURM_JWT="))
+        hybrid = Hybrid(cluster, api, slurmrestd, logs / f"copilot-{cluster.name}.log")
         stack.callback(hybrid.kill_copilot)
         hybrid.start_copilot()
-        run.event("copilot", cluster=cluster.name, kubernetes=KUBERNETES)
+        run.event("copilot", cluster=cluster.name, kubernetes=api.name)
         wait_until(
             lambda: [node.name for node in cluster.nodes() if waits_for_copilot(node.state, node.reason)],
             lambda waiting: not waiting,

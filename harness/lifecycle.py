@@ -163,6 +163,7 @@ def write_report(
     live: Live, checks: list[Check], jobs: list[dict[str, Any]], problem: str, directory: Path | None = None
 ) -> Report:
     """Write the report into the run's directory, and into `directory` too."""
+    events = list(live.run.events())
     result = Report(
         scenario=live.plan.name,
         description=live.plan.scenario.description,
@@ -170,11 +171,7 @@ def write_report(
         releases=live.plan.releases(),
         provider=live.provider.name,
         run=str(live.run.path),
-        stages=[
-            {"name": event["name"], "seconds": event["seconds"]}
-            for event in live.run.events()
-            if event["kind"] == "stage"
-        ],
+        stages=[{"name": event["name"], "seconds": event["seconds"]} for event in events if event["kind"] == "stage"],
         checks=checks,
         jobs=jobs,
         problem=problem,
@@ -184,6 +181,7 @@ def write_report(
             for name, cluster in live.plan.scenario.clusters.items()
             for topology_name, described in cluster.topology.items()
         },
+        kubernetes=next((event["kubernetes"] for event in reversed(events) if event["kind"] == "copilot"), ""),
         scenario_path=live.run.scenario_path,
         started=live.run.started,
         nodes={

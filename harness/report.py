@@ -33,8 +33,9 @@ class Check:
 class Report:
     """All that is to be told of a run.
 
-    `problem` is what kept it from being judged, `topologies` a picture of each and `layout` one of all hosts; `nodes`
-    are those of each cluster, a hostlist; `started` is in ISO 8601. What has a default, older reports may lack.
+    `problem` is what kept it from being judged, `topologies` a picture of each and `layout` one of all hosts;
+    `kubernetes` is which API kept the ledger of shared clusters; `nodes` are those of each cluster, a hostlist;
+    `started` is in ISO 8601. What has a default, older reports may lack.
     """
 
     scenario: str
@@ -49,6 +50,7 @@ class Report:
     problem: str = ""
     known_faults: list[str] = field(default_factory=list)
     topologies: dict[str, list[Box]] = field(default_factory=dict)
+    kubernetes: str = ""
     events: str = "events.jsonl"
     scenario_path: str = ""
     started: str = ""

@@ -38,6 +38,7 @@ HARMLESS = {
     r"MPI: Cannot create context for mpi/pmix": "the line after it",
     r"_shutdown_bu_thread: ?send/recv \S+: Connection refused": "the backup controller is started after the first",
     r"Invalid RPC received \S+ while in standby": "who asks a backup before the first controller answers, asks again",
+    r"_conn_readable: .* error\[104\]: Connection reset by peer": "sacctmgr ends before it has read all of an answer",
     r"High latency for \d+ calls to gettimeofday": "the machine is busy",
     r"System GPU detection failed": "slurmd -Z of 26.05 looks for GPUs, and there are none",
     r"xcpuinfo_hwloc_topo_load: failed": "slurmd -Z keeps what it sees before it knows its spool directory",

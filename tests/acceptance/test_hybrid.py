@@ -68,7 +68,7 @@ def wait_for_answer(hybrid: Hybrid, node: str, name: str, wanted: str) -> None:
         lambda: hybrid.answers(node).get(name),
         lambda answer: answer == wanted,
         what=f"pod on {node} is {wanted}",
-        timeout=15,
+        timeout=30,
         hopeless=bool,
     )
 

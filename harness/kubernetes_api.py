@@ -1,0 +1,244 @@
+"""The Kubernetes API in which the ledger is kept: the user's own, one that is started for it, or an emulated one."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from kubernetes import client, config
+from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.errors import CannotJudge
+from harness.ledger import GROUP, PLURAL, VERSION
+from harness.wait import wait_until
+
+OWN, STARTED, EMULATED = "KUBECONFIG", "KUBEBUILDER_ASSETS", "emulated Kubernetes API"
+_CHECKS = {"type": "object", "additionalProperties": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+# What a cluster is told of the ledger's objects.
+DEFINITION: Mapping[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"{PLURAL}.{GROUP}"},
+    "spec": {
+        "group": GROUP,
+        "scope": "Cluster",
+        "names": {"plural": PLURAL, "singular": "genericnode", "kind": "GenericNode"},
+        "versions": [
+            {
+                "name": VERSION,
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "required": ["alias", "type"],
+                                "properties": {
+                                    "alias": {"type": "string"},
+                                    "type": {"type": "string", "enum": ["Slurm"]},
+                                    "admissionChecks": _CHECKS,
+                                },
+                            },
+                            "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+class KubernetesApi:
+    """A Kubernetes API with the ledger's objects; `name` tells what it is."""
+
+    def __init__(self, name: str, kubeconfig: Path) -> None:
+        self.name = name
+        self.kubeconfig = kubeconfig
+        self._client = config.new_client_from_config(str(kubeconfig))  # type: ignore[no-untyped-call]
+        self._objects = client.CustomObjectsApi(self._client)
+        self._definitions = client.ApiextensionsV1Api(self._client)
+
+    def version(self) -> str:
+        """Return the release of the API; an error of urllib3's if it does not answer."""
+        return str(client.VersionApi(self._client).get_code(_request_timeout=5).git_version)
+
+    def page(self, node: str) -> dict[str, Any]:
+        """Return the ledger's object of a node."""
+        with _told():
+            return cast("dict[str, Any]", self._objects.get_cluster_custom_object(GROUP, VERSION, PLURAL, node))
+
+    def change(self, node: str, patch: dict[str, Any]) -> None:
+        """Merge something into the ledger's object of a node."""
+        with _told():
+            self._objects.patch_cluster_custom_object(GROUP, VERSION, PLURAL, node, patch)
+
+    @contextmanager
+    def ledger(self, nodes: Sequence[str]) -> Iterator[None]:
+        """Have the ledger's objects for a while; CannotJudge if somebody else has some."""
+        name = DEFINITION["metadata"]["name"]
+        try:
+            self._definitions.create_custom_resource_definition(DEFINITION)  # type: ignore[arg-type]  # takes dicts
+        except ApiException as error:
+            taken = error.status == 409
+            hint = f"if no other run has it: kubectl delete crd {name}" if taken else None
+            told = f"it has {name} already" if taken else error.body
+            raise CannotJudge(f"Kubernetes API of {self.name}: {told}", hint=hint) from error
+        try:
+            for node in nodes:
+                wait_until(lambda node=node: self._add(node), bool, what=f"{PLURAL} are served", timeout=30)  # type: ignore[misc]
+            yield
+        finally:
+            self._definitions.delete_custom_resource_definition(name)  # and the objects with it
+
+    def _add(self, node: str) -> bool:
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "GenericNode",
+            "metadata": {"name": node},
+            "spec": {"alias": node, "type": "Slurm"},
+        }
+        try:
+            self._objects.create_cluster_custom_object(GROUP, VERSION, PLURAL, body)
+        except ApiException as error:
+            if error.status == 404:  # of a definition that is not served yet
+                return False
+            raise
+        return True
+
+
+@contextmanager
+def with_ledger(nodes: Sequence[str], log: Path) -> Iterator[KubernetesApi]:
+    """Have a Kubernetes API with a GenericNode for each node, and nothing of it left at the end.
+
+    It is the one of KUBECONFIG, or is started from the programs in KUBEBUILDER_ASSETS, or else emulated; what is
+    started writes to `log`.
+    """
+    with ExitStack() as stack:
+        if given := os.environ.get(OWN):
+            api = _of(OWN, Path(given))
+        elif assets := os.environ.get(STARTED):
+            api = _of(STARTED, stack.enter_context(_started(Path(assets), log)))
+        else:
+            yield KubernetesApi(EMULATED, stack.enter_context(_emulated(nodes)))
+            return
+        stack.enter_context(api.ledger(nodes))
+        yield api
+
+
+def _of(variable: str, kubeconfig: Path) -> KubernetesApi:
+    try:
+        api = KubernetesApi(variable, kubeconfig)
+        api.name = f"genuine Kubernetes API {api.version()}, {variable}"
+    except (config.ConfigException, ApiException, HTTPError) as error:
+        raise CannotJudge(f"{variable}: no Kubernetes API answers: {error}") from error
+    return api
+
+
+@contextmanager
+def _started(assets: Path, log: Path) -> Iterator[Path]:
+    """Start etcd and kube-apiserver on this machine's loopback; return a kubeconfig that leads to them."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        etcd, port = _free_port(), _free_port()
+        accounts, tokens = directory / "accounts", directory / "tokens"
+        subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-m", "PEM", "-N", "", "-f", str(accounts)], check=True)
+        token = secrets.token_hex(16)
+        tokens.touch(mode=0o600)
+        tokens.write_text(f"{token},copilot,copilot,system:masters\n")
+        commands = (
+            [
+                *(str(assets / "etcd"), f"--data-dir={directory / 'etcd'}", "--listen-peer-urls=http://127.0.0.1:0"),
+                *(f"--{kind}-client-urls=http://127.0.0.1:{etcd}" for kind in ("listen", "advertise")),
+            ],
+            [
+                *(str(assets / "kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{etcd}"),
+                *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={directory / 'certificates'}"),
+                *("--service-account-issuer=https://127.0.0.1", "--service-cluster-ip-range=198.18.255.0/24"),
+                *(f"--service-account-{part}-file={accounts}" for part in ("key", "signing-key")),
+                *(f"--token-auth-file={tokens}", "--authorization-mode=RBAC"),
+            ],
+        )
+        output = stack.enter_context(log.open("a"))
+        processes = []
+        for command in commands:
+            try:
+                process = subprocess.Popen(command, stdout=output, stderr=output, cwd=directory, start_new_session=True)
+            except OSError as error:
+                raise CannotJudge(f"{STARTED}: {error}") from error
+            processes.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        server, authority = f"https://127.0.0.1:{port}", directory / "certificates" / "apiserver.crt"
+        wait_until(
+            lambda: (all(process.poll() is None for process in processes), _listens(port)),
+            all,
+            what=f"the Kubernetes API of {STARTED} (running, listens), see {log}",
+            timeout=60,
+            hopeless=lambda seen: not seen[0],
+        )
+        yield _kubeconfig(directory, {"server": server, "certificate-authority": str(authority)}, {"token": token})
+
+
+@contextmanager
+def _emulated(nodes: Sequence[str]) -> Iterator[Path]:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        url = directory / "url"
+        command = [sys.executable, "-m", "harness.emulator", str(url), *nodes]
+        emulator = stack.enter_context(subprocess.Popen(command, start_new_session=True))
+        stack.callback(emulator.kill)
+        wait_until(
+            lambda: (emulator.poll() is None, url.exists()),
+            all,
+            what=f"{EMULATED} (running, answers)",
+            timeout=30,
+            hopeless=lambda seen: not seen[0],
+        )
+        yield _kubeconfig(directory, {"server": url.read_text()}, {})
+
+
+def _kubeconfig(directory: Path, cluster: Mapping[str, str], user: Mapping[str, str]) -> Path:
+    path = directory / "kubeconfig"
+    path.touch(mode=0o600)
+    known = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "ledger", "cluster": cluster}],
+        "users": [{"name": "copilot", "user": user}],
+        "contexts": [{"name": "ledger", "context": {"cluster": "ledger", "user": "copilot"}}],
+        "current-context": "ledger",
+    }
+    path.write_text(json.dumps(known))
+    return path
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn the API's refusal into CannotJudge."""
+    try:
+        yield
+    except ApiException as error:
+        raise CannotJudge(f"Kubernetes API: {error.status} {error.body}") from error

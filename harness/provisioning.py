@@ -1,0 +1,257 @@
+"""The provisioning API: what resumes and suspends nodes when slurmctld asks for it.
+
+`python -m harness.provisioning RUN ID` listens on a socket that only its user can open, and SSH carries the
+controllers' loopback port to it: nothing else reaches it. Requests say which nodes shall be up or down and are
+answered at once; the work follows, and of contradicting requests the last counts. The engine and one file are all it
+knows, so that it can end at any time and go on later.
+"""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, Field
+
+from harness import hostlist, options, providers
+from harness.elastic import files_of, socket_of
+from harness.errors import HarnessError
+from harness.inventory import ssh_host
+from harness.plan import Host, Plan
+from harness.providers import Provider
+from harness.render import Tree, render
+from harness.rundir import RunDir
+
+# Seconds between two attempts at a host that could not be made or removed, and between two looks at the run.
+_AGAIN, _LOOK = 1.0, 2.0
+
+
+class Machines:
+    """The hosts that come and go, and which of them are wanted."""
+
+    def __init__(self, run: RunDir, plan: Plan, tree: Tree, provider: Provider) -> None:
+        self._run, self._plan, self._tree, self._provider = run, plan, tree, provider
+        self._hosts: dict[str, Host] = {host.name: host for host in plan.hosts if not host.lasts}
+        self._file = run.path / "wanted.json"
+        self._wanted: dict[str, bool] = json.loads(self._file.read_text()) if self._file.exists() else {}
+        self._problems: dict[str, str] = {}
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(max(1, len(self._hosts)), thread_name_prefix="machine")
+        run.machines.mkdir(exist_ok=True)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._hosts
+
+    def want(self, names: Iterable[str], *, up: bool) -> None:
+        """Have hosts up or down from now on."""
+        names = list(names)
+        with self._lock:
+            self._wanted |= dict.fromkeys(names, up)
+            fresh = self._file.with_suffix(".new")
+            fresh.write_text(json.dumps(self._wanted))
+            fresh.replace(self._file)
+        self._run.event("power", action="resume" if up else "suspend", nodes=names)
+        self.go_on(names)
+
+    def go_on(self, names: Iterable[str] = ()) -> None:
+        """Work on hosts, or all that were ever asked for, until each is as it is wanted."""
+        with self._lock:
+            idle = [name for name in names or self._wanted if name not in self._busy]
+            self._busy.update(idle)
+        for name in idle:
+            self._pool.submit(self._work, name)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Return of each host whether it is wanted, whether it runs (None where there is none), and what went wrong."""
+        there = self._provider.hosts(self._run.id)
+        return {
+            name: {
+                "wanted": self._wanted.get(name, False),
+                "runs": there.get(name),
+                "problem": self._problems.get(name, ""),
+            }
+            for name in self._hosts
+        }
+
+    def look(self) -> None:
+        """Note the hosts that have stopped by themselves: it is slurmctld's to give them up or want them again."""
+        settled = self._settled()
+        there = self._provider.hosts(self._run.id)
+        for name in settled & self._settled():
+            if not there.get(name) and name not in self._problems:
+                self._tell(name, f"stopped by itself\n{self._provider.console(self._run.id, name)}")
+
+    def _settled(self) -> set[str]:
+        """Return the hosts that are wanted, and that nobody works on."""
+        with self._lock:
+            return {name for name, up in self._wanted.items() if up} - self._busy
+
+    def _tell(self, name: str, problem: str) -> None:
+        """Note what went wrong with a host, once."""
+        if self._problems.get(name) != problem:
+            self._run.event("power", action="problem", nodes=[name], problem=problem)
+        self._problems[name] = problem
+
+    def _work(self, name: str) -> None:
+        down = {None} if self._hosts[name].provision == "create" else {None, False}
+        while True:
+            try:
+                runs = self._provider.hosts(self._run.id).get(name)
+                with self._lock:
+                    wanted = self._wanted[name]
+                    if runs is True if wanted else runs in down:
+                        self._busy.discard(name)
+                        self._problems.pop(name, None)
+                        return
+                self._step(self._hosts[name], runs, up=wanted)
+            except HarnessError as error:
+                self._tell(name, str(error))
+                threading.Event().wait(_AGAIN)
+
+    def _step(self, host: Host, runs: bool | None, *, up: bool) -> None:
+        run, provider = self._run, self._provider
+        if up:
+            if host.provision == "create" and runs is False:
+                # One that was not finished, or has stopped: its files may not be whole.
+                provider.remove(run.id, host.name)
+                runs = None
+            if runs is None:
+                provider.make(run, self._plan, [host], {host.name: files_of(self._tree, host.name, run.secrets())})
+            machine = provider.start(run.id, host.name)
+            (run.machines / host.name).write_text(ssh_host(machine))
+        elif host.provision == "create":
+            provider.remove(run.id, host.name)
+        else:
+            provider.stop(run.id, host.name)
+        run.event("power", action="up" if up else "down", nodes=[host.name])
+
+
+class Nodes(BaseModel):
+    """The nodes that a request is about."""
+
+    nodes: list[str] = Field(description="names or hostlists, such as c[1-4]", min_length=1)
+
+
+def api(machines: Machines, token: str) -> FastAPI:
+    """Return the API: a cloud of your own can stand behind the same calls."""
+
+    def authorized(
+        given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
+    ) -> None:
+        if given is None or not secrets.compare_digest(given.credentials, token):
+            raise HTTPException(401, "the token is wrong, or there is none")
+
+    def known(request: Nodes) -> list[str]:
+        try:
+            names = [name for text in request.nodes for name in hostlist.expand(text)]
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+        if unknown := [name for name in names if name not in machines]:
+            raise HTTPException(404, f"no such node: {hostlist.fold(unknown)}")
+        return names
+
+    app = FastAPI(title="Slurm harness: provisioning", version="1", dependencies=[Depends(authorized)])
+    known_names = Annotated[list[str], Depends(known)]
+
+    @app.post("/v1/resume", status_code=202, summary="Have nodes up: make or start their hosts")
+    def resume(names: known_names) -> dict[str, list[str]]:
+        machines.want(names, up=True)
+        return {"accepted": names}
+
+    @app.post("/v1/suspend", status_code=202, summary="Have nodes down: stop or remove their hosts")
+    def suspend(names: known_names) -> dict[str, list[str]]:
+        machines.want(names, up=False)
+        return {"accepted": names}
+
+    @app.get("/v1/nodes", summary="Which nodes are wanted, which run, and what went wrong")
+    def nodes() -> dict[str, dict[str, Any]]:
+        return machines.states()
+
+    return app
+
+
+@contextmanager
+def _carried(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
+    """Carry a loopback port of controllers to the API, again whenever SSH ends."""
+    ended = threading.Event()
+    ssh = run.ssh()
+    port = f"127.0.0.1:{options.API_PORT}:{socket_of(run)}"
+
+    def carry(controller: str) -> None:
+        own = [
+            "-o",
+            "ControlPath=none",
+            "-o",
+            "ExitOnForwardFailure=yes",
+            "-o",
+            "ServerAliveInterval=5",
+            "-N",
+            "-R",
+            port,
+        ]
+        command, *rest = ssh.command(controller)
+        while not ended.is_set():
+            with subprocess.Popen([command, *own, *rest], stdin=subprocess.DEVNULL) as tunnel:
+                while tunnel.poll() is None and not ended.wait(0.2):
+                    pass
+                tunnel.terminate()
+            ended.wait(0.5)
+
+    threads = [threading.Thread(target=carry, args=[controller]) for controller in controllers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def serve(run: RunDir, plan: Plan, tree: Tree, provider: Provider) -> None:
+    """Serve the API of a run until it is told to end, or the run is gone."""
+    machines = Machines(run, plan, tree, provider)
+    machines.go_on()
+    app = api(machines, run.secrets()["provision_token"])
+    server = uvicorn.Server(uvicorn.Config(app, uds=str(socket_of(run)), log_level="warning"))
+
+    def watch() -> None:
+        while not server.should_exit:
+            threading.Event().wait(_LOOK)
+            try:
+                machines.look()
+                server.should_exit = server.should_exit or run.id not in provider.runs()
+            except HarnessError as error:
+                print(error, file=sys.stderr, flush=True)
+
+    threading.Thread(target=watch, daemon=True).start()
+    # uvicorn ends on this signal, and then raises it again.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    with _carried(run, [host.name for host in plan.hosts if host.with_elastic]):
+        server.run()
+    # What is under way is left as it is: the engine knows, and whoever comes next goes on.
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve the run whose directory is named."""
+    run = RunDir(Path(sys.argv[1]))
+    plan = run.plan()
+    run.control_directory.mkdir(mode=0o700, exist_ok=True)
+    serve(run, plan, render(plan), providers.get(run.provider, run.root))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Which Kubernetes API keeps the ledger, and what is told where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import kubernetes_api
+from harness.errors import CannotJudge
+
+
+def test_emulated_api_keeps_a_page_for_each_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    with kubernetes_api.with_ledger(["n1", "n2"], tmp_path / "log") as api:
+        assert api.name == "emulated Kubernetes API"
+        api.change("n2", {"spec": {"admissionChecks": {"pod": {"cpu": "1"}}}})
+        assert api.page("n1")["spec"] == {"alias": "n1", "type": "Slurm"}
+        assert api.page("n2")["spec"]["admissionChecks"] == {"pod": {"cpu": "1"}}
+        with pytest.raises(CannotJudge, match="404"):
+            api.page("n3")
+
+
+def test_kubeconfig_that_leads_nowhere_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    with pytest.raises(CannotJudge, match="KUBECONFIG"), kubernetes_api.with_ledger(["n1"], tmp_path / "log"):
+        pass
+    nowhere = {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "nowhere", "context": {"cluster": "nowhere", "user": "me"}}
+    known = {"clusters": [nowhere], "contexts": [context], "users": [{"name": "me", "user": {}}]}
+    kubeconfig.write_text(json.dumps({**known, "current-context": "nowhere"}))
+    with pytest.raises(CannotJudge, match="no Kubernetes API answers"), kubernetes_api.with_ledger(["n1"], tmp_path):
+        pass
+
+
+def test_directory_without_the_programs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    with pytest.raises(CannotJudge, match="etcd"), kubernetes_api.with_ledger(["n1"], tmp_path / "log"):
+        pass
