@@ -11,6 +11,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,8 +75,9 @@ class KubernetesApi:
         self._definitions = client.ApiextensionsV1Api(self._client)
 
     def version(self) -> str:
-        """Return the release of the API; an error of urllib3's if it does not answer."""
-        return str(client.VersionApi(self._client).get_code(_request_timeout=5).git_version)
+        """Return the release of the API."""
+        with _told():
+            return str(client.VersionApi(self._client).get_code(_request_timeout=5).git_version)
 
     def page(self, node: str) -> dict[str, Any]:
         """Return the ledger's object of a node."""
@@ -90,19 +93,16 @@ class KubernetesApi:
     def ledger(self, nodes: Sequence[str]) -> Iterator[None]:
         """Have the ledger's objects for a while; CannotJudge if somebody else has some."""
         name = DEFINITION["metadata"]["name"]
-        try:
+        with _told(f"if no other run has it: kubectl delete crd {name}"):
             self._definitions.create_custom_resource_definition(DEFINITION)  # type: ignore[arg-type]  # takes dicts
-        except ApiException as error:
-            taken = error.status == 409
-            hint = f"if no other run has it: kubectl delete crd {name}" if taken else None
-            told = f"it has {name} already" if taken else error.body
-            raise CannotJudge(f"Kubernetes API of {self.name}: {told}", hint=hint) from error
         try:
             for node in nodes:
-                wait_until(lambda node=node: self._add(node), bool, what=f"{PLURAL} are served", timeout=30)  # type: ignore[misc]
+                with _told():
+                    wait_until(partial(self._add, node), bool, what=f"{PLURAL} are served", timeout=30)
             yield
         finally:
-            self._definitions.delete_custom_resource_definition(name)  # and the objects with it
+            with _told():
+                self._definitions.delete_custom_resource_definition(name)  # and the objects with it
 
     def _add(self, node: str) -> bool:
         body = {
@@ -114,7 +114,7 @@ class KubernetesApi:
         try:
             self._objects.create_cluster_custom_object(GROUP, VERSION, PLURAL, body)
         except ApiException as error:
-            if error.status == 404:  # of a definition that is not served yet
+            if error.status == HTTPStatus.NOT_FOUND:  # of a definition that is not served yet
                 return False
             raise
         return True
@@ -142,9 +142,9 @@ def with_ledger(nodes: Sequence[str], log: Path) -> Iterator[KubernetesApi]:
 def _of(variable: str, kubeconfig: Path) -> KubernetesApi:
     try:
         api = KubernetesApi(variable, kubeconfig)
-        api.name = f"genuine Kubernetes API {api.version()}, {variable}"
-    except (config.ConfigException, ApiException, HTTPError) as error:
-        raise CannotJudge(f"{variable}: no Kubernetes API answers: {error}") from error
+    except config.ConfigException as error:
+        raise CannotJudge(f"{variable}: {error}") from error
+    api.name = f"genuine Kubernetes API {api.version()} of {variable}"
     return api
 
 
@@ -236,9 +236,12 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Turn the API's refusal into CannotJudge."""
+def _told(hint_if_taken: str | None = None) -> Iterator[None]:
+    """Turn what the API refuses, and that it does not answer, into CannotJudge."""
     try:
         yield
     except ApiException as error:
-        raise CannotJudge(f"Kubernetes API: {error.status} {error.body}") from error
+        hint = hint_if_taken if error.status == HTTPStatus.CONFLICT else None
+        raise CannotJudge(f"Kubernetes API: {error.status} {error.body}", hint=hint) from error
+    except HTTPError as error:
+        raise CannotJudge(f"no Kubernetes API answers: {error}") from error
