@@ -84,6 +84,8 @@ def features(plan: Plan) -> set[str]:
         "confined_memory": plan.offers.own_kernel and plan.clusters_that_confine("ConstrainRAMSpace"),
         "reboots": plan.offers.own_kernel and all(cluster.static_nodes() for cluster in scenario.clusters.values()),
         "apptainer": any(cluster.apptainer for cluster in scenario.clusters.values()),
+        "oci": scenario.users
+        and any(cluster.oci is not None and cluster.static_nodes() for cluster in scenario.clusters.values()),
         "job_events": any(job_events.PROGRAM in cluster.files for cluster in scenario.clusters.values()),
         "rest": any(cluster.rest for cluster in scenario.clusters.values()),
         # The checks' jobs and pods want two nodes of some size.

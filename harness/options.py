@@ -38,6 +38,8 @@ _SYSTEM_DIRECTORIES = {
 # The key that signs tokens: slurmctld and slurmdbd must have the same one.
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 _DEVICES = "/dev/slurm-gpu"
+# Where crun keeps the state of each user's containers.
+CONTAINERS = "/run/crun"
 # The gres that stand for what Kubernetes leaves of a node: CPUs, and memory in MiB. No device goes with them.
 LEDGER_GRES = ("k8scpu", "k8smemory")
 # Where the ports of slurmds that share a host begin; below those that Linux gives to clients.
@@ -384,6 +386,37 @@ def cgroup_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]
     else:
         defaults = dict(releases.get(scenario.release_of(cluster)).cgroup_conf_without_controllers)
     return merged(defaults, cluster.cgroup)
+
+
+def oci_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
+    """Return the options of a cluster's oci.conf, of which older releases have fewer; oci.conf(5) explains each.
+
+    Without any Slurm runs no containers.
+    """
+    cluster = scenario.clusters[name]
+    if cluster.oci is None:
+        return {}
+    crun = f"crun --cgroup-manager=disabled --root={CONTAINERS}/%u"
+    # slurmstepd cleans up as root (cleanup_container() in its container.c), and crun runs the hooks of a bundle.
+    cleanup = f"/usr/sbin/runuser --user=%u -- {crun}"
+    # Docker's seccomp profile allows neither pivot_root nor keyrings.
+    confined = "" if offers.own_hardware else " --no-pivot --no-new-keyring"
+    defaults = {
+        # Without it each step leaves a directory of its own in the bundle, from 25.05 on.
+        "MountSpoolDir": "/run/slurm",
+        "EnvExclude": "^(SLURM_CONF|SLURM_CONF_SERVER)=",
+        # With it crun would hand slurmd's socket to the container.
+        "RunTimeEnvExclude": "^NOTIFY_SOCKET=",
+        # Without `exec` a signal ends the shell, and Slurm takes that for the end of the task.
+        "RunTimeRun": f"exec {crun} run{confined} --bundle=%b %n-%j-%s-%t",
+        # Asked at the end of a step only, where there is a RunTimeRun, and from 23.02 on of task -1: what is there of
+        # any task is to be deleted then. A value has no double quotes in it, so printf makes them.
+        "RunTimeQuery": r"printf '{\042status\042: \042stopped\042}'",
+        "RunTimeKill": f"{cleanup} kill --regex ^%n-%j-%s- KILL",
+        "RunTimeDelete": f"{cleanup} delete --force --regex ^%n-%j-%s-",
+    }
+    known = releases.get(scenario.release_of(cluster)).options["oci.conf"]
+    return merged({option: value for option, value in defaults.items() if option.lower() in known}, cluster.oci)
 
 
 def directories(

@@ -102,6 +102,8 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
             files.extend(_rest_files(scenario, cluster, host.name, cluster.rest.port))
         daemons = (*host.daemons, "slurmd") if host.nodes else host.daemons
         directories |= options.directories(conf, host.name, daemons, host.nodes)
+        if cluster.oci is not None and host.nodes:
+            directories |= {f"{options.CONTAINERS}/{user}": (user, "0700") for user in scenario.users}
         devices = _devices(cluster, host, plan.offers)
     if "slurmdbd" in host.daemons:
         files.extend(_accounting_files(scenario, with_database="mariadb" in host.daemons))
@@ -198,7 +200,9 @@ def _cluster_files(scenario: Scenario, name: str, offers: Offers) -> _ClusterFil
     lines = [options.merged(line) for line in cluster.lines]
     cgroup = options.cgroup_conf(scenario, name, offers)
     gres = _gres_lines(cluster, offers)
-    slurm_conf, cgroup_conf, gres_conf = "/etc/slurm/slurm.conf", "/etc/slurm/cgroup.conf", "/etc/slurm/gres.conf"
+    oci = options.oci_conf(scenario, name, offers)
+    slurm_conf, cgroup_conf = "/etc/slurm/slurm.conf", "/etc/slurm/cgroup.conf"
+    gres_conf, oci_conf = "/etc/slurm/gres.conf", "/etc/slurm/oci.conf"
     return conf, {
         slurm_conf: template(
             slurm_conf,
@@ -212,6 +216,7 @@ def _cluster_files(scenario: Scenario, name: str, offers: Offers) -> _ClusterFil
         **({cgroup_conf: template(cgroup_conf, options=cgroup)} if cgroup or cluster.defaults else {}),
         **({gres_conf: template(gres_conf, lines=gres)} if gres else {}),
         **_topology_file(scenario, cluster),
+        **({oci_conf: template(oci_conf, options=oci)} if oci else {}),
         **(_job_submit_file(conf) if cluster.kubernetes else {}),
         **{f"/etc/slurm/{file}": text for file, text in cluster.files.items()},
     }

@@ -232,6 +232,11 @@ class Cluster(Model):
         "one that begins with #! is a program",
     )
     cgroup: Options = Field({}, description="more options of cgroup.conf; null removes a default")
+    oci: Options | None = Field(
+        None,
+        description="Slurm runs users' containers (--container): more options of oci.conf, null removes a default; "
+        "unset, it runs none; see docs/containers.md",
+    )
     rest: Rest | None = Field(None, description="slurmrestd, for those who bring a token: see docs/rest.md")
     kubernetes: bool = Field(False, description="Kubernetes places pods on its nodes, too: see docs/hybrid.md")
 
@@ -649,6 +654,8 @@ def _wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
                 (*_place(name), "rest"),
                 f"release {release} does not ask each request for its token and limit the token's life; 22.05 does",
             )
+        if cluster.oci is not None and "oci.conf" not in releases.get(release).options:
+            yield (*_place(name), "oci"), f"release {release} runs no containers; {releases.first('oci.conf')} does"
         if cluster.kubernetes and not releases.get(release).rest_tells_allocations:
             since = next(known for known in releases.KNOWN if releases.get(known).rest_tells_allocations)
             yield (*_place(name), "kubernetes"), f"slurmrestd {release} is too old to tell what jobs have; {since} does"
@@ -699,6 +706,11 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
         yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
         yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
         yield from _wrong_topology(cluster, name)
+        if cluster.oci is not None:
+            if not cluster.defaults:
+                yield ("clusters", name, "oci"), "wants the defaults; without them write oci.conf yourself, in files"
+            if "oci.conf" in cluster.files:
+                yield ("clusters", name, "files", "oci.conf"), "is written from oci, not taken as it is"
         if cluster.rest:
             at = ("clusters", name, "rest")
             if not cluster.defaults:

@@ -38,6 +38,7 @@ _CHUNK = 2**20
 _HOST_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "openssh-client", "python3"),
     *("iproute2", "nftables", "procps", "munge", "mariadb-server", "libfaketime"),
+    *("crun", "busybox-static"),  # run a user's container; the smallest thing to have in one
 )
 
 

@@ -56,10 +56,16 @@ def wanted(plan: Plan, host: Host, files: Sequence[RenderedFile]) -> dict[str, A
         "units": list(DAEMONS),
         "daemons": list(host.daemons),
         "packages": {name: traces for daemon in host.daemons for name, traces in _PACKAGES[daemon].items()}
-        | ({"apptainer": ["apptainer"]} if host.apptainer else {}),
+        | ({"apptainer": ["apptainer"]} if host.apptainer else {})
+        | ({"crun": ["crun"], "busybox-static": ["busybox"]} if _runs_containers(plan, host) else {}),
         "names": [other.name for other in plan.hosts],
         "databases": {name: [account, where] for name, (account, where, _) in grants.items()},
     }
+
+
+def _runs_containers(plan: Plan, host: Host) -> bool:
+    """Tell whether Slurm runs users' containers on a host."""
+    return bool(host.cluster and host.nodes and plan.scenario.clusters[host.cluster].oci is not None)
 
 
 # Lines of tmpfiles.d(5) and sysusers.d(5).

@@ -22,6 +22,7 @@ wants_saved_usage                slurmctld does not start where one was killed b
 near_switches                    a job that no leaf switch has room for gets leaves below one switch, as low as can be
 tokens_are_safe                  slurmrestd wants one with each request, not connection; slurmctld limits their lives
 rest_tells_allocations           slurmrestd has POST /node/, and GET /jobs/ tells what a job has of each of its nodes
+container_for_each_task          each task of a step with --container has a container and its own environment there
 external_jobs                    `sbatch --external`: a job that starts nothing on its nodes
 cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
 
@@ -127,6 +128,7 @@ class Release:
     near_switches: bool = False
     tokens_are_safe: bool = False
     rest_tells_allocations: bool = False
+    container_for_each_task: bool = False
     external_jobs: bool = False
     cgroup_conf_without_controllers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
@@ -144,8 +146,8 @@ class Release:
         return "topology.yaml" if "topology.yaml" in self.options else "topology.conf"
 
 
-# With what mounts a SIF for a user, and what the smallest image is made of.
-_APPTAINER = ("apptainer", "squashfuse", "fuse-overlayfs", "squashfs-tools", "busybox-static")
+# With what mounts a SIF for a user.
+_APPTAINER = ("apptainer", "squashfuse", "fuse-overlayfs", "squashfs-tools")
 
 
 def with_apptainer(release: Release) -> Release:
@@ -194,6 +196,7 @@ def get(name: str) -> Release:
         near_switches=data.get("near_switches", before.near_switches),
         tokens_are_safe=data.get("tokens_are_safe", before.tokens_are_safe),
         rest_tells_allocations=data.get("rest_tells_allocations", before.rest_tells_allocations),
+        container_for_each_task=data.get("container_for_each_task", before.container_for_each_task),
         external_jobs=data.get("external_jobs", before.external_jobs),
         cgroup_conf_without_controllers=data.get(
             "cgroup_conf_without_controllers", before.cgroup_conf_without_controllers

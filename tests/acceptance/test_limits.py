@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 import pytest
-from conftest import Jobs, only
+from conftest import SMALLEST_ROOT, Jobs, only
 
 from harness import releases
 from harness.plan import Plan
@@ -146,10 +146,7 @@ def test_user_builds_a_container_image_and_runs_it_as_slurm_says(
         assert cluster.run(*srun, "sha256sum", image, user=user).stdout == before
 
 
-_BUILD = """set -e; root=$(mktemp -d); trap 'rm -rf "$root"' EXIT; cd "$root"
-mkdir bin dev etc home proc sys tmp var
-cp "$(command -v busybox)" bin/busybox
-for program in sh cat id echo grep; do ln -s busybox bin/$program; done
-echo inside > where
-APPTAINER_TMPDIR=/var/tmp apptainer --quiet build --force {image} "$root"
+_BUILD = f"""set -e; root=$(mktemp -d); trap 'rm -rf "$root"' EXIT; cd "$root"
+{SMALLEST_ROOT}
+APPTAINER_TMPDIR=/var/tmp apptainer --quiet build --force {{image}} "$root"
 """

@@ -701,6 +701,50 @@ MACHINE = [
 ]
 
 
+OCI = "/etc/slurm/oci.conf"
+
+
+def in_oci_conf(edit: str, mend: str = "true") -> tuple[str, str]:
+    """Return scripts that edit oci.conf, which every step reads anew, and put it back."""
+    return f"cp -p {OCI} /root && sed -i '{edit}' {OCI}", f"cp -p /root/oci.conf {OCI}; {mend}"
+
+
+def of_containers(checks: str, scripts: tuple[str, str], told: str) -> Sabotage:
+    do, undo = scripts
+    return Sabotage(tuple(checks.split()), ("box", do), ("box", undo), told)
+
+
+CONTAINERS = [
+    of_containers("has_a_root_of_its_own", (f"mv {OCI} /root", f"mv /root/oci.conf {OCI}"), "/etc/slurm"),
+    of_containers(
+        "its_exit_code_pass_through",
+        in_oci_conf('s/="exec \\(crun.*run .*\\)"/="\\1; exit 0"/'),
+        "exit_code=0",
+    ),
+    of_containers(
+        "names_the_container_of_each_step",
+        (
+            "mariadb -e 'create trigger slurm_acct_db.lie before insert on slurm_acct_db.containers_step_table"
+            " for each row set new.container = null'",
+            "mariadb -e 'drop trigger slurm_acct_db.lie'",
+        ),
+        "accounting has /home/alice/containers/bundle",
+    ),
+    of_containers("sees_its_cpus_and_gpus", in_oci_conf("s/^EnvExclude=./&CUDA|/"), "CUDA_VISIBLE_DEVICES=0"),
+    of_containers(
+        "sees_its_cpus_and_gpus", in_oci_conf('s/="exec crun/="exec taskset --cpu-list 0 crun/'), "Cpus_allowed_list: 0"
+    ),
+    of_containers(
+        "nothing_is_left_of_a_container",
+        in_oci_conf("s/^RunTimeDelete=.*/RunTimeDelete=true/", "rm -r /run/crun/alice/*"),
+        "/run/crun/alice/box-",
+    ),
+    of_containers("nothing_is_left_of_a_container", in_oci_conf('s/="exec /="/', "pkill -KILL -u alice"), "sleep 4321"),
+    of_containers("hooks_of_a_bundle_run_as_its_user", in_oci_conf('s,^RunTimeDelete=.*-- ,RunTimeDelete=",'), "'0'"),
+    of_containers("bundle_is_as_it_was", in_oci_conf("/^MountSpoolDir/d"), "rootfs/var/run/slurm"),
+]
+
+
 def break_and_judge(live: Live, sabotage: Sabotage) -> None:
     """Break the cluster, judge it with the checks that must see it, and mend it."""
     run(live, *sabotage.do)

@@ -39,6 +39,7 @@ def test_plain_configuration_has_no_findings(tmp_path: Path, release: str) -> No
 FIRST = {
     "dynamic": "22.05",
     "kubernetes-hybrid": "24.05",
+    "oci": "21.08",
     "rest": "22.05",
     "topology": "26.05",
     "topology-block": "24.05",

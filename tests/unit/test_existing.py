@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,13 @@ def test_fit_host_is_taken_and_one_of_the_same_cluster_too(index: int, plan: Pla
     assert not list(preview.refusals(plan, host, own, RUN["id"]))
     changed = facts(plan, index, held=RUN, held_for_this=False)
     assert "is not what it was held for" in next(preview.refusals(plan, host, changed, RUN["id"]))
+
+
+def test_nodes_that_run_containers_must_have_crun(plan: Plan) -> None:
+    cluster = plan.scenario.clusters["lent"].model_copy(update={"oci": {}})
+    with_oci = replace(plan, scenario=plan.scenario.model_copy(update={"clusters": {"lent": cluster}}))
+    asked = [{*preview.wanted(one, one.hosts[1], ())["packages"]} for one in (plan, with_oci)]
+    assert asked[1] - asked[0] == {"crun", "busybox-static"}
 
 
 def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:

@@ -166,6 +166,26 @@ def test_slurmrestd_has_a_user_and_a_host_of_its_own_and_no_key(tmp_path: Path) 
     assert f"jwt_key={options.JWT_KEY}\n" in text_of(plan, "accounting", "/etc/slurm/slurmdbd.conf")
 
 
+def oci_conf(offers: Offers, release: str) -> dict[str, str]:
+    return options.oci_conf(scenario.load(ROOT / "scenarios" / "oci.yml", [release]), "containers", offers)
+
+
+def test_oci_conf_has_the_options_of_its_release_and_runs_nothing_of_a_users_as_root() -> None:
+    conf = oci_conf(options.OWN_MACHINES, "24.11")
+    assert conf.keys() - oci_conf(options.OWN_MACHINES, "22.05").keys() == {
+        *("MountSpoolDir", "EnvExclude", "RunTimeEnvExclude")
+    }
+    # slurmstepd calls this one as the user already.
+    as_root = {name: value for name, value in conf.items() if "crun" in value and name != "RunTimeRun"}
+    assert as_root.keys() == {"RunTimeKill", "RunTimeDelete"}
+    assert all(value.startswith("/usr/sbin/runuser --user=%u -- crun ") for value in as_root.values())
+
+
+def test_containers_do_without_pivot_root_only_in_containers() -> None:
+    assert " --no-pivot " in oci_conf(CONTAINERS, "24.11")["RunTimeRun"]
+    assert " --no-pivot " not in oci_conf(options.OWN_MACHINES, "24.11")["RunTimeRun"]
+
+
 @pytest.mark.parametrize(("release", "plugins"), [("22.05", None), ("24.11", "slurmctld"), ("26.05", "slurmctld,util")])
 def test_slurmrestd_loads_what_works_without_slurmdbd(tmp_path: Path, release: str, plugins: str | None) -> None:
     path = tmp_path / "s.yml"

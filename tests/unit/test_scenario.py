@@ -155,6 +155,9 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (CLUSTER % ", rest: {host: c1}", "node c1 is already clusters.one.rest.host"),
         (CLUSTER % ", defaults: false, rest: {}", "wants the defaults, with AuthAltTypes"),
         (CLUSTER % ", rest: {port: 80}", "greater than or equal to 1024"),
+        (CLUSTER % ", release: '20.11', oci: {}", "oci: release 20.11 runs no containers; 21.08 does"),
+        (CLUSTER % ", defaults: false, oci: {}", "oci: wants the defaults; without them write oci.conf yourself"),
+        (CLUSTER % ", oci: {}, files: {oci.conf: x}", "files.oci.conf: is written from oci, not taken as it is"),
         (CLUSTER % ", kubernetes: true", "kubernetes: wants rest: its copilot changes nodes over slurmrestd"),
         (CLUSTER % ", kubernetes: true, rest: {}, defaults: false", "wants the defaults, with JobSubmitPlugins"),
         (

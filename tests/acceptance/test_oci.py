@@ -1,0 +1,203 @@
+"""Slurm runs users' containers itself (`srun --container`), and leaves nothing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from conftest import SMALLEST_ROOT, Jobs, only
+
+from harness import options, releases
+from harness.plan import Plan
+from harness.slurm import SlurmCluster
+from harness.ssh import Result, Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("oci")
+
+
+@dataclass(frozen=True)
+class Containers:
+    """A user with a bundle on a node; a hook of the bundle writes to `ended_by` as whom it runs."""
+
+    cluster: SlurmCluster
+    node: str
+    user: str
+    ways: tuple[str, ...]
+
+    @property
+    def directory(self) -> str:
+        return f"/home/{self.user}/containers"
+
+    @property
+    def bundle(self) -> str:
+        return f"{self.directory}/bundle"
+
+    @property
+    def ended_by(self) -> str:
+        return f"{self.directory}/ended-by"
+
+    def srun(self, *command: str, inside: bool = True, stdin: str = "", check: bool = True) -> Result:
+        """Run an interactive job in a container, or beside it."""
+        container = [f"--container={self.bundle}"] if inside else []
+        return self.cluster.run("srun", *self.ways, *container, *command, user=self.user, stdin=stdin, check=check)
+
+    def sbatch(self, script: str, output: str = "/dev/null") -> int:
+        """Submit a batch job that is in a container."""
+        wanted = (*self.ways, f"--container={self.bundle}", f"--output={output}")
+        return self.cluster.submit(f"#!/bin/sh\n{script}\n", *wanted, user=self.user)
+
+    def files(self) -> set[str]:
+        """Return what makes up the bundle: each file with its owner, mode, size and time."""
+        found = self.srun("find", self.bundle, "-printf", "%P %u %m %s %t\\n", inside=False).stdout
+        return {*found.splitlines()}
+
+
+@pytest.fixture(scope="module")
+def containers(clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs) -> Iterator[Containers]:
+    """A bundle on the first node whose Slurm runs containers."""
+    parts = plan.scenario.clusters
+    name, node = next(
+        (name, node) for name, part in parts.items() if part.oci is not None for node in part.static_nodes()
+    )
+    here = (*only(clusters[name], plan), *jobs.ways_in(clusters[name]), f"--nodelist={node}")
+    made = Containers(clusters[name], node, users[0], (*here, "--job-name=interactive"))
+    made.srun("sh", "-c", _BUNDLE, "sh", made.bundle, made.ended_by, inside=False)
+    yield made
+    made.srun("rm", "-r", made.directory, inside=False)
+
+
+def test_container_has_a_root_of_its_own_and_its_users_rights(containers: Containers, plan: Plan) -> None:
+    seen = containers.srun("sh", "-c", "echo $(id -u) $(cat /where) /etc/*").stdout
+    assert seen == f"{plan.scenario.users[containers.user].uid} inside /etc/*\n", f"a container shows {seen}"
+
+
+def test_what_a_container_reads_and_writes_and_its_exit_code_pass_through(containers: Containers) -> None:
+    answer = containers.srun("sh", "-c", "cat; echo no >&2; exit 7", stdin="yes\n", check=False)
+    assert (answer.stdout, answer.exit_code) == ("yes\n", 7), answer
+    assert "no\n" in answer.stderr
+    output = f"{containers.directory}/output"
+    batch = containers.sbatch("cat /where; echo no >&2; exit 3", output)
+    containers.cluster.wait_for([batch], {"FAILED"})
+    assert "ExitCode=3:0" in containers.cluster.run("scontrol", "show", "job", str(batch)).stdout
+    assert containers.srun("cat", output, inside=False).stdout == "inside\nno\n"
+
+
+@pytest.mark.needs("accounting")
+def test_accounting_names_the_container_of_each_step(containers: Containers) -> None:
+    job = containers.srun("sh", "-c", "echo $SLURM_JOB_ID").stdout.strip()
+    batch = containers.sbatch("true")
+    containers.cluster.wait_for([batch], {"COMPLETED"})
+    sacct = ("sacct", "--parsable2", "--noheader", "--format=JobID,Container", f"--jobs={job},{batch}")
+    # slurmctld sends them in the background.
+    wait_until(
+        lambda: {*containers.cluster.run(*sacct).stdout.splitlines()},
+        lambda seen: seen == {f"{step}|{containers.bundle}" for step in (job, f"{job}.0", batch, f"{batch}.batch")},
+        what=f"accounting has {containers.bundle} for the jobs {job} and {batch}, and their steps",
+        timeout=10,
+    )
+
+
+def test_each_task_has_a_container_that_sees_its_cpus_and_gpus(containers: Containers, plan: Plan) -> None:
+    part, release = plan.scenario.clusters[containers.cluster.name], plan.releases()[containers.cluster.name]
+    if not releases.get(release).container_for_each_task:
+        able = next(known for known in releases.KNOWN if releases.get(known).container_for_each_task)
+        pytest.skip(f"Slurm {release} takes one task in a container, and does not tell it what it has; {able} does")
+    wanted = ["--ntasks=2", *(["--gres=gpu:1"] if containers.node in part.gpus() else [])]
+    told = "^SLURM_(PROCID|NTASKS|CPUS_ON_NODE|JOB_GPUS)=|^CUDA_VISIBLE_DEVICES="
+    look = f"echo $(env | grep -E '{told}' | sort) $(grep Cpus_allowed_list /proc/self/status)"
+    inside, outside = (
+        sorted(containers.srun(*wanted, "sh", "-c", look, inside=inside).stdout.splitlines())
+        for inside in (True, False)
+    )
+    assert [("SLURM_PROCID=0" in line, "SLURM_PROCID=1" in line) for line in outside] == [(True, False), (False, True)]
+    assert inside == outside
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """What was there of a job that ignores SIGTERM, and what is left of it when it has been cancelled.
+
+    `ended_by` are the uids that ran the hooks of its bundle, at its end and that of another one.
+    """
+
+    running: str
+    left: str
+    ended_by: set[str]
+
+
+@pytest.fixture(scope="module")
+def cancelled(containers: Containers, plan: Plan, ssh: Ssh) -> Cancelled:
+    """A job in a container, with a process in a session of its own, that had to be killed."""
+    cluster = containers.cluster
+    host = plan.hosts_of(cluster.name)[containers.node]
+    spool = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "SlurmdSpoolDir") or ""
+    look = f"""
+        pgrep --uid {containers.user} --list-full --full 'crun|/tmp/slurm/startup|sleep 4321'
+        ls -d {options.CONTAINERS}/{containers.user}/* {spool.replace("%n", containers.node)}/oci-job* 2> /dev/null
+        true
+    """
+
+    def there() -> str:
+        return ssh.run(host, ["sh", "-c", look]).stdout
+
+    containers.srun("true")
+    job = containers.sbatch("trap '' TERM; setsid sleep 4321 & while :; do sleep 1; done")
+    running = wait_until(there, lambda seen: "sleep 4321" in seen, what=f"job {job} runs in its container", timeout=20)
+    cluster.run("scancel", str(job), user=containers.user)
+    # Among them 30 s of KillWait, by default.
+    cluster.wait_for([job], {"CANCELLED"}, timeout=60)
+    # squeue shows the job's end before its step's is over.
+    wait_until(
+        lambda: cluster.run("scontrol", "show", "node", containers.node).stdout,
+        lambda seen: "COMPLETING" not in seen,
+        what=f"{containers.node} is done with job {job}",
+        timeout=60,
+    )
+    ended_by = containers.srun("cat", containers.ended_by, inside=False, check=False).stdout
+    return Cancelled(running, there(), {*ended_by.split()})
+
+
+def test_nothing_is_left_of_a_container_that_is_cancelled(cancelled: Cancelled) -> None:
+    assert "/oci-job" in cancelled.running
+    assert not cancelled.left, cancelled.left
+
+
+def test_hooks_of_a_bundle_run_as_its_user(cancelled: Cancelled, containers: Containers, plan: Plan) -> None:
+    """Slurm cleans up as root; what comes from a user's bundle then must not."""
+    assert cancelled.ended_by == {str(plan.scenario.users[containers.user].uid)}
+
+
+def test_bundle_is_as_it_was_after_its_containers(containers: Containers) -> None:
+    before = containers.files()
+    containers.srun("true")
+    containers.cluster.wait_for([containers.sbatch("true")], {"COMPLETED"})
+    changed = containers.files() ^ before
+    assert not changed, "\n".join(sorted(changed))
+
+
+# The directories and files are where Slurm mounts a step's own. Docker masks parts of /proc, so that nobody there may
+# mount another; without a PID namespace that is no loss.
+_BUNDLE = f"""set -e; mkdir -p "$1/rootfs"; cd "$1/rootfs"
+{SMALLEST_ROOT}
+ln -s busybox usr/bin/true; ln -s busybox usr/bin/sort
+mkdir -p run/slurm tmp/slurm; touch tmp/slurm/startup tmp/slurm/stdout tmp/slurm/stderr
+cat > ../config.json <<END
+{{
+    "ociVersion": "1.0.0",
+    "process": {{"user": {{"uid": $(id -u), "gid": $(id -g)}}, "args": ["sh"], "cwd": "/"}},
+    "root": {{"path": "rootfs", "readonly": true}},
+    "mounts": [
+        {{"destination": "/proc", "type": "none", "source": "/proc", "options": ["rbind"]}},
+        {{"destination": "/dev", "type": "none", "source": "/dev", "options": ["rbind"]}}
+    ],
+    "hooks": {{"poststop": [{{"path": "/bin/sh", "args": ["sh", "-c", "id -u >> $2"]}}]}},
+    "linux": {{
+        "uidMappings": [{{"containerID": $(id -u), "hostID": $(id -u), "size": 1}}],
+        "gidMappings": [{{"containerID": $(id -g), "hostID": $(id -g), "size": 1}}],
+        "namespaces": [{{"type": "user"}}, {{"type": "mount"}}]
+    }}
+}}
+END
+"""

@@ -1,0 +1,27 @@
+"""The containers that Slurm runs: each of their checks is seen to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import lifecycle, report
+from harness.live import Live
+from sabotage import CONTAINERS, Sabotage, break_and_judge
+from support import SCENARIOS, Harness, deployed
+
+
+@pytest.fixture(scope="module")
+def containers(harness: Harness, runs: Path) -> Iterator[Live]:
+    """The scenario, whose containers pass their checks."""
+    with deployed(harness, runs, SCENARIOS / "oci.yml") as live:
+        checks, _, problem = lifecycle.verify(live, ["test_oci"])
+        assert report.judge(checks, problem) == report.PASSED
+        yield live
+
+
+@pytest.mark.parametrize("sabotage", CONTAINERS, ids=str)
+def test_check_fails_where_slurm_runs_no_containers_as_it_should(containers: Live, sabotage: Sabotage) -> None:
+    break_and_judge(containers, sabotage)
