@@ -93,7 +93,7 @@ class KubernetesApi:
     def ledger(self, nodes: Sequence[str]) -> Iterator[None]:
         """Have the ledger's objects for a while; CannotJudge if somebody else has some."""
         name = DEFINITION["metadata"]["name"]
-        with _told(f"if no other run has it: kubectl delete crd {name}"):
+        with _told("if no other run has it: docs/hybrid.md says how it is removed"):
             self._definitions.create_custom_resource_definition(DEFINITION)  # type: ignore[arg-type]  # takes dicts
         try:
             for node in nodes:
@@ -102,7 +102,24 @@ class KubernetesApi:
             yield
         finally:
             with _told():
+                for node in self._objects_there():
+                    # Or it would stay until the copilot, which is gone, lets go of it.
+                    self.change(node, {"metadata": {"finalizers": None}})
                 self._definitions.delete_custom_resource_definition(name)  # and the objects with it
+                wait_until(partial(self._is_defined, name), lambda there: not there, what=f"{name} is gone", timeout=30)
+
+    def _objects_there(self) -> list[str]:
+        told = cast("dict[str, Any]", self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL))
+        return [one["metadata"]["name"] for one in told["items"]]
+
+    def _is_defined(self, name: str) -> bool:
+        try:
+            self._definitions.read_custom_resource_definition(name)
+        except ApiException as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
 
     def _add(self, node: str) -> bool:
         body = {
@@ -242,6 +259,13 @@ def _told(hint_if_taken: str | None = None) -> Iterator[None]:
         yield
     except ApiException as error:
         hint = hint_if_taken if error.status == HTTPStatus.CONFLICT else None
-        raise CannotJudge(f"Kubernetes API: {error.status} {error.body}", hint=hint) from error
+        raise CannotJudge(f"Kubernetes API: {_message(error)}", hint=hint) from error
     except HTTPError as error:
         raise CannotJudge(f"no Kubernetes API answers: {error}") from error
+
+
+def _message(error: ApiException) -> str:
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (TypeError, ValueError, KeyError):
+        return f"{error.status} {error.reason}"
