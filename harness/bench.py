@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import io
+import re
 import statistics
 import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import ceil
 from pathlib import Path
 from typing import Any
 
-from harness import deploy, elastic, lifecycle, options, slurm
+from harness import deploy, elastic, hostlist, lifecycle, options, scenario, slurm
 from harness.errors import UsageError
 from harness.history import Recorder
 from harness.live import Live, Say
 from harness.plan import Host
 from harness.providers import Provider
-from harness.render import RenderedFile
+from harness.render import RenderedFile, template
 from harness.slurm import SlurmCluster
 from harness.wait import wait_until
 
 # Seconds after which nodes that did not come or go are given up.
 _PATIENCE = 180
+# What is drawn of each number of nodes, in panels of so many pixels.
+_PLOTTED = {
+    "registered": "seconds until all have registered",
+    "slurmd": "MiB of a slurmd",
+    "slurmctld": "MiB of slurmctld",
+}
+_WIDTH, _HEIGHT = 200, 120
+_SHORT = "#!/bin/sh\n"
+_NOWHERE = ("--output=/dev/null",)
+# slurm.conf(5): MaxArraySize is 1001 by default, one more than the largest index.
+_LARGEST_ARRAY = 1000
+_BY_HAND = """\
+for i in $(seq {count}); do echo '#!/bin/sh' | sbatch --parsable --output=/dev/null || exit; done > /dev/null
+while [ "$(squeue --noheader --user="$USER" | wc -l)" -gt 0 ]; do sleep 1; done
+"""
 
 
 def first_run(scenario_path: Path, provider: Provider, runs: Path, say: Say, *, repeat: int = 3) -> dict[str, Any]:
@@ -99,6 +116,148 @@ def elastic_nodes(
     }
 
 
+def nodes(
+    scenario_path: Path,
+    provider: Provider,
+    runs: Path,
+    say: Say,
+    *,
+    choices: Sequence[str] = (),
+    counts: Sequence[int] = (50, 100, 200, 500, 1000),
+) -> dict[str, Any]:
+    """Measure what nodes that share hosts cost, with growing numbers of them; a host has as many as in the scenario.
+
+    Returns for each number the seconds from the start of all slurmds until slurmctld knows each; the memory of a slurmd
+    and of slurmctld; and how much less memory the machine has left for each node, with all that goes with it.
+    Memory is in MiB.
+    """
+    read = scenario.load(scenario_path, choices)
+    name, cluster = next(iter(read.clusters.items()))
+    names = cluster.node_names()
+    if not cluster.hosts or len(cluster.nodes) != 1 or len(names) < max(counts):
+        raise UsageError(
+            f"{scenario_path}: cluster {name} is not one group of {max(counts)} nodes or more that share hosts",
+            hint="scenarios/scale.yml has one of 1000",
+        )
+    hosts = hostlist.expand(cluster.hosts)
+    rows = []
+    for count in sorted(counts):
+        sharing = hosts[: ceil(count * len(hosts) / len(names))]
+        say(f"{count} nodes on {len(sharing)} hosts")
+        settings = (
+            f"clusters.{name}.nodes.0.name={hostlist.fold(names[:count])}",
+            f"clusters.{name}.hosts={hostlist.fold(sharing)}",
+        )
+        free = _available()
+        live = lifecycle.create(scenario_path, provider, runs, say, choices, settings)
+        with lifecycle.provisioned(live):
+            lifecycle.deploy(live)
+            used = free - _available()
+            seconds = _registered_again(live, name)
+            slurmds = sum(_memory_of_slurmds(live, host.name) for host in live.plan.with_daemon("slurmd"))
+            rows.append(
+                {
+                    "nodes": count,
+                    "hosts": len(sharing),
+                    "registered": round(seconds, 1),
+                    "slurmd": round(slurmds / count, 2),
+                    "slurmctld": round(_memory_of_slurmctld(live, cluster.controller), 1),
+                    "machine": round(used / count, 2),
+                }
+            )
+    return {"benchmark": "nodes", "scenario": scenario_path.stem, "release": live.plan.releases()[name], "rows": rows}
+
+
+def _registered_again(live: Live, cluster: str) -> float:
+    """Stop all slurmds, start them, and return how many seconds it takes until slurmctld knows each."""
+    hosts = live.plan.with_daemon("slurmd")
+    _everywhere(hosts, lambda host: live.ssh.run(host.name, ["systemctl", "stop", "slurmd"], timeout=_PATIENCE))
+    began = time.time()
+    _everywhere(hosts, lambda host: live.ssh.run(host.name, ["systemctl", "start", "slurmd"], timeout=_PATIENCE))
+    _wait_until_registered(
+        slurm.clusters(live.ssh, live.plan)[cluster], [node for host in hosts for node in host.nodes], began
+    )
+    return time.time() - began
+
+
+def _memory_of_slurmds(live: Live, host: str) -> float:
+    """Return the memory in MiB of all slurmds on a host; what they share is counted once: proc(5), smaps_rollup."""
+    script = "awk '/^Pss:/ { sum += $2 } END { print sum }' $(pgrep -x slurmd | sed 's,.*,/proc/&/smaps_rollup,')"
+    return int(live.ssh.run(host, ["sh", "-c", script]).stdout) / 1024
+
+
+def _memory_of_slurmctld(live: Live, host: str) -> float:
+    """Return the memory in MiB of slurmctld: resident, because it keeps to itself what is more exact."""
+    return int(live.ssh.run(host, ["ps", "-o", "rss=", "-C", "slurmctld"]).stdout) / 1024
+
+
+def _available() -> float:
+    """Return how many MiB of memory this machine has for more programs: proc(5), MemAvailable."""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def jobs(
+    scenario_path: Path,
+    provider: Provider,
+    runs: Path,
+    say: Say,
+    *,
+    choices: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    count: int = 1000,
+    repeat: int = 3,
+) -> dict[str, Any]:
+    """Compare three ways to submit `count` short jobs and wait for their end: the floor, the harness, and an array.
+
+    The floor is a shell on the controller that calls sbatch for each, and squeue every second. Returns the seconds of
+    each round, the ratio of the harness to the floor, and the medians of the ratios.
+    """
+    live = lifecycle.create(scenario_path, provider, runs, say, choices, settings)
+    user = next(iter(live.plan.scenario.users), None)
+    if user is None:
+        raise UsageError(f"{scenario_path} has no user who submits jobs")
+    rounds = []
+    with lifecycle.provisioned(live):
+        lifecycle.deploy(live)
+        cluster = next(iter(slurm.clusters(live.ssh, live.plan).values()))
+        patience = _PATIENCE + count
+
+        def wait_for(job_ids: Sequence[int]) -> None:
+            cluster.wait_for(job_ids, {"COMPLETED"}, timeout=patience)
+
+        def by_hand() -> None:
+            live.ssh.run(cluster.controller, ["sh"], user=user, stdin=_BY_HAND.format(count=count), timeout=patience)
+
+        def by_harness() -> None:
+            wait_for(cluster.submit_each(_SHORT, [_NOWHERE] * count, user))
+
+        def as_arrays() -> None:
+            sizes = [min(_LARGEST_ARRAY, count - begun) for begun in range(0, count, _LARGEST_ARRAY)]
+            wait_for([cluster.submit(_SHORT, *_NOWHERE, f"--array=1-{size}", user=user) for size in sizes])
+
+        ways = {"floor": by_hand, "harness": by_harness, "array": as_arrays}
+        for number in range(1, repeat + 1):
+            rounds.append({way: _timed(do) for way, do in ways.items()})
+            say(f"round {number} of {repeat}: {', '.join(f'{way} {took:.1f} s' for way, took in rounds[-1].items())}")
+    ratios = {way: [round(one[way] / one["floor"], 2) for one in rounds] for way in ("harness", "array")}
+    return {
+        "benchmark": "jobs",
+        "scenario": live.plan.name,
+        "release": next(iter(live.plan.releases().values())),
+        "jobs": count,
+        "rounds": rounds,
+        "ratios": ratios,
+        "ratio": {way: statistics.median(values) for way, values in ratios.items()},
+    }
+
+
+def _timed(do: Callable[[], object]) -> float:
+    began = time.monotonic()
+    do()
+    return round(time.monotonic() - began, 2)
+
+
 def _round(live: Live, cluster: SlurmCluster, hosts: Sequence[Host]) -> dict[str, float]:
     names = [host.name for host in hosts]
     user = next(iter(live.plan.scenario.users), "root")
@@ -138,17 +297,22 @@ def _floor(live: Live, cluster: SlurmCluster, hosts: Sequence[Host]) -> float:
 
     began = time.time()
     _everywhere(hosts, start)
-    wait_until(
-        lambda: {node.name: node.slurmd_start or 0 for node in cluster.nodes()},
-        lambda registered: all(registered[name] >= int(began) for name in names),
-        what=f"{', '.join(names)} registered",
-        timeout=_PATIENCE,
-        interval=0.02,
-    )
+    _wait_until_registered(cluster, names, began)
     seconds = time.time() - began
     cluster.run("scontrol", "update", f"NodeName={','.join(names)}", "State=POWER_DOWN_FORCE")
     _wait_until_powered_down(cluster, names)
     return seconds
+
+
+def _wait_until_registered(cluster: SlurmCluster, names: Sequence[str], began: float) -> None:
+    """Wait until slurmctld knows slurmds of nodes that started after a time."""
+    wait_until(
+        lambda: {node.name: node.slurmd_start or 0 for node in cluster.nodes()},
+        lambda registered: all(registered[name] >= int(began) for name in names),
+        what=f"{hostlist.fold(names)} registered",
+        timeout=_PATIENCE,
+        interval=0.02,
+    )
 
 
 def _wait_until_powered_down(cluster: SlurmCluster, names: Sequence[str]) -> None:
@@ -158,6 +322,19 @@ def _wait_until_powered_down(cluster: SlurmCluster, names: Sequence[str]) -> Non
         what=f"{', '.join(names)} powered down",
         timeout=_PATIENCE,
     )
+
+
+def plot(result: dict[str, Any]) -> str:
+    """Return a picture (SVG) of what `nodes` found: each quantity against the number of nodes, both from zero."""
+    most = max(row["nodes"] for row in result["rows"])
+    panels = {}
+    for name, title in _PLOTTED.items():
+        top = max(row[name] for row in result["rows"]) or 1
+        panels[title] = [
+            (round(_WIDTH * row["nodes"] / most), round(_HEIGHT * (1 - row[name] / top)), row["nodes"], row[name])
+            for row in result["rows"]
+        ]
+    return template("plot.svg", panels=panels, width=_WIDTH, height=_HEIGHT)
 
 
 def _seconds(live: Live) -> dict[str, float]:

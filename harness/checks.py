@@ -15,6 +15,8 @@ from harness.errors import ClusterError, HarnessError
 from harness.plan import Plan
 from harness.rundir import RunDir
 
+# From so many nodes on that share hosts, short jobs by the hundred are submitted to them.
+MANY_NODES = 20
 _RUN = pytest.StashKey[RunDir]()
 _PLAN = pytest.StashKey[Plan]()
 _STARTED = pytest.StashKey[float]()
@@ -72,6 +74,8 @@ def features(plan: Plan) -> set[str]:
         "placement": any(one.choices() for one in placed),
         "switches": any(one.leaves() for one in placed),
         "segments": any(one.segments() for one in placed),
+        "many_nodes": scenario.accounting
+        and any(cluster.hosts and len(cluster.node_names()) >= MANY_NODES for cluster in scenario.clusters.values()),
         "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
         "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
         "rehearsal": scenario.rehearsal,

@@ -124,6 +124,15 @@ Releases = Annotated[
         show_default=False,
     ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Lay a value over the scenario, such as clusters.alpha.nodes.0.cpus=4. Can be repeated.",
+        show_default=False,
+    ),
+]
 ProviderOption = Annotated[
     str,
     typer.Option(
@@ -205,6 +214,7 @@ def run(
     scenario_path: ScenarioPath,
     provider: ProviderOption = "docker",
     release: Releases = None,
+    settings: Settings = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
     report_directory: Annotated[
         Path | None,
@@ -226,6 +236,7 @@ def run(
         runs,
         _progress(),
         choices=release or (),
+        settings=settings or (),
         keep=keep,
         report_directory=report_directory,
     )
@@ -243,13 +254,14 @@ def render_(
         bool, typer.Option("--containers", help="For the harness's own containers, not for machines of your own.")
     ] = False,
     release: Releases = None,
+    settings: Settings = None,
     with_secrets: Annotated[
         bool, typer.Option("--with-secrets", help="Make keys and passwords, and write them too (mode 0600).")
     ] = False,
 ) -> None:
     """Write the configuration of every host to OUTPUT/HOST/..., OUTPUT/manifest.json and OUTPUT/install.sh."""
     docker = providers.get("docker")
-    read = scenario.load(scenario_path, release or (), docker.release_of_image)
+    read = scenario.load(scenario_path, release or (), docker.release_of_image, settings=settings or ())
     plan = make_plan(scenario_path.stem, read, docker.offers if containers else OWN_MACHINES)
     tree = render.render(plan)
     rundir.write_rendered(output, tree, with_secrets=with_secrets)
@@ -371,6 +383,7 @@ def up(
     scenario_path: ScenarioPath,
     provider: ProviderOption = "docker",
     release: Releases = None,
+    settings: Settings = None,
     inventory: Inventory = None,
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     check: Check = False,
@@ -380,7 +393,7 @@ def up(
 ) -> None:
     """Start a scenario's hosts, without Slurm on them yet; prints the run's directory."""
     source = _provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
-    live = lifecycle.create(scenario_path, source, runs, _progress(), release or ())
+    live = lifecycle.create(scenario_path, source, runs, _progress(), release or (), settings or ())
     try:
         lifecycle.up(live)
     except BaseException:
@@ -879,6 +892,84 @@ def bench_elastic(
         table.add_row(name, *(f"{value:.1f}" for value in one.values()))
     out.print(table)
     out.print(f"{result['scenario']}: {result['nodes']} nodes, {result['provision']}, release {result['release']}")
+    return None
+
+
+@bench_app.command("nodes")
+def bench_nodes(
+    scenario_path: Annotated[
+        Path, typer.Argument(help="The scenario file.", show_default="scenarios/scale.yml")
+    ] = SCENARIOS / "scale.yml",
+    release: Releases = None,
+    nodes: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="A number of nodes. Can be repeated.", show_default="50, 100, 200, 500, 1000"),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write nodes.json and nodes.svg.")] = Path(),
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Measure memory and time of nodes that share hosts, with growing numbers of them."""
+    counts = {"counts": nodes} if nodes else {}
+    docker = providers.get("docker")
+    result = bench.nodes(scenario_path, docker, runs, _progress(), choices=release or (), **counts)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "nodes.json").write_text(json.dumps(result, indent=2) + "\n")
+    (output / "nodes.svg").write_text(bench.plot(result))
+    if format_ is Format.json:
+        return _print_json(result)
+    table = Table(box=None, header_style="bold")
+    for heading in (
+        "nodes",
+        "hosts",
+        "s until registered",
+        "MiB a slurmd",
+        "MiB slurmctld",
+        "MiB of the machine a node",
+    ):
+        table.add_column(heading, justify="right")
+    for row in result["rows"]:
+        table.add_row(*map(str, row.values()))
+    out.print(table)
+    out.print(f"{result['scenario']}: release {result['release']}; {output / 'nodes.json'}, {output / 'nodes.svg'}")
+    return None
+
+
+@bench_app.command("jobs")
+def bench_jobs(
+    scenario_path: Annotated[
+        Path, typer.Argument(help="The scenario file.", show_default="scenarios/scale.yml")
+    ] = SCENARIOS / "scale.yml",
+    release: Releases = None,
+    settings: Settings = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many.")] = 1000,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 3,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Compare short jobs and the wait for their end with the floor: sbatch and squeue in a shell; and with an array."""
+    result = bench.jobs(
+        scenario_path,
+        providers.get("docker"),
+        runs,
+        _progress(),
+        choices=release or (),
+        settings=settings or (),
+        count=jobs,
+        repeat=repeat,
+    )
+    if format_ is Format.json:
+        return _print_json(result)
+    table = Table(box=None, header_style="bold")
+    for heading in ("seconds", *result["rounds"][0]):
+        table.add_column(heading, justify="right")
+    for number, one in enumerate(result["rounds"], 1):
+        table.add_row(str(number), *(f"{value:.1f}" for value in one.values()))
+    out.print(table)
+    told = ", ".join(f"{way} {ratio:.2f}" for way, ratio in result["ratio"].items())
+    out.print(
+        f"{result['scenario']}: {result['jobs']} jobs, release {result['release']}; median ratios to the floor: {told}"
+    )
     return None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import groupby
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
@@ -12,8 +14,10 @@ _NAME = r"[A-Za-z0-9._-]"
 _RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
 _EXPRESSION = re.compile(rf"{_NAME}*(?:{_RANGES}{_NAME}*)*")
 _OUTSIDE_COMMA = re.compile(r",(?![^\[]*\])")
+_NUMBERED = re.compile(r"(.*?)(\d*)")
 
 
+@lru_cache(maxsize=1024)
 def expand(hostlist: str) -> tuple[str, ...]:
     """Return the names that a hostlist stands for, in its order; ValueError says what is wrong with it.
 
@@ -37,4 +41,22 @@ def fold(names: Iterable[str]) -> str:
     >>> fold(["c1", "c2", "c4"])
     'c[1-2,4]'
     """
-    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    return str(NodeSet.fromlist(list(_runs(names)), resolver=RESOLVER_NOGROUP))
+
+
+def _runs(names: Iterable[str]) -> Iterator[str]:
+    """Yield a hostlist for each run of neighbours, whose last numbers go up by one: ClusterShell reads each by itself.
+
+    >>> list(_runs(["c8", "c9", "c10", "c11", "c13", "login"]))
+    ['c[8-9]', 'c[10-11]', 'c[13-13]', 'login']
+    """
+
+    def place(numbered: tuple[int, re.Match[str]]) -> tuple[str, int, int]:
+        index, match = numbered
+        prefix, digits = match.groups()
+        return prefix, len(digits), int(digits or index) - index
+
+    matches = enumerate(match for name in names if (match := _NUMBERED.fullmatch(name)))
+    for (prefix, width, _), run in groupby(matches, key=place):
+        numbers = [match[2] for _, match in run]
+        yield f"{prefix}[{numbers[0]}-{numbers[-1]}]" if width else prefix

@@ -39,14 +39,15 @@ def run(
     say: Say,
     *,
     choices: Sequence[str] = (),
+    settings: Sequence[str] = (),
     keep: bool = False,
     report_directory: Path | None = None,
 ) -> Report:
     """Render, bring up, deploy, verify, report and take down; `keep` leaves the hosts up.
 
-    `choices` are releases that the user chose: see Scenario.put_on.
+    `choices` are releases that the user chose, `settings` what lies over the file: see scenario.load.
     """
-    live = create(scenario_path, provider, runs, say, choices)
+    live = create(scenario_path, provider, runs, say, choices, settings)
     checks: list[Check] = []
     jobs: list[dict[str, Any]] = []
     problem = ""
@@ -67,15 +68,22 @@ def run(
     return write_report(live, checks, jobs, problem, report_directory)
 
 
-def create(scenario_path: Path, provider: Provider, runs: Path, say: Say, choices: Sequence[str] = ()) -> Live:
+def create(
+    scenario_path: Path,
+    provider: Provider,
+    runs: Path,
+    say: Say,
+    choices: Sequence[str] = (),
+    settings: Sequence[str] = (),
+) -> Live:
     """Read and render a scenario into a new run's directory."""
     name = scenario.name_of(scenario_path)
-    read = scenario.load(scenario_path, choices, provider.release_of_image, provider.lacks)
+    read = scenario.load(scenario_path, choices, provider.release_of_image, provider.lacks, settings)
     plan = make_plan(name, read, provider.offers)
     for scheduled in read.rehearsal.faults if read.rehearsal else ():
         faults.parse(plan, scheduled.fault)
     provider.ask(plan, render(plan))
-    directory = RunDir.create(runs, scenario_path, plan, provider.name)
+    directory = RunDir.create(runs, scenario_path, plan, provider.name, settings)
     live = _live(directory, plan, provider, say)
     for fault in plan.known_faults():
         say(f"known fault of Slurm: {fault}")
@@ -183,6 +191,7 @@ def write_report(
         },
         kubernetes=next((event["kubernetes"] for event in reversed(events) if event["kind"] == "copilot"), ""),
         scenario_path=live.run.scenario_path,
+        settings=live.run.settings,
         started=live.run.started,
         nodes={
             name: hostlist.fold(cluster.node_names())

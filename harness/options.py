@@ -42,7 +42,7 @@ _DEVICES = "/dev/slurm-gpu"
 CONTAINERS = "/run/crun"
 # The gres that stand for what Kubernetes leaves of a node: CPUs, and memory in MiB. No device goes with them.
 LEDGER_GRES = ("k8scpu", "k8smemory")
-# Where the ports of slurmds that share a host begin; below those that Linux gives to clients.
+# Where the ports of slurmds that share a host begin; scenario.MOST_NODES_OF_A_HOST come before those of clients.
 _FIRST_NODE_PORT = 20001
 # Of what slurmctld counts, all but CPUs, memory, energy and such: what slurm.conf's AccountingStorageTRES names.
 _LATE_TRES = re.compile(r"\b(gres|license|bb|ic)/([^=,]+)")
@@ -429,12 +429,13 @@ def directories(
     found: dict[str, tuple[str, str]] = {}
     for daemon, option, is_file, mode in _DIRECTORIES:
         value = get(conf, option) if daemon in daemons else None
-        for node in nodes if daemon == "slurmd" else [host]:
-            path = PurePosixPath((value or "/").replace("%n", node).replace("%h", host))
-            directory = path.parent if is_file else path
-            if str(directory) not in _SYSTEM_DIRECTORIES:
+        path = PurePosixPath((value or "/").replace("%h", host))
+        pattern = str(path.parent if is_file else path)
+        for node in nodes if daemon == "slurmd" and "%n" in pattern else [host]:
+            directory = pattern.replace("%n", node)
+            if directory not in _SYSTEM_DIRECTORIES:
                 owner = "root" if daemon == "slurmd" else get(conf, "SlurmUser") or "root"
-                found.setdefault(str(directory), (owner, mode))
+                found.setdefault(directory, (owner, mode))
     return found
 
 

@@ -75,11 +75,12 @@ def html(told: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[Line
 
 
 def repeat(told: Report) -> str:
-    """Return the command that does all of a run again, on the same releases."""
+    """Return the command that does all of a run again, on the same releases and with the same settings."""
     scenario = told.scenario_path or f"{told.scenario}.yml"
     several = len({*told.releases.values()}) > 1
     chosen = [f"{name}={release}" if several else release for name, release in told.releases.items()]
     options = [word for choice in dict.fromkeys(chosen) for word in ("--release", choice)]
+    options += [word for setting in told.settings for word in ("--set", setting)]
     provider = [] if told.provider == "docker" else ["--provider", told.provider]
     return shlex.join(["harness", "run", scenario, *provider, *options])
 

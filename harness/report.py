@@ -53,6 +53,7 @@ class Report:
     kubernetes: str = ""
     events: str = "events.jsonl"
     scenario_path: str = ""
+    settings: list[str] = field(default_factory=list)
     started: str = ""
     nodes: dict[str, str] = field(default_factory=dict)
     federations: dict[str, list[str]] = field(default_factory=dict)

@@ -45,9 +45,10 @@ class RunDir:
         self.provider: str = self._facts["provider"]
         self.started: str = self._facts["started"]
         self.scenario_path: str = self._facts["scenario_path"]
+        self.settings: list[str] = self._facts.get("settings", [])  # older runs have none
 
     @classmethod
-    def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str) -> RunDir:
+    def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str, settings: Sequence[str] = ()) -> RunDir:
         """Make the directory of a new run under `root`; two runs in the same second get different ones."""
         started = datetime.now(UTC)
         token = random_secrets.token_hex(3)
@@ -58,6 +59,7 @@ class RunDir:
             "id": f"{plan.name}-{started:%Y%m%dT%H%M%S}-{token}",
             "scenario": plan.name,
             "scenario_path": str(scenario_path),
+            "settings": [*settings],
             "provider": provider,
             "offers": asdict(plan.offers),
             "releases": plan.releases(),  # the user and the images have a say in this, not only the scenario
@@ -99,7 +101,7 @@ class RunDir:
     def plan(self, choices: Sequence[str] = ()) -> Plan:
         """Return the plan of this run, made again from its scenario; `choices` put it on other releases."""
         choices = [*(f"{name}={release}" for name, release in self._facts["releases"].items()), *choices]
-        scenario = scenario_file.load(self.path / "scenario.yml", choices)
+        scenario = scenario_file.load(self.path / "scenario.yml", choices, settings=self.settings)
         return make_plan(self._facts["scenario"], scenario, Offers(**self._facts["offers"]))
 
     def add_users(self, users: Mapping[str, User]) -> None:

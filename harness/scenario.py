@@ -40,6 +40,8 @@ _TOPOLOGY_KEYS = {
     "block": ("topology.conf", "BlockSizes"),
     "torus3d": ("topology.yaml", "torus3d"),
 }
+# The ports of slurmds that share a host begin at 20001, and Linux gives those from 32768 on to clients.
+MOST_NODES_OF_A_HOST = 32767 - 20000
 # What slurmdbd is called beside the clusters where each has its release; a cluster's name may not be this.
 SLURMDBD = "slurmdbd"
 
@@ -455,11 +457,13 @@ def load(
     choices: Sequence[str] = (),
     release_of_image: Callable[[str], str] | None = None,
     lacks: Callable[[Scenario], Iterable[tuple[Path_, str]]] = lambda _: (),
+    settings: Sequence[str] = (),
 ) -> Scenario:
     """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
-    `release_of_image` tells which release an image has, `lacks` what the hosts cannot do. ScenarioError tells all
-    problems of the file, in the order of their lines.
+    `settings` are laid over the file, each KEY=VALUE: keys with dots between, such as clusters.a.nodes.0.cpus, and a
+    value as in the file. `release_of_image` tells which release an image has, `lacks` what the hosts cannot do.
+    ScenarioError tells all problems of the file, in the order of their lines.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -479,6 +483,8 @@ def load(
             [Problem(path, 1, 1, "", 'a scenario is a mapping that begins with a key such as "clusters:"')]
         )
 
+    for setting in settings:
+        _set(data, setting)
     keys: dict[Path_, tuple[int, int]] = {}
     values: dict[Path_, tuple[int, int]] = {}
     found: list[tuple[Path_, str, bool]] = [(at, message, True) for at, message in _walk(tree, (), keys, values)]
@@ -500,6 +506,24 @@ def load(
         return Problem(path, line, column, ".".join(map(str, at)), message)
 
     raise ScenarioError(sorted((problem(*entry) for entry in dict.fromkeys(found)), key=lambda p: (p.line, p.column)))
+
+
+def _set(data: dict[str, Any], setting: str) -> None:
+    """Put the value of KEY=VALUE in its place; UsageError if there is none."""
+    key, is_one, value = setting.partition("=")
+    *above, last = key.split(".")
+    place: Any = data
+    try:
+        if not is_one:
+            raise ValueError("no =")  # noqa: TRY301  told with the others
+        for part in above:
+            place = place[int(part)] if isinstance(place, list) else place[part]
+        place[int(last) if isinstance(place, list) else last] = YAML(typ="safe", pure=True).load(value)
+    except (LookupError, TypeError, ValueError, MarkedYAMLError) as error:
+        raise UsageError(
+            f"--set {setting}: the scenario has no such place, or this is no value for it",
+            hint="such as clusters.alpha.nodes.0.cpus=4: keys of the file, and numbers from 0 for items of a list",
+        ) from error
 
 
 def _walk(
@@ -649,6 +673,12 @@ def _wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
     """Yield where slurmdbd cannot serve a cluster (see Slurm's guide to upgrades, on compatibility), or slurmrestd."""
     for name, cluster in scenario.clusters.items():
         release = scenario.release_of(cluster)
+        most, count = releases.get(release).most_nodes, len(cluster.node_names())
+        if most and count > most:
+            yield (
+                (*_place(name), "nodes"),
+                f"{count} nodes, but slurmctld {release} takes {most} at most; a federation may have more",
+            )
         if cluster.rest and not releases.get(release).tokens_are_safe:
             yield (
                 (*_place(name), "rest"),
@@ -723,6 +753,9 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
             if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:
                 yield ("clusters", name, "hosts"), f"{count} hosts are too many for {len(cluster.node_names())} nodes"
+            if max(map(len, cluster.nodes_on().values()), default=0) > MOST_NODES_OF_A_HOST:
+                most = f"a host has ports for {MOST_NODES_OF_A_HOST}"
+                yield ("clusters", name, "hosts"), f"too few for {len(cluster.node_names())} nodes; {most}"
             if not cluster.defaults:
                 yield ("clusters", name, "hosts"), "wants the defaults, with a port and directories for each slurmd"
         # Nodes that share hosts need only differ from one another.

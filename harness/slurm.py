@@ -7,6 +7,8 @@ JSON at all, and it is what administrators see.
 from __future__ import annotations
 
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +28,10 @@ FINISHED = frozenset(
 # Slurm's federation keeps the origin cluster's id in the bits above these (slurm.schedmd.com/federation.html).
 JobKey = tuple[str, int]
 _LOCAL_ID_BITS = 26
+# More jobs or nodes than these are counted, not named.
+_MANY = 20
+# What a node more may take where many share a busy machine.
+_SECONDS_A_NODE = 0.2
 _IDLE = {"IDLE", "IDLE+DYNAMIC_NORM"}
 
 
@@ -45,7 +51,7 @@ def job_key(cluster: str, job_id: int) -> JobKey:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as squeue sees it on one cluster."""
+    """A job as squeue sees it on one cluster; `array_id` is the id of all its array, or its own."""
 
     job_id: int
     state: str
@@ -53,6 +59,7 @@ class Job:
     name: str
     user: str
     reason: str
+    array_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +151,26 @@ class SlurmCluster:
         answer = self.run("sbatch", "--parsable", *options, user=user, stdin=script).stdout
         return int(answer.split(";")[0])
 
+    def submit_each(self, script: str, options: Sequence[Sequence[str]], user: str) -> list[int]:
+        """Submit a batch script once with each of several sets of options, over one connection; return the job ids.
+
+        An array is faster still: one message, one record in slurmctld until its tasks start.
+        """
+        end = "END-OF-BATCH-SCRIPT"
+        begin = f"set -e; script=$(mktemp); trap 'rm \"$script\"' EXIT; cat > \"$script\" << '{end}'"
+        calls = [f'{shlex.join(["sbatch", "--parsable", *one])} < "$script"' for one in options]
+        program = "\n".join([begin, script.rstrip("\n"), end, *calls, ""])
+        timeout = self._timeout + len(calls)
+        answer = self._ssh.run(self.controller, ["sh"], user=user, stdin=program, timeout=timeout).stdout
+        return [int(line.split(";")[0]) for line in answer.splitlines()]
+
     def jobs(self, *options: str) -> list[Job]:
         """Return the jobs that squeue lists, finished ones too, for as long as MinJobAge keeps them."""
-        answer = self.run("squeue", "--noheader", "--states=all", "--format=%A|%T|%N|%j|%u|%r", *options).stdout
+        answer = self.run("squeue", "--noheader", "--states=all", "--format=%A|%T|%N|%j|%u|%r|%F", *options).stdout
         jobs = []
         for line in _lines(answer):
-            job_id, state, node_list, name, user, reason = line.split("|")
-            jobs.append(Job(int(job_id), state, node_list, name, user, reason))
+            job_id, state, node_list, name, user, reason, array_id = line.split("|")
+            jobs.append(Job(int(job_id), state, node_list, name, user, reason, int(array_id)))
         return jobs
 
     def times(self) -> dict[int, dict[str, int | None]]:
@@ -172,14 +192,15 @@ class SlurmCluster:
             raise
 
     def wait_for(self, job_ids: Iterable[int], states: Iterable[str] = FINISHED, timeout: float = 60) -> list[Job]:
-        """Wait until all jobs are in one of `states` on this cluster."""
+        """Wait until all jobs, of an array all its tasks, are in one of `states` on this cluster."""
         wanted, states = set(job_ids), frozenset(states)
 
         def look() -> list[Job]:
-            return [job for job in self.jobs("--local") if job.job_id in wanted]
+            return [job for job in self.jobs("--local") if {job.job_id, job.array_id} & wanted]
 
         def done(jobs: list[Job]) -> bool:
-            return {job.job_id for job in jobs if job.state in states} == wanted
+            there = {job_id for job in jobs for job_id in (job.job_id, job.array_id)}
+            return wanted <= there and all(job.state in states for job in jobs)
 
         return wait_until(
             look,
@@ -187,7 +208,7 @@ class SlurmCluster:
             what=f"jobs {sorted(wanted)} on {self.name} {'/'.join(sorted(states))}",
             timeout=timeout,
             hopeless=lambda jobs: any(job.state in FINISHED - states for job in jobs),
-            show=lambda jobs: ", ".join(f"{job.job_id} {job.state} ({job.reason})" for job in jobs) or "no job",
+            show=_shown,
         )
 
     def nodes(self) -> list[Node]:
@@ -241,8 +262,18 @@ class SlurmCluster:
 
 
 def clusters(ssh: Ssh, plan: Plan, timeout: float = 60) -> dict[str, SlurmCluster]:
-    """Return the live clusters of a plan by their names; each command gets `timeout` seconds."""
-    return {name: SlurmCluster(ssh, name, part.controller, timeout) for name, part in plan.scenario.clusters.items()}
+    """Return the live clusters of a plan by their names; a command gets `timeout` seconds, and more for many nodes."""
+    return {
+        name: SlurmCluster(ssh, name, part.controller, timeout + len(part.node_names()) * _SECONDS_A_NODE)
+        for name, part in plan.scenario.clusters.items()
+    }
+
+
+def _shown(jobs: Sequence[Job]) -> str:
+    """Return each job's state, or how many of many jobs are in each state."""
+    if len(jobs) > _MANY:
+        return ", ".join(f"{count} {state}" for state, count in Counter(job.state for job in jobs).items())
+    return ", ".join(f"{job.job_id} {job.state} ({job.reason})" for job in jobs) or "no job"
 
 
 def left_copies(there: Mapping[str, Sequence[Job]]) -> dict[str, set[int]]:
@@ -392,13 +423,17 @@ def not_ready(plan: Plan, live: dict[str, SlurmCluster]) -> list[str]:
 
 
 def wait_until_ready(plan: Plan, live: dict[str, SlurmCluster], timeout: float = 90) -> None:
-    """Wait until every cluster takes jobs on all its nodes; WaitTimeout says what is missing."""
+    """Wait until every cluster takes jobs on all its nodes; WaitTimeout says what is missing.
+
+    It takes `timeout` seconds at most, and more for many nodes.
+    """
+    nodes = sum(len(cluster.node_names()) for cluster in plan.scenario.clusters.values())
     wait_until(
         lambda: not_ready(plan, live),
         lambda missing: not missing,
         what="clusters ready",
-        timeout=timeout,
-        show="; ".join,
+        timeout=timeout + nodes * _SECONDS_A_NODE,
+        show=lambda missing: "; ".join([*missing[:_MANY], *[f"{len(missing)} in all"] * (len(missing) > _MANY)]),
         ignore=(CommandFailed,),
     )
 

@@ -23,6 +23,7 @@ near_switches                    a job that no leaf switch has room for gets lea
 tokens_are_safe                  slurmrestd wants one with each request, not connection; slurmctld limits their lives
 rest_tells_allocations           slurmrestd has POST /node/, and GET /jobs/ tells what a job has of each of its nodes
 container_for_each_task          each task of a step with --container has a container and its own environment there
+most_nodes                       slurmctld does not start with more (MAX_SLURM_NODES of slurm.h; it counts from 0)
 external_jobs                    `sbatch --external`: a job that starts nothing on its nodes
 cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
 
@@ -129,6 +130,7 @@ class Release:
     tokens_are_safe: bool = False
     rest_tells_allocations: bool = False
     container_for_each_task: bool = False
+    most_nodes: int | None = None
     external_jobs: bool = False
     cgroup_conf_without_controllers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
@@ -197,6 +199,7 @@ def get(name: str) -> Release:
         tokens_are_safe=data.get("tokens_are_safe", before.tokens_are_safe),
         rest_tells_allocations=data.get("rest_tells_allocations", before.rest_tells_allocations),
         container_for_each_task=data.get("container_for_each_task", before.container_for_each_task),
+        most_nodes=data.get("most_nodes", before.most_nodes),
         external_jobs=data.get("external_jobs", before.external_jobs),
         cgroup_conf_without_controllers=data.get(
             "cgroup_conf_without_controllers", before.cgroup_conf_without_controllers

@@ -41,6 +41,7 @@ HARMLESS = {
     r"_conn_readable: .* error\[104\]: Connection reset by peer": "sacctmgr ends before it has read all of an answer",
     r"High latency for \d+ calls to gettimeofday": "the machine is busy",
     r"System GPU detection failed": "slurmd -Z of 26.05 looks for GPUs, and there are none",
+    r"_?forward_thread: failed to \S+ .*Connection refused": "slurmds that share a host start one after the other",
     r"xcpuinfo_hwloc_topo_load: failed": "slurmd -Z keeps what it sees before it knows its spool directory",
 }
 

@@ -88,12 +88,14 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
                 count = min(count, placed[partition.name].most_nodes())
             answer = cluster.run(
                 *("srun", *only(cluster, plan), f"--partition={partition.name}", *ways_in(partition, plan)),
-                *(f"--nodes={count}", "--ntasks-per-node=1", "cat", "/proc/sys/kernel/hostname"),
+                *(f"--nodes={count}", "--ntasks-per-node=1"),
+                *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
                 user="root" if partition.root_only else users[0],
             )
-            seen, able = Counter(answer.stdout.split()), Counter(hosts_of[node] for node in partition.nodes)
+            seen = Counter(answer.stdout.splitlines())
+            able = Counter(f"{hosts_of[node]} {node}" for node in partition.nodes)
             assert seen.total() == count, partition.name
-            assert seen <= able, partition.name
+            assert seen <= able, f"{partition.name}: tasks that should not be, by host and node: {[*(seen - able)]}"
 
 
 def test_failing_job_is_seen_as_failed_with_its_exit_code(

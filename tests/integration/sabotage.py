@@ -700,6 +700,35 @@ MACHINE = [
     ),
 ]
 
+# Of many nodes that share hosts.
+SCALE = [
+    Sabotage(
+        ("slurmd_of_its_own",),
+        ("sim1", "systemctl stop slurmd@n7"),
+        ("sim1", "systemctl start slurmd@n7"),
+        "sim1: not one slurmd of each: n7",
+    ),
+    Sabotage(
+        ("slurmd_of_its_own",),
+        ("ctl", "scontrol update NodeName=n9 State=DRAIN Reason='no fan'"),
+        ("ctl", "scontrol update NodeName=n9 State=RESUME"),
+        "n9 IDLE+DRAIN no fan",
+    ),
+    Sabotage(
+        ("job_on_all_nodes",),
+        ("ctl", wrapper("srun", '/usr/bin/srun "$@" | sed "s/ n7$/ n8/"')[0]),
+        ("ctl", "rm /usr/local/bin/srun"),
+        "main: tasks that should not be, by host and node: ['sim1 n8']",
+    ),
+    Sabotage(
+        ("many_short_jobs",),
+        *trigger(
+            "slurm_acct_db.scale_job_table", "update", "new.nodelist = if(new.id_array_task = 7, 'n99', new.nodelist)"
+        ),
+        "accounting says n99",
+    ),
+]
+
 
 OCI = "/etc/slurm/oci.conf"
 

@@ -52,7 +52,7 @@ def good() -> History:
         replace(record, job_id=AWS_ID, name="r-2", state="REQUEUED", end=102, elapsed=1),
         replace(record, job_id=AWS_ID, name="r-2", submit=103, start=110, end=111, elapsed=1),
     ]
-    job = Job(ID, "COMPLETED", "aws1", "r-0", "alice", "None")
+    job = Job(ID, "COMPLETED", "aws1", "r-0", "alice", "None", ID)
     history.queue["aws"] = [job, replace(job, job_id=AWS_ID, name="r-2")]
     history.queue["on-prem"] = [
         replace(job, state="REVOKED", node_list=""),

@@ -23,6 +23,11 @@ def test_what_slurm_does_not_take_is_refused(text: str) -> None:
         hostlist.expand(text)
 
 
+def test_folded_names_are_few_words_whatever_their_widths_and_order() -> None:
+    assert hostlist.fold(["n10", "n9", "n8", "n08", "n09", "login"]) == "login,n[8-9,08-10]"
+    assert hostlist.fold(f"n{number}" for number in range(1, 100_001)) == "n[1-100000]"
+
+
 @given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}", fullmatch=True), min_size=1, unique=True))
 def test_folding_loses_no_name(names: list[str]) -> None:
     assert sorted(hostlist.expand(hostlist.fold(names))) == sorted(names)

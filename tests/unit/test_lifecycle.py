@@ -127,6 +127,13 @@ def test_release_option_is_remembered_by_the_run(tmp_path: Path) -> None:
     assert rundir.find(tmp_path / "runs", "mixed").plan() == live.plan
 
 
+def test_settings_are_remembered_by_the_run(tmp_path: Path) -> None:
+    settings = ["clusters.single.nodes.0.cpus=7"]
+    live = lifecycle.create(SCENARIO, FakeProvider(), tmp_path / "runs", print, settings=settings)
+    again = rundir.find(tmp_path / "runs", "single-node").plan()
+    assert [plan.scenario.clusters["single"].nodes[0].cpus for plan in (live.plan, again)] == [7, 7]
+
+
 def test_scenario_whose_file_cannot_name_a_run_is_refused(tmp_path: Path) -> None:
     scenario = tmp_path / "my cluster.yml"
     scenario.write_text(SCENARIO.read_text())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,42 @@ def test_tree_is_the_golden_one(name: str, tmp_path: Path) -> None:
         return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
     assert files(tmp_path) == files(golden)
+
+
+def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path: Path) -> None:
+    """In two clusters, because slurmctld takes no more than 65,537 nodes."""
+    size, parts = 500, 100
+    clusters = "".join(
+        f"  {name}:\n    controller: {name}-ctl\n    hosts: {name}[1-5]\n"
+        f"    nodes: [{{name: '{name}-n[1-{size * parts}]', cpus: 2}}]\n    partitions:\n"
+        + "".join(f"      p{n}: {{nodes: '{name}-n[{n * size + 1}-{n * size + size}]'}}\n" for n in range(parts))
+        for name in ("east", "west")
+    )
+    path = tmp_path / "huge.yml"
+    path.write_text(f"clusters:\n{clusters}")
+    began = time.process_time()
+    plan = make_plan("huge", scenario.load(path), CONTAINERS)
+    tree = render.render(plan)
+    rundir.write_rendered(tmp_path / "tree", tree, with_secrets=False)
+    # A second where it was written; what grows with the square of the nodes takes minutes.
+    assert time.process_time() - began < 6
+    text = {(host, file.path): file.text for host, files in tree.items() for file in files}
+    for name in ("east", "west"):
+        conf = text[f"{name}-ctl", "/etc/slurm/slurm.conf"]
+        lines = conf.splitlines()
+        assert [line for line in lines if line.startswith("NodeName=")] == [
+            f"NodeName={name}-n[{n}0001-{n + 1}0000] NodeHostname={name}{n + 1} NodeAddr={name}{n + 1}"
+            " Port=[20001-30000] CPUs=2 RealMemory=500 State=UNKNOWN".replace("[00001-", "[1-")
+            for n in range(5)
+        ]
+        assert [line for line in lines if line.startswith("PartitionName=")] == [
+            f"PartitionName=p{n} Nodes={name}-n[{n * size + 1}-{n * size + size}] State=UP" for n in range(parts)
+        ]
+        hosts = [f"{name}-ctl", *(f"{name}{n}" for n in range(1, 6))]
+        assert {text[host, "/etc/slurm/slurm.conf"] for host in hosts} == {conf}
+        units = [text[host, "/etc/systemd/system/slurmd.service"].splitlines() for host in hosts[1:]]
+        wanted = [line for unit in units for line in unit if line.startswith("Wants=")]
+        assert wanted == [f"Wants=slurmd@{name}-n{n}.service" for n in range(1, size * parts + 1)]
 
 
 def test_rendering_twice_gives_the_same() -> None:

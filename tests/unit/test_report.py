@@ -48,6 +48,11 @@ def test_exit_codes() -> None:
     assert [a_report(verdict).exit_code() for verdict in ("passed", "failed", "unknown")] == [0, 1, 3]
 
 
+def test_command_that_repeats_a_run_has_its_settings() -> None:
+    told = page.repeat(replace(a_report("passed"), settings=["clusters.a.nodes.0.name=n[1-2]"]))
+    assert told == "harness run s.yml --release 24.11 --set 'clusters.a.nodes.0.name=n[1-2]'"
+
+
 def test_json_keeps_its_contract(tmp_path: Path) -> None:
     report.write(a_report("failed"), tmp_path)
     data = json.loads((tmp_path / "report.json").read_text())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import dedent
 
@@ -25,6 +26,12 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 
 
 POWER_AND_BACKUP = "clusters: {a: {controller: c, backup_controllers: [d], nodes: [{name: n, provision: power}]}}"
+MANY = """clusters:
+  one:
+    hosts: sim
+    nodes: [{name: "n[1-%d]"}]
+    controller: ctl
+"""
 DYNAMIC = "clusters: {one: {controller: c, nodes: [{name: n, dynamic: true}]%s}}"
 
 
@@ -166,6 +173,11 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         ),
         (CLUSTER % ", kubernetes: true, rest: {}, files: {job_submit.lua: x}", "job_submit.lua: is written for kub"),
         (DYNAMIC % ", kubernetes: true, rest: {}", "wants nodes that last and stand in slurm.conf"),
+        (MANY % 65538, "4:12: clusters.one.nodes: 65538 nodes, but slurmctld 24.11 takes 65537 at most"),
+        (
+            MANY % 12768,
+            "3:12: clusters.one.hosts: too few for 12768 nodes; a host has ports for 12767",
+        ),
         (DYNAMIC % ", hosts: h1", "nodes that share hosts are named in slurm.conf"),
         (DYNAMIC % ", partitions: {p: {nodes: n}}", "n is dynamic; only ALL, or a NodeSet of a feature, takes it"),
         (DYNAMIC % ", defaults: false", "wants the defaults, with MaxNodeCount"),
@@ -182,6 +194,32 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
 )
 def test_problem_is_found(tmp_path: Path, text: str, message: str) -> None:
     assert message in "\n".join(problems(tmp_path, text))
+
+
+def test_value_is_laid_over_the_file_and_judged_like_it(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(MANY % 12767)
+    settings = [
+        "clusters.one.nodes.0.name=n[1-2]",
+        "clusters.one.options={MaxJobCount: 7}",
+        "users={alice: {uid: 2001}}",
+    ]
+    read = scenario.load(path, settings=settings)
+    assert read.clusters["one"].node_names() == ("n1", "n2")
+    assert read.clusters["one"].options == {"MaxJobCount": 7}
+    assert read.users["alice"].uid == 2001
+    with pytest.raises(ScenarioError, match=r"4:20: clusters\.one\.nodes\.0\.name: \"n\[1-\" is not a hostlist"):
+        scenario.load(path, settings=["clusters.one.nodes.0.name='n[1-'"])
+
+
+@pytest.mark.parametrize(
+    "setting", ["a.b=1", "clusters.one.nodes.1.cpus=2", "clusters.one.nodes.x=2", "users={", "users"]
+)
+def test_value_without_a_place_is_refused(tmp_path: Path, setting: str) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(MANY % 2)
+    with pytest.raises(UsageError, match=f"--set {re.escape(setting)}: the scenario has no such place"):
+        scenario.load(path, settings=[setting])
 
 
 def test_node_in_two_clusters_is_found(tmp_path: Path) -> None:

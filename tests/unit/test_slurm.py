@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from harness import slurm
-from harness.slurm import Record, Sibling
+from harness.errors import WaitTimeout
+from harness.slurm import Record, Sibling, SlurmCluster
+from harness.ssh import Result, Ssh
 
 # As Slurm 24.11 prints them.
 FEDERATION = """\
@@ -55,3 +63,53 @@ def test_origin_is_in_the_bits_above_the_local_id() -> None:
 def test_every_state_that_a_job_does_not_leave_is_known() -> None:
     assert "REVOKED" in slurm.FINISHED
     assert not {"RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "REQUEUED"} & slurm.FINISHED
+
+
+class LocalSsh(Ssh):
+    """Runs commands here, with programs of the test's own before all others."""
+
+    def __init__(self, programs: Path) -> None:
+        self.programs = programs
+
+    def run(self, host: str, command: Any, *, stdin: str = "", **_: Any) -> Result:
+        path = {"PATH": f"{self.programs}:/usr/bin:/bin"}
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=True, env=path)
+        return Result(0, done.stdout, done.stderr)
+
+
+def cluster_with(tmp_path: Path, program: str, text: str) -> SlurmCluster:
+    (tmp_path / program).write_text(f"#!/bin/sh\n{text}\n")
+    (tmp_path / program).chmod(0o755)
+    return SlurmCluster(LocalSsh(tmp_path), "c", "ctl")
+
+
+def test_one_script_is_submitted_with_several_sets_of_options(tmp_path: Path) -> None:
+    cluster = cluster_with(tmp_path, "sbatch", f'echo "$*" >> {tmp_path}/seen; cat >> {tmp_path}/seen; echo "7;c"')
+    assert cluster.submit_each("#!/bin/sh\necho '$HOME' \"\n", [["-J", "a b"], ["-J", "$c"]], "alice") == [7, 7]
+    script = "#!/bin/sh\necho '$HOME' \"\n"
+    assert (tmp_path / "seen").read_text() == f"--parsable -J a b\n{script}--parsable -J $c\n{script}"
+
+
+def test_submission_that_fails_ends_the_others(tmp_path: Path) -> None:
+    cluster = cluster_with(tmp_path, "sbatch", f"echo x >> {tmp_path}/seen; exit 1")
+    with pytest.raises(subprocess.CalledProcessError):
+        cluster.submit_each("#!/bin/sh\n", [[], []], "alice")
+    assert (tmp_path / "seen").read_text() == "x\n"
+
+
+def test_array_has_ended_when_all_its_tasks_have(tmp_path: Path) -> None:
+    squeue = f"""
+        echo >> {tmp_path}/looks
+        if [ $(wc -l < {tmp_path}/looks) = 1 ]; then
+            echo "9|COMPLETED|n1|j|alice|None|8"; echo "8|PENDING||j|alice|None|8"
+        else
+            echo "9|COMPLETED|n1|j|alice|None|8"; echo "8|COMPLETED|n1|j|alice|None|8"
+        fi"""
+    ended = cluster_with(tmp_path, "squeue", squeue).wait_for([8], {"COMPLETED"}, timeout=5)
+    assert {job.job_id for job in ended} == {8, 9}
+
+
+def test_of_many_jobs_the_states_are_counted(tmp_path: Path) -> None:
+    squeue = 'for i in $(seq 30); do echo "$i|FAILED|n1|j|alice|None|1"; done'
+    with pytest.raises(WaitTimeout, match=r"seen: 30 FAILED$"):
+        cluster_with(tmp_path, "squeue", squeue).wait_for([1], {"COMPLETED"})

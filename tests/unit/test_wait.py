@@ -43,3 +43,13 @@ def test_a_long_wait_is_told_with_its_last_sight(
         wait_until(lambda: next(seen), lambda n: n == 19, what="n1 idle", timeout=5, interval=0.01)
     assert re.fullmatch(r"waiting for n1 idle: 0 s; last seen: \d+", caplog.messages[0])
     assert len(caplog.messages) < 5, "now and then, not at each look"
+
+
+def test_a_long_look_is_not_taken_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    clock = iter(range(0, 1000, 3))  # each look takes three seconds
+    monkeypatch.setattr(wait.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(wait.tenacity.nap.time, "sleep", pauses.append)
+    seen = iter([1, 2])
+    wait_until(lambda: next(seen), lambda n: n == 2, what="two", timeout=1000)
+    assert pauses == [12]

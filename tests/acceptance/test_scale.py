@@ -1,0 +1,80 @@
+"""Many nodes that share hosts: each is a node of its own, and of many short jobs none is lost or counted twice."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from conftest import Jobs
+
+from harness import hostlist, witness
+from harness.checks import MANY_NODES
+from harness.plan import Plan
+from harness.slurm import FINISHED, Node, SlurmCluster, job_key
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("users", "lasting", "many_nodes")
+JOBS_OF_A_NODE = 10
+# slurm.conf(5): MaxArraySize is 1001 by default, one more than the largest index.
+LARGEST_ARRAY = 1000
+# More make a machine of few CPUs slower, not faster.
+AT_ONCE = 50
+# Seconds that a busy machine's daemons may take before and after a job among so many.
+OVERHEAD = 60
+# Of jobs, where daemons and nodes share two CPUs.
+LEAST_PER_SECOND = 4
+
+
+@pytest.fixture
+def large(clusters: dict[str, SlurmCluster], plan: Plan) -> SlurmCluster:
+    """The first cluster with many nodes."""
+    parts = plan.scenario.clusters
+    return next(
+        one for name, one in clusters.items() if parts[name].hosts and len(parts[name].node_names()) >= MANY_NODES
+    )
+
+
+def test_every_node_is_idle_and_has_a_slurmd_of_its_own(large: SlurmCluster, plan: Plan, jobs: Jobs, ssh: Ssh) -> None:
+    for host, nodes in plan.scenario.clusters[large.name].nodes_on().items():
+        # systemd's own: a slurmd that starts a job is two processes for a moment.
+        found = ssh.run(host, ["pgrep", "--parent=1", "--list-full", "--exact", "slurmd"], check=False).stdout
+        running = Counter(re.findall(r" -N (\S+)", found))
+        others = {*(running - Counter(nodes)), *(Counter(nodes) - running)}
+        assert running == Counter(nodes), f"{host}: not one slurmd of each: {hostlist.fold(others)}"
+
+    def look() -> list[Node]:
+        going_on = [job for job in large.jobs("--local") if job_key(large.name, job.job_id) in jobs.long_lived]
+        busy = {job.node_list for job in going_on if job.state not in FINISHED}
+        return [
+            node for node in large.nodes() if not node.slurmd_start or (node.state != "IDLE" and node.name not in busy)
+        ]
+
+    wait_until(
+        look,
+        lambda left: not left,
+        what="every node has registered and is idle",
+        timeout=15,
+        show=lambda left: "; ".join(f"{node.name} {node.state} {node.reason}" for node in left[:MANY_NODES]),
+    )
+
+
+def test_each_of_many_short_jobs_runs_once_and_has_one_record(large: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
+    hosts_of = plan.hosts_of(large.name)
+    count = JOBS_OF_A_NODE * len(hosts_of)
+    sizes = [min(LARGEST_ARRAY, count - begun) for begun in range(0, count, LARGEST_ARRAY)]
+    limit = max(1, AT_ONCE // len(sizes))
+    arrays = [jobs.submit_here(large, "true", f"--array=1-{size}%{limit}") for size in sizes]
+    seconds = 60 + count / LEAST_PER_SECOND
+    ended = large.wait_for(arrays, {"COMPLETED"}, timeout=seconds)
+    keys = {job_key(large.name, job.job_id) for job in ended}
+    assert len(keys) == count, f"{len(keys)} jobs of {count}"
+    witnesses = jobs.witnesses()
+    wait_until(
+        lambda: witness.differences(keys, witnesses, large.records("--local"), {large.name: hosts_of}, OVERHEAD),
+        lambda found: not found,
+        what=f"accounting agrees with {count} jobs' witness",
+        timeout=20 + count / 100,
+        show=lambda found: "\n".join([*found[:10], f"{len(found)} differences"]),
+    )

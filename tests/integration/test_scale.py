@@ -1,0 +1,34 @@
+"""Many nodes that share hosts: twenty of them, and what is seen where one of them is not as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import lifecycle, report
+from harness.live import Live
+from sabotage import SCALE, Sabotage, break_and_judge
+from support import SCENARIOS, Harness, deployed
+
+SMALL = ("--set", "clusters.scale.nodes.0.name=n[1-20]", "--set", "clusters.scale.hosts=sim[1-2]")
+
+
+@pytest.fixture(scope="module")
+def scale(harness: Harness, runs: Path) -> Iterator[Live]:
+    """The scenario with twenty nodes on two hosts, deployed."""
+    with deployed(harness, runs, SCENARIOS / "scale.yml", *SMALL) as live:
+        yield live
+
+
+def test_many_nodes_and_jobs_are_right(scale: Live) -> None:
+    judged = [name for sabotage in SCALE for name in sabotage.checks]
+    checks, _, problem = lifecycle.verify(scale, [*judged, "without_an_error"])
+    assert len(checks) == 4
+    assert report.judge(checks, problem) == report.PASSED, checks
+
+
+@pytest.mark.parametrize("sabotage", SCALE, ids=str)
+def test_check_fails_where_one_of_many_nodes_or_jobs_is_wrong(scale: Live, sabotage: Sabotage) -> None:
+    break_and_judge(scale, sabotage)
