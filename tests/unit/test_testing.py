@@ -45,7 +45,7 @@ class FakeClusters(Ssh):
             shown = {
                 job_id: states for job_id, states in there.items() if not wanted or job_id // 10 == wanted[0] // 10
             }
-            told = [f"{one}|{states[0]}|n1|sbatch|alice|None" for one, states in shown.items()]
+            told = [f"{one}|{states[0]}|n1|sbatch|alice|None|{one}" for one, states in shown.items()]
             for states in shown.values():
                 del states[: len(states) > 1]
             return Result(0, "\n".join(told), "")
