@@ -54,7 +54,7 @@ from harness.errors import HarnessError, ScenarioError, UsageError
 from harness.live import Live
 from harness.options import OWN_MACHINES
 from harness.plan import DAEMONS, Host, Plan, make_plan
-from harness.providers import engine, images
+from harness.providers import boxes, engine, images
 from harness.providers.existing import ExistingProvider
 from harness.providers.preview import HostChanges
 from harness.report import FAILED, PASSED, Report, exit_code
@@ -781,16 +781,18 @@ def images_load(
 
 @images_app.command("list")
 def images_list(format_: FormatOption = Format.text) -> None:
-    """List the images that the engine has; one that is not current is of no use any more."""
-    current = images.wanted()
+    """List the images of the engine, and the boxes of Vagrant; one that is not current is of no use any more."""
+    current = images.wanted() | boxes.wanted()
     rows: list[dict[str, Any]] = [
-        {"release": release, "image": name, "bytes": size, "current": name in current}
-        for release, name, size in images.built(engine.connect())
+        {"release": release, "kind": kind, "image": name, "bytes": size, "current": name in current}
+        for kind, there in (("image", images.built(engine.connect())), ("box", boxes.known()))
+        for release, name, size in there
     ]
     if format_ is Format.json:
         return _print_json(rows)
     for row in rows:
-        out.print(f"{row['image']}  {row['bytes'] / 1e6:.0f} MB{'' if row['current'] else '  (old)'}")
+        size = f"{row['bytes'] / 1e6:.0f} MB{'' if row['current'] else '  (old)'}"
+        out.print(f"{row['kind']:5}  {row['image']}  {size}")
     return None
 
 

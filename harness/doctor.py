@@ -47,15 +47,22 @@ def examine(provider: str = "docker") -> list[Finding]:
 
 
 def mend(say: Callable[[str], None], provider: str = "docker") -> list[Finding]:
-    """Run the commands that put right what keeps everything from working, as root on Debian; return what is left."""
-    for finding in examine(provider):
-        if finding.ok or not finding.fatal or not finding.mend:
-            continue
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            continue
+    """Run the commands that put right what keeps everything from working, as root on Debian; return what is left.
+
+    After each command all is looked at again: a daemon that was started may bring along what seemed to be missing.
+    """
+    tried: set[str] = set()
+    while os.geteuid() == 0 and shutil.which("apt-get"):
+        missing = (found for found in examine(provider) if found.fatal and not found.ok and found.mend)
+        finding = next((found for found in missing if found.subject not in tried), None)
+        if not finding:
+            break
+        tried.add(finding.subject)
         say(f"{finding.subject}: {finding.said}")
         say(f"$ {finding.mend}")
-        done = subprocess.run(["sh", "-c", finding.mend], capture_output=True, text=True, check=False)
+        done = subprocess.run(["sh", "-c", str(finding.mend)], capture_output=True, text=True, check=False)
+        libvirt.qemu_version.cache_clear()
+        libvirt.kvm_boots.cache_clear()
         if done.returncode != 0:
             raise HarnessError(f"{finding.mend}  (exit {done.returncode})\n{done.stderr.strip()}")
         if finding.subject == "engine":
@@ -65,8 +72,6 @@ def mend(say: Callable[[str], None], provider: str = "docker") -> list[Finding]:
                 raise EngineError(
                     error.message, hint="/var/log/dockerd.log or `journalctl -u docker` says why"
                 ) from error
-    libvirt.qemu_version.cache_clear()
-    libvirt.kvm_boots.cache_clear()
     return [finding for finding in examine(provider) if not finding.ok]
 
 

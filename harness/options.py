@@ -205,7 +205,7 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         # Without fan-out: slurmds know nothing of nodes that slurm.conf does not name.
         defaults |= {"MaxNodeCount": len(cluster.node_names()), "TreeWidth": 65533}
     if cluster.elastic():
-        defaults |= _power_saving(cluster, releases.get(scenario.release_of(cluster)))
+        defaults |= _power_saving(cluster, offers, releases.get(scenario.release_of(cluster)))
     if cluster.rest:
         defaults |= _tokens(cluster.rest.max_token_life)
     if scenario.accounting:
@@ -269,7 +269,7 @@ def _containment(cluster: Cluster, offers: Offers) -> dict[str, Any]:
     }
 
 
-def _power_saving(cluster: Cluster, known: releases.Release) -> dict[str, Any]:
+def _power_saving(cluster: Cluster, offers: Offers, known: releases.Release) -> dict[str, Any]:
     """Return what makes nodes come and go; slurm.conf(5) and slurm.schedmd.com/elastic_computing.html."""
     static = [group.name for group in cluster.nodes if group.provision == "static"]
     return {
@@ -277,7 +277,7 @@ def _power_saving(cluster: Cluster, known: releases.Release) -> dict[str, Any]:
         # slurmctld looks at jobs whose nodes come up only every half minute, but at once when this program ends.
         "PrologSlurmctld": f"{PROGRAMS}/slurm-wait-for-nodes",
         "SuspendTime": 300,
-        "ResumeTimeout": 60,
+        "ResumeTimeout": offers.boot_seconds,
         "SuspendTimeout": 30,
         "ResumeRate": 0,
         "SuspendRate": 0,

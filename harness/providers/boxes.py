@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from harness import releases
 from harness.errors import EngineError
 from harness.providers import engine, images
 from harness.providers.engine import engine_errors
@@ -29,20 +30,28 @@ def name(release: Release) -> str:
 
 def ensure(release: Release, say: Callable[[str], None]) -> None:
     """Have Vagrant know the box for a release; build it first, if it does not."""
-    if name(release) in known():
+    if _is_known(release):
         return
     with images.alone("-box", f"box {name(release)}", say):
-        if name(release) not in known():
+        if not _is_known(release):
             _build(release, say)
 
 
-def known() -> dict[str, int]:
-    """Return the boxes of ours that Vagrant has, with their sizes in bytes."""
+def _is_known(release: Release) -> bool:
+    return name(release) in {box for _, box, _ in known()}
+
+
+def known() -> list[tuple[str, str, int]]:
+    """Return release, name and size in bytes of every box of ours that Vagrant has."""
     # As Vagrant itself keeps them; `vagrant box list` wants seconds for it.
     found = (_HOME / "boxes").glob("slurm-harness-VAGRANTSLASH-*/0/**/libvirt/box.img")
-    return {
-        path.relative_to(_HOME / "boxes").parts[0].replace("-VAGRANTSLASH-", "/"): path.stat().st_size for path in found
-    }
+    boxes = ((path.relative_to(_HOME / "boxes").parts[0], path.stat().st_size) for path in found)
+    return sorted((box.split("-")[3], box.replace("-VAGRANTSLASH-", "/"), size) for box, size in boxes)
+
+
+def wanted() -> set[str]:
+    """Return the names of all boxes that this version of the harness makes; it uses no others of ours."""
+    return {name(releases.get(release)) for release in releases.PACKAGED}
 
 
 def _build(release: Release, say: Callable[[str], None]) -> None:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TypeVar
 
@@ -148,7 +148,7 @@ class DockerProvider:
     def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
         """Make the containers of `hosts`; the run's networks and gateway too, if they are not there yet."""
         networks = self._networks(run, plan)
-        addresses = _addresses(plan, networks)
+        addresses = subnets.addresses(plan, {site: subnet for site, (_, subnet) in networks.items()})
         labels = {RUN: run.id, SCENARIO: plan.name}
         keys = images.archive(
             [
@@ -189,7 +189,7 @@ class DockerProvider:
                     "HARNESS_ADOPT": "yes" if host.image else "",
                 },
                 # Its own name Docker adds; a daemon that listens at a name with two addresses fails at the second.
-                extra_hosts={name: str(address) for name, address in addresses.items() if name != host.name},
+                extra_hosts={name: address for name, address in addresses.items() if name != host.name},
                 ports={} if place[host.name] else {"22/tcp": ("127.0.0.1", 0)},  # any free port
                 network=network_name,
                 networking_config={network_name: self._endpoint(addresses[host.name])},
@@ -198,7 +198,8 @@ class DockerProvider:
             if any(volume.directory == SHARED_DIRECTORY for volume in host.volumes):
                 container.put_archive("/", images.archive([images.Entry(SHARED_DIRECTORY, None, 0o1777)]))
             if host.name in files:
-                container.put_archive("/", images.seed(container, files[host.name], host.daemons))
+                seed = images.seed(files[host.name], host.daemons)
+                container.put_archive("/", images.archive(seed, images.numbers(container)))
 
         self._everywhere(make, hosts)
 
@@ -376,8 +377,8 @@ class DockerProvider:
         for volume in client.volumes.list(filters=label):
             volume.remove()
 
-    def _endpoint(self, address: IPv4Address) -> EndpointConfig:
-        return EndpointConfig(self._client.api.api_version, ipv4_address=str(address))
+    def _endpoint(self, address: str) -> EndpointConfig:
+        return EndpointConfig(self._client.api.api_version, ipv4_address=address)
 
     def _networks(self, run: RunDir, plan: Plan) -> dict[str, tuple[Network, IPv4Network]]:
         """Return the network of each site, made if it is not there yet."""
@@ -389,14 +390,11 @@ class DockerProvider:
         return {site: there.get(site) or self._make_network(run, plan, site) for site in plan.sites()}
 
     def _make_network(self, run: RunDir, plan: Plan, site: str) -> tuple[Network, IPv4Network]:
-        size = subnets.size_for(sum(host.site == site for host in plan.hosts))
         joined = len(self._contexts) > 1
-        if joined:
-            size += 2 ** (32 - _ENGINES_PREFIX)
-        wanted = plan.scenario.sites[site].subnet
-        if wanted and wanted.num_addresses < size + 1:
-            raise EngineError(f"subnet {wanted} of site {site} is too small: {size + 1} addresses are needed")
-        for subnet in [wanted] if wanted else subnets.free(size, taken(self._clients.values())):
+        engines = 2 ** (32 - _ENGINES_PREFIX) if joined else 0
+        candidates = subnets.for_site(plan, site, engines, taken(self._clients.values()))
+        while True:
+            subnet = next(candidates)
             with engine_errors(f"cannot make the network of site {site} with subnet {subnet}"):
                 try:
                     network = self._client.networks.create(
@@ -410,14 +408,10 @@ class DockerProvider:
                     )
                 except APIError as error:
                     # Another run may have taken the subnet since it was looked up: the engine decides.
-                    if wanted or "overlaps" not in str(error.explanation).lower():
+                    if plan.scenario.sites[site].subnet or "overlaps" not in str(error.explanation).lower():
                         raise
                     continue
             return network, subnet
-        raise EngineError(
-            f"no free subnet for site {site} in {subnets.RANGE}",
-            hint="`harness down --all` frees those of old runs",
-        )
 
     def _bridge_options(self, run: RunDir, plan: Plan, site: str) -> dict[str, str]:
         bridges = {name: f"hs{run.id[-6:]}-{number}" for number, name in enumerate(plan.sites())}
@@ -440,29 +434,27 @@ class DockerProvider:
         run_id: str,
         plan: Plan,
         networks: dict[str, tuple[Network, IPv4Network]],
-        addresses: dict[str, IPv4Address],
+        addresses: dict[str, str],
         labels: dict[str, str],
     ) -> None:
         name = f"{run_id}_gateway"  # no host has this name, because host names have no underscore
         with engine_errors("cannot start the gateway"):
             if self._client.containers.list(all=True, filters={"name": f"^{name}$"}):
                 return
-            rules = [
-                f"ip daddr {addresses[host.name]} tcp dport {{ {', '.join(host.ports)} }} accept" for host in plan.hosts
-            ]
             (first, first_subnet), *others = networks.values()
             container = self._client.containers.create(
                 images.tag(_releases_of_ours(plan)[0]),
-                entrypoint="/usr/local/sbin/gateway",
+                ["-c", 'printf %s "$RULES" | nft --file - && echo ready && exec sleep infinity'],
+                entrypoint="sh",
                 name=name,
                 hostname="gateway",
                 labels={**labels, "harness.gateway": "yes"},
                 cap_drop=["ALL"],
                 cap_add=["NET_ADMIN"],
                 sysctls={"net.ipv4.ip_forward": "1"},
-                environment={"GATEWAY_RULES": "\n".join(rules)},
+                environment={"RULES": packets.between_sites(plan, addresses)},
                 network=str(first.name),
-                networking_config={str(first.name): self._endpoint(first_subnet[subnets.GATEWAY])},
+                networking_config={str(first.name): self._endpoint(str(first_subnet[subnets.GATEWAY]))},
             )
             for network, subnet in others:
                 network.connect(container, ipv4_address=str(subnet[subnets.GATEWAY]))
@@ -552,12 +544,6 @@ def taken(clients: Iterable[docker.DockerClient]) -> list[IPv4Network]:
     """Return the subnets that the networks of engines have."""
     with engine_errors("cannot list networks"):
         return [subnet for client in clients for network in client.networks.list() for subnet in _subnets(network)]
-
-
-def _addresses(plan: Plan, networks: dict[str, tuple[Network, IPv4Network]]) -> dict[str, IPv4Address]:
-    """Return the address of each host of the plan, those that are not up yet too."""
-    free = {site: subnets.hosts_in(subnet) for site, (_, subnet) in networks.items()}
-    return {host.name: next(free[host.site]) for host in plan.hosts}
 
 
 def _remove_network(network: Network) -> None:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from harness.resources import IMAGES
 
 REPOSITORY = "slurm-harness"
 BOOT = "/usr/local/sbin/boot"
+Numbers = tuple[Mapping[str, int], Mapping[str, int]]
 # What deployment and boot call in every host.
 _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "setpriv")
 _IMAGE_GB = 2
@@ -279,18 +280,20 @@ class Entry:
     path: str
     content: bytes | None
     mode: int = 0o644
-    owner: tuple[int, int] = (0, 0)
+    owner: tuple[str, str] = ("root", "root")
     link: str = ""
 
 
-def archive(entries: Iterable[Entry]) -> bytes:
-    """Return a tar of files."""
+def archive(entries: Iterable[Entry], numbers: Numbers | None = None) -> bytes:
+    """Return a tar of files. tar(1) goes by the names of their owners, Docker by their numbers: unset, root's."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for entry in entries:
             info = tarfile.TarInfo(entry.path.lstrip("/"))
             info.mode = entry.mode
-            info.uid, info.gid = entry.owner
+            info.uname, info.gname = entry.owner
+            if numbers:
+                info.uid, info.gid = numbers[0][info.uname], numbers[1][info.gname]
             if entry.link:
                 info.type, info.linkname = tarfile.SYMTYPE, entry.link
             elif entry.content is None:
@@ -300,20 +303,25 @@ def archive(entries: Iterable[Entry]) -> bytes:
     return buffer.getvalue()
 
 
-def seed(container: Container, files: Sequence[RenderedFile], units: Sequence[str]) -> bytes:
-    """Return a tar that makes a host of a container which was never started: its files, and units enabled."""
-    users, groups = (_ids(container, path) for path in ("/etc/passwd", "/etc/group"))
-    entries = [
-        Entry(file.path, file.text.encode(), int(file.mode, 8), (users[file.owner], groups[file.group]))
-        for file in files
+def seed(files: Sequence[RenderedFile], units: Sequence[str]) -> list[Entry]:
+    """Return what makes a host of one which was never started: its files, and units enabled."""
+    return [
+        *(Entry(file.path, file.text.encode(), int(file.mode, 8), (file.owner, file.group)) for file in files),
+        *(enabled(unit) for unit in units),
+        # Users of sysusers.d come into being at the first boot.
+        Entry("/etc/systemd/system/systemd-sysusers.service.d/always.conf", b"[Unit]\nConditionNeedsUpdate=\n"),
     ]
-    wants = "/etc/systemd/system/multi-user.target.wants"
-    entries += [Entry(f"{wants}/{unit}.service", None, link=f"/lib/systemd/system/{unit}.service") for unit in units]
-    # Users of sysusers.d come into being at the first boot.
-    entries.append(
-        Entry("/etc/systemd/system/systemd-sysusers.service.d/always.conf", b"[Unit]\nConditionNeedsUpdate=\n")
-    )
-    return archive(entries)
+
+
+def enabled(unit: str, target: str = "multi-user") -> Entry:
+    """Return what has systemd start a service when it boots to a target."""
+    path = f"/etc/systemd/system/{target}.target.wants/{unit}.service"
+    return Entry(path, None, link=f"/lib/systemd/system/{unit}.service")
+
+
+def numbers(container: Container) -> Numbers:
+    """Return the numbers of a container's users and groups."""
+    return _ids(container, "/etc/passwd"), _ids(container, "/etc/group")
 
 
 def _ids(container: Container, path: str) -> dict[str, int]:

@@ -1,9 +1,10 @@
-"""Packet filters of hosts: what a fault in the network is made of. Pure."""
+"""Packet filters: what a fault in the network is made of, and what a gateway lets through. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.plan import Plan
 from harness.providers import Drop
 
 
@@ -25,3 +26,20 @@ def rules(drops: Sequence[Drop], addresses: Mapping[str, str], first: str = "") 
         return fresh
     chain = "\n".join(["type filter hook input priority -10", *filter(None, [first]), *dropped])
     return f"{fresh}table inet faults {{\nchain input {{\n{chain}\n}}\n}}\n"
+
+
+def between_sites(plan: Plan, addresses: Mapping[str, str]) -> str:
+    """Return nft(8)'s commands for a gateway that lets through what the hosts of other sites may ask a host for."""
+    open_ports = [
+        f"ip daddr {addresses[host.name]} tcp dport {{ {', '.join(host.ports)} }} accept" for host in plan.hosts
+    ]
+    chain = "\n".join(
+        [
+            "type filter hook forward priority filter; policy drop;",
+            "ct state established,related accept",
+            "meta l4proto icmp accept",
+            *open_ports,
+            "ct state new counter reject with tcp reset",
+        ]
+    )
+    return f"flush ruleset\ntable inet sites {{\nchain forward {{\n{chain}\n}}\n}}\n"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+
+from harness.errors import EngineError
+from harness.plan import Plan
 
 # Where a subnet is looked for if a scenario names none: RFC 2544 keeps this range for tests in one laboratory.
 RANGE = IPv4Network("198.18.0.0/15")
 # The first belongs to this machine, the second to the gateway between sites.
 GATEWAY, FIRST_HOST = 2, 10
-
-
-def size_for(hosts: int) -> int:
-    """Return how many addresses a subnet for so many hosts has to have, but for the last, which is no host's."""
-    return hosts + FIRST_HOST + 1
 
 
 def free(size: int, taken: Iterable[IPv4Network] = ()) -> Iterator[IPv4Network]:
@@ -25,8 +23,29 @@ def free(size: int, taken: Iterable[IPv4Network] = ()) -> Iterator[IPv4Network]:
             yield subnet
 
 
-def hosts_in(subnet: IPv4Network) -> Iterator[IPv4Address]:
-    """Yield the addresses of a subnet that hosts may have."""
+def for_site(plan: Plan, site: str, more: int = 0, taken: Iterable[IPv4Network] = ()) -> Iterator[IPv4Network]:
+    """Yield the subnet that the scenario names for a site, or else free ones with an address for each of its hosts.
+
+    `more` are further addresses that it has to have. EngineError if there is none, or none is left.
+    """
+    size = sum(host.site == site for host in plan.hosts) + FIRST_HOST + 1 + more
+    wanted = plan.scenario.sites[site].subnet
+    if wanted and wanted.num_addresses < size + 1:
+        raise EngineError(f"subnet {wanted} of site {site} is too small: {size + 1} addresses are needed")
+    yield from [wanted] if wanted else free(size, taken)
+    if not wanted:
+        raise EngineError(
+            f"no free subnet for site {site} in {RANGE}", hint="`harness down --all` frees those of old runs"
+        )
+
+
+def addresses(plan: Plan, sites: Mapping[str, IPv4Network]) -> dict[str, str]:
+    """Return the address of each host at some sites, those that are not up yet too."""
+    left = {site: map(str, _for_hosts(subnet)) for site, subnet in sites.items()}
+    return {host.name: next(left[host.site]) for host in plan.hosts if host.site in left}
+
+
+def _for_hosts(subnet: IPv4Network) -> Iterator[IPv4Address]:
     return (subnet[number] for number in range(FIRST_HOST, subnet.num_addresses - 1))
 
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,29 @@ from harness import hostlist, releases, rundir
 from harness.errors import EngineError, UsageError
 from harness.inventory import Machine
 from harness.options import Offers
-from harness.plan import Host, Plan
+from harness.plan import SHARED_DIRECTORY, Host, Plan
 from harness.providers import Drop, boxes, images, libvirt, packets, subnets
 from harness.providers.libvirt import names, virsh
-from harness.render import Tree
+from harness.render import RenderedFile, Tree
 from harness.resources import VAGRANTFILE
 from harness.rundir import RunDir
 from harness.scenario import NodeGroup, Path_, Scenario
 from harness.wait import wait_until
 
-# What a run's id looks like, and what follows it: see RunDir.create. No host's name has an underscore.
+# What a run's id looks like, and the host's name that follows it: see RunDir.create. No host's name has an underscore,
+# so that networks, and the gateway between them, are none.
 _OF_A_RUN = re.compile(r"(.+-\d{8}T\d{6}-[0-9a-f]{6})(?:_([^_.]+))?")
 # Megabytes that a machine has beside what Slurm may use of it: kernel and systemd, and each of these daemons.
 _OWN_MEMORY = 192
 _DAEMON_MEMORY = {"mariadb": 256, "slurmdbd": 64, "slurmctld": 64}
 _LEAST_MEMORY = 512
+_GATEWAY, _GATEWAY_MEMORY = "_gateway", 256
 # Seconds for a machine to shut down when it is asked to.
 _SHUTDOWN = 180
 
 
 class VagrantProvider:
-    """Virtual machines on this computer, with one network for each run."""
+    """Virtual machines on this computer, one network for each site, and a gateway machine between the sites."""
 
     name = "vagrant"
     offers = Offers(cgroups=True, own_hardware=True, own_kernel=True, boot_seconds=300)
@@ -51,14 +53,9 @@ class VagrantProvider:
         raise UsageError(f"image {image}: virtual machines are made of Debian's packages: --provider docker")
 
     def lacks(self, scenario: Scenario) -> Iterator[tuple[Path_, str]]:
-        """Yield what wants disks that hosts share, several networks, images, or Slurm without cgroup v2."""
-        if len(scenario.sites) > 1:
-            yield ("sites",), "virtual machines of a run have one network: --provider docker joins sites by a gateway"
+        """Yield what wants disks that hosts share, images, or Slurm without cgroup v2."""
         for name, cluster in scenario.clusters.items():
             at = ("clusters", name)
-            for index, group in enumerate(cluster.nodes):
-                if group.provision in {"power", "create"}:
-                    yield (*at, "nodes", index, "provision"), "virtual machines that come and go are not offered"
             if cluster.image:
                 yield (*at, "image"), "virtual machines are made of Debian's packages"
             if cluster.backup_controllers:
@@ -87,31 +84,37 @@ class VagrantProvider:
             say("KVM runs no machine here: QEMU emulates them, which takes ten times as long")
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
-        """Make the run's network and machines, and boot them; Vagrant returns when SSH answers on each."""
-        place = run.path / "vagrant"
+        """Make the run's networks and machines, and boot them; Vagrant returns when SSH answers on each."""
+        place = _place(run)
         place.mkdir(exist_ok=True)
-        macs = {host.name: _mac(number) for number, host in enumerate(plan.hosts)}
-        subnet = _make_network(run.id, macs)
-        addresses = dict(zip(macs, map(str, subnets.hosts_in(subnet)), strict=False))
+        sites = {site: _make_network(run.id, plan, site) for site in plan.sites()}
+        addresses = subnets.addresses(plan, sites)
         machines = [
             {
                 "name": host.name,
-                "box": boxes.name(releases.get(host.release)),
                 "cpus": _cpus(plan, host),
                 "memory": _memory(plan, host),
-                "mac": macs[host.name],
-                "console": str(place / f"{host.name}.console"),
-                "identity": f"{run.id}_{host.name}.tar",
-                "identity_bytes": _upload(run, host.name, addresses),
+                "box": boxes.name(releases.get(host.release)),
+                "networks": [_joins(run.id, host.site, sites, addresses[host.name])],
+                **_identify(run, host.name, _identity(plan, host, sites, addresses)),
             }
             for host in hosts
         ]
+        if len(sites) > 1:
+            gateway = {
+                "name": _GATEWAY,
+                "cpus": 1,
+                "memory": _GATEWAY_MEMORY,
+                "box": machines[0]["box"],
+                "networks": [_joins(run.id, site, sites, _gateway_in(subnet)) for site, subnet in sites.items()],
+                **_identify(run, _GATEWAY, _identity_of_gateway(plan, addresses)),
+            }
+            machines.append(gateway)
         facts = {
             "id": run.id,
             "libvirt": libvirt.URI,
             "driver": "kvm" if libvirt.kvm_boots() else "qemu",
             "pool": libvirt.POOL,
-            "subnet": str(subnet),
             "key": str(run.key("ssh_key")),
             "boot_seconds": self.offers.boot_seconds,
             "machines": machines,
@@ -121,8 +124,25 @@ class VagrantProvider:
         return [Machine(host.name, addresses[host.name], 22) for host in hosts]
 
     def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
-        """Return a configuration with the run's own keys."""
-        return run.own_ssh_config(machines)
+        """Return a configuration with the run's own keys, in which the gateway is `_gateway`."""
+        sites = _sites(run.id)
+        gateway = [Machine(_GATEWAY, _gateway_in(next(iter(sites.values()))), 22)] if len(sites) > 1 else []
+        return run.own_ssh_config([*machines, *gateway])
+
+    def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
+        """Define machines like their cluster's controller, which Vagrant made; they have `files` when they boot."""
+        sites = _sites(run.id)
+        addresses = subnets.addresses(plan, sites)
+        for host in hosts:
+            self.remove(run.id, host.name)  # what an attempt left that did not come to its end
+            seed = images.seed(files[host.name], host.daemons)
+            _identify(run, host.name, [*_identity(plan, host, sites, addresses), *seed])
+            controller = plan.scenario.clusters[str(host.cluster)].controller
+            disk = virsh("vol-dumpxml", _disk_of(run.id, controller), "--pool", libvirt.POOL)
+            ((size, box),) = re.findall(r"<capacity.*?>(.*?)<.*<backingStore>\s*<path>(.*?)<", disk, re.DOTALL)
+            fresh = ["vol-create-as", libvirt.POOL, _disk_of(run.id, host.name), size, "--format", "qcow2"]
+            virsh(*fresh, "--backing-vol", box, "--backing-vol-format", "qcow2")
+            virsh("define", "/dev/stdin", stdin=_like(run, plan, controller, host, _mac(addresses[host.name])))
 
     def start(self, run_id: str, host: str) -> Machine:
         """Start a machine; its address stays the same."""
@@ -157,8 +177,8 @@ class VagrantProvider:
         """Set a machine's packet filter over SSH, which it never drops: it comes from this computer."""
         run = next(run for run in rundir.all_runs(self._runs) if run.id == run_id)
         addresses = _addresses(run_id)
-        ours = re.findall("<ip address='([^']*)'", virsh("net-dumpxml", run_id))[0]
-        rules = packets.rules(drops, addresses, f"ip saddr {ours} accept")
+        ours = ", ".join(str(subnet[1]) for subnet in _sites(run_id).values())
+        rules = packets.rules(drops, addresses, f"ip saddr {{ {ours} }} accept")
         run.ssh().run(host, ["nft", "--file", "-"], stdin=rules)
 
     def remove(self, run_id: str, host: str) -> None:
@@ -179,7 +199,7 @@ class VagrantProvider:
         state = virsh("domstate", _domain(run_id, host), check=False).strip() or "gone"
         run = next((run for run in rundir.all_runs(self._runs) if run.id == run_id), None)
         try:
-            said = (run.path / "vagrant" / f"{host}.console").read_text(errors="replace") if run else ""
+            said = _console(run, host).read_text(errors="replace") if run else ""
         except OSError as error:
             said = str(error)
         return "\n".join([f"domain {_domain(run_id, host)} is {state}", *said.splitlines()[-20:]])
@@ -202,7 +222,7 @@ class VagrantProvider:
         """
         for run in rundir.all_runs(self._runs):
             if run.id == run_id:
-                shutil.rmtree(run.path / "vagrant" / "machines", ignore_errors=True)
+                shutil.rmtree(_place(run) / "machines", ignore_errors=True)
 
         def gone() -> bool:
             _sweep(run_id)
@@ -220,9 +240,17 @@ class VagrantProvider:
         return []
 
     def _never(self, *_: Any, **__: Any) -> Any:
-        raise UsageError("virtual machines are made and booted at once, each from its box: --provider docker")
+        raise UsageError("what is on the disk of a virtual machine is reached only while it runs: --provider docker")
 
-    make = fetch = put = _never
+    fetch = put = _never
+
+
+def _place(run: RunDir) -> Path:
+    return run.path / "vagrant"
+
+
+def _console(run: RunDir, host: str) -> Path:
+    return _place(run) / f"{host}.console"
 
 
 def _domain(run_id: str, host: str) -> str:
@@ -244,8 +272,9 @@ def _sweep(run_id: str) -> None:
     for volume in libvirt.volumes():
         if _of_run(volume)[0] == run_id:
             virsh("vol-delete", volume, "--pool", libvirt.POOL)
-    if run_id in names("net-list", "--all", "--name"):
-        virsh("net-destroy", run_id)
+    for network in names("net-list", "--all", "--name"):
+        if _of_run(network)[0] == run_id:
+            virsh("net-destroy", network)
 
 
 def _remove_domain(domain: str) -> None:
@@ -264,55 +293,158 @@ def _environment(place: Path) -> dict[str, str]:
     }
 
 
-def _mac(number: int) -> str:
-    """Return a hardware address of QEMU's range; another run's machines may have it too, in their own network."""
-    return f"52:54:00:00:{number >> 8:02x}:{number & 255:02x}"
+def _disk_of(run_id: str, host: str) -> str:
+    """Return the volume from which a machine boots, as Vagrant names it."""
+    return f"{_domain(run_id, host)}.img"
 
 
-def _make_network(run_id: str, macs: Mapping[str, str]) -> IPv4Network:
-    """Make the network of a run, which ends with libvirt; who has which address in it stands in its definition."""
-    for subnet in subnets.free(subnets.size_for(len(macs))):
-        given = zip(macs.items(), subnets.hosts_in(subnet), strict=False)
-        leases = "".join(f"<host mac='{mac}' name='{name}' ip='{address}'/>" for (name, mac), address in given)
+def _network(run_id: str, site: str) -> str:
+    return f"{run_id}__{site}"
+
+
+def _gateway_in(subnet: IPv4Network) -> str:
+    return str(subnet[subnets.GATEWAY])
+
+
+def _mac(address: str) -> str:
+    """Return the hardware address of what has an address; it is of those that anyone may give (IEEE 802)."""
+    return f"52:54:{IPv4Address(address).packed.hex(':')}"
+
+
+def _joins(run_id: str, site: str, sites: Mapping[str, IPv4Network], address: str) -> dict[str, str]:
+    """Return what Vagrant is told of a network that a machine is in."""
+    return {"name": _network(run_id, site), "subnet": str(sites[site]), "mac": _mac(address)}
+
+
+def _make_network(run_id: str, plan: Plan, site: str) -> IPv4Network:
+    """Make the network of a site, which ends with libvirt; who has which address in it stands in its definition."""
+    candidates = subnets.for_site(plan, site)
+    bridge = f"hv{run_id[-6:]}-{plan.sites().index(site)}"
+    while True:
+        subnet = next(candidates)
+        given = subnets.addresses(plan, {site: subnet}).items()
+        leases = [f"<host mac='{_mac(address)}' name='{name}' ip='{address}'/>" for name, address in given]
+        leases.append(f"<host mac='{_mac(_gateway_in(subnet))}' ip='{_gateway_in(subnet)}'/>")
         # Without <forward> its machines reach one another and this computer, and nothing else.
-        definition = f"""<network><name>{run_id}</name><bridge name='hv{run_id[-6:]}' stp='off' delay='0'/>
+        definition = f"""<network><name>{_network(run_id, site)}</name><bridge name='{bridge}' stp='off' delay='0'/>
             <dns enable='no'/>
-            <ip address='{subnet[1]}' netmask='{subnet.netmask}'><dhcp>{leases}</dhcp></ip></network>"""
+            <ip address='{subnet[1]}' netmask='{subnet.netmask}'><dhcp>{"".join(leases)}</dhcp></ip></network>"""
         try:
             virsh("net-create", "/dev/stdin", stdin=definition)
         except EngineError as error:
             # Another run may have taken the subnet since it was looked up: libvirt decides.
-            if "already in use" not in str(error):
+            if plan.scenario.sites[site].subnet or "already in use" not in str(error):
                 raise
             continue
         return subnet
-    raise EngineError(f"no free subnet in {subnets.RANGE}", hint="`harness down --all` frees those of old runs")
+
+
+def _definitions(run_id: str) -> dict[str, str]:
+    """Return the definition of each site's network."""
+    there = [name for name in names("net-list", "--name") if _of_run(name)[0] == run_id]
+    return {name.removeprefix(_network(run_id, "")): virsh("net-dumpxml", name) for name in there}
+
+
+def _sites(run_id: str) -> dict[str, IPv4Network]:
+    """Return the subnet of each site."""
+    ours = re.compile("<ip address='([^']*)' netmask='([^']*)'>")
+    found = {site: ours.findall(definition)[0] for site, definition in _definitions(run_id).items()}
+    return {site: IPv4Network(address, strict=False) for site, address in found.items()}
 
 
 def _addresses(run_id: str) -> dict[str, str]:
-    """Return the address of each machine of a run, as its network was made with."""
-    return dict(re.findall(r"<host mac='[^']*' name='([^']*)' ip='([^']*)'/>", virsh("net-dumpxml", run_id)))
+    """Return the address of each machine of a run, as its networks were made with."""
+    leases = re.compile(r"<host mac='[^']*' name='([^']*)' ip='([^']*)'/>")
+    return dict(found for definition in _definitions(run_id).values() for found in leases.findall(definition))
 
 
-def _upload(run: RunDir, host: str, addresses: Mapping[str, str]) -> int:
-    """Put what makes a machine this host of this run onto a disk that is a tar; return its size in bytes."""
+def _identity(
+    plan: Plan, host: Host, sites: Mapping[str, IPv4Network], addresses: Mapping[str, str]
+) -> list[images.Entry]:
+    """Return what makes a machine a host: names, and routes to other sites."""
     known = "".join(f"{address} {name}\n" for name, address in addresses.items())
-    identity = images.archive(
+    gateway = _gateway_in(sites[host.site])
+    others = [subnet for site, subnet in sites.items() if site != host.site]
+    routes = "".join(f"[Route]\nDestination={subnet}\nGateway={gateway}\n" for subnet in others)
+    entries = [
+        images.Entry("/etc/hostname", f"{host.name}\n".encode()),
+        images.Entry("/etc/hosts", f"127.0.0.1 localhost\n{known}".encode()),
+        images.Entry("/etc/systemd/network/identity.network.d/sites.conf", routes.encode()),
+    ]
+    if "mariadb" in host.daemons:
+        # Its pool is larger than the machine, because slurmdbd complains of one below 2 GiB, and used a little. What is
+        # touched of it here and there must not become huge pages.
+        small = b"w /sys/kernel/mm/transparent_hugepage/enabled - - - - madvise\n"
+        entries.append(images.Entry("/etc/tmpfiles.d/small-pages.conf", small))
+        entries.append(images.Entry("/etc/sysctl.d/overcommit.conf", b"vm.overcommit_memory = 1\n"))
+    if any(volume.directory == SHARED_DIRECTORY for volume in host.volumes):
+        entries += _shared(plan, host, sites[host.site])
+    return entries
+
+
+def _shared(plan: Plan, host: Host, subnet: IPv4Network) -> list[images.Entry]:
+    """Return what has hosts that come and go write into a directory of their controller's, by NFS 4."""
+    if host.with_elastic:
+        export = f"{SHARED_DIRECTORY} {subnet}(rw,sync,no_subtree_check,fsid=0)\n"
+        return [
+            images.Entry(SHARED_DIRECTORY, None, 0o1777),
+            images.Entry("/etc/exports", export.encode()),
+            images.enabled("nfs-server"),
+        ]
+    controller = plan.scenario.clusters[str(host.cluster)].controller
+    # fstab's own x-systemd.required-by= would have it mounted before the network is there: systemd.mount(5).
+    needs = f"[Unit]\nRequiresMountsFor={SHARED_DIRECTORY}\n"
+    return [
+        images.Entry("/etc/fstab", f"{controller}:/ {SHARED_DIRECTORY} nfs4 defaults 0 0\n".encode()),
+        images.Entry("/etc/systemd/system/slurmd.service.d/shared.conf", needs.encode()),
+    ]
+
+
+def _identity_of_gateway(plan: Plan, addresses: Mapping[str, str]) -> list[images.Entry]:
+    """Return what makes a machine the gateway between sites: it forwards nothing before it knows what it may."""
+    return [
+        images.Entry("/etc/hostname", b"gateway\n"),
+        images.Entry("/etc/nftables.conf", packets.between_sites(plan, addresses).encode()),
+        images.enabled("nftables", "sysinit"),
+        images.Entry("/etc/sysctl.d/gateway.conf", b"net.ipv4.ip_forward = 1\n"),
+    ]
+
+
+def _identify(run: RunDir, name: str, identity: Sequence[images.Entry]) -> dict[str, str | int]:
+    """Put what makes a machine this host of this run onto a disk that is a tar; return what Vagrant is told of it.
+
+    That is where its console goes, too.
+    """
+    tar = images.archive(
         [
-            images.Entry("/etc/hostname", f"{host}\n".encode()),
-            images.Entry("/etc/hosts", f"127.0.0.1 localhost\n{known}".encode()),
+            *identity,
             images.Entry("/root/.ssh", None, 0o700),
             images.Entry("/root/.ssh/authorized_keys", run.key("ssh_key.pub").read_bytes(), 0o600),
             images.Entry("/etc/ssh/ssh_host_ed25519_key", run.key("ssh_host_key").read_bytes(), 0o600),
         ]
     )
-    volume = f"{_domain(run.id, host)}.tar"
-    virsh("vol-create-as", libvirt.POOL, volume, str(len(identity)), "--format", "raw")
+    volume = f"{_domain(run.id, name)}.tar"
+    virsh("vol-create-as", libvirt.POOL, volume, str(len(tar)), "--format", "raw")
     with tempfile.NamedTemporaryFile() as file:  # which nobody else may read
-        file.write(identity)
+        file.write(tar)
         file.flush()
         virsh("vol-upload", volume, file.name, "--pool", libvirt.POOL)
-    return len(identity)
+    return {"identity": volume, "identity_bytes": len(tar), "console": str(_console(run, name))}
+
+
+def _like(run: RunDir, plan: Plan, other: str, host: Host, mac: str) -> str:
+    """Return the definition of a machine that is another one of the run in all that is not its own."""
+    definition = virsh("dumpxml", "--inactive", _domain(run.id, other))
+    for own, new in (
+        (re.escape(_domain(run.id, other)), _domain(run.id, host.name)),  # its disks' names begin with it, too
+        (re.escape(str(_console(run, other))), str(_console(run, host.name))),
+        (r"\s*<uuid>.*</uuid>", ""),
+        ("<mac address='.*'/>", f"<mac address='{mac}'/>"),
+        ("(<vcpu.*>).*(</vcpu>)", rf"\g<1>{_cpus(plan, host)}\2"),
+        ("(memory|currentMemory) unit='KiB'>.*<", rf"\1 unit='MiB'>{_memory(plan, host)}<"),
+    ):
+        definition = re.sub(own, new, definition)
+    return definition
 
 
 def _group(plan: Plan, host: Host) -> NodeGroup | None:

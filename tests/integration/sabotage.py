@@ -774,6 +774,23 @@ CONTAINERS = [
 ]
 
 
+# Of a federation of virtual machines, whose gateway is one, too.
+MACHINES = [
+    Sabotage(
+        ("only_at_slurms_own_ports",),
+        ("gateway", "nft insert rule inet sites forward tcp dport 873 accept"),
+        ("gateway", "nft --file /etc/nftables.conf"),
+        "('open', 'open')",
+    ),
+    Sabotage(
+        ("only_at_slurms_own_ports",),
+        ("gateway", "sysctl --quiet net.ipv4.ip_forward=0"),
+        ("gateway", "sysctl --quiet net.ipv4.ip_forward=1"),
+        "cloud does not reach onprem:6819",
+    ),
+]
+
+
 def break_and_judge(live: Live, sabotage: Sabotage) -> None:
     """Break the cluster, judge it with the checks that must see it, and mend it."""
     run(live, *sabotage.do)
@@ -790,7 +807,9 @@ def break_and_judge(live: Live, sabotage: Sabotage) -> None:
 
 
 def run(live: Live, host: str, script: str) -> None:
-    """Run a script on a host, or in the gateway, which has no SSH."""
+    """Run a script on a host, or in the gateway, which has no SSH unless it is a virtual machine."""
+    if host == "gateway" and live.provider.name == "vagrant":
+        host = "_gateway"
     if host != "gateway":
         # systemd refuses to start a unit for the sixth time in ten seconds, unless it is made to count anew.
         live.ssh.run(host, ["sh", "-c", f"systemctl reset-failed; {script}"])

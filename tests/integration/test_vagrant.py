@@ -1,6 +1,6 @@
-"""Virtual machines: the smallest scenario with all that only they show, broken on purpose; what a killed run leaves.
+"""Virtual machines: one with all that only they show, and a federation, broken on purpose; machines that come and go.
 
-It runs where `harness doctor --provider vagrant` finds nothing missing; it installs nothing.
+And what a killed run leaves. All runs where `harness doctor --provider vagrant` finds nothing missing; none installs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 from harness import doctor, providers, rundir
 from harness.live import Live
 from harness.wait import wait_until
-from sabotage import MACHINE, Sabotage, break_and_judge
-from support import SCENARIOS, Harness, command, kept
+from sabotage import MACHINE, MACHINES, Sabotage, break_and_judge
+from support import SCENARIOS, Harness, command, judged, kept
 
 MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
 pytestmark = pytest.mark.skipif(
@@ -24,17 +24,29 @@ pytestmark = pytest.mark.skipif(
     + "; ".join(f"{finding.subject}: {finding.said}" for finding in MISSING)
     + "; as root, `harness doctor --provider vagrant --mend`",
 )
+# One node of each kind that comes and goes.
+COMING_AND_GOING = """
+release: "24.11"
+clusters:
+  cloud:
+    controller: ctl
+    nodes:
+      - {name: p1, memory: 300, provision: power}
+      - {name: c1, memory: 300, provision: create}
+    options:
+      SuspendTime: 5
+      SuspendTimeout: 30
+      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+users: {alice: {uid: 2001}}
+"""
 
 
-@pytest.fixture(scope="module")
-def machine(harness: Harness, runs: Path) -> Iterator[Live]:
-    """A single node that is a virtual machine, passed and still up."""
-    yield from kept(harness, runs, "single-node", "--provider", "vagrant")
-
-
-@pytest.mark.parametrize("sabotage", MACHINE, ids=str)
-def test_check_fails_on_a_broken_machine(machine: Live, sabotage: Sabotage) -> None:
-    break_and_judge(machine, sabotage)
+def test_machines_boot_when_jobs_want_their_nodes_and_go_when_these_are_idle(harness: Harness, tmp_path: Path) -> None:
+    scenario = tmp_path / "coming-and-going.yml"
+    scenario.write_text(COMING_AND_GOING)
+    checks = ("job_brings_the_node", "as_many_nodes_as_they_want", "hosts_are_gone", "ran_once")
+    verify = judged(harness, scenario, checks, "--provider", "vagrant")
+    assert verify.returncode == 0, verify.stdout
 
 
 def test_nothing_is_left_of_a_run_that_was_killed_and_lost_its_directory(
@@ -58,3 +70,23 @@ def test_nothing_is_left_of_a_run_that_was_killed_and_lost_its_directory(
     down = harness("down", "--provider", "vagrant", run_id)
     assert down.returncode == 0, down.stderr
     assert run_id not in libvirt.runs()
+
+
+@pytest.fixture(scope="module")
+def machines(request: pytest.FixtureRequest, harness: Harness, runs: Path) -> Iterator[Live]:
+    """A scenario's virtual machines, passed and still up; those of the one before are gone."""
+    yield from kept(harness, runs, request.param, "--provider", "vagrant")
+
+
+@pytest.mark.parametrize(
+    ("machines", "sabotage"),
+    [
+        *(("single-node", sabotage) for sabotage in MACHINE),
+        *(("federation-small", sabotage) for sabotage in MACHINES),
+    ],
+    indirect=["machines"],
+    ids=str,
+    scope="module",
+)
+def test_check_fails_on_broken_machines(machines: Live, sabotage: Sabotage) -> None:
+    break_and_judge(machines, sabotage)

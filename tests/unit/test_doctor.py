@@ -70,3 +70,21 @@ def test_engine_of_another_machine_is_asked_of_itself(monkeypatch: pytest.Monkey
     assert found["subnets"].said.startswith("512 ")
     assert not found["clock"].ok
     assert not {"inotify", "cgroups"} & {*found}, "this machine's say nothing of the engine's"
+
+
+def test_what_a_daemon_brings_along_when_it_is_started_is_not_mended_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    daemon = tmp_path / "daemon"
+
+    def examine(_: str) -> list[Finding]:
+        there = daemon.exists()
+        return [
+            Finding("daemon", there, "does not answer", f"touch {daemon}", fatal=True),
+            Finding("its pool", there, "is not active", "echo it is there already >&2; exit 1", fatal=True),
+        ]
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/apt-get")
+    assert doctor.mend(lambda _: None) == []

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
-from harness import doctor, releases, scenario
+from harness import cli, doctor, releases, scenario
 from harness.errors import EngineError, ScenarioError
 from harness.options import cgroup_conf, slurm_conf
-from harness.plan import make_plan
-from harness.providers import Drop, boxes, images, libvirt, packets, vagrant
+from harness.plan import SHARED_DIRECTORY, make_plan
+from harness.providers import Drop, boxes, engine, images, libvirt, packets, subnets, vagrant
 from harness.providers.vagrant import VagrantProvider
 from harness.resources import IMAGES
 
 RUN = "small-20261122T041700-d94c01"
 TOO_MUCH = """
-sites: {here: {}, there: {}}
 clusters:
   old:
-    site: here
     release: "20.11"
     controller: boss
-    nodes: [{name: worker, cpus: 2, provision: create}]
-    options: {ResumeTimeout: 60}
+    image: somebodys/image
+    nodes: [{name: worker, cpus: 2}]
 users: {alice: {uid: 2001}}
 disks: {boss: {/var/lib/slurm: 10M}}
 """
@@ -33,6 +34,25 @@ clusters:
 accounting: {host: boss, accounts: {physics: {}}}
 users: {alice: {uid: 2001, accounts: [physics]}}
 """
+TWO_SITES = """
+sites: {here: {}, there: {subnet: 10.20.0.0/24}}
+clusters:
+  one: {site: here, controller: near, nodes: [{name: near}]}
+  two: {site: there, controller: far, nodes: [{name: far}]}
+users: {alice: {uid: 2001}}
+"""
+# As Vagrant has libvirt know a machine.
+DEFINITION = """<domain>
+  <name>{run}_boss</name>
+  <uuid>8d6d8aa5-1c85-4a3a-adb1-131575d6aaa4</uuid>
+  <memory unit='KiB'>774144</memory>
+  <currentMemory unit='KiB'>774144</currentMemory>
+  <vcpu placement='static'>2</vcpu>
+  <source file='/pool/{run}_boss.img'/>
+  <source network='{run}__site'/>
+  <mac address='52:54:c6:12:00:0a'/>
+  <source path='{path}/vagrant/boss.console'/>
+</domain>"""
 
 
 def written(directory: Path, text: str) -> Path:
@@ -47,8 +67,7 @@ def test_what_virtual_machines_cannot_be_is_told_with_its_place(tmp_path: Path) 
         scenario.load(written(tmp_path, TOO_MUCH), (), provider.release_of_image, provider.lacks)
     told = str(caught.value)
     for part in (
-        "small.yml:2:8: sites: virtual machines of a run have one network",
-        "provision: virtual machines that come and go are not offered",
+        "small.yml:6:12: clusters.old.image: virtual machines are made of Debian's packages",
         "disks: virtual machines have one disk each",
         "Slurm 20.11 does not know cgroup v2; 22.05, 24.11, 26.05 do",
     ):
@@ -75,7 +94,8 @@ def test_slurm_holds_jobs_to_what_is_theirs_and_may_reboot_machines_made_for_it(
         (f"{RUN}_boss", (RUN, "boss")),
         (f"{RUN}_boss.img", (RUN, "boss")),
         (f"{RUN}_boss.tar", (RUN, "boss")),
-        (RUN, (RUN, "")),
+        (f"{RUN}__here", (RUN, "")),
+        (f"{RUN}__gateway.img", (RUN, "")),
         ("somebodys_machine.img", ("", "")),
     ],
 )
@@ -91,6 +111,71 @@ def test_box_changes_with_its_files_and_with_the_image_it_is_made_of(monkeypatch
     assert other != before
     monkeypatch.setattr(boxes, "_DIRECTORY", IMAGES)
     assert boxes.name(releases.get("24.11")) != other
+
+
+def test_machine_knows_all_hosts_and_the_way_to_other_sites(tmp_path: Path) -> None:
+    plan = make_plan("small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.offers)
+    sites = {"here": next(subnets.for_site(plan, "here")), "there": IPv4Network("10.20.0.0/24")}
+    addresses = subnets.addresses(plan, sites)
+    assert addresses["far"] == "10.20.0.10"
+    files = {entry.path: str(entry.content) for entry in vagrant._identity(plan, plan.hosts[0], sites, addresses)}
+    assert "10.20.0.10 far" in files["/etc/hosts"]
+    routes = files["/etc/systemd/network/identity.network.d/sites.conf"]
+    assert f"Destination=10.20.0.0/24\\nGateway={sites['here'][2]}" in routes
+
+
+def test_machines_that_come_and_go_write_into_a_directory_of_their_controller(tmp_path: Path) -> None:
+    text = SMALL.replace("memory: 700", "provision: create")
+    plan = make_plan("small", scenario.load(written(tmp_path, text)), VagrantProvider.offers)
+    sites = {"site": IPv4Network("10.20.0.0/24")}
+    boss, worker = (
+        {entry.path: str(entry.content) for entry in vagrant._identity(plan, host, sites, {})} for host in plan.hosts
+    )
+    assert boss["/etc/exports"].startswith(f"b'{SHARED_DIRECTORY} 10.20.0.0/24(rw,")
+    assert worker["/etc/fstab"].startswith(f"b'boss:/ {SHARED_DIRECTORY} nfs4 ")
+    assert f"RequiresMountsFor={SHARED_DIRECTORY}" in worker["/etc/systemd/system/slurmd.service.d/shared.conf"]
+
+
+def test_nodes_of_machines_have_as_long_to_resume_as_machines_to_boot(tmp_path: Path) -> None:
+    text = SMALL.replace("memory: 700", "provision: create")
+    conf = slurm_conf(scenario.load(written(tmp_path, text)), "small", VagrantProvider.offers)
+    assert int(conf["ResumeTimeout"]) == VagrantProvider.offers.boot_seconds
+
+
+def test_subnet_that_is_too_small_for_a_site_is_refused(tmp_path: Path) -> None:
+    text = TWO_SITES.replace("10.20.0.0/24", "10.20.0.0/29")
+    plan = make_plan("small", scenario.load(written(tmp_path, text)), VagrantProvider.offers)
+    with pytest.raises(EngineError, match=r"10\.20\.0\.0/29 of site there is too small: 13 addresses are needed"):
+        next(subnets.for_site(plan, "there"))
+
+
+def test_gateway_lets_through_what_hosts_are_asked_for_and_drops_the_rest(tmp_path: Path) -> None:
+    plan = make_plan("small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.offers)
+    rules = packets.between_sites(plan, {"near": "198.18.0.10", "far": "10.20.0.10"})
+    assert "policy drop;" in rules
+    assert "ip daddr 10.20.0.10 tcp dport { 22, 6817, 6818, 60001-63000 } accept" in rules
+
+
+def test_machine_that_comes_later_is_like_its_controller_in_all_that_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = SimpleNamespace(id=RUN, path=tmp_path)
+    plan = make_plan("small", scenario.load(written(tmp_path, SMALL)), VagrantProvider.offers)
+    monkeypatch.setattr(vagrant, "virsh", lambda *_: DEFINITION.format(run=RUN, path=tmp_path))
+    worker = next(host for host in plan.hosts if host.name == "worker")
+    assert (
+        vagrant._like(run, plan, "boss", worker, "52:54:c6:12:00:0b")
+        == f"""<domain>
+  <name>{RUN}_worker</name>
+  <memory unit='MiB'>892</memory>
+  <currentMemory unit='MiB'>892</currentMemory>
+  <vcpu placement='static'>3</vcpu>
+  <source file='/pool/{RUN}_worker.img'/>
+  <source network='{RUN}__site'/>
+  <mac address='52:54:c6:12:00:0b'/>
+  <source path='{tmp_path}/vagrant/worker.console'/>
+</domain>"""
+    )
 
 
 def test_packet_filter_lets_this_computer_through_before_it_drops_anything() -> None:
@@ -122,3 +207,22 @@ def test_doctor_says_what_virtual_machines_lack_and_how_to_mend_it(
     ):
         assert (found[subject].ok, found[subject].fatal) == (False, True)
         assert mend in str(found[subject].mend)
+
+
+def test_boxes_are_listed_beside_images_and_old_ones_are_marked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    current = boxes.name(releases.get("24.11"))
+    for name in (current, "slurm-harness/22.05-000000000000"):
+        disk = tmp_path / "boxes" / name.replace("/", "-VAGRANTSLASH-") / "0" / "libvirt" / "box.img"
+        disk.parent.mkdir(parents=True)
+        disk.write_bytes(bytes(2_000_000))
+    monkeypatch.setattr(boxes, "_HOME", tmp_path)
+    monkeypatch.setattr(engine, "connect", lambda: None)
+    monkeypatch.setattr(images, "built", lambda _: [("24.11", images.tag(releases.get("24.11")), 700_000_000)])
+    listed = CliRunner().invoke(cli.app, ["images", "list"]).stdout.splitlines()
+    assert listed == [
+        f"image  {images.tag(releases.get('24.11'))}  700 MB",
+        "box    slurm-harness/22.05-000000000000  2 MB  (old)",
+        f"box    {current}  2 MB",
+    ]
