@@ -142,8 +142,16 @@ def state_of(cluster: SlurmCluster, job_id: int) -> tuple[str, str]:
 
 
 def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
-    """Wait until slurmctld says that a node is idle, and run a job on it."""
+    """Wait until slurmctld says that a node is idle, and run a job on it; slurmdbd may have been on its host."""
     cluster = node.cluster
+    if plan.scenario.accounting:
+        wait_until(
+            lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster").stdout,
+            bool,
+            what="slurmdbd answers again",
+            timeout=plan.offers.boot_seconds,
+            ignore=(CommandFailed, Unreachable),
+        )
     wait_until(
         lambda: next(f"{one.state} {one.reason}" for one in cluster.nodes() if one.name == node.name),
         lambda state: state.split()[0] == "IDLE",

@@ -57,6 +57,7 @@ def of_failure(used: object, begin: float, end: float, message: str) -> list[tup
 @pytest.fixture(autouse=True)
 def _no_clusters(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> None:
     """Sessions within this process have runs that are not there, and no plugin that only kmock wants."""
+    monkeypatch.delenv("CI", raising=False)  # with it pytest's summary tells all of an error once more
     pytester.makeini("[pytest]\naddopts = -p no:asyncio -p no:kmock")
     monkeypatch.setattr(sessions, "of_scenario", of_scenario)
     monkeypatch.setattr(evidence, "of_failure", of_failure)
