@@ -14,8 +14,9 @@ from harness.errors import WaitTimeout
 _LOG = logging.getLogger(__name__)
 # Seconds after which a wait is told of, and told of again.
 _LONG = 10
-# Seconds from which on a look is long, and how many times as long the pause after it is: looking must keep nobody busy.
-_LONG_LOOK, _PAUSE = 1.0, 4
+# Seconds from which on a look is long, how many times as long the pause after it is, and seconds that it is at most:
+# looking must keep nobody busy.
+_LONG_LOOK, _PAUSE, _LONGEST_PAUSE = 1.0, 4, 15.0
 Seen = TypeVar("Seen")
 
 
@@ -32,9 +33,9 @@ def wait_until(
 ) -> Seen:
     """Look until `done` and return what was seen then; look every `interval` seconds for at most `timeout` seconds.
 
-    After a look of a second or more the pause is longer: looking takes a fifth of the time then. Errors in
-    `ignore` count as nothing seen. WaitTimeout, with the last sight, when the time is up or what was seen is
-    `hopeless`. A wait that takes long is logged, with its last sight.
+    After a look of a second or more the pause is four times as long, at most 15 seconds. Errors in `ignore` count
+    as nothing seen. WaitTimeout, with the last sight, when the time is up or what was seen is `hopeless`. A wait that
+    takes long is logged, with its last sight.
     """
     started = time.monotonic()
     told = started
@@ -63,7 +64,7 @@ def wait_until(
     try:
         return tenacity.Retrying(
             stop=tenacity.stop_after_delay(timeout),
-            wait=lambda _: interval if took < _LONG_LOOK else max(interval, _PAUSE * took),
+            wait=lambda _: interval if took < _LONG_LOOK else max(interval, min(_PAUSE * took, _LONGEST_PAUSE)),
             retry=tenacity.retry_if_result(lambda seen: seen is None),
         )(attempt)  # type: ignore[return-value]  # None is retried
     except tenacity.RetryError:

@@ -42,7 +42,7 @@ _PARALLEL = 8
 _TO_SSH = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & cat >&3; kill $!"
 # Seconds in which a Swarm attaches a host to its network, and what an engine says of one that it did not attach.
 _ATTACHED = 120
-_UNATTACHED = re.compile(r"attaching to network failed|network \w+ not found")
+_UNATTACHED = re.compile(r"attach(ing)? to network|network \S+ not found")
 # inotify instances that a host's systemd and D-Bus take.
 _INOTIFY = 7
 Done = TypeVar("Done")

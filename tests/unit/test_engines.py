@@ -58,11 +58,15 @@ def test_wrong_places_are_refused_before_anything_starts(name: str, told: str, t
 
 
 class SlowSwarm:
-    """A host's container on an engine whose Swarm attaches it when it has been asked a third time."""
+    """A host's container on an engine whose Swarm attaches it when it has been asked a fourth time."""
 
     def __init__(self) -> None:
         self.ports = {"22/tcp": [{"HostPort": "2222"}]}
-        self._said = ["attaching to network failed, make sure ...: context deadline exceeded", "network k2x not found"]
+        self._said = [
+            "Could not attach to network run-on-prem: context deadline exceeded",
+            "attaching to network failed, make sure ...: context deadline exceeded",
+            "network run-on-prem not found",
+        ]
 
     def start(self) -> None:
         if self._said:
