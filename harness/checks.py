@@ -100,6 +100,7 @@ def features(plan: Plan) -> set[str]:
             for cluster in scenario.clusters.values()
         ),
         "external_jobs": all(releases.get(release).external_jobs for release in plan.releases().values()),
+        "room_for_nodes": all(cluster.room_for_nodes() for cluster in scenario.clusters.values()),
         "static_too": any(
             cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
             for cluster in scenario.clusters.values()

@@ -250,6 +250,10 @@ class Cluster(Model):
         """Return how each node is provisioned."""
         return {name: group.provision for group in self.nodes for name in hostlist.expand(group.name)}
 
+    def room_for_nodes(self) -> bool:
+        """Tell whether slurmctld takes nodes that slurm.conf does not name."""
+        return any(option.lower() == "maxnodecount" for option in self.options)
+
     def gpus(self) -> dict[str, int]:
         """Return how many GPUs each node that lasts has, if it has any."""
         return {
@@ -730,8 +734,7 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             yield from _claim(owner, at, "host", backup, f"{here}.backup_controllers")
             if cluster.elastic():
                 yield at, "powers no nodes: those that come and go want one controller"
-        dynamic = any(option.lower() == "maxnodecount" for option in cluster.options)
-        if not cluster.nodes and not raw["clusters"][name].get("nodes") and not dynamic:
+        if not cluster.nodes and not raw["clusters"][name].get("nodes") and not cluster.room_for_nodes():
             yield ("clusters", name, "nodes"), "a cluster needs at least one node"
         yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
         yield from _wrong_dynamic(scenario, cluster, ("clusters", name))

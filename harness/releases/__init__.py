@@ -24,7 +24,7 @@ tokens_are_safe                  slurmrestd wants one with each request, not con
 rest_tells_allocations           slurmrestd has POST /node/, and GET /jobs/ tells what a job has of each of its nodes
 container_for_each_task          each task of a step with --container has a container and its own environment there
 most_nodes                       slurmctld does not start with more (MAX_SLURM_NODES of slurm.h; it counts from 0)
-external_jobs                    `sbatch --external`: a job that starts nothing on its nodes
+external_jobs                    `sbatch --external`: a job that starts nothing on its nodes; nodes in State=EXTERNAL
 cgroup_conf_without_controllers  what lets slurmd start where it may use no cgroup controllers
 
 Beside them, changes.toml says what a running cluster needs to take a change.

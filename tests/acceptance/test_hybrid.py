@@ -133,6 +133,43 @@ def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothin
     cluster.wait_for([job_id], {"RUNNING"})
 
 
+@pytest.mark.needs("external_jobs", "room_for_nodes")
+def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restarts(hybrid: Hybrid, jobs: Jobs) -> None:
+    """Of a node outside Slurm, such as one of Kubernetes' alone, Slurm keeps the books."""
+    cluster = hybrid.cluster
+    with external_node(cluster, "CPUs=2 RealMemory=500 Gres=k8scpu:2,k8smemory:500") as node:
+        ordinary = cluster.run("sbatch", f"--nodelist={node}", "--wrap=true", user=jobs.user, check=False)
+        assert ordinary.exit_code, f"a job that wants a slurmd may start on {node}, which has none"
+        ask = ("sbatch", "--parsable", "--external", f"--nodelist={node}", "--ntasks=2")
+        first = int(cluster.run(*ask, user=jobs.user).stdout)
+        cluster.wait_for([first], {"RUNNING"})
+        cluster.run("systemctl", "restart", "slurmctld")
+        cluster.run("scontrol", "reconfigure")
+        second = int(cluster.run(*ask, user=jobs.user).stdout)
+        assert_waits(cluster, second)
+        cluster.run("scancel", str(first), user=jobs.user)
+        cluster.wait_for([second], {"RUNNING"})
+
+
+@contextmanager
+def external_node(cluster: SlurmCluster, size: str) -> Iterator[str]:
+    """Have a node that is told to Slurm, and has no slurmd."""
+    node = f"outside-{secrets.token_hex(4)}"
+    # Where it is does not matter, but slurmctld resolves it: ten times, a second apart, if it is not known.
+    cluster.run("scontrol", "create", f"NodeName={node}", "State=EXTERNAL", "NodeAddr=127.0.0.1", *size.split())
+    try:
+        yield node
+    finally:
+        cluster.run("scancel", f"--nodelist={node}")
+        wait_until(
+            lambda: cluster.run("squeue", "--noheader", f"--nodelist={node}").stdout,
+            lambda jobs: not jobs,
+            what=f"{node} has no jobs",
+            timeout=30,
+        )
+        cluster.run("scontrol", "delete", f"NodeName={node}")
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -174,6 +211,7 @@ def test_user_cannot_get_around_the_ledger(hybrid: Hybrid, whole: dict[str, Amou
         ("scontrol", "update", f"NodeName={node}", "Gres=k8scpu:99,k8smemory:99999"),
         ("scontrol", "update", f"NodeName={node}", "State=RESUME"),
         ("scontrol", "reconfigure"),
+        ("scontrol", "create", "NodeName=mine", "State=CLOUD"),
     ]
     allowed = [
         " ".join(command) for command in refused if not cluster.run(*command, user=jobs.user, check=False).exit_code

@@ -668,6 +668,11 @@ HYBRID = [
         *wrapper("sbatch", 'exec /usr/bin/sbatch $(echo "$@" | sed "s/--external/--wrap=sleep\\${IFS}300/")'),
         "the external job has started",
     ),
+    at_shared(
+        "external_node_is_given_to_external_jobs",
+        *wrapper("scontrol", 'exec /usr/bin/scontrol $(echo "$@" | sed "s/=EXTERNAL/=CLOUD/")'),
+        "which has none",
+    ),
 ]
 
 

@@ -25,7 +25,7 @@ def shared(harness: Harness, runs: Path) -> Iterator[Live]:
 
 def test_quick_checks_of_the_ledger_pass(shared: Live) -> None:
     checks, _, problem = lifecycle.verify(
-        shared, ["jobs_have_the_room", "get_around_the_ledger", "copilot_has_told_it", "external_job"]
+        shared, ["jobs_have_the_room", "get_around_the_ledger", "copilot_has_told_it", "external_job", "external_node"]
     )
     assert {check.outcome for check in checks} == {"passed"}, (checks, problem)
 
