@@ -73,15 +73,21 @@ class Hybrid:
         self._kubernetes.change(node, {"spec": {"admissionChecks": {pod: None}}})
 
 
+def find_packages(plan: Plan) -> None:
+    """CannotJudge where a package is missing that a plan's copilots need."""
+    shared = any(cluster.kubernetes for cluster in plan.scenario.clusters.values())
+    if shared and (missing := [name for name in _PACKAGES if not importlib.util.find_spec(name)]):
+        raise CannotJudge(f"no copilot without {', '.join(missing)}", hint="pip install 'slurm-harness[hybrid]'")
+
+
 @contextmanager
 def copilots(run: RunDir, plan: Plan, clusters: Mapping[str, SlurmCluster], ssh: Ssh) -> Iterator[dict[str, Hybrid]]:
     """Have a copilot for each cluster that is shared with Kubernetes; its nodes take jobs from then on.
 
     CannotJudge where a package for it is missing.
     """
+    find_packages(plan)
     shared = [name for name, cluster in plan.scenario.clusters.items() if cluster.kubernetes]
-    if shared and (missing := [name for name in _PACKAGES if not importlib.util.find_spec(name)]):
-        raise CannotJudge(f"no copilot without {', '.join(missing)}", hint="pip install 'slurm-harness[hybrid]'")
     with ExitStack() as stack:
         yield {name: stack.enter_context(_hybrid(run, plan, clusters[name], ssh)) for name in shared}
 

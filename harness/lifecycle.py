@@ -16,7 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from harness import deploy as deployment
-from harness import diff, elastic, faults, hostlist, logs, page, past, report, scenario, slurm, topology
+from harness import diff, elastic, faults, hostlist, hybrid, logs, page, past, report, scenario, slurm, topology
 from harness.errors import CannotJudge, HarnessError, WaitTimeout
 from harness.inventory import Machine, inventory
 from harness.live import Live, Say
@@ -82,6 +82,7 @@ def create(
     plan = make_plan(name, read, provider.offers)
     for scheduled in read.rehearsal.faults if read.rehearsal else ():
         faults.parse(plan, scheduled.fault)
+    hybrid.find_packages(plan)
     provider.ask(plan, render(plan))
     directory = RunDir.create(runs, scenario_path, plan, provider.name, settings)
     live = _live(directory, plan, provider, say)

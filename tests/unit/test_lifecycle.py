@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fakes import SCENARIO, FakeProvider
-from harness import lifecycle, report, rundir
+from harness import hybrid, lifecycle, report, rundir
 from harness.errors import CannotJudge, EngineError, UsageError
+from harness.resources import SCENARIOS
 
 
 @pytest.mark.parametrize("where", ["prepare", "up"])
@@ -38,6 +39,15 @@ def test_what_could_not_be_removed_is_told_after_what_went_wrong_before(tmp_path
 def test_hosts_that_are_refused_leave_no_run_behind(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not yours"):
         lifecycle.run(SCENARIO, FakeProvider("ask", UsageError("not yours")), tmp_path / "runs", print)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_missing_package_of_the_copilot_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hybrid, "_PACKAGES", ("kopf", "not_installed"))
+    with pytest.raises(CannotJudge, match="no copilot without not_installed"):
+        lifecycle.run(SCENARIOS / "kubernetes-hybrid.yml", FakeProvider(), tmp_path / "runs", print)
     assert not (tmp_path / "runs").exists()
 
 
