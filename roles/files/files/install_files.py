@@ -1,0 +1,112 @@
+"""Put a host's whole set of files in place in one go, and say which units must hear of it.
+
+Standard input is a JSON list of them, each with path, text, owner, group, mode, and the unit that reads it with what
+systemctl does for that ("restart", "reload"). The arguments are JSON lists of units: those to enable and start when the
+files are in place, which hear of theirs at once, and those that are started later. Each file is written atomically;
+files that an earlier call put there and this one does not name are removed; users and directories that sysusers.d and
+tmpfiles.d files describe are made.
+"""
+
+import grp
+import json
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+
+RECORD = "/var/lib/slurm-harness/files.json"
+
+
+def differs(file):
+    """Whether the file on the host is not the wanted one."""
+    try:
+        with open(file["path"], encoding="utf-8") as there:
+            if there.read() != file["text"]:
+                return True
+        status = os.stat(file["path"])
+    except FileNotFoundError:
+        return True
+    owner = (pwd.getpwnam(file["owner"]).pw_uid, grp.getgrnam(file["group"]).gr_gid)
+    return (status.st_uid, status.st_gid, status.st_mode & 0o7777) != (*owner, int(file["mode"], 8))
+
+
+def write(file):
+    """Put one file in place; whoever reads it sees the old text or the new one."""
+    directory = os.path.dirname(file["path"])
+    os.makedirs(directory, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=directory)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as new:
+            new.write(file["text"])
+        os.chown(temporary, pwd.getpwnam(file["owner"]).pw_uid, grp.getgrnam(file["group"]).gr_gid)
+        os.chmod(temporary, int(file["mode"], 8))
+        os.replace(temporary, file["path"])
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def earlier():
+    """What an earlier call put in place: path -> (unit, action)."""
+    try:
+        with open(RECORD, encoding="utf-8") as record:
+            return json.load(record)
+    except FileNotFoundError:
+        return {}
+
+
+def runs(unit):
+    """Whether a unit runs, and will after a boot."""
+    looks = (["systemctl", look, "--quiet", unit] for look in ("is-active", "is-enabled"))
+    return all(subprocess.run(look).returncode == 0 for look in looks)
+
+
+def run_unit(unit, action):
+    """Enable a unit and have systemctl do something with it."""
+    # What is enabled is for the next boot: systemd need not read all its units again for it now.
+    execute("systemctl", "enable", "--quiet", "--no-reload", unit)
+    execute("systemctl", action.replace("reload", "reload-or-restart"), unit)
+
+
+def execute(*words):
+    """Run a command; standard output is for what this program tells."""
+    subprocess.run(words, check=True, stdout=sys.stderr)
+
+
+def install(files, units, later):
+    """Put files in place, run units, and tell what changed and what is to be done with others."""
+    changed = [file for file in files if differs(file)]
+    before = earlier()
+    now = {file["path"]: (file["unit"], file["action"]) for file in files}
+    gone = [path for path in before if path not in now]
+    for file in changed:
+        write(file)
+    for path in gone:
+        if os.path.exists(path):
+            os.unlink(path)
+    if before != {path: list(unit) for path, unit in now.items()}:
+        write({"path": RECORD, "text": json.dumps(now), "owner": "root", "group": "root", "mode": "0644"})
+    paths = [file["path"] for file in changed]
+    if any(path.startswith("/etc/systemd/") for path in [*paths, *gone]):
+        execute("systemctl", "daemon-reload")
+    if any(path.startswith("/etc/sysusers.d/") for path in paths):
+        execute("systemd-sysusers")
+    for path in paths:
+        if path.startswith("/etc/tmpfiles.d/"):
+            execute("systemd-tmpfiles", "--create", path)
+
+    actions = {}
+    for unit, action in [now[path] for path in paths] + [before[path] for path in gone]:
+        if unit and actions.get(unit) != "restart":
+            actions[unit] = action
+    actions |= {unit: "start" for unit in units + later if unit not in actions and not runs(unit)}
+    run = [unit for unit in units if unit in actions]
+    for unit in run:
+        run_unit(unit, actions.pop(unit))
+    paths += gone
+    return {"changed": bool(paths or run), "paths": paths, "unit_actions": actions}
+
+
+if __name__ == "__main__":
+    print(json.dumps(install(json.load(sys.stdin), *map(json.loads, sys.argv[1:]))))
