@@ -129,6 +129,10 @@ def test_draining_cluster_gets_no_new_federated_jobs(
     plan: Plan,
     ran_on: Callable[[int], str],
 ) -> None:
+    # A job keeps it from having drained, which its slurmctld notes every five seconds: told at that moment to be active
+    # again, it answers nobody for minutes, and is DRAINED then (seen in 24.11).
+    running = jobs.submit_here(federation.sibling, "sleep 300")
+    federation.sibling.wait_for([running], {"RUNNING"})
     set_state_of_sibling("DRAIN")
     others = {*federation.members} - {federation.sibling.name}
     # More jobs than the origin takes at once: some of them would burst if they could.
