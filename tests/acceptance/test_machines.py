@@ -160,4 +160,4 @@ def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
         ignore=(CommandFailed, Unreachable),
     )
     here = [*only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node.name}"]
-    cluster.run("srun", *here, "--ntasks=1", "true", user=user)
+    cluster.run("srun", "--job-name=interactive", *here, "--ntasks=1", "true", user=user)
