@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -39,19 +41,46 @@ def test_second_deploy_changes_and_restarts_nothing(
     assert "changed=1" not in (newest / "stdout").read_text()
 
 
-def test_changed_partition_is_taken_without_a_restart(single_node: Live, harness: Harness) -> None:
-    before = starts(single_node)
-    scenario = single_node.run.path / "scenario.yml"
+@contextmanager
+def second_partition(live: Live, harness: Harness) -> Iterator[None]:
+    """Have another partition in the scenario; at the end it is deployed without."""
+    scenario = live.run.path / "scenario.yml"
     text = scenario.read_text()
     scenario.write_text(text.replace("cpus: 2", "cpus: 2\n    partitions: {main: {default: true}, second: {}}"))
     try:
-        assert harness("deploy", "--run", "single-node").returncode == 0
-        assert "second" in single_node.ssh.run("single", ["sinfo", "--noheader", "--format=%P"]).stdout
-        assert starts(single_node) == before
+        yield
     finally:
         scenario.write_text(text)
         assert harness("deploy", "--run", "single-node").returncode == 0
-    assert "second" not in single_node.ssh.run("single", ["sinfo", "--noheader", "--format=%P"]).stdout
+    assert partitions(live) == ["main*"]
+
+
+def partitions(live: Live) -> list[str]:
+    return live.ssh.run("single", ["sinfo", "--noheader", "--format=%P"]).stdout.split()
+
+
+def test_changed_partition_is_taken_without_a_restart(single_node: Live, harness: Harness) -> None:
+    before = starts(single_node)
+    with second_partition(single_node, harness):
+        assert harness("deploy", "--run", "single-node").returncode == 0
+        assert partitions(single_node) == ["main*", "second"]
+        assert starts(single_node) == before
+
+
+def test_deploy_does_what_one_that_failed_half_way_left_to_do(single_node: Live, harness: Harness) -> None:
+    drop_in = "/run/systemd/system/slurmctld.service.d/deaf.conf"
+    deaf = f"install -D /dev/stdin {drop_in} && systemctl daemon-reload"
+    single_node.ssh.run("single", ["sh", "-c", deaf], stdin="[Service]\nExecReload=\nExecReload=/bin/false\n")
+    with second_partition(single_node, harness):
+        try:
+            done = harness("deploy", "--run", "single-node")
+            assert done.returncode != 0
+            assert "single: Run slurmctld" in done.stderr
+        finally:
+            single_node.ssh.run("single", ["sh", "-c", f"rm {drop_in} && systemctl daemon-reload"])
+        assert partitions(single_node) == ["main*"]
+        assert harness("deploy", "--run", "single-node").returncode == 0
+        assert partitions(single_node) == ["main*", "second"]
 
 
 def test_exec_passes_arguments_and_exit_code_on(single_node: Live, harness: Harness) -> None:

@@ -16,6 +16,8 @@ import sys
 import tempfile
 
 RECORD = "/var/lib/slurm-harness/files.json"
+# A file for each unit that has not heard of its files yet, with what systemctl is to do; after a boot it has.
+PENDING = "/run/slurm-harness"
 
 
 def differs(file):
@@ -56,6 +58,19 @@ def earlier():
         return {}
 
 
+def note_pending(actions):
+    """Note what is to be done with units, also what an interrupted call left to do; return all of it."""
+    os.makedirs(PENDING, exist_ok=True)
+    for unit in os.listdir(PENDING):
+        with open(os.path.join(PENDING, unit), encoding="utf-8") as action:
+            if actions.get(unit) != "restart":
+                actions[unit] = action.read()
+    for unit, action in actions.items():
+        with open(os.path.join(PENDING, unit), "w", encoding="utf-8") as pending:
+            pending.write(action)
+    return actions
+
+
 def runs(unit):
     """Whether a unit runs, and will after a boot."""
     looks = (["systemctl", look, "--quiet", unit] for look in ("is-active", "is-enabled"))
@@ -67,6 +82,7 @@ def run_unit(unit, action):
     # What is enabled is for the next boot: systemd need not read all its units again for it now.
     execute("systemctl", "enable", "--quiet", "--no-reload", unit)
     execute("systemctl", action.replace("reload", "reload-or-restart"), unit)
+    execute("rm", "--force", os.path.join(PENDING, unit))
 
 
 def execute(*words):
@@ -80,6 +96,12 @@ def install(files, units, later):
     before = earlier()
     now = {file["path"]: (file["unit"], file["action"]) for file in files}
     gone = [path for path in before if path not in now]
+    paths = [file["path"] for file in changed]
+    actions = {}
+    for unit, action in [now[path] for path in paths] + [before[path] for path in gone]:
+        if unit and actions.get(unit) != "restart":
+            actions[unit] = action
+    actions = note_pending(actions)
     for file in changed:
         write(file)
     for path in gone:
@@ -87,7 +109,6 @@ def install(files, units, later):
             os.unlink(path)
     if before != {path: list(unit) for path, unit in now.items()}:
         write({"path": RECORD, "text": json.dumps(now), "owner": "root", "group": "root", "mode": "0644"})
-    paths = [file["path"] for file in changed]
     if any(path.startswith("/etc/systemd/") for path in [*paths, *gone]):
         execute("systemctl", "daemon-reload")
     if any(path.startswith("/etc/sysusers.d/") for path in paths):
@@ -95,11 +116,6 @@ def install(files, units, later):
     for path in paths:
         if path.startswith("/etc/tmpfiles.d/"):
             execute("systemd-tmpfiles", "--create", path)
-
-    actions = {}
-    for unit, action in [now[path] for path in paths] + [before[path] for path in gone]:
-        if unit and actions.get(unit) != "restart":
-            actions[unit] = action
     actions |= {unit: "start" for unit in units + later if unit not in actions and not runs(unit)}
     run = [unit for unit in units if unit in actions]
     for unit in run:
