@@ -1,10 +1,10 @@
 """Put a host's whole set of files in place in one go, and say which units must hear of it.
 
 Standard input is a JSON list of them, each with path, text, owner, group, mode, and the unit that reads it with what
-systemctl does for that ("restart", "reload"). The arguments are JSON lists of units: those to enable and start when the
-files are in place, which hear of theirs at once, and those that are started later. Each file is written atomically;
-files that an earlier call put there and this one does not name are removed; users and directories that sysusers.d and
-tmpfiles.d files describe are made.
+systemctl does for that ("restart", "reload"). The arguments are JSON lists of units, all of which are enabled: those to
+start when the files are in place, which hear of theirs at once, and those that are started later. Each file is written
+atomically; files that an earlier call put there and this one does not name are removed; users and directories that
+sysusers.d and tmpfiles.d files describe are made.
 """
 
 import grp
@@ -71,18 +71,9 @@ def note_pending(actions):
     return actions
 
 
-def runs(unit):
-    """Whether a unit runs, and will after a boot."""
-    looks = (["systemctl", look, "--quiet", unit] for look in ("is-active", "is-enabled"))
-    return all(subprocess.run(look).returncode == 0 for look in looks)
-
-
-def run_unit(unit, action):
-    """Enable a unit and have systemctl do something with it."""
-    # What is enabled is for the next boot: systemd need not read all its units again for it now.
-    execute("systemctl", "enable", "--quiet", "--no-reload", unit)
-    execute("systemctl", action.replace("reload", "reload-or-restart"), unit)
-    execute("rm", "--force", os.path.join(PENDING, unit))
+def without(state, units):
+    """Return the units of which systemctl says that they are not "active" or "enabled"."""
+    return [unit for unit in units if subprocess.run(["systemctl", f"is-{state}", "--quiet", unit]).returncode]
 
 
 def execute(*words):
@@ -109,19 +100,24 @@ def install(files, units, later):
             os.unlink(path)
     if before != {path: list(unit) for path, unit in now.items()}:
         write({"path": RECORD, "text": json.dumps(now), "owner": "root", "group": "root", "mode": "0644"})
-    if any(path.startswith("/etc/systemd/") for path in [*paths, *gone]):
+    disabled = without("enabled", units + later)
+    if disabled:
+        execute("systemctl", "enable", "--quiet", *disabled)  # systemd reads all its units again
+    elif any(path.startswith("/etc/systemd/") for path in [*paths, *gone]):
         execute("systemctl", "daemon-reload")
     if any(path.startswith("/etc/sysusers.d/") for path in paths):
         execute("systemd-sysusers")
     for path in paths:
         if path.startswith("/etc/tmpfiles.d/"):
             execute("systemd-tmpfiles", "--create", path)
-    actions |= {unit: "start" for unit in units + later if unit not in actions and not runs(unit)}
+    for unit in without("active", units + later):
+        actions.setdefault(unit, "start")
     run = [unit for unit in units if unit in actions]
     for unit in run:
-        run_unit(unit, actions.pop(unit))
+        execute("systemctl", actions.pop(unit).replace("reload", "reload-or-restart"), unit)
+        execute("rm", "--force", os.path.join(PENDING, unit))
     paths += gone
-    return {"changed": bool(paths or run), "paths": paths, "unit_actions": actions}
+    return {"changed": bool(paths or disabled or run), "paths": paths, "unit_actions": actions}
 
 
 if __name__ == "__main__":
