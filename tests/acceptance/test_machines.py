@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from conftest import Jobs, only, wait_for_records, wait_until_saved
 
-from harness import faults
+from harness import faults, slurm
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
 from harness.faults import Fault
 from harness.live import Live
@@ -90,7 +90,12 @@ def test_node_reboots_when_it_is_told_and_takes_jobs_again(
 
 @pytest.mark.needs("reboots")
 def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_jobs_again(
-    node: NodeUnderTest, plan: Plan, harness_run: Live, users: list[str], jobs: Jobs
+    node: NodeUnderTest,
+    plan: Plan,
+    harness_run: Live,
+    clusters: dict[str, SlurmCluster],
+    users: list[str],
+    jobs: Jobs,
 ) -> None:
     cluster = node.cluster
     here = [*only(cluster, plan), *jobs.ways_in(cluster), *SMALL, f"--nodelist={node.name}"]
@@ -124,6 +129,19 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
     )
     cluster.run("scancel", str(again))
     takes_jobs(node, plan, users[0], jobs)
+    if node.host == cluster.controller:
+        join_again(cluster, clusters, plan)
+
+
+def join_again(cluster: SlurmCluster, clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    """Have a controller's siblings see that their connections with it are gone, which it could not close.
+
+    Otherwise they keep them for good, and it waits for its siblings (seen in 24.11).
+    """
+    for federation in plan.scenario.federations.values():
+        for sibling in {*federation.clusters} - {cluster.name} if cluster.name in federation.clusters else ():
+            clusters[sibling].run("systemctl", "restart", "slurmctld")
+    slurm.wait_until_ready(plan, clusters)
 
 
 def boot_of(node: NodeUnderTest, ssh: Ssh) -> str:
