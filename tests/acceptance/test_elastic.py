@@ -185,20 +185,20 @@ def test_job_brings_a_node_of_the_shape_that_it_asks_for(elastic: Elastic, jobs:
 
 
 @pytest.mark.needs("federation")
-def test_federated_jobs_fill_the_origin_and_bring_no_more_cloud_nodes_than_they_want(
+def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_want(
     elastic: Elastic, federation: Federation, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
 ) -> None:
     elastic.wait_until_down()
     cpus = 2  # of each job
     began = time.time()
-    given = [
-        jobs.submit(federation.origin, f"sleep {ROUNDS // 2}", "--nodes=1", f"--cpus-per-task={cpus}")
-        for _ in range(10)
-    ]
-    ran = Counter(ran_on(job_id) for job_id in given)
+    job = (f"sleep {ROUNDS // 2}", "--nodes=1", f"--cpus-per-task={cpus}")
     on_origin = sum(room for _, room in rooms(plan, federation.origin.name, cpus))
-    assert ran[federation.origin.name] == min(on_origin, len(given))
-    wanted, left = 0, len(given) - on_origin
+    # Where there is room in both, the cluster whose scheduler looks first takes a job.
+    given = [jobs.submit_here(federation.origin, *job) for _ in range(on_origin)]
+    federation.origin.wait_for(given, {"RUNNING"})
+    given += [jobs.submit(federation.origin, *job) for _ in range(8)]
+    assert Counter(map(ran_on, given)) == {federation.origin.name: on_origin, elastic.cluster.name: 8}
+    wanted, left = 0, 8
     for _, room in rooms(plan, elastic.cluster.name, cpus):
         wanted += left > 0
         left -= room
