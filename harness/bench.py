@@ -35,8 +35,6 @@ _PLOTTED = {
 _WIDTH, _HEIGHT = 200, 120
 _SHORT = "#!/bin/sh\n"
 _NOWHERE = ("--output=/dev/null",)
-# slurm.conf(5): MaxArraySize is 1001 by default, one more than the largest index.
-_LARGEST_ARRAY = 1000
 _BY_HAND = """\
 for i in $(seq {count}); do echo '#!/bin/sh' | sbatch --parsable --output=/dev/null || exit; done > /dev/null
 while [ "$(squeue --noheader --user="$USER" | wc -l)" -gt 0 ]; do sleep 1; done
@@ -233,8 +231,8 @@ def jobs(
             wait_for(cluster.submit_each(_SHORT, [_NOWHERE] * count, user))
 
         def as_arrays() -> None:
-            sizes = [min(_LARGEST_ARRAY, count - begun) for begun in range(0, count, _LARGEST_ARRAY)]
-            wait_for([cluster.submit(_SHORT, *_NOWHERE, f"--array=1-{size}", user=user) for size in sizes])
+            arrays = [f"--array=1-{size}" for size in slurm.array_sizes(count)]
+            wait_for([cluster.submit(_SHORT, *_NOWHERE, array, user=user) for array in arrays])
 
         ways = {"floor": by_hand, "harness": by_harness, "array": as_arrays}
         for number in range(1, repeat + 1):

@@ -14,9 +14,9 @@ from harness import job_events, releases, topology
 from harness.errors import ClusterError, HarnessError
 from harness.plan import Plan
 from harness.rundir import RunDir
+from harness.scenario import Cluster
 
-# From so many nodes on that share hosts, short jobs by the hundred are submitted to them.
-MANY_NODES = 20
+_MANY_NODES = 20
 _RUN = pytest.StashKey[RunDir]()
 _PLAN = pytest.StashKey[Plan]()
 _STARTED = pytest.StashKey[float]()
@@ -74,8 +74,7 @@ def features(plan: Plan) -> set[str]:
         "placement": any(one.choices() for one in placed),
         "switches": any(one.leaves() for one in placed),
         "segments": any(one.segments() for one in placed),
-        "many_nodes": scenario.accounting
-        and any(cluster.hosts and len(cluster.node_names()) >= MANY_NODES for cluster in scenario.clusters.values()),
+        "many_nodes": scenario.accounting and any(map(many_nodes, scenario.clusters.values())),
         "lasting": not any(cluster.elastic() for cluster in scenario.clusters.values()),
         "elastic": any(cluster.elastic() for cluster in scenario.clusters.values()),
         "rehearsal": scenario.rehearsal,
@@ -111,6 +110,11 @@ def features(plan: Plan) -> set[str]:
         ),
     }
     return {name for name, value in there.items() if value}
+
+
+def many_nodes(cluster: Cluster) -> bool:
+    """Tell whether so many of a cluster's nodes share hosts that short jobs by the hundred are submitted to them."""
+    return bool(cluster.hosts) and len(cluster.node_names()) >= _MANY_NODES
 
 
 @pytest.hookimpl(wrapper=True)

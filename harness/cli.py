@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
@@ -885,14 +885,9 @@ def bench_elastic(
     )
     if format_ is Format.json:
         return _print_json(result)
-    table = Table(box=None, header_style="bold")
-    for heading in ("seconds", *result["median"]):
-        table.add_column(heading, justify="right")
     rows = {str(number): one for number, one in enumerate(result["rounds"], 1)}
     rows |= {"median": result["median"], "worst": result["worst"]}
-    for name, one in rows.items():
-        table.add_row(name, *(f"{value:.1f}" for value in one.values()))
-    out.print(table)
+    _print_seconds(rows)
     out.print(f"{result['scenario']}: {result['nodes']} nodes, {result['provision']}, release {result['release']}")
     return None
 
@@ -920,19 +915,8 @@ def bench_nodes(
     (output / "nodes.svg").write_text(bench.plot(result))
     if format_ is Format.json:
         return _print_json(result)
-    table = Table(box=None, header_style="bold")
-    for heading in (
-        "nodes",
-        "hosts",
-        "s until registered",
-        "MiB a slurmd",
-        "MiB slurmctld",
-        "MiB of the machine a node",
-    ):
-        table.add_column(heading, justify="right")
-    for row in result["rows"]:
-        table.add_row(*map(str, row.values()))
-    out.print(table)
+    headings = ("nodes", "hosts", "s until registered", "MiB a slurmd", "MiB slurmctld", "MiB of the machine a node")
+    _print_numbers(headings, (map(str, row.values()) for row in result["rows"]))
     out.print(f"{result['scenario']}: release {result['release']}; {output / 'nodes.json'}, {output / 'nodes.svg'}")
     return None
 
@@ -962,17 +946,27 @@ def bench_jobs(
     )
     if format_ is Format.json:
         return _print_json(result)
-    table = Table(box=None, header_style="bold")
-    for heading in ("seconds", *result["rounds"][0]):
-        table.add_column(heading, justify="right")
-    for number, one in enumerate(result["rounds"], 1):
-        table.add_row(str(number), *(f"{value:.1f}" for value in one.values()))
-    out.print(table)
+    _print_seconds({str(number): one for number, one in enumerate(result["rounds"], 1)})
     told = ", ".join(f"{way} {ratio:.2f}" for way, ratio in result["ratio"].items())
     out.print(
         f"{result['scenario']}: {result['jobs']} jobs, release {result['release']}; median ratios to the floor: {told}"
     )
     return None
+
+
+def _print_seconds(rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Print how long each step of each round took; all rounds have the same steps."""
+    headings = ("seconds", *next(iter(rows.values())))
+    _print_numbers(headings, ([name, *(f"{value:.1f}" for value in one.values())] for name, one in rows.items()))
+
+
+def _print_numbers(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    table = Table(box=None, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
 
 
 @app.callback(invoke_without_command=True)

@@ -28,6 +28,8 @@ FINISHED = frozenset(
 # Slurm's federation keeps the origin cluster's id in the bits above these (slurm.schedmd.com/federation.html).
 JobKey = tuple[str, int]
 _LOCAL_ID_BITS = 26
+# slurm.conf(5): MaxArraySize is 1001 by default, one more than the largest index.
+_LARGEST_ARRAY = 1000
 # More jobs or nodes than these are counted, not named.
 _MANY = 20
 # What a node more may take where many share a busy machine.
@@ -267,6 +269,15 @@ def clusters(ssh: Ssh, plan: Plan, timeout: float = 60) -> dict[str, SlurmCluste
         name: SlurmCluster(ssh, name, part.controller, timeout + len(part.node_names()) * _SECONDS_A_NODE)
         for name, part in plan.scenario.clusters.items()
     }
+
+
+def array_sizes(count: int) -> list[int]:
+    """Return the sizes of the arrays, as few as can be, that together have so many tasks.
+
+    >>> array_sizes(2300)
+    [1000, 1000, 300]
+    """
+    return [min(_LARGEST_ARRAY, count - begun) for begun in range(0, count, _LARGEST_ARRAY)]
 
 
 def _shown(jobs: Sequence[Job]) -> str:

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from conftest import Jobs
 
-from harness import hostlist, witness
-from harness.checks import MANY_NODES
+from harness import hostlist, slurm, witness
+from harness.checks import many_nodes
 from harness.plan import Plan
 from harness.slurm import FINISHED, Node, SlurmCluster, job_key
 from harness.ssh import Ssh
@@ -17,8 +17,6 @@ from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users", "lasting", "many_nodes")
 JOBS_OF_A_NODE = 10
-# slurm.conf(5): MaxArraySize is 1001 by default, one more than the largest index.
-LARGEST_ARRAY = 1000
 # More make a machine of few CPUs slower, not faster.
 AT_ONCE = 50
 # Seconds that a busy machine's daemons may take before and after a job among so many.
@@ -30,10 +28,7 @@ LEAST_PER_SECOND = 4
 @pytest.fixture
 def large(clusters: dict[str, SlurmCluster], plan: Plan) -> SlurmCluster:
     """The first cluster with many nodes."""
-    parts = plan.scenario.clusters
-    return next(
-        one for name, one in clusters.items() if parts[name].hosts and len(parts[name].node_names()) >= MANY_NODES
-    )
+    return next(one for name, one in clusters.items() if many_nodes(plan.scenario.clusters[name]))
 
 
 def test_every_node_is_idle_and_has_a_slurmd_of_its_own(large: SlurmCluster, plan: Plan, jobs: Jobs, ssh: Ssh) -> None:
@@ -56,14 +51,14 @@ def test_every_node_is_idle_and_has_a_slurmd_of_its_own(large: SlurmCluster, pla
         lambda left: not left,
         what="every node has registered and is idle",
         timeout=15,
-        show=lambda left: "; ".join(f"{node.name} {node.state} {node.reason}" for node in left[:MANY_NODES]),
+        show=lambda left: "; ".join(f"{node.name} {node.state} {node.reason}" for node in left[:20]),
     )
 
 
 def test_each_of_many_short_jobs_runs_once_and_has_one_record(large: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
     hosts_of = plan.hosts_of(large.name)
     count = JOBS_OF_A_NODE * len(hosts_of)
-    sizes = [min(LARGEST_ARRAY, count - begun) for begun in range(0, count, LARGEST_ARRAY)]
+    sizes = slurm.array_sizes(count)
     limit = max(1, AT_ONCE // len(sizes))
     arrays = [jobs.submit_here(large, "true", f"--array=1-{size}%{limit}") for size in sizes]
     seconds = 60 + count / LEAST_PER_SECOND
