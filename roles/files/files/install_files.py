@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 RECORD = "/var/lib/slurm-harness/files.json"
-# A file for each unit that has not heard of its files yet, with what systemctl is to do; after a boot it has.
+# A file for each unit that has not heard of its files yet, with the action of these; after a boot it has.
 PENDING = "/run/slurm-harness"
 
 
@@ -58,17 +58,12 @@ def earlier():
         return {}
 
 
-def note_pending(actions):
-    """Note what is to be done with units, also what an interrupted call left to do; return all of it."""
+def left():
+    """What an interrupted call left to do: pairs of unit and action."""
     os.makedirs(PENDING, exist_ok=True)
     for unit in os.listdir(PENDING):
-        with open(os.path.join(PENDING, unit), encoding="utf-8") as action:
-            if actions.get(unit) != "restart":
-                actions[unit] = action.read()
-    for unit, action in actions.items():
-        with open(os.path.join(PENDING, unit), "w", encoding="utf-8") as pending:
-            pending.write(action)
-    return actions
+        with open(os.path.join(PENDING, unit), encoding="utf-8") as pending:
+            yield unit, pending.read()
 
 
 def without(state, units):
@@ -89,10 +84,12 @@ def install(files, units, later):
     gone = [path for path in before if path not in now]
     paths = [file["path"] for file in changed]
     actions = {}
-    for unit, action in [now[path] for path in paths] + [before[path] for path in gone]:
+    for unit, action in [now[path] for path in paths] + [before[path] for path in gone] + list(left()):
         if unit and actions.get(unit) != "restart":
             actions[unit] = action
-    actions = note_pending(actions)
+    for unit, action in actions.items():
+        with open(os.path.join(PENDING, unit), "w", encoding="utf-8") as pending:
+            pending.write(action)
     for file in changed:
         write(file)
     for path in gone:
@@ -112,9 +109,10 @@ def install(files, units, later):
             execute("systemd-tmpfiles", "--create", path)
     for unit in without("active", units + later):
         actions.setdefault(unit, "start")
+    actions = {unit: action.replace("reload", "reload-or-restart") for unit, action in actions.items()}
     run = [unit for unit in units if unit in actions]
     for unit in run:
-        execute("systemctl", actions.pop(unit).replace("reload", "reload-or-restart"), unit)
+        execute("systemctl", actions.pop(unit), unit)
         execute("rm", "--force", os.path.join(PENDING, unit))
     paths += gone
     return {"changed": bool(paths or disabled or run), "paths": paths, "unit_actions": actions}
