@@ -288,15 +288,19 @@ def check_(
         str | None,
         typer.Option("--from", help="The release it comes from: tells what an upgrade changes.", show_default=False),
     ] = None,
+    settings: Settings = None,
     format_: FormatOption = Format.text,
 ) -> None:
     """Say what the daemons of a release will do with a configuration: refuse it, ignore lines, work otherwise."""
     _must_be_known(release, older)
+    if settings and not all(map(scenario.is_named_like_one, paths)):
+        raise UsageError("--set is for scenarios", hint="check files of Slurm's by themselves")
+    image_release = providers.get("docker").release_of_image
     before = releases.get(older) if older else None
     findings: list[check.Finding] = []
     for path in paths:
         if scenario.is_named_like_one(path):
-            read = scenario.load(path, [release] if release else ())
+            read = scenario.load(path, [release] if release else (), image_release, settings=settings or ())
             findings += check.check_scenario(path, read, before)
         else:
             findings += check.check_path(path, releases.get(release or releases.DEFAULT), before)

@@ -283,3 +283,12 @@ def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -
     path.write_text('clusters: {one: {controller: h1, hosts: "h[1-2]", nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}')
     findings = check.check_scenario(path, scenario.load(path, [release]))
     assert [finding for finding in findings if "--enable-multiple-slurmd" not in finding.message] == []
+
+
+def test_command_checks_what_a_scenario_would_be(tmp_path: Path) -> None:
+    scale = next(path for path in SCENARIOS if path.stem == "scale")
+    arguments = ["check", str(scale), "--set", "clusters.scale.options.TreeWidth=70000"]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert (done.exit_code, "fatal: TreeWidth" in done.stdout) == (1, True)
+    (tmp_path / "slurm.conf").write_text(BASE)
+    assert CliRunner().invoke(cli.app, [*arguments, str(tmp_path)]).exit_code == 2
