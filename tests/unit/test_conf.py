@@ -65,7 +65,7 @@ def test_every_place_is_one_of_the_line(text: str) -> None:
     ),
     st.sampled_from(releases.KNOWN),
 )
-@settings(max_examples=int(os.environ.get("FUZZ", "300")), deadline=None)
+@settings(max_examples=int(os.environ.get("FUZZ", "300")))
 def test_check_always_has_an_answer(files: dict[str, str], release: str) -> None:
     """FUZZ=100000 looks longer."""
     with tempfile.TemporaryDirectory() as directory:

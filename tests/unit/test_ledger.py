@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import ledger
@@ -32,7 +32,6 @@ def test_what_is_no_quantity_is_told(wrong: str) -> None:
 AMOUNTS = st.builds(Amount, st.integers(0, 9000), st.integers(0, 9000))
 
 
-@settings(deadline=None)  # a busy machine's pause proves nothing
 @given(st.lists(AMOUNTS), AMOUNTS)
 def test_pods_and_what_they_leave_to_slurm_are_together_no_more_than_the_node(
     pods: list[Amount], whole: Amount
