@@ -1,0 +1,69 @@
+"""What more than one verb takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.printing import Format, set_verbose
+
+ScenarioPath = Annotated[Path, typer.Argument(help="The scenario file.", show_default=False)]
+Runs = Annotated[Path, typer.Option("--runs", envvar="HARNESS_RUNS", help="Where runs keep their directories.")]
+RunName = Annotated[
+    str | None,
+    typer.Option("--run", "-r", help="A run's directory, id or scenario; unset, the newest run.", show_default=False),
+]
+Releases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--release",
+        help="Put every cluster and slurmdbd on this release; NAME=RELEASE puts one of them on it. Can be repeated.",
+        show_default=False,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Lay a value over the scenario, such as clusters.alpha.nodes.0.cpus=4. Can be repeated.",
+        show_default=False,
+    ),
+]
+ProviderOption = Annotated[
+    str,
+    typer.Option(
+        "--provider",
+        envvar="HARNESS_PROVIDER",
+        help="Where hosts come from: docker, docker:[SITE=]CONTEXT,... for engines in one Swarm, vagrant, or existing.",
+    ),
+]
+Inventory = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory",
+        help="The machines of --provider existing, as Ansible takes them; unset, those that the scenario names.",
+        exists=True,
+        show_default=False,
+    ),
+]
+SshConfig = Annotated[
+    str, typer.Option("--ssh-config", envvar="HARNESS_SSH_CONFIG", help="How ssh reaches existing machines.")
+]
+Check = Annotated[bool, typer.Option("--check", help="Show what would change on existing machines, and end.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Change existing machines, once it is shown what changes.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        envvar="HARNESS_VERBOSE",
+        callback=set_verbose,
+        help="Show Ansible's tasks, and each command on a host.",
+    ),
+]
+DEFAULT_RUNS = Path("runs")
+DEFAULT_SSH_CONFIG = "~/.ssh/config"

@@ -1,0 +1,142 @@
+"""The verbs of benchmarks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness import bench, providers
+from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Releases, Runs, Settings
+from harness.cli.printing import Format, out, print_json, progress
+from harness.resources import SCENARIOS
+
+app = typer.Typer(no_args_is_help=True, help="Measure the harness itself.")
+
+
+@app.command("first-run")
+def first_run(
+    scenario_path: Annotated[
+        Path, typer.Argument(help="The scenario file.", show_default="scenarios/federation.yml")
+    ] = SCENARIOS / "federation.yml",
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 3,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Compare up and deploy with the floor: the same files and daemons on the same hosts by a plain script."""
+    result = bench.first_run(scenario_path, providers.get("docker"), runs, progress(), repeat=repeat)
+    if format_ is Format.json:
+        return print_json(result)
+    for number, (seconds, ratio) in enumerate(zip(result["rounds"], result["ratios"], strict=True), 1):
+        for who, stages in seconds.items():
+            told = ", ".join(f"{name} {value:.1f}" for name, value in stages.items())
+            out.print(f"round {number}  {who:8} {sum(stages.values()):5.1f} s  ({told})")
+        out.print(f"round {number}  ratio    {ratio:5.2f}")
+    out.print(f"median ratio {result['ratio']:.2f}; {result['ansible_tasks']} Ansible tasks on {result['hosts']} hosts")
+    return None
+
+
+@app.command("elastic")
+def elastic(
+    scenario_path: Annotated[
+        Path, typer.Argument(help="The scenario file.", show_default="scenarios/elastic-l3.yml")
+    ] = SCENARIOS / "elastic-l3.yml",
+    release: Releases = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 5,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes a job brings at once.")] = 1,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Time jobs that bring their nodes, beside the same hosts started by hand until slurmctld knows their slurmds."""
+    docker = providers.get("docker")
+    result = bench.elastic_nodes(
+        scenario_path, docker, runs, progress(), choices=release or (), repeat=repeat, count=nodes
+    )
+    if format_ is Format.json:
+        return print_json(result)
+    rows = {str(number): one for number, one in enumerate(result["rounds"], 1)}
+    rows |= {"median": result["median"], "worst": result["worst"]}
+    _print_seconds(rows)
+    out.print(f"{result['scenario']}: {result['nodes']} nodes, {result['provision']}, release {result['release']}")
+    return None
+
+
+@app.command("nodes")
+def nodes_(
+    scenario_path: Annotated[
+        Path, typer.Argument(help="The scenario file.", show_default="scenarios/scale.yml")
+    ] = SCENARIOS / "scale.yml",
+    release: Releases = None,
+    nodes: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="A number of nodes. Can be repeated.", show_default="50, 100, 200, 500, 1000"),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write nodes.json and nodes.svg.")] = Path(),
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Measure memory and time of nodes that share hosts, with growing numbers of them."""
+    counts = {"counts": nodes} if nodes else {}
+    docker = providers.get("docker")
+    result = bench.nodes(scenario_path, docker, runs, progress(), choices=release or (), **counts)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "nodes.json").write_text(json.dumps(result, indent=2) + "\n")
+    (output / "nodes.svg").write_text(bench.plot(result))
+    if format_ is Format.json:
+        return print_json(result)
+    headings = ("nodes", "hosts", "s until registered", "MiB a slurmd", "MiB slurmctld", "MiB of the machine a node")
+    _print_numbers(headings, (map(str, row.values()) for row in result["rows"]))
+    out.print(f"{result['scenario']}: release {result['release']}; {output / 'nodes.json'}, {output / 'nodes.svg'}")
+    return None
+
+
+@app.command("jobs")
+def jobs_(
+    scenario_path: Annotated[
+        Path, typer.Argument(help="The scenario file.", show_default="scenarios/scale.yml")
+    ] = SCENARIOS / "scale.yml",
+    release: Releases = None,
+    settings: Settings = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many.")] = 1000,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 3,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Compare short jobs and the wait for their end with the floor: sbatch and squeue in a shell; and with an array."""
+    result = bench.jobs(
+        scenario_path,
+        providers.get("docker"),
+        runs,
+        progress(),
+        choices=release or (),
+        settings=settings or (),
+        count=jobs,
+        repeat=repeat,
+    )
+    if format_ is Format.json:
+        return print_json(result)
+    _print_seconds({str(number): one for number, one in enumerate(result["rounds"], 1)})
+    told = ", ".join(f"{way} {ratio:.2f}" for way, ratio in result["ratio"].items())
+    out.print(
+        f"{result['scenario']}: {result['jobs']} jobs, release {result['release']}; median ratios to the floor: {told}"
+    )
+    return None
+
+
+def _print_seconds(rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Print how long each step of each round took; all rounds have the same steps."""
+    headings = ("seconds", *next(iter(rows.values())))
+    _print_numbers(headings, ([name, *(f"{value:.1f}" for value in one.values())] for name, one in rows.items()))
+
+
+def _print_numbers(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    table = Table(box=None, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)

@@ -1,0 +1,79 @@
+"""What the options name: a run, a host of it, a provider, a release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from harness import lifecycle, providers, releases, rundir
+from harness.cli.arguments import DEFAULT_SSH_CONFIG
+from harness.cli.printing import print_changes, progress
+from harness.errors import UsageError
+from harness.live import Live
+from harness.plan import Host
+from harness.providers.existing import ExistingProvider
+from harness.providers.preview import HostChanges
+
+
+def open_run(runs: Path, which: str | None) -> Live:
+    """Open a run that is named as `--run` has it; progress is printed."""
+    directory = rundir.find(runs, which)
+    return lifecycle.open_run(directory, providers.get(directory.provider, runs), progress())
+
+
+def with_report(runs: Path, which: str) -> Path:
+    """Return a run's directory, or one that holds no more than a report; "" is the newest run's."""
+    if which and (Path(which) / "report.json").exists():
+        return Path(which)
+    try:
+        return rundir.find(runs, which or None).path
+    except UsageError:
+        if Path(which).is_dir():  # the user means it: let it be told what it lacks
+            return Path(which)
+        raise
+
+
+def find_host(live: Live, name: str) -> Host:
+    """Return a host of a run; UsageError tells those that there are."""
+    for host in live.plan.hosts:
+        if host.name == name:
+            return host
+    raise UsageError(
+        f"no host {name} in {live.run.id}",
+        hint=f"hosts are {', '.join(host.name for host in live.plan.hosts)}",
+    )
+
+
+def find_provider(
+    name: str,
+    runs: Path,
+    inventory: Path | None = None,
+    ssh_config: str = DEFAULT_SSH_CONFIG,
+    *,
+    only_look: bool = False,
+    yes: bool = False,
+) -> providers.Provider:
+    """Return a provider; existing machines it changes with `yes` only, when the user has seen what changes."""
+    if name != ExistingProvider.name:
+        if inventory or only_look or yes:
+            raise UsageError("--inventory, --check and --yes are for machines that are there: --provider existing")
+        return providers.get(name, runs)
+
+    def agree(changes: Sequence[HostChanges]) -> None:
+        for one in changes:
+            print_changes(one)
+        if only_look:
+            raise typer.Exit
+        if not yes:
+            raise UsageError("nothing was changed", hint="--yes changes it, --check shows it only")
+
+    return ExistingProvider(runs, inventory, ssh_config, agree)
+
+
+def must_be_known(*names: str | None) -> None:
+    """Refuse releases that nothing is known of; None is no release."""
+    for name in filter(None, names):
+        if name not in releases.KNOWN:
+            raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
