@@ -51,7 +51,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class FaultSeen:
-    """A fault that was injected or healed; `at` is in seconds since 1970."""
+    """A fault that is to be injected (`inject`), has been, or was healed; `at` is in seconds since 1970."""
 
     at: float
     action: str
@@ -82,8 +82,8 @@ class History:
         federations = self.plan.scenario.federations.values()
         return next((federation.clusters for federation in federations if cluster in federation.clusters), ())
 
-    def kills(self, cluster: str) -> list[float]:
-        """Return when a slurmctld of a cluster lost what it had not saved."""
+    def kills(self, cluster: str) -> list[tuple[float, float]]:
+        """Return the spans in which a slurmctld of a cluster lost what it had not saved."""
         part = self.plan.scenario.clusters[cluster]
         lossy = {
             text
@@ -92,18 +92,28 @@ class History:
         }
         return self.injected(lossy)
 
-    def injected(self, faults: set[str]) -> list[float]:
-        """Return when any of these faults was injected."""
-        return [one.at for one in self.faults if one.action == "inject" and one.fault in faults]
+    def injected(self, faults: set[str]) -> list[tuple[float, float]]:
+        """Return from when to when each of these faults was being injected."""
+        spans: list[tuple[float, float]] = []
+        for fault in faults:
+            for one in self.faults:
+                if one.fault == fault and one.action == "inject":
+                    spans.append((one.at, one.at))
+                elif one.fault == fault and one.action == "injected":
+                    spans[-1] = (spans[-1][0], one.at)
+        return spans
 
     def unsaved(self) -> set[str]:
         """Return the jobs of which a slurmctld learned something that it need not have saved before it was killed."""
-        learned = [(one.name, one.cluster, one.answered) for one in self.accepted]
-        for run in self.witnesses:
-            learned += [(run.name, run.cluster, at) for at in (run.start, run.end) if at is not None]
+        # A job that slurmctld has started begins a little later.
+        learned = [(one.name, one.cluster, one.answered, 1) for one in self.accepted]
+        learned += [(run.name, run.cluster, run.start, TOLERANCE) for run in self.witnesses]
+        learned += [(run.name, run.cluster, run.end, 1) for run in self.witnesses if run.end is not None]
         kills = {cluster: self.kills(cluster) for cluster in self.plan.scenario.clusters}
         found = {
-            name for name, cluster, at in learned if any(at - 1 <= kill <= at + UNSAVED for kill in kills[cluster])
+            name
+            for name, cluster, at, late in learned
+            if any(since - UNSAVED <= at <= until + late for since, until in kills[cluster])
         }
         # An id that is given again brings whoever gets it into trouble, too.
         given_again = {(one.cluster, one.job_id) for one in self.accepted if one.name in found}
@@ -118,7 +128,7 @@ class History:
                 continue
             if one.action == "inject":
                 began[one.fault] = one.at
-            elif began.pop(one.fault, one.at) <= until and one.at >= since - UNSAVED:
+            elif one.action == "heal" and began.pop(one.fault, one.at) <= until and one.at >= since - UNSAVED:
                 return True
         return any(at <= until for at in began.values())
 
@@ -368,7 +378,9 @@ def _never_written(history: History, one: Submission | None, states: Mapping[str
     """Return what excuses records of copies that never ran: the database was killed when it was to write their end."""
     hosts = {host.name for host in history.plan.with_daemon("mariadb")}
     lossy = {text for host in hosts for text in (f"kill-daemon {host} mariadb", f"kill-host {host}")}
-    if one is None or not any(one.asked <= kill <= history.ended(one) + _BACKLOG for kill in history.injected(lossy)):
+    if one is None or not any(
+        one.asked <= until and since <= history.ended(one) + _BACKLOG for since, until in history.injected(lossy)
+    ):
         return ""
     forgotten = ", ".join(_forgotten(states))
     return (

@@ -220,6 +220,7 @@ def inject(live: Live, fault: Fault) -> None:
     live.run.event("fault", action="inject", fault=str(fault))
     try:
         _do(live, fault, kind.inject)
+        live.run.event("fault", action="injected", fault=str(fault))
     except CommandFailed as error:
         if error.returncode == _NOTHING_DONE:
             note.unlink()

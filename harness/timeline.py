@@ -150,7 +150,7 @@ def faults(events: Iterable[Mapping[str, Any]]) -> list[Span]:
         name = str(event["fault"])
         if event["action"] == "inject":
             active[name] = last
-        elif name in active:
+        elif event["action"] == "heal" and name in active:
             found.append(Span("fault", active.pop(name), last, name))
     found += [Span("fault", at, last, f"{name} (not healed)") for name, at in active.items()]
     return sorted(found, key=lambda span: span.begin)

@@ -220,6 +220,15 @@ def test_what_slurmctld_learned_just_before_it_was_killed_is_excused_and_nothing
     assert outcomes(history)["no_accepted_job_is_lost"] == "failed"
 
 
+def test_kill_that_takes_its_time_excuses_what_was_learned_until_it_was_done() -> None:
+    history = good()
+    lose(history)
+    killed(history, 97)
+    assert outcomes(history)["no_accepted_job_is_lost"] == "failed"
+    history.faults.insert(1, replace(history.faults[0], at=99.5, action="injected"))
+    assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
+
+
 def test_copies_of_a_cluster_that_was_away_may_be_cancelled_but_may_not_have_run() -> None:
     history = good()
     copy = replace(history.records[1], state="CANCELLED")

@@ -74,7 +74,9 @@ def test_fault_is_healed_by_whoever_comes_next(live: Live, provider: FakeProvide
     told = [(event["action"], event["fault"]) for event in live.run.events() if event["kind"] == "fault"]
     assert told == [
         ("inject", "pause-host aws1"),
+        ("injected", "pause-host aws1"),
         ("inject", "cut aws1 aws2"),
+        ("injected", "cut aws1 aws2"),
         ("heal", "cut aws1 aws2"),
         ("heal", "pause-host aws1"),
     ]

@@ -1,0 +1,41 @@
+"""The scenario file."""
+
+from harness.scenario.contradictions import MOST_NODES_OF_A_HOST
+from harness.scenario.loading import is_named_like_one, load, name_of
+from harness.scenario.model import (
+    SLURMDBD,
+    Accounting,
+    Cluster,
+    NodeGroup,
+    Path_,
+    Provision,
+    Rehearsal,
+    Scenario,
+    ScheduledFault,
+    Topology,
+    Torus,
+    User,
+    UserName,
+    schema,
+)
+
+__all__ = [
+    "MOST_NODES_OF_A_HOST",
+    "SLURMDBD",
+    "Accounting",
+    "Cluster",
+    "NodeGroup",
+    "Path_",
+    "Provision",
+    "Rehearsal",
+    "Scenario",
+    "ScheduledFault",
+    "Topology",
+    "Torus",
+    "User",
+    "UserName",
+    "is_named_like_one",
+    "load",
+    "name_of",
+    "schema",
+]

@@ -1,0 +1,389 @@
+"""What is wrong between parts of a scenario that are right by themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
+from math import prod
+from typing import Any
+
+from harness import hostlist, releases
+from harness.scenario.model import SLURMDBD, Accounting, Cluster, Dimensions, Path_, Scenario, Topology, did_you_mean
+
+# The file and the key with which a release came to have each kind of topology. topology/3d_torus of before 25.05 is not
+# meant: it ends a slurmctld that was not built for three dimensions, as Debian's is not.
+_TOPOLOGY_KEYS = {
+    "tree": ("topology.conf", "SwitchName"),
+    "block": ("topology.conf", "BlockSizes"),
+    "torus3d": ("topology.yaml", "torus3d"),
+}
+# The ports of slurmds that share a host begin at 20001, and Linux gives those from 32768 on to clients.
+MOST_NODES_OF_A_HOST = 32767 - 20000
+
+
+def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    """Yield what is wrong between parts that are right by themselves.
+
+    Names are taken from `raw`, so that a cluster with another problem still counts as defined.
+    """
+    if SLURMDBD in scenario.clusters:
+        yield ("clusters", SLURMDBD), "a cluster may not be called like the daemon"
+    yield from _wrong_hosts(scenario, raw)
+    yield from _wrong_sites(scenario, raw)
+    yield from _wrong_federations(scenario, raw)
+    yield from _wrong_accounting(scenario, raw)
+
+
+def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    """Yield where slurmdbd cannot serve a cluster (see Slurm's guide to upgrades, on compatibility), or slurmrestd."""
+    for name, cluster in scenario.clusters.items():
+        release = scenario.release_of(cluster)
+        most, count = releases.get(release).most_nodes, len(cluster.node_names())
+        if most and count > most:
+            yield (
+                (*place_of(name), "nodes"),
+                f"{count} nodes, but slurmctld {release} takes {most} at most; a federation may have more",
+            )
+        if cluster.rest and not releases.get(release).tokens_are_safe:
+            yield (
+                (*place_of(name), "rest"),
+                f"release {release} does not ask each request for its token and limit the token's life; 22.05 does",
+            )
+        if cluster.oci is not None and "oci.conf" not in releases.get(release).options:
+            yield (*place_of(name), "oci"), f"release {release} runs no containers; {releases.first('oci.conf')} does"
+        if cluster.kubernetes and not releases.get(release).rest_tells_allocations:
+            since = next(known for known in releases.KNOWN if releases.get(known).rest_tells_allocations)
+            yield (
+                (*place_of(name), "kubernetes"),
+                f"slurmrestd {release} is too old to tell what jobs have; {since} does",
+            )
+    if not scenario.accounting:
+        return
+    slurmdbd = scenario.release_of(scenario.accounting)
+    window = releases.get(slurmdbd).serves
+    for name, cluster in scenario.clusters.items():
+        release = scenario.release_of(cluster)
+        at = (*place_of(name), "release")
+        if release > slurmdbd:
+            rule = "slurmdbd is at least as new as every slurmctld it serves"
+        elif release not in window:
+            earlier = len(window) - 1
+            rule = f"slurmdbd {slurmdbd} serves {', '.join(window)}, its own release and the {earlier} before it"
+        else:
+            continue
+        yield at, f"{release}, but slurmdbd is {slurmdbd}; rule: {rule}"
+
+
+def place_of(part: str) -> Path_:
+    """Return where a scenario has one of its parts."""
+    return ("accounting",) if part == SLURMDBD else ("clusters", part)
+
+
+def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    owner: dict[str, str] = {}
+    if scenario.accounting and not _may_run_slurmdbd(scenario, scenario.accounting):
+        owner[scenario.accounting.host] = "accounting.host"
+    if scenario.accounting and scenario.accounting.backup:
+        yield from _claim(owner, ("accounting", "backup"), "host", scenario.accounting.backup, "accounting.backup")
+    for name, cluster in scenario.clusters.items():
+        here = f"clusters.{name}"
+        if cluster.controller in owner:
+            yield (
+                ("clusters", name, "controller"),
+                f"host {cluster.controller} is already {owner[cluster.controller]}",
+            )
+        owner[cluster.controller] = f"{here}.controller"
+        at: Path_
+        for index, backup in enumerate(cluster.backup_controllers):
+            at = ("clusters", name, "backup_controllers", index)
+            yield from _claim(owner, at, "host", backup, f"{here}.backup_controllers")
+            if cluster.elastic():
+                yield at, "powers no nodes: those that come and go want one controller"
+        if not cluster.nodes and not raw["clusters"][name].get("nodes") and not cluster.room_for_nodes():
+            yield ("clusters", name, "nodes"), "a cluster needs at least one node"
+        yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
+        yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
+        yield from _wrong_topology(cluster, name)
+        if cluster.oci is not None:
+            if not cluster.defaults:
+                yield ("clusters", name, "oci"), "wants the defaults; without them write oci.conf yourself, in files"
+            if "oci.conf" in cluster.files:
+                yield ("clusters", name, "files", "oci.conf"), "is written from oci, not taken as it is"
+        if cluster.rest:
+            at = ("clusters", name, "rest")
+            if not cluster.defaults:
+                yield at, "wants the defaults, with AuthAltTypes"
+            if cluster.rest.host not in {None, cluster.controller}:
+                yield from _claim(owner, (*at, "host"), "host", cluster.rest.host, here)
+        if cluster.kubernetes:
+            yield from _wrong_kubernetes(cluster, ("clusters", name))
+        if cluster.hosts:
+            yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
+            if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:
+                yield ("clusters", name, "hosts"), f"{count} hosts are too many for {len(cluster.node_names())} nodes"
+            if max(map(len, cluster.nodes_on().values()), default=0) > MOST_NODES_OF_A_HOST:
+                most = f"a host has ports for {MOST_NODES_OF_A_HOST}"
+                yield ("clusters", name, "hosts"), f"too few for {len(cluster.node_names())} nodes; {most}"
+            if not cluster.defaults:
+                yield ("clusters", name, "hosts"), "wants the defaults, with a port and directories for each slurmd"
+        # Nodes that share hosts need only differ from one another.
+        owner_of_node = {} if cluster.hosts else owner
+        for index, group in enumerate(cluster.nodes):
+            yield from _claim(owner_of_node, ("clusters", name, "nodes", index, "name"), "node", group.name, here)
+        known = {*cluster.node_names()}
+        for partition_name, partition in cluster.partitions.items():
+            if partition.nodes == "ALL":
+                continue
+            if unknown := [node for node in hostlist.expand(partition.nodes) if node not in known]:
+                at = ("clusters", name, "partitions", partition_name, "nodes")
+                yield at, f"no such node in cluster {name}: {hostlist.fold(unknown)}"
+        defaults = [key for key, partition in cluster.partitions.items() if partition.default]
+        if len(defaults) > 1:
+            yield (
+                ("clusters", name, "partitions", defaults[1], "default"),
+                f"{defaults[0]} is the default already",
+            )
+    for key, hosts in (("disks", scenario.disks), ("machines", scenario.machines)):
+        for host in {*hosts} - {*owner}:
+            yield (key, host), f'no host "{host}"{did_you_mean(host, list(owner))}'
+
+
+def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    for index, group in enumerate(cluster.nodes):
+        if group.provision == "static":
+            continue
+        here = (*at, index, "provision")
+        if cluster.hosts:
+            yield here, "nodes that share hosts are always up"
+        if not cluster.defaults:
+            yield here, "wants the defaults, with the programs that power nodes up and down"
+        if cluster.controller in hostlist.expand(group.name):
+            yield here, f"{cluster.controller} is the controller, which is always up"
+
+
+def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    """Yield where nodes cannot tell of themselves: see slurm.schedmd.com/dynamic_nodes.html."""
+    release = scenario.release_of(cluster)
+    dynamic: set[str] = set()
+    for index, group in enumerate(cluster.nodes):
+        if not group.dynamic:
+            continue
+        dynamic.update(hostlist.expand(group.name))
+        here = (*at, "nodes", index, "dynamic")
+        if "maxnodecount" not in releases.get(release).options["slurm.conf"]:
+            yield here, f"release {release} has no dynamic nodes; 22.05 has them"
+        if cluster.elastic():
+            yield here, "nodes that come and go need cloud_dns, with which there are no dynamic nodes"
+        if cluster.hosts:
+            yield here, "nodes that share hosts are named in slurm.conf, each with its port"
+        if not cluster.defaults:
+            yield here, "wants the defaults, with MaxNodeCount"
+    for name, partition in cluster.partitions.items():
+        if partition.nodes != "ALL" and (named := dynamic.intersection(hostlist.expand(partition.nodes))):
+            where = (*at, "partitions", name, "nodes")
+            yield where, f"{hostlist.fold(sorted(named))} is dynamic; only ALL, or a NodeSet of a feature, takes it"
+
+
+def _wrong_kubernetes(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    """Yield where a copilot could not keep what pods have from Slurm."""
+    here = (*at, "kubernetes")
+    if not cluster.rest:
+        yield here, "wants rest: its copilot changes nodes over slurmrestd"
+    if not cluster.defaults:
+        yield here, "wants the defaults, with JobSubmitPlugins"
+    if cluster.elastic() or any(group.dynamic for group in cluster.nodes):
+        yield here, "wants nodes that last and stand in slurm.conf"
+    if "job_submit.lua" in cluster.files:
+        yield (*at, "files", "job_submit.lua"), "is written for kubernetes, not taken as it is"
+
+
+def _wrong_topology(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]]:
+    """Yield where a topology is none, or does not have each node exactly once."""
+    at = ("clusters", name)
+    for file in {"topology.conf", "topology.yaml"} & {*cluster.files} if cluster.topology else ():
+        yield (*at, "files", file), "is written from topology, not taken as it is"
+    for topology_name, topology in cluster.topology.items():
+        here = (*at, "topology", topology_name)
+        if sum(map(bool, (topology.switches, topology.blocks, topology.toruses))) != 1:
+            yield here, "has switches, blocks or toruses: one of them"
+            continue
+        yield from _wrong_places(cluster, name, topology_name)
+        yield from _wrong_tree(topology, here)
+        yield from _wrong_blocks(topology, here)
+        yield from _wrong_toruses(topology, here)
+        if any(group.dynamic for group in cluster.nodes):
+            yield here, "wants all nodes in slurm.conf, which does not name dynamic ones"
+    known = list(cluster.topology)
+    for partition_name, partition in cluster.partitions.items():
+        if partition.topology and partition.topology not in known:
+            where = (*at, "partitions", partition_name, "topology")
+            yield where, f'no topology "{partition.topology}"{did_you_mean(partition.topology, known)}'
+
+
+def _wrong_places(cluster: Cluster, name: str, topology_name: str) -> Iterator[tuple[Path_, str]]:
+    """Yield the nodes that a topology does not know, has twice, or lacks."""
+    at = ("clusters", name, "topology", topology_name)
+    topology, known = cluster.topology[topology_name], dict.fromkeys(cluster.node_names())
+    place_of: dict[str, str] = {}
+    for place, nodes in topology.nodes_of().items():
+        if unknown := [node for node in nodes if node not in known]:
+            names = hostlist.fold(unknown)
+            yield (*at, *place), f"no such node in cluster {name}: {names}; its nodes are {hostlist.fold(known)}"
+        for node, count in Counter(nodes).items():
+            if node in place_of or count > 1:
+                yield (*at, *place), f"node {node} is in {place_of.get(node, place[1])} already"
+            place_of[node] = str(place[1])
+    # Slurm warns of nodes that no switch or block has; a torus may be a part of the cluster.
+    users = [part for part in cluster.partitions.values() if cluster.topology_of(part) == topology_name]
+    placed = {node for part in users for node in cluster.nodes_of_partition(part)}
+    lacking = [node for node in known if node not in place_of and (node in placed or not topology.toruses)]
+    if lacking:
+        yield at, f"has no place for {hostlist.fold(lacking)}"
+
+
+def _wrong_tree(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
+    above: dict[str, str] = {}
+    for name, switch in topology.switches.items():
+        if bool(switch.nodes) == bool(switch.switches):
+            yield (*at, "switches", name), "has nodes or switches: one of them"
+    for name, below in topology.switches_below().items():
+        here = (*at, "switches", name, "switches")
+        for child in below:
+            if child not in topology.switches:
+                yield here, f'no switch "{child}"{did_you_mean(child, list(topology.switches))}'
+            elif child in above:
+                yield here, f"switch {child} is below {above[child]} already"
+            above.setdefault(child, name)
+    try:
+        TopologicalSorter(topology.switches_below()).prepare()
+    except CycleError as error:
+        yield (*at, "switches", error.args[1][0], "switches"), f"is a loop: {' - '.join(error.args[1])}"
+
+
+def _wrong_blocks(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
+    if topology.block_sizes and not topology.blocks:
+        yield (*at, "block_sizes"), "is for blocks"
+    if not topology.block_sizes or not topology.blocks:
+        return
+    base = topology.block_sizes[0]
+    for index, size in enumerate(topology.block_sizes):
+        if size % base or (size // base).bit_count() != 1:
+            yield (*at, "block_sizes", index), f"{size} is not {base} times a power of two"
+    for place, nodes in topology.nodes_of().items():
+        if len(nodes) > base:
+            yield (*at, *place), f"{len(nodes)} nodes are more than a block of {base}"
+
+
+def _wrong_toruses(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
+    for name, torus in topology.toruses.items():
+        here = (*at, "toruses", name)
+        if (count := len(hostlist.expand(torus.nodes))) != (wanted := prod(torus.dims)):
+            yield (*here, "nodes"), f"{count} nodes, but {_times(torus.dims)} are {wanted}"
+        for index, placement in enumerate(torus.placements):
+            if any(size > limit for size, limit in zip(placement, torus.dims, strict=True)):
+                yield (*here, "placements", index), f"{_times(placement)} is more than the torus, {_times(torus.dims)}"
+
+
+def _times(dimensions: Dimensions) -> str:
+    return "x".join(map(str, dimensions))
+
+
+def too_old_for_topology(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    """Yield the topologies that a cluster's release does not have, with the release that has them."""
+    for name, cluster in scenario.clusters.items():
+        release = scenario.release_of(cluster)
+        for index, (topology_name, topology) in enumerate(cluster.topology.items()):
+            at = ("clusters", name, "topology", topology_name)
+            section, key = _TOPOLOGY_KEYS[topology.plugin]
+            if key.lower() not in releases.get(release).options.get(section, {}):
+                since = releases.since(section, key)
+                yield (
+                    at,
+                    f"topology/{topology.plugin} wants {key} of {section}, not in release {release}; {since} has it",
+                )
+            elif index and releases.get(release).topology_file == "topology.conf":
+                yield at, f"release {release} has one topology at a time; {releases.first('topology.yaml')} has several"
+
+
+def _claim(owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str) -> Iterator[tuple[Path_, str]]:
+    """Note that a hostlist at a place owns its names; yield those that another part than the controller owns."""
+    expanded = hostlist.expand(names)
+    for name, count in Counter(expanded).items():
+        taken = owner.get(name)
+        if taken and taken != f"{cluster}.controller":
+            yield at, f"{kind} {name} is already {taken}"
+        elif count > 1:
+            yield at, f"{kind} {name} stands in this hostlist {count} times"
+    place = ".".join(map(str, at)).removesuffix(".name")
+    owner.update(dict.fromkeys(expanded, place))
+
+
+def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
+    """Tell whether the accounting host is one of a cluster's, which is like it in all that a host is made of."""
+    return any(
+        accounting.host in {cluster.controller, *cluster.nodes_on()}
+        and (cluster.site, cluster.image) == (accounting.site, accounting.image)
+        and scenario.release_of(cluster) == scenario.release_of(accounting)
+        for cluster in scenario.clusters.values()
+    )
+
+
+def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    sites = list(raw.get("sites") or {}) or list(scenario.sites)
+    members: list[tuple[Path_, str | None]] = [
+        (("clusters", name), cluster.site) for name, cluster in scenario.clusters.items()
+    ]
+    if scenario.accounting:
+        members.append((("accounting",), scenario.accounting.site))
+    for at, site in members:
+        if site is None and len(sites) > 1:
+            yield (*at, "site"), f"is required, because there are several sites: {', '.join(sites)}"
+        elif site is not None and site not in sites:
+            yield (*at, "site"), f'no site "{site}"{did_you_mean(site, sites)}'
+    for (one, first), (other, second) in combinations(scenario.sites.items(), 2):
+        if first.subnet and second.subnet and first.subnet.overlaps(second.subnet):
+            yield ("sites", other, "subnet"), f"{second.subnet} overlaps {first.subnet} of site {one}"
+
+
+def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    clusters = list(raw.get("clusters") or {})
+    member_of: dict[str, str] = {}
+    for name, federation in scenario.federations.items():
+        at: Path_ = ("federations", name, "clusters")
+        for index, cluster in enumerate(federation.clusters):
+            if cluster not in clusters:
+                yield (*at, index), f'no cluster "{cluster}"{did_you_mean(cluster, clusters)}'
+            elif cluster in member_of:
+                yield (*at, index), f"cluster {cluster} is already in federation {member_of[cluster]}"
+            member_of[cluster] = name
+    if scenario.federations and "accounting" not in raw:
+        yield ("federations",), "a federation needs accounting: slurmdbd holds it"
+
+
+def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    part = raw.get("accounting")
+    raw_accounting: dict[str, Any] = part if isinstance(part, dict) else {}
+    accounts = list(raw_accounting.get("accounts") or {})
+    qos = [*(raw_accounting.get("qos") or {}), "normal"]
+    if scenario.accounting:
+        for name, account in scenario.accounting.accounts.items():
+            if account.parent and account.parent not in (*accounts, "root"):
+                yield ("accounting", "accounts", name, "parent"), f'no account "{account.parent}"'
+        try:
+            scenario.accounting.accounts_parents_first()
+        except ValueError as error:
+            yield ("accounting", "accounts", str(error), "parent"), "the account is its own ancestor"
+    uids: dict[int, str] = {}
+    for name, user in scenario.users.items():
+        for index, account_name in enumerate(user.accounts):
+            if account_name not in accounts:
+                at: Path_ = ("users", name, "accounts", index)
+                yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+        for index, qos_name in enumerate(user.qos):
+            if qos_name not in qos:
+                yield ("users", name, "qos", index), f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}'
+        if user.uid in uids:
+            yield ("users", name, "uid"), f"uid {user.uid} is already {uids[user.uid]}'s"
+        uids[user.uid] = name

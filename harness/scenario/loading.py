@@ -1,0 +1,232 @@
+"""Read a scenario file; every problem is told with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+
+from harness import releases
+from harness.errors import Problem, ScenarioError, UsageError
+from harness.scenario.contradictions import contradictions, place_of, too_old_for_topology, wrong_releases
+from harness.scenario.model import Model, Path_, Scenario, did_you_mean
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the scenario in a file; UsageError if runs cannot be named after it."""
+    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]*", path.stem):
+        raise UsageError(
+            f'"{path.name}": a run is named after its scenario\'s file',
+            hint="give the file a name of letters, digits, dots, hyphens and underscores",
+        )
+    return path.stem
+
+
+def is_named_like_one(path: Path) -> bool:
+    """Tell a scenario's file from those of Slurm's own, of which one is YAML too."""
+    return path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml"
+
+
+def load(
+    path: Path,
+    choices: Sequence[str] = (),
+    release_of_image: Callable[[str], str] | None = None,
+    lacks: Callable[[Scenario], Iterable[tuple[Path_, str]]] = lambda _: (),
+    settings: Sequence[str] = (),
+) -> Scenario:
+    """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
+
+    `settings` are laid over the file, each KEY=VALUE: keys with dots between, such as clusters.a.nodes.0.cpus, and a
+    value as in the file. `release_of_image` tells which release an image has, `lacks` what the hosts cannot do.
+    ScenarioError tells all problems of the file, in the order of their lines.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}", hint="scenarios/ holds complete examples") from error
+    try:
+        tree = YAML(typ="safe", pure=True).compose(text)
+        reader = YAML(typ="safe", pure=True)
+        reader.allow_duplicate_keys = True
+        data = reader.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise ScenarioError([Problem(path, line, column, "", f"not YAML: {error.problem}")]) from error
+    if not isinstance(data, dict):
+        raise ScenarioError(
+            [Problem(path, 1, 1, "", 'a scenario is a mapping that begins with a key such as "clusters:"')]
+        )
+
+    for setting in settings:
+        _set(data, setting)
+    keys: dict[Path_, tuple[int, int]] = {}
+    values: dict[Path_, tuple[int, int]] = {}
+    found: list[tuple[Path_, str, bool]] = [(at, message, True) for at, message in _walk(tree, (), keys, values)]
+    scenario = _validate(data, found)
+    if scenario:
+        impossible = [*lacks(scenario)]
+        found.extend((at, message, False) for at, message in (*contradictions(scenario, data), *impossible))
+        asked = None if impossible else release_of_image
+        scenario, wrong_images = _asked_of_images(scenario.put_on(choices), asked)
+        wrong = (*wrong_images, *wrong_releases(scenario), *too_old_for_topology(scenario))
+        found.extend((at, message, False) for at, message in wrong)
+    if not found and scenario:
+        return scenario
+
+    def problem(at: Path_, message: str, on_key: bool) -> Problem:
+        places = keys if on_key else values
+        prefix = next(at[:n] for n in range(len(at), -1, -1) if at[:n] in places)
+        line, column = places[prefix]
+        return Problem(path, line, column, ".".join(map(str, at)), message)
+
+    raise ScenarioError(sorted((problem(*entry) for entry in dict.fromkeys(found)), key=lambda p: (p.line, p.column)))
+
+
+def _set(data: dict[str, Any], setting: str) -> None:
+    """Put the value of KEY=VALUE in its place; UsageError if there is none."""
+    key, is_one, value = setting.partition("=")
+    *above, last = key.split(".")
+    place: Any = data
+    try:
+        if not is_one:
+            raise ValueError("no =")  # noqa: TRY301  told with the others
+        for part in above:
+            place = place[int(part)] if isinstance(place, list) else place[part]
+        place[int(last) if isinstance(place, list) else last] = YAML(typ="safe", pure=True).load(value)
+    except (LookupError, TypeError, ValueError, MarkedYAMLError) as error:
+        raise UsageError(
+            f"--set {setting}: the scenario has no such place, or this is no value for it",
+            hint="such as clusters.alpha.nodes.0.cpus=4: keys of the file, and numbers from 0 for items of a list",
+        ) from error
+
+
+def _walk(
+    node: Node, at: Path_, keys: dict[Path_, tuple[int, int]], values: dict[Path_, tuple[int, int]]
+) -> Iterator[tuple[Path_, str]]:
+    """Note where each key and value stands; yield the keys that stand twice in one mapping."""
+    place = (node.start_mark.line + 1, node.start_mark.column + 1)
+    values[at] = place
+    keys.setdefault(at, place)
+    if isinstance(node, MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            below = (*at, key.value)
+            if key.value in seen:
+                keys[below] = (key.start_mark.line + 1, key.start_mark.column + 1)
+                yield below, "is defined twice"
+                continue
+            seen.add(key.value)
+            keys[below] = (key.start_mark.line + 1, key.start_mark.column + 1)
+            yield from _walk(value, below, keys, values)
+    elif isinstance(node, SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _walk(item, (*at, index), keys, values)
+
+
+def _validate(data: dict[str, Any], found: list[tuple[Path_, str, bool]]) -> Scenario | None:
+    """Return the scenario without the parts that are wrong; add what was wrong to `found`."""
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as error:
+        errors = error.errors()
+    for entry in errors:
+        at = _in_data(entry["loc"], data)
+        missing = entry["type"] == "missing"
+        unknown = entry["type"] == "extra_forbidden"
+        found.append(((*at, entry["loc"][-1]) if missing else at, _reason(entry), unknown or missing))
+    rest = deepcopy(data)
+    while True:  # each round removes something, so it ends
+        wrong = {_in_data(entry["loc"], rest) for entry in errors}
+        if () in wrong:
+            return None
+        for at in wrong:
+            _remove(rest, at)
+        try:
+            return Scenario.model_validate(rest)
+        except ValidationError as error:
+            errors = error.errors()
+
+
+def _in_data(loc: tuple[str | int, ...], data: Any) -> Path_:
+    """Cut off what pydantic adds to a place: the names of keys and of union members."""
+    at: list[str | int] = []
+    for part in loc:
+        if isinstance(data, str):
+            break
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        at.append(part)
+    return tuple(at)
+
+
+def _remove(data: Any, at: Path_) -> None:
+    """Remove a part; of a list also what follows it, so that the indices of what stays remain right."""
+    *above, last = at
+    try:
+        for part in above:
+            data = data[part]
+    except (KeyError, IndexError):
+        return
+    if isinstance(data, list):
+        del data[int(last) :]
+    elif isinstance(data, dict):
+        data.pop(last, None)
+
+
+def _reason(entry: Any) -> str:
+    loc = entry["loc"]
+    match entry["type"]:
+        case "extra_forbidden":
+            return f"unknown key{did_you_mean(str(loc[-1]), _fields_at(loc[:-1]))}"
+        case "missing":
+            return "is required"
+        case "string_pattern_mismatch":
+            return f"{entry['input']!r} has characters that are not allowed here"
+        case "value_error":
+            return str(entry["ctx"]["error"])
+        case _:
+            return f"{entry['msg'][0].lower()}{entry['msg'][1:]} (found: {entry['input']!r})"
+
+
+def _fields_at(loc: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that are allowed at a place of the scenario."""
+    kind: Any = Scenario
+    for part in loc:
+        if isinstance(kind, type) and issubclass(kind, Model):
+            kind = kind.model_fields[str(part)].annotation
+        else:  # a mapping's values, or a tuple's items
+            kind = next(arg for arg in reversed(get_args(kind)) if arg is not Ellipsis)
+        if NoneType in get_args(kind):
+            kind = get_args(kind)[0]
+    return list(kind.model_fields)
+
+
+def _asked_of_images(
+    scenario: Scenario, release_of_image: Callable[[str], str] | None
+) -> tuple[Scenario, list[tuple[Path_, str]]]:
+    """Return the scenario with the releases that its own images have, and where it says otherwise."""
+    wrong: list[tuple[Path_, str]] = []
+    found: dict[str, str | None] = {}
+    for name, part in scenario.parts().items():
+        if not part.image or not release_of_image:
+            continue
+        release = release_of_image(part.image)
+        if part.release not in {None, release}:
+            wrong.append(((*place_of(name), "release"), f"{part.release}, but image {part.image} has Slurm {release}"))
+        elif release not in releases.KNOWN:
+            known = ", ".join(releases.KNOWN)
+            wrong.append(((*place_of(name), "image"), f"it has Slurm {release}; known are {known}"))
+        else:
+            found[name] = release
+    return scenario.with_releases(found), wrong
