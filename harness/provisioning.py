@@ -35,6 +35,8 @@ from harness.rundir import RunDir
 
 # Seconds between two attempts at a host that could not be made or removed, and between two looks at the run.
 _AGAIN, _LOOK = 1.0, 2.0
+# Seconds for which an end waits for requests that are under way.
+_PATIENCE = 5
 
 
 class Machines:
@@ -225,20 +227,26 @@ def serve(run: RunDir, plan: Plan, tree: Tree, provider: Provider) -> None:
     machines = Machines(run, plan, tree, provider)
     machines.go_on()
     app = api(machines, run.secrets()["provision_token"])
-    server = uvicorn.Server(uvicorn.Config(app, uds=str(socket_of(run)), log_level="warning"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, uds=str(socket_of(run)), log_level="warning", timeout_graceful_shutdown=_PATIENCE)
+    )
+
+    def end(*_: object) -> None:
+        server.should_exit = True
 
     def watch() -> None:
         while not server.should_exit:
             threading.Event().wait(_LOOK)
             try:
                 machines.look()
-                server.should_exit = server.should_exit or run.id not in provider.runs()
+                if run.id not in provider.runs():
+                    end()
             except HarnessError as error:
                 print(error, file=sys.stderr, flush=True)
 
+    # uvicorn takes this signal over while it serves, and raises it again when it has ended.
+    signal.signal(signal.SIGTERM, end)
     threading.Thread(target=watch, daemon=True).start()
-    # uvicorn ends on this signal, and then raises it again.
-    signal.signal(signal.SIGTERM, lambda *_: None)
     with _carried(run, [host.name for host in plan.hosts if host.with_elastic]):
         server.run()
     # What is under way is left as it is: the engine knows, and whoever comes next goes on.

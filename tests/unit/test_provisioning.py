@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import shutil
+import signal
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +190,38 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
     machines.look()
     told = [event for event in run.events() if event.get("action") == "problem"]
     assert [(event["nodes"], event["problem"]) for event in told] == [(["c1"], "stopped by itself\nits last words")]
+
+
+class ToldToEnd(Engine):
+    """An engine that is slow to tell of a run, and by whose answer the API has been told to end."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__()
+        self.run_id, self.told = run_id, False
+
+    def runs(self) -> dict[str, list[str]]:
+        if not self.told:
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.told = True
+            time.sleep(0.01)
+        return {self.run_id: []}
+
+
+def serve_nothing(run: RunDir) -> None:
+    plan = replace(run.plan(), hosts=())
+    run.control_directory.mkdir(mode=0o700)
+    provisioning.serve(run, plan, {}, ToldToEnd(run.id))  # type: ignore[arg-type]
+
+
+def test_end_that_it_is_told_of_while_it_asks_the_engine_is_not_forgotten(run: RunDir) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=serve_nothing, args=[run])
+    process.start()
+    try:
+        process.join(20)
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+        shutil.rmtree(run.control_directory, ignore_errors=True)
 
 
 def test_it_describes_itself(client: TestClient) -> None:
