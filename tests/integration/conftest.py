@@ -19,11 +19,11 @@ _LONGEST = ("sabotage", "elastic", "judge", "upgrade", "ha", "rehearsal", "elast
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers a CPU, because tests wait half of their time; fewer where the machine is too small for their runs."""
+    """One worker more than there are CPUs, because tests wait; fewer where the machine is too small for their runs."""
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     enough = int(instances.read_text()) // _INOTIFY if instances.exists() else math.inf
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY
-    return int(max(1, min(2 * (os.cpu_count() or 1), enough, memory)))
+    return int(max(1, min((os.cpu_count() or 1) + 1, enough, memory)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Each shipped scenario passes on a second release; on a first one it is the ground of another module's tests."""
+"""Each shipped scenario passes on a second release; on a first one it is the ground of other modules' tests."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ ELSEWHERE = {"single-node", "dynamic", "apptainer", "topology"}
 SMALL = {"scale": ("--set", "clusters.scale.nodes.0.name=n[1-20]", "--set", "clusters.scale.hosts=sim[1-2]")}
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(("name", "release"), SECOND)
 def test_scenario_passes_on_a_second_release(name: str, release: str, harness: Harness) -> None:
     done = harness("run", SCENARIOS / f"{name}.yml", "--release", release, *SMALL.get(name, ()))
