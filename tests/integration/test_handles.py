@@ -51,7 +51,7 @@ def second_partition(live: Live, harness: Harness) -> Iterator[None]:
         yield
     finally:
         scenario.write_text(text)
-        assert harness("deploy", "--run", "single-node").returncode == 0
+        assert harness("deploy", "--run", live.run.id).returncode == 0
     assert partitions(live) == ["main*"]
 
 
@@ -62,7 +62,7 @@ def partitions(live: Live) -> list[str]:
 def test_changed_partition_is_taken_without_a_restart(single_node: Live, harness: Harness) -> None:
     before = starts(single_node)
     with second_partition(single_node, harness):
-        assert harness("deploy", "--run", "single-node").returncode == 0
+        assert harness("deploy", "--run", single_node.run.id).returncode == 0
         assert partitions(single_node) == ["main*", "second"]
         assert starts(single_node) == before
 
@@ -73,23 +73,23 @@ def test_deploy_does_what_one_that_failed_half_way_left_to_do(single_node: Live,
     single_node.ssh.run("single", ["sh", "-c", deaf], stdin="[Service]\nExecReload=\nExecReload=/bin/false\n")
     with second_partition(single_node, harness):
         try:
-            done = harness("deploy", "--run", "single-node")
+            done = harness("deploy", "--run", single_node.run.id)
             assert done.returncode != 0
             assert "single: Run slurmctld" in done.stderr
         finally:
             single_node.ssh.run("single", ["sh", "-c", f"rm {drop_in} && systemctl daemon-reload"])
         assert partitions(single_node) == ["main*"]
-        assert harness("deploy", "--run", "single-node").returncode == 0
+        assert harness("deploy", "--run", single_node.run.id).returncode == 0
         assert partitions(single_node) == ["main*", "second"]
 
 
 def test_exec_passes_arguments_and_exit_code_on(single_node: Live, harness: Harness) -> None:
-    done = harness("exec", "single", "--run", "single-node", "--", "sh", "-c", "echo 'two  words'; exit 5")
+    done = harness("exec", "single", "--run", single_node.run.id, "--", "sh", "-c", "echo 'two  words'; exit 5")
     assert (done.stdout, done.returncode) == ("two  words\n", 5)
 
 
 def test_exec_on_an_unknown_host_names_the_known_ones(single_node: Live, harness: Harness) -> None:
-    done = harness("exec", "nowhere", "--run", "single-node", "--", "true")
+    done = harness("exec", "nowhere", "--run", single_node.run.id, "--", "true")
     assert done.returncode == 2
     assert "hosts are single" in done.stderr
 
@@ -98,13 +98,13 @@ def test_exec_on_an_unknown_host_names_the_known_ones(single_node: Live, harness
     ("daemon", "text"), [("slurmctld", "Running as primary controller"), ("slurmd", "slurmd started")]
 )
 def test_logs_shows_what_a_daemon_said(single_node: Live, harness: Harness, daemon: str, text: str) -> None:
-    done = harness("logs", "single", daemon, "--lines", "500", "--run", "single-node")
+    done = harness("logs", "single", daemon, "--lines", "500", "--run", single_node.run.id)
     assert done.returncode == 0, done.stderr
     assert text in done.stdout
 
 
 def test_logs_follows_several_daemons_at_once(single_node: Live, environment: dict[str, str]) -> None:
-    following = command("logs", "--follow", "--lines", "0", "--run", "single-node")
+    following = command("logs", "--follow", "--lines", "0", "--run", single_node.run.id)
     with subprocess.Popen(following, env=environment, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
         seen: list[str] = []
         reader = Thread(target=lambda: seen.extend(iter(process.stdout.readline, "")) if process.stdout else None)
@@ -125,7 +125,7 @@ def test_logs_follows_several_daemons_at_once(single_node: Live, environment: di
 def test_shell_is_a_users_with_the_clusters_configuration(single_node: Live, environment: dict[str, str]) -> None:
     def shell(script: str, *options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command("shell", "--run", "single-node", *options),
+            command("shell", "--run", single_node.run.id, *options),
             env=environment,
             input=script,
             capture_output=True,
@@ -141,10 +141,10 @@ def test_shell_is_a_users_with_the_clusters_configuration(single_node: Live, env
 
 
 def test_verbose_shows_each_command_of_the_checks_too(single_node: Live, harness: Harness) -> None:
-    done = harness("verify", "--verbose", "--check", "interactive_job", "--run", "single-node")
+    done = harness("verify", "--verbose", "--check", "interactive_job", "--run", single_node.run.id)
     assert done.returncode == 0, done.stdout
     assert "alice@single$ srun " in done.stderr
-    assert "$ " not in harness("verify", "--check", "interactive_job", "--run", "single-node").stderr
+    assert "$ " not in harness("verify", "--check", "interactive_job", "--run", single_node.run.id).stderr
 
 
 def test_status_lists_what_is_up(single_node: Live, harness: Harness) -> None:
