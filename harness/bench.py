@@ -308,13 +308,12 @@ def _floor(live: Live, cluster: SlurmCluster, hosts: Sequence[Host]) -> float:
 def _wait_until_registered(cluster: SlurmCluster, names: Sequence[str], began: float) -> None:
     """Wait until slurmctld knows slurmds of nodes that started after a time."""
     wait_until(
-        lambda: hostlist.fold(
-            {*names} - {one.name for one in cluster.nodes() if (one.slurmd_start or 0) >= int(began)}
-        ),
+        lambda: {*names} - {node.name for node in cluster.nodes() if (node.slurmd_start or 0) >= int(began)},
         lambda missing: not missing,
         what=f"{hostlist.fold(names)} registered",
         timeout=_PATIENCE,
         interval=0.02,
+        show=hostlist.fold,
     )
 
 

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from harness import bench, providers
 from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Releases, Runs, Settings
-from harness.cli.printing import Format, out, print_json, progress
+from harness.cli.printing import Format, out, print_json, progress, table_of
 from harness.resources import SCENARIOS
 
 app = typer.Typer(no_args_is_help=True, help="Measure the harness itself.")
+Repeat = Annotated[int, typer.Option(min=1, help="How often; the median counts.")]
+FEDERATION, ELASTIC, SCALE = (SCENARIOS / f"{name}.yml" for name in ("federation", "elastic-l3", "scale"))
+
+
+def _shipped(path: Path) -> Any:
+    """Return the argument that names a scenario; unset, it is a shipped one, whose path help has in short."""
+    return typer.Argument(help="The scenario file.", show_default=f"scenarios/{path.name}")
 
 
 @app.command("first-run")
 def first_run(
-    scenario_path: Annotated[
-        Path, typer.Argument(help="The scenario file.", show_default="scenarios/federation.yml")
-    ] = SCENARIOS / "federation.yml",
-    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 3,
+    scenario_path: Annotated[Path, _shipped(FEDERATION)] = FEDERATION,
+    repeat: Repeat = 3,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
@@ -42,11 +46,9 @@ def first_run(
 
 @app.command("elastic")
 def elastic(
-    scenario_path: Annotated[
-        Path, typer.Argument(help="The scenario file.", show_default="scenarios/elastic-l3.yml")
-    ] = SCENARIOS / "elastic-l3.yml",
+    scenario_path: Annotated[Path, _shipped(ELASTIC)] = ELASTIC,
     release: Releases = None,
-    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 5,
+    repeat: Repeat = 5,
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes a job brings at once.")] = 1,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
@@ -67,9 +69,7 @@ def elastic(
 
 @app.command("nodes")
 def nodes_(
-    scenario_path: Annotated[
-        Path, typer.Argument(help="The scenario file.", show_default="scenarios/scale.yml")
-    ] = SCENARIOS / "scale.yml",
+    scenario_path: Annotated[Path, _shipped(SCALE)] = SCALE,
     release: Releases = None,
     nodes: Annotated[
         list[int] | None,
@@ -89,20 +89,18 @@ def nodes_(
     if format_ is Format.json:
         return print_json(result)
     headings = ("nodes", "hosts", "s until registered", "MiB a slurmd", "MiB slurmctld", "MiB of the machine a node")
-    _print_numbers(headings, (map(str, row.values()) for row in result["rows"]))
+    out.print(table_of(headings, (map(str, row.values()) for row in result["rows"]), justify="right"))
     out.print(f"{result['scenario']}: release {result['release']}; {output / 'nodes.json'}, {output / 'nodes.svg'}")
     return None
 
 
 @app.command("jobs")
 def jobs_(
-    scenario_path: Annotated[
-        Path, typer.Argument(help="The scenario file.", show_default="scenarios/scale.yml")
-    ] = SCENARIOS / "scale.yml",
+    scenario_path: Annotated[Path, _shipped(SCALE)] = SCALE,
     release: Releases = None,
     settings: Settings = None,
     jobs: Annotated[int, typer.Option(min=1, help="How many.")] = 1000,
-    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 3,
+    repeat: Repeat = 3,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
@@ -130,13 +128,5 @@ def jobs_(
 def _print_seconds(rows: Mapping[str, Mapping[str, float]]) -> None:
     """Print how long each step of each round took; all rounds have the same steps."""
     headings = ("seconds", *next(iter(rows.values())))
-    _print_numbers(headings, ([name, *(f"{value:.1f}" for value in one.values())] for name, one in rows.items()))
-
-
-def _print_numbers(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    table = Table(box=None, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    out.print(table)
+    numbers = ([name, *(f"{value:.1f}" for value in one.values())] for name, one in rows.items())
+    out.print(table_of(headings, numbers, justify="right"))

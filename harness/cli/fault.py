@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from harness import faults
 from harness.cli.arguments import DEFAULT_RUNS, FormatOption, RunName, Runs
 from harness.cli.opening import open_run
-from harness.cli.printing import Format, out, print_json
+from harness.cli.printing import Format, out, print_json, table_of
 from harness.errors import HarnessError, UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Break a run on purpose, and heal it.")
@@ -57,12 +56,8 @@ def list_(which: RunName = None, runs: Runs = DEFAULT_RUNS, format_: FormatOptio
     kinds = {name: {"wants": f"HOST {kind.wants}".rstrip(), "says": kind.says} for name, kind in faults.KINDS.items()}
     if format_ is Format.json:
         return print_json({"kinds": kinds, "active": [asdict(fault) for fault in active]})
-    table = Table(box=None, header_style="bold")
-    for heading in ("kind", "wants", "what happens"):
-        table.add_column(heading, overflow="fold")
-    for name, about in kinds.items():
-        table.add_row(name, about["wants"], about["says"])
-    out.print(table)
+    rows = ((name, about["wants"], about["says"]) for name, about in kinds.items())
+    out.print(table_of(("kind", "wants", "what happens"), rows, overflow="fold"))
     for fault in active:
         out.print(f"[yellow]active: {escape(str(fault))}[/yellow]")
     return None

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -68,6 +68,16 @@ def set_verbose(verbose: bool) -> None:
 def print_json(data: Any) -> None:
     """Print data as JSON, for programs."""
     out.print(json.dumps(data, indent=2), markup=False)
+
+
+def table_of(headings: Iterable[str], rows: Iterable[Iterable[str]], **look: Any) -> Table:
+    """Return a table; `look` is what rich's Table.add_column takes, the same for each column."""
+    table = Table(box=None, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, **look)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_changes(changes: HostChanges) -> None:
@@ -216,12 +226,13 @@ def print_findings(findings: list[check.Finding]) -> None:
 
 def status_table(rows: list[dict[str, Any]]) -> Group:
     """Return what `status` shows."""
-    table = Table(box=None, header_style="bold")
-    for heading in ("run", "hosts up", "verdict"):
-        table.add_column(heading, overflow="fold")
+    table = table_of(
+        ("run", "hosts up", "verdict"),
+        ((row["run"], ", ".join(row["hosts_up"]) or "-", row["verdict"] or "-") for row in rows),
+        overflow="fold",
+    )
     told: list[str] = []
     for row in rows:
-        table.add_row(row["run"], ", ".join(row["hosts_up"]) or "-", row["verdict"] or "-")
         for cluster, does in row["clusters"].items():
             kinds = (
                 f"{kind} {', '.join(f'{count} {state}' for state, count in does[kind].items()) or 'none'}"

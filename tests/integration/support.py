@@ -13,6 +13,8 @@ from harness import lifecycle, providers, rundir
 from harness.live import Live
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+# What makes the scenario of many nodes one of twenty.
+SMALL_SCALE = ("--set", "clusters.scale.nodes.0.name=n[1-20]", "--set", "clusters.scale.hosts=sim[1-2]")
 Done = subprocess.CompletedProcess[str]
 Harness = Callable[..., Done]
 

@@ -10,15 +10,13 @@ import pytest
 from harness import lifecycle, report
 from harness.live import Live
 from sabotage import SCALE, Sabotage, break_and_judge
-from support import SCENARIOS, Harness, deployed
-
-SMALL = ("--set", "clusters.scale.nodes.0.name=n[1-20]", "--set", "clusters.scale.hosts=sim[1-2]")
+from support import SCENARIOS, SMALL_SCALE, Harness, deployed
 
 
 @pytest.fixture(scope="module")
 def scale(harness: Harness, runs: Path) -> Iterator[Live]:
     """The scenario with twenty nodes on two hosts, deployed."""
-    with deployed(harness, runs, SCENARIOS / "scale.yml", *SMALL) as live:
+    with deployed(harness, runs, SCENARIOS / "scale.yml", *SMALL_SCALE) as live:
         yield live
 
 

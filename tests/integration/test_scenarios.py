@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support import SCENARIOS, Harness
+from support import SCENARIOS, SMALL_SCALE, Harness
 
 SECOND = [
     ("cloudburst", "26.05"),
@@ -28,13 +28,13 @@ SECOND = [
 ]
 # test_releases.py has single-node and dynamic on several releases; for these two Debian has one release that can.
 ELSEWHERE = {"single-node", "dynamic", "apptainer", "topology"}
-SMALL = {"scale": ("--set", "clusters.scale.nodes.0.name=n[1-20]", "--set", "clusters.scale.hosts=sim[1-2]")}
 
 
 @pytest.mark.second
 @pytest.mark.parametrize(("name", "release"), SECOND)
 def test_scenario_passes_on_a_second_release(name: str, release: str, harness: Harness) -> None:
-    done = harness("run", SCENARIOS / f"{name}.yml", "--release", release, *SMALL.get(name, ()))
+    size = SMALL_SCALE if name == "scale" else ()
+    done = harness("run", SCENARIOS / f"{name}.yml", "--release", release, *size)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
