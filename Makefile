@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-releases check setup docs clean
+.PHONY: run test check setup docs clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
@@ -11,10 +11,7 @@ run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 test: check  ## all checks and tests, on genuine daemons too; with HARNESS_VAGRANT=1 on virtual machines in any case
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --mend)
 	$(BIN)/pytest tests/integration -m alone
-	$(BIN)/pytest tests/integration -m "not alone and not second" -n auto --dist loadfile --no-loadscope-reorder --durations=15 --durations-min=10 -rs
-
-test-releases: setup  ## each shipped scenario on a second release
-	$(BIN)/pytest tests/integration -m second -n auto
+	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 -rs
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,20 +18,29 @@ from typing import Any
 import ansible_runner
 
 from harness import logs, options
-from harness.errors import DeployError
-from harness.plan import Plan
+from harness.errors import DeployError, HarnessError
+from harness.inventory import PYTHON
+from harness.plan import Host, Plan
 from harness.render import Tree
 from harness.resources import ROLES
 from harness.rundir import RunDir
 from harness.ssh import Ssh
 
 _LOG = logging.getLogger(__name__)
+_INSTALL_FILES = ROLES / "files" / "files" / "install_files.py"
 
 
 def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], None]) -> None:
-    """Run roles/site.yml over the run's inventory; DeployError tells what failed and what the daemons said last."""
+    """Run roles/site.yml over the run's inventory, unless every host is already what it makes of it.
+
+    DeployError tells what failed and what the daemons said last.
+    """
     payloads = run.path / "payloads"
+    deployed_before = payloads.exists()
     _write_payloads(payloads, tree, run.secrets())
+    if deployed_before and _has_nothing_to_do(plan, payloads, ssh):
+        say("Every host is what the scenario says")
+        return
     failures: list[Failure] = []
 
     def on_event(event: dict[str, Any]) -> bool:
@@ -64,6 +74,28 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
     if result.status != "successful":
         told = [_tell(failure, plan, ssh) for failure in failures]
         raise DeployError("\n".join(told) or Path(result.config.artifact_dir, "stdout").read_text()[-2000:])
+
+
+def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
+    """Tell whether the playbook would change no host; objects that slurmdbd lacks are made on the way."""
+
+    def is_in_place(host: Host) -> bool:
+        units = json.dumps(["munge", *host.daemons])
+        look = [PYTHON, "-c", _INSTALL_FILES.read_text(), units, "[]", "look"]
+        payload = (payloads / f"{host.name}.json").read_text()
+        return ssh.run(host.name, look, stdin=payload, check=False).exit_code == 0
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            if not all(pool.map(is_in_place, plan.lasting_hosts())):
+                return False
+        if client := plan.accounting_client():
+            for part in ["", "late"][: 1 + plan.has_late_objects()]:
+                ssh.run(client.name, ["/usr/local/sbin/slurm-accounting-objects", part])
+    except HarnessError as error:
+        _LOG.debug("%s", error)  # the playbook meets it too, and tells
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

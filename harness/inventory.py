@@ -9,6 +9,9 @@ from typing import Any
 
 from harness.plan import DAEMONS, Plan
 
+# With what programs run on the hosts.
+PYTHON = "/usr/bin/python3"
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -39,7 +42,7 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
         "all": {
             "hosts": {machine.name: {} for machine in machines},
             "vars": {
-                "ansible_python_interpreter": "/usr/bin/python3",
+                "ansible_python_interpreter": PYTHON,
                 **({} if plan.offers.root else {"ansible_become": True}),
             },
             "children": {

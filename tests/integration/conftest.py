@@ -13,24 +13,45 @@ from harness.live import Live
 from support import Harness, command_line, environment_of, kept
 
 # What a worker's run wants at most: 12 hosts with 7 inotify instances each, and their memory.
-_INOTIFY, _MEMORY = 12 * 7, 3e9
-# The modules that take minutes: one worker has a whole module, and none shall begin with such a one when others end.
-_LONGEST = ("sabotage", "elastic", "judge", "upgrade", "ha", "rehearsal", "elastic_failures", "releases", "engines")
+_INOTIFY, _MEMORY = 12 * 7, 1.5e9
+# Runs that tests of several modules share: one worker has all of these tests.
+_SHARED = ("federation", "single_node", "elastic_nodes")
+# Modules whose tests share no run: each may have a worker of its own. The tests of another module have one.
+_APART = {"judge", "releases", "scenarios", "upgrade"}
+# What takes minutes: no worker shall begin with that when others end.
+_LONGEST = (
+    "federation",
+    "elastic",
+    "elastic_failures",
+    "ha",
+    "rehearsal",
+    "engines",
+    "single_node",
+    "hybrid",
+    "upgrade",
+    "judge",
+)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are CPUs, because tests wait; fewer where the machine is too small for their runs."""
+    """Two workers for a CPU and one more, because tests wait; fewer where the machine is too small for their runs."""
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     enough = int(instances.read_text()) // _INOTIFY if instances.exists() else math.inf
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY
-    return int(max(1, min((os.cpu_count() or 1) + 1, enough, memory)))
+    return int(max(1, min(2 * (os.cpu_count() or 1) + 1, enough, memory)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the modules that take longest first."""
-    last = len(_LONGEST)
-    order = {f"test_{name}": number for number, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, last))
+    """Give each test the group that one worker has, and put first what takes longest."""
+
+    def part(item: pytest.Item) -> str:
+        shared = (name for name in _SHARED if name in getattr(item, "fixturenames", ()))
+        return next(shared, item.path.stem.removeprefix("test_"))
+
+    items.sort(key=lambda item: _LONGEST.index(part(item)) if part(item) in _LONGEST else len(_LONGEST))
+    for item in items:
+        if part(item) not in _APART:
+            item.add_marker(pytest.mark.xdist_group(part(item)))
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,6 @@ SECOND = [
 ELSEWHERE = {"single-node", "dynamic", "apptainer", "topology"}
 
 
-@pytest.mark.second
 @pytest.mark.parametrize(("name", "release"), SECOND)
 def test_scenario_passes_on_a_second_release(name: str, release: str, harness: Harness) -> None:
     size = SMALL_SCALE if name == "scale" else ()

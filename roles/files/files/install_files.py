@@ -5,6 +5,8 @@ systemctl does for that ("restart", "reload"). The arguments are JSON lists of u
 start when the files are in place, which hear of theirs at once, and those that are started later. Each file is written
 atomically; files that an earlier call put there and this one does not name are removed; users and directories that
 sysusers.d and tmpfiles.d files describe are made.
+
+With a third argument, "look", it exits with 1 if there is something to do, and does nothing.
 """
 
 import grp
@@ -50,7 +52,7 @@ def write(file):
 
 
 def earlier():
-    """What an earlier call put in place: path -> (unit, action)."""
+    """What an earlier call put in place: path -> [unit, action]."""
     try:
         with open(RECORD, encoding="utf-8") as record:
             return json.load(record)
@@ -60,15 +62,33 @@ def earlier():
 
 def left():
     """What an interrupted call left to do: pairs of unit and action."""
-    os.makedirs(PENDING, exist_ok=True)
-    for unit in os.listdir(PENDING):
+    for unit in os.listdir(PENDING) if os.path.isdir(PENDING) else ():
         with open(os.path.join(PENDING, unit), encoding="utf-8") as pending:
             yield unit, pending.read()
 
 
-def without(state, units):
-    """Return the units of which systemctl says that they are not "active" or "enabled"."""
-    return [unit for unit in units if subprocess.run(["systemctl", f"is-{state}", "--quiet", unit]).returncode]
+def without(name, value, units):
+    """Return the units that have another value of this property."""
+    show = ["systemctl", "show", "--value", f"--property={name}", *units]
+    said = subprocess.run(show, check=True, stdout=subprocess.PIPE, text=True).stdout
+    states = said.split("\n")[::2]  # a line for each unit, with an empty one between
+    return [unit for number, unit in enumerate(units) if states[number] != value]
+
+
+def record_of(files):
+    """What a later call has to know: path -> [unit, action]."""
+    return {file["path"]: [file["unit"], file["action"]] for file in files}
+
+
+def has_something_to_do(files, units):
+    """Whether a call would change a file, or do something with a unit."""
+    return bool(
+        any(map(differs, files))
+        or earlier() != record_of(files)
+        or list(left())
+        or without("UnitFileState", "enabled", units)
+        or without("ActiveState", "active", units)
+    )
 
 
 def execute(*words):
@@ -80,13 +100,14 @@ def install(files, units, later):
     """Put files in place, run units, and tell what changed and what is to be done with others."""
     changed = [file for file in files if differs(file)]
     before = earlier()
-    now = {file["path"]: (file["unit"], file["action"]) for file in files}
+    now = record_of(files)
     gone = [path for path in before if path not in now]
     paths = [file["path"] for file in changed]
     actions = {}
     for unit, action in [now[path] for path in paths] + [before[path] for path in gone] + list(left()):
         if unit and actions.get(unit) != "restart":
             actions[unit] = action
+    os.makedirs(PENDING, exist_ok=True)
     for unit, action in actions.items():
         with open(os.path.join(PENDING, unit), "w", encoding="utf-8") as pending:
             pending.write(action)
@@ -95,9 +116,9 @@ def install(files, units, later):
     for path in gone:
         if os.path.exists(path):
             os.unlink(path)
-    if before != {path: list(unit) for path, unit in now.items()}:
+    if before != now:
         write({"path": RECORD, "text": json.dumps(now), "owner": "root", "group": "root", "mode": "0644"})
-    disabled = without("enabled", units + later)
+    disabled = without("UnitFileState", "enabled", units + later)
     if disabled:
         execute("systemctl", "enable", "--quiet", *disabled)  # systemd reads all its units again
     elif any(path.startswith("/etc/systemd/") for path in [*paths, *gone]):
@@ -107,7 +128,7 @@ def install(files, units, later):
     for path in paths:
         if path.startswith("/etc/tmpfiles.d/"):
             execute("systemd-tmpfiles", "--create", path)
-    for unit in without("active", units + later):
+    for unit in without("ActiveState", "active", units + later):
         actions.setdefault(unit, "start")
     actions = {unit: action.replace("reload", "reload-or-restart") for unit, action in actions.items()}
     run = [unit for unit in units if unit in actions]
@@ -119,4 +140,7 @@ def install(files, units, later):
 
 
 if __name__ == "__main__":
-    print(json.dumps(install(json.load(sys.stdin), *map(json.loads, sys.argv[1:]))))
+    wanted, to_start, for_later = json.load(sys.stdin), *map(json.loads, sys.argv[1:3])
+    if sys.argv[3:] == ["look"]:
+        sys.exit(has_something_to_do(wanted, to_start + for_later))
+    print(json.dumps(install(wanted, to_start, for_later)))
