@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The tests start the harness hundreds of times: Python shall keep what it compiled, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test check setup docs clean
 
@@ -11,7 +13,7 @@ run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 test: check  ## all checks and tests, on genuine daemons too; with HARNESS_VAGRANT=1 on virtual machines in any case
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --mend)
 	$(BIN)/pytest tests/integration -m alone
-	$(BIN)/pytest tests/integration -m "not alone" -n auto --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 -rs
+	$(BIN)/pytest tests/integration -m "not alone" -n auto --durations=15 --durations-min=10 -rs
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

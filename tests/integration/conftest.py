@@ -8,29 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from harness.live import Live
 from support import Harness, command_line, environment_of, kept
 
 # What a worker's run wants at most: 12 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY = 12 * 7, 1.5e9
-# Runs that tests of several modules share: one worker has all of these tests.
-_SHARED = ("federation", "single_node", "elastic_nodes")
-# Modules whose tests share no run: each may have a worker of its own. The tests of another module have one.
-_APART = {"judge", "releases", "scenarios", "upgrade"}
+# Modules whose tests share no run, or only the cases of a test do; the tests of another module all have one worker.
+_BY_CASE = ("judge", "releases", "scenarios", "upgrade")
+_BY_TEST = ("elastic", "sabotage")
 # What takes minutes: no worker shall begin with that when others end.
-_LONGEST = (
-    "federation",
-    "elastic",
-    "elastic_failures",
-    "ha",
-    "rehearsal",
-    "engines",
-    "single_node",
-    "hybrid",
-    "upgrade",
-    "judge",
-)
+_LONGEST = ("sabotage", "elastic", "elastic_failures", "ha", "rehearsal", "engines", "hybrid", "upgrade", "judge")
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -41,17 +31,30 @@ def pytest_xdist_auto_num_workers() -> int:
     return int(max(1, min(2 * (os.cpu_count() or 1) + 1, enough, memory)))
 
 
+class _Parts(LoadScopeScheduling):
+    """Give each worker parts that share no run, in the order in which they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = _module(nodeid)
+        if module in _BY_CASE:
+            return nodeid
+        return nodeid.partition("[" if module in _BY_TEST else "::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Divide the tests so whatever `--dist` says."""
+    config.option.loadscopereorder = False
+    return _Parts(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the group that one worker has, and put first what takes longest."""
+    """Put the modules that take longest first."""
+    order = {module: number for number, module in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(_module(item.nodeid), len(order)))
 
-    def part(item: pytest.Item) -> str:
-        shared = (name for name in _SHARED if name in getattr(item, "fixturenames", ()))
-        return next(shared, item.path.stem.removeprefix("test_"))
 
-    items.sort(key=lambda item: _LONGEST.index(part(item)) if part(item) in _LONGEST else len(_LONGEST))
-    for item in items:
-        if part(item) not in _APART:
-            item.add_marker(pytest.mark.xdist_group(part(item)))
+def _module(nodeid: str) -> str:
+    return Path(nodeid.partition("::")[0]).stem.removeprefix("test_")
 
 
 @pytest.fixture(scope="session")
