@@ -39,7 +39,7 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
     deployed_before = payloads.exists()
     _write_payloads(payloads, tree, run.secrets())
     if deployed_before and _has_nothing_to_do(plan, payloads, ssh):
-        say("Every host is what the scenario says")
+        say("Nothing to do: every host has its files, and its daemons run")
         return
     failures: list[Failure] = []
 

@@ -17,7 +17,7 @@ from harness.wait import wait_until
 from support import Harness, command
 
 # What deploy says where it has nothing to do.
-AS_IT_SHOULD_BE = "Every host is what the scenario says"
+NOTHING_TO_DO = "Nothing to do: every host has its files, and its daemons run"
 
 
 def starts(live: Live) -> dict[str, str]:
@@ -39,7 +39,7 @@ def test_second_deploy_changes_and_restarts_nothing(
     before = starts(live)
     done = harness("deploy", "--run", live.run.id)
     assert done.returncode == 0, done.stderr
-    assert AS_IT_SHOULD_BE in done.stderr
+    assert NOTHING_TO_DO in done.stderr
     assert starts(live) == before
 
 
@@ -57,7 +57,7 @@ def test_deploy_finds_and_mends_what_has_drifted(drift: str, single_node: Live, 
     single_node.ssh.run("single", ["sh", "-c", drift])
     done = harness("deploy", "--run", single_node.run.id)
     assert done.returncode == 0, done.stderr
-    assert AS_IT_SHOULD_BE not in done.stderr
+    assert NOTHING_TO_DO not in done.stderr
     done = harness("verify", "--run", single_node.run.id, "--check", "every_file", "--check", "runs_its_daemons")
     assert done.returncode == 0, done.stdout
 
