@@ -44,7 +44,8 @@ _TAKES_JOBS = {"IDLE", "MIXED", "ALLOCATED"}
 class Node:
     """A node as slurmctld sees it: how large it is, what of it Slurm may give away, and what jobs have.
 
-    `other_gres` are those that the ledger does not count. `waits` for the copilot since slurmctld started. `resumed` by
+    `other_gres` are those that the ledger does not count. `waits` for the copilot, since slurmctld started or because
+    it was not `valid` when it registered after a cut: then nobody can resume it. `drained` by somebody. `resumed` by
     somebody it still has the reason for which it drained, and would seem to drain for it when slurmctld starts again.
     """
 
@@ -54,6 +55,8 @@ class Node:
     used: Amount
     other_gres: tuple[str, ...] = ()
     waits: bool = False
+    valid: bool = True
+    drained: bool = False
     resumed: bool = False
 
 
@@ -68,6 +71,9 @@ class Slurm(Protocol):
 
     async def offer(self, node: Node, amount: Amount) -> None:
         """Have Slurm give away no more than an amount of a node."""
+
+    async def reconfigure(self) -> None:
+        """Have slurmctld read its configuration anew, and all nodes register and wait for the copilot."""
 
     async def resume(self, node: Node) -> None:
         """Let a node take jobs."""
@@ -100,6 +106,10 @@ class Slurmrestd:
         await self._ask(
             "POST", f"node/{node.name}", gres=",".join((*node.other_gres, *(f"{name}:{size}" for name, size in sizes)))
         )
+
+    async def reconfigure(self) -> None:
+        """Have slurmctld read its configuration anew, and all nodes register and wait for the copilot."""
+        await self._ask("GET", "reconfigure/")
 
     async def resume(self, node: Node) -> None:
         """Let a node take jobs."""
@@ -134,6 +144,7 @@ def parse_node(told: Mapping[str, Any]) -> Node:
     """Read a node of slurmrestd's."""
     # Without the sockets that slurmd found them at, as "(S:0)".
     gres = [entry for entry in re.sub(r"\([^)]*\)", "", told["gres"]).split(",") if entry]
+    waits = ledger.waits_for_copilot(told["state"], told["reason"])
     return Node(
         name=told["name"],
         whole=ledger.of_slurm(told["cpus"], told["real_memory"]),
@@ -141,7 +152,9 @@ def parse_node(told: Mapping[str, Any]) -> Node:
         # Not alloc_cpus: of a single node slurmctld tells what it was when somebody asked for all nodes.
         used=_sizes(told["gres_used"]),
         other_gres=tuple(entry for entry in gres if entry.partition(":")[0] not in LEDGER_GRES),
-        waits=ledger.waits_for_copilot(told["state"], told["reason"]),
+        waits=waits,
+        valid="INVALID_REG" not in told["state"],
+        drained="DRAIN" in told["state"] and not waits,
         resumed={*told["state"]} <= _TAKES_JOBS and told["reason"] not in {"", RESUMED},
     )
 
@@ -160,10 +173,14 @@ def _sizes(gres: str) -> Amount:
 
 @dataclass(slots=True)
 class Page:
-    """The ledger's page of one node: what each pod holds, and why others may not have it."""
+    """The ledger's page of one node: what each pod holds, and why others may not have it.
+
+    Of a node that somebody had `drained` slurmctld changes the reason when it is not valid.
+    """
 
     held: dict[str, Amount] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    drained: bool = False
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> Page:
@@ -181,8 +198,12 @@ async def settle(slurm: Slurm, name: str, wanted: Mapping[str, Mapping[str, Any]
     """Make Slurm's node what the page says, decide on the pods that are not on it yet, and return the node."""
     page.held = {pod: amount for pod, amount in page.held.items() if pod in wanted}
     page.refused = {pod: why for pod, why in page.refused.items() if pod in wanted}
+    node = await slurm.node(name)
+    page.drained = node.drained or (page.drained and node.waits)
+    if node.waits and not node.valid:
+        await slurm.reconfigure()
     node = await _cut(slurm, await slurm.node(name), page.held)
-    if node.waits:
+    if node.waits and not page.drained:
         await slurm.resume(node)
     if node.resumed:
         await slurm.forget_reason(node)

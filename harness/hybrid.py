@@ -107,6 +107,7 @@ def _hybrid(run: RunDir, plan: Plan, cluster: SlurmCluster, ssh: Ssh) -> Iterato
     with ExitStack() as stack:
         socket = stack.enter_context(ssh.forwarded(host, f"{host}:{rest.port}"))
         logs = run.path / "logs"
+        logs.mkdir(exist_ok=True)
         api = stack.enter_context(
             kubernetes_api.with_ledger(scenario.node_names(), logs / f"kubernetes-{cluster.name}.log")
         )

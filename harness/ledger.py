@@ -17,6 +17,9 @@ GROUP, VERSION, PLURAL = "slurm-harness.test", "v1alpha1", "genericnodes"
 READY, REFUSED = "Ready", "Refused"
 # The reason of a node that drained and was resumed: Slurm lets a reason be changed, but never taken away.
 RESUMED = "resumed"
+# Why slurmctld drains a node that registers anew, after a cut while jobs have something there: _node_config_validate()
+# in gres.c.
+_CUT_IN_USE = tuple(f"gres/{name} count changed and jobs are using them" for name in ("k8scpu", "k8smemory"))
 # kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity
 _UNITS = {
     "": Decimal(1),
@@ -101,8 +104,8 @@ def left_to_slurm(whole: Amount, held: Iterable[Amount]) -> Amount:
 
 
 def waits_for_copilot(state: Collection[str], reason: str) -> bool:
-    """Tell whether a node takes no job just because slurmctld has started; others drain for a reason of somebody's."""
-    return "DRAIN" in state and (not reason or reason.startswith(RESUMED))
+    """Tell whether a node takes no job for the ledger's sake; others drain for a reason of somebody's."""
+    return "DRAIN" in state and (not reason or reason.startswith((RESUMED, *_CUT_IN_USE)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,9 +214,14 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 
 def find(root: Path, which: str | None) -> RunDir:
-    """Open a run by its directory, its id, or its scenario's name or file; unset, the newest of all."""
+    """Open the newest of the runs that `which` names."""
+    return named(root, which)[-1]
+
+
+def named(root: Path, which: str | None) -> list[RunDir]:
+    """Return the runs of a directory, an id, or a scenario's name or file, the newest last; unset, all. Never none."""
     if which and (Path(which) / "run.json").exists():
-        return RunDir(Path(which))
+        return [RunDir(Path(which))]
     runs = all_runs(root)
     if which:
         names = {Path(which).name, Path(which).stem}
@@ -225,7 +230,7 @@ def find(root: Path, which: str | None) -> RunDir:
         raise UsageError(
             f"no run {which or ''} under {root}".replace("  ", " "), hint="`harness up SCENARIO` starts one"
         )
-    return runs[-1]
+    return runs
 
 
 def all_runs(root: Path) -> list[RunDir]:

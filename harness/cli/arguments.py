@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +11,14 @@ from harness.cli.printing import Format, set_verbose
 
 ScenarioPath = Annotated[Path, typer.Argument(help="The scenario file.", show_default=False)]
 Runs = Annotated[Path, typer.Option("--runs", envvar="HARNESS_RUNS", help="Where runs keep their directories.")]
-RunName = Annotated[
-    str | None,
-    typer.Option("--run", "-r", help="A run's directory, id or scenario; unset, the newest run.", show_default=False),
-]
+
+
+def _run_option(unset: str) -> Any:
+    return typer.Option("--run", "-r", help=f"A run's directory, id or scenario; {unset}.", show_default=False)
+
+
+RunName = Annotated[str | None, _run_option("of several, or unset, the newest that is up")]
+AnyRun = Annotated[str | None, _run_option("unset, the newest run")]
 Releases = Annotated[
     list[str] | None,
     typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -10,16 +11,27 @@ import typer
 from harness import lifecycle, providers, releases, rundir
 from harness.cli.arguments import DEFAULT_SSH_CONFIG
 from harness.cli.printing import print_changes, progress
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.live import Live
 from harness.plan import Host
 from harness.providers.existing import ExistingProvider
 from harness.providers.preview import HostChanges
+from harness.rundir import RunDir
+
+
+def find_run(runs: Path, which: str | None) -> RunDir:
+    """Return the newest run that `--run` names; one that is seen to be up comes before newer ones."""
+    named = rundir.named(runs, which)
+    if len(named) > 1:
+        with suppress(HarnessError):  # what the user wants of the run may need no engine
+            hosts = providers.get(named[-1].provider, runs).runs()
+            named = [run for run in named if hosts.get(run.id)] or named
+    return named[-1]
 
 
 def open_run(runs: Path, which: str | None) -> Live:
-    """Open a run that is named as `--run` has it; progress is printed."""
-    directory = rundir.find(runs, which)
+    """Open such a run; progress is printed."""
+    directory = find_run(runs, which)
     return lifecycle.open_run(directory, providers.get(directory.provider, runs), progress())
 
 

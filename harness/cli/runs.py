@@ -21,6 +21,7 @@ from harness import logs as daemon_logs
 from harness.cli.arguments import (
     DEFAULT_RUNS,
     DEFAULT_SSH_CONFIG,
+    AnyRun,
     Check,
     FormatOption,
     Inventory,
@@ -34,7 +35,7 @@ from harness.cli.arguments import (
     Verbose,
     Yes,
 )
-from harness.cli.opening import find_host, find_provider, open_run, with_report
+from harness.cli.opening import find_host, find_provider, find_run, open_run, with_report
 from harness.cli.printing import (
     Format,
     err,
@@ -127,7 +128,7 @@ def deploy(
     which: RunName = None, check: Check = False, yes: Yes = False, verbose: Verbose = False, runs: Runs = DEFAULT_RUNS
 ) -> None:
     """Put the configuration on a run's hosts, start the daemons, wait until the clusters take jobs."""
-    directory = rundir.find(runs, which)
+    directory = find_run(runs, which)
     source = find_provider(directory.provider, runs, only_look=check, yes=yes)
     live = lifecycle.open_run(directory, source, progress())
     source.ask(live.plan, live.tree, live.run)
@@ -269,7 +270,7 @@ def _upgrade_choice(choice: str) -> tuple[str, str]:
 
 
 @app.command()
-def judge(which: RunName = None, format_: FormatOption = Format.text, runs: Runs = DEFAULT_RUNS) -> None:
+def judge(which: AnyRun = None, format_: FormatOption = Format.text, runs: Runs = DEFAULT_RUNS) -> None:
     """Judge the last rehearsal of a run again, from what was seen of it; its hosts may be gone."""
     print_judgement(rundir.find(runs, which), format_)
 
@@ -299,7 +300,9 @@ def report_(
 def down(
     which: Annotated[
         str | None,
-        typer.Argument(help="A run's directory, id or scenario; unset, the newest.", show_default=False),
+        typer.Argument(
+            help="A run's directory, id or scenario; of several, or unset, the newest that is up.", show_default=False
+        ),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All runs on the engine, with or without directory.")
@@ -320,7 +323,7 @@ def down(
         chosen = [which]
     else:
         try:
-            found = rundir.find(runs, which)
+            found = find_run(runs, which)
         except UsageError:
             if which not in source.runs():
                 raise

@@ -20,7 +20,10 @@ _INOTIFY, _MEMORY = 12 * 7, 1.5e9
 _BY_CASE = ("judge", "releases", "scenarios", "upgrade")
 _BY_TEST = ("elastic", "sabotage")
 # What takes minutes: no worker shall begin with that when others end.
-_LONGEST = ("sabotage", "elastic", "elastic_failures", "ha", "rehearsal", "engines", "hybrid", "upgrade", "judge")
+_LONGEST = (
+    *("sabotage", "elastic", "elastic_failures", "ha", "rehearsal", "engines", "hybrid", "upgrade", "judge"),
+    *("scenarios", "apptainer", "rest"),
+)
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -14,7 +14,7 @@ import pytest
 from harness import faults, lifecycle, providers, rundir, slurm
 from harness.live import Live
 from harness.wait import wait_until
-from support import Harness, command
+from support import SCENARIOS, Harness, command
 
 # What deploy says where it has nothing to do.
 NOTHING_TO_DO = "Nothing to do: every host has its files, and its daemons run"
@@ -115,6 +115,14 @@ def test_deploy_does_what_one_that_failed_half_way_left_to_do(single_node: Live,
 def test_exec_passes_arguments_and_exit_code_on(single_node: Live, harness: Harness) -> None:
     done = harness("exec", "single", "--run", single_node.run.id, "--", "sh", "-c", "echo 'two  words'; exit 5")
     assert (done.stdout, done.returncode) == ("two  words\n", 5)
+
+
+def test_run_that_is_up_comes_before_newer_ones_that_are_not(single_node: Live, harness: Harness, runs: Path) -> None:
+    assert harness("up", SCENARIOS / "single-node.yml").returncode == 0
+    newer = rundir.find(runs, "single-node").id
+    assert newer != single_node.run.id
+    assert harness("down", newer).returncode == 0
+    assert harness("exec", "single", "--run", "single-node", "--", "true").returncode == 0
 
 
 def test_exec_on_an_unknown_host_names_the_known_ones(single_node: Live, harness: Harness) -> None:

@@ -12,6 +12,7 @@ from harness import copilot, hybrid, lifecycle, slurm
 from harness.copilot import Node, Page, Slurmrestd
 from harness.ledger import READY, REFUSED, Amount
 from harness.live import Live
+from harness.wait import wait_until
 from sabotage import HYBRID, Sabotage, break_and_judge
 from support import SCENARIOS, Harness, deployed
 
@@ -70,6 +71,31 @@ def test_copilot_sees_a_job_that_starts_before_it_cuts_all_cpus_because_it_asks_
         finally:
             cluster.run("scancel", "--user=alice")
             cluster.wait_for(job_ids)
+
+
+def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(shared: Live) -> None:
+    with hybrid.copilots(shared.run, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh) as there:
+        ledger, cluster = there["shared"], there["shared"].cluster
+
+        def node() -> slurm.Node:
+            return next(node for node in cluster.nodes() if node.name == "n1")
+
+        job_id = cluster.submit(
+            "#!/bin/sh\nsleep 300", "--nodelist=n1", "--mem=100", "--output=/dev/null", user="alice"
+        )
+        try:
+            cluster.wait_for([job_id], {"RUNNING"})
+            ledger.ask_for("n1", "pod", {"cpu": "1", "memory": "100Mi"})
+            wait_until(lambda: ledger.answers("n1").get("pod"), lambda told: told == READY, what="cut", timeout=30)
+            ledger.kill_copilot()
+            shared.ssh.run("n1", ["systemctl", "restart", "slurmd"])
+            wait_until(node, lambda seen: "INVALID_REG" in seen.state, what="n1 drains", timeout=30)
+            ledger.start_copilot()
+            wait_until(node, lambda seen: seen.state == "MIXED", what="n1 takes jobs", timeout=30)
+            assert cluster.job(job_id)
+        finally:
+            cluster.run("scancel", "--user=alice")
+            cluster.wait_for([job_id])
 
 
 def test_slurmrestd_that_is_too_old_is_refused_before_anything_starts(harness: Harness) -> None:

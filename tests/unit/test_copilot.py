@@ -16,6 +16,7 @@ WHOLE = Amount(4000, 1000)
 SMALL = {"cpu": "500m", "memory": "100Mi"}
 LARGE = {"cpu": "3", "memory": "100Mi"}
 ALL_CPUS = {"cpu": "4"}
+IN_USE = "gres/k8scpu count changed and jobs are using them (4 != 1)"
 
 
 class FakeSlurm:
@@ -45,7 +46,12 @@ class FakeSlurm:
         if not self.deaf:
             self.seen = replace(self.seen, offered=amount)
 
+    async def reconfigure(self) -> None:
+        self.seen = replace(self.seen, valid=True)
+        self.restart()
+
     async def resume(self, node: Node) -> None:
+        assert self.seen.valid, "slurmctld resumes no such node"
         self.seen = replace(self.seen, waits=False)
 
     async def forget_reason(self, node: Node) -> None:
@@ -114,6 +120,15 @@ def test_slurmctld_that_restarts_is_told_before_its_node_takes_jobs() -> None:
     assert (slurm.seen.offered, slurm.seen.waits) == (Amount(1000, 900), False)
 
 
+@pytest.mark.parametrize("drained", [False, True])
+def test_node_that_registered_after_a_cut_takes_jobs_again_unless_somebody_had_drained_it(drained: bool) -> None:
+    slurm, page = FakeSlurm(drained=drained), Page()
+    settle(slurm, {"a": LARGE}, page)
+    slurm.seen = replace(slurm.seen, waits=True, valid=False, drained=False)
+    settle(slurm, {"a": LARGE}, page)
+    assert (slurm.seen.offered, slurm.seen.valid, slurm.seen.waits) == (Amount(1000, 900), True, drained)
+
+
 def test_node_that_somebody_resumed_does_not_keep_its_reason() -> None:
     slurm = FakeSlurm(resumed=True)
     settle(slurm, {}, Page())
@@ -143,7 +158,8 @@ def test_nothing_is_promised_where_slurm_does_not_take_the_cut() -> None:
     [
         (["IDLE"], "", {}),
         (["IDLE", "DRAIN"], "", {"waits": True}),
-        (["IDLE", "DRAIN"], "no fan", {}),
+        (["IDLE", "DRAIN"], "no fan", {"drained": True}),
+        (["MIXED", "DRAIN", "INVALID_REG"], IN_USE, {"waits": True, "valid": False}),
         (["MIXED"], "no fan", {"resumed": True}),
         (["MIXED"], "resumed", {}),
         (["IDLE", "DRAIN"], "resumed", {"waits": True}),
