@@ -175,7 +175,7 @@ def _sizes(gres: str) -> Amount:
 class Page:
     """The ledger's page of one node: what each pod holds, and why others may not have it.
 
-    Of a node that somebody had `drained` slurmctld changes the reason when it is not valid.
+    `drained` tells that somebody drains the node: slurmctld writes over the reason when a node is not valid.
     """
 
     held: dict[str, Amount] = field(default_factory=dict)
@@ -202,7 +202,8 @@ async def settle(slurm: Slurm, name: str, wanted: Mapping[str, Mapping[str, Any]
     page.drained = node.drained or (page.drained and node.waits)
     if node.waits and not node.valid:
         await slurm.reconfigure()
-    node = await _cut(slurm, await slurm.node(name), page.held)
+        node = await slurm.node(name)
+    node = await _cut(slurm, node, page.held)
     if node.waits and not page.drained:
         await slurm.resume(node)
     if node.resumed:

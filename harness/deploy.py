@@ -90,7 +90,7 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
             if not all(pool.map(is_in_place, plan.lasting_hosts())):
                 return False
         if client := plan.accounting_client():
-            for part in ["", "late"][: 1 + plan.has_late_objects()]:
+            for part in ("", "late") if plan.has_late_objects() else ("",):
                 ssh.run(client.name, ["/usr/local/sbin/slurm-accounting-objects", part])
     except HarnessError as error:
         _LOG.debug("%s", error)  # the playbook meets it too, and tells

@@ -137,7 +137,7 @@ def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothin
 def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restarts(hybrid: Hybrid, jobs: Jobs) -> None:
     """Of a node outside Slurm, such as one of Kubernetes' alone, Slurm keeps the books."""
     cluster = hybrid.cluster
-    with external_node(cluster, "CPUs=2 RealMemory=500 Gres=k8scpu:2,k8smemory:500") as node:
+    with external_node(cluster, jobs.user, "CPUs=2 RealMemory=500 Gres=k8scpu:2,k8smemory:500") as node:
         ordinary = cluster.run("sbatch", f"--nodelist={node}", "--wrap=true", user=jobs.user, check=False)
         assert ordinary.exit_code, f"a job that wants a slurmd may start on {node}, which has none"
         ask = ("sbatch", "--parsable", "--external", f"--nodelist={node}", "--ntasks=2")
@@ -152,19 +152,20 @@ def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restart
 
 
 @contextmanager
-def external_node(cluster: SlurmCluster, size: str) -> Iterator[str]:
-    """Have a node that is told to Slurm, and has no slurmd."""
+def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
+    """Have a node that is told to Slurm, and has no slurmd; in the end the user's jobs are cancelled."""
     node = f"outside-{secrets.token_hex(4)}"
     # Where it is does not matter, but slurmctld resolves it: ten times, a second apart, if it is not known.
     cluster.run("scontrol", "create", f"NodeName={node}", "State=EXTERNAL", "NodeAddr=127.0.0.1", *size.split())
     try:
         yield node
     finally:
-        cluster.run("scancel", f"--nodelist={node}")
+        # Not those of the node: one that waits for it would have it a moment later.
+        cluster.run("scancel", f"--user={user}")
         wait_until(
-            lambda: cluster.run("squeue", "--noheader", f"--nodelist={node}").stdout,
+            lambda: cluster.run("squeue", "--noheader", f"--user={user}").stdout,
             lambda jobs: not jobs,
-            what=f"{node} has no jobs",
+            what=f"{user} has no jobs",
             timeout=30,
         )
         cluster.run("scontrol", "delete", f"NodeName={node}")
