@@ -142,11 +142,25 @@ def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tupl
 def save_usage(live: Live, cluster: SlurmCluster) -> None:
     """Have slurmctld save fair-share's usage, where it does not start without it.
 
-    By itself it does so every five minutes (PriorityCalcPeriod); also when it is reconfigured.
+    By itself it does so every five minutes (PriorityCalcPeriod); also when it is reconfigured. Returns when it is as
+    connected with its federation as before: another member that is reconfigured while it waits for this one fails with
+    "Locks left set" (seen in 26.05).
     """
     if releases.get(live.plan.releases()[cluster.name]).wants_saved_usage:
+        before = _connected(cluster)
         with faults.noted(live, "reconfigure", [cluster.controller]):
             cluster.run("scontrol", "reconfigure")
+            wait_until(
+                lambda: _connected(cluster),
+                lambda now: now >= before,
+                what=f"{cluster.name} is connected with {', '.join(sorted(before))}",
+                timeout=60,
+                ignore=(CommandFailed,),
+            )
+
+
+def _connected(cluster: SlurmCluster) -> set[str]:
+    return {sibling.cluster for sibling in cluster.siblings() if sibling.synced}
 
 
 def _wait_until_saved(users: Users) -> None:
