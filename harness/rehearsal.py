@@ -142,14 +142,19 @@ def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tupl
 def save_usage(live: Live, cluster: SlurmCluster) -> None:
     """Have slurmctld save fair-share's usage, where it does not start without it.
 
-    By itself it does so every five minutes (PriorityCalcPeriod); also when it is reconfigured. Returns when it is as
-    connected with its federation as before: another member that is reconfigured while it waits for this one fails with
-    "Locks left set" (seen in 26.05).
+    By itself it does so every five minutes (PriorityCalcPeriod); also when it is reconfigured. A member of a federation
+    that waits for another one cannot be ("Locks left set", or no answer; seen in 26.05), and goes on as it was: it is
+    asked again. Returns when it is as connected with its federation as before.
     """
     if releases.get(live.plan.releases()[cluster.name]).wants_saved_usage:
         before = _connected(cluster)
         with faults.noted(live, "reconfigure", [cluster.controller]):
-            cluster.run("scontrol", "reconfigure")
+            wait_until(
+                lambda: cluster.run("scontrol", "reconfigure", check=False),
+                lambda answer: answer.exit_code == 0,
+                what=f"{cluster.name} is reconfigured",
+                timeout=120,
+            )
             wait_until(
                 lambda: _connected(cluster),
                 lambda now: now >= before,
