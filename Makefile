@@ -4,16 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The tests start the harness hundreds of times: Python shall keep what it compiled, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
+# Names each test as it ends, with its number and how many there are.
+DAEMONS := $(BIN)/pytest tests/integration -n auto -v
 
-.PHONY: run test check setup docs clean
+.PHONY: run test test-all test-rest check setup docs clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
 
-test: check  ## all checks and tests, on genuine daemons too; with HARNESS_VAGRANT=1 on virtual machines in any case
+test: check  ## lint, types, unit tests; each kind of scenario, check and sabotage once on genuine daemons
+	$(DAEMONS) -m core
+
+test-all: test test-rest  ## and every scenario on a second release, all sabotages, all releases
+
+test-rest: setup  # what test-all adds to test; with HARNESS_VAGRANT=1 on virtual machines in any case
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --mend)
-	$(BIN)/pytest tests/integration -m alone
-	$(BIN)/pytest tests/integration -m "not alone" -n auto --durations=15 --durations-min=10 -rs
+	$(BIN)/pytest tests/integration -v -m alone
+	$(DAEMONS) -m "not core and not alone" --durations=15 --durations-min=10 -rs
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

@@ -9,17 +9,24 @@ def test_job_prints_and_is_accounted_for(slurm: Slurm) -> None:
 
 
 def test_nobody_cancels_a_job_of_somebody_else(slurm: Slurm) -> None:
-    job = slurm.submit("sleep 100")
+    job = slurm.submit("sleep 600")
     job.wait("RUNNING")
     refused = slurm.as_user("bob").run("scancel", str(job.job_id), check=False)
     assert "Access/permission denied" in refused.stderr
     assert job.cancel().state == "CANCELLED"
 
 
+def test_each_task_of_an_array_knows_its_number(slurm: Slurm) -> None:
+    array = slurm.submit("echo task $SLURM_ARRAY_TASK_ID", "--array=1-3")
+    assert [task.state for task in array.wait_all()] == ["COMPLETED"] * 3
+    assert [task.output() for task in array.tasks().values()] == ["task 1\n", "task 2\n", "task 3\n"]
+
+
 def test_job_goes_on_while_slurmctld_is_away(slurm: Slurm, faults: Faults) -> None:
-    job = slurm.submit("sleep 3; echo done")
+    job = slurm.submit("until [ -e go.$SLURM_JOB_ID ]; do sleep 0.2; done; echo done")
     job.wait("RUNNING")
     with faults.injected("stop-daemon tiny slurmctld"):
         assert slurm.run("squeue", check=False).exit_code == 1
+        slurm.run("touch", f"go.{job.job_id}")
     assert job.wait().state == "COMPLETED"
     assert job.output() == "done\n"

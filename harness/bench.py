@@ -317,7 +317,7 @@ def _wait_until_registered(cluster: SlurmCluster, names: Sequence[str], began: f
     wait_until(
         lambda: {*names} - {node.name for node in cluster.nodes() if (node.slurmd_start or 0) >= int(began)},
         lambda missing: not missing,
-        what=f"{hostlist.fold(names)} registered",
+        what=f"{hostlist.fold(names)} to register",
         timeout=_PATIENCE,
         interval=0.02,
         show=hostlist.fold,
@@ -328,7 +328,7 @@ def _wait_until_powered_down(cluster: SlurmCluster, names: Sequence[str]) -> Non
     wait_until(
         lambda: {node.name: node.state for node in cluster.nodes() if node.name in names},
         lambda states: all(map(slurm.powered_down, states.values())),
-        what=f"{', '.join(names)} powered down",
+        what=f"{', '.join(names)} to power down",
         timeout=_PATIENCE,
     )
 

@@ -6,6 +6,8 @@ evidence is missing nothing can be said. What Slurm does not promise is excused,
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -13,6 +15,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+from harness import options
 from harness.errors import CannotJudge
 from harness.plan import Plan
 from harness.report import FAILED, PASSED, UNKNOWN
@@ -26,10 +29,23 @@ UNSAVED = 5
 TOLERANCE = 5
 # Seconds that a message for slurmdbd may wait behind others.
 _BACKLOG = 60
+# Seconds for which a sibling that did not answer may hold up slurmctld after its fault is healed:
+# MessageTimeout twice, for the call and for the connection that is opened again.
+_HELD_UP = 20
 # NO_VAL of slurm.h: while slurmdbd is down 22.05 writes a record without an id for a copy that it revokes.
 _NO_ID = 0xFFFFFFFE
 _UNSAVED = f"slurmctld was killed within {UNSAVED} s of it, before it had to have saved it"
 SKIPPED = "skipped"
+# Reasons of squeue for a job whose nodes a reservation has: select_nodes() in Slurm's node_scheduler.c.
+_RESERVED = re.compile("May be reserved|Reserved for maintenance|^Reservation$")
+# PriorityDecayHalfLife of at least a day, or none: what was used does not decay much within a rehearsal.
+_SLOW_DECAY = re.compile(r"0|[1-9]\d*-.*")
+# Log lines that show a known fault of Slurm, by daemon. slurmd: it connected to a starting slurmstepd between its
+# bind() and its listen(), in _create_socket(), and took it for dead (_step_connect() in stepd_api.c). slurmdbd:
+# proc_req() ignores that the commit failed.
+SYMPTOMS = {"slurmd": "Purging vestigial job script", "slurmdbd": "commit failed"}
+_PURGED = "known fault of Slurm: slurmd took the slurmstepd that started for a dead one, and removed the job's script"
+_COMMIT_FAILED = "the database was killed before slurmdbd had committed the rest, and slurmdbd ignores that"
 # What accounting says of a run that came to no end of its own.
 _KILLED = {"REQUEUED", "NODE_FAIL", "PREEMPTED"}
 
@@ -70,7 +86,9 @@ class History:
     usage: dict[str, list[Usage]] = field(default_factory=lambda: defaultdict(list))
     faults: list[FaultSeen] = field(default_factory=list)
     past: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
+    reservations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     missing: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    log: list[str] = field(default_factory=list)
 
     @property
     def accepted(self) -> list[Submission]:
@@ -103,6 +121,21 @@ class History:
                     spans[-1] = (spans[-1][0], one.at)
         return spans
 
+    def purged(self, job_id: int) -> bool:
+        """Tell whether a slurmd removed a job's script while the job started."""
+        script = re.compile(rf"{SYMPTOMS['slurmd']} \S*/job0*{job_id}/")
+        return any(script.search(line) for line in self.log)
+
+    def uncommitted(self, at: float) -> bool:
+        """Tell whether slurmdbd may have lost what happened at a time: the database was killed, and a commit failed."""
+        failed = any(SYMPTOMS["slurmdbd"] in line for line in self.log)
+        return failed and any(since - _BACKLOG <= at <= until + 1 for since, until in self.database_kills())
+
+    def database_kills(self) -> list[tuple[float, float]]:
+        """Return the spans in which the database was killed."""
+        hosts = {host.name for host in self.plan.with_daemon("mariadb")}
+        return self.injected({text for host in hosts for text in (f"kill-daemon {host} mariadb", f"kill-host {host}")})
+
     def unsaved(self) -> set[str]:
         """Return the jobs of which a slurmctld learned something that it need not have saved before it was killed."""
         # A job that slurmctld has started begins a little later.
@@ -119,18 +152,41 @@ class History:
         given_again = {(one.cluster, one.job_id) for one in self.accepted if one.name in found}
         return found | {one.name for one in self.accepted if (one.cluster, one.job_id) in given_again}
 
-    def away(self, cluster: str, since: float, until: float) -> bool:
-        """Tell whether at some time a cluster's slurmctld was down, or was cut off from others."""
+    def struck(self, cluster: str) -> list[tuple[float, float]]:
+        """Return begin and end of each fault of a cluster's controller or site; inf if it was not healed."""
         hosts = {self.plan.scenario.clusters[cluster].controller, self.plan.scenario.clusters[cluster].site}
         began: dict[str, float] = {}
+        spans = []
         for one in self.faults:
             if not hosts & {*one.fault.split()[1:]}:
                 continue
             if one.action == "inject":
                 began[one.fault] = one.at
-            elif one.action == "heal" and began.pop(one.fault, one.at) <= until and one.at >= since - UNSAVED:
-                return True
-        return any(at <= until for at in began.values())
+            elif one.action == "heal":
+                spans.append((began.pop(one.fault, one.at), one.at))
+        return spans + [(at, math.inf) for at in began.values()]
+
+    def away(self, cluster: str, since: float, until: float) -> bool:
+        """Tell whether at some time a cluster's slurmctld was down, or was cut off from others."""
+        return any(began <= until and healed >= since - UNSAVED for began, healed in self.struck(cluster))
+
+    def held_up_by(self, cluster: str, since: float, until: float) -> str:
+        """Return the sibling whose fault may have held up a cluster all that time; "" if none."""
+        for sibling in self.federated(cluster):
+            spans = self.struck(sibling) if sibling != cluster else []
+            if any(began <= since and until <= healed + _HELD_UP for began, healed in spans):
+                return sibling
+        return ""
+
+    def waits(self, job_id: int) -> tuple[str, str]:
+        """Return the cluster on which a job waits, and squeue's reason for it; "" if it waits nowhere."""
+        waiting = (
+            (cluster, job.reason.replace("_", " "))
+            for cluster, jobs in self.queue.items()
+            for job in jobs
+            if job.job_id == job_id and job.state == "PENDING"
+        )
+        return next(waiting, ("", ""))
 
     def ended(self, one: Submission) -> float:
         """Return when the last run of an accepted job ended, or else when the job was accepted."""
@@ -204,6 +260,8 @@ def judge(history: History) -> list[Finding]:
         missing = tuple(f"no {of} {why}" for of in (*evidence, "run") for why in history.missing.get(of, ()))
         if not history.accepted:
             missing = ("no job was accepted", *missing)
+        elif not problems and not history.witnesses:
+            missing = ("no job ran", *missing)
         outcome = FAILED if problems and not missing else UNKNOWN if missing else PASSED
         found.append(Finding(name, outcome, missing or problems, excused))
     return found
@@ -247,8 +305,12 @@ def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
         history.records.append(_make(Record, event))
     elif kind == "usage":
         history.usage[event["seen_by"]].append(_make(Usage, event))
+    elif kind == "reservation":
+        history.reservations[event["cluster"]].append(event["name"])
     elif kind == "past":
         history.past[event["cluster"]].append(tuple(event["tables"]))
+    elif kind == "log":
+        history.log.append(event["line"])
     elif kind == "no_evidence":
         history.missing[event["of"]].append(f"of {event['where']}: {event['why'].splitlines()[0]}")
 
@@ -257,7 +319,8 @@ Made = TypeVar("Made")
 
 
 def _make(kind: type[Made], event: Mapping[str, Any]) -> Made:
-    values = {one.name: event[one.name] for one in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
+    # Runs of older versions have not noted all that is noted today.
+    values = {one.name: event[one.name] for one in fields(kind) if one.name in event}  # type: ignore[arg-type]  # they are dataclasses
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
@@ -272,7 +335,24 @@ def no_accepted_job_is_lost(history: History) -> Iterator[Problem]:
             yield Problem(one.name, f"job {one.job_id} ({one.name}) of {one.cluster}: {lost}")
         for job in jobs.values():
             if job.state not in FINISHED:
-                yield Problem(one.name, f"job {job.job_id} ({one.name}) of {one.cluster} has not ended: {job.state}")
+                cluster, reason = history.waits(job.job_id)
+                why = f"{job.state} ({reason})" if reason else job.state
+                text = f"job {job.job_id} ({one.name}) of {one.cluster} has not ended: {why}"
+                excuse = _reserved(history, cluster, reason) or _end_uncommitted(history, job)
+                yield Problem(one.name, text, excuse)
+
+
+def _reserved(history: History, cluster: str, reason: str) -> str:
+    """Return what excuses a job that waits: a reservation that the cluster had before the first job."""
+    names = ", ".join(history.reservations[cluster])
+    return f"{cluster} has reservations of its own: {names}" if names and _RESERVED.search(reason) else ""
+
+
+def _end_uncommitted(history: History, job: Record | Job) -> str:
+    """Return what excuses a record that says RUNNING of a job that has ended."""
+    ends = [run.end for run in history.witnesses if (run.name, run.job_id) == (job.name, job.job_id)]
+    lost = all(end is not None and history.uncommitted(end) for end in ends)
+    return _COMMIT_FAILED if ends and lost and isinstance(job, Record) and job.state == "RUNNING" else ""
 
 
 @checker("queue", "record")
@@ -283,7 +363,7 @@ def jobs_end_as_they_should(history: History) -> Iterator[Problem]:
         for job in final.get(one.name, {}).values():
             if job.state in FINISHED and job.state != one.ends:
                 text = f"job {job.job_id} ({one.name}) of {one.cluster} ended {job.state}, should end {one.ends}"
-                yield Problem(one.name, text)
+                yield Problem(one.name, f"{text}; {_PURGED}" if history.purged(job.job_id) else text)
 
 
 @checker("witness")
@@ -321,7 +401,9 @@ def _executions(history: History) -> dict[str, list[Witness]]:
 def no_refused_job_runs(history: History) -> Iterator[Problem]:
     """A user who was told that a job is not accepted can rely on it."""
     refused = {one.name for one in history.submissions if one.answer == "refused"}
-    seen = {one.name for one in history.witnesses} | {one.name for one in history.records}
+    # Without EnforcePartLimits a refused job leaves a record that it failed, though it never had a node.
+    recorded = {one.name for one in history.records if _has_run(one) or one.state not in FINISHED}
+    seen = recorded | {one.name for one in history.witnesses}
     for name in sorted(seen & refused):
         yield Problem("", f"{name} was refused, but there it is")
 
@@ -359,7 +441,8 @@ def siblings_are_revoked(history: History) -> Iterator[Problem]:
             if len(states) > 1:
                 shown = ", ".join(f"{cluster} {state}" for cluster, state in sorted(states.items()))
                 text = f"job {job_id} ({name}) has copies that are not revoked, says {what}: {shown}"
-                excuse = _never_told(history, asked.get(name), states)
+                submission = asked.get(name)
+                excuse = _never_told(history, submission, states) or _script_lost(history, submission, states)
                 if not excuse and what == "accounting":
                     excuse = _never_written(history, asked.get(name), states)
                 yield Problem(name, text, excuse)
@@ -374,12 +457,29 @@ def _never_told(history: History, one: Submission | None, states: Mapping[str, s
     return f"{', '.join(forgotten)} was away when the job began, and was not told" if away else ""
 
 
+def _script_lost(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:
+    """Return what excuses copies that failed without having run.
+
+    Their slurmctld removed the script of a revoked copy, and was killed before it had saved that: when it starts again
+    the copy is pending, and fails for want of its script (_validate_job_files() in job_mgr.c).
+    """
+    failed = [cluster for cluster, state in states.items() if state == "FAILED"]
+    if submission is None or len(failed) != len(states) - 1:
+        return ""
+    ran = {run.cluster for run in history.witnesses if run.name == submission.name}
+    ended = history.ended(submission)
+    if ran & {*failed} or not all(
+        any(submission.asked <= until and since - UNSAVED <= ended for since, until in history.kills(cluster))
+        for cluster in failed
+    ):
+        return ""
+    return f"slurmctld of {', '.join(failed)} was killed before it had saved that the copy was revoked"
+
+
 def _never_written(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
     """Return what excuses records of copies that never ran: the database was killed when it was to write their end."""
-    hosts = {host.name for host in history.plan.with_daemon("mariadb")}
-    lossy = {text for host in hosts for text in (f"kill-daemon {host} mariadb", f"kill-host {host}")}
     if one is None or not any(
-        one.asked <= until and since <= history.ended(one) + _BACKLOG for since, until in history.injected(lossy)
+        one.asked <= until and since <= history.ended(one) + _BACKLOG for since, until in history.database_kills()
     ):
         return ""
     forgotten = ", ".join(_forgotten(states))
@@ -440,9 +540,11 @@ def accounting_equals_the_witness(history: History) -> Iterator[Problem]:
         near = sorted(told[one.name, one.job_id], key=lambda record: abs((record.start or 0) - one.start))
         if not near:
             text = f"job {one.job_id} ({one.name}) has no record of its run on {one.host}"
-            yield Problem(one.name, text, _written_over(history, one))
+            yield Problem(one.name, text, _written_over(history, one) or _start_uncommitted(history, one))
             continue
         told[one.name, one.job_id].remove(near[0])
+        if near[0].state == "RUNNING" and _end_uncommitted(history, near[0]):
+            continue  # see no_accepted_job_is_lost
         if near[0].state not in _KILLED:
             late = _noticed_late(history, one, near[0])
             seen = replace(one, end=near[0].end) if late else one
@@ -450,7 +552,7 @@ def accounting_equals_the_witness(history: History) -> Iterator[Problem]:
                 yield Problem(one.name, f"job {one.job_id} ({one.name}): {text}")
             if late:
                 text = f"job {one.job_id} ({one.name}): ended at {one.end:.0f}, accounting says {near[0].end}"
-                yield Problem(one.name, text, f"{one.cluster}'s slurmctld was away, and noticed it late")
+                yield Problem(one.name, text, late)
     for (name, job_id), left in told.items():
         for record in left:
             if record.state == "COMPLETED":
@@ -468,11 +570,26 @@ def _written_over(history: History, one: Witness) -> str:
     return "the job was requeued while slurmdbd was upgraded, and slurmctld gave both runs one record"
 
 
-def _noticed_late(history: History, one: Witness, record: Record) -> bool:
-    """Tell whether a job's end is recorded late because slurmctld was away when the job ended."""
+def _start_uncommitted(history: History, one: Witness) -> str:
+    """Return what excuses a run whose job has a record of its end, but not of its start."""
+    run = (one.name, one.job_id, one.cluster)
+    ended = [
+        record
+        for record in history.records
+        if (record.name, record.job_id, record.cluster) == run and record.state == "COMPLETED" and not record.start
+    ]
+    return _COMMIT_FAILED if ended and history.uncommitted(one.start) else ""
+
+
+def _noticed_late(history: History, one: Witness, record: Record) -> str:
+    """Return what excuses an end that is recorded late: slurmctld was away, or a sibling held it up."""
     if one.end is None or record.end is None or record.end <= one.end + TOLERANCE:
-        return False
-    return history.away(one.cluster, one.end, one.end)
+        return ""
+    if history.away(one.cluster, one.end, one.end):
+        return f"{one.cluster}'s slurmctld was away, and noticed it late"
+    if sibling := history.held_up_by(one.cluster, one.end, record.end):
+        return f"{one.cluster}'s slurmctld waited for {sibling}, which did not answer, and noticed it late"
+    return ""
 
 
 @checker(wanted=lambda history: history.past)
@@ -561,10 +678,27 @@ def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Probl
                 yield Problem("", f"{cluster}: account {name} has used {whole} s, its parts {sum(parts)} s")
 
 
+def _counted(plan: Plan) -> list[str]:
+    """Return the clusters whose usage keeps what each job took.
+
+    Where no limits are enforced, slurmctld does not count the end of a job (_adjust_limit_usage() in acct_policy.c): it
+    counts running jobs every PriorityCalcPeriod, and short ones never. Some sites reset the usage, or let it decay
+    within hours.
+    """
+    found = []
+    for name in plan.clusters_with_limits():
+        conf = options.slurm_conf(plan.scenario, name, plan.offers)
+        reset = str(options.get(conf, "PriorityUsageResetPeriod") or "NONE").upper()
+        if reset == "NONE" and _SLOW_DECAY.fullmatch(str(options.get(conf, "PriorityDecayHalfLife") or "7-0")):
+            found.append(name)
+    return found
+
+
 def _counts_cpus(history: History) -> bool:
     weighed = any("TRESBillingWeights" in one for one in _partition_options(history.plan))
     return (
         _has_usage(history)
+        and bool(_counted(history.plan))
         and not weighed
         and not any("UsageFactor" in qos.options for qos in _accounting(history.plan).qos.values())
     )
@@ -574,12 +708,12 @@ def _counts_cpus(history: History) -> bool:
 def usage_is_that_of_the_jobs(history: History) -> Iterator[Problem]:
     """Fair-share counts for a user at least what the jobs of the rehearsal took; others of the run come on top."""
     cpus_of = {one.job_id: sum(one.cpus) for one in history.witnesses}
-    for cluster, rows in history.usage.items():
+    for cluster in _counted(history.plan):
         used: Counter[tuple[str, str]] = Counter()
         for record in history.records:
             if record.cluster == cluster and record.job_id in cpus_of:
                 used[record.account, record.user] += record.elapsed * cpus_of[record.job_id]
-        for row in rows:
+        for row in history.usage[cluster]:
             took = used[row.account, row.user]
             # What was used decays as time passes; within a rehearsal by much less than this.
             if row.user and row.seconds < 0.98 * took - 1:

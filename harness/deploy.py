@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import ansible_runner
 
-from harness import logs, options
+from harness import interrupts, logs, options
 from harness.errors import DeployError, HarnessError
 from harness.inventory import PYTHON
 from harness.plan import Host, Plan
@@ -27,6 +24,8 @@ from harness.rundir import RunDir
 from harness.ssh import Ssh
 
 _LOG = logging.getLogger(__name__)
+# Lines of what a failed task printed that are shown.
+_TAIL = 15
 _INSTALL_FILES = ROLES / "files" / "files" / "install_files.py"
 
 
@@ -37,7 +36,8 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
     """
     payloads = run.path / "payloads"
     deployed_before = payloads.exists()
-    _write_payloads(payloads, tree, run.secrets())
+    secrets = run.secrets()
+    _write_payloads(payloads, tree, secrets)
     if deployed_before and _has_nothing_to_do(plan, payloads, ssh):
         say("Nothing to do: every host has its files, and its daemons run")
         return
@@ -51,12 +51,11 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
             case "runner_on_start":
                 _LOG.debug("%s: Ansible: %s: %s", data.get("host"), data.get("role"), data.get("task"))
             case "runner_on_failed" | "runner_on_unreachable":
-                result = data.get("res", {})
-                said = "\n".join(str(result[key]) for key in ("msg", "stderr") if result.get(key))
+                said = _said(data.get("res", {}), secrets)
                 failures.append(Failure(str(data.get("host")), str(data.get("role")), str(data.get("task")), said))
         return True
 
-    with _interruptible() as interrupted:
+    with interrupts.noted() as interrupted:  # Ansible and its children end first
         result = ansible_runner.run(
             private_data_dir=str(run.path),
             playbook=str(ROLES / "site.yml"),
@@ -69,8 +68,8 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
             settings={"pexpect_timeout": 1},  # how often, in seconds, it asks whether it was interrupted
             quiet=True,
         )
-    if result.status == "canceled":
-        raise KeyboardInterrupt
+    if interrupted():
+        interrupts.interrupt()
     if result.status != "successful":
         told = [_tell(failure, plan, ssh) for failure in failures]
         raise DeployError("\n".join(told) or Path(result.config.artifact_dir, "stdout").read_text()[-2000:])
@@ -98,6 +97,24 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
     return True
 
 
+def _said(result: Mapping[str, Any], secrets: Mapping[str, str]) -> str:
+    r"""Return what a task's result says of its failure: the message, and the last lines of what its command printed.
+
+    Ansible runs a raw command in a terminal: its errors are in `stdout`. A task with no_log says no more than that, and
+    secrets are hidden.
+
+    >>> _said({"msg": "non-zero return code", "rc": 1, "stdout": "sacctmgr: fatal: no cluster\r\n"}, {})
+    'non-zero return code\nsacctmgr: fatal: no cluster'
+    """
+    if "censored" in result:
+        return str(result["censored"])
+    lines = [options.hide(str(result.get("msg") or ""), secrets)]
+    for stream in ("stderr", "stdout"):
+        text = options.hide(str(result.get(stream) or "").replace("\r\n", "\n"), secrets)
+        lines += options.PASSWORD.sub(r"\1(hidden)", text).splitlines()[-_TAIL:]
+    return "\n".join(dict.fromkeys(filter(None, lines)))
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A task that failed on a host."""
@@ -115,26 +132,6 @@ def _tell(failure: Failure, plan: Plan, ssh: Ssh) -> str:
     if host and failure.role in host.daemons:
         text += f"\n{failure.role} on {host.name} said last:\n{logs.last_lines(ssh, plan, host, failure.role)}"
     return text
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C end Ansible and its children, rather than only this process's wait for them."""
-    pressed = False
-
-    def press(*_: object) -> None:
-        nonlocal pressed
-        pressed = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: pressed
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def count_tasks(run: RunDir) -> int:

@@ -67,7 +67,7 @@ def mend(say: Callable[[str], None], provider: str = "docker") -> list[Finding]:
             raise HarnessError(f"{finding.mend}  (exit {done.returncode})\n{done.stderr.strip()}")
         if finding.subject == "engine":
             try:
-                wait_until(engine.connect, bool, what="the engine answers", timeout=60, ignore=(EngineError,))
+                wait_until(engine.connect, bool, what="the engine to answer", timeout=60, ignore=(EngineError,))
             except WaitTimeout as error:
                 raise EngineError(
                     error.message, hint="/var/log/dockerd.log or `journalctl -u docker` says why"

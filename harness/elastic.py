@@ -45,14 +45,20 @@ def start(run: RunDir) -> None:
         subprocess.run(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, check=True
         )
-    wait_until(lambda: _answers(socket_of(run)), bool, what=f"the provisioning API listens ({log})", timeout=20)
+    wait_until(
+        lambda: (_answers(socket_of(run)), [*_processes(run.id)]),
+        lambda seen: seen[0],
+        what=f"the provisioning API to listen ({log})",
+        timeout=120,
+        hopeless=lambda seen: not seen[1],
+    )
 
 
 def stop(run_id: str) -> None:
     """End the API of a run; none there is no error."""
     for process in _processes(run_id):
         os.kill(process, signal.SIGTERM)
-    wait_until(lambda: list(_processes(run_id)), lambda left: not left, what="the provisioning API ended", timeout=30)
+    wait_until(lambda: list(_processes(run_id)), lambda left: not left, what="the provisioning API to end", timeout=60)
 
 
 def _processes(run_id: str) -> Iterator[int]:

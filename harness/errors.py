@@ -10,12 +10,18 @@ HarnessError                      exit code
 └── ClusterError                  1  the cluster did something wrong
     ├── CommandFailed             1  a command on a host failed
     └── WaitTimeout               1  what was waited for did not happen
+
+Any other exception is a bug in the harness: exit code 3, and a traceback.
 """
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
+
+# What the user can do about an error that nobody expected.
+BUG = "this is a bug in the harness; please report it with the traceback, the command and `harness --version`"
 
 
 class HarnessError(Exception):
@@ -96,3 +102,12 @@ class CommandFailed(ClusterError):
 
 class WaitTimeout(ClusterError):
     """What was waited for did not happen in time, or can no longer happen."""
+
+
+def describe(error: BaseException) -> str:
+    """Return an unexpected error in one line, with its kind: its message may be "" or mean little by itself.
+
+    >>> describe(KeyError("partitions"))
+    "KeyError: 'partitions'"
+    """
+    return traceback.format_exception_only(error)[-1].strip()

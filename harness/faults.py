@@ -1,30 +1,63 @@
 """Faults: what breaks on purpose, and is healed again whatever happens.
 
-A fault is written down in the run's directory before it is injected, so that whoever comes next can heal it. What a
-fault puts aside stays on the host, in a directory that only root can read.
+A fault is written down in the run's directory before it is injected, so that a later command can heal it; it counts
+as active only once it is injected. What a fault puts aside stays on the host, in a directory that only root can read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.errors import CommandFailed, HarnessError, UsageError
+from harness import logs, options, slurm
+from harness.errors import (
+    CannotJudge,
+    ClusterError,
+    CommandFailed,
+    HarnessError,
+    Unreachable,
+    UsageError,
+    WaitTimeout,
+)
 from harness.live import Live
-from harness.plan import DAEMONS, Plan
+from harness.plan import DAEMONS, Host, Plan
 from harness.providers import Drop
 from harness.rundir import RunDir
+from harness.slurm import Node
+from harness.wait import wait_until
 
 _ASIDE = "/var/lib/slurm-harness/faults"
 # Seconds for what restarts daemons; a database may be slow.
-_PATIENCE = 120
+_PATIENCE = 300
+# What slurmctld says of a node that it did not ask to reboot.
+_REBOOTED = "Node unexpectedly rebooted"
+# The daemons that keep state. Each has a systemd unit of its name.
+_KEEP_STATE = ("slurmctld", "slurmdbd", "mariadb")
+# Faults that can end slurmctld in the middle of a save.
+_ABRUPT = {"kill-daemon", "kill-host"}
+# Stops slurmctld and exits with 0, or, if it is writing a state file in directory $1, lets it continue and
+# exits with 1. All threads must have stopped: one that waits for the disk stops only when its rename() is
+# done. An older FILE.new was left by a slurmctld that was killed.
+_STOP_BETWEEN_SAVES = """
+    process=$(systemctl show --value --property=MainPID slurmctld)
+    [ "$process" -gt 0 ] || exit 0
+    running() { sed 's/.*) //' /proc/"$process"/task/*/stat | grep --quiet --invert-match ^T; }
+    kill -STOP "$process"
+    for try in $(seq 100); do running || break; sleep 0.05; done
+    if ! running && [ -z "$(find "$1" -maxdepth 1 -name '*.new' -newermt '60 seconds ago')" ]; then exit 0; fi
+    kill -CONT "$process"
+    exit 1
+"""
 # With this a script says that it changed nothing.
 _NOTHING_DONE = 3
+# What the note of a fault has until it is injected.
+_BEGUN = "begun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +93,40 @@ def _kill_host(live: Live, fault: Fault) -> None:
 def _start_host(live: Live, fault: Fault) -> None:
     if not live.provider.hosts(live.run.id).get(fault.on):
         live.start_host(fault.on)
+    _resume_nodes(live, fault.on)
+
+
+def _resume_nodes(live: Live, name: str) -> None:
+    """Resume the nodes of a host that slurmctld keeps DOWN because they rebooted: slurm.conf(5), ReturnToService.
+
+    Hosts without a kernel of their own have rebooted when their engine's machine has (validate_node_specs in
+    slurmctld's node_mgr.c). A controller that does not answer, as another fault may have it, is not waited for long.
+    """
+    host = next(host for host in live.plan.hosts if host.name == name)
+    if not (live.plan.offers.own_kernel and host.cluster and "slurmd" in host.daemons):
+        return
+    cluster = slurm.clusters(live.ssh, live.plan)[host.cluster]
+    show = 'date -d "$(systemctl show --property=ExecMainStartTimestamp --value slurmd)" +%s'
+
+    def registered() -> list[Node]:
+        started = int(live.ssh.run(name, ["sh", "-c", show]).stdout)
+        nodes = [node for node in cluster.nodes() if node.name in host.nodes]
+        return [node for node in nodes if (node.slurmd_start or 0) >= started]
+
+    try:
+        nodes = wait_until(
+            registered,
+            lambda nodes: len(nodes) == len(host.nodes),
+            what=f"{name} to register",
+            timeout=_PATIENCE,
+            ignore=(CommandFailed, Unreachable),
+        )
+    except WaitTimeout as error:
+        live.say(str(error))
+        return
+    for node in nodes:
+        if "DOWN" in node.state and _REBOOTED in node.reason:
+            cluster.run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
 
 
 def _reboot(live: Live, fault: Fault) -> None:
@@ -77,12 +144,12 @@ def _unpause_host(live: Live, fault: Fault) -> None:
 
 def _set_filters(live: Live, fault: Fault) -> None:
     """Have the hosts that a fault is about drop what the faults that are written down want dropped."""
-    _filter(live, fault, active(live))
+    _filter(live, fault, noted_in(live.run))
 
 
 def _unset_filters(live: Live, fault: Fault) -> None:
     """Have the hosts that a fault is about drop what the other faults want dropped."""
-    _filter(live, fault, [other for other in active(live) if other != fault])
+    _filter(live, fault, [other for other in noted_in(live.run) if other != fault])
 
 
 def _filter(live: Live, fault: Fault, faults: Sequence[Fault]) -> None:
@@ -210,47 +277,150 @@ KINDS = {
 
 
 def inject(live: Live, fault: Fault) -> None:
-    """Inject a fault; UsageError if the run has no place for it, or has it already."""
+    """Inject a fault, or nothing of it: what fails half way is undone.
+
+    UsageError if the run has no place for it, or has it already; CannotJudge if it could not be injected.
+    """
     kind = check(live.plan, fault)
-    if fault in active(live):
+    if fault in noted_in(live.run):
         raise UsageError(f"{fault}: it is injected already", hint="harness fault heal")
     note = _note(live, fault)
     note.parent.mkdir(exist_ok=True)
-    note.write_text(json.dumps(asdict(fault)))
+    note.write_text(json.dumps(asdict(fault) | {_BEGUN: True}))
     live.run.event("fault", action="inject", fault=str(fault))
     try:
         _do(live, fault, kind.inject)
-        live.run.event("fault", action="injected", fault=str(fault))
-    except CommandFailed as error:
-        if error.returncode == _NOTHING_DONE:
+    except BaseException as error:
+        if isinstance(error, CommandFailed) and error.returncode == _NOTHING_DONE:
             note.unlink()
+            live.run.event("fault", action="heal", fault=str(fault))
             raise UsageError(f"{fault}: {error.stderr.strip()}") from error
+        undone = _undo(live, fault)
+        if isinstance(error, HarnessError):
+            raise CannotJudge(f"{fault} could not be injected, and {undone}: {error}") from error
+        raise
+    note.write_text(json.dumps(asdict(fault)))
+    live.run.event("fault", action="injected", fault=str(fault))
+
+
+def _undo(live: Live, fault: Fault) -> str:
+    """Heal what was injected half way; return what became of it."""
+    try:
+        heal(live, fault)
+    except HarnessError as error:
+        return f"may be active in part, because it could not be undone ({error}); `harness fault heal` tries again"
+    return "is undone"
+
+
+def inject_between_saves(live: Live, fault: Fault) -> None:
+    """Inject a fault; if it kills slurmctld, do so while slurmctld is not writing its state.
+
+    save_buf_to_state() renames FILE to FILE.old and then FILE.new to FILE. If slurmctld of 25.05 or later is
+    killed between the two it does not start again: state_save_open() no longer tries FILE.old.
+    """
+    cluster = next((host.cluster for host in live.plan.with_daemon("slurmctld") if host.name == fault.on), None)
+    if cluster is None or fault.kind not in _ABRUPT or fault.more not in {"", "slurmctld"}:
+        inject(live, fault)
+        return
+    directory = options.state_save_location(options.slurm_conf(live.plan.scenario, cluster, live.plan.offers))
+    stop = ["sh", "-c", _STOP_BETWEEN_SAVES, "stop", directory]
+    wait_until(
+        lambda: live.ssh.run(fault.on, stop, check=False).exit_code,
+        lambda code: code == 0,
+        what=f"slurmctld on {fault.on} to be between two saves",
+        timeout=_PATIENCE,
+    )
+    try:
+        inject(live, fault)
+    except BaseException:
+        live.ssh.run(fault.on, ["systemctl", "kill", "--signal=CONT", "slurmctld"], check=False)
         raise
 
 
 def heal(live: Live, fault: Fault) -> None:
-    """Heal a fault."""
+    """Heal a fault; ClusterError with the daemon's last error if a daemon does not start again."""
     how = KINDS[fault.kind].heal
-    _do(live, fault, how if callable(how) else f'{how}\nrm --recursive "$aside"')
+    try:
+        _do(live, fault, how if callable(how) else f'{how}\nrm --recursive "$aside"')
+    except CommandFailed as error:
+        if failed := failed_daemons(live, [fault.on]):
+            raise ClusterError("; ".join(failed)) from error
+        raise
     _note(live, fault).unlink()
     live.run.event("fault", action="heal", fault=str(fault))
 
 
+def failed_daemons(live: Live, hosts: Sequence[str]) -> list[str]:
+    """Return which controllers and databases on these hosts have failed, each with the last error of its log.
+
+    `systemctl start` may have succeeded: slurmctld reports to systemd that it is up before it reads its state
+    (xsystemd_change_mainpid() in controller.c).
+    """
+    running = live.provider.hosts(live.run.id)
+    return [
+        f"{daemon} on {host.name} failed: {_last_error(logs.last_lines(live.ssh, live.plan, host, daemon, 200))}"
+        for host in live.plan.hosts
+        if host.name in hosts and running.get(host.name)
+        for daemon in _failed_units(live, host)
+    ]
+
+
+def _failed_units(live: Live, host: Host) -> list[str]:
+    units = [daemon for daemon in _KEEP_STATE if daemon in host.daemons]
+    if not units:
+        return []
+    states = live.ssh.run(host.name, ["systemctl", "is-failed", *units], check=False).stdout.split()
+    return [unit for unit, state in zip(units, states, strict=False) if state == "failed"]
+
+
+def _last_error(log: str) -> str:
+    r"""Return the last fatal error in a log, or else the last error.
+
+    >>> _last_error("[2026-11-22T23:40:02] error: a\n[2026-11-22T23:40:03] fatal: b\nerror: c")
+    'fatal: b'
+    """
+    for word in ("fatal", "error"):
+        if found := re.findall(rf"\b{word}: .*", log, re.IGNORECASE):
+            return str(found[-1])
+    return "no error in its log"
+
+
+def affected(live: Live) -> set[str]:
+    """Return the hosts that active faults affect."""
+    names = {name for fault in active(live) for name in (fault.on, fault.more)}
+    return {host.name for host in live.plan.hosts if {host.name, host.site} & names}
+
+
 def active(live: Live) -> list[Fault]:
-    """Return the faults that are injected and not healed."""
-    return noted_in(live.run)
+    """Return the faults that are injected and not healed, the last one last."""
+    return [fault for fault, begun in _written(live.run) if not begun]
+
+
+def half_injected(live: Live) -> list[Fault]:
+    """Return the faults whose injection has begun, but did not end: it goes on, was killed, or could not be undone."""
+    return [fault for fault, begun in _written(live.run) if begun]
 
 
 def noted_in(run: RunDir) -> list[Fault]:
-    """Return the faults that a run has, the last one last."""
+    """Return the faults that a run has or may have, the last one last."""
+    return [fault for fault, _ in _written(run)]
+
+
+def _written(run: RunDir) -> list[tuple[Fault, bool]]:
+    """Return the faults that are written down, and whether their injection has only begun."""
     notes = sorted((run.path / "faults").glob("*.json"), key=lambda note: note.stat().st_mtime)
-    return [Fault(**json.loads(note.read_text())) for note in notes]
+    found = []
+    for note in notes:
+        facts = json.loads(note.read_text())
+        begun = facts.pop(_BEGUN, False)
+        found.append((Fault(**facts), begun))
+    return found
 
 
 def heal_all(live: Live) -> list[str]:
-    """Heal what is injected, the last first; return what could not be healed, and why."""
+    """Heal what is injected, wholly or in part, the last first; return what could not be healed, and why."""
     problems = []
-    for fault in reversed(active(live)):
+    for fault in reversed(noted_in(live.run)):
         try:
             heal(live, fault)
         except HarnessError as error:
@@ -259,17 +429,13 @@ def heal_all(live: Live) -> list[str]:
 
 
 @contextmanager
-def injected(live: Live, *faults: Fault) -> Iterator[None]:
+def injected(live: Live, *faults: Fault, how: Callable[[Live, Fault], None] = inject) -> Iterator[None]:
     """Have faults while this is entered."""
     done = []
     try:
         for fault in faults:
+            how(live, fault)
             done.append(fault)
-            try:
-                inject(live, fault)
-            except UsageError:
-                done.pop()
-                raise
         yield
     finally:
         for fault in reversed(done):

@@ -27,13 +27,15 @@ class Sighting:
 class Recorder:
     """Looks at a cluster's nodes and jobs again and again while it is entered; in events.jsonl, too.
 
-    What lasts shorter than `interval` seconds and the look itself may not be seen.
+    What lasts shorter than `interval` seconds and the look itself may not be seen. `looked` is when the last look
+    that was answered began, in seconds since 1970.
     """
 
     cluster: SlurmCluster
     run: RunDir
     interval: float = 0.1
     seen: list[Sighting] = field(default_factory=list)
+    looked: float = 0
 
     def __enter__(self) -> Self:
         self._ended = threading.Event()
@@ -49,11 +51,17 @@ class Recorder:
         """Return what was seen of a node or job since a time."""
         return [one for one in self.seen if one.name == str(name) and one.at >= since]
 
+    def jobs_rested(self) -> float:
+        """Return for how many seconds up to the last look that was answered no job changed its state."""
+        last = max((one.at for one in self.seen if one.kind == "job"), default=0.0)
+        return self.looked - last
+
     def _record(self) -> None:
         last: dict[str, str] = {}
         ended = False
         while not ended:  # and once more, so that the last state is seen, too
             ended = self._ended.wait(self.interval)
+            began = time.time()
             try:
                 nodes = {node.name: node.state for node in self.cluster.nodes()}
                 jobs = {str(job.job_id): job.state for job in self.cluster.jobs("--local")}
@@ -67,3 +75,4 @@ class Recorder:
                         self.seen.append(Sighting(now, kind, name, state))
                         self.run.event(kind, cluster=self.cluster.name, name=name, state=state)
             last |= nodes | jobs
+            self.looked = began

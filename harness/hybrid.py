@@ -119,7 +119,7 @@ def _hybrid(run: RunDir, plan: Plan, cluster: SlurmCluster, ssh: Ssh) -> Iterato
         wait_until(
             lambda: [node.name for node in cluster.nodes() if waits_for_copilot(node.state, node.reason)],
             lambda waiting: not waiting,
-            what=f"copilot has the nodes of {cluster.name} take jobs",
-            timeout=60,
+            what=f"the copilot to let the nodes of {cluster.name} take jobs",
+            timeout=180,
         )
         yield hybrid

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 
-from harness import logs
+from harness import logs, options
 from harness.plan import Plan
+from harness.slurm import Record
 from harness.ssh import Ssh
 
 PROGRAM = "job-events"
@@ -36,6 +39,11 @@ _LINES = {
     "completed": r"_job_complete: JobId=(\d+) W",
     "freed": r"_slurm_rpc_epilog_complete: JobId=(\d+) Node=",
 }
+# What slurmctld says of a job that starts or ends, an array's task and a component with the id of its own in brackets.
+_RAN = r"(allocate_resources|Allocate|Started|_job_complete:) JobId=[0-9]+"
+_RAN_LINE = re.compile(rf"{_RAN.replace('[0-9]+', '')}(?P<id>\d+)(?:[_+]\d+\((?P<raw>\d+)\))?(?! NodeList=\(null)")
+# Seconds by which a record's times and the log's may differ on a busy machine.
+_APART = 10
 _LINE = re.compile(r"\[(?P<time>[^]]*)\] (?:debug2?: +)?(?P<text>.*)")
 _NODE = re.compile(r" Node=(\S+)")
 # Daemons cut their times off to milliseconds. The last moment is taken: what comes right before a line may be nearer to
@@ -76,6 +84,50 @@ def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:
     with ThreadPoolExecutor(8) as pool:
         events = (event for of_host in pool.map(look, places) for event in of_host)
         return sorted(events, key=lambda event: event.time)
+
+
+def invented(ssh: Ssh, plan: Plan, records: Iterable[Record]) -> list[Record]:
+    """Return the records of jobs of which slurmctld logged neither the start nor the end between the record's times.
+
+    None of the clusters whose slurmctld is configured to log less than that.
+    """
+    by_cluster: dict[str, list[Record]] = {}
+    for record in records:
+        by_cluster.setdefault(record.cluster, []).append(record)
+    found = []
+    for name, of_cluster in by_cluster.items():
+        conf = options.slurm_conf(plan.scenario, name, plan.offers)
+        if options.log_level(conf, "SlurmctldDebug") >= options.LOG_INFO:
+            times = _times_of_jobs(ssh, plan, name)
+            found += [record for record in of_cluster if not _ran(record, times.get(record.job_id, []))]
+    return found
+
+
+def _ran(record: Record, times: Sequence[float | None]) -> bool:
+    first = (record.submit or record.start or 0) - _APART
+    last = (record.end or inf) + _APART
+    return any(time is None or first <= time <= last for time in times)
+
+
+def _times_of_jobs(ssh: Ssh, plan: Plan, cluster: str) -> dict[int, list[float | None]]:
+    """Return when each job started and ended by the logs of a cluster's controllers, rotated ones too.
+
+    None stands for a time that cannot be read (slurm.conf(5), LogTimeFormat).
+    """
+    found: dict[int, list[float | None]] = {}
+    for host in plan.with_daemon("slurmctld"):
+        if host.cluster != cluster:
+            continue
+        journal = "journalctl --quiet --no-pager --output=short-iso-precise --unit=slurmctld"
+        files = " ".join(f"{path}*" for path in logs.log_files(plan, host, "slurmctld"))
+        source = f"zcat --force {files}" if files else journal
+        script = f"date +%z; {source} | grep --text --extended-regexp '{_RAN}' || true"
+        zone, *lines = ssh.run(host.name, ["sh", "-c", script]).stdout.splitlines()
+        for line in lines:
+            if ran := _RAN_LINE.search(line):
+                time = next((time for time, _ in logs.dated([line], zone)), None)
+                found.setdefault(int(ran["raw"] or ran["id"]), []).append(time)
+    return found
 
 
 def parse_journal(line: str, job_id: int) -> Event | None:

@@ -98,7 +98,7 @@ class KubernetesApi:
         try:
             for node in nodes:
                 with _told():
-                    wait_until(partial(self._add, node), bool, what=f"{PLURAL} are served", timeout=30)
+                    wait_until(partial(self._add, node), bool, what=f"{PLURAL} to be served", timeout=90)
             yield
         finally:
             with _told():
@@ -106,7 +106,9 @@ class KubernetesApi:
                     # Or it would stay until the copilot, which is gone, lets go of it.
                     self.change(node, {"metadata": {"finalizers": None}})
                 self._definitions.delete_custom_resource_definition(name)  # and the objects with it
-                wait_until(partial(self._is_defined, name), lambda there: not there, what=f"{name} is gone", timeout=30)
+                wait_until(
+                    partial(self._is_defined, name), lambda there: not there, what=f"{name} to be removed", timeout=90
+                )
 
     def _objects_there(self) -> list[str]:
         told = cast("dict[str, Any]", self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL))
@@ -203,7 +205,7 @@ def _started(assets: Path, log: Path) -> Iterator[Path]:
             lambda: (all(process.poll() is None for process in processes), _listens(port)),
             all,
             what=f"the Kubernetes API of {STARTED} (running, listens), see {log}",
-            timeout=60,
+            timeout=180,
             hopeless=lambda seen: not seen[0],
         )
         yield _kubeconfig(directory, {"server": server, "certificate-authority": str(authority)}, {"token": token})
@@ -221,7 +223,7 @@ def _emulated(nodes: Sequence[str]) -> Iterator[Path]:
             lambda: (emulator.poll() is None, url.exists()),
             all,
             what=f"{EMULATED} (running, answers)",
-            timeout=30,
+            timeout=90,
             hopeless=lambda seen: not seen[0],
         )
         yield _kubeconfig(directory, {"server": url.read_text()}, {})

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from harness import deploy as deployment
-from harness import diff, elastic, faults, hostlist, hybrid, logs, page, past, report, scenario, slurm, topology
-from harness.errors import CannotJudge, HarnessError, WaitTimeout
+from harness import (
+    diff,
+    elastic,
+    faults,
+    hostlist,
+    hybrid,
+    interrupts,
+    logs,
+    page,
+    past,
+    report,
+    scenario,
+    slurm,
+    topology,
+)
+from harness.errors import BUG, CannotJudge, HarnessError, WaitTimeout, describe
 from harness.inventory import Machine, inventory
 from harness.live import Live, Say
-from harness.options import OWN_MACHINES, PROGRAMS
+from harness.options import OWN_MACHINES, PROGRAMS, hide
 from harness.plan import Plan, make_plan
 from harness.providers import Provider
 from harness.render import render
@@ -28,6 +42,7 @@ from harness.report import Check, Report
 from harness.rundir import RunDir
 from harness.verify import verify as judge_live
 
+REPORT_FILES = ("report.json", "report.html", "junit.xml", "events.jsonl")
 # Seconds that a cluster has to tell what it does.
 _PATIENCE = 5
 
@@ -48,24 +63,54 @@ def run(
     `choices` are releases that the user chose, `settings` what lies over the file: see scenario.load.
     """
     live = create(scenario_path, provider, runs, say, choices, settings)
-    checks: list[Check] = []
-    jobs: list[dict[str, Any]] = []
-    problem = ""
-    try:
+
+    def judge(judged: Judged) -> None:
         with provisioned(live, keep=keep), logs_collected(live):
             deploy(live)
             try:
-                checks, jobs, problem = verify(live)
+                judged.checks, judged.jobs, judged.problem = verify(live)
             finally:
                 for left in faults.heal_all(live):
                     live.say(f"not healed: {left}")
+
+    return reported(live, judge, report_directory)
+
+
+@dataclass
+class Judged:
+    """What was found out about a run: its checks, all jobs that ran, and what kept it from being judged.
+
+    `facts` are more fields of the report.
+    """
+
+    checks: list[Check] = field(default_factory=list)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    problem: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def reported(live: Live, judge: Callable[[Judged], None], directory: Path | None = None) -> Report:
+    """Have `judge` find out about a run, and write the report of what it found, whatever ends it."""
+    judged = Judged()
+    try:
+        judge(judged)
     except HarnessError as error:
         # What could not be removed is told after what went wrong before.
         before = error.__context__ if isinstance(error.__context__, HarnessError) and not error.__cause__ else None
-        problem = "\n".join(map(str, filter(None, [before, error])))
+        judged.problem = "\n".join(map(str, filter(None, [before, error])))
     except KeyboardInterrupt:
-        problem = "interrupted"
-    return write_report(live, checks, jobs, problem, report_directory)
+        judged.problem = "interrupted"
+    except Exception as error:  # a bug of ours: what was seen so far is reported all the same
+        judged.problem = unexpected(live, error)
+    return write_report(live, judged.checks, judged.jobs, judged.problem, directory, **judged.facts)
+
+
+def unexpected(live: Live, error: Exception) -> str:
+    """Write the traceback of an unexpected error to RUN/traceback.txt; return the message that names it."""
+    path = live.run.path / "traceback.txt"
+    secrets = live.run.secrets()
+    path.write_text(hide("".join(traceback.format_exception(error)), secrets))
+    return f"unexpected error: {hide(describe(error), secrets)}; traceback: {path}\nhint: {BUG}"
 
 
 def create(
@@ -162,16 +207,21 @@ def verify(live: Live, select: Sequence[str] = ()) -> tuple[list[Check], list[di
             checks = [replace(check, outcome="error") if check.outcome == "failed" else check for check in checks]
             problem = "\n".join(filter(None, [problem, lost]))
         try:
-            return checks, _jobs(live), problem
+            return checks, jobs(live), problem
         except HarnessError as error:
             live.say(f"the report has no jobs: {error}")
             return checks, [], problem
 
 
 def write_report(
-    live: Live, checks: list[Check], jobs: list[dict[str, Any]], problem: str, directory: Path | None = None
+    live: Live,
+    checks: list[Check],
+    jobs: list[dict[str, Any]],
+    problem: str,
+    directory: Path | None = None,
+    **facts: Any,
 ) -> Report:
-    """Write the report into the run's directory, and into `directory` too."""
+    """Write the report into the run's directory, and into `directory` too; `facts` are more of its fields."""
     events = list(live.run.events())
     result = Report(
         scenario=live.plan.name,
@@ -202,19 +252,27 @@ def write_report(
         federations={name: [*federation.clusters] for name, federation in live.plan.scenario.federations.items()},
         layout=report.layout(live.plan),
     )
+    result = replace(result, **facts)
     report.write(result, live.run.path)
     page.write(live.run.path)
     if directory:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name in ("report.json", "report.html", "junit.xml", "events.jsonl"):
-            if (live.run.path / name).exists():
-                shutil.copyfile(live.run.path / name, directory / name)
+        _copy_report(live.run.path, directory)
     return result
+
+
+def _copy_report(path: Path, directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in REPORT_FILES:
+            if (path / name).exists():
+                shutil.copyfile(path / name, directory / name)
+    except OSError as error:
+        raise CannotJudge(f"{directory}: {error.strerror}", hint=f"the report is in {path}") from error
 
 
 def down(live: Live) -> None:
     """Remove all that a run has outside of its directory."""
-    with uninterrupted(), stage(live, "down"):
+    with interrupts.ignored(), stage(live, "down"):
         for note in remove(live.provider, live.run.id):
             live.say(f"left: {note}")
         shutil.rmtree(live.run.control_directory, ignore_errors=True)
@@ -229,18 +287,19 @@ def remove(provider: Provider, run_id: str) -> list[str]:
 @contextmanager
 def provisioned(live: Live, *, keep: bool = False) -> Iterator[None]:
     """Bring the hosts up, and take them down whatever happens; `keep` leaves them, unless the user interrupts."""
+    removed = False
     try:
-        up(live)
-        yield
+        try:
+            up(live)
+            yield
+        finally:
+            if not keep:
+                down(live)
+                removed = True
     except KeyboardInterrupt:
-        down(live)
-        raise
-    except BaseException:
-        if not keep:
+        if not removed:  # kept, or the signal came just before `down`, which ignores them
             down(live)
         raise
-    if not keep:
-        down(live)
 
 
 @contextmanager
@@ -249,7 +308,7 @@ def logs_collected(live: Live) -> Iterator[None]:
     try:
         yield
     finally:
-        with uninterrupted(), stage(live, "logs"):
+        with interrupts.ignored(), stage(live, "logs"):
             for problem in logs.collect(live.ssh, _up(live), live.run.path / "logs"):
                 live.say(f"no logs of {problem}")
 
@@ -263,20 +322,6 @@ def stage(live: Live, name: str) -> Iterator[None]:
         yield
     finally:
         live.run.event("stage", name=name, seconds=round(time.monotonic() - started, 2))
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Finish cleaning up although the user presses Ctrl-C again. Only the main thread can say so."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _live(directory: RunDir, plan: Plan, provider: Provider, say: Say) -> Live:
@@ -357,21 +402,21 @@ def _why_not_ready(live: Live) -> str:
     )
 
 
-def _jobs(live: Live) -> list[dict[str, Any]]:
+def jobs(live: Live) -> list[dict[str, Any]]:
     """Return every job of the run, as accounting has it, or squeue where there is no accounting."""
     live_clusters = slurm.clusters(live.ssh, live.plan)
-    jobs: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for cluster in live_clusters.values():
         if live.plan.scenario.accounting:
-            jobs += [
+            found += [
                 asdict(record) | {"origin": slurm.origin_id(record.job_id)}
                 for record in cluster.records("--local", "--allocations")
             ]
         else:
             times = cluster.times()
-            jobs += [
+            found += [
                 asdict(job) | {"origin": 0, "cluster": cluster.name} | times[job.job_id]
                 for job in cluster.jobs()
                 if job.job_id in times
             ]
-    return jobs
+    return found

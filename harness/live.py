@@ -51,7 +51,7 @@ class Live:
                 look,
                 lambda problem: not problem,
                 what=f"SSH on {machine.name}",
-                timeout=self.provider.offers.boot_seconds,
+                timeout=3 * self.provider.offers.boot_seconds,  # on a busy machine; one that has stopped ends it
                 hopeless=lambda problem: problem == "the host has stopped",
             )
         except WaitTimeout as error:

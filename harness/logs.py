@@ -49,12 +49,17 @@ def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = F
     return ["tail", f"--lines={lines}", *["--follow=name"] * follow, *paths]
 
 
-def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callable[[str, str], None]) -> None:
-    """Say each line that commands print on their hosts, with the command's name, until all have ended."""
+def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callable[[str, str], bool]) -> None:
+    """Say each line that commands print on their hosts, with the command's name.
+
+    Ends when all commands have ended, or when `say` returns False.
+    """
 
     def read(name: str, lines: Iterable[str]) -> None:
         for line in lines:
-            say(name, line.rstrip("\n"))
+            if not say(name, line.rstrip("\n")):
+                for process in processes.values():
+                    process.terminate()
 
     processes = {
         name: subprocess.Popen(
@@ -75,8 +80,12 @@ def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callabl
     finally:
         for process in processes.values():
             process.terminate()
-        for process in processes.values():
+        for process, reader in zip(processes.values(), readers, strict=True):
             process.wait()
+            if reader.is_alive():
+                reader.join()
+            if process.stdout:
+                process.stdout.close()
 
 
 def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -> str:
@@ -87,7 +96,7 @@ def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -
         ["journalctl", "--no-pager", "-o", "cat", "-u", daemon, "-n", "5"],
     ):
         try:
-            texts.append(ssh.run(host.name, source, check=False, timeout=20).stdout.strip())
+            texts.append(ssh.run(host.name, source, check=False, timeout=60).stdout.strip())
         except HarnessError as error:
             texts.append(str(error))
     return "\n".join(dict.fromkeys(filter(None, texts)))
@@ -100,12 +109,13 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
         target = directory / host
         target.mkdir(parents=True, exist_ok=True)
         try:
-            journal = ssh.run(host, ["journalctl", "--no-pager", "--boot", "--output=short-iso"], timeout=30).stdout
+            journal = ssh.run(host, ["journalctl", "--no-pager", "--boot", "--output=short-iso"], timeout=120).stdout
             (target / "journal.log").write_text(journal)
             # tar(1) says 1 of a file that grows meanwhile, as logs do.
             pack = f"tar -C {_LOGS} -cf - {' '.join(_DIRECTORIES)} || [ $? = 1 ]"
             with tempfile.TemporaryFile() as packed:
-                subprocess.run(ssh.command(host, [pack]), stdout=packed, stderr=subprocess.PIPE, timeout=60, check=True)
+                command = ssh.command(host, [pack])
+                subprocess.run(command, stdout=packed, stderr=subprocess.PIPE, timeout=120, check=True)
                 packed.seek(0)
                 subprocess.run(["tar", "-C", target, "-xf", "-"], stdin=packed, capture_output=True, check=True)
         except (HarnessError, subprocess.SubprocessError) as error:
@@ -153,6 +163,13 @@ def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
         names = host.nodes if daemon == "slurmd" else [host.name]
         return [path.replace("%h", host.name).replace("%n", name) for name in names if path]
     return []
+
+
+def dated(lines: Iterable[str], zone: str) -> Iterator[tuple[float, str]]:
+    """Yield those of a log's lines that begin with a time, each with it; `zone` is meant where they name none."""
+    for match in filter(None, map(_DATED.match, lines)):
+        with suppress(ValueError):
+            yield datetime.fromisoformat(match[1] + (match[2] or zone)).timestamp(), match[3]
 
 
 def _lines(path: Path, zone: tzinfo | None) -> Iterator[tuple[datetime, str]]:

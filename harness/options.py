@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from harness import releases
+from harness import durations, releases
 from harness.scenario import Accounting, Cluster, NodeGroup, Scenario
 
 LOG_DIRECTORY = "/var/log/slurm"
@@ -35,6 +36,9 @@ _SYSTEM_DIRECTORIES = {
     *("/", "/dev", "/run", "/tmp", "/var", "/var/lib"),  # noqa: S108  named to keep off them
     *("/var/log", "/var/run", "/var/spool", "/var/tmp"),  # noqa: S108
 }
+# slurm.conf(5), SlurmctldDebug.
+LOG_LEVELS = ("quiet", "fatal", "error", "info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5")
+LOG_INFO = LOG_LEVELS.index("info")
 # The key that signs tokens: slurmctld and slurmdbd must have the same one.
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 _DEVICES = "/dev/slurm-gpu"
@@ -183,8 +187,10 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         "SlurmdLogFile": f"{LOG_DIRECTORY}/slurmd.log",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
-        "DefMemPerCPU": min((group.memory // group.cpus for group in cluster.nodes), default=None),
-        "ReturnToService": 2,
+        "DefMemPerCPU": _memory_of_a_cpu(cluster),
+        # A node that did not answer comes back by itself; what an administrator set DOWN stays so. Only 2 takes back a
+        # node that is DOWN with another reason: after ResumeTimeout, or with the reason that the copilot gave it.
+        "ReturnToService": 2 if cluster.elastic() or cluster.kubernetes else 1,
         "MailProg": "/bin/true",
         **({"RebootProgram": "/usr/sbin/reboot", "ResumeTimeout": offers.boot_seconds} if offers.own_kernel else {}),
         **_containment(cluster, offers),
@@ -212,6 +218,51 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         defaults |= _accounting_storage(scenario.accounting)
         defaults["JobAcctGatherType"] = f"jobacct_gather/{'cgroup' if _contained(cluster, offers) else 'linux'}"
     return defaults
+
+
+def _memory_of_a_cpu(cluster: Cluster) -> int | None:
+    """Return the memory that each CPU has on every node; None if a node has no RealMemory."""
+    if not has_memory(cluster):
+        return None
+    return min((group.memory // group.cpus for group in cluster.nodes), default=None)
+
+
+def has_memory(cluster: Cluster) -> bool:
+    """Tell whether every node has a RealMemory; without one slurmctld takes it for 1 MiB."""
+    return all(get(merged({"RealMemory": group.memory}, group.options), "RealMemory") for group in cluster.nodes)
+
+
+def minutes(value: str) -> float:
+    """Return a time limit in minutes: slurm.conf(5), MaxTime.
+
+    >>> minutes("90"), minutes("1-00"), minutes("00:30:00"), minutes("unlimited")
+    (90.0, 1440.0, 30.0, inf)
+    """
+    if value.lower() in {"unlimited", "infinite", "-1"}:
+        return inf
+    return durations.seconds(value) / 60
+
+
+def log_level(conf: Mapping[str, Value], name: str) -> int:
+    """Return how much a daemon logs, as a number: slurm.conf(5), SlurmctldDebug; 3 is info, the default.
+
+    >>> log_level({"slurmddebug": "error"}, "SlurmdDebug"), log_level({}, "SlurmdDebug")
+    (2, 3)
+    """
+    level = str(get(conf, name) or "info").lower()
+    if level.isdigit():
+        return int(level)
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else LOG_INFO
+
+
+def ports(value: str) -> range:
+    """Return the ports that an option such as SlurmctldPort names.
+
+    >>> ports("6811-6818")
+    range(6811, 6819)
+    """
+    first, _, last = value.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def _topology_plugin(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def html(told: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[Line
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"clock": clock, "promise": _promise, "utc": _utc}
+    environment.filters |= {"clock": clock, "promise": promise, "utc": _utc}
     begin = min((seconds(event) for event in events), default=0.0)
     end = max((seconds(event) for event in events), default=0.0)
     ended = {event["id"]: seconds(event) for event in events if event["kind"] == "check"}
@@ -76,6 +76,8 @@ def html(told: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[Line
 
 def repeat(told: Report) -> str:
     """Return the command that does all of a run again, on the same releases and with the same settings."""
+    if told.command:
+        return told.command
     scenario = told.scenario_path or f"{told.scenario}.yml"
     several = len({*told.releases.values()}) > 1
     chosen = [f"{name}={release}" if several else release for name, release in told.releases.items()]
@@ -89,7 +91,7 @@ def commands(told: Report) -> dict[str, str]:
     """Return the commands that repeat a run, or look closer, each with what it does."""
     failed = [check for check in told.checks if check.outcome in {"failed", "error"}]
     found = {"all of it again": repeat(told), "again, and leave the hosts up": f"{repeat(told)} --keep"}
-    if failed:
+    if failed and not told.command:
         names = dict.fromkeys(_function(check).partition("[")[0] for check in failed)
         chosen_checks = [word for name in names for word in ("--check", name)]
         found["then what failed, once more"] = shlex.join(["harness", "verify", *chosen_checks])
@@ -112,7 +114,8 @@ def _function(check: Check) -> str:
     return check.id.rpartition("::")[2]
 
 
-def _promise(check: Check) -> str:
+def promise(check: Check) -> str:
+    """Return what a check is about, in words."""
     name, _, case = _function(check).removeprefix("test_").replace("_", " ").partition("[")
     return f"{name} ({case.removesuffix(']')})" if case else name
 

@@ -18,10 +18,14 @@ DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "slurmd")
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A disk of its own for a directory, which outlives its host; hosts that name the same one share it."""
+    """A disk of its own for a directory, which outlives its host; hosts that name the same one share it.
+
+    `public`: everyone may write there, as in /tmp, unless systemd-tmpfiles says otherwise.
+    """
 
     name: str
     directory: str
+    public: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Host:
 
     `nodes` are the nodes whose slurmd it runs: none, its own name's, or the several that share it. `provision` is how
     its node comes and goes; `with_elastic` marks the controller of such nodes. `disks` are directories that are a small
-    disk of their own, in memory, and their sizes. `apptainer`: users can run containers there.
+    disk of their own, in memory, and their sizes. `apptainer`: users can run containers there. `packages` are Debian
+    packages besides those of every host.
     """
 
     name: str
@@ -46,6 +51,7 @@ class Host:
     volumes: tuple[Volume, ...] = ()
     disks: tuple[tuple[str, str], ...] = ()
     apptainer: bool = False
+    packages: tuple[str, ...] = ()
 
     @property
     def lasts(self) -> bool:
@@ -149,7 +155,16 @@ def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
         if accounting.backup:
             hosts.insert(1, replace(host, name=accounting.backup, daemons=("munge", "slurmdbd")))
     disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
-    return Plan(name, scenario, offers, tuple(replace(host, disks=disks[host.name]) for host in hosts))
+    shared = tuple(
+        Volume(f"shared-{number}", directory, public=True)
+        for number, directory in enumerate(scenario.shared_directories, 1)
+    )
+    return Plan(
+        name,
+        scenario,
+        offers,
+        tuple(replace(host, disks=disks[host.name], volumes=(*host.volumes, *shared)) for host in hosts),
+    )
 
 
 def _both(accounting: Host, host: Host) -> Host:
@@ -179,7 +194,7 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
         port_of["slurmd"] = options.node_ports(max(map(len, nodes_on.values())))
     # srun and salloc listen where they are started: on the controller, or on a node inside a job.
     srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
-    shared = (Volume("shared", SHARED_DIRECTORY),)
+    shared = (Volume("shared", SHARED_DIRECTORY, public=True),)
     state = (Volume(f"{name}-state", options.state_save_location(conf)),)
     hosts = []
     for host in dict.fromkeys((*controllers, *rest_hosts, *nodes_on)):
@@ -201,6 +216,7 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
                 provision=provision,
                 with_elastic=with_elastic,
                 apptainer=cluster.apptainer and host in nodes_on and bool(known.apptainer_suite),
+                packages=cluster.packages,
                 volumes=(
                     *(shared if with_elastic or provision in _MADE_OR_STARTED else ()),
                     *(state if cluster.backup_controllers and host in controllers else ()),

@@ -7,22 +7,32 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
     from testinfra.host import Host
 
+    from harness.clients import Rest
     from harness.live import Live
     from harness.slurm import SlurmCluster
+    from harness.ssh import Result
     from harness.testing import Faults, Federation, Slurm
 
 _RUN = "harness_run"
 _USER = pytest.StashKey["Slurm"]()
+_FAULTS = pytest.StashKey["Faults"]()
+
+
+class _Scenario(NamedTuple):
+    """What a marker or the option --scenario names, and the marker's releases."""
+
+    path: Path
+    releases: tuple[str, ...] = ()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,29 +41,60 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--scenario", type=Path, metavar="FILE", help="scenario of the clusters that tests are on")
     group.addoption("--harness-run", metavar="RUN", help="run that tests are on: its directory, id or scenario's name")
     group.addoption("--harness-release", action="append", metavar="RELEASE", help="as `harness run --release`")
+    group.addoption("--harness-set", action="append", metavar="KEY=VALUE", help="as `harness run --set`")
     group.addoption("--harness-keep", action="store_true", help="leave a run up that the session has started")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
-        "markers", "scenario(*files): the test is on clusters of these scenario files, on one after the other"
+        "markers",
+        "scenario(*files, release=None): the test is on clusters of these scenario files, on one after the other; "
+        'release is that of all parts, as "22.05", or of one, as "aws=22.05", or a list of these',
     )
 
 
+@pytest.hookimpl(trylast=True)  # other parameters may have marks
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Have pytest order tests by their scenarios, which are up one after the other."""
     if _RUN not in metafunc.fixturenames:
         return
-    config = metafunc.config
-    paths = [config.invocation_params.dir / path for path in [config.getoption("--scenario")] if path]
-    if marker := metafunc.definition.get_closest_marker("scenario"):
-        if not marker.args:
-            pytest.fail(f"{metafunc.definition.nodeid}: its marker scenario() names no file", pytrace=False)
-        paths = [config.rootpath / file for file in marker.args]
-    if paths:
-        paths = [path.resolve() for path in paths]
-        metafunc.parametrize(_RUN, paths, indirect=True, scope="session", ids=[path.stem for path in paths])
+    item = metafunc.definition
+    # pytest has no public way to see the marks of parameters here; a list of them may be a generator, read once.
+    of_calls = [_of(item, call.marks) for call in metafunc._calls] or [_of(item)]
+    scenarios = list(dict.fromkeys(scenario for found in of_calls for scenario in found))
+    if scenarios == [None]:
+        return
+    names = ["-".join([one.path.stem, *one.releases]) if one else "none" for one in scenarios]
+    metafunc.parametrize(_RUN, scenarios, indirect=True, scope="session", ids=names)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep each test on the scenarios of its own parameters' marks only."""
+
+    def fits(item: pytest.Item) -> bool:
+        call = getattr(item, "callspec", None)
+        wanted = call.params.get(_RUN, "") if call else ""  # "": the test is on no clusters
+        return not call or not isinstance(wanted, _Scenario | None) or wanted in _of(item, call.marks)
+
+    items[:] = filter(fits, items)
+
+
+def _of(item: pytest.Item, marks: Iterable[pytest.Mark] = ()) -> list[_Scenario | None]:
+    """Return the scenarios that a test is on: its parameters' mark, or else its own, or else the option's or None."""
+    config = item.config
+    marker = next((mark for mark in marks if mark.name == "scenario"), None) or item.get_closest_marker("scenario")
+    if not marker:
+        path: Path | None = config.getoption("--scenario")
+        return [_Scenario((config.invocation_params.dir / path).resolve())] if path else [None]
+    if not marker.args:
+        pytest.fail(f"{item.nodeid}: its marker scenario() names no file", pytrace=False)
+    if unknown := marker.kwargs.keys() - {"release"}:
+        pytest.fail(f"{item.nodeid}: its marker scenario() does not take {', '.join(sorted(unknown))}", pytrace=False)
+    release = marker.kwargs.get("release") or ()
+    releases = (release,) if isinstance(release, str) else tuple(release)
+    return [_Scenario((config.rootpath / file).resolve(), releases) for file in marker.args]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,19 +124,24 @@ def harness_run(request: pytest.FixtureRequest) -> Iterator[Live]:
         yield live
 
 
-def _run_of(config: pytest.Config, wanted: Path | None) -> AbstractContextManager[Live]:
+def _run_of(config: pytest.Config, scenario: _Scenario | None) -> AbstractContextManager[Live]:
     from harness import providers, rundir, sessions
     from harness.errors import UsageError
 
     runs = Path(os.environ.get("HARNESS_RUNS", "runs"))
     say = _say(config)
+    wanted = None
+    if scenario:
+        # The marker's come last: a release for all parts overrides what came before.
+        releases = (*(config.getoption("--harness-release") or ()), *scenario.releases)
+        wanted = sessions.Wanted(scenario.path, releases, tuple(config.getoption("--harness-set") or ()))
     if which := config.getoption("--harness-run"):
         run = rundir.find(runs, which)
         return sessions.opened(run, providers.get(run.provider, runs), say, wanted)
     if wanted is None:
         raise UsageError("no clusters", hint="pytest --scenario FILE, --harness-run RUN or @pytest.mark.scenario(FILE)")
-    choices, keep = config.getoption("--harness-release") or (), config.getoption("--harness-keep")
-    return sessions.of_scenario(wanted, providers.get("docker", runs), runs, say, choices=choices, keep=keep)
+    keep = config.getoption("--harness-keep")
+    return sessions.of_scenario(wanted, providers.get("docker", runs), runs, say, keep=keep)
 
 
 @pytest.fixture(scope="session")
@@ -129,32 +175,67 @@ def federation(harness_run: Live, clusters: dict[str, SlurmCluster]) -> Federati
 @pytest.fixture
 def slurm(request: pytest.FixtureRequest, harness_run: Live) -> Iterator[Slurm]:
     """The scenario's first user at its first cluster. When the test is over, the jobs submitted meanwhile are gone."""
+    from harness.errors import WaitTimeout
     from harness.testing import Slurm
 
     user = Slurm.of(harness_run.ssh, harness_run.plan)
     request.node.stash[_USER] = user
     yield user
-    user.cancel_all()
+    faults = request.node.stash.get(_FAULTS, None)
+    left = []
+    for clean in (user.cancel_all, faults.wait_until_ready if faults else None):
+        try:
+            if clean:
+                clean()
+        except WaitTimeout as error:
+            left.append(str(error))
+    if left:
+        raise pytest.fail.Exception("\n".join(["the test leaves something behind:", *left]), pytrace=False)
 
 
 @pytest.fixture
-def faults(harness_run: Live, slurm: Slurm) -> Iterator[Faults]:
+def faults(request: pytest.FixtureRequest, harness_run: Live, slurm: Slurm) -> Iterator[Faults]:
     """What breaks on purpose. When the test is over, all is healed and the clusters take jobs again."""
     from harness.testing import Faults
 
-    faults = Faults(harness_run)
+    # The clusters are awaited when the jobs of the test are gone: by `slurm`, whose end comes after this one's.
+    request.node.stash[_FAULTS] = faults = Faults(harness_run)
     yield faults
     faults.heal_all()
-    slurm.cancel_all()
-    faults.wait_until_ready()
+
+
+@pytest.fixture
+def rest(harness_run: Live, slurm: Slurm) -> Iterator[Rest]:
+    """The REST API of the scenario's first cluster with one, for the user of `slurm`."""
+    from harness import clients
+
+    with clients.rest(harness_run.ssh, harness_run.plan, slurm) as api:
+        yield api
+
+
+@pytest.fixture
+def run_client(request: pytest.FixtureRequest, slurm: Slurm) -> Callable[..., Result]:
+    """Run a Python program on the controller's host, with packages that are installed here: docs/pytest.md."""
+    from harness import clients
+
+    def run(program: str | Path, *packages: str, python: str = "", timeout: float = 300) -> Result:
+        __tracebackhide__ = True
+        try:
+            return clients.run_client(slurm, request.path.parent / program, packages, python, timeout)
+        except clients.UnsuitablePython as error:
+            pytest.skip(str(error))
+
+    return run
 
 
 def _say(config: pytest.Config) -> Callable[[str], None]:
-    """Return what shows progress although pytest takes what tests print."""
+    """Return what shows progress although pytest takes what tests print; with pytest-xdist it names the worker."""
     capture = config.pluginmanager.get_plugin("capturemanager")
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    name = f"slurm-harness {worker}".rstrip()
 
     def say(text: str) -> None:
         with capture.global_and_fixture_disabled() if capture else nullcontext():
-            print(f"slurm-harness: {text}", file=sys.stderr, flush=True)
+            print(f"{name}: {text}", file=sys.stderr, flush=True)
 
     return say

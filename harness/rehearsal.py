@@ -6,30 +6,36 @@ slurmctld and accounting say of every job, and the usage of every association, a
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from harness import faults, options, releases, slurm, witness
-from harness.checkers import UNSAVED
-from harness.errors import CommandFailed, HarnessError, WaitTimeout
+from harness import faults, logs, releases, slurm, witness
+from harness.checkers import SYMPTOMS, UNSAVED
+from harness.errors import CannotJudge, ClusterError, CommandFailed, HarnessError, WaitTimeout
 from harness.faults import Fault
 from harness.history import Recorder
 from harness.live import Live
 from harness.scenario import ScheduledFault
 from harness.slurm import FINISHED, SlurmCluster
+from harness.ssh import Result
 from harness.wait import wait_until
 from harness.workload import Work
 
-# Seconds in which the jobs end once the last one is submitted and all faults are healed.
-_LIMIT = 300
+# Seconds in which a further job ends, once the last one is submitted and all faults are healed: one that is requeued
+# waits for two minutes (AuthInfo=cred_expire). And seconds that all of them have.
+_LIMIT = 600
+_LONGEST = 3600
 # Seconds in which accounting knows it.
-_RECORDED = 20
+_RECORDED = 60
+# Seconds in which slurmctld is reconfigured and connected again; an attempt that fails may take 25 s.
+_RECONFIGURED = 300
 # Where sbatch says this, slurmctld may have taken the job all the same.
 _UNCERTAIN = ("timed out", "Zero Bytes", "Connection reset", "Unable to contact", "Unexpected message")
 
@@ -38,6 +44,9 @@ def rehearse(live: Live, works: Sequence[Work], schedule: Sequence[ScheduledFaul
     """Submit works while faults come and go, wait until all jobs have ended, and gather the evidence."""
     planned = [(one, faults.parse(live.plan, one.fault)) for one in schedule]
     with rehearsing(live) as users:
+        if any(one.saved for one in schedule):
+            for cluster in users.clusters.values():
+                save_usage(live, cluster)
         _act(live, users, works, planned)
 
 
@@ -86,6 +95,9 @@ def rehearsing(live: Live) -> Iterator[Users]:
     token = f"r{secrets.token_hex(3)}"
     live.run.event("rehearsal", action="begin", token=token)
     clusters = slurm.clusters(live.ssh, live.plan)
+    for name, cluster in clusters.items():
+        for reservation in cluster.reservations():
+            live.run.event("reservation", cluster=name, name=reservation.name)
     with ExitStack() as entered:
         recorders = [entered.enter_context(Recorder(one, live.run, interval=0.5)) for one in clusters.values()]
         users = Users(live, clusters, recorders, token)
@@ -109,14 +121,20 @@ def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tupl
     changed: list[Future[None]] = []
     with ThreadPoolExecutor(1) as breaker:
 
-        def change(what: Callable[[Live, Fault], None], fault: Fault, *, saved: bool = False) -> None:
-            if saved:
-                _wait_until_saved(users)
-            live.say(f"{what.__name__} {fault}")
+        def change(what: Callable[[Live, Fault], None], fault: Fault) -> None:
+            for one_changed in changed:
+                if one_changed.done():
+                    one_changed.result()
+            live.say(f"{what.__name__.replace('_', ' ')} {fault}")
             changed.append(breaker.submit(what, live, fault))
 
+        def inject(one: ScheduledFault, fault: Fault) -> None:
+            if one.saved:
+                _wait_until_saved(users)
+            change(faults.inject_between_saves if one.saved else faults.inject, fault)
+
         def meanwhile_quiet(one: ScheduledFault, fault: Fault) -> None:
-            change(faults.inject, fault, saved=one.saved)
+            inject(one, fault)
             changed[-1].result()
             time.sleep(one.lasts)
             change(faults.heal, fault)
@@ -127,7 +145,7 @@ def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tupl
             if one.quiet:
                 actions.append((one.at, partial(meanwhile_quiet, one, fault)))
                 continue
-            actions.append((one.at, partial(change, faults.inject, fault, saved=one.saved)))
+            actions.append((one.at, partial(inject, one, fault)))
             actions.append((one.at + one.lasts, partial(change, faults.heal, fault)))
         started = time.monotonic()
         for at, act in sorted(actions, key=lambda action: action[0]):
@@ -142,25 +160,32 @@ def _act(live: Live, users: Users, works: Sequence[Work], planned: Sequence[tupl
 def save_usage(live: Live, cluster: SlurmCluster) -> None:
     """Have slurmctld save fair-share's usage, where it does not start without it.
 
-    By itself it does so every five minutes (PriorityCalcPeriod); also when it is reconfigured. A member of a federation
-    that waits for another one cannot be ("Locks left set", or no answer; seen in 26.05), and goes on as it was: it is
-    asked again. Returns when it is as connected with its federation as before.
+    By itself it does so every five minutes (PriorityCalcPeriod), and when it is reconfigured. Nobody should
+    submit to its federation meanwhile: a member that is reconfigured holds up its siblings (docs/rehearsal.md).
+    If slurmctld holds locks at that moment ("Locks left set") it continues with its old configuration, and the
+    request is repeated. Returns when it is as connected with its federation as before.
     """
+
+    def reconfigure() -> Result:
+        check_daemons(live)
+        return cluster.run("scontrol", "reconfigure", check=False)
+
     if releases.get(live.plan.releases()[cluster.name]).wants_saved_usage:
         before = _connected(cluster)
         with faults.noted(live, "reconfigure", [cluster.controller]):
             wait_until(
-                lambda: cluster.run("scontrol", "reconfigure", check=False),
+                reconfigure,
                 lambda answer: answer.exit_code == 0,
-                what=f"{cluster.name} is reconfigured",
-                timeout=120,
+                what=f"{cluster.name} to be reconfigured",
+                timeout=_RECONFIGURED,
+                ignore=(WaitTimeout,),
             )
             wait_until(
                 lambda: _connected(cluster),
                 lambda now: now >= before,
-                what=f"{cluster.name} is connected with {', '.join(sorted(before))}",
-                timeout=60,
-                ignore=(CommandFailed,),
+                what=f"{cluster.name} to be connected with {', '.join(sorted(before))}",
+                timeout=_RECONFIGURED,
+                ignore=(CommandFailed, WaitTimeout),
             )
 
 
@@ -169,32 +194,32 @@ def _connected(cluster: SlurmCluster) -> set[str]:
 
 
 def _wait_until_saved(users: Users) -> None:
-    """Wait until no slurmctld has learned anything for so long that it has saved all it knows."""
-    for cluster in users.clusters.values():
-        save_usage(users.live, cluster)
+    """Wait until no slurmctld has learned anything for so long that it has saved all it knows.
 
-    def rests() -> bool:
-        last = max((one.at for recorder in users.recorders for one in recorder.seen if one.kind == "job"), default=0)
-        return time.time() - last > UNSAVED + 2 and all(answer.done() for answer in users.answers.values())
+    ClusterError names a daemon that has failed.
+    """
 
     def is_saved() -> bool:
-        return rests() and not any(_is_saving(users.live, cluster) for cluster in users.clusters.values())
+        check_daemons(users.live)
+        resting = all(recorder.jobs_rested() > UNSAVED + 2 for recorder in users.recorders)
+        return resting and all(answer.done() for answer in users.answers.values())
 
-    wait_until(is_saved, bool, what="a moment when every slurmctld has saved what it knows", timeout=_LIMIT)
+    what = "a moment when every slurmctld has saved what it knows"
+    wait_until(is_saved, bool, what=what, timeout=_LIMIT, interval=1)
 
 
-def _is_saving(live: Live, cluster: SlurmCluster) -> bool:
-    """Tell whether slurmctld is writing its state: to FILE.new, which it renames; a busy disk may take seconds.
-
-    One that was killed leaves such a file behind.
-    """
-    directory = options.state_save_location(options.slurm_conf(live.plan.scenario, cluster.name, live.plan.offers))
-    find = ["find", directory, "-maxdepth", "1", "-name", "*.new", "-newermt", "15 seconds ago"]
-    return bool(live.ssh.run(cluster.controller, find).stdout)
+def check_daemons(live: Live) -> None:
+    """Raise ClusterError if a controller or database has failed on a host without an active fault."""
+    affected = faults.affected(live)
+    hosts = [host.name for host in live.plan.hosts if host.name not in affected]
+    if failed := faults.failed_daemons(live, hosts):
+        raise ClusterError("; ".join(failed))
 
 
 def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:
     """Wait until all jobs have ended, and accounting knows it; that they do not is for the checkers to say.
+
+    ClusterError names a daemon that has failed.
 
     slurmctld sends its records on every five seconds, and does not count what it has not begun to send.
     """
@@ -216,27 +241,56 @@ def _settle(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> Non
     def unrecorded() -> list[str]:
         left = []
         for name, cluster in clusters.items():
-            ended = {job.job_id for job in cluster.jobs("--local") if job.name.startswith(f"{token}-")}
+            ended = {
+                job.job_id
+                for job in cluster.jobs("--local")
+                if job.name.startswith(f"{token}-") and job.state in FINISHED
+            }
             known = {one.job_id for one in cluster.records("--local", "--allocations") if one.state in FINISHED}
             left += [f"{name} {job_id}" for job_id in sorted(ended - known)]
         return left
 
-    waits = [("every job has ended", _LIMIT, unsettled)]
+    def watched(look: Callable[[], list[str]]) -> list[str]:
+        check_daemons(live)
+        return look()
+
+    waits = [("every job to end", _LIMIT, unsettled)]
     if live.plan.scenario.accounting:
-        waits.append(("accounting knows it", _RECORDED, unrecorded))
-    for what, timeout, look in waits:
+        waits.append(("accounting to have its end", _RECORDED, unrecorded))
+    for what, patience, look in waits:
         try:
             wait_until(
-                look,
-                lambda left: not left,
+                partial(_or_error, partial(watched, look)),
+                lambda left: left == [],
                 what=what,
-                timeout=timeout,
+                timeout=_LONGEST,
+                hopeless=_standstill(patience),
                 interval=1,
-                show=lambda left: "; ".join(left[:5]),
-                ignore=(HarnessError,),
+                show=lambda left: str(left) if isinstance(left, HarnessError) else "; ".join(left[:5]),
             )
         except WaitTimeout as error:
             live.say(str(error))
+
+
+def _or_error(look: Callable[[], list[str]]) -> list[str] | HarnessError:
+    """Return what is left, or the error of a command or host that may answer the next time."""
+    try:
+        return look()
+    except (CommandFailed, WaitTimeout, CannotJudge) as error:
+        return error
+
+
+def _standstill(patience: float) -> Callable[[list[str] | HarnessError], bool]:
+    """Return what tells whether what is left has not become less for so many seconds."""
+    least, since = math.inf, time.monotonic()
+
+    def is_standstill(left: list[str] | HarnessError) -> bool:
+        nonlocal least, since
+        if not isinstance(left, HarnessError) and len(left) < least:
+            least, since = len(left), time.monotonic()
+        return time.monotonic() - since > patience
+
+    return is_standstill
 
 
 def gather(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None:
@@ -252,6 +306,7 @@ def gather(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None
             if kind == "usage" or one.name.startswith(f"{token}-"):
                 live.run.event(kind, **{"seen_by": where, **asdict(one)})
 
+    _note_symptoms(live)
     for host in live.plan.lasting_hosts():
         if host.nodes:
             note("witness", host.name, partial(witness.collect, live.ssh, [host.name]))
@@ -260,3 +315,15 @@ def gather(live: Live, clusters: Mapping[str, SlurmCluster], token: str) -> None
         if live.plan.scenario.accounting:
             note("record", name, cluster.records, "--local", "--allocations")
             note("usage", name, cluster.usage)
+
+
+def _note_symptoms(live: Live) -> None:
+    """Note the lines of logs that show known faults of Slurm. Without them the checkers cannot name these."""
+    for host in live.plan.lasting_hosts():
+        for daemon, words in SYMPTOMS.items():
+            paths = logs.log_files(live.plan, host, daemon) if daemon in host.daemons else []
+            with suppress(HarnessError):
+                command = ["grep", "--no-filename", "--no-messages", words, *paths]
+                lines = live.ssh.run(host.name, command, check=False).stdout if paths else ""
+                for line in lines.splitlines():
+                    live.run.event("log", seen_by=host.name, daemon=daemon, line=line)

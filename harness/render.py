@@ -54,6 +54,11 @@ def render(plan: Plan) -> Tree:
     return {host.name: _host_files(plan, host, clusters) for host in plan.hosts}
 
 
+def slurm_conf(plan: Plan, cluster: str) -> str:
+    """Return the text of a cluster's slurm.conf."""
+    return _cluster_files(plan.scenario, cluster, plan.offers)[1]["/etc/slurm/slurm.conf"]
+
+
 def manifest(tree: Tree) -> dict[str, dict[str, dict[str, str | None]]]:
     """Return what is to know of each file besides its text: host -> path -> facts."""
     return {
@@ -119,8 +124,13 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
         files.append(RenderedFile(path, template(path, directories=directories, devices=devices)))
     if host == plan.accounting_client():
         path = "/usr/local/sbin/slurm-accounting-objects"
-        late_tres, late_federations = options.late_tres(scenario.accounting), plan.late_federations()
-        text = template(path, scenario=scenario, late_tres=late_tres, late_federations=late_federations)
+        text = template(
+            path,
+            scenario=scenario,
+            slurm_users=sorted({options.get(conf, "SlurmUser") or "root" for conf, _ in clusters.values()}),
+            late_tres=options.late_tres(scenario.accounting),
+            late_federations=plan.late_federations(),
+        )
         files.append(RenderedFile(path, text, mode="0755"))
     return tuple(files)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from pydantic import TypeAdapter
 
@@ -16,6 +19,8 @@ from harness.plan import Host, Plan
 from harness.scenario import SLURMDBD
 from harness.topology import Box
 
+# Characters that XML 1.0 does not have.
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PASSED, FAILED, UNKNOWN = "passed", "failed", "unknown"
 
 
@@ -35,7 +40,8 @@ class Report:
 
     `problem` is what kept it from being judged, `topologies` a picture of each and `layout` one of all hosts;
     `kubernetes` is which API kept the ledger of shared clusters; `nodes` are those of each cluster, a hostlist;
-    `started` is in ISO 8601. What has a default, older reports may lack.
+    `started` is in ISO 8601; `command` is what repeats it, where that is not `harness run`. What has a default, older
+    reports may lack.
     """
 
     scenario: str
@@ -58,6 +64,7 @@ class Report:
     nodes: dict[str, str] = field(default_factory=dict)
     federations: dict[str, list[str]] = field(default_factory=dict)
     layout: list[Box] = field(default_factory=list)
+    command: str = ""
 
     def exit_code(self) -> int:
         """Return the exit code that the verdict stands for."""
@@ -110,8 +117,32 @@ def layout(plan: Plan) -> list[Box]:
 
 
 def write(report: Report, directory: Path) -> None:
-    """Write report.json; report.html is made of it and what stands beside it, junit.xml comes from pytest itself."""
+    """Write report.json; report.html is made of it and what is beside it."""
     (directory / "report.json").write_text(json.dumps(asdict(report), indent=2) + "\n")
+
+
+def write_junit(checks: Sequence[Check], path: Path) -> None:
+    """Write junit.xml as pytest does, for checks that pytest did not run."""
+    outcomes = Counter(check.outcome for check in checks)
+    suite = ElementTree.Element(
+        "testsuite",
+        name="slurm-harness",
+        tests=str(len(checks)),
+        failures=str(outcomes["failed"]),
+        errors=str(outcomes["error"]),
+        skipped=str(outcomes["skipped"]),
+        time=f"{sum(check.seconds for check in checks):.3f}",
+    )
+    for check in checks:
+        kind, _, name = check.id.rpartition("::")
+        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=name, time=f"{check.seconds:.3f}")
+        if check.outcome != "passed":
+            tag = {"failed": "failure"}.get(check.outcome, check.outcome)
+            message = _NOT_IN_XML.sub("?", check.message)
+            ElementTree.SubElement(case, tag, message=message.partition("\n")[0]).text = message
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
 
 
 def read(directory: Path) -> Report:

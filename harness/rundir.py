@@ -5,6 +5,7 @@ tree/HOST/...        the rendered files, without secrets; tree/manifest.json
 secrets/             0700: keys and passwords of this run
 inventory/hosts.yml  Ansible's inventory
 artifacts/ logs/     what Ansible and the daemons said
+schedmd-suite/       report.json of `harness schedmd-suite`, and the output of tests that did not pass
 """
 
 from __future__ import annotations
@@ -53,7 +54,12 @@ class RunDir:
         started = datetime.now(UTC)
         token = random_secrets.token_hex(3)
         path = root / plan.name / f"{started:%Y%m%dT%H%M%S}-{token}"
-        path.mkdir(parents=True)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(
+                f"{root} cannot be written: {error.strerror}", hint="--runs or HARNESS_RUNS names another directory"
+            ) from error
         shutil.copyfile(scenario_path, path / "scenario.yml")
         facts = {
             "id": f"{plan.name}-{started:%Y%m%dT%H%M%S}-{token}",

@@ -11,9 +11,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from harness import hostlist, ledger
-from harness.errors import CommandFailed
+from harness import durations, hostlist, ledger
+from harness.errors import CannotJudge, CommandFailed, HarnessError, WaitTimeout
 from harness.plan import Plan
 from harness.ssh import Result, Ssh
 from harness.wait import wait_until
@@ -34,7 +35,19 @@ _LARGEST_ARRAY = 1000
 _MANY = 20
 # What a node more may take where many share a busy machine.
 _SECONDS_A_NODE = 0.2
-_IDLE = {"IDLE", "IDLE+DYNAMIC_NORM"}
+# Base states and flags of nodes that jobs do not get. A node of a maintenance reservation is MAINT in 20.11, and
+# MAINTENANCE from 22.05 on at the latest (node_state_flags in slurm_protocol_defs.c).
+_USELESS = {
+    *("DOWN", "DRAIN", "FAIL", "FAILING", "INVAL", "INVALID_REG", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "UNKNOWN"),
+}
+# The comment of every job that a handle submits, which tells it from the jobs of others: see `Job.ours`.
+MARK = "slurm-harness"
+_SUBMIT = frozenset({"sbatch", "srun", "salloc"})
+# squeue(1), JOB REASON CODES: what a job waits for while others have its nodes.
+_NODES_TAKEN = frozenset({"None", "Resources", "Priority", "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved"})
+# scontrol(1), show node: the words of a state in which a node takes jobs, or has all that it can take.
+_IDLE = frozenset({"IDLE", "DYNAMIC_NORM", "RESERVED"})
+_IN_SERVICE = _IDLE | {"ALLOCATED", "BLOCKED", "CLOUD", "COMPLETING", "MIXED", "PLANNED"}
 
 
 def origin_id(job_id: int) -> int:
@@ -62,6 +75,12 @@ class Job:
     user: str
     reason: str
     array_id: int
+    comment: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """Whether the harness has submitted it."""
+        return self.comment == MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +98,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as slurmctld sees it; None stands for no limit, and for everybody."""
+    """A partition as slurmctld sees it; None stands for no limit."""
 
     name: str
     state: str
@@ -87,13 +106,29 @@ class Partition:
     nodes: tuple[str, ...]
     max_nodes: int | None
     root_only: bool
-    allow_accounts: tuple[str, ...] | None
-    allow_qos: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reservation as slurmctld sees it. Times are in seconds since 1970."""
+
+    name: str
+    start: int
+    end: int
+    nodes: str
+    users: str
+
+    def __str__(self) -> str:
+        start, end = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC" for at in (self.start, self.end))
+        return f"reservation {self.name} of {self.nodes} for {self.users} from {start} to {end}"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job's or step's record in the accounting database. Times are seconds since 1970, None if not yet."""
+    """A job or step as the accounting database has it, or a job as slurmctld remembers it.
+
+    Times are seconds since 1970, None if not yet.
+    """
 
     job_id: int
     step: str  # "" for the job itself, else batch, extern, 0, 1, ...
@@ -109,6 +144,12 @@ class Record:
     start: int | None
     end: int | None
     elapsed: int
+    qos: str = ""
+    partition: str = ""
+    cpus: int = 0
+    time_limit: str = ""  # minutes, UNLIMITED or Partition_Limit
+    work_dir: str = ""
+    max_rss: int | None = None  # bytes; None where nothing was gathered
 
     @property
     def key(self) -> JobKey:
@@ -136,21 +177,45 @@ class Sibling:
 
 
 class SlurmCluster:
-    """One live cluster, asked at its controller."""
+    """One live cluster, asked at its controller.
 
-    def __init__(self, ssh: Ssh, name: str, controller: str, timeout: float = 60) -> None:
+    `submit_options` come first of the options of each job that is submitted. `accounting`: sacct knows the jobs that
+    slurmctld has forgotten (slurm.conf(5), MinJobAge).
+    """
+
+    def __init__(
+        self,
+        ssh: Ssh,
+        name: str,
+        controller: str,
+        timeout: float = 120,
+        submit_options: Sequence[str] = (),
+        *,
+        accounting: bool = False,
+    ) -> None:
         self.name = name
         self.controller = controller
         self._ssh = ssh
         self._timeout = timeout
+        self._submit_options = (f"--comment={MARK}", *submit_options)
+        self._accounting = accounting
 
     def run(self, *command: str, user: str | None = None, stdin: str = "", check: bool = True) -> Result:
-        """Run a command on the controller, as root or an ordinary user."""
-        return self._ssh.run(self.controller, command, user=user, stdin=stdin, check=check, timeout=self._timeout)
+        """Run a command on the controller, as root or an ordinary user; what it submits is marked as the harness's."""
+        submits = command[0] in _SUBMIT
+        if submits:
+            command = (command[0], *self._submit_options, *command[1:])
+        try:
+            return self._ssh.run(self.controller, command, user=user, stdin=stdin, check=check, timeout=self._timeout)
+        except WaitTimeout as error:
+            if not submits:
+                raise
+            raise self._explained(error) from error
 
     def submit(self, script: str, *options: str, user: str) -> int:
         """Submit a batch script as a user, in the user's home; return the job id."""
-        answer = self.run("sbatch", "--parsable", *options, user=user, stdin=script).stdout
+        who = None if user == "root" else user
+        answer = self.run("sbatch", "--parsable", *options, user=who, stdin=script).stdout
         return int(answer.split(";")[0])
 
     def submit_each(self, script: str, options: Sequence[Sequence[str]], user: str) -> list[int]:
@@ -160,7 +225,8 @@ class SlurmCluster:
         """
         end = "END-OF-BATCH-SCRIPT"
         begin = f"set -e; script=$(mktemp); trap 'rm \"$script\"' EXIT; cat > \"$script\" << '{end}'"
-        calls = [f'{shlex.join(["sbatch", "--parsable", *one])} < "$script"' for one in options]
+        sbatch = ["sbatch", *self._submit_options, "--parsable"]
+        calls = [f'{shlex.join([*sbatch, *one])} < "$script"' for one in options]
         program = "\n".join([begin, script.rstrip("\n"), end, *calls, ""])
         timeout = self._timeout + len(calls)
         answer = self._ssh.run(self.controller, ["sh"], user=user, stdin=program, timeout=timeout).stdout
@@ -168,16 +234,12 @@ class SlurmCluster:
 
     def jobs(self, *options: str) -> list[Job]:
         """Return the jobs that squeue lists, finished ones too, for as long as MinJobAge keeps them."""
-        answer = self.run("squeue", "--noheader", "--states=all", "--format=%A|%T|%N|%j|%u|%r|%F", *options).stdout
-        jobs = []
-        for line in _lines(answer):
-            job_id, state, node_list, name, user, reason, array_id = line.split("|")
-            jobs.append(Job(int(job_id), state, node_list, name, user, reason, int(array_id)))
-        return jobs
+        answer = self.run("squeue", "--noheader", "--states=all", "--format=%A|%T|%N|%u|%r|%F|%k|%j", *options).stdout
+        return [parse_job(line) for line in _lines(answer) if re.match(r"\d+\|", line)]
 
-    def times(self) -> dict[int, dict[str, int | None]]:
+    def times(self, *options: str) -> dict[int, dict[str, int | None]]:
         """Return when the jobs that squeue lists were submitted, started and ended; None if not yet."""
-        query = ("squeue", "--noheader", "--states=all", "--format=%A|%T|%V|%S|%e")
+        query = ("squeue", "--noheader", "--states=all", "--format=%A|%T|%V|%S|%e", *options)
         return parse_times(self.run("env", "SLURM_TIME_FORMAT=%s", *query).stdout)
 
     def job(self, job_id: int) -> Job | None:
@@ -185,33 +247,69 @@ class SlurmCluster:
         return next(iter(self.jobs_of(job_id)), None)
 
     def jobs_of(self, job_id: int) -> list[Job]:
-        """Return what this cluster has of an id: a job, REVOKED ones too, all tasks of an array, or nothing."""
+        """Return what this cluster has of an id: a job, REVOKED ones too, all tasks of an array, or nothing.
+
+        Of a job that slurmctld has forgotten accounting still knows how it ended.
+        """
         try:
-            return self.jobs("--local", "--all", f"--jobs={job_id}")
+            return self.jobs("--local", "--all", f"--jobs={job_id}") or self._ended(job_id)
         except CommandFailed as error:
             if "Invalid job id" in error.stderr:
-                return []
+                return self._ended(job_id)
             raise
 
-    def wait_for(self, job_ids: Iterable[int], states: Iterable[str] = FINISHED, timeout: float = 60) -> list[Job]:
+    def _ended(self, job_id: int) -> list[Job]:
+        """Return what accounting says of a job that has ended, of an array of all its tasks; nothing if it is away."""
+        if not self._accounting:
+            return []
+        try:
+            records = self.records("--local", "--allocations", f"--jobs={job_id}")
+        except CommandFailed:
+            return []
+        last = {record.job_id: record for record in records}  # a job that was requeued has several
+        return [
+            Job(record.job_id, record.state, record.node_list, record.name, record.user, "", job_id)
+            for record in last.values()
+            if record.state in FINISHED
+        ]
+
+    def wait_for(self, job_ids: Iterable[int], states: Iterable[str] = FINISHED, timeout: float = 120) -> list[Job]:
         """Wait until all jobs, of an array all its tasks, are in one of `states` on this cluster."""
         wanted, states = set(job_ids), frozenset(states)
 
         def look() -> list[Job]:
-            return [job for job in self.jobs("--local") if {job.job_id, job.array_id} & wanted]
+            jobs = [job for job in self.jobs("--local") if {job.job_id, job.array_id} & wanted]
+            forgotten = wanted - {job_id for job in jobs for job_id in (job.job_id, job.array_id)}
+            return jobs + [job for job_id in forgotten for job in self._ended(job_id)]
 
         def done(jobs: list[Job]) -> bool:
             there = {job_id for job in jobs for job_id in (job.job_id, job.array_id)}
             return wanted <= there and all(job.state in states for job in jobs)
 
-        return wait_until(
-            look,
-            done,
-            what=f"jobs {sorted(wanted)} on {self.name} {'/'.join(sorted(states))}",
-            timeout=timeout,
-            hopeless=lambda jobs: any(job.state in FINISHED - states for job in jobs),
-            show=_shown,
-        )
+        try:
+            return wait_until(
+                look,
+                done,
+                what=f"jobs {sorted(wanted)} on {self.name} to be {'/'.join(sorted(states))}",
+                timeout=timeout,
+                hopeless=lambda jobs: any(job.state in FINISHED - states for job in jobs),
+                show=_shown,
+            )
+        except WaitTimeout as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: WaitTimeout) -> HarnessError:
+        """Return an error about jobs with what they wait for; CannotJudge if jobs of others have the nodes."""
+        try:
+            active = [job for job in self.jobs("--local") if job.state not in FINISHED]
+        except HarnessError:
+            return WaitTimeout(str(error))
+        waiting = [job for job in active if job.ours and job.state == "PENDING"]
+        others = [job for job in active if not job.ours and job.node_list]
+        if waiting and others and all(job.reason.replace(" ", "_") in _NODES_TAKEN for job in waiting):
+            busy = ", ".join(f"{job.node_list} with job {job.job_id} of {job.user}" for job in others[:_MANY])
+            return CannotJudge(f"{error}; nodes of {self.name} are busy with jobs of others: {busy}")
+        return WaitTimeout(f"{error}; waiting: {_shown(waiting)}" if waiting else str(error))
 
     def nodes(self) -> list[Node]:
         """Return all nodes, those in no partition too."""
@@ -222,6 +320,11 @@ class SlurmCluster:
         """Return all partitions, hidden ones too."""
         answer = self.run("scontrol", "--all", "--oneliner", "show", "partition").stdout
         return [parse_partition(line) for line in _lines(answer)]
+
+    def reservations(self) -> list[Reservation]:
+        """Return all reservations that have not ended."""
+        query = ("env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "reservation")
+        return [parse_reservation(line) for line in _lines(self.run(*query).stdout) if "ReservationName=" in line]
 
     def topology(self, *name: str) -> dict[str, tuple[str, ...]]:
         """Return every switch, block or torus with its nodes, of the topology of a name or of the default one."""
@@ -248,6 +351,7 @@ class SlurmCluster:
     def records(self, *options: str) -> list[Record]:
         """Return accounting records of jobs and steps, duplicates too, of this cluster or as `options` say."""
         fields = "JobIDRaw,Cluster,JobName,User,Account,State,ExitCode,NodeList,Submit,Start,End,ElapsedRaw"
+        fields += ",QOS,Partition,AllocCPUS,TimelimitRaw,WorkDir,MaxRSS"
         answer = self.run(
             *(
                 "env",
@@ -262,12 +366,26 @@ class SlurmCluster:
         ).stdout
         return [parse_record(line) for line in _lines(answer)]
 
+    def remembered(self) -> list[Record]:
+        """Return the jobs that slurmctld has in memory: those that wait or run, and ended ones for MinJobAge."""
+        query = ("scontrol", "--all", "--local", "--oneliner", "show", "job")
+        answer = self.run("env", "SLURM_TIME_FORMAT=%s", *query).stdout
+        return [parse_remembered(line, self.name) for line in _lines(answer) if line.startswith("JobId=")]
 
-def clusters(ssh: Ssh, plan: Plan, timeout: float = 60) -> dict[str, SlurmCluster]:
+
+def clusters(ssh: Ssh, plan: Plan, timeout: float = 120) -> dict[str, SlurmCluster]:
     """Return the live clusters of a plan by their names; a command gets `timeout` seconds, and more for many nodes."""
+    scenario = plan.scenario
     return {
-        name: SlurmCluster(ssh, name, part.controller, timeout + len(part.node_names()) * _SECONDS_A_NODE)
-        for name, part in plan.scenario.clusters.items()
+        name: SlurmCluster(
+            ssh,
+            name,
+            part.controller,
+            timeout + len(part.node_names()) * _SECONDS_A_NODE,
+            scenario.checks.submit,
+            accounting=scenario.accounting is not None,
+        )
+        for name, part in scenario.clusters.items()
     }
 
 
@@ -299,6 +417,16 @@ def left_copies(there: Mapping[str, Sequence[Job]]) -> dict[str, set[int]]:
     }
 
 
+def parse_job(line: str) -> Job:
+    """Read one line of squeue; the comment and the name, which a user may choose, come last.
+
+    >>> parse_job("7|RUNNING|n1|alice|None|7|slurm-harness|a|b").name
+    'a|b'
+    """
+    job_id, state, node_list, user, reason, array_id, comment, name = line.split("|", 7)
+    return Job(int(job_id), state, node_list, name, user, reason, int(array_id), comment)
+
+
 def parse_node(line: str) -> Node:
     """Read one line of `scontrol --oneliner show node`.
 
@@ -320,10 +448,6 @@ def parse_partition(line: str) -> Partition:
     """
     facts = dict(re.findall(r"(\w+)=(\S*)", line))
 
-    def some(name: str) -> tuple[str, ...] | None:
-        value = facts.get(name, "ALL")
-        return None if value == "ALL" else tuple(value.split(","))
-
     nodes = facts.get("Nodes", "")
     limit = facts.get("MaxNodes", "UNLIMITED")
     return Partition(
@@ -333,8 +457,23 @@ def parse_partition(line: str) -> Partition:
         nodes=hostlist.expand(nodes) if nodes not in {"", "(null)"} else (),
         max_nodes=None if limit == "UNLIMITED" else int(limit),
         root_only=facts.get("RootOnly") == "YES",
-        allow_accounts=some("AllowAccounts"),
-        allow_qos=some("AllowQos"),
+    )
+
+
+def parse_reservation(line: str) -> Reservation:
+    """Read one line of `scontrol --oneliner show reservation`.
+
+    >>> str(parse_reservation("ReservationName=r StartTime=60 EndTime=120 Nodes=c1 Users=(null) Accounts=physics"))
+    'reservation r of c1 for physics from 1970-01-01 00:01 UTC to 1970-01-01 00:02 UTC'
+    """
+    facts = dict(re.findall(r"(\w+)=(\S*)", line))
+    users = [facts[name] for name in ("Users", "Groups", "Accounts", "QOS") if facts.get(name, "(null)") != "(null)"]
+    return Reservation(
+        name=facts["ReservationName"],
+        start=int(facts["StartTime"]),
+        end=int(facts["EndTime"]),
+        nodes=facts.get("Nodes", "(null)"),
+        users=",".join(users) or "nobody",
     )
 
 
@@ -367,7 +506,8 @@ def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
 
 def parse_record(line: str) -> Record:
     """Read one line of `sacct --parsable2`."""
-    job, cluster, name, user, account, state, exit_code, node_list, submit, start, end, elapsed = line.split("|")
+    job, cluster, name, user, account, state, exit_code, node_list, *rest = line.split("|")
+    submit, start, end, elapsed, qos, partition, cpus, time_limit, work_dir, max_rss = rest
     job_id, _, step = job.partition(".")
     # A step that was cancelled may have none.
     code, signal = (exit_code or "0:0").split(":")
@@ -386,7 +526,62 @@ def parse_record(line: str) -> Record:
         start=_time(start),
         end=_time(end),
         elapsed=int(elapsed),
+        qos=qos,
+        partition=partition,
+        cpus=int(cpus or 0),
+        time_limit=time_limit,
+        work_dir=work_dir,
+        max_rss=_bytes(max_rss),
     )
+
+
+def parse_remembered(line: str, cluster: str) -> Record:
+    """Read one line of `scontrol --oneliner show job`; of REVOKED|COMPLETING and such the first state counts."""
+    facts: dict[str, str] = {}
+    for name, value in re.findall(r"(?<!\S)([A-Z]\w*)=(\S*)", line):
+        facts.setdefault(name, value)
+    job_name = re.search(r" JobName=(.*?) UserId=", line)
+    code, _, signal = facts["ExitCode"].partition(":")
+    ended = facts["JobState"] in FINISHED
+    return Record(
+        job_id=int(facts["JobId"]),
+        step="",
+        cluster=cluster,
+        name=_some(job_name[1]) if job_name else "",  # 26.05 says (null) of a job of a REST client's
+        user=facts["UserId"].partition("(")[0],
+        account=facts["Account"],
+        state=facts["JobState"],
+        exit_code=int(code),
+        signal=int(signal),
+        node_list=_some(facts.get("NodeList", "")),
+        submit=_time(facts["SubmitTime"]),
+        start=None if facts["JobState"] == "PENDING" else _time(facts["StartTime"]),
+        end=_time(facts["EndTime"]) if ended else None,
+        elapsed=durations.seconds(facts["RunTime"], unit=1),
+        qos=_some(facts["QOS"]),
+        partition=facts["Partition"],
+        cpus=int(facts["NumCPUs"].partition("-")[0]),
+        time_limit=_minutes(facts["TimeLimit"]),
+        work_dir=_some(facts.get("WorkDir", "")),
+    )
+
+
+def _some(text: str) -> str:
+    return "" if text in {"(null)", "N/A"} else text
+
+
+def _minutes(text: str) -> str:
+    return str(durations.seconds(text, unit=1) // 60) if text[:1].isdigit() else text
+
+
+def _bytes(text: str) -> int | None:
+    """Read a size such as sacct prints.
+
+    >>> _bytes("2048K"), _bytes("0"), _bytes("")
+    (2097152, 0, None)
+    """
+    match = re.fullmatch(r"([\d.]+)([KMGTP]?)", text)
+    return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
 
 
 def parse_federation(text: str) -> list[Sibling]:
@@ -405,25 +600,42 @@ def parse_federation(text: str) -> list[Sibling]:
     return found
 
 
+def takes_no_jobs(state: str) -> bool:
+    """Tell whether a node's state keeps jobs from it although it is not powered down."""
+    return bool({*state.split("+")} & _USELESS)
+
+
 def powered_down(state: str) -> bool:
     """Tell whether a node is at rest, so that a job may bring it; that it does not respond then is no news."""
     return {*state.split("+")} - {"NOT_RESPONDING"} == {"IDLE", "CLOUD", "POWERED_DOWN"}
 
 
-def not_ready(plan: Plan, live: dict[str, SlurmCluster]) -> list[str]:
-    """Return what keeps clusters from taking jobs: nodes that are not idle, siblings that are not connected."""
+def takes_jobs(state: str) -> bool:
+    """Tell whether a node in a state takes jobs, or has as many as it can take.
+
+    >>> takes_jobs("MIXED+COMPLETING"), takes_jobs("IDLE+DRAIN"), takes_jobs("ALLOCATED+NOT_RESPONDING")
+    (True, False, False)
+    """
+    return {*state.split("+")} <= _IN_SERVICE
+
+
+def not_ready(plan: Plan, live: dict[str, SlurmCluster], *, idle: bool = False) -> list[str]:
+    """Return what keeps clusters from taking jobs: nodes out of service, siblings that are not connected.
+
+    With `idle` jobs do, too.
+    """
     missing = []
     for name, cluster in live.items():
         seen = {node.name: node for node in cluster.nodes()}
         provision_of = plan.scenario.clusters[name].provision_of()
         for node_name in provision_of:
             node = seen.get(node_name)
-            static = provision_of[node_name] == "static"
             # The copilot comes with the checks.
             if node and plan.scenario.clusters[name].kubernetes and ledger.waits_for_copilot(node.state, node.reason):
                 continue
-            if node is None or not (node.state in _IDLE if static else powered_down(node.state)):
-                missing.append(f"{name}: {node_name} {f'{node.state} ({node.reason})' if node else 'unknown'}")
+            if node is None or not _is_ready(node, static=provision_of[node_name] == "static", idle=idle):
+                state = f"{node.state} ({node.reason or 'no reason given'})" if node else "unknown to slurmctld"
+                missing.append(f"{name}: {node_name} {state}")
     for federation in plan.scenario.federations.values():
         for name in federation.clusters:
             siblings = live[name].siblings()
@@ -433,16 +645,22 @@ def not_ready(plan: Plan, live: dict[str, SlurmCluster]) -> list[str]:
     return missing
 
 
-def wait_until_ready(plan: Plan, live: dict[str, SlurmCluster], timeout: float = 90) -> None:
+def _is_ready(node: Node, *, static: bool, idle: bool) -> bool:
+    if not static and powered_down(node.state):
+        return True
+    return {*node.state.split("+")} <= _IDLE if static and idle else not idle and takes_jobs(node.state)
+
+
+def wait_until_ready(plan: Plan, live: dict[str, SlurmCluster], timeout: float = 180, *, idle: bool = False) -> None:
     """Wait until every cluster takes jobs on all its nodes; WaitTimeout says what is missing.
 
-    It takes `timeout` seconds at most, and more for many nodes.
+    With `idle` wait for the end of all jobs, too. It takes `timeout` seconds at most, and more for many nodes.
     """
     nodes = sum(len(cluster.node_names()) for cluster in plan.scenario.clusters.values())
     wait_until(
-        lambda: not_ready(plan, live),
+        lambda: not_ready(plan, live, idle=idle),
         lambda missing: not missing,
-        what="clusters ready",
+        what="the clusters to be ready",
         timeout=timeout + nodes * _SECONDS_A_NODE,
         show=lambda missing: "; ".join([*missing[:_MANY], *[f"{len(missing)} in all"] * (len(missing) > _MANY)]),
         ignore=(CommandFailed,),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
 from harness.wait import wait_until
@@ -103,7 +104,7 @@ class Ssh:
     def forwarded(self, host: str, target: str) -> Iterator[Path]:
         """Have a socket that leads to HOST:PORT as seen from a host; nobody else on this machine may open it.
 
-        WaitTimeout if there is none in 10 seconds.
+        WaitTimeout if there is none in a minute, or ssh ends before.
         """
         options = ["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
         with tempfile.TemporaryDirectory() as directory:
@@ -111,17 +112,26 @@ class Ssh:
             command = ["ssh", "-F", str(self.config), *options, "-N", "-L", f"{path}:{target}", host]
             with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as process:
                 try:
-                    shown = f"{shlex.join(command)}  (running, socket there)"
+                    shown = f"the socket of {shlex.join(command)}  (running, socket exists)"
                     wait_until(
                         lambda: (process.poll() is None, path.exists()),
                         all,
                         what=shown,
-                        timeout=10,
+                        timeout=60,
                         hopeless=lambda seen: not seen[0],
                     )
                     yield path
                 finally:
                     process.terminate()
+
+    def save(self, host: str, command: Sequence[str], file: IO[bytes]) -> None:
+        """Run a command on a host as root, and write what it prints to a file; CommandFailed if it fails."""
+        local = self.command(host, [shlex.join(command)])
+        done = subprocess.run(
+            local, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, check=False, start_new_session=True
+        )
+        if done.returncode != 0:
+            raise CommandFailed(shlex.join(local), done.returncode, "", done.stderr.decode(errors="replace"))
 
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
         """Run a command on a host as root and give it, however large, what it reads; CommandFailed if it fails."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,33 +15,42 @@ from harness import faults, slurm
 from harness.errors import CommandFailed, UsageError, WaitTimeout
 from harness.live import Live
 from harness.plan import Plan
-from harness.slurm import FINISHED, Job, JobKey, Record, SlurmCluster, job_key
+from harness.slurm import FINISHED, Job, Record, SlurmCluster
 from harness.ssh import Result, Ssh
 from harness.wait import wait_until
 
-# Seconds in which a job that was cancelled is gone: slurm.conf(5), KillWait is 30.
-_GONE_WITHIN = 60
-# Seconds in which slurmdbd has a record: slurmctld sends them in the background.
-_RECORDED_WITHIN = 15
+# Deadlines in seconds, for a busy machine: each wait ends with its event. A cancelled job is killed after KillWait,
+# 30 s (slurm.conf(5)); slurmctld sends records to slurmdbd in the background; daemons restart after a fault.
+_GONE_WITHIN = 180
+_RECORDED_WITHIN = 90
+_READY_WITHIN = 240
+# squeue(1), JOB STATE CODES; job_state_string() of slurmctld's source has them all.
+_STATES = FINISHED | {
+    *("COMPLETING", "CONFIGURING", "EXPEDITING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING"),
+    *("RESV_DEL_HOLD", "RUNNING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED"),
+}
+# What identifies a job: its cluster, its id (that of its array) and when it was submitted, in seconds since 1970.
+# A slurmctld that has lost its state gives ids again.
+Identity = tuple[str, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """A user at the controller of one of the clusters. `earlier` are the jobs that there were before the test."""
+    """A user at the controller of one of the clusters. `earlier` are the jobs from before the test."""
 
     ssh: Ssh = field(repr=False)
     plan: Plan = field(repr=False)
     clusters: Mapping[str, SlurmCluster] = field(repr=False)
     cluster: str
     user: str
-    earlier: frozenset[JobKey] = field(default=frozenset(), repr=False)
+    earlier: frozenset[Identity] = field(default=frozenset(), repr=False)
 
     @classmethod
     def of(cls, ssh: Ssh, plan: Plan) -> Slurm:
         """Return the scenario's first user (root, if it has none) at its first cluster, from now on."""
         clusters = slurm.clusters(ssh, plan)
         fresh = cls(ssh, plan, clusters, next(iter(clusters)), next(iter(plan.scenario.users), "root"))
-        return replace(fresh, earlier=frozenset(job_key(name, job.job_id) for name, job in fresh.jobs()))
+        return replace(fresh, earlier=frozenset(identity for identity, _ in fresh._listed()))
 
     def at(self, cluster: str) -> Slurm:
         """Return the same user at another cluster's controller; UsageError if the scenario has none of this name."""
@@ -59,7 +69,7 @@ class Slurm:
         """The host on which the user works."""
         return self.clusters[self.cluster].controller
 
-    def run(self, *command: str, stdin: str = "", check: bool = True, timeout: float = 60) -> Result:
+    def run(self, *command: str, stdin: str = "", check: bool = True, timeout: float = 120) -> Result:
         """Run a command on the controller's host as the user, in the user's home.
 
         CommandFailed if it fails and `check`; WaitTimeout if it takes more than `timeout` seconds.
@@ -88,25 +98,57 @@ class Slurm:
         return Submission(self, job_id, self.cluster)
 
     def jobs(self) -> list[tuple[str, Job]]:
-        """Return the jobs that were submitted during the test, by whomever, each with the cluster that tells of it.
+        """Return the jobs that were submitted during the test, by any user, each with the cluster that lists it.
 
-        In a federation several may tell of one; where it does not run it is REVOKED. An array is a job for each task.
+        In a federation several clusters may list one job; where it does not run it is REVOKED. Each task of an array is
+        a job.
         """
-        found = [(name, job) for name, cluster in self.clusters.items() for job in cluster.jobs("--local", "--all")]
-        return [(name, job) for name, job in found if job_key(name, job.job_id) not in self.earlier]
+        listed = self._listed()
+        known = {(cluster, job_id) for cluster, job_id, _ in self.earlier}
+        federated = {one[1] for one, _ in listed if one in self.earlier and slurm.origin_id(one[1])}
+
+        def is_earlier(identity: Identity, job: Job) -> bool:
+            cluster, job_id, _ = identity
+            if identity in self.earlier:
+                return True
+            # A requeue changes the time of submission: batch_requeue_fini() in slurmctld's job_mgr.c.
+            return self._restarts(cluster, job.job_id) > 0 if (cluster, job_id) in known else job_id in federated
+
+        return [(identity[0], job) for identity, job in listed if not is_earlier(identity, job)]
 
     def cancel_all(self) -> None:
-        """Cancel what was submitted during the test and has not ended, and wait until it is gone."""
-        for name, cluster in self.clusters.items():
-            if left := [str(job.job_id) for where, job in self._active() if where == name]:
-                cluster.run("scancel", *left, check=False)
+        """Cancel the jobs that the test has submitted, and wait until they have ended; WaitTimeout names those left."""
+        cancelled: set[tuple[str, int]] = set()
+
+        def cancel() -> list[tuple[str, Job]]:
+            active = self._active()
+            for name, cluster in self.clusters.items():
+                new = [job.job_id for at, job in active if at == name and (name, job.job_id) not in cancelled]
+                if new and cluster.run("scancel", *map(str, new), check=False).exit_code == 0:
+                    cancelled.update((name, job_id) for job_id in new)
+            return active
+
         wait_until(
-            self._active,
+            cancel,
             lambda left: not left,
-            what="no job of the test left",
+            what="all jobs of the test to end",
             timeout=_GONE_WITHIN,
-            show=lambda left: ", ".join(f"{job.job_id} {job.state} on {name}" for name, job in left),
+            show=_shown,
+            ignore=(CommandFailed,),
         )
+
+    def _listed(self) -> list[tuple[Identity, Job]]:
+        """Return what squeue lists on each cluster."""
+        listed: list[tuple[Identity, Job]] = []
+        for name, cluster in self.clusters.items():
+            jobs, times = cluster.jobs("--local", "--all"), cluster.times("--local", "--all")
+            # A job without times has been purged between the two questions.
+            listed += [((name, job.array_id, times[job.job_id]["submit"]), job) for job in jobs if job.job_id in times]
+        return listed
+
+    def _restarts(self, cluster: str, job_id: int) -> int:
+        answer = self.clusters[cluster].run("scontrol", "--oneliner", "show", "job", str(job_id), check=False)
+        return max((int(parse_details(line).get("Restarts", 0)) for line in answer.stdout.splitlines()), default=0)
 
     def _active(self) -> list[tuple[str, Job]]:
         jobs = self.jobs()
@@ -133,47 +175,70 @@ class Submission:
         """
         seen = self._rows()
         if any(job.job_id != self.job_id for _, job in seen):
-            raise UsageError(f"job {self.job_id} is an array of several", hint="slurm.jobs() has them all")
+            raise UsageError(
+                f"job {self.job_id} is an array of several jobs",
+                hint="wait_all() waits for all of them, tasks() returns each",
+            )
         return self._where_it_runs(seen)
 
-    def wait(self, *states: str, timeout: float = 60) -> Job:
+    def wait(self, *states: str, timeout: float = 180) -> Job:
         """Wait until the job is in one of these states, or has ended if none is named, and return it.
 
-        A controller that is away is waited for, too. WaitTimeout, which tells what was seen last, if it takes more than
-        `timeout` seconds or cannot be any more.
+        A controller that does not answer is waited for, too. WaitTimeout, with the last state, after `timeout` seconds,
+        or as soon as the job cannot be in any of the states any more; UsageError for a state that Slurm does not have.
         """
         __tracebackhide__ = True  # a test that fails shows its own line
-        wanted = frozenset(states) or FINISHED - {"REVOKED"}
-        try:
-            seen = wait_until(
-                self.look,
-                lambda seen: seen is not None and seen[1].state in wanted,
-                what=f"job {self.job_id} {'/'.join(sorted(wanted))}",
-                timeout=timeout,
-                hopeless=lambda seen: seen is None or seen[1].state in FINISHED - wanted - {"REVOKED"},
-                show=lambda seen: f"{seen[1].state} ({seen[1].reason}) on {seen[0]}" if seen else "no such job",
-                ignore=(CommandFailed,),
-            )
-        except WaitTimeout as error:
-            raise error.with_traceback(None) from None
-        return seen[1]  # type: ignore[index]  # it is there
+        return _wait(lambda: list(filter(None, [self.look()])), states, timeout, f"job {self.job_id}")[0]
+
+    def wait_all(self, *states: str, timeout: float = 180) -> list[Job]:
+        """Wait until every task of an array is in one of these states, or has ended if none is named; return them.
+
+        They come in the order of their job ids, which need not be that of the tasks: see `tasks`. A job that is no
+        array is its only task. Errors are those of `wait`.
+        """
+        __tracebackhide__ = True
+        ended: dict[int, tuple[str, Job]] = {}  # slurmctld may forget the first tasks before the last has ended
+
+        def look() -> list[tuple[str, Job]]:
+            rows = self._rows()
+            at = {
+                job_id: [row for row in rows if row[1].job_id == job_id] for job_id in {job.job_id for _, job in rows}
+            }
+            seen = {job_id: place for job_id in at if (place := self._where_it_runs(at[job_id]))}
+            ended.update({job_id: place for job_id, place in seen.items() if place[1].state in FINISHED})
+            return [place for _, place in sorted((ended | seen).items())]
+
+        return _wait(look, states, timeout, f"all tasks of job {self.job_id}")
+
+    def tasks(self) -> dict[int, Submission]:
+        """Return the tasks of an array by their indices, without those that still wait.
+
+        Until a task starts, slurmctld keeps it in one record with all others that wait.
+        """
+        found = {int(job["ArrayTaskId"]): job for job in self._all_details() if job.get("ArrayTaskId", "").isdigit()}
+        return {index: replace(self, job_id=int(job["JobId"])) for index, job in sorted(found.items())}
 
     def cancel(self) -> Job:
-        """Cancel the job as its user, and wait until it has ended."""
+        """Cancel the job as its user, and wait until it has ended; of an array cancel all tasks, return the first."""
         self.slurm.at(self.cluster).run("scancel", str(self.job_id))
-        return self.wait()
+        return self.wait_all()[0]
 
     def ran_on(self) -> str:
         """Return the cluster that has the job; UsageError if none has it any more."""
-        if there := self._where_it_runs([one for one in self._rows() if one[1].job_id == self.job_id]):
+        rows = self._rows()
+        own = [row for row in rows if row[1].job_id == self.job_id]  # one task of an array has the array's id
+        if there := self._where_it_runs(own or rows):
             return there[0]
         raise UsageError(f"job {self.job_id} is not known any more", hint="a longer MinJobAge keeps it")
 
     def details(self) -> dict[str, str]:
         """Return what `scontrol show job` tells, by its own names, such as StdOut or ExitCode."""
+        return next((job for job in self._all_details() if job.get("JobId") == str(self.job_id)), {})
+
+    def _all_details(self) -> list[dict[str, str]]:
+        """Return the details of each job that has this id, those of an array's tasks too."""
         answer = self.slurm.clusters[self.ran_on()].run("scontrol", "--oneliner", "show", "job", str(self.job_id))
-        told = map(parse_details, answer.stdout.splitlines())  # of an array, all its jobs
-        return next((one for one in told if one.get("JobId") == str(self.job_id)), {})
+        return [parse_details(line) for line in answer.stdout.splitlines() if line]
 
     def output(self) -> str:
         """Return what the batch script has printed so far; UsageError if it has not begun, or the job has none.
@@ -194,11 +259,11 @@ class Submission:
         return [record for record in found if record.job_id == self.job_id]  # of an array, sacct tells all jobs
 
     def record(self) -> Record:
-        """Return what accounting has of the job when it has its end; WaitTimeout if it has not in 15 seconds."""
+        """Return what accounting has of the job when it has its end; WaitTimeout if it has not in 90 seconds."""
         return wait_until(
             lambda: [one for one in self.records() if not one.step and one.state in FINISHED],
             bool,
-            what=f"record of the end of job {self.job_id}",
+            what=f"the record of the end of job {self.job_id}",
             timeout=_RECORDED_WITHIN,
             ignore=(CommandFailed,),
         )[-1]
@@ -233,18 +298,17 @@ def federation(plan: Plan, clusters: Mapping[str, SlurmCluster]) -> Federation:
 
 
 class Faults:
-    """What is broken on purpose in a run. A fault is said as `harness fault inject` takes it: "pause-host n1"."""
+    """What is broken on purpose in a run. A fault is named as for `harness fault inject`: "pause-host n1"."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._until_the_end = ExitStack()
-        self._any = False
+        self._unready_before = frozenset(self._unready())
 
     @contextmanager
     def injected(self, *texts: str) -> Iterator[None]:
-        """Have faults while this is entered; UsageError if one is none, or the run has no place for it."""
+        """Have faults while this is entered; UsageError for an unknown fault, or one that the run has no place for."""
         wanted = [faults.parse(self._live.plan, text) for text in texts]
-        self._any = True
         with faults.injected(self._live, *wanted):
             yield
 
@@ -257,9 +321,59 @@ class Faults:
         self._until_the_end.close()
 
     def wait_until_ready(self) -> None:
-        """Wait until all nodes take jobs again, if there was a fault; WaitTimeout says what is amiss."""
-        if self._any:
-            slurm.wait_until_ready(self._live.plan, slurm.clusters(self._live.ssh, self._live.plan))
+        """Wait until the clusters take jobs as they did before the test; WaitTimeout says what is missing.
+
+        What an earlier test has left out of service is not waited for: that test has reported it.
+        """
+        before = self._unready_before
+        wait_until(
+            self._unready,
+            lambda unready: unready.keys() <= before,
+            what="the clusters to take jobs again after the test's faults",
+            timeout=_READY_WITHIN,
+            show=lambda unready: "; ".join(text for who, text in unready.items() if who not in before),
+            ignore=(CommandFailed,),
+        )
+
+    def _unready(self) -> dict[str, str]:
+        """Return what keeps clusters from taking jobs, by the node or the sibling that it is about."""
+        problems = slurm.not_ready(self._live.plan, slurm.clusters(self._live.ssh, self._live.plan))
+        return {re.sub(r"^(\S+ (sibling )?\S+).*", r"\1", problem): problem for problem in problems}
+
+
+def _wait(look: Callable[[], list[tuple[str, Job]]], states: Sequence[str], timeout: float, what: str) -> list[Job]:
+    """Wait until jobs, one at least, are all in one of these states, or have ended if none is named."""
+    __tracebackhide__ = True
+    wanted = _known(states) or FINISHED - {"REVOKED"}
+    lost = FINISHED - wanted - {"REVOKED"}
+    try:
+        seen = wait_until(
+            look,
+            lambda seen: bool(seen) and all(job.state in wanted for _, job in seen),
+            what=f"{what} to be {'/'.join(sorted(wanted))}",
+            timeout=timeout,
+            hopeless=lambda seen: not seen or any(job.state in lost for _, job in seen),
+            show=lambda seen: _shown(seen) or "no such job",
+            ignore=(CommandFailed,),
+        )
+    except WaitTimeout as error:
+        raise error.with_traceback(None) from None
+    return [job for _, job in seen]
+
+
+def _known(states: Sequence[str]) -> frozenset[str]:
+    """Return states as a set; UsageError if Slurm does not have one of them: a wait for it could not end."""
+    for state in states:
+        if state not in _STATES:
+            nearest = difflib.get_close_matches(state.upper(), _STATES, n=1)
+            raise UsageError(
+                f'Slurm has no job state "{state}"', hint=f"{nearest[0]}?" if nearest else "squeue(1) lists them"
+            )
+    return frozenset(states)
+
+
+def _shown(jobs: Sequence[tuple[str, Job]]) -> str:
+    return ", ".join(f"{job.job_id} {job.state} ({job.reason}) on {name}" for name, job in jobs)
 
 
 def parse_details(text: str) -> dict[str, str]:

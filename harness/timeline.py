@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -136,6 +137,20 @@ def job_kind(state: str) -> str:
     if state in {"CANCELLED", "PREEMPTED", "REVOKED"}:
         return "cancelled"
     return "failed" if state in FINISHED else "running"
+
+
+def end_of_start(events: Iterable[Mapping[str, Any]], started: float) -> float:
+    """Return when the start of a daemon was over: the clusters were ready, or a check began, for the first time since.
+
+    Where neither happened a person restarted the daemon, and all that it logs belongs to its start.
+    """
+    for event in events:
+        end = seconds(event)  # an event is written when it is over
+        if event.get("name") == "ready" and end > started:
+            return end
+        if event["kind"] == "check" and end - event["seconds"] > started:
+            return end - float(event["seconds"])
+    return math.inf
 
 
 def faults(events: Iterable[Mapping[str, Any]]) -> list[Span]:

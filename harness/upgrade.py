@@ -8,19 +8,26 @@ state, logs and witnesses. A step whose gate stays shut is undone: the old host 
 from __future__ import annotations
 
 import math
+import shlex
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from harness import elastic, faults, hostlist, options, past, releases, slurm
+from harness import checkers, elastic, faults, hostlist, lifecycle, options, past, releases, report, slurm
+from harness.checkers import Finding
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
+from harness.lifecycle import Judged
 from harness.live import Live
 from harness.plan import SHARED_DIRECTORY, Host, Plan
 from harness.rehearsal import Users, rehearsing
 from harness.render import render
+from harness.report import Check, Report
 from harness.slurm import FINISHED, SlurmCluster
 from harness.wait import wait_until
 from harness.workload import Work
@@ -37,6 +44,8 @@ _NAMES = """mariadb -N -B -e 'SHOW DATABASES' | grep -vxE 'mysql|sys|(informatio
 _DUMP = f"""set -eu; umask 077; mkdir -p {_DUMPS}
     names=$({_NAMES})
     mariadb-dump --single-transaction --routines --databases $names > {_DUMPS}/dump.sql"""
+# Makes what users submit, of the plan of a run that is up.
+MakeWorks = Callable[[Plan], Sequence[Work]]
 _LOAD = rf"""set -eu
     for database in $({_NAMES}); do mariadb -e "DROP DATABASE \`$database\`"; done
     mariadb < {_DUMPS}/dump.sql"""
@@ -126,19 +135,120 @@ def _changed(old: Plan, new: Plan) -> list[Host]:
     return [host for host, other in zip(old.hosts, new.hosts, strict=True) if host.release != other.release]
 
 
+def run(
+    live: Live,
+    choices: Sequence[str],
+    works: MakeWorks,
+    batches: int = 2,
+    own: past.Past | None = None,
+    *,
+    keep: bool = False,
+    directory: Path | None = None,
+) -> Report:
+    """Bring a run up, upgrade it while users submit, take it down and report; `keep` leaves the hosts up.
+
+    `choices` are the releases that it goes to, as --release takes them; `own` is a past that it gets before.
+    """
+    plan_upgrade(live, choices)
+
+    def judge(judged: Judged) -> None:
+        with lifecycle.provisioned(live, keep=keep), lifecycle.logs_collected(live):
+            opened = lifecycle.give_past(live, own) if own else live
+            lifecycle.deploy(opened)
+            _judge(opened, choices, works, batches, judged)
+
+    return lifecycle.reported(live, judge, directory)
+
+
+def run_kept(
+    live: Live, choices: Sequence[str], works: MakeWorks, batches: int = 2, directory: Path | None = None
+) -> Report:
+    """Upgrade a run that is up while users submit, and report."""
+    plan_upgrade(live, choices)
+
+    def judge(judged: Judged) -> None:
+        with lifecycle.logs_collected(live):
+            _judge(live, choices, works, batches, judged)
+
+    return lifecycle.reported(live, judge, directory)
+
+
+def _judge(live: Live, choices: Sequence[str], works: MakeWorks, batches: int, judged: Judged) -> None:
+    """Upgrade a run; its checks are the steps, and what must be true of the jobs of the rehearsal."""
+    new = plan_upgrade(live, choices)
+    for fault in known_faults(live.plan, new):
+        live.say(f"known fault of Slurm on the way: {fault}")
+    begin = len(list(live.run.events()))
+    try:
+        with lifecycle.stage(live, "upgrade"):
+            upgrade(live, new, works(live.plan), batches)
+        judged.checks = promises(checkers.judge(checkers.read(live.run.events(), live.run.plan())))
+    except ClusterError:
+        # That of a step is a check that failed; without one the clusters may be innocent.
+        if not any(check.outcome == "failed" for check in _steps_of(live, begin)):
+            raise
+    finally:
+        judged.checks = [*_steps_of(live, begin), *judged.checks]
+        report.write_junit(judged.checks, live.run.path / "junit.xml")
+        judged.facts = _facts(live, new)
+        try:
+            judged.jobs = lifecycle.jobs(live)
+        except HarnessError as error:
+            live.say(f"the report has no jobs: {error}")
+
+
+def promises(findings: Iterable[Finding]) -> list[Check]:
+    """Return what checkers say as checks of a report."""
+    outcomes = {report.UNKNOWN: "error"}
+    return [
+        Check(
+            f"rehearsal::{one.name}",
+            outcomes.get(one.outcome, one.outcome),
+            0,
+            "\n".join([*one.problems, *(f"excused: {text}" for text in one.excused)]),
+        )
+        for one in findings
+    ]
+
+
+def _steps_of(live: Live, begin: int) -> list[Check]:
+    """Return the steps that were done since an event."""
+    events = (event for event in list(live.run.events())[begin:] if event["kind"] == "check")
+    return [Check(event["id"], event["outcome"], event["seconds"], event["message"]) for event in events]
+
+
+def _facts(live: Live, new: Plan) -> dict[str, Any]:
+    """Return what the report of an upgrade says in the place of what that of a run would."""
+    now, older = live.run.plan(), live.plan.releases()
+    ways = [f"{name}={release}:{new.releases()[name]}" for name, release in older.items()]
+    if len({way.partition("=")[2] for way in ways}) == 1:
+        ways = [ways[0].partition("=")[2]]
+    scenario = live.run.scenario_path
+    return {
+        "description": f"{live.plan.scenario.description} Upgraded while users submit: {', '.join(ways)}.".strip(),
+        "releases": now.releases(),
+        "layout": report.layout(now),
+        "known_faults": [*live.plan.known_faults(), *known_faults(live.plan, new)],
+        "command": shlex.join(["harness", "upgrade", scenario, *(word for way in ways for word in ("--to", way))]),
+    }
+
+
 def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> None:
     """Upgrade a run step by step while users submit; then wait until all jobs have ended, and gather the evidence.
 
     ClusterError names the step whose gate stayed shut; that step has been undone, those before it have not.
     """
     live.provider.prepare(new, live.say)
+    interrupted = threading.Event()
 
     def go() -> None:
         since = time.time() - _FINAL
         remember(since)
         todo = steps(live.plan, new, batches)
         for number, step in enumerate(todo, 1):
-            _do(live, new, step)
+            if interrupted.is_set():
+                return
+            _do_noted(live, new, step)
             parts = {step.cluster or "slurmdbd" for step in todo[:number]}
             done = parts - {step.cluster or "slurmdbd" for step in todo[number:]}
             live.run.upgraded(live.run.plan([f"{part}={new.releases()[part]}" for part in sorted(done)]))
@@ -152,7 +262,11 @@ def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> N
             live.run.event("past", cluster=cluster, tables=tables)
 
     with rehearsing(live) as users, ThreadPoolExecutor(1) as administrator:
-        _submit_meanwhile(users, works, lambda: administrator.submit(go))
+        try:
+            _submit_meanwhile(users, works, lambda: administrator.submit(go))
+        except BaseException:
+            interrupted.set()  # the step that is being done comes to its end
+            raise
 
 
 def _submit_meanwhile(users: Users, works: Sequence[Work], begin: Callable[[], Future[None]]) -> None:
@@ -174,9 +288,25 @@ def _submit_meanwhile(users: Users, works: Sequence[Work], begin: Callable[[], F
         doing.result()
 
 
+def _do_noted(live: Live, new: Plan, step: Step) -> None:
+    """Do a step, and note what came of it as a check does."""
+    live.say(f"upgrade of {step.name}")
+    before = time.monotonic()
+    outcome, message = "error", ""
+    try:
+        _do(live, new, step)
+        outcome = "passed"
+    except HarnessError as error:
+        outcome, message = "failed" if isinstance(error, ClusterError) else "error", str(error)
+        raise
+    finally:
+        seconds = round(time.monotonic() - before, 1)
+        live.run.event("check", id=f"upgrade::{step.name}", outcome=outcome, seconds=seconds, message=message)
+        live.say(f"{outcome:7} upgrade of {step.name} ({seconds} s)")
+
+
 def _do(live: Live, new: Plan, step: Step) -> None:
     before = time.monotonic()
-    live.say(f"upgrade of {step.name}")
     keep = live.run.path / "upgrade"
     keep.mkdir(mode=0o700, exist_ok=True)
     with faults.noted(live, "upgrade", step.hosts):
@@ -220,7 +350,7 @@ def _drain(live: Live, step: Step) -> None:
         wait_until(
             partial(_states, cluster, nodes),
             lambda states: all({*state.split("+")} >= {"IDLE", "DRAIN"} for state in states.values()),
-            what=f"{hostlist.fold(nodes)} drained",
+            what=f"{hostlist.fold(nodes)} to drain",
             timeout=_PATIENCE,
             ignore=(CommandFailed,),
         )
@@ -279,7 +409,7 @@ def _remake(live: Live, step: Step, plan: Plan, directories: dict[str, list[str]
                 lambda: live.ssh.run(name, ["mariadb", "-e", "SELECT 1"], check=False).exit_code,
                 lambda code: code == 0,
                 what=f"MariaDB on {name}",
-                timeout=60,
+                timeout=_PATIENCE,
             )
             live.ssh.run(name, ["sh", "-c", _LOAD], timeout=past.PATIENCE)
         if "slurmdbd" in host.daemons:

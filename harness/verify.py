@@ -6,30 +6,37 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from harness.errors import UsageError
 from harness.report import Check
 from harness.resources import CHECKS
 from harness.rundir import RunDir
 
 # pytest's exit codes: 0 all passed, 1 some failed; all others mean that pytest itself could not do its work.
 _JUDGED = (0, 1)
+_BY_SEVERITY = ("skipped", "passed", "error", "failed")
+_USAGE_ERROR = 4
 
 
 def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) -> tuple[list[Check], str]:
     """Run the checks that fit the scenario, or those of them whose names contain one of `select`.
 
-    Return what each said, and what kept them from judging ("" if nothing).
+    Return what each said, and what kept them from judging ("" if nothing). UsageError if one of `select` selects none;
+    then nothing has run, and junit.xml is what it was.
     """
     before = len(list(run.events()))
+    junit = run.path / "junit.xml.new"
     command = [
         *(sys.executable, "-m", "pytest", str(CHECKS), "--harness-run", str(run.path)),
         *("-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS)),
         *("-p", "harness.pytest_plugin", "-p", "no:terminal", "-p", "no:cacheprovider"),
-        f"--junitxml={run.path / 'junit.xml'}",
+        f"--junitxml={junit}",
         f"--harness-log-level={logging.getLevelName(logging.getLogger('harness').getEffectiveLevel())}",
-        *(["-k", " or ".join(select)] if select else []),
+        *(f"--harness-select={word}" for word in select),
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     # Plugins that a user has for other tests may rerun or reorder checks.
@@ -45,14 +52,33 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
                 process.terminate()
                 raise
         exit_code = process.returncode
-    # A check that passed, but left something behind that it could not remove, is told of twice: the last counts.
-    checks = {
-        event["id"]: Check(event["id"], event["outcome"], event["seconds"], event["message"])
-        for event in list(run.events())[before:]
-        if event["kind"] == "check"
-    }
+    if exit_code == _USAGE_ERROR and select:
+        junit.unlink(missing_ok=True)
+        message, _, hint = _tail(log).removeprefix("ERROR: ").partition("\n")
+        raise UsageError(message, hint=hint or None)
+    if junit.exists():
+        junit.replace(run.path / "junit.xml")
+    checks = outcomes(list(run.events())[before:])
     problem = "" if exit_code in _JUDGED else f"pytest ended with {exit_code}: {_tail(log) or 'no check fits'}"
-    return [*checks.values()], problem
+    return checks, problem
+
+
+def outcomes(events: Iterable[Mapping[str, Any]]) -> list[Check]:
+    """Return what each check found.
+
+    A check whose clean-up fails has two events: the worse outcome counts, and what the check found comes first.
+    """
+    checks: dict[str, Check] = {}
+    for event in events:
+        if event["kind"] != "check":
+            continue
+        check = Check(event["id"], event["outcome"], event["seconds"], event["message"])
+        if before := checks.get(check.id):
+            outcome = max(before.outcome, check.outcome, key=_BY_SEVERITY.index)
+            message = "\nclean-up: ".join(filter(None, (before.message, check.message)))
+            check = replace(check, outcome=outcome, message=message)
+        checks[check.id] = check
+    return [*checks.values()]
 
 
 def _tail(path: Path) -> str:

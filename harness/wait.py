@@ -12,7 +12,7 @@ import tenacity
 from harness.errors import WaitTimeout
 
 _LOG = logging.getLogger(__name__)
-# Seconds after which a wait is told of, and told of again.
+# Seconds after which a wait is logged, and logged again.
 _LONG = 10
 # Seconds from which on a look is long, how many times as long the pause after it is, and seconds that it is at most:
 # looking must keep nobody busy.
@@ -33,9 +33,9 @@ def wait_until(
 ) -> Seen:
     """Look until `done` and return what was seen then; look every `interval` seconds for at most `timeout` seconds.
 
-    After a look of a second or more the pause is four times as long, at most 15 seconds. Errors in `ignore` count
-    as nothing seen. WaitTimeout, with the last sight, when the time is up or what was seen is `hopeless`. A wait that
-    takes long is logged, with its last sight.
+    `what` completes "waiting for ...". After a look of a second or more the pause is four times as long, at most
+    15 seconds. Errors in `ignore` count as nothing seen. Raises WaitTimeout with the last state when the time is up,
+    or as soon as `hopeless` says that the wait cannot succeed any more. A long wait is logged with its last state.
     """
     started = time.monotonic()
     told = started
@@ -46,7 +46,7 @@ def wait_until(
         nonlocal last, told, took
         if (now := time.monotonic()) - told >= _LONG:
             told = now
-            _LOG.info("waiting for %s: %.0f s; last seen: %s", what, now - started, last)
+            _LOG.info("waiting for %s for %.0f s; last state: %s", what, now - started, last)
         try:
             seen = look()
         except ignore as error:
@@ -58,7 +58,8 @@ def wait_until(
         if done(seen):
             return seen
         if hopeless(seen):
-            raise WaitTimeout(f"{what}: hopeless after {time.monotonic() - started:.1f} s; seen: {last}")
+            waited = time.monotonic() - started
+            raise WaitTimeout(f"waiting for {what} cannot succeed any more after {waited:.1f} s; last state: {last}")
         return None
 
     try:
@@ -68,4 +69,5 @@ def wait_until(
             retry=tenacity.retry_if_result(lambda seen: seen is None),
         )(attempt)  # type: ignore[return-value]  # None is retried
     except tenacity.RetryError:
-        raise WaitTimeout(f"{what}: not so after {timeout:.0f} s; last seen: {last}") from None
+        message = f"timed out after {timeout:.0f} s waiting for {what}; last state: {last}"
+        raise WaitTimeout(message) from None

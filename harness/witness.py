@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness import hostlist
 from harness.plan import SHARED_DIRECTORY
@@ -23,6 +24,8 @@ DIRECTORY = SHARED_DIRECTORY
 TOLERANCE = 2
 # Seconds that a busy machine's daemons may take before a job's first line, and after its last.
 OVERHEAD = 10
+# What a script exits with that a signal ends: 128 + SIGTERM.
+_TERMINATED = 143
 
 _SCRIPT = f"""#!/bin/sh
 umask 022
@@ -37,11 +40,13 @@ witness={DIRECTORY}/$name
     echo "name=$SLURM_JOB_NAME"
     echo "task=$SLURM_ARRAY_TASK_ID"
     echo "restarts=$SLURM_RESTART_COUNT"
-    echo "user=$SLURM_JOB_USER"
+    echo "user=$(id -un 2> /dev/null)"
     echo "account=$SLURM_JOB_ACCOUNT"
     echo "qos=$SLURM_JOB_QOS"
     echo "nodes=$SLURM_JOB_NODELIST"
     echo "cpus=$SLURM_JOB_CPUS_PER_NODE"
+    echo "partition=$SLURM_JOB_PARTITION"
+    echo "work_dir=$SLURM_SUBMIT_DIR"
 }} > "{DIRECTORY}/.$name"
 mv "{DIRECTORY}/.$name" "$witness"
 trap 'code=$?; printf "end=%s\\nexit_code=%s\\n" "$(date +%s.%N)" $code >> "$witness"' EXIT
@@ -49,12 +54,20 @@ trap 'exit 143' TERM
 """
 
 
+class StepSeen(NamedTuple):
+    """What a job saw of its own step: srun's exit code, and the memory of the task in bytes, where it looked."""
+
+    number: str
+    exit_code: int | None
+    rss: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Witness:
     """What one execution of a job saw. Times are seconds since 1970; `end` is None where the job was killed.
 
     `task` is the number within an array, `restarts` counts how often the job was requeued, `cpus` are those of each of
-    `nodes`.
+    `nodes`. `steps` are those that the job noted itself: see `step`.
     """
 
     job_id: int
@@ -71,6 +84,9 @@ class Witness:
     qos: str = ""
     nodes: tuple[str, ...] = ()
     cpus: tuple[int, ...] = ()
+    partition: str = ""
+    work_dir: str = ""
+    steps: tuple[StepSeen, ...] = ()
 
     @property
     def key(self) -> JobKey:
@@ -81,6 +97,19 @@ class Witness:
 def script(body: str) -> str:
     """Return a batch script that runs `body`, a shell text, and leaves a witness."""
     return f"{_SCRIPT}\n{body}\n"
+
+
+def step(number: int, srun: str) -> str:
+    """Return shell text that runs srun with these arguments, and notes the exit code of the job's step of a number."""
+    return f'srun {srun}; echo "step.{number}.exit_code=$?" >> "$witness"'
+
+
+def step_with_memory(number: int, mebibytes: int) -> str:
+    """Return shell text for a step of one task that has this much memory for longer than Slurm needs to see it."""
+    count = mebibytes << 20
+    note = f"""awk "/^VmRSS/ {{ print \\"step.{number}.rss_kib=\\" \\$2 }}" /proc/$$/status >> "$witness\""""
+    body = f"""memory=$(head -c {count} /dev/zero | tr "\\0" x); {note}; sleep 4"""
+    return "export witness; " + step(number, f"--ntasks=1 --acctg-freq=task=1 sh -c '{body}'")
 
 
 def collect(ssh: Ssh, hosts: Sequence[str]) -> list[Witness]:
@@ -111,7 +140,19 @@ def parse(text: str) -> Witness:
         qos=facts.get("qos", ""),
         nodes=hostlist.expand(facts["nodes"]) if "nodes" in facts else (),
         cpus=_counts(facts.get("cpus", "")),
+        partition=facts.get("partition", ""),
+        work_dir=facts.get("work_dir", ""),
+        steps=_steps(facts),
     )
+
+
+def _steps(facts: Mapping[str, str]) -> tuple[StepSeen, ...]:
+    numbers = dict.fromkeys(name.split(".")[1] for name in facts if name.startswith("step."))
+    found = []
+    for number in numbers:
+        code, rss = (facts.get(f"step.{number}.{what}") for what in ("exit_code", "rss_kib"))
+        found.append(StepSeen(number, int(code) if code else None, int(rss) << 10 if rss else None))
+    return tuple(found)
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -148,12 +189,12 @@ def differences(
     seen = {witness.key: witness for witness in witnesses if witness.key in wanted}
     found = ran_twice(witness for witness in witnesses if witness.key in wanted)
     by_job: dict[JobKey, list[Record]] = {key: [] for key in wanted}
-    steps: dict[JobKey, set[str]] = {key: set() for key in wanted}
+    steps: dict[JobKey, dict[str, Record]] = {key: {} for key in wanted}
     for record in records:
         if record.key not in wanted:
             continue
         if record.step:
-            steps[record.key].add(record.step)
+            steps[record.key][record.step] = record
         elif record.state != "REVOKED":
             by_job[record.key].append(record)
     for key in sorted(wanted):
@@ -168,8 +209,27 @@ def differences(
             found.extend(
                 f"job {job_id}: {text}" for text in compare(witness, told[0], hosts_of[witness.cluster], overhead)
             )
-            if "batch" not in steps[key]:
-                found.append(f"job {job_id}: no record of its batch step")
+            found.extend(f"job {job_id}: {text}" for text in _compare_steps(witness, steps[key]))
+    return found
+
+
+def _compare_steps(witness: Witness, records: Mapping[str, Record]) -> list[str]:
+    """Return where the records of a job's steps differ from what the job saw of them."""
+    found = []
+    # What Slurm ends itself has a signal, not the script's code.
+    ended = witness.exit_code if witness.exit_code != _TERMINATED else None
+    for seen in (StepSeen("batch", ended, None), *witness.steps):
+        record = records.get(seen.number)
+        what = f"its {seen.number} step" if seen.number == "batch" else f"its step {seen.number}"
+        if record is None:
+            found.append(f"no record of {what}")
+            continue
+        if seen.exit_code is not None and record.exit_code != seen.exit_code:
+            found.append(f"{what} exited with {seen.exit_code}, accounting says {record.exit_code}")
+        # Accounting samples, and sums up the processes of a task, so it is the order of magnitude that counts.
+        if seen.rss and not 0.8 * seen.rss <= (record.max_rss or 0) <= 4 * seen.rss:
+            recorded = "none" if record.max_rss is None else f"{record.max_rss >> 20} MiB"
+            found.append(f"{what} had {seen.rss >> 20} MiB of memory, MaxRSS in accounting is {recorded}")
     return found
 
 
@@ -186,8 +246,9 @@ def compare(witness: Witness, record: Record, hosts_of: Mapping[str, str], overh
         nodes = hostlist.expand(record.node_list)
     except ValueError:
         nodes = ()
-    if witness.host not in {hosts_of.get(node) for node in nodes}:
+    if witness.host not in {hosts_of.get(node) for node in nodes} or not {*witness.nodes} <= {*nodes}:
         found.append(f"ran on {witness.host}, accounting says {record.node_list or 'no node'}")
+    found.extend(_compare_facts(witness, record))
     found.extend(_compare_end(witness, record))
     if record.start is None or not -overhead <= record.start - int(witness.start) <= TOLERANCE:
         found.append(f"started at {witness.start:.0f}, accounting says {record.start}")
@@ -196,6 +257,19 @@ def compare(witness: Witness, record: Record, hosts_of: Mapping[str, str], overh
             found.append(f"ended at {witness.end:.0f}, accounting says {record.end}")
         if not -TOLERANCE <= record.elapsed - int(witness.end - witness.start) <= 2 * overhead:
             found.append(f"took {witness.end - witness.start:.0f} s, accounting says {record.elapsed} s")
+    return found
+
+
+def _compare_facts(witness: Witness, record: Record) -> list[str]:
+    """Return where the job's own environment differs from its record; what either does not say is left out."""
+    found = []
+    for what in ("user", "account", "qos", "partition", "work_dir"):
+        seen, recorded = getattr(witness, what), getattr(record, what)
+        if seen and recorded and seen != recorded:
+            found.append(f"its {what} is {seen}, accounting says {recorded}")
+    cpus = sum(witness.cpus)
+    if cpus and record.cpus and cpus != record.cpus:
+        found.append(f"it had {cpus} CPUs, accounting says {record.cpus}")
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness import hostlist
 from harness.errors import UsageError
 from harness.scenario import Cluster, Scenario
 
@@ -50,11 +51,34 @@ def _short(chance: random.Random) -> str:
 
 
 def _wide(chance: random.Random, cluster: Cluster) -> Sequence[str]:
-    return [f"--nodes={chance.randint(1, min(4, len(cluster.static_nodes())))}", "--ntasks-per-node=1"]
+    nodes, limits = _room(cluster)
+    return [f"--nodes={chance.randint(1, min(4, len(nodes), limits.get('maxnodes', 4)))}", "--ntasks-per-node=1"]
 
 
 def _big(chance: random.Random, cluster: Cluster) -> Sequence[str]:
-    return [f"--cpus-per-task={chance.randint(1, min(cluster.static_nodes().values()))}"]
+    nodes, limits = _room(cluster)
+    most = min(nodes.values())
+    return [f"--cpus-per-task={chance.randint(1, min(most, limits.get('maxcpuspernode', most)))}"]
+
+
+def _room(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the nodes of the partition that jobs go to by default, with their CPUs, and its limits in lower case."""
+    nodes = cluster.static_nodes()
+    for partition in cluster.partitions.values():
+        options = {name.lower(): str(value) for name, value in partition.options.items()}
+        if not partition.default and options.get("default", "").lower() not in {"yes", "true"}:
+            continue
+        named = options.get("nodes", partition.nodes)
+        there = {name: nodes[name] for name in _expanded(named) if name in nodes}
+        return there or nodes, {name: int(value) for name, value in options.items() if value.isdigit()}
+    return nodes, {}
+
+
+def _expanded(names: str) -> tuple[str, ...]:
+    try:
+        return hostlist.expand(names)
+    except ValueError:
+        return ()  # such as functions of node sets
 
 
 _KINDS = (

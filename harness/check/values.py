@@ -276,6 +276,10 @@ def _limits(source: Source) -> Iterator[Finding]:
         )
     if source.release.name >= "22.05":
         yield from both_per_cpu_and_per_node(source, source.settings)
+    binds = source.settings.get("taskplugin")
+    if binds and "affinity" in binds.value.lower() and "config_overrides" in source.words("slurmdparameters"):
+        message = "task/affinity cannot bind to CPUs that a node has only by config_overrides: its jobs fail, it drains"
+        yield source.find(binds, WARNING, "contradiction", message, "TaskPlugin=task/none")
     if (_seconds(source, "slurmschedloglevel") or 0) > 0 and not source.get("slurmschedlogfile"):
         yield source.find(source.settings["slurmschedloglevel"], FATAL, "missing", "needs SlurmSchedLogFile")
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import signal
+import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from harness import __version__
-from harness.cli import bench, fault, files, images, runs
+from harness import __version__, interrupts
+from harness.cli import bench, fault, files, hosts, images, runs, suite
 from harness.cli.printing import err, out
-from harness.errors import HarnessError
+from harness.errors import BUG, CannotJudge, HarnessError, describe
 
 
 class Verbs(TyperGroup):
@@ -41,6 +42,8 @@ app = typer.Typer(
 )
 app.add_typer(files.app)
 app.add_typer(runs.app)
+app.add_typer(hosts.app)
+app.add_typer(suite.app)
 app.add_typer(images.app, name="images")
 app.add_typer(bench.app, name="bench")
 app.add_typer(fault.app, name="fault")
@@ -54,10 +57,12 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def main() -> None:
-    """Run the command line."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    app()
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+    """Run the command line; whatever it does not expect ends it with exit code 3, which accuses no cluster."""
+    interrupts.raise_once()
+    try:
+        app()
+    except Exception as error:  # typer has turned all others into exit codes
+        err.print(traceback.format_exc().rstrip(), style="dim", markup=False)
+        err.print(f"[bold red]unexpected error:[/bold red] {escape(describe(error))}")
+        err.print(f"[bold]hint:[/bold] {BUG}")
+        sys.exit(CannotJudge.exit_code)

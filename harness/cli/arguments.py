@@ -58,6 +58,10 @@ SshConfig = Annotated[
 ]
 Check = Annotated[bool, typer.Option("--check", help="Show what would change on existing machines, and end.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Change existing machines, once it is shown what changes.")]
+ReportDirectory = Annotated[
+    Path | None,
+    typer.Option("--report", help="Write the report to this directory too.", show_default=False),
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
 Verbose = Annotated[
     bool,

@@ -11,6 +11,7 @@ import typer
 
 from harness import bench, providers
 from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Releases, Runs, Settings
+from harness.cli.opening import must_be_writable
 from harness.cli.printing import Format, out, print_json, progress, table_of
 from harness.resources import SCENARIOS
 
@@ -86,6 +87,7 @@ def nodes_(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Measure memory and time of nodes that share hosts, with growing numbers of them."""
+    must_be_writable(output)
     counts = {"counts": nodes} if nodes else {}
     docker = providers.get("docker")
     result = bench.nodes(scenario_path, docker, runs, progress(), choices=release or (), **counts)

@@ -50,14 +50,18 @@ def heal(which: RunName = None, runs: Runs = DEFAULT_RUNS) -> None:
 def list_(which: RunName = None, runs: Runs = DEFAULT_RUNS, format_: FormatOption = Format.text) -> None:
     """List the kinds of faults, and those that a run has now."""
     try:
-        active = faults.active(open_run(runs, which))
+        live = open_run(runs, which)
+        active, half_injected = faults.active(live), faults.half_injected(live)
     except UsageError:
-        active = []  # there is no run yet
+        active, half_injected = [], []  # there is no run yet
     kinds = {name: {"wants": f"HOST {kind.wants}".rstrip(), "says": kind.says} for name, kind in faults.KINDS.items()}
     if format_ is Format.json:
-        return print_json({"kinds": kinds, "active": [asdict(fault) for fault in active]})
+        lists = {"active": active, "half_injected": half_injected}
+        return print_json({"kinds": kinds} | {name: [*map(asdict, found)] for name, found in lists.items()})
     rows = ((name, about["wants"], about["says"]) for name, about in kinds.items())
     out.print(table_of(("kind", "wants", "what happens"), rows, overflow="fold"))
     for fault in active:
         out.print(f"[yellow]active: {escape(str(fault))}[/yellow]")
+    for fault in half_injected:
+        out.print(f"[yellow]perhaps active, its injection did not end: {escape(str(fault))}[/yellow]")
     return None

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from harness import check, diff, importer, install, lifecycle, providers, releases, render, rundir, scenario, twin
 from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Releases, Runs, ScenarioPath, Settings
-from harness.cli.opening import must_be_known, open_run
+from harness.cli.opening import must_be_known, must_be_writable, must_be_writable_file, open_run
 from harness.cli.printing import Format, err, out, print_diff, print_findings, print_json
 from harness.errors import ScenarioError, UsageError
 from harness.options import OWN_MACHINES
@@ -70,6 +70,7 @@ def render_(
     ] = False,
 ) -> None:
     """Write the configuration of every host to OUTPUT/HOST/..., OUTPUT/manifest.json and OUTPUT/install.sh."""
+    must_be_writable(output)
     docker = providers.get("docker")
     read = scenario.load(scenario_path, release or (), docker.release_of_image, settings=settings or ())
     plan = make_plan(scenario_path.stem, read, docker.offers if containers else OWN_MACHINES)
@@ -141,6 +142,7 @@ def import_(
     must_be_known(release)
     if output.exists():
         raise UsageError(f"{output} is there already", hint="name another file, or remove it")
+    must_be_writable_file(output)
     data, left_out = importer.import_directory(directory, releases.get(release))
     told = [f"left out: {text}" for text in left_out]
     if twin_hosts:

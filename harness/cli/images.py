@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +11,11 @@ import typer
 
 from harness import releases
 from harness.cli.arguments import FormatOption
-from harness.cli.opening import must_be_known
+from harness.cli.opening import must_be_known, must_be_writable_file
 from harness.cli.printing import Format, out, print_json, progress
+from harness.errors import UsageError
 from harness.providers import boxes, engine, images
+from harness.scenario.model import PACKAGE
 
 app = typer.Typer(no_args_is_help=True, help="Build, list, save and load the base images of the hosts.")
 
@@ -26,6 +29,23 @@ def build(
         out.print(image)
 
 
+@app.command("extend")
+def extend(
+    release: Annotated[str, typer.Argument(help="The release whose image is extended.", show_default=False)],
+    packages: Annotated[
+        list[str], typer.Option("--package", help="A Debian package. Can be repeated.", show_default=False)
+    ],
+) -> None:
+    """Build a release's image with more Debian packages, if the engine does not have it; prints its name.
+
+    `packages:` of a cluster builds and uses the same image; any cluster can name it as its `image:`.
+    """
+    must_be_known(release)
+    if wrong := [name for name in packages if not re.fullmatch(PACKAGE, name)]:
+        raise UsageError(f"--package {wrong[0]}: no name of a Debian package")
+    out.print(images.extend(engine.connect(), releases.get(release), packages, progress()), markup=False)
+
+
 @app.command("save")
 def save(
     file: Annotated[Path, typer.Argument(help="The tar file to write.", show_default=False)],
@@ -35,6 +55,7 @@ def save(
 
     A release's image with Apptainer goes along if the engine has it.
     """
+    must_be_writable_file(file)
     chosen, client = {*_built(names)}, engine.connect()
     chosen |= {image for release, image, _ in images.built(client) if not names or release in names} & images.wanted()
     images.save(client, sorted(chosen), file)
@@ -53,17 +74,22 @@ def load(
 @app.command("list")
 def list_(format_: FormatOption = Format.text) -> None:
     """List the images of the engine, and the boxes of Vagrant; one that is not current is of no use any more."""
-    current = images.wanted() | boxes.wanted()
+    client = engine.connect()
+    current = images.wanted() | boxes.wanted() | images.current_extensions(client)
     rows: list[dict[str, Any]] = [
         {"release": release, "kind": kind, "image": name, "bytes": size, "current": name in current}
-        for kind, there in (("image", images.built(engine.connect())), ("box", boxes.known()))
+        for kind, there in (
+            ("image", images.built(client)),
+            ("extended", images.built(client, images.EXTENDED)),
+            ("box", boxes.known()),
+        )
         for release, name, size in there
     ]
     if format_ is Format.json:
         return print_json(rows)
     for row in rows:
         size = f"{row['bytes'] / 1e6:.0f} MB{'' if row['current'] else '  (old)'}"
-        out.print(f"{row['kind']:5}  {row['image']}  {size}")
+        out.print(f"{row['kind']:8}  {row['image']}  {size}")
     return None
 
 

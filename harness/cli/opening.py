@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import typer
 
@@ -89,3 +92,29 @@ def must_be_known(*names: str | None) -> None:
     for name in filter(None, names):
         if name not in releases.KNOWN:
             raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
+
+
+def must_be_writable(directory: Path | None) -> None:
+    """Refuse a directory in which no file can be written, before the work whose results it is for.
+
+    What does not exist yet must have a parent in which it can be made; nothing is made. None is no directory.
+    """
+    if directory is None:
+        return
+    try:
+        there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be written: {error.strerror}") from error
+
+
+def must_be_writable_file(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is for; it may exist."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint="name a file")
+    if not path.parent.exists():
+        raise UsageError(f"{path} cannot be written: there is no directory {path.parent}")
+    must_be_writable(path.parent)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UsageError(f"{path} cannot be written: {os.strerror(errno.EACCES)}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -20,12 +22,38 @@ from rich.table import Table
 
 from harness import check, checkers, diff, page
 from harness.providers.preview import HostChanges
-from harness.report import FAILED, PASSED, Report, exit_code
+from harness.report import FAILED, PASSED, Check, Report, exit_code
 from harness.rundir import RunDir
 
 _LOG = logging.getLogger("harness")
-out = Console(soft_wrap=True, highlight=False, emoji=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+
+
+class Output(Console):
+    """A console that loses its reader without an error: `| head` has read enough, or the terminal has closed.
+
+    What the command does goes on to its end, and its exit code means what it always means.
+    """
+
+    lost = False
+
+    def print(self, *objects: Any, **look: Any) -> None:
+        """Print as rich does; progress that cannot be printed, whatever the reason, stops no cleanup."""
+        try:
+            super().print(*objects, **look)
+        except OSError as error:
+            if not self.stderr and error.errno != errno.EIO:  # a terminal that has closed
+                raise
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Send what else is printed nowhere; Python itself flushes the stream at exit."""
+        self.quiet = self.lost = True
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
+out = Output(soft_wrap=True, highlight=False, emoji=False)
+err = Output(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 class Format(StrEnum):
@@ -125,14 +153,19 @@ def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: li
         out.print(f"{number}. {escape(step)}")
 
 
-def print_report(report: Report, format_: Format, path: Path | None = None) -> None:
-    """Print a report, and where it can be read in a browser; that is `path`, or in the run's directory."""
+def print_report(report: Report, format_: Format, path: Path | None = None, *, every_check: bool = False) -> None:
+    """Print a report, and where it can be read in a browser; that is `path`, or in the run's directory.
+
+    Checks that passed are only counted, unless `every_check`.
+    """
     if format_ is Format.json:
         print_json(asdict(report))
         return
     color = {PASSED: "green", FAILED: "red"}.get(report.verdict, "yellow")
     for one in report.checks:
-        if one.outcome != "passed":
+        if every_check:
+            _print_check(one)
+        elif one.outcome != "passed":
             out.print(f"\n[bold]{escape(one.id)}[/bold]: {one.outcome}\n{escape(one.message)}")
     if report.problem:
         out.print(f"\n[bold]could not judge:[/bold] {escape(report.problem)}")
@@ -152,6 +185,14 @@ def print_report(report: Report, format_: Format, path: Path | None = None) -> N
     if report.verdict != PASSED:
         out.print(f"  look      {page.repeat(report)} --keep", markup=False)
     out.print(f"  report    {_relative(path or Path(report.run) / 'report.html')}")
+
+
+def _print_check(check: Check) -> None:
+    """Print a check's outcome, and below it what it says."""
+    color = {"passed": "green", "failed": "red", "skipped": "dim"}.get(check.outcome, "yellow")
+    out.print(f"[{color}]{check.outcome:8}[/{color}] {escape(page.promise(check))}")
+    for line in check.message.splitlines():
+        out.print(f"         {escape(line)}")
 
 
 def print_comparison(differing: dict[str, Any], format_: Format) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +25,7 @@ from harness.cli.arguments import (
     Inventory,
     ProviderOption,
     Releases,
+    ReportDirectory,
     RunName,
     Runs,
     ScenarioPath,
@@ -35,7 +34,7 @@ from harness.cli.arguments import (
     Verbose,
     Yes,
 )
-from harness.cli.opening import find_host, find_provider, find_run, open_run, with_report
+from harness.cli.opening import find_host, find_provider, find_run, must_be_writable, open_run, with_report
 from harness.cli.printing import (
     Format,
     err,
@@ -48,7 +47,6 @@ from harness.cli.printing import (
     status_table,
 )
 from harness.errors import HarnessError, UsageError
-from harness.live import Live
 from harness.plan import DAEMONS, Plan
 from harness.rundir import RunDir
 from harness.ssh import as_user
@@ -69,10 +67,7 @@ def run(
     release: Releases = None,
     settings: Settings = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
-    report_directory: Annotated[
-        Path | None,
-        typer.Option("--report", help="Write the report to this directory too.", show_default=False),
-    ] = None,
+    report_directory: ReportDirectory = None,
     inventory: Inventory = None,
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     check: Check = False,
@@ -82,6 +77,7 @@ def run(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Render, bring up, deploy, verify, report, take down."""
+    must_be_writable(report_directory)
     source = find_provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
     result = lifecycle.run(
         scenario_path,
@@ -212,44 +208,32 @@ def upgrade_(
     rate: Annotated[float, typer.Option(help="Jobs that are submitted in a second.", min=0.1, max=20)] = 1,
     seed: Annotated[int, typer.Option(help="Another number makes other jobs.")] = 1,
     stay: Annotated[bool, typer.Option("--stay", help="No job leaves its cluster (sbatch --clusters).")] = False,
+    report_directory: ReportDirectory = None,
     format_: FormatOption = Format.text,
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Rehearse a rolling upgrade while users submit jobs, and prove that every job is accounted for once."""
-    begin = [_upgrade_choice(choice)[0] for choice in to]
+    must_be_writable(report_directory)
+    begin = [choice for choice in (_upgrade_choice(choice)[0] for choice in to) if choice]
     target = [_upgrade_choice(choice)[1] for choice in to]
 
-    def works(live: Live) -> list[workload.Work]:
-        return workload.generate(live.plan.scenario, int(_LONGEST_UPGRADE * rate), _LONGEST_UPGRADE, seed, stay=stay)
+    def works(plan: Plan) -> list[workload.Work]:
+        return workload.generate(plan.scenario, int(_LONGEST_UPGRADE * rate), _LONGEST_UPGRADE, seed, stay=stay)
 
     if scenario_path:
-        chosen = [choice for choice in begin if choice]
-        live = lifecycle.create(scenario_path, find_provider(provider, runs), runs, progress(), chosen)
+        live = lifecycle.create(scenario_path, find_provider(provider, runs), runs, progress(), begin)
         own = past.Past(database, dict(_state(live.plan, one) for one in states or ()))
         past.examine(own, live.plan)
-        upgrade.plan_upgrade(live, target)
-        with lifecycle.provisioned(live, keep=keep), lifecycle.logs_collected(live):
-            if database or states:
-                live = lifecycle.give_past(live, own)
-            lifecycle.deploy(live)
-            _upgrade(live, upgrade.plan_upgrade(live, target), batches, works(live))
+        given = own if database or states else None
+        result = upgrade.run(live, target, works, batches, given, keep=keep, directory=report_directory)
     else:
         if database or states:
             raise UsageError("--database and --state want a scenario: a run that is up has a past of its own")
         live = open_run(runs, which)
-        _upgrade(live, upgrade.plan_upgrade(live, target), batches, works(live))
-    print_judgement(live.run, format_)
-
-
-def _upgrade(live: Live, new: Plan, batches: int, works: Sequence[workload.Work]) -> None:
-    """Upgrade a run while users submit, and tell how long each step took."""
-    for fault in upgrade.known_faults(live.plan, new):
-        err.print(f"known fault of Slurm on the way: {escape(fault)}")
-    upgrade.upgrade(live, new, works, batches)
-    for event in live.run.events():
-        if event["kind"] == "upgrade":
-            err.print(f"  {event['step']:30} {event['seconds']:6.1f} s")
+        result = upgrade.run_kept(live, target, works, batches, report_directory)
+    print_report(result, format_, every_check=True)
+    raise typer.Exit(result.exit_code())
 
 
 def _state(plan: Plan, text: str) -> tuple[str, Path]:
@@ -293,6 +277,7 @@ def report_(
     if len(reports) > 1:
         return print_comparison(report.compare(reports), format_)
     ((directory, told),) = reports.items()
+    must_be_writable(directory)
     return print_report(told, format_, page.write(directory))
 
 
@@ -349,9 +334,10 @@ def status(
     source = providers.get(provider, runs)
     if watch and format_ is Format.text:
         with suppress(KeyboardInterrupt), Screen(console=out, screen=out.is_terminal) as screen:
-            while True:
+            while not out.lost:
                 screen.update(status_table(_status(source, runs)), refresh=True)
                 time.sleep(_BETWEEN_LOOKS)
+        return None
     rows = _status(source, runs)
     if format_ is Format.json:
         return print_json(rows)
@@ -411,8 +397,9 @@ def logs(
     if follow:
         width = max(map(len, commands)) if len(commands) > 1 else 0
 
-        def say(of: str, line: str) -> None:
+        def say(of: str, line: str) -> bool:
             out.print(f"[bold]{of:{width}}[/bold]  {escape(line)}" if width else escape(line))
+            return not out.lost
 
         with suppress(KeyboardInterrupt):  # which is how it ends
             daemon_logs.follow(live.ssh, commands, say)
@@ -420,19 +407,6 @@ def logs(
     for of, (on_host, command) in commands.items():
         out.print(f"[bold]==> {of}[/bold]")
         out.print(live.ssh.run(on_host, command, check=False).stdout, markup=False)
-
-
-@app.command("exec", context_settings={"ignore_unknown_options": True})
-def exec_(
-    host: Annotated[str, typer.Argument(help="The host.", show_default=False)],
-    command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
-    which: RunName = None,
-    runs: Runs = DEFAULT_RUNS,
-) -> None:
-    """Run a command on a host as root: `harness exec HOST -- sinfo -N`."""
-    live = open_run(runs, which)
-    remote = live.ssh.command(find_host(live, host).name, [shlex.join(command)])
-    raise typer.Exit(subprocess.run(remote, check=False).returncode)
 
 
 @app.command()

@@ -25,7 +25,7 @@ from harness import releases
 from harness.errors import EngineError, UsageError, WaitTimeout
 from harness.inventory import Machine
 from harness.options import Offers
-from harness.plan import SHARED_DIRECTORY, Host, Plan
+from harness.plan import Host, Plan
 from harness.providers import Drop, engine, images, packets, subnets
 from harness.providers.engine import engine_errors
 from harness.releases import Release
@@ -43,6 +43,8 @@ _TO_SSH = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & cat >&3; kill $!"
 # Seconds in which a Swarm attaches a host to its network, and what an engine says of one that it did not attach.
 _ATTACHED = 120
 _UNATTACHED = re.compile(r"attach(ing)? to network|network \S+ not found")
+# Seconds in which an engine freezes a host, also on a busy machine.
+_FROZEN = 60
 # inotify instances that a host's systemd and D-Bus take.
 _INOTIFY = 7
 Done = TypeVar("Done")
@@ -124,6 +126,9 @@ class DockerProvider:
         if len(self._clients) > 1:
             _want_swarm(self._clients)
         wanted = {images.ensure(self._client, release, say) for release in _releases_of_ours(plan)}
+        wanted |= {
+            images.extend(self._client, _release_on(host), host.packages, say) for host in plan.hosts if host.packages
+        }
         wanted |= {host.image for host in plan.hosts if host.image}
         for client in list(self._clients.values())[1:]:
             for image in wanted:
@@ -146,7 +151,17 @@ class DockerProvider:
         return run.own_ssh_config(machines)
 
     def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
-        """Make the containers of `hosts`; the run's networks and gateway too, if they are not there yet."""
+        """Make the containers of `hosts`; the run's networks and gateway too, if they are not there yet.
+
+        A signal interrupts the caller once all is made: the engine finishes what it was asked to make even if nobody
+        waits for the answer any more, and `down` would not find it yet.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(self._make, run, plan, hosts, files).result()
+
+    def _make(
+        self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]
+    ) -> None:
         networks = self._networks(run, plan)
         addresses = subnets.addresses(plan, {site: subnet for site, (_, subnet) in networks.items()})
         labels = {RUN: run.id, SCENARIO: plan.name}
@@ -170,7 +185,7 @@ class DockerProvider:
             network_name = str(network.name)
             routes = [f"{other} via {subnet[subnets.GATEWAY]}" for _, other in networks.values() if other != subnet]
             container = self._clients[place[host.name]].containers.create(
-                host.image or images.tag(_release_on(host)),
+                host.image or images.extended_tag(_release_on(host), host.packages),
                 entrypoint=images.BOOT,
                 name=f"{run.id}-{host.name}",
                 hostname=host.name,
@@ -195,8 +210,9 @@ class DockerProvider:
                 networking_config={network_name: self._endpoint(addresses[host.name])},
             )
             container.put_archive("/", keys)
-            if any(volume.directory == SHARED_DIRECTORY for volume in host.volumes):
-                container.put_archive("/", images.archive([images.Entry(SHARED_DIRECTORY, None, 0o1777)]))
+            public = [images.Entry(volume.directory, None, 0o1777) for volume in host.volumes if volume.public]
+            if public:
+                container.put_archive("/", images.archive(public))
             if host.name in files:
                 seed = images.seed(files[host.name], host.daemons)
                 container.put_archive("/", images.archive(seed, images.numbers(container)))
@@ -213,7 +229,7 @@ class DockerProvider:
             wait_until(
                 lambda: _start(container),
                 lambda started: started is True,
-                what=f"the Swarm attaches {host} to its network",
+                what=f"the Swarm to attach {host} to its network",
                 timeout=_ATTACHED,
             )
             container.reload()
@@ -236,9 +252,15 @@ class DockerProvider:
             self._container(run_id, host)[1].kill()
 
     def pause(self, run_id: str, host: str) -> None:
-        """Freeze all processes of a container."""
+        """Freeze all processes of a container; EngineError if that does not succeed within a minute."""
         with engine_errors(f"cannot pause {host}"):
-            self._container(run_id, host)[1].pause()
+            _, container = self._container(run_id, host)
+            try:
+                wait_until(
+                    lambda: _pause(container), lambda paused: paused is True, what=f"{host} to freeze", timeout=_FROZEN
+                )
+            except WaitTimeout as error:
+                raise EngineError(str(error)) from error
 
     def unpause(self, run_id: str, host: str) -> None:
         """Thaw all processes of a container."""
@@ -257,7 +279,7 @@ class DockerProvider:
                 for other in self._hosts(run_id, engine_name)
             }
             image = container.attrs["Config"]["Image"]
-            if not image.startswith(f"{images.REPOSITORY}:"):
+            if not image.startswith((f"{images.REPOSITORY}:", f"{images.EXTENDED}:")):
                 image = images.ensure(self._clients[at], releases.get(releases.DEFAULT), lambda _: None)
             self._clients[at].containers.run(
                 image,
@@ -501,6 +523,21 @@ def _start(container: Container) -> bool | str:
     return True
 
 
+def _pause(container: Container) -> bool | str:
+    """Freeze a container; return what runc says if it gave up.
+
+    The freezer of cgroup v1 may miss processes that are being forked. runc then thaws all others and reports "unable to
+    freeze" (Set() of its fs/freezer.go), which happens on a busy machine.
+    """
+    try:
+        container.pause()
+    except APIError as error:
+        if "unable to freeze" in (said := str(error.explanation)):
+            return said
+        raise
+    return True
+
+
 def _remove(container: Container) -> None:
     try:
         container.remove(force=True, v=True)
@@ -549,7 +586,7 @@ def taken(clients: Iterable[docker.DockerClient]) -> list[IPv4Network]:
 def _remove_network(network: Network) -> None:
     """Remove a network; the engine lets go of a container's address a moment after the container is gone."""
     try:
-        wait_until(lambda: _gone(network), bool, what=f"network {network.name} removed", timeout=20)
+        wait_until(lambda: _gone(network), bool, what=f"network {network.name} to be removed", timeout=20)
     except WaitTimeout as error:
         raise EngineError(
             f"cannot remove network {network.name}: the engine counts a container in it that is gone",

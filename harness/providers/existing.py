@@ -80,10 +80,14 @@ class ExistingProvider:
                     yield (*at, "nodes", index, "provision"), "machines that are there already do not come and go"
             if cluster.image:
                 yield (*at, "image"), "machines that are there already are made of no image"
+            if cluster.packages:
+                yield (*at, "packages"), "install them on the machines yourself"
             if cluster.backup_controllers:
                 yield (*at, "backup_controllers"), "wants a StateSaveLocation that controllers share: docker makes one"
         if scenario.accounting and scenario.accounting.image:
             yield ("accounting", "image"), "machines that are there already are made of no image"
+        if scenario.shared_directories:
+            yield ("shared_directories",), "share them yourself; the machines keep what they have"
         if scenario.disks:
             yield ("disks",), "machines that are there already get no disks"
 

@@ -30,6 +30,10 @@ from harness.render import RenderedFile
 from harness.resources import IMAGES
 
 REPOSITORY = "slurm-harness"
+# Images of ours with more packages.
+EXTENDED = f"{REPOSITORY}-extended"
+# The label of such an image that names the one it extends.
+_BASE = "harness.base"
 BOOT = "/usr/local/sbin/boot"
 Numbers = tuple[Mapping[str, int], Mapping[str, int]]
 # What deployment and boot call in every host.
@@ -47,6 +51,35 @@ def tag(release: Release) -> str:
     """Return the image's name: it changes with whatever the image is made of."""
     of_debian = (release.suite, release.further_suite, release.packages, release.apt_options, _HOST_PACKAGES)
     return f"{REPOSITORY}:{release.name}-{digest(IMAGES, repr(of_debian))}"
+
+
+def extended_tag(release: Release, packages: Sequence[str]) -> str:
+    """Return the name of a release's image with more packages; without any, the release's own."""
+    if not packages:
+        return tag(release)
+    made_of = digest(IMAGES / "extended", f"{tag(release)} {sorted({*packages})}")
+    return f"{EXTENDED}:{release.name}-{made_of}"
+
+
+def extend(client: docker.DockerClient, release: Release, packages: Sequence[str], say: Callable[[str], None]) -> str:
+    """Return the name of a release's image with more Debian packages; build it if the engine does not have it."""
+    name = extended_tag(release, packages)
+    base = ensure(client, release, say)
+    if packages and not _has(client, name):
+        with alone(f"-{release.suite}", f"image {name}", say):
+            if not _has(client, name):
+                say(f"image {name}: installing {', '.join(packages)} in {base}")
+                arguments = {"BASE": base, "PACKAGES": " ".join(packages), "APT_OPTIONS": apt_options(release)}
+                from_dockerfile(client, IMAGES / "extended", name, arguments, {_BASE: base})
+    return name
+
+
+def current_extensions(client: docker.DockerClient) -> set[str]:
+    """Return the names of extended images whose base this version of the harness uses."""
+    with engine_errors("cannot list images"):
+        found = client.images.list(name=EXTENDED, filters={"label": _BASE})
+    bases = wanted()
+    return {name for image in found if image.labels[_BASE] in bases for name in image.tags}
 
 
 def digest(directory: Path, more: str) -> str:
@@ -204,7 +237,13 @@ def apt_options(release: Release) -> str:
     return " ".join(f"-o {option}" for option in release.apt_options)
 
 
-def from_dockerfile(client: docker.DockerClient, directory: Path, name: str, arguments: dict[str, str]) -> None:
+def from_dockerfile(
+    client: docker.DockerClient,
+    directory: Path,
+    name: str,
+    arguments: dict[str, str],
+    labels: Mapping[str, str] | None = None,
+) -> None:
     """Build an image from the Dockerfile of a directory; EngineError says what it said last."""
     with engine_errors(f"cannot build {name}"):
         try:
@@ -214,17 +253,17 @@ def from_dockerfile(client: docker.DockerClient, directory: Path, name: str, arg
                 buildargs=arguments,
                 rm=True,
                 forcerm=True,
-                labels={"harness.image": name},
+                labels={"harness.image": name, **(labels or {})},
             )
         except BuildError as error:
             log = "".join(str(entry.get("stream") or entry.get("error") or "") for entry in error.build_log)
             raise EngineError(f"cannot build {name}: {error.msg}\n" + log[-2000:]) from error
 
 
-def built(client: docker.DockerClient) -> list[tuple[str, str, int]]:
+def built(client: docker.DockerClient, repository: str = REPOSITORY) -> list[tuple[str, str, int]]:
     """Return release, name and size in bytes of every image of ours; an old one's release is in its name."""
     with engine_errors("cannot list images"):
-        images = client.images.list(name=REPOSITORY, filters={"label": "harness.image"})
+        images = client.images.list(name=repository, filters={"label": "harness.image"})
     return sorted(
         (name.split(":")[1].split("-")[0], name, image.attrs["Size"]) for image in images for name in image.tags
     )

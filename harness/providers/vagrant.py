@@ -62,10 +62,17 @@ class VagrantProvider:
                 yield (*at, "backup_controllers"), "wants a StateSaveLocation that controllers share: docker makes one"
             if cluster.gpus() and "gres.conf" not in cluster.files:
                 yield (*at, "nodes"), "virtual machines have no GPUs"
+            if cluster.packages:
+                yield (
+                    (*at, "packages"),
+                    "virtual machines have the packages of every host; docker extends images",
+                )
             if cluster.apptainer:
                 yield (*at, "apptainer"), "virtual machines have no Apptainer"
         if scenario.accounting and scenario.accounting.image:
             yield ("accounting", "image"), "virtual machines are made of Debian's packages"
+        if scenario.shared_directories:
+            yield ("shared_directories",), "virtual machines share no disks: docker does"
         if scenario.disks:
             yield ("disks",), "virtual machines have one disk each"
         able = [name for name in releases.PACKAGED if "v2" in releases.get(name).plugins.get("cgroup", ())]
@@ -155,7 +162,7 @@ class VagrantProvider:
         wait_until(
             lambda: virsh("domstate", _domain(run_id, host)).strip(),
             lambda state: state == "shut off",
-            what=f"{host} shut down",
+            what=f"{host} to shut down",
             timeout=_SHUTDOWN,
             interval=1,
         )
@@ -231,7 +238,7 @@ class VagrantProvider:
         wait_until(
             gone,
             bool,
-            what=f"nothing left of {run_id}",
+            what=f"nothing to be left of {run_id}",
             timeout=60,
             ignore=(EngineError,),
         )

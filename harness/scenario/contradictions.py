@@ -19,6 +19,13 @@ _TOPOLOGY_KEYS = {
     "block": ("topology.conf", "BlockSizes"),
     "torus3d": ("topology.yaml", "torus3d"),
 }
+# Users of Debian's base system, and of the packages of the daemons.
+_SYSTEM_USERS = frozenset(
+    {
+        *("root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy", "www-data"),
+        *("backup", "list", "irc", "nobody", "_apt", "messagebus", "sshd", "mysql", "munge", "slurm", "slurmrestd"),
+    }
+)
 # The ports of slurmds that share a host begin at 20001, and Linux gives those from 32768 on to clients.
 MOST_NODES_OF_A_HOST = 32767 - 20000
 
@@ -119,6 +126,8 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 yield from _claim(owner, (*at, "host"), "host", cluster.rest.host, here)
         if cluster.kubernetes:
             yield from _wrong_kubernetes(cluster, ("clusters", name))
+        if cluster.packages and cluster.image:
+            yield ("clusters", name, "packages"), "are for the harness's image; install them in yours"
         if cluster.hosts:
             yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
             if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:
@@ -375,8 +384,13 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
             scenario.accounting.accounts_parents_first()
         except ValueError as error:
             yield ("accounting", "accounts", str(error), "parent"), "the account is its own ancestor"
+        for index, name in enumerate(scenario.accounting.slurm_user_accounts):
+            if name not in accounts:
+                yield ("accounting", "slurm_user_accounts", index), f'no account "{name}"{did_you_mean(name, accounts)}'
     uids: dict[int, str] = {}
     for name, user in scenario.users.items():
+        if name in _SYSTEM_USERS:
+            yield ("users", name), f"every host has a system user {name}; an ordinary user needs another name"
         for index, account_name in enumerate(user.accounts):
             if account_name not in accounts:
                 at: Path_ = ("users", name, "accounts", index)
@@ -384,6 +398,8 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
         for index, qos_name in enumerate(user.qos):
             if qos_name not in qos:
                 yield ("users", name, "qos", index), f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}'
+        if user.admin and not user.accounts:
+            yield ("users", name, "admin"), "needs accounts: accounting knows no user without one"
         if user.uid in uids:
             yield ("users", name, "uid"), f"uid {user.uid} is already {uids[user.uid]}'s"
         uids[user.uid] = name

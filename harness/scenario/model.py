@@ -16,6 +16,11 @@ from harness.errors import UsageError
 Path_ = tuple[str | int, ...]
 # What slurmdbd is called beside the clusters where each has its release; a cluster's name may not be this.
 SLURMDBD = "slurmdbd"
+# What the hosts of a cluster cannot share, besides what is below some of them.
+_PRIVATE_DIRECTORIES = {
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr"),  # noqa: S108
+    *("/var", "/var/lib", "/var/lib/mysql", "/var/lib/slurm", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108
+}
 
 
 def _hostlist(value: str) -> str:
@@ -47,6 +52,12 @@ def _further_file(value: str) -> str:
     return value
 
 
+def _shareable(value: str) -> str:
+    if value in _PRIVATE_DIRECTORIES or value.startswith(("/dev/", "/etc/", "/proc/", "/run/", "/sys/", "/usr/")):
+        raise ValueError(f"every host needs {value} for itself")
+    return value
+
+
 # Who powers a node up when a job wants it: nobody, it is always up; someone outside of Slurm; slurmctld over SSH; or
 # the provisioning API, which starts an existing host or makes one.
 Provision = Literal["static", "manual", "remote", "power", "create"]
@@ -56,6 +67,7 @@ HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]
 # slurm.conf(5), ClusterName: lower case only, because the name becomes part of database tables' names.
 ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Directory = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.-]+)+$")]
+SharedDirectory = Annotated[Directory, AfterValidator(_shareable)]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
 # As ssh(1) takes it, with a port.
 Destination = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.-]+(:[0-9]{1,5})?$")]
@@ -63,6 +75,9 @@ Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 FileName = Annotated[Word, AfterValidator(_further_file)]
 # slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
 Gres = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*(:[A-Za-z_][\w.-]*)*(:\d+[KMGTPkmgtp]?)?$")]
+# Debian's policy manual, 5.6.7: as `apt-get install` takes it.
+PACKAGE = r"^[a-z0-9][a-z0-9+.-]+$"
+Package = Annotated[str, StringConstraints(pattern=PACKAGE)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 Count = Annotated[int, Field(ge=1)]
 # Along x, y and z.
@@ -104,6 +119,25 @@ class NodeGroup(Model):
         (), description="such as gpu:a100:4; where there are none, copies of /dev/null stand for the devices of GPUs"
     )
     options: Options = Field({}, description="more options of the NodeName line; null removes a default")
+
+    def counted_cpus(self, *, with_default: bool = True) -> int:
+        """Return the CPUs that slurmctld counts on each node: see _parse_nodename() in Slurm's read_config.c.
+
+        Options override `cpus`. Where neither is given, or where they do not fit the sockets, the sockets decide.
+        `with_default` tells whether slurm.conf has the default of `cpus`.
+
+        >>> NodeGroup(name="c1", options={"CPUs": None, "Sockets": 2, "CoresPerSocket": 4}).counted_cpus()
+        8
+        """
+        options = {name.lower(): str(value) for name, value in self.options.items()}
+        sizes = {name: int(value) for name, value in options.items() if value.isdigit()}
+        given = self.cpus if with_default or "cpus" in self.model_fields_set else 0
+        cpus = sizes.get("cpus") or sizes.get("procs") or (0 if "cpus" in options else given)
+        cores, boards = sizes.get("corespersocket") or 1, sizes.get("boards") or 1
+        threads = cores * (sizes.get("threadspercore") or 1)
+        sockets = boards * sizes.get("socketsperboard", 0) or sizes.get("sockets")
+        sockets = sockets or (cpus // threads if cpus and cpus % threads == 0 else boards)
+        return cpus if cpus in {sockets, sockets * cores} else sockets * threads
 
 
 class Partition(Model):
@@ -199,6 +233,9 @@ class Cluster(Model):
     release: Release | None = Field(None, description="Slurm release; unset, the scenario's")
     image: str | None = Field(None, description="a Docker image of your own for its hosts; its release is asked of it")
     apptainer: bool = Field(False, description="install Apptainer on its nodes, if Debian has it for the release")
+    packages: tuple[Package, ...] = Field(
+        (), description="more Debian packages on its hosts, such as expect; see `harness images extend`"
+    )
     configless: bool = Field(False, description="nodes get their configuration from slurmctld, not from files")
     features: tuple[Word, ...] = Field((), description="features for sbatch --cluster-constraint in a federation")
     defaults: bool = Field(
@@ -245,9 +282,9 @@ class Cluster(Model):
         }
 
     def static_nodes(self) -> dict[str, int]:
-        """Return the CPUs of each node that lasts."""
+        """Return the CPUs of each node that lasts, as slurmctld counts them."""
         return {
-            name: group.cpus
+            name: group.counted_cpus(with_default=self.defaults)
             for group in self.nodes
             if group.provision == "static"
             for name in hostlist.expand(group.name)
@@ -298,6 +335,9 @@ class Accounting(Model):
     image: str | None = Field(None, description="a Docker image of your own for the host; its release is asked of it")
     accounts: Mapping[Word, Account] = Field({}, description="bank accounts, whatever their order")
     qos: Mapping[Word, Qos] = Field({}, description="qualities of service, besides normal")
+    slurm_user_accounts: tuple[Word, ...] = Field(
+        (), description="accounts that SlurmUser may charge: without one it cannot submit jobs"
+    )
     job_completion: bool = Field(False, description="also write job completion records (jobcomp/mysql)")
     slurmdbd: Options = Field({}, description="more options of slurmdbd.conf; null removes a default")
 
@@ -329,6 +369,9 @@ class User(Model):
     )
     accounts: tuple[Word, ...] = Field((), description="accounts the user may charge; the first is the default")
     qos: tuple[Word, ...] = Field((), description="QOS the user may ask for besides normal")
+    admin: Literal["Operator", "Administrator"] | None = Field(
+        None, description="AdminLevel in the accounting database; unset, none"
+    )
 
 
 class Federation(Model):
@@ -358,6 +401,16 @@ class Rehearsal(Model):
     faults: tuple[ScheduledFault, ...] = Field((), description="what breaks, and when")
 
 
+class Checks(Model):
+    """How the checks use the clusters."""
+
+    submit: tuple[Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z][^\r\n]*$")], ...] = Field(
+        (),
+        description="options of sbatch, srun and salloc that every job of the checks needs, such as --time=5, "
+        "--account=physics or --reservation=tests; an option of a check's own overrides them",
+    )
+
+
 class Scenario(Model):
     """Slurm clusters the way an administrator thinks of them."""
 
@@ -372,7 +425,11 @@ class Scenario(Model):
     accounting: Accounting | None = Field(None, description="a host with slurmdbd; unset, jobs are not recorded")
     users: Mapping[UserName, User] = Field({}, description="who submits jobs; where there are none, no check does")
     federations: Mapping[Word, Federation] = Field({}, description="clusters that place jobs as one")
+    shared_directories: tuple[SharedDirectory, ...] = Field(
+        (), description="directories that all hosts share, such as /home; hosts on one Docker engine can"
+    )
     rehearsal: Rehearsal | None = Field(None, description="what users do while faults come and go")
+    checks: Checks = Field(Checks(), description="how the checks use the clusters")
     machines: Mapping[HostName, Destination] = Field(
         {}, description="for --provider existing: [USER@]ADDRESS[:PORT] of each host, see docs/existing.md"
     )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import pytest
 
-from harness import elastic, hybrid, lifecycle, options, providers, slurm, witness
+from harness import drift, elastic, hybrid, lifecycle, options, providers, render, slurm, witness
 from harness.errors import CommandFailed
 from harness.hybrid import Hybrid
 from harness.live import Live
 from harness.plan import Plan
 from harness.rundir import RunDir
-from harness.slurm import FINISHED, JobKey, Partition, SlurmCluster, job_key
+from harness.slurm import FINISHED, JobKey, SlurmCluster, job_key
 from harness.ssh import Ssh
 from harness.testing import Federation
 from harness.wait import wait_until
@@ -40,6 +42,7 @@ class Jobs:
     user: str
     submitted: list[JobKey] = field(default_factory=list)
     long_lived: set[JobKey] = field(default_factory=set)
+    _ways: dict[str, list[str]] = field(default_factory=dict)
 
     def submit(self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None) -> int:
         """Submit a witness job at a cluster's controller; output goes nowhere."""
@@ -55,16 +58,38 @@ class Jobs:
 
     def ways_in(self, cluster: SlurmCluster) -> list[str]:
         """Return the options without which a cluster's default partition, or else its first, takes no job."""
-        there = cluster.partitions()
-        default = next((partition for partition in there if partition.default), None)
-        return (
-            ways_in(default, self.plan) if default else [f"--partition={there[0].name}", *ways_in(there[0], self.plan)]
-        )
+        if cluster.name not in self._ways:
+            conf = slurm_conf(self.plan, cluster.name)
+            name = conf.default_partition()
+            line = conf.partitions[name]
+            named = [] if drift.holds(line, "Default") else [f"--partition={name}"]
+            self._ways[cluster.name] = [*named, *ways_in(line, self.plan)]
+        return self._ways[cluster.name]
 
     def witnesses(self) -> list[Witness]:
         """Return what all jobs so far saw."""
-        places = [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
-        return witness.collect(self.ssh, places)
+        return witness.collect(self.ssh, self.places())
+
+    def places(self) -> list[str]:
+        """Return the hosts with the directories that jobs write to."""
+        return [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
+
+
+def longest(plan: Plan, cluster: str) -> float:
+    """Return for how many minutes a job may run in every partition."""
+    partitions = plan.scenario.clusters[cluster].partitions.values()
+    limits = (options.get(partition.options, "MaxTime") for partition in partitions)
+    return min((options.minutes(str(limit)) for limit in limits if limit), default=inf)
+
+
+def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
+    """Return options for the least of a node, for so many minutes, or for as many as every partition allows."""
+    part = plan.scenario.clusters[cluster]
+    conf = options.slurm_conf(plan.scenario, cluster, plan.offers)
+    allowed = min(minutes, longest(plan, cluster))
+    counts_memory = "memory" in (options.get(conf, "SelectTypeParameters") or "").lower()
+    memory = ["--mem=50"] if counts_memory and options.has_memory(part) else []
+    return ("--ntasks=1", *memory, f"--time={max(1, int(allowed))}")
 
 
 def only(cluster: SlurmCluster, plan: Plan) -> list[str]:
@@ -72,16 +97,20 @@ def only(cluster: SlurmCluster, plan: Plan) -> list[str]:
     return [f"--clusters={cluster.name}"] if plan.scenario.federations else []
 
 
-def ways_in(partition: Partition, plan: Plan) -> list[str]:
-    """Return the account and QOS that a partition takes and the first user has, if it takes not every one."""
+def slurm_conf(plan: Plan, cluster: str) -> drift.Rendered:
+    """Return what was rendered as a cluster's slurm.conf: checks expect that, whatever the live cluster says."""
+    return drift.read(render.slurm_conf(plan, cluster))
+
+
+def ways_in(partition: drift.Options, plan: Plan) -> list[str]:
+    """Return the account and QOS that a partition takes and the first user has, if it does not take all."""
     user = next(iter(plan.scenario.users.values()))
     options = []
-    for option, allowed, has in (
-        ("account", partition.allow_accounts, user.accounts),
-        ("qos", partition.allow_qos, ("normal", *user.qos)),
-    ):
-        if allowed is not None:
-            options.append(f"--{option}={next((name for name in has if name in allowed), allowed[0])}")
+    for option, has in (("account", user.accounts), ("qos", ("normal", *user.qos))):
+        allowed = partition.get("allowaccounts" if option == "account" else "allowqos") or "ALL"
+        if allowed.upper() != "ALL":
+            names = allowed.split(",")
+            options.append(f"--{option}={next((name for name in has if name in names), names[0])}")
     return options
 
 
@@ -112,8 +141,8 @@ def ssh(harness_run: Live) -> Ssh:
 
 @pytest.fixture(scope="session")
 def users(plan: Plan) -> list[str]:
-    """The ordinary users of the scenario."""
-    return list(plan.scenario.users)
+    """The users of the scenario, those without an AdminLevel first."""
+    return sorted(plan.scenario.users, key=lambda name: bool(plan.scenario.users[name].admin))
 
 
 @pytest.fixture(scope="session")
@@ -124,19 +153,19 @@ def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
 
 @pytest.fixture(autouse=True)
 def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]:
-    """Cancel what a check left behind, and wait until it is gone."""
+    """Cancel the harness's jobs that a check left behind, and wait until they are gone; those of others go on."""
     yield
     active = active_jobs(clusters, jobs)
     for cluster in clusters.values():
         if left := [job_id for name, job_id in active if name == cluster.name]:
             cluster.run("scancel", *map(str, left), check=False)
     wait_until(
-        lambda: active_jobs(clusters, jobs), lambda left: not left, what="no job left on any cluster", timeout=40
+        lambda: active_jobs(clusters, jobs), lambda left: not left, what="all jobs to end on every cluster", timeout=90
     )
 
 
 def active_jobs(clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None) -> list[tuple[str, int]]:
-    """Return the jobs that have not ended, but for those that are meant to go on, and copies that never run."""
+    """Return the harness's jobs that have not ended, except those meant to go on, and copies that never run."""
     there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
     copies = slurm.left_copies(there)
     going_on = jobs.long_lived if jobs else set()
@@ -144,7 +173,10 @@ def active_jobs(clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None) 
         (name, job.job_id)
         for name, seen in there.items()
         for job in seen
-        if job.state not in FINISHED and job.job_id not in copies[name] and job_key(name, job.job_id) not in going_on
+        if job.ours
+        and job.state not in FINISHED
+        and job.job_id not in copies[name]
+        and job_key(name, job.job_id) not in going_on
     ]
 
 
@@ -182,7 +214,20 @@ def copilots(
         yield there
 
 
-def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int | None]], timeout: float = 15) -> None:
+def all_records_sent(clusters: Iterable[SlurmCluster], seconds: float = 15) -> Callable[[object], bool]:
+    """Return what gives up a wait for records: no slurmctld had anything to send to slurmdbd for so many seconds."""
+    last = time.monotonic()
+
+    def nothing_to_send(_: object) -> bool:
+        nonlocal last
+        if any(cluster.waiting_for_slurmdbd() for cluster in clusters):
+            last = time.monotonic()
+        return time.monotonic() - last > seconds
+
+    return nothing_to_send
+
+
+def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int | None]], timeout: float = 60) -> None:
     """Wait until accounting has jobs with these states and exit codes (None: any).
 
     slurmctld sends them in the background, and again where slurmdbd does not answer.
@@ -204,8 +249,8 @@ def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
     wait_until(
         lambda: cluster.run("grep", "--quiet", "--text", mark, f"{directory}/job_state", check=False).exit_code,
         lambda code: code == 0,
-        what="slurmctld has saved its jobs",
-        timeout=20,
+        what=f"slurmctld of {cluster.name} to save its jobs in {directory}",
+        timeout=60,
     )
 
 
@@ -231,8 +276,8 @@ def ran_on(clusters: dict[str, SlurmCluster]) -> Callable[[int], str]:
         ended = wait_until(
             look,
             lambda seen: any(state in FINISHED - {"REVOKED"} for _, state in seen),
-            what=f"job {job_id} ended",
-            timeout=60,
+            what=f"job {job_id} to end",
+            timeout=120,
         )
         return next(name for name, state in ended if state in FINISHED - {"REVOKED"})
 

@@ -55,14 +55,15 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
     ran_on: Callable[[int], str],
 ) -> None:
     bursting = [jobs.submit(federation.origin, "sleep 1") for _ in range(4)]
-    assert {ran_on(job_id) for job_id in bursting} == {*federation.members} - {federation.origin.name}
+    siblings = {*federation.members} - {federation.origin.name}
+    assert {ran_on(job_id) for job_id in bursting} <= siblings
     for job_id in bursting:
         tracking = federation.origin.job(job_id)
         assert tracking, f"{federation.origin.name} does not track job {job_id}"
         assert tracking.state == "REVOKED", tracking
     # Where they ran by their own account, not by Slurm's.
     seen = [one for one in jobs.witnesses() if one.job_id in bursting]
-    assert {one.cluster for one in seen} == {*federation.members} - {federation.origin.name}
+    assert {one.cluster for one in seen} <= siblings
     assert sorted(one.job_id for one in seen) == sorted(bursting), "each ran exactly once"
     assert all(federation.origin.job(job_id).state == "RUNNING" for job_id in full_origin), "the origin was full"
 
@@ -114,8 +115,8 @@ def set_state_of_sibling(federation: Federation) -> Iterator[Callable[[str], Non
             wait_until(
                 lambda cluster=cluster: {one.cluster: one.state for one in cluster.siblings()},
                 lambda states: states.get(name, "").split("+")[0] == state,
-                what=f"{cluster.name} knows that {name} is {state}",
-                timeout=15,
+                what=f"{cluster.name} to know that {name} is {state}",
+                timeout=60,
             )
 
     yield set_state
@@ -153,11 +154,12 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
     running = wait_until(
         lambda: {one.job_id: (one.cluster, one.host) for one in jobs.witnesses() if one.job_id in given},
         lambda seen: len(seen) == len(given),
-        what="jobs have begun",
+        what="the jobs to start",
         timeout=30,
     )
+    hosts_of = {node: host for name in federation.members for node, host in plan.hosts_of(name).items()}
     for name in federation.members:
-        queue = {job.job_id: job.node_list for job in clusters[name].jobs("--federation")}
+        queue = {job.job_id: hosts_of.get(job.node_list) for job in clusters[name].jobs("--federation")}
         assert {job_id: queue.get(job_id) for job_id in given} == {job_id: running[job_id][1] for job_id in given}, name
         view = (
             clusters[name]
@@ -171,13 +173,13 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
     if plan.scenario.accounting:
         told = wait_until(
             lambda: {
-                record.job_id: (record.cluster, record.node_list)
+                record.job_id: (record.cluster, hosts_of.get(record.node_list))
                 for record in federation.origin.records("--federation", "--allocations")
                 if record.job_id in given and record.state == "RUNNING"
             },
             lambda seen: len(seen) == len(given),
-            what="sacct --federation lists the running jobs",
-            timeout=15,
+            what="sacct --federation to list the running jobs",
+            timeout=60,
         )
         assert told == running
 

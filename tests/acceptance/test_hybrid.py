@@ -28,7 +28,7 @@ from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-pytestmark = pytest.mark.needs("kubernetes", "users")
+pytestmark = [pytest.mark.needs("kubernetes", "users"), pytest.mark.provokes()]
 
 # How many jobs and pods come and go after something is killed, and how many jobs may wait meanwhile.
 SOME, MOST_WAITING = 5, 3
@@ -67,8 +67,8 @@ def wait_for_answer(hybrid: Hybrid, node: str, name: str, wanted: str) -> None:
     wait_until(
         lambda: hybrid.answers(node).get(name),
         lambda answer: answer == wanted,
-        what=f"pod on {node} is {wanted}",
-        timeout=30,
+        what=f"the pod on {node} to be {wanted}",
+        timeout=180,
         hopeless=bool,
     )
 
@@ -95,8 +95,8 @@ def test_pod_is_refused_where_jobs_have_the_room_and_job_waits_where_pods_have_i
         told = wait_until(
             lambda: hybrid.page(node)["status"]["allocatedResources"],
             lambda parts: [part["allocated"] for part in parts] == [half.quantities()] * 2,
-            what=f"{node} is told to be one half Slurm's and one half Kubernetes'",
-            timeout=10,
+            what=f"{node} to be set to one half Slurm's and one half Kubernetes'",
+            timeout=120,
         )
         assert [part["type"] for part in told] == ["Slurm", "Kubernetes"]
         assert_waits(cluster, second)
@@ -108,8 +108,8 @@ def assert_waits(cluster: SlurmCluster, job_id: int) -> None:
     seen = wait_until(
         lambda: cluster.job(job_id),
         lambda job: job.state != "PENDING" or job.reason not in {"None", "Priority"},
-        what="slurmctld has looked at the job",
-        timeout=60,
+        what="slurmctld to consider the job",
+        timeout=120,
     )
     assert seen.state == "PENDING", f"a job that wants what a pod has is {seen.state}"
 
@@ -165,8 +165,8 @@ def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
         wait_until(
             lambda: cluster.run("squeue", "--noheader", f"--user={user}").stdout,
             lambda jobs: not jobs,
-            what=f"{user} has no jobs",
-            timeout=30,
+            what=f"{user} to have no jobs",
+            timeout=180,
         )
         cluster.run("scontrol", "delete", f"NodeName={node}")
 
@@ -242,8 +242,8 @@ def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
         wait_until(
             lambda: next(one.reason for one in cluster.nodes() if one.name == node),
             lambda reason: "no fan" not in reason,
-            what=f"{node}, which was resumed, would take jobs again when slurmctld starts",
-            timeout=10,
+            what=f"{node}, which was resumed, to take jobs again when slurmctld starts",
+            timeout=120,
         )
 
 
@@ -261,8 +261,8 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_ha
             wait_until(
                 lambda: [one.name for one in cluster.nodes() if one.slurmd_start],
                 lambda names: names == [*whole],
-                what="all nodes have told slurmctld of themselves",
-                timeout=60,
+                what="all nodes to register with slurmctld",
+                timeout=120,
                 ignore=(CommandFailed,),
             )
             job_id = jobs.submit_here(cluster, "sleep 300", f"--nodelist={node}", "--ntasks=2")
@@ -270,8 +270,8 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_ha
         wait_until(
             lambda: shown(cluster, node),
             lambda text: offered in text and "DRAIN" not in text,
-            what=f"{node} takes jobs with {offered}",
-            timeout=30,
+            what=f"{node} to take jobs with {offered}",
+            timeout=180,
         )
         assert cluster.job(job_id).state == "PENDING"
         reasons = {one.name: one.reason for one in cluster.nodes()}
@@ -320,7 +320,7 @@ class Pods:
         """Come and go until stopped, and then go."""
         while not stopped.wait(0.2):
             self.step(more=True)
-        wait_until(lambda: self.step(more=False) or [*self.asked], lambda left: not left, what="no pod", timeout=60)
+        wait_until(lambda: self.step(more=False) or [*self.asked], lambda left: not left, what="no pod", timeout=120)
 
 
 @dataclass
@@ -384,8 +384,8 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
 
     def kill_slurmctld() -> None:
         # What it learned last dies with it, even that a job runs: so none starts, but one runs.
-        hybrid.cluster.wait_for([*work.memory_of], timeout=90)
-        lasting = wait_until(lambda: work.submit("sleep 15", 1, 50), bool, what="a job is taken", timeout=30)
+        hybrid.cluster.wait_for([*work.memory_of], timeout=180)
+        lasting = wait_until(lambda: work.submit("sleep 15", 1, 50), bool, what="a job to be accepted", timeout=180)
         hybrid.cluster.wait_for([lasting], {"RUNNING"})
         mark = f"last-{secrets.token_hex(4)}"
         jobs.submit_here(hybrid.cluster, "true", "--hold", f"--job-name={mark}")
@@ -404,7 +404,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
         finally:
             ended.set()
         with_pods.result()
-    hybrid.cluster.wait_for([*work.memory_of], timeout=90)
+    hybrid.cluster.wait_for([*work.memory_of], timeout=180)
     uses = work.uses()
     beside = [one for one in uses if any(other.node == one.node and at_once(one, other) for other in pods.uses)]
     told = {"jobs": len(uses), "pods": len(pods.uses), "jobs_beside_pods": len(beside), "refused_pods": pods.refused}
@@ -440,7 +440,7 @@ def go_on(
         if kill:
             kill()
         enough = [count + SOME for count in there()]
-        wait_until(there, lambda seen: all(map(ge, seen, enough)), what=f"{SOME} more jobs and pods", timeout=60)
+        wait_until(there, lambda seen: all(map(ge, seen, enough)), what=f"{SOME} more jobs and pods", timeout=120)
     finally:
         ended.set()
     with_jobs.result()

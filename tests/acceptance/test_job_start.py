@@ -24,7 +24,7 @@ from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-pytestmark = pytest.mark.needs("users", "job_events")
+pytestmark = [pytest.mark.needs("users", "job_events"), pytest.mark.provokes()]
 
 # Tell of oneself as job-events does.
 TELL = f'tell() {{ logger --tag {job_events.PROGRAM} "$SLURM_JOB_ID $*"; }};'
@@ -59,12 +59,12 @@ class Events:
     def of(self, cluster: SlurmCluster, job_id: int) -> list[Event]:
         return job_events.collect(self.ssh, self.plan, cluster.name, job_id)
 
-    def wait(self, cluster: SlurmCluster, job_id: int, what: str, count: int = 1, timeout: float = 30) -> list[Event]:
+    def wait(self, cluster: SlurmCluster, job_id: int, what: str, count: int = 1, timeout: float = 90) -> list[Event]:
         """Wait until something has happened to a job so often."""
         return wait_until(
             lambda: self.of(cluster, job_id),
             lambda events: sum(event.what == what for event in events) >= count,
-            what=f"job {job_id}: {what}",
+            what=f"job {job_id} to report: {what}",
             timeout=timeout,
             show=lambda events: ", ".join(event.what for event in events),
         )
@@ -193,7 +193,7 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
         before = newest_job(cluster)
         starting = pool.submit(start, mode, cluster, len(nodes), jobs)
         job_id = wait_until(
-            lambda: newest_job(cluster), lambda newest: newest > before, what=f"job of {mode}", timeout=20
+            lambda: newest_job(cluster), lambda newest: newest > before, what=f"a job of {mode}", timeout=60
         )
         if not waits_for_all:
             events.wait(cluster, job_id, "task ends")
@@ -255,8 +255,8 @@ def test_array_has_a_job_for_each_index_with_its_own_exit_code(
     shown = wait_until(
         lambda: cluster.run("scontrol", "--oneliner", "show", "job", str(array)).stdout,
         lambda text: text.count("JobState=FAILED") == 3,
-        what=f"all three of array {array} failed",
-        timeout=40,
+        what=f"all three tasks of array {array} to fail",
+        timeout=120,
     )
     ended = sorted(re.findall(r" ArrayTaskId=(\d+) .* ExitCode=(\S+)", shown))
     assert ended == [("1", "1:0"), ("3", "3:0"), ("5", "5:0")], f"index and exit code: {ended}"
@@ -319,7 +319,8 @@ def test_signals_reach_those_they_are_meant_for(cluster: SlurmCluster, jobs: Job
     cluster.run("scancel", "--batch", "--signal=USR1", str(job_id), user=jobs.user)
     events.wait(cluster, job_id, "script got USR1")
     cluster.run("scancel", str(job_id), user=jobs.user)
-    seen = events.wait(cluster, job_id, "freed")
+    events.wait(cluster, job_id, "freed")
+    seen = events.wait(cluster, job_id, "Epilog begins")  # nodes are asked before slurmctld's log is read
     told = [event.what for event in seen if " got " in event.what]
     assert told[:2] == ["task got USR1", "script got USR1"], f"signals arrived as {told}"
     assert sorted(told[2:]) == ["script got TERM", "task got TERM"], f"signals arrived as {told}"
@@ -327,7 +328,7 @@ def test_signals_reach_those_they_are_meant_for(cluster: SlurmCluster, jobs: Job
     wait = int(options.get(plan.scenario.clusters[cluster.name].options, "KillWait") or 30)
     survived = time_of["Epilog begins"] - time_of["script got TERM"]
     assert wait - 1 < survived < wait + 10, f"killed {survived:.1f} s after TERM, KillWait is {wait}"
-    seen = events.wait(cluster, warned, "script got USR1", timeout=40)
+    seen = events.wait(cluster, warned, "script got USR1", timeout=120)
     told = [event.what for event in seen if " got " in event.what]
     assert told == ["script got USR1"], f"signals arrived as {told}"
     cluster.run("scancel", "--full", "--signal=KILL", str(warned), user=jobs.user)
@@ -393,6 +394,6 @@ def test_munge_credential_is_good_once_for_its_time_and_its_user(
     wait_until(
         lambda: decode(short_lived),
         lambda said: "Expired credential" in said,
-        what="a credential of one second has expired",
-        timeout=10,
+        what="a credential of one second to expire",
+        timeout=30,
     )

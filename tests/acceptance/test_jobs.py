@@ -6,9 +6,9 @@ import re
 from collections import Counter
 
 import pytest
-from conftest import Jobs, only, ways_in
+from conftest import Jobs, only, slurm_conf, ways_in
 
-from harness import hostlist, options, topology, witness
+from harness import drift, hostlist, options, slurm, topology, witness
 from harness.plan import Plan
 from harness.slurm import SlurmCluster, job_key
 from harness.wait import wait_until
@@ -35,32 +35,52 @@ def test_interactive_job_runs_on_a_node_as_its_user(
         assert int(uid) == plan.scenario.users[users[0]].uid
 
 
-def test_batch_job_runs_once_on_a_node_of_its_cluster(
-    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
-) -> None:
+def test_batch_job_runs_once_on_every_host_of_nodes(clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs) -> None:
+    """Of a cluster whose nodes all come and go, one job is enough: others have checks of their own."""
+    wanted: dict[tuple[str, int], str] = {}
     for name, cluster in clusters.items():
-        job_id = jobs.submit_here(cluster, "srun true")
-        cluster.wait_for([job_id], {"COMPLETED"})
-        seen = [(one.cluster, one.host, one.exit_code) for one in jobs.witnesses() if one.key == job_key(name, job_id)]
-        assert len(seen) == 1, f"{name}: job {job_id} ran {len(seen)} times"
-        assert seen[0][0] == name
-        assert seen[0][1] in plan.scenario.clusters[name].nodes_on()
-        assert seen[0][2] == 0
+        for host, place in _places(name, cluster, plan).items():
+            wanted[name, jobs.submit_here(cluster, "srun true", *place)] = host
+    for name, cluster in clusters.items():
+        cluster.wait_for([job_id for at, job_id in wanted if at == name], {"COMPLETED"})
+    seen = jobs.witnesses()
+    for (name, job_id), host in wanted.items():
+        ran = [(one.cluster, one.host, one.exit_code) for one in seen if one.key == job_key(name, job_id)]
+        assert len(ran) == 1, f"{name}: job {job_id} for {host or 'any node'} ran {len(ran)} times"
+        hosts = [host] if host else plan.scenario.clusters[name].nodes_on()
+        assert ran[0] in [(name, one, 0) for one in hosts], f"{name}: job {job_id} for {host or 'any node'}"
+
+
+def _places(name: str, cluster: SlurmCluster, plan: Plan) -> dict[str, list[str]]:
+    """Return sbatch's options for a node of each host that lasts and has a node in a partition; else for any node."""
+    lasting = {host.name for host in plan.hosts if host.provision == "static"}
+    hosts_of = plan.hosts_of(name)
+    rendered = slurm_conf(plan, name).partitions
+    places = {
+        hosts_of[node]: [
+            f"--partition={partition.name}",
+            *ways_in(rendered.get(partition.name, {}), plan),
+            f"--nodelist={node}",
+        ]
+        for partition in cluster.partitions()
+        for node in partition.nodes
+        if hosts_of.get(node) in lasting and partition.state == "UP" and not partition.root_only
+    }
+    return places or {"": []}
 
 
 @pytest.mark.needs("lasting")
 def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
-    useless = {"DOWN", "DRAIN", "FAIL", "FAILING", "INVAL", "INVALID_REG", "MAINT", "NOT_RESPONDING", "UNKNOWN"}
     wait_until(
         lambda: [
             f"{name}: {node.name} {node.state} {node.reason}".strip()
             for name, cluster in clusters.items()
             for node in cluster.nodes()
-            if useless & {*node.state.split("+")}
+            if slurm.takes_no_jobs(node.state)
         ],
         lambda left: not left,
-        what="every node takes jobs",
-        timeout=15,
+        what="every node to take jobs",
+        timeout=45,
         show="; ".join,
     )
 
@@ -72,6 +92,7 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
         hosts_of = plan.hosts_of(name)
         configured = plan.scenario.clusters[name].partitions
         placed = topology.placed(plan.scenario, name)
+        rendered = slurm_conf(plan, name).partitions
         there = {partition.name: partition for partition in cluster.partitions()}
         assert {*there} == {*configured}, name
         for partition in there.values():
@@ -83,14 +104,16 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
             assert partition.state == state, partition.name
             if state != "UP":
                 continue
-            count = min(len(partition.nodes), partition.max_nodes or len(partition.nodes))
+            line = rendered[partition.name]
+            most = drift.canonical("MaxNodes", line.get("maxnodes", "UNLIMITED"))
+            count = min(len(partition.nodes), int(most) if most.isdigit() else len(partition.nodes))
             if partition.name in placed:
                 count = min(count, placed[partition.name].most_nodes())
             answer = cluster.run(
-                *("srun", *only(cluster, plan), f"--partition={partition.name}", *ways_in(partition, plan)),
+                *("srun", *only(cluster, plan), f"--partition={partition.name}", *ways_in(line, plan)),
                 *(f"--nodes={count}", "--ntasks-per-node=1"),
                 *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
-                user="root" if partition.root_only else users[0],
+                user="root" if drift.holds(line, "RootOnly") else users[0],
             )
             seen = Counter(answer.stdout.splitlines())
             able = Counter(f"{hosts_of[node]} {node}" for node in partition.nodes)
@@ -104,7 +127,9 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
     cluster = next(iter(clusters.values()))
     job_id = jobs.submit_here(cluster, "exit 7")
     cluster.wait_for([job_id], {"FAILED"})
-    assert "ExitCode=7:0" in cluster.run("scontrol", "show", "job", str(job_id)).stdout
+    shown = cluster.run("scontrol", "show", "job", str(job_id), check=False)
+    if "Invalid job id" not in shown.stderr:  # slurmctld forgets what has ended after MinJobAge
+        assert "ExitCode=7:0" in shown.stdout
 
 
 def test_job_gets_the_variables_that_its_user_exports(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
@@ -117,6 +142,7 @@ def test_job_gets_the_variables_that_its_user_exports(clusters: dict[str, SlurmC
 
 
 @pytest.mark.needs("two_users")
+@pytest.mark.provokes("Security violation, .*KILL_JOB")
 def test_user_cannot_cancel_anothers_job(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
@@ -130,7 +156,13 @@ def test_user_cannot_cancel_anothers_job(
     cluster.wait_for([job_id], {"CANCELLED"})
 
 
+@pytest.mark.provokes(
+    "Security violation, .*(UPDATE_NODE|UPDATE_PARTITION|RECONFIGURE|SHUTDOWN)",
+    "_slurm_rpc_reconfigure_controller: Invalid user id",
+)
 def test_user_cannot_change_the_cluster(clusters: dict[str, SlurmCluster], plan: Plan, users: list[str]) -> None:
+    if plan.scenario.users[users[0]].admin:
+        pytest.skip("every user of the scenario has an AdminLevel")
     for name, cluster in clusters.items():
         node = plan.scenario.clusters[name].node_names()[0]
         partition = next(iter(plan.scenario.clusters[name].partitions))

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 
 import pytest
-from conftest import Jobs, only, wait_for_records, wait_until_saved
+from conftest import Jobs, only, small, wait_for_records, wait_until_saved
 
 from harness import faults, slurm
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
@@ -17,9 +17,9 @@ from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-pytestmark = pytest.mark.needs("users")
+pytestmark = [pytest.mark.needs("users"), pytest.mark.provokes()]
 
-SMALL = ("--ntasks=1", "--mem=50", "--time=10", "--output=/dev/null")
+MINUTES = 10
 # Seconds in which a host that was told to reboot has begun to.
 _GOES_DOWN = 60
 
@@ -48,7 +48,7 @@ def test_job_has_no_more_cpus_than_it_was_given_even_if_it_takes_them(
     take_all = "taskset --cpu-list --pid 0-$(($(nproc --all) - 1)) $$ > /dev/null; echo $(nproc) $SLURM_CPUS_ON_NODE"
     for name in plan.clusters_that_confine("ConstrainCores"):
         cluster = clusters[name]
-        here = [*only(cluster, plan), *jobs.ways_in(cluster), "--ntasks=1", "--mem=50"]
+        here = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES)]
         has, given = cluster.run("srun", *here, "sh", "-c", take_all, user=users[0]).stdout.split()
         assert has == given, f"{name}: a job that was given {given} CPUs runs on {has}"
 
@@ -61,7 +61,8 @@ def test_job_over_its_memory_is_killed_and_recorded_as_out_of_memory(
     for name in plan.clusters_that_confine("ConstrainRAMSpace"):
         cluster = clusters[name]
         greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
-        job_id = cluster.submit(greedy, *only(cluster, plan), *jobs.ways_in(cluster), *SMALL, user=jobs.user)
+        here = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES), "--output=/dev/null"]
+        job_id = cluster.submit(greedy, *here, user=jobs.user)
         cluster.wait_for([job_id], {"OUT_OF_MEMORY"})
         if plan.scenario.accounting:
             wait_for_records(cluster, {job_id: ("OUT_OF_MEMORY", None)})
@@ -76,13 +77,13 @@ def test_node_reboots_when_it_is_told_and_takes_jobs_again(
     wait_until(
         lambda: boot_of(node, ssh),
         lambda boot: boot != before,
-        what=f"{node.host} goes down when scontrol has told {node.name} to reboot",
+        what=f"{node.host} to go down for the reboot of {node.name} that scontrol asked for",
         timeout=_GOES_DOWN,
     )
     wait_until(
         lambda: boot_of(node, ssh),
         lambda boot: boot not in {"", before},
-        what=f"{node.host} comes up again",
+        what=f"{node.host} to come up again",
         timeout=plan.offers.boot_seconds,
     )
     takes_jobs(node, plan, users[0], jobs)
@@ -98,7 +99,8 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
     jobs: Jobs,
 ) -> None:
     cluster = node.cluster
-    here = [*only(cluster, plan), *jobs.ways_in(cluster), *SMALL, f"--nodelist={node.name}"]
+    least = (*small(plan, cluster.name, MINUTES), "--output=/dev/null")
+    here = [*only(cluster, plan), *jobs.ways_in(cluster), *least, f"--nodelist={node.name}"]
     again, never = (
         cluster.submit("#!/bin/sh\nexec sleep 900\n", *here, option, user=users[0])
         for option in ("--requeue", "--no-requeue")
@@ -122,8 +124,8 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
     wait_until(
         look,
         lambda seen: seen[again] in {("PENDING", "1"), ("RUNNING", "1")} and seen[never] == ("NODE_FAIL", "0"),
-        what=f"job {again} is requeued, and job {never} fails, because {node.name} lost its power",
-        timeout=90,
+        what=f"job {again} to be requeued, and job {never} to fail, because {node.name} lost its power",
+        timeout=180,
         interval=5,
         ignore=(CommandFailed, Unreachable),
     )
@@ -166,15 +168,15 @@ def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
         wait_until(
             lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster").stdout,
             bool,
-            what="slurmdbd answers again",
+            what="slurmdbd to answer again",
             timeout=plan.offers.boot_seconds,
             ignore=(CommandFailed, Unreachable),
         )
     wait_until(
         lambda: next(f"{one.state} {one.reason}" for one in cluster.nodes() if one.name == node.name),
         lambda state: state.split()[0] == "IDLE",
-        what=f"{node.name} takes jobs again",
-        timeout=60,
+        what=f"{node.name} to take jobs again",
+        timeout=180,
         ignore=(CommandFailed, Unreachable),
     )
     here = [*only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node.name}"]

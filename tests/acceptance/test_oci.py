@@ -14,7 +14,7 @@ from harness.slurm import SlurmCluster
 from harness.ssh import Result, Ssh
 from harness.wait import wait_until
 
-pytestmark = pytest.mark.needs("oci")
+pytestmark = [pytest.mark.needs("oci"), pytest.mark.provokes()]
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def test_accounting_names_the_container_of_each_step(containers: Containers) -> 
     wait_until(
         lambda: {*containers.cluster.run(*sacct).stdout.splitlines()},
         lambda seen: seen == {f"{step}|{containers.bundle}" for step in (job, f"{job}.0", batch, f"{batch}.batch")},
-        what=f"accounting has {containers.bundle} for the jobs {job} and {batch}, and their steps",
-        timeout=10,
+        what=f"accounting to have {containers.bundle} for the jobs {job} and {batch}, and their steps",
+        timeout=60,
     )
 
 
@@ -144,15 +144,17 @@ def cancelled(containers: Containers, plan: Plan, ssh: Ssh) -> Cancelled:
 
     containers.srun("true")
     job = containers.sbatch("trap '' TERM; setsid sleep 4321 & while :; do sleep 1; done")
-    running = wait_until(there, lambda seen: "sleep 4321" in seen, what=f"job {job} runs in its container", timeout=20)
+    running = wait_until(
+        there, lambda seen: "sleep 4321" in seen, what=f"job {job} to run in its container", timeout=90
+    )
     cluster.run("scancel", str(job), user=containers.user)
     # Among them 30 s of KillWait, by default.
-    cluster.wait_for([job], {"CANCELLED"}, timeout=60)
+    cluster.wait_for([job], {"CANCELLED"}, timeout=120)
     # squeue shows the job's end before its step's is over.
     wait_until(
         lambda: cluster.run("scontrol", "show", "node", containers.node).stdout,
         lambda seen: "COMPLETING" not in seen,
-        what=f"{containers.node} is done with job {job}",
+        what=f"{containers.node} to be done with job {job}",
         timeout=60,
     )
     ended_by = containers.srun("cat", containers.ended_by, inside=False, check=False).stdout

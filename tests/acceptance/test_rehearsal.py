@@ -6,25 +6,34 @@ import pytest
 
 from harness import checkers, rehearsal, workload
 from harness.checkers import CHECKERS, Finding
-from harness.errors import CannotJudge
+from harness.errors import CannotJudge, HarnessError
 from harness.live import Live
 from harness.report import UNKNOWN
 
-pytestmark = pytest.mark.needs("rehearsal")
+pytestmark = [pytest.mark.needs("rehearsal"), pytest.mark.provokes()]
 
 
 @pytest.fixture(scope="module")
-def findings(harness_run: Live) -> dict[str, Finding]:
-    """What the checkers say of the scenario's rehearsal."""
+def findings(harness_run: Live, request: pytest.FixtureRequest) -> dict[str, Finding] | HarnessError:
+    """What the checkers say of the scenario's rehearsal, or why it broke off.
+
+    No check runs after one that broke off: it would only fail for the same reason.
+    """
     plan = harness_run.plan
     wanted = plan.scenario.rehearsal
     works = workload.generate(plan.scenario, wanted.jobs, wanted.seconds, wanted.seed)
-    rehearsal.rehearse(harness_run, works, wanted.faults)
+    try:
+        rehearsal.rehearse(harness_run, works, wanted.faults)
+    except HarnessError as error:
+        request.session.shouldfail = "the rehearsal broke off"
+        return error  # raised by the first check: what a fixture raises decides no verdict
     return {finding.name: finding for finding in checkers.judge(checkers.read(harness_run.run.events(), plan))}
 
 
 @pytest.mark.parametrize("name", CHECKERS)
-def test_rehearsal_shows_that(findings: dict[str, Finding], name: str) -> None:
+def test_rehearsal_shows_that(findings: dict[str, Finding] | HarnessError, name: str) -> None:
+    if isinstance(findings, HarnessError):
+        raise findings
     finding = findings[name]
     told = "\n".join(finding.problems)
     if finding.outcome == UNKNOWN:

@@ -49,8 +49,8 @@ def test_every_node_is_idle_and_has_a_slurmd_of_its_own(large: SlurmCluster, pla
     wait_until(
         look,
         lambda left: not left,
-        what="every node has registered and is idle",
-        timeout=15,
+        what="every node to register and be idle",
+        timeout=60,
         show=lambda left: "; ".join(f"{node.name} {node.state} {node.reason}" for node in left[:20]),
     )
 
@@ -69,7 +69,7 @@ def test_each_of_many_short_jobs_runs_once_and_has_one_record(large: SlurmCluste
     wait_until(
         lambda: witness.differences(keys, witnesses, large.records("--local"), {large.name: hosts_of}, OVERHEAD),
         lambda found: not found,
-        what=f"accounting agrees with {count} jobs' witness",
-        timeout=20 + count / 100,
+        what=f"accounting to agree with {count} jobs' witness",
+        timeout=60 + count / 30,
         show=lambda found: "\n".join([*found[:10], f"{len(found)} differences"]),
     )

@@ -17,7 +17,9 @@ from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-pytestmark = pytest.mark.needs("users")
+pytestmark = [pytest.mark.needs("users"), pytest.mark.provokes()]
+# Seconds for what takes 20 on an idle machine.
+PATIENCE = 180
 
 
 @pytest.mark.needs("backup_controllers", "accounting")
@@ -32,25 +34,19 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
     wait_until(
         lambda: [job.state for job in first.jobs("--local", "--array", f"--jobs={running},{array}")],
         lambda states: states == ["RUNNING"] * 5,
-        what="jobs running",
-        timeout=30,
+        what="the jobs to run",
+        timeout=PATIENCE,
     )
     mark = f"last-{secrets.token_hex(4)}"
     pending = jobs.submit_here(first, "true", f"--dependency=afterok:{running}", f"--job-name={mark}")
     rehearsal.save_usage(harness_run, first)
     wait_until_saved(first, mark, plan)
-    with faults.injected(harness_run, Fault("kill-daemon", part.controller, "slurmctld")):
+    killed = Fault("kill-daemon", part.controller, "slurmctld")
+    with faults.injected(harness_run, killed, how=faults.inject_between_saves):
         began = time.monotonic()
-        # Whoever asks at the very moment of the takeover has its connection reset, and asks again.
-        during = wait_until(
-            lambda: jobs.submit_here(second, "true"),
-            bool,
-            what=f"{second.controller} takes jobs",
-            timeout=60,
-            ignore=(CommandFailed,),
-        )
+        during = submit_to(second, jobs)
         harness_run.run.event("takeover", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
-        second.wait_for([during, array, running, pending], {"COMPLETED"})
+        second.wait_for([during, array, running, pending], {"COMPLETED"}, timeout=PATIENCE)
         wait_for_control(second)
     began = time.monotonic()
     wait_for_control(first)
@@ -65,14 +61,36 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
     assert not witness.ran_twice(jobs.witnesses())
 
 
+def submit_to(backup: SlurmCluster, jobs: Jobs) -> int:
+    """Submit a job when the backup controller takes it, and return its id.
+
+    Whoever asks at the very moment of the takeover has its connection reset, and asks again.
+    """
+
+    def look() -> tuple[str, int]:
+        state = backup.run("systemctl", "is-active", "slurmctld", check=False).stdout.strip()
+        return state, jobs.submit_here(backup, "true") if state == "active" else 0
+
+    _, job_id = wait_until(
+        look,
+        lambda seen: seen[1] > 0,
+        what=f"{backup.controller} takes jobs",
+        timeout=PATIENCE,
+        hopeless=lambda seen: seen[0] != "active",
+        show=lambda seen: f"slurmctld is {seen[0]}",
+        ignore=(CommandFailed,),
+    )
+    return job_id
+
+
 def wait_for_control(cluster: SlurmCluster) -> None:
     """Wait until slurmdbd says that the controller by which the cluster is asked is the one in control."""
     address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
     wait_until(
         lambda: cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=controlhost").stdout,
         lambda seen: address in seen.split(),
-        what=f"{cluster.controller} in control",
-        timeout=60,
+        what=f"{cluster.controller} to be in control",
+        timeout=PATIENCE,
         ignore=(CommandFailed,),
     )
 
@@ -88,5 +106,5 @@ def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
             began = time.monotonic()
             job_id = jobs.submit_here(cluster, "true")
             cluster.wait_for([job_id], {"COMPLETED"})
-            wait_for_records(cluster, {job_id: ("COMPLETED", 0)}, timeout=40)
+            wait_for_records(cluster, {job_id: ("COMPLETED", 0)}, timeout=PATIENCE)
             harness_run.run.event("takeover", daemon="slurmdbd", seconds=round(time.monotonic() - began, 1))

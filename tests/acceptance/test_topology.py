@@ -53,7 +53,7 @@ def fabrics(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Fabric]:
 @pytest.fixture
 def at_rest(clusters: dict[str, SlurmCluster], plan: Plan) -> Callable[[], None]:
     """Wait until all nodes are idle: a job for the checks of accounting may have yet to time out."""
-    return lambda: slurm.wait_until_ready(plan, clusters, timeout=120)
+    return lambda: slurm.wait_until_ready(plan, clusters, timeout=240, idle=True)
 
 
 @contextmanager
@@ -152,8 +152,8 @@ def looked_at(cluster: SlurmCluster, job_id: int) -> Job:
     return wait_until(
         lambda: cluster.job(job_id),
         lambda job: job is not None and (job.state != "PENDING" or job.reason not in {"None", "Priority"}),
-        what=f"job {job_id} looked at",
-        timeout=30,
+        what=f"slurmctld to consider job {job_id}",
+        timeout=120,
     )
 
 

@@ -19,6 +19,8 @@ _INOTIFY, _MEMORY = 12 * 7, 1.5e9
 # Modules whose tests share no run, or only the cases of a test do; the tests of another module all have one worker.
 _BY_CASE = ("judge", "releases", "scenarios", "upgrade")
 _BY_TEST = ("elastic", "sabotage")
+# Modules with so many cases that those of each module of sabotages have a run of their own, unless only few are chosen.
+_BY_KIND = ("sabotage",)
 # What takes minutes: no worker shall begin with that when others end.
 _LONGEST = (
     *("sabotage", "elastic", "elastic_failures", "ha", "rehearsal", "engines", "hybrid", "upgrade", "judge"),
@@ -41,7 +43,10 @@ class _Parts(LoadScopeScheduling):
         module = _module(nodeid)
         if module in _BY_CASE:
             return nodeid
-        return nodeid.partition("[" if module in _BY_TEST else "::")[0]
+        test, _, case = nodeid.partition("[")
+        if module in _BY_KIND and self.config.option.markexpr != "core":
+            return f"{test}[{case.partition('-')[0]}"
+        return test if module in _BY_TEST else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -50,10 +55,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return _Parts(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the modules that take longest first."""
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks for -m
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Put the modules that take longest first; mark one sabotage of each kind as part of `make test`."""
     order = {module: number for number, module in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(_module(item.nodeid), len(order)))
+    with_sabotage = [item for item in items if "[" in item.nodeid and "sabotage" in item.callspec.params]
+    # Virtual machines are for those who have them.
+    with_sabotage = [item for item in with_sabotage if _module(item.nodeid) != "vagrant"]
+    first_of_each_kind = {
+        (item.originalname, item.callspec.id.partition("-")[0] if _module(item.nodeid) in _BY_KIND else ""): item
+        for item in reversed(with_sabotage)
+    }
+    for item in first_of_each_kind.values():
+        item.add_marker("core")
 
 
 def _module(nodeid: str) -> str:
@@ -79,18 +94,24 @@ def harness(environment: dict[str, str]) -> Harness:
 
 
 @pytest.fixture(scope="session")
-def federation(harness: Harness, runs: Path) -> Iterator[Live]:
+def quick(pytestconfig: pytest.Config) -> bool:
+    """Whether `make test` has seen the scenarios pass whose runs are broken here: one check is enough then."""
+    return "not core" in pytestconfig.option.markexpr
+
+
+@pytest.fixture(scope="session")
+def federation(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """The federation, passed and still up."""
-    yield from kept(harness, runs, "federation")
+    yield from kept(harness, runs, "federation", quick=quick)
 
 
 @pytest.fixture(scope="session")
-def elastic_nodes(harness: Harness, runs: Path) -> Iterator[Live]:
+def elastic_nodes(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """Nodes that are made for jobs, passed and still up."""
-    yield from kept(harness, runs, "elastic-l3")
+    yield from kept(harness, runs, "elastic-l3", quick=quick)
 
 
 @pytest.fixture(scope="session")
-def single_node(harness: Harness, runs: Path) -> Iterator[Live]:
+def single_node(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """The single node, passed and still up."""
-    yield from kept(harness, runs, "single-node")
+    yield from kept(harness, runs, "single-node", quick=quick)

@@ -77,7 +77,7 @@ class Engines:
             (directory / "sock").exists,
             bool,
             what=f"engine {name}",
-            timeout=60,
+            timeout=180,
             hopeless=lambda _: self._daemons[name].poll() is not None,
         )
         self.client(name).ping()

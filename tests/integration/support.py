@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
 
 from harness import lifecycle, providers, rundir
 from harness.live import Live
@@ -38,16 +43,34 @@ def command_line(environment: dict[str, str]) -> Harness:
     return run
 
 
-def kept(harness: Harness, runs: Path, scenario: str, *choices: str) -> Iterator[Live]:
-    """Run a scenario, which must pass, and keep it up for tests that break it."""
-    done = harness("run", SCENARIOS / f"{scenario}.yml", "--keep", *choices)
+def kept(harness: Harness, runs: Path, scenario: str, *choices: str, quick: bool) -> Iterator[Live]:
+    """Run a scenario, which must pass, and keep it up for tests that break it; `quick`: with a single check."""
+    path = SCENARIOS / f"{scenario}.yml"
+    done = harness("up" if quick else "run", path, *([] if quick else ["--keep"]), *choices)
     run = rundir.find(runs, scenario)
     live = lifecycle.open_run(run, providers.get(run.provider, runs), print)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
+        for stage in (["deploy"], ["verify", "--check", "batch_job_runs_once"]) if quick else ():
+            done = harness(stage[0], "--run", run.path, *stage[1:])
+            assert done.returncode == 0, done.stdout + done.stderr
         yield live
     finally:
         lifecycle.down(live)
+
+
+def sabotage_modules() -> list[ModuleType]:
+    """Return sabotage.py and every sabotage_*.py beside it."""
+    return [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("sabotage*.py"))]
+
+
+def sabotages(scenario: str) -> list[Any]:
+    """Return the sabotages that all modules list under a name, such as FEDERATION; a case is called MODULE-SABOTAGE."""
+    return [
+        pytest.param(sabotage, id=f"{module.__name__.removeprefix('sabotage_')}-{sabotage}")
+        for module in sabotage_modules()
+        for sabotage in getattr(module, scenario, [])
+    ]
 
 
 @contextmanager

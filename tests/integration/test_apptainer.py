@@ -13,9 +13,9 @@ from support import Harness, kept
 
 
 @pytest.fixture(scope="module")
-def workstation(harness: Harness, runs: Path) -> Iterator[Live]:
+def workstation(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """The workstation, passed and still up, on the release that has Apptainer."""
-    yield from kept(harness, runs, "apptainer", "--release", "26.05")
+    yield from kept(harness, runs, "apptainer", "--release", "26.05", quick=quick)
 
 
 @pytest.mark.parametrize("sabotage", WORKSTATION, ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from harness.wait import wait_until
 from support import SCENARIOS, Harness, command, command_line, environment_of
 
 SINGLE_NODE = SCENARIOS / "single-node.yml"
+# Seconds in which a run ends that takes one minute on an idle machine, and in which an interrupted one does.
+LONGEST_RUN, LONGEST_END = 900, 400
 
 
 Left = Callable[[], list[str]]
@@ -74,7 +77,9 @@ def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "one-process"])
-@pytest.mark.parametrize("stage", ["[up]", "[deploy]", "Start the controllers", "[verify]"])
+@pytest.mark.parametrize(
+    "stage", ["[up]", "[deploy]", pytest.param("Start the controllers", marks=pytest.mark.core), "[verify]"]
+)
 def test_interrupt_removes_everything_and_judges_nothing(
     stage: str, whole_group: bool, left: Left, environment: dict[str, str], runs: Path
 ) -> None:
@@ -83,7 +88,7 @@ def test_interrupt_removes_everything_and_judges_nothing(
         os.killpg(process.pid, signal.SIGINT)
     else:  # as a CI system does
         process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=LONGEST_END)
     assert process.returncode == 3, out
     assert "UNKNOWN" in out
     assert left() == []
@@ -94,13 +99,70 @@ def test_interrupt_removes_everything_and_judges_nothing(
         assert (run.path / "logs" / "single" / "journal.log").stat().st_size > 0
 
 
+@pytest.mark.parametrize("stage", ["[up]", "[deploy]", "[verify]"])
+def test_signals_in_a_row_remove_everything_all_the_same(
+    stage: str, left: Left, environment: dict[str, str], runs: Path
+) -> None:
+    with start(environment, stage) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr
+        for number, _ in enumerate(process.stderr):  # whatever it cleans up just then
+            process.send_signal((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[number % 3])
+        assert process.stdout
+        out = process.stdout.read()
+    assert left() == []
+    assert process.returncode == 3, out
+    assert json.loads((rundir.find(runs, "single-node").path / "report.json").read_text())["problem"] == "interrupted"
+
+
+@pytest.mark.parametrize("stage", ["[up]", "[deploy]", "[verify]"])
+def test_terminal_that_closes_removes_everything(
+    stage: str, left: Left, environment: dict[str, str], runs: Path
+) -> None:
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *command("run", SINGLE_NODE)],
+        env=environment,
+        stdin=end,
+        stdout=end,
+        stderr=end,
+    )
+    os.close(end)
+    seen = ""
+    while stage not in seen:
+        seen += os.read(terminal, 1000).decode()
+    os.close(terminal)  # the kernel sends SIGHUP, and whatever is printed from now on fails
+    process.wait()
+    assert left() == []
+    report = json.loads((rundir.find(runs, "single-node").path / "report.json").read_text())
+    assert (report["verdict"], report["problem"]) == ("unknown", "interrupted")
+
+
+def test_reader_of_the_progress_that_goes_away_changes_nothing(left: Left, environment: dict[str, str]) -> None:
+    with start(environment, "[up]") as process:
+        assert process.stderr
+        process.stderr.close()
+        assert process.stdout
+        out = process.stdout.read()
+    assert process.returncode == 0, out
+    assert "PASSED" in out
+    assert left() == []
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("stage", ["[up]", "[deploy]", "[verify]"])
 def test_down_cleans_up_after_a_killed_run_without_its_directory(
     stage: str, left: Left, environment: dict[str, str], tmp_path: Path
 ) -> None:
     process = start(environment, stage)
-    wait_until(left, bool, what="the run has something on the engine", timeout=10, interval=0.01)
+    wait_until(
+        left,
+        bool,
+        what="the run to have something on the engine",
+        timeout=LONGEST_RUN,
+        hopeless=lambda _: process.poll() is not None,
+        interval=0.01,
+    )
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert left() != []
@@ -114,7 +176,7 @@ def test_two_runs_of_one_scenario_do_not_disturb_each_other(left: Left, environm
     arguments = {"text": True, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     both = [subprocess.Popen(command("run", SINGLE_NODE), **arguments) for _ in range(2)]  # type: ignore[call-overload]
     for process in both:
-        out, _ = process.communicate(timeout=240)
+        out, _ = process.communicate(timeout=LONGEST_RUN)
         assert process.returncode == 0, out
     assert left() == []
 
@@ -132,6 +194,17 @@ def test_taken_subnet_is_told(left: Left, harness: Harness, tmp_path: Path) -> N
     assert "cannot make the network of site here with subnet 10.213.0.0/24" in done.stdout
     assert "hint: another network has this subnet" in done.stdout
     assert "Traceback" not in done.stderr
+    assert left() == []
+
+
+def test_task_that_fails_is_told_with_what_its_command_printed(left: Left, harness: Harness, tmp_path: Path) -> None:
+    scenario = tmp_path / "refused.yml"
+    scenario.write_text(SINGLE_NODE.read_text() + "\naccounting: {qos: {odd: {options: {GrpTRES: nonsense=3}}}}\n")
+    done = harness("run", scenario, "--report", tmp_path / "report")
+    assert done.returncode == 3
+    assert re.search("known to slurmdbd: failed\nnon-zero return code\n(.*\n)*.*nonsense", done.stdout), done.stdout
+    problem = json.loads((tmp_path / "report" / "report.json").read_text())["problem"]
+    assert "nonsense" in problem
     assert left() == []
 
 

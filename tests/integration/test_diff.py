@@ -75,7 +75,7 @@ CHANGES = [
     Commonest(
         "NodeName c[1-4] Features",
         "s/^NodeName=c.*/& Features=fast/",
-        "timeout 5 runuser -u alice -- srun -C fast echo ran",
+        "timeout 15 runuser -u alice -- srun -C fast echo ran",
         "ran",
         "reconfigure",
         "reconfigure",
@@ -92,7 +92,7 @@ CHANGES = [
     Commonest(
         "Prolog",
         "$ a Prolog=/usr/local/bin/prolog",
-        "timeout 5 runuser -u alice -- srun -w c1 true; cat /tmp/prolog-ran",
+        "timeout 15 runuser -u alice -- srun -w c1 true; cat /tmp/prolog-ran",
         "yes",
         "reconfigure",
         "reconfigure",
@@ -198,4 +198,4 @@ def test_commonest_changes_need_what_diff_says(cluster: Live, harness: Harness, 
         take(cluster, "reconfigure")
         assert not seen(cluster, change, timeout=2), "scontrol reconfigure would have been enough"
     take(cluster, need)
-    assert seen(cluster, change, timeout=20), live.run("scontrol", "show", "config", check=False).stdout
+    assert seen(cluster, change, timeout=60), live.run("scontrol", "show", "config", check=False).stdout

@@ -33,9 +33,9 @@ def test_ladder(harness: Harness, name: str, release: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def cloudburst(harness: Harness, runs: Path) -> Iterator[Live]:
+def cloudburst(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """The federation that bursts, passed and still up."""
-    yield from kept(harness, runs, "cloudburst")
+    yield from kept(harness, runs, "cloudburst", quick=quick)
 
 
 @pytest.mark.parametrize("sabotage", CLOUDBURST, ids=str)

@@ -23,6 +23,8 @@ from harness.slurm import SlurmCluster, job_key
 from harness.wait import wait_until
 from support import Harness, deployed
 
+# Seconds for what takes up to 60 on an idle machine.
+PATIENCE = 180
 FAILING = """
 description: Nodes that are made for jobs, with little patience.
 clusters:
@@ -32,7 +34,7 @@ clusters:
     options:
       SuspendTime: 3
       SuspendTimeout: 3
-      ResumeTimeout: 12
+      ResumeTimeout: 24  # six hosts at once take 5 s on two idle cores
       SlurmdTimeout: 10
       AuthInfo: cred_expire=6  # a job that lost its node is not tried again before its credential has expired
       SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
@@ -94,15 +96,15 @@ def fates(failing: Live) -> dict[str, Fate]:
                 node: submit(cluster, "true", f"--nodelist={nodes}", f"--nodes={1 + (node == 'c4')}")
                 for node, nodes in wanted.items()
             }
-            cluster.wait_for([job_of["c6"]], {"COMPLETED"})
+            cluster.wait_for([job_of["c6"]], {"COMPLETED"}, timeout=PATIENCE)
             failed = wait_until(
                 lambda: resume_failed(failing, began),
                 lambda nodes: {*SPOILED} <= nodes,
-                what="nodes given up",
-                timeout=40,
+                what="slurmctld to give the nodes up",
+                timeout=PATIENCE,
             )
             before = {node: ran(failing, job_id) for node, job_id in job_of.items()}
-        cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=90)
+        cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=PATIENCE)
         wait_until_at_rest(failing, cluster)
     return {
         node: Fate([one.state for one in recorder.of(node)], node in failed, before[node], ran(failing, job_id))
@@ -138,12 +140,15 @@ def wait_until_at_rest(live: Live, cluster: SlurmCluster) -> None:
     wait_until(
         lambda: [node.state for node in cluster.nodes() if not slurm.powered_down(node.state)],
         lambda left: not left,
-        what="all nodes powered down",
-        timeout=60,
+        what="all nodes to power down",
+        timeout=PATIENCE,
         ignore=(CommandFailed,),
     )
     wait_until(
-        lambda: live.provider.hosts(live.run.id), lambda there: {*there} == {"ctl"}, what="no host left", timeout=15
+        lambda: live.provider.hosts(live.run.id),
+        lambda there: {*there} == {"ctl"},
+        what="all hosts to be removed",
+        timeout=PATIENCE,
     )
 
 
@@ -166,11 +171,11 @@ def power_log(live: Live) -> str:
     return live.ssh.run("ctl", ["cat", "/var/log/slurm/power.log"], check=False).stdout
 
 
-def wait_for_state(cluster: SlurmCluster, node: str, flag: str, timeout: float = 30) -> None:
+def wait_for_state(cluster: SlurmCluster, node: str, flag: str, timeout: float = PATIENCE) -> None:
     wait_until(
         lambda: next(one.state for one in cluster.nodes() if one.name == node),
         lambda state: flag in state.split("+"),
-        what=f"{node} {flag}",
+        what=f"{node} to be {flag}",
         timeout=timeout,
         interval=0.1,
         ignore=(CommandFailed,),
@@ -223,13 +228,13 @@ def bad_programs(failing: Live) -> dict[str, Fate]:
             failed = wait_until(
                 lambda: resume_failed(failing, began),
                 lambda nodes: {*job_of} <= nodes,
-                what="nodes given up",
-                timeout=40,
+                what="slurmctld to give the nodes up",
+                timeout=PATIENCE,
             )
             before = {node: ran(failing, job_id) for node, job_id in job_of.items()}
         finally:
             failing.ssh.run("ctl", ["mv", "/root/slurm-resume", program])
-        cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=90)
+        cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=PATIENCE)
         wait_until_at_rest(failing, cluster)
     return {
         node: Fate([one.state for one in recorder.of(node)], node in failed, before[node], ran(failing, job_id))
@@ -254,15 +259,18 @@ def test_slurmd_that_registers_after_its_node_was_given_up_is_taken_and_runs_the
     failing: Live, cluster: SlurmCluster
 ) -> None:
     late = {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "[Service]"}
-    late["new"] = "[Service]\nExecStartPre=/bin/sleep 16"
+    late["new"] = "[Service]\nExecStartPre=/bin/sleep 32"
     began = len(power_log(failing))
     with Recorder(cluster, failing.run) as recorder, spoiled_api(failing, {"c1": late}) as api:
         job_id = submit(cluster, "true", "--nodelist=c1")
         wait_until(
-            lambda: failing.provider.hosts(failing.run.id), lambda there: there.get("c1"), what="c1 made", timeout=20
+            lambda: failing.provider.hosts(failing.run.id),
+            lambda there: there.get("c1"),
+            what="c1 to be made",
+            timeout=PATIENCE,
         )
         api.send_signal(signal.SIGSTOP)  # or the host would be removed before its slurmd starts
-        cluster.wait_for([job_id], {"COMPLETED"}, timeout=60)
+        cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     states = [one.state for one in recorder.of("c1")]
     assert in_turn(states, "POWERING_UP", "DOWN", "POWERING_DOWN", "IDLE"), states
     assert resume_failed(failing, began) == {"c1"}
@@ -272,17 +280,22 @@ def test_slurmd_that_registers_after_its_node_was_given_up_is_taken_and_runs_the
 def test_host_that_could_not_be_suspended_is_named(failing: Live, cluster: SlurmCluster, harness: Harness) -> None:
     began = len(power_log(failing))
     with spoiled_api(failing, {}) as api:
-        cluster.wait_for([submit(cluster, "true", "--nodelist=c1")], {"COMPLETED"})
+        cluster.wait_for([submit(cluster, "true", "--nodelist=c1")], {"COMPLETED"}, timeout=PATIENCE)
         api.send_signal(signal.SIGSTOP)
         wait_until(
-            lambda: power_log(failing)[began:], lambda text: "problem" in text, what="suspend given up", timeout=30
+            lambda: power_log(failing)[began:],
+            lambda text: "problem" in text,
+            what="suspend to be given up",
+            timeout=PATIENCE,
         )
         wait_for_state(cluster, "c1", "POWERED_DOWN")
         told = "c1 runs, but slurmctld has powered it down: harness exec ctl -- /usr/local/sbin/slurm-suspend c1"
         assert told in harness("status").stdout
     # The API that goes on may still do what it was asked; asked again it does no harm.
     failing.ssh.run("ctl", ["/usr/local/sbin/slurm-suspend", "c1"])
-    wait_until(lambda: harness("status").stdout, lambda text: told not in text, what="c1 removed", timeout=15)
+    wait_until(
+        lambda: harness("status").stdout, lambda text: told not in text, what="c1 to be removed", timeout=PATIENCE
+    )
 
 
 def test_api_that_is_down_is_asked_again_until_it_answers(failing: Live, cluster: SlurmCluster) -> None:
@@ -291,7 +304,7 @@ def test_api_that_is_down_is_asked_again_until_it_answers(failing: Live, cluster
     wait_for_state(cluster, "c1", "POWERING_UP")
     assert {*failing.provider.hosts(failing.run.id)} == {"ctl"}
     elastic.start(failing.run)
-    cluster.wait_for([job_id], {"COMPLETED"})
+    cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     assert ran(failing, job_id) == ["c1"]
 
 
@@ -299,19 +312,20 @@ def test_restart_of_slurmctld_while_nodes_come_up_loses_no_job(failing: Live, cl
     job_id = submit(cluster, "true", "--nodelist=c2")
     wait_for_state(cluster, "c2", "POWERING_UP")
     failing.ssh.run("ctl", ["systemctl", "restart", "slurmctld"])
-    cluster.wait_for([job_id], {"COMPLETED"}, timeout=90)
+    cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     assert ran(failing, job_id) == ["c2"]
 
 
 def test_job_whose_host_dies_is_requeued(failing: Live, cluster: SlurmCluster) -> None:
-    job_id = submit(cluster, "sleep 4", "--requeue")
-    cluster.wait_for([job_id], {"RUNNING"})
-    [node] = wait_until(lambda: ran(failing, job_id), bool, what="the job has begun", timeout=10)
+    # Only its first run lasts until its host is gone.
+    job_id = submit(cluster, '[ -n "$SLURM_RESTART_COUNT" ] || sleep 600', "--requeue")
+    cluster.wait_for([job_id], {"RUNNING"}, timeout=PATIENCE)
+    [node] = wait_until(lambda: ran(failing, job_id), bool, what="the job to start", timeout=PATIENCE)
     failing.provider.remove(failing.run.id, node)
-    wait_for_state(cluster, node, "DOWN", timeout=60)
+    wait_for_state(cluster, node, "DOWN")
     # On a node that is back within seconds the message that it failed can come late, and end the second run.
     cluster.run("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={node}")
-    cluster.wait_for([job_id], {"COMPLETED"}, timeout=120)
+    cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     again = ran(failing, job_id)
     assert len(again) == 2
     assert {*again} > {node}
@@ -344,13 +358,13 @@ def test_program_that_slurmctld_refuses_keeps_the_job_waiting(
         wait_until(
             lambda: failing.ssh.run("ctl", ["sh", "-c", log]).stdout,
             lambda text: "ot executable" in text or "writ" in text or "invalid" in text,
-            what="slurmctld refuses the program",
-            timeout=20,
+            what="slurmctld to refuse the program",
+            timeout=PATIENCE,
         )
         assert {*failing.provider.hosts(failing.run.id)} == {"ctl"}
     finally:
         do(mend)
-    cluster.wait_for([job_id], {"COMPLETED"}, timeout=90)
+    cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     assert ran(failing, job_id) == ["c1"]
 
 
@@ -359,7 +373,9 @@ def test_rates_spread_what_comes_and_goes(failing: Live, cluster: SlurmCluster) 
     began = len(power_log(failing))
     set_rates(failing, 20)  # a minute: every third second there is leave for one node, and one leave can be saved up
     try:
-        cluster.wait_for([submit(cluster, "sleep 8", f"--nodelist={node}") for node in nodes], {"COMPLETED"})
+        cluster.wait_for(
+            [submit(cluster, "sleep 8", f"--nodelist={node}") for node in nodes], {"COMPLETED"}, timeout=PATIENCE
+        )
         wait_until_at_rest(failing, cluster)
     finally:
         set_rates(failing, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pytest
 
 from harness import lifecycle, providers, releases, rundir
 from harness.live import Live
-from harness.providers import images
+from harness.providers import host_side, images
 from harness.wait import wait_until
 from support import Done, Harness, command
 
@@ -151,6 +152,16 @@ def strangers(
         lifecycle.down(owner)
 
 
+@pytest.fixture(autouse=True)
+def given_back(strangers: Strangers) -> Iterator[None]:
+    """Give back what a test that failed has left held, so that the next finds the machines as they were."""
+    yield
+    script = f"cat {host_side.HELD}/record.json 2> /dev/null || true"
+    told = [strangers.tell(host, script) for host in ("boss", "worker")]
+    for run_id in {json.loads(text)["run"]["id"] for text in told if text}:
+        strangers.harness("down", "--provider", "existing", "--inventory", strangers.inventory, run_id)
+
+
 def test_what_would_change_is_shown_and_nothing_changes_unasked(strangers: Strangers) -> None:
     before = strangers.picture()
     done = strangers.run("run", "--check")
@@ -255,8 +266,8 @@ def begun(strangers: Strangers) -> Iterator[subprocess.Popen[str]]:
             wait_until(
                 lambda: strangers.tell("worker", "ls /var/lib/slurm-harness"),
                 lambda seen: "files.json" in seen,
-                what="files on worker",
-                timeout=30,
+                what="files to be on worker",
+                timeout=300,
                 interval=0.1,
                 hopeless=lambda _: process.poll() is not None,
             )

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from harness.live import Live
-from sabotage import HA, Sabotage, break_and_judge
-from support import Harness, kept
+from sabotage import Sabotage, break_and_judge
+from support import Harness, kept, sabotages
 
 
 @pytest.fixture(scope="module")
-def ha(harness: Harness, runs: Path) -> Iterator[Live]:
+def ha(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """The scenario, passed and still up."""
-    yield from kept(harness, runs, "ha")
+    yield from kept(harness, runs, "ha", quick=quick)
 
 
-@pytest.mark.parametrize("sabotage", HA, ids=str)
-def test_check_fails_where_nobody_takes_over(ha: Live, sabotage: Sabotage) -> None:
+@pytest.mark.parametrize("sabotage", sabotages("HA"))
+def test_check_fails_on_a_broken_pair(ha: Live, sabotage: Sabotage) -> None:
     break_and_judge(ha, sabotage)

@@ -24,6 +24,7 @@ def shared(harness: Harness, runs: Path) -> Iterator[Live]:
         yield live
 
 
+@pytest.mark.core
 def test_quick_checks_of_the_ledger_pass(shared: Live) -> None:
     checks, _, problem = lifecycle.verify(
         shared, ["jobs_have_the_room", "get_around_the_ledger", "copilot_has_told_it", "external_job", "external_node"]
@@ -86,12 +87,14 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(sh
         try:
             cluster.wait_for([job_id], {"RUNNING"})
             ledger.ask_for("n1", "pod", {"cpu": "1", "memory": "100Mi"})
-            wait_until(lambda: ledger.answers("n1").get("pod"), lambda told: told == READY, what="cut", timeout=30)
+            wait_until(
+                lambda: ledger.answers("n1").get("pod"), lambda told: told == READY, what="n1 to be cut", timeout=90
+            )
             ledger.kill_copilot()
             shared.ssh.run("n1", ["systemctl", "restart", "slurmd"])
-            wait_until(node, lambda seen: "INVALID_REG" in seen.state, what="n1 drains", timeout=30)
+            wait_until(node, lambda seen: "INVALID_REG" in seen.state, what="n1 to drain", timeout=90)
             ledger.start_copilot()
-            wait_until(node, lambda seen: seen.state == "MIXED", what="n1 takes jobs", timeout=30)
+            wait_until(node, lambda seen: seen.state == "MIXED", what="n1 to take jobs", timeout=90)
             assert cluster.job(job_id)
         finally:
             cluster.run("scancel", "--user=alice")

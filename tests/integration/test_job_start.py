@@ -13,9 +13,9 @@ from support import Harness, kept
 
 
 @pytest.fixture(scope="module")
-def job_modes(harness: Harness, runs: Path) -> Iterator[Live]:
+def job_modes(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """The scenario, passed and still up."""
-    yield from kept(harness, runs, "job-modes")
+    yield from kept(harness, runs, "job-modes", quick=quick)
 
 
 @pytest.mark.parametrize("sabotage", JOB_START, ids=str)

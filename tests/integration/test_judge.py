@@ -31,6 +31,9 @@ KNOWN_DIFFERENCES = {
     ("22.05", "NodeName=m[1-3"): "slurmctld looks for a host of this name for longer than the rig waits",
 }
 CORPUS = os.environ.get("HARNESS_CORPUS")
+ON_EACH_RELEASE = [
+    pytest.param(name, marks=[pytest.mark.core] * (name == releases.DEFAULT)) for name in releases.PACKAGED
+]
 
 
 def cases() -> list[judge.Case]:
@@ -86,7 +89,7 @@ def differences(release: str, given: Iterable[judge.Case], directory: Path) -> l
     return found
 
 
-@pytest.mark.parametrize("release", releases.PACKAGED)
+@pytest.mark.parametrize("release", ON_EACH_RELEASE)
 def test_check_says_fatal_where_the_daemon_refuses_to_start_and_nowhere_else(release: str, tmp_path: Path) -> None:
     assert differences(release, cases(), tmp_path) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from harness.live import Live
 from sabotage import REHEARSAL, Sabotage, run
-from support import Harness, kept
+from support import Harness, judged, kept
 
 SHORT = ("rehearse", "--no-faults", "--jobs", "50", "--seconds", "6")
 TRACE = """\
@@ -22,14 +23,29 @@ TRACE = """\
 5  150 -1  60 1 -1 -1 1 -1 -1 1 1 1 -1 1 -1 -1 -1
 6  180 -1  -1 1 -1 -1 1 -1 -1 5 1 1 -1 1 -1 -1 -1
 """
+DOWN = """
+description: A slurmctld that does not start again.
+clusters:
+  down:
+    controller: ctl
+    nodes: [{name: n1, cpus: 2}]
+users: {alice: {uid: 2001}}
+rehearsal:
+  jobs: 5
+  seconds: 4
+  faults:
+    - {at: 1, lasts: 6, fault: change-conf ctl SelectType=select/none-such}
+    - {at: 2, lasts: 1, fault: kill-daemon ctl slurmctld}
+"""
 
 
 @pytest.fixture(scope="module")
-def faulty(harness: Harness, runs: Path) -> Iterator[Live]:
+def faulty(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """The federation that went through its faults, passed and still up."""
-    yield from kept(harness, runs, "federation-faults")
+    yield from kept(harness, runs, "federation-faults", quick=quick)
 
 
+@pytest.mark.core
 def test_old_rehearsal_is_judged_again_from_what_was_seen(harness: Harness, faulty: Live) -> None:
     again = harness("judge", "--run", faulty.run.path, "--format", "json")
     assert again.returncode == 0, again.stdout
@@ -62,3 +78,14 @@ def test_rehearsal_finds_what_is_wrong(harness: Harness, faulty: Live, sabotage:
     assert done.returncode == 1, done.stdout + done.stderr
     missing = [line for line in sabotage.told.splitlines() if line not in done.stdout]
     assert not missing, done.stdout
+
+
+def test_daemon_that_does_not_start_again_is_the_only_thing_that_failed(harness: Harness, tmp_path: Path) -> None:
+    path = tmp_path / "down.yml"
+    path.write_text(DOWN)
+    done = judged(harness, path, ["rehearsal_shows"])
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "slurmctld on ctl failed: fatal: " in done.stdout
+    failed = {*re.findall(r"failed +(\S+)", done.stderr)}
+    assert failed == {"test_rehearsal.py::test_rehearsal_shows_that[no_accepted_job_is_lost]"}
+    assert "1 failed" in done.stdout

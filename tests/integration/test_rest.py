@@ -20,6 +20,7 @@ def rest(harness: Harness, runs: Path) -> Iterator[Live]:
         yield live
 
 
+@pytest.mark.core
 def test_every_check_of_the_rest_api_passes(rest: Live) -> None:
     checks, _, problem = lifecycle.verify(rest, ["test_rest"])
     assert {check.outcome for check in checks} == {"passed"}, (checks, problem)

@@ -20,6 +20,7 @@ def scale(harness: Harness, runs: Path) -> Iterator[Live]:
         yield live
 
 
+@pytest.mark.core
 def test_many_nodes_and_jobs_are_right(scale: Live) -> None:
     judged = [name for sabotage in SCALE for name in sabotage.checks]
     checks, _, problem = lifecycle.verify(scale, [*judged, "without_an_error"])

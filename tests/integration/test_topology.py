@@ -13,9 +13,9 @@ from support import SCENARIOS, Harness, judged, kept
 
 
 @pytest.fixture(scope="module")
-def topologies(harness: Harness, runs: Path) -> Iterator[Live]:
+def topologies(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
     """The scenario with a tree, blocks and a torus, passed and still up."""
-    yield from kept(harness, runs, "topology")
+    yield from kept(harness, runs, "topology", quick=quick)
 
 
 @pytest.mark.parametrize("sabotage", TOPOLOGY, ids=str)
@@ -23,6 +23,7 @@ def test_check_fails_where_jobs_are_placed_otherwise(topologies: Live, sabotage:
     break_and_judge(topologies, sabotage)
 
 
+@pytest.mark.core
 def test_blocks_of_topology_conf_are_kept_to(harness: Harness) -> None:
     done = judged(harness, SCENARIOS / "topology-block.yml", ["test_topology"])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from harness import lifecycle, providers, rundir, slurm, upgrade, workload
+from harness import lifecycle, providers, report, rundir, slurm, upgrade, workload
 from harness.errors import ClusterError
 from harness.plan import Plan
 from harness.wait import wait_until
@@ -49,9 +49,11 @@ def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
         cluster = slurm.clusters(live.ssh, live.plan)["rolling"]
         old = ["--job-name=old", "--output=/dev/null", f"--comment={SECRET}", f"--export=ALL,TOKEN={SECRET}"]
         for _ in range(3):  # one by one: see docs/verdict.md, Limits
-            cluster.wait_for([cluster.submit(WITH_SECRETS, *old, user="carol")], {"FAILED"})
+            cluster.wait_for([cluster.submit(WITH_SECRETS, *old, user="carol")], {"FAILED"}, timeout=180)
         cluster.submit(WITH_SECRETS, "--job-name=waiting", "--begin=now+2hours", "--output=/dev/null", user="carol")
-        wait_until(cluster.waiting_for_slurmdbd, lambda waiting: not waiting, what="slurmdbd knows", timeout=30)
+        wait_until(
+            cluster.waiting_for_slurmdbd, lambda waiting: not waiting, what="slurmdbd to take all messages", timeout=120
+        )
         live.ssh.run("ctl", ["systemctl", "stop", "slurmctld"])
         dump.write_text(live.ssh.run("accounting", ["mariadb-dump", "slurm_acct_db"]).stdout)
         assert SECRET in dump.read_text()
@@ -67,10 +69,12 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
     path = tmp_path / "rolling.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
     dump, state = past
-    done = harness("upgrade", path, "--to", "24.11:26.05", "--database", dump, "--state", state, "--keep")
+    past_options = ("--database", dump, "--state", state)
+    done = harness("upgrade", path, "--to", "24.11:26.05", *past_options, "--keep", "--report", tmp_path / "report")
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "PASSED" in done.stdout
+        reported(harness, rundir.find(runs, "rolling").path, tmp_path / "report")
         steps = [event["step"] for event in rundir.find(runs, "rolling").events() if event["kind"] == "upgrade"]
         assert steps == ["slurmdbd", "slurmctld of rolling", "nodes n1", "nodes n2"]
         assert "old records are kept" in done.stdout
@@ -85,7 +89,7 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
         harness("exec", "ctl", "--", "scontrol", "update", "jobname=waiting", "starttime=now")
         live = lifecycle.open_run(rundir.find(runs, "rolling"), providers.get("docker"), print)
         [job] = [job for job in slurm.clusters(live.ssh, live.plan)["rolling"].jobs() if job.name == "waiting"]
-        slurm.clusters(live.ssh, live.plan)["rolling"].wait_for([job.job_id], {"COMPLETED"})
+        slurm.clusters(live.ssh, live.plan)["rolling"].wait_for([job.job_id], {"COMPLETED"}, timeout=180)
         assert SECRET not in harness("exec", "accounting", "--", "mariadb-dump", "slurm_acct_db").stdout
         seen = harness("exec", "ctl", "--", "grep", "-rl", SECRET, "/var/lib/slurm/slurmctld").stdout
         assert {PurePosixPath(path).stem for path in seen.split()} <= {"job_state"}
@@ -97,21 +101,36 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
         harness("down", "rolling")
 
 
+def reported(harness: Harness, run: Path, copy: Path) -> None:
+    """An upgrade leaves the files that a run leaves, and `harness report` reads them."""
+    told = report.read(run)
+    assert (told.verdict, told.releases) == ("passed", {"rolling": "26.05", "slurmdbd": "26.05"})
+    outcomes = {check.id: check.outcome for check in told.checks}
+    assert outcomes["upgrade::slurmdbd"] == outcomes["rehearsal::no_accepted_job_is_lost"] == "passed"
+    assert {job["state"] for job in told.jobs} >= {"COMPLETED", "FAILED"}
+    assert f'tests="{len(told.checks)}" failures="0" errors="0"' in (run / "junit.xml").read_text()
+    for name in ("report.html", "report.json", "junit.xml", "events.jsonl"):
+        assert (copy / name).read_bytes() == (run / name).read_bytes()
+    assert "PASSED" in harness("report", copy).stdout
+
+
 def test_step_whose_gate_stays_shut_is_undone(harness: Harness, runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "stuck.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
     with deployed(harness, runs, path) as live:
         cluster = slurm.clusters(live.ssh, live.plan)["rolling"]
         job_id = cluster.submit("#!/bin/sh\nsleep 100\n", "--output=/dev/null", user="alice")
-        cluster.wait_for([job_id], {"RUNNING"})
+        cluster.wait_for([job_id], {"RUNNING"}, timeout=180)
         new = upgrade.plan_upgrade(live, ["26.05"])
         works = workload.generate(live.plan.scenario, 300, 300, 1)
         with pytest.raises(ClusterError, match="slurmctld of rolling could not be upgraded, and is what it was"):
             upgrade.upgrade(live, with_an_option_that_nobody_knows(new), works)
+        steps = [(event["id"], event["outcome"]) for event in live.run.events() if event["kind"] == "check"]
+        assert steps == [("upgrade::slurmdbd", "passed"), ("upgrade::slurmctld of rolling", "failed")]
         # What was upgraded before stays so.
         assert rundir.find(runs, "stuck").plan().releases() == {"rolling": "24.11", "slurmdbd": "26.05"}
         assert cluster.run("sinfo", "--version").stdout.startswith("slurm-wlm 24.11")
-        cluster.wait_for([job_id], {"COMPLETED"}, timeout=120)
+        cluster.wait_for([job_id], {"COMPLETED"}, timeout=300)
 
 
 def with_an_option_that_nobody_knows(plan: Plan) -> Plan:

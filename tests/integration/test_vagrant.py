@@ -60,8 +60,8 @@ def test_nothing_is_left_of_a_run_that_was_killed_and_lost_its_directory(
             (run_id,) = wait_until(
                 lambda: [run_id for run_id in libvirt.runs() if run_id not in before and libvirt.hosts(run_id)],
                 bool,
-                what="a machine is made",
-                timeout=120,
+                what="a machine to be made",
+                timeout=300,
                 hopeless=lambda _: process.poll() is not None,
             )
         finally:
@@ -75,7 +75,7 @@ def test_nothing_is_left_of_a_run_that_was_killed_and_lost_its_directory(
 @pytest.fixture(scope="module")
 def machines(request: pytest.FixtureRequest, harness: Harness, runs: Path) -> Iterator[Live]:
     """A scenario's virtual machines, passed and still up; those of the one before are gone."""
-    yield from kept(harness, runs, request.param, "--provider", "vagrant")
+    yield from kept(harness, runs, request.param, "--provider", "vagrant", quick=False)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Verdict:
 
     `started` is None where the rig itself failed: see `rig`, which is empty otherwise. A daemon that waits in vain for
     a file neither starts nor ends: it is taken for what it is, a refusal without `exit_code`. `timed_out` tells that it
-    did neither start nor refuse in 10 s. `fatal` is the first fatal message, or else the last problem; `problems` are
+    did neither start nor refuse in 90 s. `fatal` is the first fatal message, or else the last problem; `problems` are
     all fatal, error and warning lines; `plugins_not_packaged` are those among them that Debian left out.
     `config`, `node` and `partition` are what `scontrol show` says, nodes and partitions one to a line.
     """

@@ -31,6 +31,9 @@ class FakeProvider:
         if self._error and self._where == where:
             raise self._error
 
+    def works_again(self) -> None:
+        self._error = None
+
     def release_of_image(self, image: str) -> str:
         return "24.11"
 

@@ -41,6 +41,7 @@ FIRST = {
     "kubernetes-hybrid": "24.05",
     "oci": "21.08",
     "rest": "22.05",
+    "schedmd-suite": "22.05",
     "topology": "26.05",
     "topology-block": "24.05",
 }
@@ -56,6 +57,12 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
 @pytest.mark.parametrize(
     ("release", "line", "told"),
     [
+        (
+            "24.11",
+            "SlurmdParameters=config_overrides\nTaskPlugin=task/affinity",
+            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that a node has only by "
+            "config_overrides: its jobs fail, it drains [contradiction]\n    hint: TaskPlugin=task/none",
+        ),
         ("24.11", "NoSuch=1", "slurm.conf:5:1: fatal: NoSuch: is no option of slurm.conf [unknown]"),
         (
             "24.11",

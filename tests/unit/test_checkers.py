@@ -13,7 +13,7 @@ from harness import checkers, scenario
 from harness.checkers import CHECKERS, FaultSeen, History, Submission
 from harness.errors import CannotJudge
 from harness.options import OWN_MACHINES
-from harness.plan import make_plan
+from harness.plan import Plan, make_plan
 from harness.resources import SCENARIOS
 from harness.slurm import Job, Record, Usage
 from harness.witness import Witness
@@ -150,6 +150,8 @@ BAD: list[tuple[str, Change, str]] = [
     ),
     ("accounting_equals_the_witness", set_record("r-0", end=120, elapsed=19), "ended at 104, accounting says 120"),
     ("accounting_equals_the_witness", set_record("r-0", node_list="aws2"), "accounting says aws2"),
+    ("accounting_equals_the_witness", set_record("r-0", user="bob"), "its user is alice, accounting says bob"),
+    ("accounting_equals_the_witness", set_record("r-0", cpus=200), "it had 2 CPUs, accounting says 200"),
     ("accounting_equals_the_witness", lambda history: history.records.pop(), "has no record of its run on aws1"),
     (
         "accounting_equals_the_witness",
@@ -229,6 +231,23 @@ def test_kill_that_takes_its_time_excuses_what_was_learned_until_it_was_done() -
     assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
 
 
+def test_copy_whose_slurmctld_was_killed_before_it_saved_the_revocation_may_fail_but_not_have_run() -> None:
+    history = good()
+    history.queue["on-prem"][0] = replace(history.queue["on-prem"][0], state="FAILED")
+    assert outcomes(history)["siblings_are_revoked"] == "failed", "nothing was killed"
+    killed = "kill-daemon onprem-ctl slurmctld"
+    history.faults = [FaultSeen(107, action, killed) for action in ("inject", "injected", "heal")]
+    finding = next(one for one in checkers.judge(history) if one.name == "siblings_are_revoked")
+    assert finding.outcome == "passed"
+    assert "slurmctld of on-prem was killed before it had saved that the copy was revoked" in finding.excused[0]
+    history.faults = [FaultSeen(130, action, killed) for action in ("inject", "injected", "heal")]
+    assert outcomes(history)["siblings_are_revoked"] == "failed", "slurmctld had saved it"
+    history.faults = [FaultSeen(107, action, killed) for action in ("inject", "injected", "heal")]
+    ran = replace(history.witnesses[0], start=90.0, end=95.0)
+    history.witnesses.append(replace(ran, cluster="on-prem", host="onprem1", nodes=("onprem1",)))
+    assert outcomes(history)["siblings_are_revoked"] == "failed", "the copy ran"
+
+
 def test_copies_of_a_cluster_that_was_away_may_be_cancelled_but_may_not_have_run() -> None:
     history = good()
     copy = replace(history.records[1], state="CANCELLED")
@@ -256,6 +275,50 @@ def test_record_of_a_copy_may_stay_open_where_the_database_was_killed_but_not_th
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
+COMMIT_FAILED = "[2026-11-23T01:02:41.516] error: commit failed"
+
+
+@pytest.mark.parametrize(
+    ("changed", "excused"),
+    [
+        ({"state": "COMPLETED", "start": None, "node_list": "None assigned"}, "has no record of its run on aws1"),
+        ({"state": "RUNNING", "end": None}, "has not ended: RUNNING"),
+    ],
+    ids=["start", "end"],
+)
+def test_record_may_lack_what_slurmdbd_did_not_commit_when_the_database_was_killed(
+    changed: dict[str, Any], excused: str
+) -> None:
+    history = good()
+    history.records[0] = replace(history.records[0], **changed)
+    killed = [
+        FaultSeen(104, "inject", "kill-daemon accounting mariadb"),
+        FaultSeen(105, "injected", "kill-daemon accounting mariadb"),
+    ]
+    history.faults, history.log = killed, [COMMIT_FAILED]
+    findings = checkers.judge(history)
+    assert {one.outcome for one in findings} <= {"passed", "skipped"}
+    assert [text for one in findings for text in one.excused if excused in text]
+    history.faults = [replace(fault, at=fault.at - 10) for fault in killed]
+    assert "failed" in outcomes(history).values(), "killed before"
+    history.faults, history.log = killed, []
+    assert "failed" in outcomes(history).values(), "no commit failed"
+    history.log, history.records[0] = [COMMIT_FAILED], replace(history.records[0], job_id=ID + 99)
+    assert "failed" in outcomes(history).values(), "no record at all"
+
+
+def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
+    history = good()
+    history.records[0] = replace(history.records[0], state="FAILED", exit_code=2)
+    history.log = [f"_handle_stray_script: Purging vestigial job script /var/lib/slurm/slurmd/job{ID}/slurm_script"]
+    finding = next(one for one in checkers.judge(history) if one.name == "jobs_end_as_they_should")
+    assert finding.outcome == "failed"
+    assert "should end COMPLETED; known fault of Slurm: slurmd took the slurmstepd" in finding.problems[0]
+    history.log = [f"Purging vestigial job script /var/lib/slurm/slurmd/job{ID}7/slurm_script"]
+    finding = next(one for one in checkers.judge(history) if one.name == "jobs_end_as_they_should")
+    assert finding.problems[0].endswith("should end COMPLETED")
+
+
 def test_requeued_job_may_have_one_record_where_slurmdbd_was_upgraded_meanwhile() -> None:
     history = good()
     del history.records[-2]
@@ -277,6 +340,124 @@ def test_job_that_ends_while_slurmctld_is_away_is_recorded_late() -> None:
     assert "aws's slurmctld was away, and noticed it late" in finding.excused[0]
     history.faults[1] = replace(history.faults[1], at=95)
     assert outcomes(history)["accounting_equals_the_witness"] == "failed"
+
+
+def test_job_that_waits_for_a_reservation_of_the_site_is_excused_and_no_other_is() -> None:
+    def waiting(reason: str, reservations: list[str]) -> checkers.Finding:
+        history = good()
+        set_record("r-0", state="PENDING", start=None, end=None, node_list="None assigned")(history)
+        history.queue["aws"][0] = replace(history.queue["aws"][0], state="PENDING", reason=reason)
+        history.reservations["aws"] = reservations
+        return next(one for one in checkers.judge(history) if one.name == "no_accepted_job_is_lost")
+
+    reserved = "ReqNodeNotAvail, May be reserved for other job"
+    excused = waiting(reserved, ["maintenance"])
+    assert excused.outcome == "passed"
+    assert f"PENDING ({reserved}): aws has reservations of its own: maintenance" in excused.excused[0]
+    assert waiting(reserved, []).outcome == "failed"
+    assert waiting("Resources", ["maintenance"]).outcome == "failed"
+    assert waiting("ReqNodeNotAvail, UnavailableNodes:aws1", ["maintenance"]).outcome == "failed"
+
+
+def test_where_all_jobs_wait_for_a_reservation_nothing_is_said() -> None:
+    history = good()
+    history.witnesses = []
+    history.records = [replace(history.records[0], state="PENDING", start=None, end=None, node_list="")]
+    history.submissions = history.submissions[:1]
+    history.queue["aws"] = [replace(history.queue["aws"][0], state="PENDING", reason="Reservation")]
+    history.reservations["aws"] = ["maintenance"]
+    assert checkers.verdict(checkers.judge(history)) == "unknown"
+
+
+def test_record_of_a_refused_job_that_never_had_a_node_is_no_run() -> None:
+    history = good()
+    never = replace(history.records[0], name="r-3", state="FAILED", start=None, node_list="None assigned")
+    history.records.append(never)
+    assert outcomes(history)["no_refused_job_runs"] == "passed"
+    history.records[-1] = replace(never, state="PENDING")
+    assert outcomes(history)["no_refused_job_runs"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [
+        ({}, "failed"),
+        ({"PriorityDecayHalfLife": "14-0"}, "failed"),
+        ({"AccountingStorageEnforce": None}, "skipped"),  # short jobs are never counted
+        ({"AccountingStorageEnforce": "associations"}, "skipped"),
+        ({"PriorityUsageResetPeriod": "NOW"}, "skipped"),
+        ({"PriorityDecayHalfLife": "0:30"}, "skipped"),
+    ],
+)
+def test_usage_is_compared_only_where_it_keeps_what_jobs_took(options: dict[str, str | None], outcome: str) -> None:
+    history = good()
+    set_usage("physics", "alice", 1)(history)
+    history.plan = with_options(options)
+    assert outcomes(history)["usage_is_that_of_the_jobs"] == outcome
+
+
+def with_options(options: dict[str, str | None]) -> Plan:
+    """Return the plan with more options of every slurm.conf."""
+    clusters = {
+        name: cluster.model_copy(update={"options": {**cluster.options, **options}})
+        for name, cluster in PLAN.scenario.clusters.items()
+    }
+    return replace(PLAN, scenario=PLAN.scenario.model_copy(update={"clusters": clusters}))
+
+
+def test_node_has_the_cpus_of_its_options() -> None:
+    history = good()
+    cluster = PLAN.scenario.clusters["aws"]
+    groups = tuple(group.model_copy(update={"cpus": 1, "options": {"CPUs": 8}}) for group in cluster.nodes)
+    clusters = {**PLAN.scenario.clusters, "aws": cluster.model_copy(update={"nodes": groups})}
+    history.plan = replace(PLAN, scenario=PLAN.scenario.model_copy(update={"clusters": clusters}))
+    run_again(job_id=ID + 9, cpus=(6,), start=104.0)(history)
+    assert outcomes(history)["no_node_is_overcommitted"] == "passed"
+    run_again(job_id=ID + 10, cpus=(1,), start=104.0)(history)
+    finding = next(one for one in checkers.judge(history) if one.name == "no_node_is_overcommitted")
+    assert finding.problems == ("jobs had 9 CPUs of aws's aws1 at a time, it has 8",)
+
+
+@pytest.mark.parametrize(
+    ("options", "cpus"),
+    [
+        ({}, 1),
+        ({"CPUs": 8}, 8),
+        ({"procs": "6"}, 6),
+        ({"CPUs": None, "Sockets": 2, "CoresPerSocket": 4, "ThreadsPerCore": 2}, 16),
+        ({"CPUs": 8, "Sockets": 2, "CoresPerSocket": 4, "ThreadsPerCore": 2}, 8),
+        ({"CPUs": 5, "Sockets": 2, "CoresPerSocket": 4, "ThreadsPerCore": 2}, 16),  # Slurm resets it
+        ({"CPUs": 8, "CoresPerSocket": 2, "ThreadsPerCore": 2}, 8),
+        ({"CPUs": None, "Boards": 2, "SocketsPerBoard": 2, "CoresPerSocket": 3}, 12),
+        ({"CPUs": None}, 1),
+    ],
+)
+def test_cpus_are_counted_as_slurmctld_does(options: dict[str, int | None], cpus: int) -> None:
+    assert scenario.NodeGroup(name="n1", options=options).counted_cpus() == cpus
+
+
+def test_job_that_ends_while_a_sibling_does_not_answer_is_recorded_late_but_not_later() -> None:
+    history = good()
+    history.records[0] = replace(history.records[0], end=130, elapsed=29)
+    history.faults = [
+        FaultSeen(104, "inject", "reconfigure onprem-ctl"),
+        FaultSeen(112, "heal", "reconfigure onprem-ctl"),
+    ]
+    finding = next(one for one in checkers.judge(history) if one.name == "accounting_equals_the_witness")
+    assert finding.outcome == "passed"
+    assert finding.excused == (
+        f"job {ID} (r-0): ended at 104, accounting says 130: "
+        "aws's slurmctld waited for on-prem, which did not answer, and noticed it late",
+    )
+    history.faults[1] = replace(history.faults[1], at=109)
+    assert outcomes(history)["accounting_equals_the_witness"] == "failed", "20 s after the fault was healed"
+    history.faults = [
+        FaultSeen(106, "inject", "reconfigure onprem-ctl"),
+        FaultSeen(112, "heal", "reconfigure onprem-ctl"),
+    ]
+    assert outcomes(history)["accounting_equals_the_witness"] == "failed", "the job ended before it"
+    history.faults = [FaultSeen(104, "inject", "pause-host aws1"), FaultSeen(112, "heal", "pause-host aws1")]
+    assert outcomes(history)["accounting_equals_the_witness"] == "failed", "not the sibling's controller"
 
 
 def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from harness import check, releases, scenario
 
 ROOT = Path(__file__).parents[2]
+SINGLE_NODE = ROOT / "scenarios" / "single-node.yml"
+SITE = ROOT / "tests" / "integration" / "site"
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 
 
@@ -128,3 +131,60 @@ def test_completion_knows_the_verbs(tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("harness")
     done = subprocess.run([program], env={**os.environ, **asked}, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["report"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", SINGLE_NODE, "--report", "file"],
+        ["run", SINGLE_NODE, "--report", "file/below"],
+        ["run", SINGLE_NODE, "--runs", "file"],
+        ["up", SINGLE_NODE, "--runs", "/proc/nowhere"],
+        ["render", SINGLE_NODE, "-o", "file"],
+        ["import", SITE, "-o", "missing/site.yml"],
+        ["images", "save", "."],
+        ["images", "save", "missing/images.tar"],
+        ["bench", "nodes", "-o", "file"],
+    ],
+    ids=lambda arguments: " ".join(word for word in arguments if isinstance(word, str)),
+)
+def test_output_that_cannot_be_written_is_2_before_anything_starts(arguments: list[str | Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = harness(*arguments, cwd=tmp_path, environment=NO_ENGINE)
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written" in done.stderr or "is a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_unexpected_error_is_3_with_its_traceback_and_how_to_report_it(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from harness import cli, scenario\n"
+        "def schema(): raise KeyError('partitions')\n"
+        "scenario.schema = schema\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "broken.py", "schema"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "Traceback" in done.stderr
+    assert "unexpected error: KeyError: 'partitions'\nhint: this is a bug in the harness" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_interrupt_while_the_command_line_loads_is_3_without_a_traceback(number: signal.Signals) -> None:
+    # `harness.cli` is the first of the modules that take long.
+    slow = "import os, sys; sys.modules['harness.cli'] = None; from harness import __main__, interrupts\n"
+    slow += f"interrupts.exit_quietly(); os.kill(os.getpid(), {int(number)}); __main__.main()"
+    done = subprocess.run([sys.executable, "-c", slow], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "interrupted\n")
+
+
+def test_reader_that_has_read_enough_changes_no_exit_code(tmp_path: Path) -> None:
+    reading = "; exit ${PIPESTATUS[0]}"
+    for pipe in ("true", "head -1"):  # `schema` prints more than a pipe holds
+        script = f"'{sys.executable}' -m harness schema | {pipe}{reading}"
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), pipe

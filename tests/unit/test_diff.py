@@ -142,10 +142,10 @@ def test_directory_is_compared_with_its_own_cluster(tmp_path: Path) -> None:
     cgroup = whole.hosts["aws-ctl"]["/etc/slurm/cgroup.conf"]
     (tmp_path / "etc").mkdir()
     mine = side(
-        tmp_path / "etc", "slurm", slurm_conf=conf.replace("ReturnToService=2", "ReturnToService=1"), cgroup_conf=cgroup
+        tmp_path / "etc", "slurm", slurm_conf=conf.replace("ReturnToService=1", "ReturnToService=2"), cgroup_conf=cgroup
     )
     (change,) = diff.changes(*diff.matched(whole, mine))
-    assert (change.option, change.before, change.after) == ("ReturnToService", "2", "1")
+    assert (change.option, change.before, change.after) == ("ReturnToService", "1", "2")
     stranger = side(tmp_path, "stranger", slurm_conf="ClusterName=nobody\n")
     with pytest.raises(ValueError, match="has no cluster nobody"):
         diff.matched(whole, stranger)

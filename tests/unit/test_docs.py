@@ -58,6 +58,9 @@ WITH_ENGINE = {
     "images list": "test_engines",
     "images save": "test_engines",
     "images load": "test_engines",
+    "images extend": "test_schedmd",
+    "schedmd-suite": "test_schedmd",
+    "cp": "test_schedmd",
 }
 # It compares with hosts that are up, as tests/integration/test_diff.py does.
 OF_LIVE_HOSTS = ["diff", "runs/federation/latest/tree", "federation"]
@@ -169,6 +172,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("hosts.yml", "dump.sql.gz", "lublin.swf"):
         (tmp_path / name).touch()
     (tmp_path / "state").mkdir()
+    (tmp_path / "slurm-24.11.5" / "testsuite").mkdir(parents=True)
     shutil.copyfile("scenarios/single-node.yml", "scenario.yml")
     (tmp_path / "broken.yml").write_text(BROKEN)
     return tmp_path

@@ -13,6 +13,7 @@ from docker.errors import APIError, ImageNotFound
 from harness import releases
 from harness.errors import EngineError
 from harness.providers import engine, images
+from harness.providers.docker import DockerProvider
 from harness.providers.subnets import routes
 
 Usage = namedtuple("Usage", "total used free")
@@ -79,3 +80,33 @@ def test_subnets_that_this_machine_routes_elsewhere_are_known(tmp_path: Path) ->
     )
     assert routes(table) == [IPv4Network("198.18.0.0/24")]
     assert routes(tmp_path / "none") == []
+
+
+class Busy:
+    """A container that cannot be frozen at first, and its engine's client."""
+
+    def __init__(self, *errors: str) -> None:
+        self.errors = [*errors]
+        self.containers = self
+
+    def get(self, name: str) -> Busy:
+        return self
+
+    def pause(self) -> None:
+        if self.errors:
+            raise APIError("500 Server Error", explanation=self.errors.pop(0))
+
+
+def test_host_that_cannot_be_frozen_at_first_is_frozen_then() -> None:
+    provider, busy = DockerProvider(), Busy("runc did not terminate successfully: unable to freeze", "unable to freeze")
+    provider._connected[""] = busy  # type: ignore[assignment]
+    provider.pause("run", "host")
+    assert busy.errors == []
+
+
+def test_host_that_cannot_be_frozen_for_another_reason_is_told_at_once() -> None:
+    provider, busy = DockerProvider(), Busy("Container is not running", "")
+    provider._connected[""] = busy  # type: ignore[assignment]
+    with pytest.raises(EngineError, match="cannot pause host: Container is not running"):
+        provider.pause("run", "host")
+    assert busy.errors == [""]

@@ -351,9 +351,13 @@ def test_commands_of_another_user_than_root_run_with_sudo(tmp_path: Path) -> Non
 
 def test_what_wants_an_engine_is_refused_at_its_place(tmp_path: Path, plan: Plan) -> None:
     text = SCENARIO.replace("cpus: 2}", "cpus: 2, provision: power}") + "disks: {boss: {/var/lib/mysql: 600M}}\n"
+    text = text.replace("cpus: 2, provision: power}]", "cpus: 2, provision: power}], packages: [gcc]")
+    text += "shared_directories: [/home]\n"
     with pytest.raises(ScenarioError) as caught:
         scenario.load(written(tmp_path, text), (), None, ExistingProvider(tmp_path).lacks)
     assert "lent.yml:3:71: clusters.lent.nodes.0.provision: machines that are there already do not" in str(caught.value)
+    assert "clusters.lent.packages: install them on the machines yourself" in str(caught.value)
+    assert "lent.yml:8:21: shared_directories: share them yourself" in str(caught.value)
     assert "lent.yml:7:8: disks: machines that are there already get no disks" in str(caught.value)
     with pytest.raises(UsageError, match="kill-host worker: machines that are there already are not switched off"):
         faults.parse(plan, "kill-host worker")

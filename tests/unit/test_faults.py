@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fakes import FakeProvider
-from harness import faults, lifecycle
-from harness.errors import EngineError, UsageError
+from harness import faults, lifecycle, rehearsal
+from harness.errors import CannotJudge, ClusterError, CommandFailed, EngineError, UsageError
 from harness.faults import Fault
 from harness.live import Live
 from harness.providers import Drop
 from harness.resources import SCENARIOS
+from harness.ssh import Result, Ssh
+
+FATAL = "fatal: No job state file (/var/lib/slurm/slurmctld/job_state) to recover"
 
 
 @pytest.fixture
@@ -88,3 +95,136 @@ def test_what_could_not_be_healed_stays_written_down(tmp_path: Path) -> None:
     faults.inject(live, Fault("pause-host", "single"))
     assert faults.heal_all(live) == ["pause-host single: gone"]
     assert faults.active(live) == [Fault("pause-host", "single")]
+
+
+@pytest.mark.parametrize("error", [EngineError("unable to freeze"), KeyboardInterrupt()])
+def test_fault_that_could_not_be_injected_is_undone_and_not_active(error: BaseException, tmp_path: Path) -> None:
+    provider = FakeProvider("pause", error)
+    live = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
+    fault = Fault("pause-host", "single")
+    expected = CannotJudge if isinstance(error, EngineError) else KeyboardInterrupt
+    with pytest.raises(expected) as caught, faults.injected(live, fault):
+        pytest.fail("it is not injected")
+    if expected is CannotJudge:
+        assert str(caught.value) == "pause-host single could not be injected, and is undone: unable to freeze"
+    assert faults.active(live) == faults.noted_in(live.run) == []
+    told = [event["action"] for event in live.run.events() if event["kind"] == "fault"]
+    assert told == ["inject", "heal"]
+
+
+def test_fault_that_could_neither_be_injected_nor_undone_can_still_be_healed(tmp_path: Path) -> None:
+    class Gone(FakeProvider):
+        def pause(self, run_id: str, host: str) -> None:
+            raise EngineError("no answer")
+
+    provider = Gone("unpause", EngineError("gone"))
+    live = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
+    fault = Fault("pause-host", "single")
+    with pytest.raises(CannotJudge, match=r"may be active in part, because it could not be undone \(gone\)"):
+        faults.inject(live, fault)
+    assert (faults.active(live), faults.half_injected(live)) == ([], [fault])
+    with pytest.raises(UsageError, match="injected already"):
+        faults.inject(live, fault)
+    provider.works_again()
+    assert faults.heal_all(live) == []
+    assert faults.noted_in(live.run) == []
+
+
+def test_fault_is_not_active_while_it_is_being_injected(tmp_path: Path) -> None:
+    seen = []
+
+    class Slow(FakeProvider):
+        def pause(self, run_id: str, host: str) -> None:
+            seen.append((faults.active(live), faults.half_injected(live)))
+
+    live = lifecycle.create(SCENARIOS / "single-node.yml", Slow(), tmp_path, lambda _: None)
+    fault = Fault("pause-host", "single")
+    faults.inject(live, fault)
+    assert seen == [([], [fault])]
+    assert (faults.active(live), faults.half_injected(live)) == ([fault], [])
+
+
+class FakeHosts(Ssh):
+    """Hosts whose slurmctld is killed, stops between saves at the third attempt, and does not start again.
+
+    `heard` are the scripts that they ran, in one word each; `starts_at_once`: systemctl start finds the daemon running.
+    """
+
+    def __init__(self, *, starts_at_once: bool = False, refuses: bool = False) -> None:
+        super().__init__(Path("/dev/null"), Path("/dev/null"))
+        self.heard: list[str] = []
+        self._starts_at_once, self._refuses = starts_at_once, refuses
+
+    def run(self, host: str, command: Sequence[str], **options: Any) -> Result:
+        text = " ".join(command)
+        if "is-failed" in text:
+            return Result(0, "failed\n" if host == "onprem-ctl" else "active\n", "")
+        if "tail" in command[0]:
+            return Result(0, f"[2026-11-22T23:40:02.101] error: other\n[2026-11-22T23:40:02.142] {FATAL}\n", "")
+        for word in ("kill -STOP", "kill -KILL", "signal=CONT", "systemctl start"):
+            if word in text:
+                self.heard.append(word.split()[-1])
+        if "kill -STOP" in text:
+            return Result(0 if self.heard.count("-STOP") > 2 else 1, "", "")
+        failed = ("systemctl start" in text and not self._starts_at_once) or ("-KILL" in text and self._refuses)
+        if failed and options.get("check", True):
+            raise CommandFailed(text, 1, "", "Job for slurmctld.service failed.")
+        return Result(0, "", "")
+
+
+KILLED = Fault("kill-daemon", "onprem-ctl", "slurmctld")
+
+
+def test_daemon_that_does_not_start_again_is_named_with_its_last_fatal_error(live: Live) -> None:
+    live = replace(live, ssh=FakeHosts())
+    faults.inject(live, KILLED)
+    with pytest.raises(ClusterError) as caught:
+        faults.heal(live, KILLED)
+    assert str(caught.value) == f"slurmctld on onprem-ctl failed: {FATAL}"
+    assert faults.active(live) == [KILLED]
+
+
+def test_daemon_that_fails_after_systemd_has_started_it_is_named_unless_a_fault_strikes_its_host(live: Live) -> None:
+    live = replace(live, ssh=FakeHosts(starts_at_once=True))
+    faults.inject(live, KILLED)
+    rehearsal.check_daemons(live)
+    faults.heal(live, KILLED)
+    with pytest.raises(ClusterError, match="slurmctld on onprem-ctl failed: fatal: No job state file"):
+        rehearsal.check_daemons(live)
+
+
+def test_slurmctld_is_killed_only_once_it_is_stopped_and_does_not_save(live: Live) -> None:
+    hosts = FakeHosts()
+    faults.inject_between_saves(replace(live, ssh=hosts), KILLED)
+    assert hosts.heard == ["-STOP", "-STOP", "-STOP", "-KILL"]
+
+
+def test_slurmctld_that_could_not_be_killed_goes_on(live: Live) -> None:
+    hosts = FakeHosts(refuses=True)
+    with pytest.raises(CannotJudge, match="could not be injected"):
+        faults.inject_between_saves(replace(live, ssh=hosts), KILLED)
+    assert hosts.heard[-1] == "signal=CONT"
+
+
+@pytest.mark.parametrize(("files", "stops"), [([], True), (["job_state"], True), (["job_state.new"], False)])
+def test_process_is_stopped_only_if_no_state_file_is_half_written(
+    tmp_path: Path, files: list[str], stops: bool
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "state").mkdir()
+    for name in files:
+        (tmp_path / "state" / name).touch()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            fake = tmp_path / "bin" / "systemctl"
+            fake.write_text(f"#!/bin/sh\necho {process.pid}\n")
+            fake.chmod(0o755)
+            done = subprocess.run(
+                ["sh", "-c", faults._STOP_BETWEEN_SAVES, "stop", str(tmp_path / "state")],
+                env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
+                check=False,
+            )
+            state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()[0]
+            assert (done.returncode == 0, state == "T") == (stops, stops)
+        finally:
+            process.kill()

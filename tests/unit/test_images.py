@@ -86,6 +86,21 @@ def test_releases_that_are_saved_have_all_their_images_that_are_there_and_not_ol
         assert names_in(data) == wanted
 
 
+def test_extended_image_has_a_name_of_what_it_is_made_of() -> None:
+    release, other = releases.get("24.11"), releases.get("22.05")
+    name = images.extended_tag(release, ["gcc", "expect"])
+    assert name.startswith("slurm-harness-extended:24.11-")
+    assert name == images.extended_tag(release, ["expect", "gcc", "gcc"])
+    assert len({name, images.extended_tag(release, ["gcc"]), images.extended_tag(other, ["gcc", "expect"])}) == 3
+    assert images.extended_tag(release, []) == CURRENT
+
+
+@pytest.mark.parametrize("arguments", [["--package", "x; reboot"], ["--package", "-y"], ["--package", "A"]])
+def test_only_names_of_packages_extend_an_image(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli.app, ["images", "extend", "24.11", *arguments])
+    assert (done.exit_code, "no name of a Debian package" in done.output) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("file", "breaks", "error"), [("images.tar", True, EngineError), ("none/images.tar", False, UsageError)]
 )

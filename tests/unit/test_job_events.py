@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from harness import job_events
 from harness.job_events import Event, parse_journal, parse_log
+from harness.options import Offers
+from harness.plan import make_plan
+from harness.resources import SCENARIOS
+from harness.scenario import load
+from harness.slurm import Record, parse_record
+from harness.ssh import Result, Ssh
 
 
 # As the daemons of 20.11, 22.05, 24.11 and 26.05 log them.
@@ -54,3 +63,42 @@ def test_entry_of_the_journal_has_the_kernels_time_and_uid() -> None:
     assert parse_journal(line, 7) == Event(1767225600.25, "n1", "TaskProlog begins", 2001)
     assert parse_journal(line.replace("prolog_task", "script"), 7) == Event(1767225600.25, "n1", "script begins", 2001)
     assert parse_journal(line, 77) is None
+
+
+RAN = """\
++0100
+[2026-01-01T01:00:00.250] sched: _slurm_rpc_allocate_resources JobId=7 NodeList=(null) usec=397
+[2026-01-01T01:00:05.250] sched: Allocate JobId=8 NodeList=n1 #CPUs=1 Partition=main
+[2026-01-01T01:00:05.250] sched/backfill: _start_job: Started JobId=8_2(9) in main on n1
+_job_complete: JobId=12+1(13) WEXITSTATUS 0
+"""
+
+
+class Logs(Ssh):
+    """The controller's log, whatever is asked."""
+
+    def __init__(self) -> None:
+        pass
+
+    def run(self, host: str, command: Any, **_: Any) -> Result:
+        return Result(0, RAN, "")
+
+
+def record(job_id: int, start: int) -> Record:
+    text = f"{job_id}|single|sh|alice|physics|COMPLETED|0:0|n1|{start}|{start}|{start + 1}|1|normal|main|1|UNLIMITED|/|"
+    return parse_record(text)
+
+
+def test_record_that_no_line_of_the_log_tells_of_is_invented() -> None:
+    plan = make_plan("p", load(SCENARIOS / "single-node.yml"), Offers(cgroups=False, own_hardware=False))
+    at = 1767225605
+    genuine = [record(8, at), record(9, at), record(13, at + 5000)]  # the last line has no time
+    wrong = [record(7, at), record(8, at + 60), record(10, at)]
+    assert job_events.invented(Logs(), plan, [*genuine, *wrong]) == wrong
+
+
+def test_slurmctld_that_logs_no_jobs_is_no_evidence_against_records() -> None:
+    settings = ["clusters.single.options={SlurmctldDebug: error}"]
+    quiet = load(SCENARIOS / "single-node.yml", settings=settings)
+    plan = make_plan("p", quiet, Offers(cgroups=False, own_hardware=False))
+    assert job_events.invented(Logs(), plan, [record(7, 1767225605)]) == []

@@ -94,16 +94,37 @@ def test_check_that_fails_where_a_host_is_lost_judges_nothing(
 
 def test_host_that_stopped_is_not_waited_for(tmp_path: Path) -> None:
     result = lifecycle.run(SCENARIO, FakeProvider("boot"), tmp_path, print)
-    assert "hopeless after" in result.problem
+    assert "cannot succeed any more after" in result.problem
     assert "the host has stopped" in result.problem
     assert result.verdict == "unknown"
 
 
-def test_bug_in_the_harness_is_not_swallowed_but_cleans_up(tmp_path: Path) -> None:
+def test_bug_in_the_harness_is_reported_with_its_traceback_and_cleans_up(tmp_path: Path) -> None:
     provider = FakeProvider("up", RuntimeError("a bug"))
-    with pytest.raises(RuntimeError, match="a bug"):
-        lifecycle.run(SCENARIO, provider, tmp_path, print)
+    result = lifecycle.run(SCENARIO, provider, tmp_path, print)
     assert provider.runs() == {}
+    assert (result.verdict, result.exit_code()) == ("unknown", 3)
+    assert result.problem.startswith("unexpected error: RuntimeError: a bug; traceback: ")
+    assert "raise self._error\nRuntimeError: a bug" in (Path(result.run) / "traceback.txt").read_text()
+
+
+def test_report_that_cannot_be_copied_is_told_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotJudge, match=r"file: (File exists|Not a directory)\nhint: the report is in "):
+        lifecycle.run(SCENARIO, FakeProvider("up"), tmp_path / "runs", print, report_directory=tmp_path / "file")
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_interrupt_takes_hosts_down_once_even_those_that_would_be_kept(
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = FakeProvider()
+    live = lifecycle.create(SCENARIO, provider, tmp_path, print)
+    monkeypatch.setattr(lifecycle, "up", lambda live: provider.up(live.run, live.plan, live.plan.hosts))
+    with pytest.raises(KeyboardInterrupt), lifecycle.provisioned(live, keep=keep):
+        raise KeyboardInterrupt
+    assert provider.runs() == {}
+    assert [event["name"] for event in live.run.events() if event["kind"] == "stage"] == ["render", "down"]
 
 
 def test_two_runs_at_the_same_moment_have_directories_of_their_own(tmp_path: Path) -> None:

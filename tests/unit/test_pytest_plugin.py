@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from harness import evidence, releases, sessions, testing
-from harness.errors import CannotJudge
+from harness.errors import CannotJudge, WaitTimeout
 from harness.live import Say
 from harness.providers import Provider
+from harness.sessions import Wanted
 
 pytest_plugins = ["pytester"]
 
@@ -39,13 +40,12 @@ class FakeFaults:
 
 
 @contextmanager
-def of_scenario(
-    path: Path, provider: Provider, runs: Path, say: Say, *, choices: Sequence[str], keep: bool
-) -> Iterator[SimpleNamespace]:
+def of_scenario(wanted: Wanted, provider: Provider, runs: Path, say: Say, *, keep: bool) -> Iterator[SimpleNamespace]:
     """Say what a run would be of; a broken one does not come up."""
+    path = wanted.path
     if path.stem == "broken":
         raise CannotJudge("no engine", hint="harness doctor")
-    say(f"up {path.name} {[*choices]} {keep}")
+    say(f"up {path.name} {[*wanted.choices]} {[*wanted.settings]} {keep}")
     yield SimpleNamespace(ssh=None, plan=path)
     say(f"down {path.name}")
 
@@ -99,11 +99,11 @@ def test_fixtures_and_markers_of_a_projects_own_win(pytester: pytest.Pytester) -
 
 def test_option_chooses_the_scenario_and_all_tests_share_its_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_one(slurm): pass\ndef test_two(slurm): pass")
-    options = ("--scenario", "lab.yml", "--harness-release", "26.05", "--harness-keep")
+    options = ("--scenario", "lab.yml", "--harness-release", "26.05", "--harness-set", "a.b=1", "--harness-keep")
     result = pytester.runpytest(*options)
     result.assert_outcomes(passed=2)
     told = re.findall(r"slurm-harness: (.*)", result.stderr.str())
-    assert told == ["up lab.yml ['26.05'] True", "down lab.yml"]
+    assert told == ["up lab.yml ['26.05'] ['a.b=1'] True", "down lab.yml"]
 
 
 def test_scenarios_of_markers_and_of_the_option_are_up_one_after_the_other(pytester: pytest.Pytester) -> None:
@@ -125,6 +125,101 @@ def test_scenarios_of_markers_and_of_the_option_are_up_one_after_the_other(pytes
     result.stdout.fnmatch_lines(["*test_on_both?a?*"])
     told = re.findall(r"slurm-harness: (\w+ \w)", result.stderr.str())
     assert told == ["up a", "down a", "up b", "down b"]
+
+
+def test_marker_names_the_releases_of_its_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.scenario("a.yml", release="22.05")
+        def test_on_one_release(slurm): pass
+
+        @pytest.mark.scenario("a.yml", release=["24.11", "aws=22.05"])
+        def test_on_two(slurm): pass
+
+        @pytest.mark.scenario("a.yml")
+        def test_on_the_options(slurm): pass
+        """
+    )
+    result = pytester.runpytest("-v", "--harness-release", "26.05")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*test_on_one_release?a-22.05?*", "*test_on_two?a-24.11-aws=22.05?*"])
+    assert re.findall(r"up a.yml (\[.*?\])", result.stderr.str()) == [
+        "['26.05', '22.05']",
+        "['26.05', '24.11', 'aws=22.05']",
+        "['26.05']",
+    ]
+
+
+def test_marker_of_a_parameter_names_the_scenario_of_its_case(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        CASES = [
+            pytest.param(1, marks=pytest.mark.scenario("a.yml")),
+            pytest.param(2, marks=[pytest.mark.scenario("b.yml", "c.yml", release="22.05")]),
+            3,
+        ]
+
+        @pytest.mark.scenario("d.yml")
+        @pytest.mark.parametrize("case", iter(CASES))
+        def test_it(slurm, case, request):
+            print("case", case, request.node.name)
+
+        @pytest.mark.parametrize("case", CASES)
+        def test_without_clusters(case): pass
+        """
+    )
+    result = pytester.runpytest("-s", "--scenario", "e.yml")
+    result.assert_outcomes(passed=7)
+    assert sorted(re.findall(r"case (.*)", result.stdout.str())) == [
+        "1 test_it[1-a]",
+        "2 test_it[2-b-22.05]",
+        "2 test_it[2-c-22.05]",
+        "3 test_it[3-d]",
+    ]
+
+
+def test_parameter_without_clusters_beside_others_says_how_to_have_some(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("case", [pytest.param(1, marks=pytest.mark.scenario("a.yml")), 2])
+        def test_it(slurm, case): pass
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["no clusters", "hint: pytest --scenario FILE*"])
+
+
+@pytest.mark.parametrize("of", ["function", "parameter"])
+def test_marker_with_an_unknown_keyword_is_an_error(of: str, pytester: pytest.Pytester) -> None:
+    mark = 'pytest.mark.scenario("a.yml", releases="22.05")'
+    marks = {"function": f"@{mark}", "parameter": f"@pytest.mark.parametrize('x', [pytest.param(1, marks={mark})])"}
+    pytester.makepyfile(f"import pytest\n{marks[of]}\ndef test_it(slurm{', x' * (of == 'parameter')}): pass")
+    result = pytester.runpytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*::test_it: its marker scenario() does not take releases"])
+
+
+def test_line_of_a_worker_of_xdist_names_it(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+        from harness import pytest_plugin
+
+        @pytest.fixture
+        def say(request):
+            return pytest_plugin._say(request.config)
+        """
+    )
+    pytester.makepyfile("def test_it(say): say('up lab')")
+    assert "slurm-harness: up lab" in pytester.runpytest_subprocess().stderr.str()
+    assert "slurm-harness gw0: up lab" in pytester.runpytest_subprocess("-n", "1").stderr.str()
 
 
 def test_marker_without_a_file_is_told(pytester: pytest.Pytester) -> None:
@@ -161,12 +256,22 @@ def test_faults_are_healed_before_jobs_are_cancelled_and_clusters_awaited(pytest
     pytester.makepyfile("def test_it(faults): pass")
     result = pytester.runpytest("--scenario", "lab.yml", "-s")
     result.assert_outcomes(passed=1)
-    assert re.findall(r"\b(healed|cancelled|ready)", result.stdout.str()) == [
-        "healed",
-        "cancelled",
-        "ready",
-        "cancelled",
-    ]
+    assert re.findall(r"\b(healed|cancelled|ready)", result.stdout.str()) == ["healed", "cancelled", "ready"]
+
+
+def test_clusters_are_awaited_although_jobs_are_left(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(user: object) -> None:
+        raise WaitTimeout("9 COMPLETING")
+
+    monkeypatch.setattr(FakeUser, "cancel_all", fail)
+    pytester.makepyfile("def test_it(faults): pass")
+    result = pytester.runpytest("--scenario", "lab.yml", "-s")
+    result.assert_outcomes(passed=1, errors=1)
+    assert re.findall(r"\b(healed|ready)", result.stdout.str()) == ["healed", "ready"]
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_it*", "the test leaves something behind:", "9 COMPLETING"])
+    assert "wait.py" not in result.stdout.str()
 
 
 def test_documentation_shows_examples_that_run() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from harness import install, options, render, rundir, scenario
 from harness.options import Offers
-from harness.plan import Plan, make_plan
+from harness.plan import Plan, Volume, make_plan
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = Offers(cgroups=False, own_hardware=False)
@@ -149,6 +149,18 @@ def test_accounts_are_made_after_their_parents() -> None:
     plan = make_plan("federation", scenario.Scenario.model_validate(data), CONTAINERS)
     script = text_of(plan, "onprem-ctl", "/usr/local/sbin/slurm-accounting-objects")
     assert script.index("add account physics") < script.index("add account optics")
+
+
+def test_admin_levels_and_the_accounts_of_slurm_user_are_set() -> None:
+    script = text_of(plan_of("schedmd-suite"), "suite-ctl", "/usr/local/sbin/slurm-accounting-objects")
+    assert "set_options user carol set adminlevel=Administrator" in script
+    assert "set_options user alice" not in script
+    assert 'add user slurm cluster="${where%,}" account=suite defaultaccount=suite' in script
+
+
+def test_all_hosts_have_the_shared_directories() -> None:
+    plan = plan_of("schedmd-suite")
+    assert {host.volumes for host in plan.hosts} == {(Volume("shared-1", "/home", public=True),)}
 
 
 def test_hosts_with_cgroups_get_them() -> None:

@@ -164,3 +164,17 @@ def test_comparison_tells_where_runs_differ() -> None:
         "checks_alike": 0,
         "seconds": {"up": [2.0, 1.0, 1.0], "verify": [None, 11.0, 11.0], "in all": [2.0, 12.0, 12.0]},
     }
+
+
+def test_junit_has_every_outcome_and_no_character_that_xml_forbids(tmp_path: Path) -> None:
+    checks = [
+        Check("upgrade::slurmdbd", "passed", 1.5),
+        Check("rehearsal::limits", "failed", 0, "2 > 1 & \x1b[31mred\nmore"),
+        Check("rehearsal::lost", "error", 0, "unknown"),
+        Check("rehearsal::old", "skipped", 0),
+    ]
+    report.write_junit(checks, tmp_path / "junit.xml")
+    text = (tmp_path / "junit.xml").read_text()
+    assert 'tests="4" failures="1" errors="1" skipped="1" time="1.500"' in text
+    assert '<failure message="2 &gt; 1 &amp; ?[31mred">2 &gt; 1 &amp; ?[31mred\nmore</failure>' in text
+    assert '<testcase classname="upgrade" name="slurmdbd" time="1.500" />' in text

@@ -12,6 +12,8 @@ from harness import lifecycle, rundir, sessions
 from harness.errors import CannotJudge, ScenarioError, UsageError, WaitTimeout
 from harness.live import Live
 from harness.rundir import RunDir
+from harness.sessions import Wanted
+from harness.slurm import Job
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +22,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Live, "wait_for_ssh", lambda *_: None)
     monkeypatch.setattr("harness.logs.collect", lambda *_: [])
     monkeypatch.setattr("harness.slurm.wait_until_ready", lambda *_: None)
+    monkeypatch.setattr("harness.slurm.SlurmCluster.jobs", lambda *_: [])
 
     def deploy(live: Live) -> None:
         live.run.event("stage", name="ready", seconds=0)
@@ -41,12 +44,12 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def kept(path: Path, provider: FakeProvider, tmp_path: Path) -> RunDir:
     """A run that a session has left up."""
-    with sessions.of_scenario(path, provider, tmp_path, print, keep=True) as live:
+    with sessions.of_scenario(Wanted(path), provider, tmp_path, print, keep=True) as live:
         return live.run
 
 
-def used(path: Path, provider: FakeProvider, runs: Path, *choices: str) -> str:
-    with sessions.of_scenario(path, provider, runs, print, choices=choices) as live:
+def used(path: Path, provider: FakeProvider, runs: Path, *choices: str, settings: tuple[str, ...] = ()) -> str:
+    with sessions.of_scenario(Wanted(path, choices, settings), provider, runs, print) as live:
         assert live.run.id in provider.runs()
         return live.run.id
 
@@ -66,8 +69,8 @@ def test_run_of_a_changed_file_is_left_alone(path: Path, provider: FakeProvider,
     assert used(path, provider, tmp_path) != kept.id
     assert [*provider.runs()] == [kept.id]
     with (
-        pytest.raises(UsageError, match=r"is not of .*mine.yml as that is now"),
-        sessions.opened(kept, provider, print, path),
+        pytest.raises(UsageError, match=r"was made from another file than .*mine.yml is now"),
+        sessions.opened(kept, provider, print, Wanted(path)),
     ):
         pass
 
@@ -75,6 +78,32 @@ def test_run_of_a_changed_file_is_left_alone(path: Path, provider: FakeProvider,
 def test_run_on_another_release_is_left_alone(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
     assert used(path, provider, tmp_path, "26.05") != kept.id
     assert used(path, provider, tmp_path, "24.11") == kept.id
+
+
+def test_run_with_other_settings_is_left_alone(path: Path, provider: FakeProvider, tmp_path: Path) -> None:
+    """They change the clusters as a change of the file would."""
+    settings = ("clusters.single.nodes.0.cpus=1",)
+    with sessions.of_scenario(Wanted(path, (), settings), provider, tmp_path, print, keep=True) as live:
+        changed = live.run
+    assert used(path, provider, tmp_path) != changed.id
+    assert used(path, provider, tmp_path, settings=settings) == changed.id
+
+
+@pytest.mark.parametrize(
+    ("choices", "settings", "message"),
+    [
+        (("26.05",), (), r"is on single=24.11, not on single=26.05"),
+        ((), ("users.alice.uid=2005",), r"was made with no --set, not with --set users.alice.uid=2005"),
+    ],
+)
+def test_named_run_must_be_what_is_asked_for(
+    choices: tuple[str, ...], settings: tuple[str, ...], message: str, path: Path, provider: FakeProvider, kept: RunDir
+) -> None:
+    wanted = Wanted(path, choices, settings)
+    with pytest.raises(UsageError, match=message), sessions.opened(kept, provider, print, wanted):
+        pass
+    with sessions.opened(kept, provider, print, Wanted(path)) as live:
+        assert live.run.id == kept.id
 
 
 @pytest.mark.parametrize("lack", ["host", "fault", "ready"])
@@ -92,7 +121,7 @@ def test_run_that_is_not_whole_is_left_alone(
 
 
 def test_run_is_one_sessions_at_a_time(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
-    with sessions.of_scenario(path, provider, tmp_path, print) as live:
+    with sessions.of_scenario(Wanted(path), provider, tmp_path, print) as live:
         assert live.run.id == kept.id
         assert used(path, provider, tmp_path) != kept.id
         with (
@@ -113,6 +142,16 @@ def test_run_that_takes_no_jobs_judges_nothing(
     monkeypatch.setattr("harness.slurm.wait_until_ready", never)
     with pytest.raises(CannotJudge, match="single DOWN"), sessions.opened(kept, provider, print):
         pass
+
+
+def test_jobs_that_another_session_has_left_are_reported_once(
+    provider: FakeProvider, kept: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [Job(7, "RUNNING", "single", "sh", "alice", "None", 7), Job(8, "FAILED", "single", "sh", "alice", "None", 8)]
+    monkeypatch.setattr("harness.slurm.SlurmCluster.jobs", lambda *_: jobs)
+    with sessions.opened(kept, provider, print):
+        pass
+    assert capsys.readouterr().out == "jobs from before this session stay: 7 RUNNING of alice on single\n"
 
 
 def test_wrong_scenario_is_told_before_anything_starts(path: Path, provider: FakeProvider, tmp_path: Path) -> None:

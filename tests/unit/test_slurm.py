@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from harness import slurm
-from harness.errors import WaitTimeout
-from harness.slurm import Record, Sibling, SlurmCluster
+from harness.errors import CannotJudge, WaitTimeout
+from harness.slurm import Record, Reservation, Sibling, SlurmCluster
 from harness.ssh import Result, Ssh
 
 # As Slurm 24.11 prints them.
@@ -42,22 +42,52 @@ def test_no_federation_is_empty() -> None:
 
 def test_record_of_a_job_and_of_its_step() -> None:
     line = "67108866|aws|j.sh|alice|physics|CANCELLED by 2001|0:15|aws2|1700000000|1700000001|1700000009|8"
+    line += "|normal|batch|2|60|/home/alice|2048K"
     job = Record(
         *(67108866, "", "aws", "j.sh", "alice", "physics", "CANCELLED", 0, 15, "aws2"),
         *(1700000000, 1700000001, 1700000009, 8),
+        *("normal", "batch", 2, "60", "/home/alice", 2 << 20),
     )
     assert slurm.parse_record(line) == job
     assert slurm.parse_record(line.replace("67108866|", "67108866.batch|")).step == "batch"
 
 
 def test_times_that_are_not_yet_are_none() -> None:
-    line = "7|aws|j|alice|physics|PENDING|0:0|None assigned|1700000000|Unknown|Unknown|0"
+    line = "7|aws|j|alice|physics|PENDING|0:0|None assigned|1700000000|Unknown|Unknown|0|normal|batch|0|60|/home/alice|"
     record = slurm.parse_record(line)
     assert (record.submit, record.start, record.end) == (1700000000, None, None)
 
 
+def test_job_that_slurmctld_remembers_is_like_its_record() -> None:
+    line = (
+        "JobId=7 ArrayJobId=6 ArrayTaskId=1 JobName=a job UserId=alice(2001) GroupId=alice(2001) Account=physics"
+        " QOS=normal JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=3:0 RunTime=00:01:05"
+        " TimeLimit=1-00:30:00 SubmitTime=1700000000 StartTime=1700000001 EndTime=1700000066 Partition=batch"
+        " NodeList=c[1-2] NumNodes=2 NumCPUs=4 ReqTRES=cpu=4 WorkDir=/home/alice StdErr=/dev/null"
+    )
+    assert slurm.parse_remembered(line, "aws") == Record(
+        *(7, "", "aws", "a job", "alice", "physics", "FAILED", 3, 0, "c[1-2]", 1700000000, 1700000001, 1700000066, 65),
+        *("normal", "batch", 4, "1470", "/home/alice"),
+    )
+    waiting = line.replace("FAILED", "PENDING").replace("c[1-2]", "(null)").replace("NumCPUs=4", "NumCPUs=4-8")
+    seen = slurm.parse_remembered(waiting, "aws")
+    assert (seen.start, seen.end, seen.node_list, seen.cpus) == (None, None, "", 4)
+
+
 def test_origin_is_in_the_bits_above_the_local_id() -> None:
     assert [slurm.origin_id(job_id) for job_id in (1, 67108865, 134217732)] == [0, 1, 2]
+
+
+def test_node_in_maintenance_takes_no_jobs_whatever_the_release_calls_it() -> None:
+    for state in ("MAINT", "IDLE+MAINTENANCE", "IDLE+DRAIN", "DOWN+NOT_RESPONDING", "MIXED+MAINT"):
+        assert slurm.takes_no_jobs(state), state
+    for state in ("IDLE", "MIXED", "ALLOCATED+PLANNED", "IDLE+CLOUD+POWERED_DOWN", "IDLE+RESERVED"):
+        assert not slurm.takes_no_jobs(state), state
+
+
+def test_reservation_is_for_whoever_may_use_it() -> None:
+    line = "ReservationName=r StartTime=1 EndTime=2 Nodes=n[1-2] Users=bob Groups=(null) Accounts=physics State=ACTIVE"
+    assert slurm.parse_reservation(line) == Reservation("r", 1, 2, "n[1-2]", "bob,physics")
 
 
 def test_every_state_that_a_job_does_not_leave_is_known() -> None:
@@ -87,7 +117,9 @@ def test_one_script_is_submitted_with_several_sets_of_options(tmp_path: Path) ->
     cluster = cluster_with(tmp_path, "sbatch", f'echo "$*" >> {tmp_path}/seen; cat >> {tmp_path}/seen; echo "7;c"')
     assert cluster.submit_each("#!/bin/sh\necho '$HOME' \"\n", [["-J", "a b"], ["-J", "$c"]], "alice") == [7, 7]
     script = "#!/bin/sh\necho '$HOME' \"\n"
-    assert (tmp_path / "seen").read_text() == f"--parsable -J a b\n{script}--parsable -J $c\n{script}"
+    assert (tmp_path / "seen").read_text() == "".join(
+        f"--comment=slurm-harness --parsable -J {name}\n{script}" for name in ("a b", "$c")
+    )
 
 
 def test_submission_that_fails_ends_the_others(tmp_path: Path) -> None:
@@ -101,15 +133,39 @@ def test_array_has_ended_when_all_its_tasks_have(tmp_path: Path) -> None:
     squeue = f"""
         echo >> {tmp_path}/looks
         if [ $(wc -l < {tmp_path}/looks) = 1 ]; then
-            echo "9|COMPLETED|n1|j|alice|None|8"; echo "8|PENDING||j|alice|None|8"
+            echo "9|COMPLETED|n1|alice|None|8||j"; echo "8|PENDING||alice|None|8||j"
         else
-            echo "9|COMPLETED|n1|j|alice|None|8"; echo "8|COMPLETED|n1|j|alice|None|8"
+            echo "9|COMPLETED|n1|alice|None|8||j"; echo "8|COMPLETED|n1|alice|None|8||j"
         fi"""
     ended = cluster_with(tmp_path, "squeue", squeue).wait_for([8], {"COMPLETED"}, timeout=5)
     assert {job.job_id for job in ended} == {8, 9}
 
 
 def test_of_many_jobs_the_states_are_counted(tmp_path: Path) -> None:
-    squeue = 'for i in $(seq 30); do echo "$i|FAILED|n1|j|alice|None|1"; done'
-    with pytest.raises(WaitTimeout, match=r"seen: 30 FAILED$"):
+    squeue = 'for i in $(seq 30); do echo "$i|FAILED|n1|alice|None|1||j"; done'
+    with pytest.raises(WaitTimeout, match=r"last state: 30 FAILED$"):
         cluster_with(tmp_path, "squeue", squeue).wait_for([1], {"COMPLETED"})
+
+
+def test_names_and_comments_of_others_do_not_confuse_the_queue(tmp_path: Path) -> None:
+    squeue = 'printf "%s\\n" "7|RUNNING|n1|alice|None|7|two" "lines|a|b" "8|RUNNING|n1|bob|None|8|slurm-harness|c"'
+    jobs = cluster_with(tmp_path, "squeue", squeue.replace('two"', 'two|a|b"')).jobs()
+    assert [(job.job_id, job.name, job.ours) for job in jobs] == [(7, "a|b", False), (8, "c", True)]
+
+
+def test_job_that_slurmctld_has_forgotten_is_found_in_accounting(tmp_path: Path) -> None:
+    cluster_with(tmp_path, "squeue", "true")
+    (tmp_path / "sacct").write_text(
+        "#!/bin/sh\necho '7|c|j|alice|physics|FAILED|7:0|n1|1|2|3|1|normal|main|1|UNLIMITED|/|'\n"
+    )
+    (tmp_path / "sacct").chmod(0o755)
+    cluster = SlurmCluster(LocalSsh(tmp_path), "c", "ctl", accounting=True)
+    assert [job.state for job in cluster.wait_for([7], {"FAILED"})] == ["FAILED"]
+
+
+def test_wait_for_nodes_that_jobs_of_others_have_is_no_verdict(tmp_path: Path) -> None:
+    squeue = 'echo "7|RUNNING|n[1-2]|bob|None|7||x"; echo "8|PENDING||alice|{}|8|slurm-harness|x"'
+    with pytest.raises(CannotJudge, match=r"busy with jobs of others: n\[1-2\] with job 7 of bob"):
+        cluster_with(tmp_path, "squeue", squeue.format("Resources")).wait_for([8], timeout=0.1)
+    with pytest.raises(WaitTimeout, match=r"waiting: 8 PENDING \(QOSMaxJobsPerUserLimit\)"):
+        cluster_with(tmp_path, "squeue", squeue.format("QOSMaxJobsPerUserLimit")).wait_for([8], timeout=0.1)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from harness.report import Check, Report
-from harness.timeline import Timeline, faults, job_kind, node_spans, timeline
+from harness.timeline import Timeline, end_of_start, faults, job_kind, node_spans, timeline
 
 BEGIN = 1_700_000_000
 
@@ -145,3 +146,16 @@ def test_nothing_with_a_time_is_no_picture() -> None:
 )
 def test_kinds_of_ends(state: str, kind: str) -> None:
     assert job_kind(state) == kind
+
+
+def test_start_of_a_daemon_is_over_when_the_clusters_were_first_ready_after_it() -> None:
+    """A later deploy that restarts nothing must not make it longer: checks have provoked errors meanwhile."""
+    events = [
+        event(60, "stage", name="ready", seconds=5),
+        event(120, "check", id="x", outcome="passed", seconds=20),
+        event(300, "stage", name="ready", seconds=1),
+    ]
+    assert end_of_start(events, BEGIN + 30) == BEGIN + 60
+    assert end_of_start(events, BEGIN + 70) == BEGIN + 100  # restarted by hand, before a check
+    assert end_of_start(events, BEGIN + 110) == BEGIN + 300
+    assert end_of_start(events, BEGIN + 400) == math.inf

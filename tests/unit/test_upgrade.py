@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from fakes import FakeProvider
-from harness import lifecycle, releases, scenario, upgrade
-from harness.errors import UsageError
+from harness import lifecycle, page, releases, report, scenario, upgrade
+from harness.checkers import CHECKERS
+from harness.errors import ClusterError, UsageError, WaitTimeout
+from harness.live import Live
 from harness.options import OWN_MACHINES
 from harness.plan import Plan, make_plan
 from harness.resources import SCENARIOS
@@ -91,3 +94,67 @@ def test_what_slurm_gets_wrong_on_the_way_is_told() -> None:
 )
 def test_shortest_way_of_releases(older: str, newer: str, way: tuple[str, ...]) -> None:
     assert releases.upgrade_path(older, newer) == way
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
+    """A cluster that is up as far as an upgrade can tell."""
+    for stage in ("provisioned", "logs_collected"):
+        monkeypatch.setattr(lifecycle, stage, lambda live, **_: nullcontext())
+    monkeypatch.setattr(lifecycle, "deploy", lambda live: None)
+    monkeypatch.setattr(lifecycle, "jobs", lambda live: [])
+    opened = lifecycle.create(SCENARIOS / "federation.yml", FakeProvider(), tmp_path, print, ["24.11"])
+    opened.run.event("check", id="of an earlier verify", outcome="failed", seconds=1, message="")
+    return opened
+
+
+def test_upgrade_is_reported_with_its_steps_and_what_the_checkers_say(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def upgraded(live: Live, new: Plan, works: object, batches: int) -> None:
+        live.run.event("rehearsal", action="begin")
+        live.run.event("check", id="upgrade::slurmdbd", outcome="passed", seconds=2.5, message="")
+        live.run.event("rehearsal", action="end")
+        live.run.upgraded(new)
+
+    monkeypatch.setattr(upgrade, "upgrade", upgraded)
+    result = upgrade.run(live, ["26.05"], lambda plan: [], directory=tmp_path / "copy")
+    assert {*result.releases.values()} == {"26.05"}
+    assert result.command == f"harness upgrade {live.run.scenario_path} --to 24.11:26.05"
+    assert page.commands(result)["all of it again"] == result.command
+    outcomes = {check.id: check.outcome for check in result.checks}
+    assert outcomes.pop("upgrade::slurmdbd") == "passed"
+    assert outcomes == {
+        f"rehearsal::{name}": "skipped" if name == "old_records_are_kept" else "error" for name in CHECKERS
+    }, "no job was accepted"
+    assert (result.verdict, result.exit_code()) == ("unknown", 3)
+    junit = (tmp_path / "copy" / "junit.xml").read_text()
+    assert f'tests="{len(result.checks)}" failures="0" errors="{len(CHECKERS) - 1}" skipped="1"' in junit
+    assert report.read(tmp_path / "copy") == result
+    assert "no job was accepted" in (tmp_path / "copy" / "report.html").read_text()
+
+
+def test_step_that_failed_fails_the_upgrade(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(live: Live, new: Plan, step: Step) -> None:
+        raise ClusterError("slurmdbd could not be upgraded, and is what it was")
+
+    def upgraded(live: Live, new: Plan, works: object, batches: int) -> None:
+        upgrade._do_noted(live, new, upgrade.steps(live.plan, new)[0])
+
+    monkeypatch.setattr(upgrade, "_do", stuck)
+    monkeypatch.setattr(upgrade, "upgrade", upgraded)
+    result = upgrade.run_kept(live, ["slurmdbd=26.05"], lambda plan: [])
+    assert [(check.id, check.outcome, check.message) for check in result.checks] == [
+        ("upgrade::slurmdbd", "failed", "slurmdbd could not be upgraded, and is what it was")
+    ]
+    assert (result.verdict, result.problem, result.exit_code()) == ("failed", "", 1)
+    assert result.command.endswith("--to on-prem=24.11:24.11 --to aws=24.11:24.11 --to slurmdbd=24.11:26.05")
+
+
+def test_upgrade_that_could_not_begin_is_reported_as_unknown(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise WaitTimeout("accounting knows it: timed out")
+
+    monkeypatch.setattr(upgrade, "upgrade", refuse)
+    result = upgrade.run_kept(live, ["26.05"], lambda plan: [])
+    assert (result.verdict, result.problem, result.checks) == ("unknown", "accounting knows it: timed out", [])

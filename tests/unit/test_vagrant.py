@@ -24,9 +24,11 @@ clusters:
     release: "20.11"
     controller: boss
     image: somebodys/image
+    packages: [gcc]
     nodes: [{name: worker, cpus: 2}]
 users: {alice: {uid: 2001}}
 disks: {boss: {/var/lib/slurm: 10M}}
+shared_directories: [/home]
 """
 SMALL = """
 clusters:
@@ -68,6 +70,8 @@ def test_what_virtual_machines_cannot_be_is_told_with_its_place(tmp_path: Path) 
     told = str(caught.value)
     for part in (
         "small.yml:6:12: clusters.old.image: virtual machines are made of Debian's packages",
+        "clusters.old.packages: virtual machines have the packages of every host",
+        "shared_directories: virtual machines share no disks",
         "disks: virtual machines have one disk each",
         "Slurm 20.11 does not know cgroup v2; 22.05, 24.11, 26.05 do",
     ):
@@ -219,10 +223,15 @@ def test_boxes_are_listed_beside_images_and_old_ones_are_marked(
         disk.write_bytes(bytes(2_000_000))
     monkeypatch.setattr(boxes, "_HOME", tmp_path)
     monkeypatch.setattr(engine, "connect", lambda: None)
-    monkeypatch.setattr(images, "built", lambda _: [("24.11", images.tag(releases.get("24.11")), 700_000_000)])
+    of = {images.REPOSITORY: images.tag(releases.get("24.11")), images.EXTENDED: "slurm-harness-extended:24.11-1"}
+    monkeypatch.setattr(
+        images, "built", lambda _, repository=images.REPOSITORY: [("24.11", of[repository], 700_000_000)]
+    )
+    monkeypatch.setattr(images, "current_extensions", lambda _: {"slurm-harness-extended:24.11-1"})
     listed = CliRunner().invoke(cli.app, ["images", "list"]).stdout.splitlines()
     assert listed == [
-        f"image  {images.tag(releases.get('24.11'))}  700 MB",
-        "box    slurm-harness/22.05-000000000000  2 MB  (old)",
-        f"box    {current}  2 MB",
+        f"image     {images.tag(releases.get('24.11'))}  700 MB",
+        "extended  slurm-harness-extended:24.11-1  700 MB",
+        "box       slurm-harness/22.05-000000000000  2 MB  (old)",
+        f"box       {current}  2 MB",
     ]

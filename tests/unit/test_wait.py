@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 
 import pytest
 
@@ -14,13 +15,13 @@ def test_what_was_seen_when_it_was_done_is_returned() -> None:
     assert wait_until(lambda: next(seen), lambda n: n == 3, what="three", timeout=5, interval=0) == 3
 
 
-def test_timeout_tells_the_last_sight() -> None:
-    with pytest.raises(WaitTimeout, match=r"c2 idle: not so after 0 s; last seen: c2 DOWN\*"):
-        wait_until(lambda: "c2 DOWN*", lambda seen: False, what="c2 idle", timeout=0.05, interval=0.01)
+def test_timeout_reports_the_last_state() -> None:
+    with pytest.raises(WaitTimeout, match=r"timed out after 0 s waiting for c2 to be idle; last state: c2 DOWN\*"):
+        wait_until(lambda: "c2 DOWN*", lambda seen: False, what="c2 to be idle", timeout=0.05, interval=0.01)
 
 
-def test_hopeless_ends_at_once() -> None:
-    with pytest.raises(WaitTimeout, match="hopeless"):
+def test_wait_that_cannot_succeed_any_more_ends_at_once() -> None:
+    with pytest.raises(WaitTimeout, match=r"waiting for running cannot succeed any more after .* last state: FAILED"):
         wait_until(lambda: "FAILED", lambda seen: False, hopeless=lambda seen: True, what="running", timeout=60)
 
 
@@ -34,15 +35,17 @@ def test_ignored_errors_count_as_nothing_seen_and_others_do_not() -> None:
         wait_until(look, bool, what="x", timeout=5)
 
 
-def test_a_long_wait_is_told_with_its_last_sight(
+def test_a_long_wait_is_logged_with_its_last_state(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wait, "_LONG", 0.05)
-    seen = iter(range(20))
+    clock = count(0, 0.25)  # seconds from one glance at the clock to the next
+    monkeypatch.setattr(wait.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(wait.tenacity.nap.time, "sleep", lambda _: None)
+    seen = iter(range(60))
     with caplog.at_level("INFO", "harness"):
-        wait_until(lambda: next(seen), lambda n: n == 19, what="n1 idle", timeout=5, interval=0.01)
-    assert re.fullmatch(r"waiting for n1 idle: 0 s; last seen: \d+", caplog.messages[0])
-    assert len(caplog.messages) < 5, "now and then, not at each look"
+        wait_until(lambda: next(seen), lambda n: n == 59, what="n1 idle", timeout=1000)
+    assert re.fullmatch(r"waiting for n1 idle for 1\d s; last state: \d+", caplog.messages[0])
+    assert 1 < len(caplog.messages) < 10, "now and then, not at each look"
 
 
 def test_a_long_look_is_not_taken_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,20 @@ from harness import witness
 from harness.slurm import Record
 from harness.witness import Witness
 
-SEEN = Witness(job_id=67108871, cluster="aws", host="aws3", start=1000, end=1010, exit_code=0)
-JOB = Record(67108871, "", "aws", "j", "alice", "physics", "COMPLETED", 0, 0, "aws3", 999, 1000, 1010, 10)
+SEEN = Witness(
+    *(67108871, "aws", "aws3", 1000, 1010, 0),
+    user="alice",
+    account="physics",
+    qos="normal",
+    nodes=("aws3",),
+    cpus=(2,),
+    partition="batch",
+    work_dir="/home/alice",
+)
+JOB = Record(
+    *(67108871, "", "aws", "j", "alice", "physics", "COMPLETED", 0, 0, "aws3", 999, 1000, 1010, 10),
+    *("normal", "batch", 2, "60", "/home/alice"),
+)
 BATCH = replace(JOB, step="batch")
 HOSTS = {"aws": {f"aws{number}": f"aws{number}" for number in range(1, 10)}, "other": {"o1": "o1"}}
 REVOKED = replace(JOB, cluster="on-prem", state="REVOKED", node_list="None assigned")
@@ -47,6 +59,12 @@ def test_record_holds_the_jobs_time_and_the_daemons_own_work(times: tuple[int, i
         ({"elapsed": 7}, "took 10 s, accounting says 7 s"),
         ({"elapsed": 31}, "took 10 s, accounting says 31 s"),
         ({"exit_code": 3}, "exited with 0, accounting says 3"),
+        ({"user": "bob"}, "its user is alice, accounting says bob"),
+        ({"account": "chemistry"}, "its account is physics, accounting says chemistry"),
+        ({"qos": "urgent"}, "its qos is normal, accounting says urgent"),
+        ({"partition": "other"}, "its partition is batch, accounting says other"),
+        ({"work_dir": "/tmp"}, "its work_dir is /home/alice, accounting says /tmp"),
+        ({"cpus": 200}, "it had 2 CPUs, accounting says 200"),
     ],
 )
 def test_wrong_record_is_found(wrong: dict[str, Any], told: str) -> None:
@@ -55,13 +73,32 @@ def test_wrong_record_is_found(wrong: dict[str, Any], told: str) -> None:
 
 def test_failed_job_must_be_recorded_with_its_exit_code() -> None:
     failed = replace(SEEN, exit_code=3)
-    assert witness.differences([SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=3), BATCH], HOSTS) == []
-    assert witness.differences([SEEN.key], [failed], [JOB, BATCH], HOSTS) == [
+    batch = replace(BATCH, exit_code=3)
+    assert witness.differences([SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=3), batch], HOSTS) == []
+    assert witness.differences([SEEN.key], [failed], [JOB, batch], HOSTS) == [
         "job 67108871: exited with 3, accounting says COMPLETED"
     ]
-    assert witness.differences([SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=4), BATCH], HOSTS) == [
+    assert witness.differences([SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=4), batch], HOSTS) == [
         "job 67108871: exited with 3, accounting says 4"
     ]
+
+
+def test_steps_must_be_recorded_with_their_exit_code_and_memory() -> None:
+    text = "job_id=67108871\ncluster=aws\nhost=aws3\nstart=1000\nend=1010\nexit_code=0\n"
+    seen = witness.parse(f"{text}step.0.exit_code=3\nstep.1.rss_kib=20480\nstep.1.exit_code=0\n")
+    first, second = (
+        replace(JOB, step=number, exit_code=code, max_rss=21 << 20) for number, code in (("0", 3), ("1", 0))
+    )
+
+    def found(*steps: Record) -> list[str]:
+        return witness.differences([SEEN.key], [seen], [JOB, BATCH, *steps], HOSTS)
+
+    assert found(first, second) == []
+    assert found(second) == ["job 67108871: no record of its step 0"]
+    assert found(replace(first, exit_code=0), second) == ["job 67108871: its step 0 exited with 3, accounting says 0"]
+    memory = "job 67108871: its step 1 had 20 MiB of memory, MaxRSS in accounting is"
+    assert found(first, replace(second, max_rss=None)) == [f"{memory} none"]
+    assert found(first, replace(second, max_rss=1 << 30)) == [f"{memory} 1024 MiB"]
 
 
 def test_killed_job_must_not_be_recorded_as_completed() -> None:
@@ -91,8 +128,8 @@ def test_job_that_ran_twice_is_found() -> None:
 
 
 def test_witness_of_a_killed_job_has_no_end() -> None:
-    assert witness.parse("job_id=67108871\ncluster=aws\nhost=aws3\nstart=1000\n") == replace(
-        SEEN, end=None, exit_code=None
+    assert witness.parse("job_id=67108871\ncluster=aws\nhost=aws3\nstart=1000\n") == Witness(
+        *(67108871, "aws", "aws3", 1000, None, None)
     )
 
 
@@ -113,7 +150,7 @@ def test_job_killed_at_any_moment_leaves_a_whole_witness_or_none(
 
 
 def test_jobs_of_clusters_that_are_no_federation_may_share_an_id() -> None:
-    here, there = replace(SEEN, job_id=7), replace(SEEN, job_id=7, cluster="other", host="o1")
+    here, there = replace(SEEN, job_id=7), replace(SEEN, job_id=7, cluster="other", host="o1", nodes=("o1",))
     records = [replace(JOB, job_id=7), replace(BATCH, job_id=7)]
     records += [replace(record, cluster="other", node_list="o1") for record in records]
     assert witness.differences([here.key, there.key], [here, there], records, HOSTS) == []

@@ -21,7 +21,7 @@ from typing import Any
 from inside import daemons, services
 
 _AT_ONCE = 2
-_HANGS = 120  # seconds after which the rig gives a case up: a fault of its own
+_HANGS = 300  # seconds after which the rig gives a case up: a fault of its own
 _SCRATCH = Path("/judge")  # a tmpfs, because an overlay cannot lie on the container's own
 _UNSHARE = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
 

@@ -16,7 +16,7 @@ from inside.files import furnish
 from inside.network import Network, split_host
 from inside.services import MariaDB, Slurmdbd, start_munge, wait_until
 
-_PATIENCE = 10.0  # seconds in which a daemon starts or refuses
+_PATIENCE = 90.0  # seconds in which a daemon starts or refuses, on the busiest machine
 _SETTLE = 0.3  # seconds for its threads to read their options
 _LOG = Path("/var/log/judge/daemon.log")
 _PROBLEM = re.compile(r"^(?:\S+: )?(?:\[[^]]*\] )?((?:fatal|error|warning): .*)$", re.MULTILINE)

@@ -22,7 +22,7 @@ DATA = Path("/var/lib/judge/mysql")
 _SOCKET = Path("/run/mysqld/mysqld.sock")
 _LOGS = Path("/var/log/judge")
 _MUNGE_KEY = Path("/etc/munge/munge.key")
-_START = 20.0  # seconds
+_START = 90.0  # seconds
 
 
 class RigError(Exception):

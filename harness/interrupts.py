@@ -1,0 +1,82 @@
+"""Ctrl-C and its kin: the first interrupts, and what is cleaned up after it is cleaned up to the end.
+
+SIGINT comes from Ctrl-C, SIGTERM from CI systems and kill(1), SIGHUP from a terminal that closes. A signal that the
+process was started to ignore, as nohup(1) has it, stays ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def exit_quietly() -> None:
+    """Let a signal end the process at once with exit code 3, as long as there is nothing to clean up."""
+    _handle(_exit)
+
+
+def raise_once() -> None:
+    """Let the first signal raise KeyboardInterrupt; later ones are ignored, so that they interrupt no cleanup."""
+    _handle(_raise)
+
+
+@contextmanager
+def ignored() -> Iterator[None]:
+    """Ignore the signals while this is entered; only the main thread can do so, in others it changes nothing."""
+    with _replaced(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def noted() -> Iterator[Callable[[], bool]]:
+    """Only note the signals while this is entered; yield what tells whether one came."""
+    came = False
+
+    def note(*_: object) -> None:
+        nonlocal came
+        came = True
+
+    with _replaced(note):
+        yield lambda: came
+
+
+def interrupt() -> None:
+    """Do what the first signal does here, for one that was only noted."""
+    signal.raise_signal(signal.SIGINT)
+    raise KeyboardInterrupt  # where SIGINT is ignored
+
+
+@contextmanager
+def _replaced(handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        _handle(handler)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _handle(handler: Callable[..., None] | signal.Handlers) -> None:
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _exit(*_: object) -> None:
+    with suppress(OSError):  # the terminal may be gone
+        os.write(2, b"interrupted\n")
+    os._exit(3)
+
+
+def _raise(*_: object) -> None:
+    _handle(signal.SIG_IGN)
+    raise KeyboardInterrupt

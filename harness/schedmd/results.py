@@ -1,0 +1,217 @@
+"""What the tests of the suite are, what they reported, and what of that is news. Pure: no host, no engine."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET  # parses what our own pytest run wrote
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.errors import UsageError
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+_EXPECT_TEST = re.compile(r"test(\d+)\.(\d+)")
+_PYTHON_TEST = re.compile(r"(test_(\d+)_(\d+))\.py")
+# regression.py of the suite: a test that exits with more than 127 is skipped.
+_SKIPPED_FROM = 128
+# As the suite's globals write it: "[date] Fatal   message (fail@globals:431,test1.3:51)".
+_EXPECT_REASONS = ("Fatal", "Error", "Warning")
+_LONGEST_REASON = 300
+_DIRECTORY = Path(__file__).parent / "expected"
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteTest:
+    """A file of the suite: test1.1 runs under expect, test_101_1 under pytest."""
+
+    name: str
+    python: bool
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """The two numbers of its name."""
+        major, minor = re.findall(r"\d+", self.name)
+        return int(major), int(minor)
+
+    @property
+    def federated(self) -> bool:
+        """Whether it is about a federation of three clusters."""
+        return not self.python and self.number[0] == 37
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a test reported; each function of a Python test reports for itself: test_101_1::test_name."""
+
+    id: str
+    status: str
+    seconds: float
+    reason: str = ""
+
+
+class Expected(BaseModel):
+    """The tests of a release that do not pass, each with the reason, and a selection that takes minutes.
+
+    In the names `*` stands for anything.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    failed: Mapping[str, str] = {}
+    skipped: Mapping[str, str] = {}
+    quick: tuple[str, ...] = ()
+
+    def of(self, id_: str) -> tuple[str, str]:
+        """Return the expected status of a test, and the reason if it is not to pass."""
+        for status, reasons in ((FAILED, self.failed), (SKIPPED, self.skipped)):
+            for pattern, reason in reasons.items():
+                if _matches(pattern, id_):
+                    return status, reason
+        return PASSED, ""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """A test that did not do what the list expects of it. `why` is the reason that the list gives."""
+
+    outcome: Outcome
+    expected: str
+    why: str
+
+
+def read_expected(release: str, path: Path | None = None) -> Expected:
+    """Read the list of a file, or the shipped one of a release; a release without one has an empty list.
+
+    UsageError if the file is no such list.
+    """
+    file = path or _DIRECTORY / f"{release}.toml"
+    if not path and not file.exists():
+        return Expected()
+    try:
+        return Expected.model_validate(tomllib.loads(file.read_text()))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} is not a list of expected results: {error}") from error
+
+
+def tests_of(source: Path) -> list[SuiteTest]:
+    """Return the tests of a source tree of Slurm, in their order; UsageError if it has none."""
+    suite = source / "testsuite"
+    expect = [match[0] for path in suite.glob("expect/test*") if (match := _EXPECT_TEST.fullmatch(path.name))]
+    python = [match[1] for path in suite.glob("python/tests/*.py") if (match := _PYTHON_TEST.fullmatch(path.name))]
+    found = [*(SuiteTest(name, python=True) for name in python), *(SuiteTest(name, python=False) for name in expect)]
+    if not found:
+        raise UsageError(
+            f"{source} has no testsuite/expect or testsuite/python/tests",
+            hint="SOURCE is a source tree of Slurm, such as slurm-24.11.5; from 26.05 on it comes without the suite",
+        )
+    return sorted(found, key=lambda test: (not test.python, test.number))
+
+
+def release_of(source: Path) -> str:
+    """Return the release of a source tree, such as 24.11; UsageError if its file META does not say."""
+    try:
+        facts = dict(re.findall(r"^\s*(Major|Minor):\s*(\d+)", (source / "META").read_text(), re.MULTILINE))
+        return f"{facts['Major']}.{facts['Minor']}"
+    except (OSError, KeyError) as error:
+        raise UsageError(f"{source} is no source tree of Slurm: its file META names no release") from error
+
+
+def select(tests: Sequence[SuiteTest], patterns: Iterable[str]) -> list[SuiteTest]:
+    """Return the tests that patterns such as 1.*, test1.1 or test_101_* name; UsageError if one names none.
+
+    >>> select([SuiteTest("test1.1", False), SuiteTest("test1.10", False)], ["1.1"])
+    [SuiteTest(name='test1.1', python=False)]
+    """
+    chosen: set[str] = set()
+    for pattern in patterns:
+        forms = {pattern.removesuffix(".py"), f"test{pattern}", f"test_{pattern}"}
+        named = {test.name for test in tests if any(_matches(form, test.name) for form in forms)}
+        if not named:
+            raise UsageError(f"no test {pattern} in the suite", hint="such as test_101_1, 1.1 or 37.*")
+        chosen |= named
+    return [test for test in tests if test.name in chosen]
+
+
+def of_expect(test: SuiteTest, exit_code: int, output: str, seconds: float) -> Outcome:
+    """Return what a test under expect reported: by its exit code, as the suite's regression.py has it."""
+    if exit_code == 0:
+        return Outcome(test.name, PASSED, seconds)
+    status = SKIPPED if exit_code >= _SKIPPED_FROM else FAILED
+    for level in _EXPECT_REASONS:
+        if found := re.search(rf"\[[^\]]+\][ \[]+{level}[ \]:]+(.*)", output):
+            # Where the suite's own code was at that time says nothing without it.
+            return Outcome(test.name, status, seconds, _short(re.sub(r" \([\w@.,:/-]+\)\s*$", "", found[1])))
+    return Outcome(test.name, status, seconds, f"exit {exit_code}: {_last_line(output)}")
+
+
+def of_pytest(test: SuiteTest, exit_code: int, output: str, junit: str, seconds: float) -> list[Outcome]:
+    """Return what the functions of a test under pytest reported in its JUnit file.
+
+    A file without a result of its own, because pytest did not come to run it, is one that failed.
+    """
+    try:
+        cases = list(ET.fromstring(junit).iter("testcase"))  # noqa: S314  our own pytest wrote it
+    except ET.ParseError:
+        cases = []
+    merged: dict[str, Outcome] = {}
+    for case in cases:
+        outcome = _of_case(test, case)
+        # A function whose teardown fails too is there twice.
+        if outcome.id not in merged or outcome.status == FAILED:
+            merged[outcome.id] = outcome
+    if merged:
+        return list(merged.values())
+    return [Outcome(test.name, FAILED, seconds, f"pytest exited with {exit_code}: {_last_line(output)}")]
+
+
+def timed_out(test: SuiteTest, seconds: float) -> Outcome:
+    """Return the outcome of a test that was stopped."""
+    return Outcome(test.name, FAILED, seconds, f"did not end within {seconds:.0f} s")
+
+
+def news(outcomes: Iterable[Outcome], expected: Expected) -> list[News]:
+    """Return what a list does not expect: failures and skips that it lacks, and what passes that it has."""
+    found = []
+    for outcome in outcomes:
+        status, why = expected.of(outcome.id)
+        if outcome.status != status:
+            found.append(News(outcome, status, why))
+    return found
+
+
+def counts(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """Return how many tests have each status."""
+    counted = Counter(outcome.status for outcome in outcomes)
+    return {status: counted[status] for status in (PASSED, FAILED, SKIPPED)}
+
+
+def _of_case(test: SuiteTest, case: ET.Element) -> Outcome:
+    seconds = float(case.get("time") or 0)
+    function = case.get("name") or ""
+    # A module that was skipped as a whole is a case with the module's name.
+    id_ = test.name if function.endswith(test.name) else f"{test.name}::{function}"
+    for tag, status in (("failure", FAILED), ("error", FAILED), ("skipped", SKIPPED)):
+        element = case.find(tag)
+        # The suite itself knows that it fails.
+        if element is not None and element.get("type") != "pytest.xfail":
+            return Outcome(id_, status, seconds, _short(element.get("message") or element.text or ""))
+    return Outcome(id_, PASSED, seconds)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Tell whether a pattern, in which `*` stands for anything, is a test's name."""
+    return bool(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
+
+
+def _last_line(output: str) -> str:
+    return _short((output.strip().splitlines() or ["no output"])[-1])

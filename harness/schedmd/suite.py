@@ -1,0 +1,249 @@
+"""Put the suite on a run's hosts, run its tests there one after the other, and keep what they reported."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from harness import transfer
+from harness.errors import UsageError
+from harness.live import Live
+from harness.schedmd import results
+from harness.schedmd.results import Expected, News, Outcome, SuiteTest
+from harness.ssh import Result
+
+# Programs that the tests are run with, and the package of each.
+_PROGRAMS = {"expect": "expect", "pytest-3": "python3-pytest", "gcc": "gcc", "make": "make"}
+_PYTEST_OPTIONS = ("-p", "no:cacheprovider", "--color=no")
+# Of the suite's own conftest.py; the accounting database is the run's, so that tests may change it.
+_CONFTEST_OPTIONS = ("--no-color", "--allow-slurmdbd-modify")
+# Where tests put temporary files: jobs on other hosts read some of them.
+_SCRATCH = "tmp"
+_CLEAN = """
+for name in $(scontrol --oneliner show reservation | sed -n 's/^ReservationName=\\([^ ]*\\).*/\\1/p'); do
+    scontrol delete reservation="$name"
+done
+for node in $(sinfo --noheader --Node --states=down,drain --format=%N | sort -u); do
+    scontrol update nodename="$node" state=resume
+done
+"""
+# Seconds in which a test that was stopped, and a command of ours, must end.
+_MERCY = 10
+_PATIENCE = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The suite on the hosts of a run: `directory`, which all of them share, is the user's who runs the tests.
+
+    `options` are those for pytest.
+    """
+
+    live: Live
+    user: str
+    directory: str
+    most_seconds: float
+    options: Sequence[str]
+
+    def run(self, test: SuiteTest) -> tuple[list[Outcome], str]:
+        """Run a test; return what it reported, and its output."""
+        began = time.monotonic()
+        part = "python" if test.python else "expect"
+        junit = f"{self.directory}/junit.xml"
+        command = (
+            f"pytest-3 {' '.join(self.options)} --junitxml={junit} tests/{test.name}.py"
+            if test.python
+            else f"expect {test.name}"
+        )
+        limit = f"timeout --kill-after={_MERCY} {self.most_seconds:.0f}"
+        script = (
+            f"cd {self.directory}/testsuite/{part} && rm -f {junit} && "
+            f"TMPDIR={self.directory}/{_SCRATCH} SLURM_TESTSUITE_CONF={self.directory}/testsuite.conf "
+            f"SLURM_LOCAL_GLOBALS_FILE={self.directory}/globals.local {limit} {command} 2>&1"
+        )
+        host = self._host_of(test)
+        done = self._as_user(host, script, self.most_seconds + _PATIENCE)
+        seconds = time.monotonic() - began
+        if done.exit_code in {124, 137}:  # of timeout(1)
+            self.clean()
+            return [results.timed_out(test, self.most_seconds)], done.stdout
+        if not test.python:
+            return [results.of_expect(test, done.exit_code, done.stdout, seconds)], done.stdout
+        written = self._as_user(host, f"cat {junit}", _PATIENCE).stdout
+        return results.of_pytest(test, done.exit_code, done.stdout, written, seconds), done.stdout
+
+    def clean(self) -> None:
+        """Have the clusters take jobs again, whatever a test that was stopped has left behind.
+
+        Clusters that were not made for the run keep their reservations and the states of their nodes.
+        """
+        for cluster in self.live.plan.scenario.clusters.values():
+            script = f"scancel --user={self.user}; "
+            script += _CLEAN if self.live.provider.offers.engine else ""
+            self.live.ssh.run(cluster.controller, ["sh", "-c", script], check=False, timeout=_PATIENCE)
+
+    def forget_strangers(self) -> None:
+        """Delete the federations and clusters of accounting that are not the scenario's.
+
+        Outside of auto-config mode tests leave them behind, and others fail to make them again.
+        """
+        scenario = self.live.plan.scenario
+        for kind, known in (("federation", scenario.federations), ("cluster", scenario.clusters)):
+            shown = self._sacctmgr("--noheader", "--parsable2", "show", kind, f"format={kind}").stdout
+            if strangers := {*shown.split()} - {*known}:
+                self._sacctmgr("--immediate", "delete", kind, ",".join(sorted(strangers)))
+
+    def federate_again(self) -> None:
+        """Give the scenario's federations their clusters back: tests take them for one of their own."""
+        for name, federation in self.live.plan.scenario.federations.items():
+            members = f"clusters={','.join(federation.clusters)}"
+            done = self._sacctmgr("--immediate", "modify", "federation", name, "set", members)
+            # sacctmgr fails where there is nothing to change, too.
+            if done.exit_code and "Nothing modified" not in done.stdout + done.stderr:
+                self.live.say(f"federation {name} is not as it was: {done.stdout}{done.stderr}".strip())
+
+    def _sacctmgr(self, *words: str) -> Result:
+        client = self.live.plan.with_daemon("slurmctld")[0].name
+        return self.live.ssh.run(client, ["sacctmgr", *words], check=False, timeout=_PATIENCE)
+
+    def _as_user(self, host: str, script: str, seconds: float) -> Result:
+        user = None if self.user == "root" else self.user
+        return self.live.ssh.run(host, ["sh", "-c", script], user=user, check=False, timeout=seconds)
+
+    def _host_of(self, test: SuiteTest) -> str:
+        """Return where a test runs: on a controller of the federation if it is about one."""
+        members = _three_of_a_federation(self.live)
+        clusters = self.live.plan.scenario.clusters
+        return clusters[members[0] if test.federated and members else next(iter(clusters))].controller
+
+
+def put(live: Live, source: Path, user: str, most_seconds: float) -> Suite:
+    """Put the suite of a source tree on the hosts of a run; UsageError if they lack what it needs."""
+    scenario = live.plan.scenario
+    if user not in {"root", *scenario.users}:
+        raise UsageError(f"no user {user} in {live.run.id}", hint=f"users are root, {', '.join(scenario.users)}")
+    directory = f"{next(iter(scenario.shared_directories), '/home')}/schedmd-suite-{user}"
+    conftest = source / "testsuite" / "python" / "conftest.py"
+    known = conftest.read_text() if conftest.exists() else ""
+    options = [*_PYTEST_OPTIONS, *(option for option in _CONFTEST_OPTIONS if option in known)]
+    suite = Suite(live, user, directory, most_seconds, options)
+    members = _three_of_a_federation(live)
+    client = next(iter(scenario.clusters.values())).controller
+    for host in {client, *(scenario.clusters[name].controller for name in members[:1])}:
+        _want_programs(live, host)
+    live.ssh.run(client, ["sh", "-c", f"rm -rf {directory} && mkdir -m 0755 {directory} {directory}/{_SCRATCH}"])
+    transfer.put(live.ssh, client, source / "testsuite", f"{directory}/testsuite")
+    files = {"testsuite.conf": _testsuite_conf(directory), "globals.local": _globals(directory, members)}
+    for name in members:
+        controller = scenario.clusters[name].controller
+        files[f"fed/{name}/slurm.conf"] = live.ssh.run(controller, ["cat", "/etc/slurm/slurm.conf"]).stdout
+    for path, text in files.items():
+        live.ssh.run(client, ["install", "-D", "-m", "0644", "/dev/stdin", f"{directory}/{path}"], stdin=text)
+    for name in members:
+        live.ssh.run(client, ["sh", "-c", _wrappers(f"{directory}/fed/{name}")])
+    if known:
+        # update_tmp_path_exec_permissions() opens pytest's directories to other users, where they are otherwise.
+        moved = f"s,/tmp/pytest-of-,{directory}/{_SCRATCH}/pytest-of-,"
+        live.ssh.run(client, ["sed", "-i", moved, f"{directory}/testsuite/python/conftest.py"])
+    if live.provider.offers.engine and user != "root":
+        for one in live.plan.hosts:
+            _give_sudo(live, one.name, user)
+    live.ssh.run(client, ["chown", "-R", f"{user}:", directory], timeout=_PATIENCE)
+    return suite
+
+
+def run(suite: Suite, tests: Sequence[SuiteTest], expected: Expected) -> list[Outcome]:
+    """Run tests, and keep their results and the output of those that did not pass in the run's directory."""
+    live = suite.live
+    kept = live.run.path / "schedmd-suite"
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir()
+    outcomes: list[Outcome] = []
+    suite.clean()
+    try:
+        for number, test in enumerate(tests, 1):
+            reported, output = suite.run(test)
+            if live.plan.scenario.accounting:
+                suite.forget_strangers()
+            outcomes += reported
+            counted = ", ".join(f"{count} {status}" for status, count in results.counts(reported).items() if count)
+            live.say(f"{number} of {len(tests)}: {test.name}: {counted}{_told(results.news(reported, expected))}")
+            if any(outcome.status != results.PASSED for outcome in reported):
+                (kept / f"{test.name}.log").write_text(output)
+            write_report(kept / "report.json", suite, outcomes, expected)
+    finally:
+        if any(test.federated for test in tests):
+            suite.federate_again()
+    return outcomes
+
+
+def write_report(path: Path, suite: Suite, outcomes: Sequence[Outcome], expected: Expected) -> None:
+    """Write what was reported so far, and what of it is news."""
+    path.write_text(json.dumps(report(suite, outcomes, expected), indent=2) + "\n")
+
+
+def report(suite: Suite, outcomes: Sequence[Outcome], expected: Expected) -> dict[str, object]:
+    """Return the results as JSON has them."""
+    return {
+        "run": str(suite.live.run.path),
+        "user": suite.user,
+        "counts": results.counts(outcomes),
+        "news": [asdict(one) for one in results.news(outcomes, expected)],
+        "tests": [asdict(outcome) for outcome in outcomes],
+    }
+
+
+def _told(found: Sequence[News]) -> str:
+    return f", {len(found)} not as expected" if found else ""
+
+
+def _want_programs(live: Live, host: str) -> None:
+    looked = " ".join(_PROGRAMS)
+    script = f"for program in {looked}; do command -v $program > /dev/null || echo $program; done"
+    if lacking := live.ssh.run(host, ["sh", "-c", script]).stdout.split():
+        packages = ", ".join(_PROGRAMS[program] for program in lacking)
+        raise UsageError(
+            f"{host} lacks {', '.join(lacking)}, which Slurm's tests need",
+            hint=f"`packages: [{packages}]` of the cluster installs them, as in scenarios/schedmd-suite.yml",
+        )
+
+
+def _give_sudo(live: Live, host: str, user: str) -> None:
+    """Let a user do all with sudo on a host made for the run, if sudo is there: many tests are skipped without."""
+    script = "[ ! -d /etc/sudoers.d ] || cat > /etc/sudoers.d/schedmd-suite"
+    live.ssh.run(host, ["sh", "-c", script], stdin=f"{user} ALL=(ALL:ALL) NOPASSWD: ALL\n")
+
+
+def _three_of_a_federation(live: Live) -> tuple[str, ...]:
+    """Return three members of a federation, for the tests that need so many; none if there is no such federation."""
+    federations = live.plan.scenario.federations.values()
+    return next((one.clusters[:3] for one in federations if len(one.clusters) >= 3), ())
+
+
+def _testsuite_conf(directory: str) -> str:
+    return f"SlurmSourceDir={directory}\nSlurmBuildDir={directory}\nSlurmInstallDir=/usr\nSlurmConfigDir=/etc/slurm\n"
+
+
+def _globals(directory: str, members: Sequence[str]) -> str:
+    """Return globals.local, of which the suite's expect/README tells."""
+    lines = ["set testsuite_colorize 0"]
+    if members:
+        lines.append(f"set fed_slurm_base {directory}/fed")
+        lines += [f"set fedc{number} {name}" for number, name in enumerate(members, 1)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _wrappers(directory: str) -> str:
+    """Return a script that makes DIRECTORY/bin, whose programs talk to the cluster of DIRECTORY/slurm.conf."""
+    wrapper = shlex.quote(f'#!/bin/sh\nSLURM_CONF={directory}/slurm.conf exec "${{0##*/}}" "$@"\n')
+    return (
+        f"mkdir -p {directory}/bin && cd {directory}/bin && for path in /usr/bin/s*; do "
+        "case ${path##*/} in sacct|sacctmgr|salloc|sattach|sbatch|sbcast|scancel|scontrol|sdiag|sinfo|sprio|squeue"
+        f"|sreport|srun|sshare|sstat|strigger) printf %s {wrapper} > ${{path##*/}} && chmod 0755 ${{path##*/}};; "
+        "esac; done"
+    )

@@ -1,0 +1,65 @@
+"""Every cluster has the accounts, users, QOS and limits of the scenario, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness import associations
+from harness.associations import ASSOCIATION, QOS
+from harness.plan import Plan
+from harness.slurm import SlurmCluster
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("accounting")
+
+
+def show(cluster: SlurmCluster, *query: str) -> str:
+    """Return what sacctmgr shows."""
+    return cluster.run("sacctmgr", "--parsable2", "--noheader", "show", *query).stdout
+
+
+def test_associations_and_qos_are_the_scenarios(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    """Checks fair share, limits, parent and QOS of each association on each cluster, and each QOS."""
+    found = []
+    for name, cluster in clusters.items():
+        columns = associations.columns(ASSOCIATION)
+        # WOPLimits: without what an association has from those above it.
+        query = ("association", "woplimits", "where", f"cluster={name}")
+        seen = associations.parse(show(cluster, *query, f"format=account,user,{','.join(columns)}"), 2, columns)
+        wanted = associations.associations(plan.scenario)
+        found += [f"{name}: {text}" for text in associations.differences(wanted, seen, "association")]
+    columns = associations.columns(QOS)
+    seen = associations.parse(show(cluster, "qos", f"format=name,{','.join(columns)}"), 1, columns)
+    found += associations.differences(associations.qos(plan.scenario), seen, "QOS")
+    assert not found, "\n".join(found)
+
+
+def test_users_and_accounts_are_the_scenarios(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    """Checks default accounts, AdminLevel, coordinators, descriptions and organizations."""
+    cluster = next(iter(clusters.values()))
+    columns = ["DefaultAccount", "AdminLevel", "Coordinators"]
+    seen = associations.parse(show(cluster, "user", "withcoord", f"format=user,{','.join(columns)}"), 1, columns)
+    found = associations.differences(associations.users(plan.scenario), seen, "user")
+    columns = ["Description", "Organization", "Coordinators"]
+    seen = associations.parse(show(cluster, "account", "withcoord", f"format=account,{','.join(columns)}"), 1, columns)
+    found += associations.differences(associations.accounts(plan.scenario), seen, "account")
+    assert not found, "\n".join(found)
+
+
+def test_every_slurmctld_knows_the_scenarios_associations(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    """What slurmctld enforces is in its memory; slurmdbd sends it changes in the background."""
+    wanted = associations.in_memory(plan.scenario)
+
+    def look_at(cluster: SlurmCluster) -> Callable[[], list[str]]:
+        def look() -> list[str]:
+            seen = associations.parse_memory(cluster.run("scontrol", "--oneliner", "show", "assoc_mgr").stdout)
+            kinds = zip(wanted, seen, ("user", "association", "QOS"), strict=True)
+            return [text for *tables, kind in kinds for text in associations.differences(*tables, kind)]
+
+        return look
+
+    for name, cluster in clusters.items():
+        what = f"{name}'s slurmctld to have the scenario's associations in memory"
+        wait_until(look_at(cluster), lambda found: not found, what=what, timeout=60, show="\n".join)

@@ -1,0 +1,64 @@
+"""Running daemons hold the configuration that was rendered for them, not only files that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from conftest import slurm_conf
+
+from harness import drift, options
+from harness.plan import Plan
+from harness.slurm import SlurmCluster
+
+
+def report(name: str, differences: Iterable[str]) -> Iterator[str]:
+    """Yield differences with the name of the cluster or daemon that has them."""
+    yield from (f"{name}: {difference}" for difference in differences)
+
+
+def test_slurmctld_holds_the_rendered_configuration(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    wrong = []
+    for name, cluster in clusters.items():
+        held = drift.printed(cluster.run("scontrol", "show", "config").stdout)
+        assert held, f"{name}: slurmctld prints no configuration"
+        wrong += report(name, drift.config("slurm.conf", slurm_conf(plan, name).options, held))
+        # scontrol compares the hash of the file on its host with that of the file that slurmctld read last.
+        if "different" in (hashes := held.get("hash_val", "")).lower():
+            wrong.append(
+                f"{name}: slurmctld has read another slurm.conf than the one on {cluster.controller}: {hashes}"
+            )
+    assert not wrong, "\n".join(wrong)
+
+
+def test_slurmctld_holds_the_rendered_nodes(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    wrong = []
+    for name, cluster in clusters.items():
+        conf = slurm_conf(plan, name)
+        scenario = plan.scenario.clusters[name]
+        held = drift.printed_lines(cluster.run("scontrol", "--all", "--oneliner", "show", "node").stdout)
+        if scenario.kubernetes:  # whose copilot changes them while the cluster runs
+            held = {node: {key: value for key, value in line.items() if key != "gres"} for node, line in held.items()}
+        wrong += report(name, drift.nodes(conf.nodes, held, conf.options))
+        wrong += [f"{name}: node {node} is not in the scenario" for node in {*held} - {*scenario.node_names()}]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_slurmctld_holds_the_rendered_partitions(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    wrong = []
+    for name, cluster in clusters.items():
+        nodes = plan.scenario.clusters[name].node_names()
+        held = drift.printed_lines(cluster.run("scontrol", "--all", "--oneliner", "show", "partition").stdout)
+        wrong += report(name, drift.partitions(slurm_conf(plan, name).partitions, held, nodes))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.needs("accounting")
+def test_slurmdbd_holds_the_rendered_configuration(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+    cluster = next(iter(clusters.values()))
+    answer = cluster.run("sacctmgr", "show", "configuration").stdout
+    held = drift.printed(answer.partition("SlurmDBD configuration:")[2])
+    assert held, f"slurmdbd prints no configuration: {answer}"
+    wanted = {key.lower(): value for key, value in options.slurmdbd_conf(plan.scenario).items()}
+    wrong = [*report("slurmdbd", drift.config("slurmdbd.conf", wanted, held))]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,264 @@
+"""Every host, not only the first: its users, directories, names and clocks, and steps between every two nodes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise
+
+import pytest
+from conftest import only, slurm_conf, ways_in
+from test_hosts import everywhere
+
+from harness import hostlist, logs, options, render, slurm, topology
+from harness.plan import Plan
+from harness.slurm import Partition, SlurmCluster
+from harness.ssh import Ssh
+
+# A reservation that begins within so many seconds keeps jobs waiting that may run longer than that.
+_SOON = 24 * 3600
+# Other nodes that each node starts a step on, at most; it stays one message without fan-out (slurm.conf(5), TreeWidth).
+_MOST_NEIGHBOURS = 16
+# Seconds between what a daemon takes for the time and the kernel's time at which it writes that.
+_SAME_TIME = 5
+# Limits that the kernel derives from a host's memory.
+_OF_MEMORY = {"Max processes", "Max pending signals"}
+# Seconds for a job whose steps hang: each has 25 s twice.
+_PATIENCE = 400
+# A task's limits; then one step on the next nodes of its job, each of which reads more than a packet holds. Where that
+# fails, a step on each of them shows which node it is. The steps know nothing of the task but its job.
+_STEPS = r"""
+me=$SLURMD_NODENAME
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+unset $(env | sed -n 's/^\(SLURM_[A-Z_]*\)=.*/\1/p' | grep -Evx 'SLURM_(JOB_?ID|CONF)')
+sed "s/^/limit $me /" /proc/self/limits
+step() {
+    head -c 8000 /dev/zero | tr '\0' x | timeout --kill-after=2 25 \
+        srun --overlap --mem=0 --nodes=$# --ntasks=$# \
+        --nodelist="$(echo "$@" | tr ' ' ,)" sh -c "echo reached $me \$SLURMD_NODENAME \$(wc -c)" 2>&1
+}
+others=$(($(echo "$nodes" | wc -l) - 1))
+set -- $(printf '%s\n' "$nodes" "$nodes" | sed "0,/^$me\$/d" | head -n $others | head -n MOST)
+for other; do echo asks $me $other; done
+said=$(step "$@")
+echo "$said"
+[ $(echo "$said" | grep -c "^reached .* 8000$") = $# ] && exit
+for other; do step $other | sed "s/^/$me $other: /" & done
+wait
+"""
+
+# Says whose a directory is, and why a user cannot write there.
+_STAT_AND_WRITE = """
+stat -Lc '%a %U %G' {path} 2>&1
+runuser -u {user} -- sh -c 'file=$(mktemp -p {path}) && rm $file' 2>&1
+echo end
+"""
+
+
+@pytest.mark.needs("users")
+def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
+    names = shlex.join(plan.scenario.users)
+    script = f'for user in {names}; do echo "$(getent passwd $user || echo ::::::):$(id -nG $user)"; done'
+    hosts = [host.name for host in plan.lasting_hosts()]
+    seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
+    wrong = []
+    for number, (user, configured) in enumerate(plan.scenario.users.items()):
+        facts = {host: _user_facts(lines[number]) for host, lines in seen.items()}
+        usual = {fact: Counter(one[fact] for one in facts.values()).most_common(1)[0][0] for fact in _user_facts("")}
+        wanted = usual | {"uid": str(configured.uid), "home": f"/home/{user}"}
+        if plan.offers.engine:
+            wanted |= {"gid": str(configured.uid), "shell": "/bin/bash", "groups": user}
+        for host, one in facts.items():
+            if not one["uid"]:
+                wrong.append(f"{host} has no user {user}")
+                continue
+            differing = [fact for fact in one if one[fact] != wanted[fact]]
+            wrong += [f"{host}: {user} has {fact} {one[fact]}, should have {wanted[fact]}" for fact in differing]
+    assert not wrong, "\n".join(wrong)
+
+
+def _user_facts(line: str) -> dict[str, str]:
+    """Read a line of passwd(5) with the names of the user's groups behind it."""
+    _, _, uid, gid, _, home, shell, groups, *_ = [*line.split(":"), *[""] * 8]
+    return {"uid": uid, "gid": gid, "home": home, "shell": shell, "groups": groups}
+
+
+def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(ssh: Ssh, plan: Plan) -> None:
+    """Those of tmpfiles.d, such as SlurmdSpoolDir and homes; and /tmp, where a user writes."""
+    tree = render.render(plan)
+    user = next(iter(plan.scenario.users), "root")
+    static = {host.name for host in plan.hosts if host.provision == "static"}
+
+    def look(name: str) -> list[str]:
+        texts = [file.text for file in tree[name] if file.path.startswith("/etc/tmpfiles.d/")]
+        rendered = re.findall(r"^d (\S+) 0?(\d+) (\S+) (\S+)$", "\n".join(texts), re.M)
+        # systemd removes a RuntimeDirectory with its daemon, which runs on a node that comes and goes only meanwhile.
+        rendered = [facts for facts in rendered if name in static or not facts[0].startswith("/run/")]
+        writers = {"/tmp": user, **{path: owner for path, _, owner, _ in rendered}}
+        script = "".join(map(_STAT_AND_WRITE.format_map, ({"path": path, "user": writers[path]} for path in writers)))
+        answers = ssh.run(name, ["sh", "-c", script]).stdout.split("end\n")
+        wanted = {"/tmp": "1777 root root", **{path: " ".join(facts) for path, *facts in rendered}}
+        wrong = []
+        for path, answer in zip(writers, answers, strict=False):
+            found, *refused = answer.splitlines()
+            if found != wanted[path]:
+                wrong.append(f"{name}:{path} is {found}, should be {wanted[path]}")
+            wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
+        return wrong
+
+    wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    found = [line for lines in wrong.values() for line in lines]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.needs("two_hosts")
+def test_every_name_of_a_host_leads_to_that_host(ssh: Ssh, plan: Plan, clusters: dict[str, SlurmCluster]) -> None:
+    hosts = [host.name for host in plan.lasting_hosts()]
+    names = shlex.join(hosts)
+    script = f"hostname -I; for name in {names}; do echo $name $(getent ahosts $name | head -n 1); done"
+    seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
+    host_at = {address: host for host, (own, *_) in seen.items() for address in own.split()}
+    wrong = [
+        f"on {host}, {name} is {address}, which is {host_at[address]}"
+        for host, (_, *lines) in seen.items()
+        for name, address in (line.split()[:2] for line in lines if " " in line)
+        if host_at.get(address, name) != name
+    ]
+    for name, cluster in clusters.items():
+        answer = cluster.run("scontrol", "--all", "--oneliner", "show", "node").stdout
+        for node, address in re.findall(r"^NodeName=(\S+) .*\bNodeAddr=(\S+)", answer, re.M):
+            host = plan.hosts_of(name).get(node)
+            at = host_at.get(address, address)
+            if host in hosts and at in hosts and at != host:
+                wrong.append(f"slurmctld of {name} takes {address} for the address of {node}, which is {at}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster]) -> None:
+    """Scenarios define no reservations. One that is active, or begins within a day, is not the harness's."""
+    soon = time.time() + _SOON
+    there = [
+        f"{name}: {reservation} keeps jobs waiting, and the scenario has none"
+        for name, cluster in clusters.items()
+        for reservation in cluster.reservations()
+        if reservation.start < soon
+    ]
+    assert not there, "\n".join(there)
+
+
+@pytest.mark.needs("backup_controllers")
+def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> None:
+    """What SlurmUser writes to StateSaveLocation on one, SlurmUser sees on the others at once."""
+    wrong = []
+    for name, part in plan.scenario.clusters.items():
+        conf = options.slurm_conf(plan.scenario, name, plan.offers)
+        directory, user = options.state_save_location(conf), options.get(conf, "SlurmUser") or "root"
+        as_user = ["runuser", "-u", user, "--"]
+        write = ["mktemp", "--tmpdir=" + directory, "harness.XXXXXXXXXX"]
+        path = ssh.run(part.controller, [*as_user, *write]).stdout.strip()
+        try:
+            for backup in part.backup_controllers:
+                if ssh.run(backup, [*as_user, "test", "-e", path], check=False).exit_code != 0:
+                    wrong.append(
+                        f"{backup} does not see what {part.controller} writes to {directory} (StateSaveLocation)"
+                    )
+        finally:
+            ssh.run(part.controller, ["rm", path])
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.needs("users", "two_hosts")
+def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
+    ssh: Ssh, plan: Plan, users: list[str]
+) -> None:
+    """One job for all nodes of a partition that have a host of their own; of many, each asks the next ones."""
+
+    def look(cluster: SlurmCluster) -> list[str]:
+        return [line for group in _node_groups(cluster, plan) for line in _wrong_steps(cluster, plan, users[0], *group)]
+
+    with ThreadPoolExecutor() as pool:
+        wrong = [*chain(*pool.map(look, slurm.clusters(ssh, plan, _PATIENCE).values()))]
+    assert not wrong, "\n".join(wrong)
+
+
+def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition, list[str]]]:
+    """Yield partitions that together have all nodes that last, each with one of them on each host, at least two."""
+    lasting = {host.name for host in plan.hosts if host.provision == "static"}
+    hosts_of = plan.hosts_of(cluster.name)
+    seen: set[str] = set()
+    for partition in sorted(cluster.partitions(), key=lambda partition: -len(partition.nodes)):
+        on_hosts = {hosts_of[node]: node for node in reversed(partition.nodes) if hosts_of.get(node) in lasting}
+        nodes = [*reversed(on_hosts.values())][: partition.max_nodes]
+        if partition.state == "UP" and len(nodes) > 1 and not seen.issuperset(nodes):
+            seen.update(nodes)
+            yield partition, nodes
+
+
+def _wrong_steps(cluster: SlurmCluster, plan: Plan, user: str, partition: Partition, nodes: list[str]) -> Iterator[str]:
+    """Yield what is wrong with steps between nodes of a partition, and with limits of tasks on them."""
+    count = len(nodes)
+    placed = topology.placed(plan.scenario, cluster.name).get(partition.name)
+    # A job that a topology has to place takes what that gives.
+    where = [] if placed else [f"--nodelist={','.join(nodes)}"]
+    count = min(count, placed.most_nodes()) if placed else count
+    line = slurm_conf(plan, cluster.name).partitions.get(partition.name, {})
+    answer = cluster.run(
+        *("srun", *only(cluster, plan), f"--partition={partition.name}", *ways_in(line, plan), *where),
+        *(f"--nodes={count}", "--ntasks-per-node=1", "--overlap"),
+        *("bash", "-c", _STEPS.replace("MOST", str(_MOST_NEIGHBOURS))),
+        user="root" if partition.root_only else user,
+        check=False,
+    )
+    if answer.exit_code:
+        errors = [line for line in answer.stderr.splitlines() if "error:" in line]
+        yield f"{cluster.name}: a task on each of {','.join(nodes)}: {'; '.join(errors) or answer.stderr.strip()}"
+        return
+    lines = answer.stdout.splitlines()
+    asked = {tuple(line.split()[1:3]) for line in lines if line.startswith("asks ")}
+    reached = {tuple(line.split()[-3:-1]) for line in lines if re.search(r"\breached \S+ \S+ 8000$", line)}
+    if len({node for node, _ in asked}) != count:
+        yield f"{cluster.name}: a job of {count} nodes ran on {sorted({node for node, _ in asked})}"
+    for node, other in sorted(asked - reached):
+        errors = [
+            line.partition(": ")[2] for line in lines if line.startswith(f"{node} {other}: ") and "error:" in line
+        ]
+        yield f"{node} cannot run a step on {other}: {'; '.join(errors) or 'no answer in 25 s'}"
+    yield from _different_limits(cluster, plan, lines)
+
+
+def _different_limits(cluster: SlurmCluster, plan: Plan, lines: list[str]) -> Iterator[str]:
+    """Yield the limits of tasks that differ from those on most nodes of the same kind."""
+    limits: dict[str, dict[str, str]] = {}
+    for node, limit, values in re.findall(r"^limit (\S+) (Max .*?)  +(\S.*\S)", "\n".join(lines), re.M):
+        limits.setdefault(node, {})[limit] = " ".join(values.split()[:2])
+    for group in plan.scenario.clusters[cluster.name].nodes:
+        alike = {node: limits[node] for node in hostlist.expand(group.name) if node in limits}
+        for limit in {limit for one in alike.values() for limit in one} - _OF_MEMORY:
+            usual = Counter(one[limit] for one in alike.values()).most_common(1)[0][0]
+            for node, one in alike.items():
+                if one[limit] != usual:
+                    yield f"{limit} (soft, hard) of a task is {one[limit]} on {node}, and {usual} on other nodes"
+
+
+def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
+    """Compares the time in the last line of each log with the time at which the kernel wrote it: after other checks."""
+
+    def look(name: str) -> Iterator[str]:
+        host = next(host for host in plan.lasting_hosts() if host.name == name)
+        daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
+        paths = {path: daemon for daemon in daemons for path in logs.log_files(plan, host, daemon) if daemon != "munge"}
+        script = f"date +%z; for path in {shlex.join(paths)}; do stat -c '%n %.3Y' $path; tail -n 1 $path; done"
+        zone, *lines = ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines()
+        for line, following in pairwise(lines):
+            path, _, written = line.partition(" ")
+            for at, _ in logs.dated([following], zone) if path in paths else ():
+                if abs(difference := at - float(written)) > _SAME_TIME:
+                    yield f"{name}: the clock of {paths[path]} is {difference:+.0f} s off its host's ({path})"
+
+    wrong = everywhere(lambda name: [*look(name)], [host.name for host in plan.lasting_hosts()])
+    found = [line for lines in wrong.values() for line in lines]
+    assert not found, "\n".join(found)

@@ -1,0 +1,25 @@
+"""Slurm keeps its state: what it knows of jobs outlives its daemons."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from conftest import Jobs, wait_until_saved
+
+from harness.plan import Plan
+from harness.slurm import SlurmCluster
+from harness.ssh import Ssh
+
+
+@pytest.mark.needs("users")
+def test_slurmctld_saves_its_jobs_where_every_controller_sees_them(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, ssh: Ssh
+) -> None:
+    """A slurmctld that cannot save gives the ids of lost jobs again after its next start."""
+    for name, cluster in clusters.items():
+        mark = f"saved-{secrets.token_hex(4)}"
+        jobs.submit_here(cluster, "true", "--hold", f"--job-name={mark}")
+        scenario = plan.scenario.clusters[name]
+        for controller in (scenario.controller, *scenario.backup_controllers):
+            wait_until_saved(SlurmCluster(ssh, name, controller), mark, plan)

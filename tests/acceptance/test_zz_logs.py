@@ -1,0 +1,62 @@
+"""Comes last of all: what the daemons logged while the checks ran."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from test_hosts import complaints, daemons_with_logs, everywhere
+
+from harness import timeline
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.ssh import Ssh
+
+# This module is imported when pytest collects the checks: before the first of them.
+BEGAN = time.time()
+# Seconds after a check or fault in which daemons may still log what it provoked.
+AFTERMATH = 20
+# What daemons log while they work although nothing is wrong, and why it cannot be avoided.
+HARMLESS = {
+    r"stepd_connect to StepId=\S+ failed: No such file": "slurmd asks a slurmstepd that begins or ends just then",
+    r"(Socket|Connection) timed out|Connection (refused|reset)": "a busy machine; checks see whether answers come",
+}
+
+
+def test_no_daemon_logged_an_error_that_no_check_provoked(
+    request: pytest.FixtureRequest, ssh: Ssh, plan: Plan, run: RunDir
+) -> None:
+    """Looks at errors, not warnings. A check names with `provokes` what it makes daemons log."""
+    markers = {item.nodeid: [*item.iter_markers("provokes")] for item in request.session.items}
+    events = [event for event in run.events() if timeline.seconds(event) > BEGAN]
+    spans = [*disturbances(events, markers)]
+    named = [pattern for marks in markers.values() for mark in marks for pattern in mark.args]
+    end = time.time()
+
+    def look(of: tuple[str, str, str]) -> list[str]:
+        name, daemon, path = of
+        zone, *lines = ssh.run(name, ["sh", "-c", f"date +%z; cat {path} || true"]).stdout.splitlines()
+        return [
+            f"{name}: {daemon}: {line}"
+            for at, line in complaints(lines, zone, BEGAN, end, levels="error|fatal")
+            if not any(begin <= at <= end + AFTERMATH for begin, end in spans)
+            and not any(re.search(pattern, line) for pattern in (*named, *HARMLESS))
+        ]
+
+    found = [line for lines in everywhere(look, daemons_with_logs(plan)).values() for line in lines]
+    assert not found, "\n".join(found)
+
+
+def disturbances(
+    events: Iterable[Mapping[str, Any]], markers: Mapping[str, list[pytest.Mark]]
+) -> Iterator[tuple[float, float]]:
+    """Yield when what breaks on purpose was broken: faults, and checks whose `provokes` names no lines."""
+    events = [*events]
+    yield from ((fault.begin, fault.end) for fault in timeline.faults(events))
+    for event in events:
+        if event["kind"] == "check" and any(not mark.args for mark in markers.get(event["id"], [])):
+            end = timeline.seconds(event)
+            yield end - event["seconds"], end

@@ -1,0 +1,78 @@
+"""Accounting agrees with slurmctld. Comes last: it covers the jobs of all other checks, too."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+from conftest import Jobs, all_records_sent
+
+from harness import logs, records
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.slurm import JobKey, SlurmCluster
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+pytestmark = pytest.mark.needs("accounting")
+# Seconds by which this machine's clock and the cluster's may differ.
+CLOCKS = 60
+JOB_ID = r"JobId=[0-9]+(_[0-9]+\([0-9]+\))?"
+
+
+def wait_until_none(look: Callable[[], list[str]], what: str, clusters: dict[str, SlurmCluster]) -> None:
+    """Wait until nothing is found: slurmctld sends its records on in the background."""
+    given_up = all_records_sent(clusters.values())
+    wait_until(look, lambda found: not found, what=what, timeout=180, hopeless=given_up, show="\n".join)
+
+
+@pytest.mark.needs("users")
+def test_accounting_agrees_with_what_slurmctld_remembers(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
+    """Compares ended jobs field by field, times to the second; no other record may be open."""
+    for cluster in clusters.values():
+        cluster.wait_for([jobs.submit_here(cluster, "true")], timeout=180)
+
+    def look() -> list[str]:
+        found = []
+        for cluster in clusters.values():
+            in_accounting = cluster.records("--local", "--allocations")
+            remembered = cluster.remembered()
+            found += records.disagreements(remembered, in_accounting)
+            found += records.runaways(remembered, in_accounting)
+        return found
+
+    wait_until_none(look, "accounting to agree with slurmctld", clusters)
+
+
+def test_accounting_has_no_job_that_was_never_submitted(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, run: RunDir, ssh: Ssh
+) -> None:
+    """Every job was submitted by a check, or slurmctld remembers it, or slurmctld's log names it."""
+    ready = [
+        datetime.fromisoformat(event["time"]).timestamp() for event in run.events() if event.get("name") == "ready"
+    ]
+    since = ready[0] - CLOCKS if ready else 0
+
+    if jobs.submitted and not _logged(plan, ssh).intersection(jobs.submitted):
+        pytest.skip("slurmctld's log names no jobs: SlurmctldDebug is below info")
+
+    def look() -> list[str]:
+        in_accounting = [one for cluster in clusters.values() for one in cluster.records("--local", "--allocations")]
+        known = {*jobs.submitted, *(seen.key for seen in jobs.witnesses())}
+        known |= {job.key for cluster in clusters.values() for job in cluster.remembered()}
+        known |= _logged(plan, ssh)
+        return records.strangers(in_accounting, known, since)
+
+    wait_until_none(look, "accounting to have only jobs that were submitted", clusters)
+
+
+def _logged(plan: Plan, ssh: Ssh) -> set[JobKey]:
+    """Return the jobs that the log of any slurmctld names."""
+    found: set[JobKey] = set()
+    for host in plan.with_daemon("slurmctld"):
+        for path in logs.log_files(plan, host, "slurmctld"):
+            script = f"grep -Eo '{JOB_ID}' {shlex.quote(path)} | sort --unique"
+            found |= records.named(ssh.run(host.name, ["sh", "-c", script]).stdout, str(host.cluster))
+    return found

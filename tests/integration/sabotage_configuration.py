@@ -1,0 +1,114 @@
+"""How clusters are broken behind their files' back: in the daemons' memory, in their state, in their logs."""
+
+from __future__ import annotations
+
+from sabotage import CONF, Sabotage, on_single
+
+STATE = "/var/lib/slurm/slurmctld"
+DBD_CONF = "/etc/slurm/slurmdbd.conf"
+# It listens when it has read its file.
+RESTART_SLURMDBD = (
+    "systemctl restart slurmdbd; until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
+)
+
+
+def held_back(option: str, reload: str = "scontrol reconfigure", conf: str = CONF) -> tuple[str, str]:
+    """Return scripts that have a daemon read a file with one more option, which the file then has no longer."""
+    return f"echo {option} >> {conf} && {reload}; sed -i '$d' {conf}", reload
+
+
+def partition(name: str, option: str, undo: str) -> tuple[str, str]:
+    """Return scripts that change a partition in slurmctld's memory, and change it back."""
+    return f"scontrol update PartitionName={name} {option}", f"scontrol update PartitionName={name} {undo}"
+
+
+SINGLE_NODE = [
+    on_single(
+        "slurmctld_holds_the_rendered_configuration",
+        *held_back("JobRequeue=0"),
+        "single: JobRequeue is 0, slurm.conf leaves it at 1",
+    ),
+    on_single(
+        "slurmctld_holds_the_rendered_configuration",
+        *held_back("PrivateData=jobs,users"),
+        "PrivateData is jobs,users, slurm.conf leaves it at none",
+    ),
+    on_single(
+        "slurmctld_holds_the_rendered_configuration",
+        *held_back("UnkillableStepTimeout=99"),
+        "slurmctld has read another slurm.conf than the one on single",
+    ),
+    on_single(
+        "slurmctld_holds_the_rendered_partitions",
+        *partition("main", "MaxNodes=1", "MaxNodes=UNLIMITED"),
+        "partition main: MaxNodes is 1, slurm.conf leaves it at UNLIMITED",
+    ),
+    on_single(
+        "slurmctld_holds_the_rendered_partitions",
+        *partition("main", "MaxTime=5", "MaxTime=UNLIMITED"),
+        "partition main: MaxTime is 00:05:00",
+    ),
+    on_single(
+        "slurmctld_holds_the_rendered_partitions",
+        *partition("main", "Default=NO", "Default=YES"),
+        "partition main: Default is NO, slurm.conf has YES",
+    ),
+    on_single(
+        "slurmctld_holds_the_rendered_nodes",
+        "scontrol update NodeName=single AvailableFeatures=big ActiveFeatures=big",
+        "scontrol update NodeName=single AvailableFeatures= ActiveFeatures=",
+        "node single: Features is big, slurm.conf leaves it at none",
+    ),
+    on_single(
+        "slurmctld_holds_the_rendered_nodes",
+        "scontrol update NodeName=single Weight=7",
+        "scontrol update NodeName=single Weight=1",
+        "node single: Weight is 7, slurm.conf leaves it at 1",
+    ),
+    on_single(
+        "every_directory",
+        f"chown root {STATE}",
+        f"chown slurm {STATE}",
+        f"single:{STATE} is 700 root slurm, should be 700 slurm slurm",
+    ),
+    on_single(
+        "slurmctld_saves_its_jobs",
+        # slurmctld writes there before it renames it.
+        f"until mkdir {STATE}/job_state.new; do sleep 0.1; done",
+        f"rmdir {STATE}/job_state.new",
+        f"slurmctld of single to save its jobs in {STATE}",
+    ),
+    on_single(
+        "no_daemon_logged_an_error",
+        "systemd-run --quiet --unit=mischief --uid=alice sh -c 'while :; do scontrol shutdown; sleep 0.2; done'",
+        "systemctl stop mischief",
+        "Security violation, SHUTDOWN RPC from uid",
+    ),
+]
+FEDERATION = [
+    Sabotage(
+        ("slurmctld_holds_the_rendered_configuration",),
+        (
+            "aws-ctl",
+            f"cp -p {CONF} /root && sed -i /^AccountingStorageEnforce=/d {CONF} && scontrol reconfigure;"
+            f"cp -p /root/slurm.conf {CONF}",
+        ),
+        ("aws-ctl", "scontrol reconfigure"),
+        "aws: AccountingStorageEnforce is none, slurm.conf has associations,limits,qos",
+    ),
+    Sabotage(
+        ("slurmctld_holds_the_rendered_partitions",),
+        *(("aws-ctl", script) for script in partition("batch", "AllowAccounts=chemistry", "AllowAccounts=ALL")),
+        "aws: partition batch: AllowAccounts is chemistry, slurm.conf leaves it at ALL",
+    ),
+    Sabotage(
+        ("slurmctld_holds_the_rendered_partitions",),
+        *(("onprem-ctl", script) for script in partition("batch", "AllowQos=urgent", "AllowQos=ALL")),
+        "on-prem: partition batch: AllowQos is urgent, slurm.conf leaves it at ALL",
+    ),
+    Sabotage(
+        ("slurmdbd_holds_the_rendered_configuration",),
+        *(("accounting", script) for script in held_back("PurgeJobAfter=12months", RESTART_SLURMDBD, DBD_CONF)),
+        "slurmdbd: PurgeJobAfter is 12 months, slurmdbd.conf leaves it at none",
+    ),
+]

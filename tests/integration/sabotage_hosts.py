@@ -1,0 +1,176 @@
+"""How hosts are broken that are not the first of their cluster, and what keeps jobs from them."""
+
+from __future__ import annotations
+
+from sabotage import FAKETIME, NETWORK_OF, Sabotage, drop_in, on_single
+
+SPOOL = "/var/lib/slurm/slurmd"
+STATE = "/var/lib/slurm/slurmctld"
+
+
+def on_host(check: str, host: str, do: str, undo: str, told: str) -> Sabotage:
+    return Sabotage((check,), (host, do), (host, undo), told)
+
+
+def late(daemon: str) -> tuple[str, str]:
+    """Return scripts that set one daemon's clock back by 90 s, and right again."""
+    return drop_in(daemon, f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1")
+
+
+def dropped(match: str) -> tuple[str, str]:
+    """Return scripts that have a host drop packets that arrive, and take them again."""
+    rules = "add table inet lie; add chain inet lie in { type filter hook input priority -5; }; add rule inet lie in"
+    return f'nft "{rules} {match} drop"', "nft delete table inet lie"
+
+
+def exchanged(first: str, second: str) -> tuple[str, str]:
+    """Return scripts that exchange two hosts' addresses in /etc/hosts, which is a mount, and put it back."""
+    swap = f"s/\\b{first}\\b/\\n/g; s/\\b{second}\\b/{first}/g; s/\\n/{second}/g"
+    return (
+        f"cp /etc/hosts /root/hosts && sed '{swap}' /root/hosts > /etc/hosts",
+        "cat /root/hosts > /etc/hosts",
+    )
+
+
+def reserved(nodes: str, when: str, options: str = "Users=bob") -> tuple[str, str]:
+    """Return scripts that reserve a node for others than the first user, and give it back."""
+    create = f"scontrol create reservation ReservationName=theirs StartTime={when} Duration=60 Nodes={nodes} {options}"
+    return create, "scontrol delete ReservationName=theirs"
+
+
+SINGLE_NODE = [
+    on_single(
+        "every_file",
+        "ln -s /dev/null /etc/slurm/gres.conf",
+        "rm /etc/slurm/gres.conf",
+        "single:/etc/slurm/gres.conf was not rendered",
+    ),
+    on_single(
+        "every_file",
+        "cd /etc/slurm && mv slurm.conf /root && ln -s /root/slurm.conf slurm.conf",
+        "mv /root/slurm.conf /etc/slurm/slurm.conf",
+        "single:/etc/slurm/slurm.conf is not a regular file",
+    ),
+    on_single(
+        "every_user",
+        "usermod --shell /usr/sbin/nologin bob",
+        "usermod --shell /bin/bash bob",
+        "single: bob has shell /usr/sbin/nologin, should have /bin/bash",
+    ),
+]
+
+FEDERATION = [
+    on_host(
+        "every_user", "aws2", "usermod -u 3002 bob", "usermod -u 2002 bob", "aws2: bob has uid 3002, should have 2002"
+    ),
+    on_host(
+        "every_user",
+        "onprem2",
+        "userdel bob",
+        "systemd-sysusers",
+        "onprem2 has no user bob",
+    ),
+    on_host(
+        "every_user",
+        "onprem1",
+        "usermod --append --groups adm bob",
+        "gpasswd --delete bob adm",
+        "onprem1: bob has groups bob adm, should have bob",
+    ),
+    on_host(
+        "every_user",
+        "aws4",
+        "usermod --home /nowhere bob",
+        "usermod --home /home/bob bob",
+        "aws4: bob has home /nowhere, should have /home/bob",
+    ),
+    on_host(
+        "every_directory",
+        "aws3",
+        f"chmod 0700 {SPOOL}",
+        f"chmod 0755 {SPOOL}",
+        f"aws3:{SPOOL} is 700 root root, should be 755 root root",
+    ),
+    on_host("every_directory", "aws2", "chmod 0755 /tmp", "chmod 1777 /tmp", "aws2:/tmp is 755 root root"),
+    on_host(
+        "every_directory",
+        "aws4",
+        f"mv {SPOOL} {SPOOL}.right && ln -s /proc {SPOOL}",
+        f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
+        f"aws4:{SPOOL} cannot be written: mktemp: failed to create file",
+    ),
+    on_host("every_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
+    on_host(
+        "every_name",
+        "aws-ctl",
+        "scontrol update NodeName=aws1 NodeAddr=aws2",
+        "scontrol update NodeName=aws1 NodeAddr=aws1",
+        "slurmctld of aws takes aws2 for the address of aws1",
+    ),
+    on_host("time_of_its_host", "aws-ctl", *late("slurmctld"), "aws-ctl: the clock of slurmctld is -90 s off"),
+    on_host("time_of_its_host", "aws3", *late("slurmd"), "aws3: the clock of slurmd is -90 s off"),
+    on_host("time_of_its_host", "accounting", *late("slurmdbd"), "accounting: the clock of slurmdbd is -90 s off"),
+    on_host("no_reservation", "aws-ctl", *reserved("aws4", "now"), "aws: reservation theirs of aws4 for bob"),
+    on_host(
+        "no_reservation",
+        "onprem-ctl",
+        *reserved("onprem2", "now+1hour"),
+        "on-prem: reservation theirs of onprem2 for bob",
+    ),
+    on_host(
+        "every_node_takes_jobs",
+        "aws-ctl",
+        *reserved("aws4", "now", "Users=root Flags=MAINT"),
+        "aws: aws4 IDLE+MAINTENANCE",
+    ),
+    on_host(
+        "job_on_all_nodes",
+        "aws-ctl",
+        *reserved("aws4", "now"),
+        "aws: reservation theirs of aws4 for bob",
+    ),
+    on_host(
+        "batch_job_runs_once",
+        "aws4",
+        "chmod 0644 $(readlink -f /usr/sbin/slurmstepd) && systemctl restart slurmd",
+        "chmod 0755 $(readlink -f /usr/sbin/slurmstepd) && systemctl restart slurmd",
+        "aws4 logged: error: _handle_return_code: Can not read return code from slurmstepd",
+    ),
+    on_host("batch_job_runs_once", NETWORK_OF + "aws4", *dropped("tcp sport 6817"), "aws4 does not reach slurmctld"),
+    on_host(
+        "starts_steps_on_every_other",
+        NETWORK_OF + "aws2",
+        *dropped('ip saddr $(getent hosts aws3 | cut -d" " -f1)'),
+        "aws2 cannot run a step on aws3",
+    ),
+    on_host(
+        "starts_steps_on_every_other",
+        NETWORK_OF + "aws3",
+        *dropped("tcp dport 60001-63000"),
+        "aws3 cannot run a step on aws1",
+    ),
+    on_host(
+        "starts_steps_on_every_other",
+        NETWORK_OF + "aws3",
+        *dropped("meta length > 1000"),
+        "failed on node aws3",
+    ),
+    on_host("the_same_limits", "aws2", *drop_in("slurmd", "LimitNOFILE=512"), "on aws2, and"),
+    on_host(
+        "failed_and_cancelled_jobs",
+        "accounting",
+        "mariadb -e 'set global read_only = 1'",
+        "mariadb -e 'set global read_only = 0'",
+        "--read-only",
+    ),
+]
+
+HA = [
+    on_host(
+        "share_their_state",
+        "ctl2",
+        "sed -i.right 's/^slurm:x:[0-9]*:/slurm:x:4242:/' /etc/passwd",
+        "mv /etc/passwd.right /etc/passwd",
+        f"ctl2 does not see what ctl1 writes to {STATE}",
+    ),
+]

@@ -1,0 +1,179 @@
+"""The accounting tree compared with the scenario: whatever differs is found, however it is written."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from harness import associations
+from harness.scenario import Scenario
+
+SCENARIO = Scenario.model_validate(
+    {
+        "clusters": {"c": {"controller": "ctl", "nodes": [{"name": "n1"}]}},
+        "accounting": {
+            "accounts": {
+                "science": {"options": {"MaxJobs": 5}},
+                "Physics": {
+                    "parent": "science",
+                    "options": {"Fairshare": 60, "GrpTRES": "cpu=6,mem=2G"},
+                },
+            },
+            "qos": {"urgent": {"options": {"Priority": 1000, "MaxWall": "10", "MaxJobsPerUser": 2}}},
+        },
+        "users": {
+            "alice": {"uid": 2001, "accounts": ["Physics", "science"], "qos": ["urgent"]},
+            "guest": {"uid": 2002},
+        },
+    }
+)
+# As sacctmgr shows it: account, user, then columns.
+SHOWN = {
+    "root|": {"Share": "1", "QOS": "normal"},
+    "root|root": {"Share": "1"},
+    "science|": {"Share": "1", "ParentName": "root", "MaxJobs": "5"},
+    "physics|": {"Share": "60", "ParentName": "science", "GrpTRES": "cpu=6,mem=2048M"},
+    "physics|alice": {"Share": "1", "QOS": "normal,urgent"},
+    "science|alice": {"Share": "1", "QOS": "urgent,normal"},
+}
+
+
+def tree(shown: dict[str, dict[str, str]]) -> associations.Table:
+    names = associations.columns(associations.ASSOCIATION)
+    text = "".join(f"{key}|{'|'.join(row.get(name, '') for name in names)}\n" for key, row in shown.items())
+    return associations.parse(text, 2, names)
+
+
+def test_tree_of_the_scenario_has_no_difference() -> None:
+    assert associations.differences(associations.associations(SCENARIO), tree(SHOWN), "association") == []
+
+
+@pytest.mark.parametrize(
+    ("key", "column", "text", "message"),
+    [
+        ("physics|", "Share", "1", "Share of association of account physics is 1, should be 60"),
+        (
+            "physics|",
+            "ParentName",
+            "root",
+            "ParentName of association of account physics is root, should be science",
+        ),
+        (
+            "physics|",
+            "GrpTRES",
+            "cpu=6",
+            "GrpTRES of association of account physics is cpu=6, should be cpu=6,mem=2048",
+        ),
+        (
+            "physics|alice",
+            "QOS",
+            "normal",
+            "QOS of association of user alice in account physics is normal",
+        ),
+        (
+            "physics|alice",
+            "MaxJobs",
+            "0",
+            "MaxJobs of association of user alice in account physics is 0, should be unset",
+        ),
+        (
+            "physics|alice",
+            "MaxWall",
+            "1-00:00:00",
+            "MaxWall of association of user alice in account physics is 86400",
+        ),
+    ],
+)
+def test_every_column_counts(key: str, column: str, text: str, message: str) -> None:
+    shown = copy.deepcopy(SHOWN)
+    shown[key][column] = text
+    (found,) = associations.differences(associations.associations(SCENARIO), tree(shown), "association")
+    assert message in found
+
+
+def test_missing_and_unexpected_associations_are_found() -> None:
+    shown = {**SHOWN, "physics|bob": {"Share": "1"}}
+    del shown["science|"]
+    assert associations.differences(associations.associations(SCENARIO), tree(shown), "association") == [
+        "there is no association of account science",
+        "the scenario has no association of user bob in account physics",
+    ]
+
+
+def test_option_that_is_unknown_leaves_the_columns_of_others_open() -> None:
+    account = SCENARIO.accounting.accounts["science"].model_copy(update={"options": {"GrpCPUs": 3, "MaxJobs": 5}})
+    accounting = SCENARIO.accounting.model_copy(update={"accounts": {"science": account}})
+    table = associations.associations(SCENARIO.model_copy(update={"accounting": accounting, "users": {}}))
+    assert table["science", ""] == {"MaxJobs": 5, "ParentName": "root"}
+
+
+def test_option_that_adds_to_what_is_there_is_not_compared() -> None:
+    account = SCENARIO.accounting.accounts["science"].model_copy(update={"options": {"QOS": "+urgent"}})
+    accounting = SCENARIO.accounting.model_copy(update={"accounts": {"science": account}})
+    table = associations.associations(SCENARIO.model_copy(update={"accounting": accounting, "users": {}}))
+    assert "QOS" not in table["science", ""]
+    assert table["science", ""]["MaxJobs"] is None
+
+
+def test_qos_has_its_options_and_the_defaults() -> None:
+    row = associations.qos(SCENARIO)["urgent",]
+    assert (row["Priority"], row["MaxWall"], row["MaxJobsPU"], row["MaxSubmitPU"]) == (
+        1000,
+        600,
+        2,
+        None,
+    )
+    assert associations.qos(SCENARIO)["normal",]["Priority"] == 0
+
+
+def test_users_without_an_account_are_unknown_and_others_have_no_rights() -> None:
+    assert associations.users(SCENARIO) == {
+        ("root",): {"DefaultAccount": "root", "AdminLevel": "administrator", "Coordinators": None},
+        ("alice",): {"DefaultAccount": "physics", "AdminLevel": "none", "Coordinators": None},
+    }
+
+
+def in_memory(**changes: Any) -> str:
+    facts = {"shares": "60/0.59/101/0.00", "jobs": "5(0)", "account": "physics", **changes}
+    lines = [
+        "Current Association Manager state",
+        "UserName=alice(2001) DefAccount={account} DefWckey= AdminLevel=None",
+        "UserName=root(0) DefAccount=root DefWckey= AdminLevel=Administrator",
+        *(
+            f"ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=1"
+            f" SharesRaw/Norm/Level/Factor={shares} ParentAccount={parent} GrpJobs=N(0) GrpSubmitJobs=N(0)"
+            f" GrpWall=N(0.35) MaxJobs={jobs} MaxSubmitJobs= MaxWallPJ="
+            for account, user, shares, parent, jobs in (
+                ("root", "", "1/0.00", "", ""),
+                ("root", "root(0)", "1/0.00", "", ""),
+                ("science", "", "1/0.00", "root(1)", "5(0)"),
+                ("science", "alice(2001)", "1/0.00", "", "5(0)"),
+                ("physics", "", "{shares}", "science(2)", "5(0)"),
+                ("physics", "alice(2001)", "1/0.5", "", "{jobs}"),
+            )
+        ),
+        "QOS=normal(1) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ= PreemptMode=OFF Priority=0",
+        "QOS=urgent(2) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ=10 PreemptMode=OFF Priority=1000",
+    ]
+    return "\n".join(lines).format(**facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"shares": "1/0"}, ["Share of one of account physics is 1, should be 60"]),
+        # A user has the limit of the account above that of its own account.
+        ({"jobs": ""}, ["MaxJobs of one of user alice in account physics is unset, should be 5"]),
+        ({"account": "science"}, ["DefaultAccount of one alice is science, should be physics"]),
+    ],
+)
+def test_memory_of_slurmctld_is_compared_with_what_is_inherited(changes: dict[str, str], found: list[str]) -> None:
+    tables = zip(
+        associations.in_memory(SCENARIO),
+        associations.parse_memory(in_memory(**changes)),
+        strict=True,
+    )
+    assert [text for wanted, seen in tables for text in associations.differences(wanted, seen, "one")] == found

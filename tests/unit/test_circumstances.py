@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fakes import SCENARIO, FakeProvider
+from harness import circumstances, plan, scenario
+from harness.errors import WaitTimeout
+from harness.ssh import Result, Ssh
+
+NOW = datetime.now(UTC)
+NODE = "NodeName=single State=IDLE+DRAIN Reason=no fan [root@2026-11-01]"
+RESERVATION = "ReservationName=theirs StartTime=0 EndTime=60 Nodes=single Users=bob"
+
+
+class Controller(Ssh):
+    """A host on which Slurm's commands print what the test says; a command that it does not name does not answer."""
+
+    def __init__(self, **answers: str) -> None:
+        self.answers = answers
+
+    def run(self, host: str, command: Any, **_: Any) -> Result:
+        words = " ".join(command)
+        for word, answer in self.answers.items():
+            if word in words:
+                return Result(0, answer, "")
+        raise WaitTimeout(f"{host}: {words}  (no answer in 10 s)")
+
+
+def seen(**answers: str) -> list[str]:
+    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.offers)
+    return circumstances.of_failure(Controller(**answers), single, (NOW - timedelta(seconds=30)).timestamp())
+
+
+def logged(seconds_ago: float, text: str) -> str:
+    return f"[{NOW - timedelta(seconds=seconds_ago):%Y-%m-%dT%H:%M:%S.000}] {text}\n"
+
+
+def test_what_keeps_jobs_from_running_is_shown() -> None:
+    jobs = "7|PENDING||alice|Reserved|7||j\n8|RUNNING|single|alice|None|8||j\n6|COMPLETED|single|alice|None|6||j\n"
+    told = seen(squeue=jobs, node=NODE, reservation=RESERVATION, tail="+0000\n")
+    assert told == [
+        "single: job 7 of alice PENDING (Reserved)",
+        "single: node single IDLE+DRAIN (no fan [root@2026-11-01])",
+        "single: reservation theirs of single for bob from 1970-01-01 00:00 UTC to 1970-01-01 00:01 UTC",
+    ]
+
+
+def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
+    lines = (
+        logged(300, "error: old") + logged(9, "error: no memory for job 7") + logged(8, "error: no memory for job 8")
+    )
+    told = seen(squeue="", node="", reservation="", tail=f"+0000\n{lines}{logged(-200, 'error: later')}")
+    assert told == ["single logged: error: no memory for job 8"]
+
+
+def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
+    for said, shown in (
+        ("Slurmctld(primary) at ctl is DOWN", "Slurmctld(primary) at ctl is DOWN"),
+        ("", "no answer in 8 s"),
+    ):
+        told = seen(squeue="", node="", reservation="", tail=f"+0000\nscontrol ping: {said}\n")
+        assert told == [f"single does not reach slurmctld: {shown}"]
+
+
+def test_cluster_that_does_not_answer_is_shown_as_that() -> None:
+    told = seen(tail="+0000\n")
+    assert len(told) == 1
+    assert told[0].endswith("(no answer in 10 s)")

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import drift, releases
+
+CONF = """\
+ClusterName=c
+SlurmctldHost=ctl1
+SlurmctldHost=ctl2(10.0.0.2)
+AccountingStorageEnforce=limits,QOS
+SlurmdParameters=config_overrides
+SlurmUser=slurm
+NodeName=DEFAULT CPUs=2 Weight=3
+NodeName=n[1-2] Features=local Gres=gpu:tesla:2
+PartitionName=DEFAULT MaxTime=60
+PartitionName=short Nodes=n1
+PartitionName=main Nodes=ALL Default=YES MaxTime=1-00:00:00
+"""
+# As Slurm 24.11 prints it.
+CONFIG = """\
+Configuration data as of 2026-11-23T00:29:39
+AccountingStorageEnforce = associations,limits,qos
+ClusterName             = c
+JobRequeue              = 1
+MinJobAge               = 300 sec
+PriorityFlags           =
+SlurmctldHost[0]        = ctl1
+SlurmctldHost[1]        = ctl2
+SlurmUser               = slurm(64030)
+TaskPlugin              = (null)
+
+MPI Plugins Configuration:
+MinJobAge               = 7
+"""
+NODES = """\
+NodeName=n1 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:tesla:2(S:0) NodeAddr=n1 NodeHostName=n1 \
+Weight=3
+NodeName=n2 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:2 NodeAddr=n2 NodeHostName=n2 Weight=3
+"""
+PARTITIONS = """\
+PartitionName=short AllowAccounts=ALL Default=NO MaxNodes=UNLIMITED MaxTime=01:00:00 Nodes=n1 State=UP
+PartitionName=main AllowAccounts=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:00:00 Nodes=n[1-2] State=UP
+"""
+
+
+def config(text: str) -> list[str]:
+    return [*drift.config("slurm.conf", drift.read(CONF).options, drift.printed(text))]
+
+
+def nodes(text: str) -> list[str]:
+    rendered = drift.read(CONF)
+    return [*drift.nodes(rendered.nodes, drift.printed_lines(text), rendered.options)]
+
+
+def partitions(text: str) -> list[str]:
+    rendered = drift.read(CONF)
+    return [*drift.partitions(rendered.partitions, drift.printed_lines(text), rendered.nodes)]
+
+
+def test_what_slurm_prints_in_other_words_is_no_difference() -> None:
+    assert (config(CONFIG), nodes(NODES), partitions(PARTITIONS)) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("JobRequeue              = 1", "JobRequeue = 0", "JobRequeue is 0, slurm.conf leaves it at 1"),
+        ("associations,limits,qos", "none", "AccountingStorageEnforce is none, slurm.conf has limits,QOS"),
+        ("300 sec", "2 sec", "MinJobAge is 2 sec, slurm.conf leaves it at 300"),
+        ("= ctl2", "= ctl3", "SlurmctldHost is ctl1,ctl3, slurm.conf has ctl1,ctl2(10.0.0.2)"),
+    ],
+)
+def test_option_that_differs_in_memory_is_named(before: str, after: str, message: str) -> None:
+    assert config(CONFIG.replace(before, after)) == [message]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("Weight=3", "Weight=1", "node n1: Weight is 1, slurm.conf has 3"),
+        ("ActiveFeatures=local", "ActiveFeatures=big", "node n1: Features is big, slurm.conf has local"),
+        ("tesla:2(S:0)", "tesla:1", "node n1: Gres is gpu:tesla:1, slurm.conf has gpu:tesla:2"),
+        ("NodeName=n1", "NodeName=n9", "node n1 is unknown to slurmctld"),
+    ],
+)
+def test_node_that_differs_in_memory_is_named(before: str, after: str, message: str) -> None:
+    assert nodes(NODES.replace(before, after, 1)) == [message]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("UNLIMITED", "1", "partition short: MaxNodes is 1, slurm.conf leaves it at UNLIMITED"),
+        ("01:00:00", "00:05:00", "partition short: MaxTime is 00:05:00, slurm.conf has 60"),
+        ("Default=YES", "Default=NO", "partition main: Default is NO, slurm.conf has YES"),
+        ("Nodes=n[1-2]", "Nodes=n1", "partition main: Nodes is n1, slurm.conf has ALL"),
+        ("AllowAccounts=ALL", "DenyAccounts=x", "partition short: DenyAccounts is x, slurm.conf leaves it at NONE"),
+        ("State=UP", "State=DOWN", "partition short: State is DOWN, slurm.conf leaves it at UP"),
+    ],
+)
+def test_partition_that_differs_in_memory_is_named(before: str, after: str, message: str) -> None:
+    assert partitions(PARTITIONS.replace(before, after, 1)) == [message]
+
+
+def test_partition_of_jobs_that_name_none_is_the_default_one_or_the_first() -> None:
+    assert drift.read(CONF).default_partition() == "main"
+    assert drift.read("PartitionName=a\nPartitionName=b").default_partition() == "a"
+
+
+@pytest.mark.parametrize("file", ["slurm.conf", "slurmdbd.conf"])
+def test_options_of_the_table_are_known_to_slurm(file: str) -> None:
+    known = {option for name in releases.KNOWN for option in releases.get(name).options[file]}
+    table = drift.table()
+    assert {*table["defaults"][file], *table["left_out"][file]} - known == set()
+
+
+def test_rendered_configurations_of_all_shipped_scenarios_are_read() -> None:
+    for path in Path(__file__).parents[1].glob("golden/*/*/etc/slurm/slurm.conf"):
+        rendered = drift.read(path.read_text())
+        assert rendered.options["clustername"], path
+        assert rendered.partitions, path

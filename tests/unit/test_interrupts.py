@@ -1,0 +1,67 @@
+"""Signals: the first interrupts, none interrupts what is cleaned up after it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Cleans up after the first signal while others arrive; prints what it came to.
+PROGRAM = """
+import signal, sys
+from harness import interrupts
+
+number = signal.Signals[sys.argv[1]]
+interrupts.raise_once()
+try:
+    try:
+        {first}
+    finally:
+        signal.raise_signal(number)
+        with interrupts.ignored():
+            signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)
+        print("cleaned up")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+RAISED = "signal.raise_signal(number)"
+NOTED = """
+        with interrupts.noted() as came:
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+        assert came()
+        interrupts.interrupt()
+"""
+
+
+def run(program: str, *arguments: str, before: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [*(before or []), sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("first", [RAISED, NOTED], ids=["raised", "noted"])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_first_signal_interrupts_and_no_other_interrupts_the_cleanup(number: str, first: str) -> None:
+    done = run(PROGRAM.replace("{first}", first), number)
+    assert (done.stdout, done.stderr) == ("cleaned up\ninterrupted\n", "")
+
+
+def test_signal_that_the_process_was_started_to_ignore_stays_ignored() -> None:
+    program = (
+        "import signal; from harness import interrupts; interrupts.raise_once(); "
+        "signal.raise_signal(signal.SIGHUP); print('goes on')"
+    )
+    done = run(program, before=["nohup"])
+    assert done.stdout == "goes on\n", done.stderr
+
+
+def test_handlers_are_as_before_afterwards() -> None:
+    from harness import interrupts
+
+    before = [signal.getsignal(number) for number in interrupts.SIGNALS]
+    with interrupts.ignored(), interrupts.noted():
+        pass
+    assert [signal.getsignal(number) for number in interrupts.SIGNALS] == before

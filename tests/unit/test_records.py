@@ -1,0 +1,82 @@
+"""Accounting records compared with what slurmctld remembers of the jobs: whatever is wrong with a record is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness import records
+from harness.slurm import Record
+
+JOB = Record(
+    *(7, "", "aws", "j", "alice", "physics", "COMPLETED", 0, 0, "aws[1-2]", 999, 1000, 1010, 10),
+    *("normal", "batch", 4, "60", "/home/alice"),
+)
+
+
+def test_record_that_slurmctld_sent_is_right() -> None:
+    assert records.disagreements([JOB], [replace(JOB, step="batch"), JOB]) == []
+    assert records.disagreements([JOB], [replace(JOB, end=1011, node_list="aws1,aws2")]) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": "k"}, "its name is j, accounting says k"),
+        ({"user": "bob"}, "its user is alice, accounting says bob"),
+        ({"account": ""}, "its account is physics, accounting says nothing"),
+        ({"qos": "urgent"}, "its QOS is normal, accounting says urgent"),
+        ({"partition": "other"}, "its partition is batch, accounting says other"),
+        ({"state": "FAILED"}, "its state is COMPLETED, accounting says FAILED"),
+        ({"exit_code": 1}, "its exit code is 0:0, accounting says 1:0"),
+        ({"cpus": 200}, "its number of CPUs is 4, accounting says 200"),
+        ({"time_limit": "1"}, "its time limit is 60, accounting says 1"),
+        ({"work_dir": "/"}, "its working directory is /home/alice, accounting says /"),
+        ({"node_list": "aws1"}, "its nodes are aws[1-2], accounting says aws1"),
+        ({"submit": 900}, "its submit is 999 for slurmctld, accounting says 900"),
+        ({"start": 1003}, "its start is 1000 for slurmctld, accounting says 1003"),
+        ({"end": 1018}, "its end is 1010 for slurmctld, accounting says 1018"),
+        ({"end": None}, "its end is 1010 for slurmctld, accounting says None"),
+    ],
+)
+def test_wrong_record_is_found(wrong: dict[str, Any], message: str) -> None:
+    assert records.disagreements([JOB], [replace(JOB, **wrong)]) == [f"job 7 on aws: {message}"]
+
+
+def test_missing_record_is_found_but_not_of_jobs_that_go_on_or_were_revoked() -> None:
+    others = [
+        replace(JOB, job_id=8, state="RUNNING", end=None),
+        replace(JOB, job_id=9, state="REVOKED"),
+    ]
+    cancelled = replace(JOB, job_id=10, state="CANCELLED", node_list="")
+    assert records.disagreements([JOB, *others, cancelled], []) == [
+        "job 7 on aws: slurmctld remembers it, accounting has no record of it"
+    ]
+
+
+def test_job_that_was_requeued_is_compared_with_the_record_of_its_last_run() -> None:
+    first = replace(JOB, state="REQUEUED", start=900, end=950, elapsed=50)
+    assert records.disagreements([JOB], [first, JOB]) == []
+
+
+def test_exit_code_of_a_job_that_slurm_ended_may_differ() -> None:
+    cancelled = replace(JOB, state="CANCELLED", exit_code=143)
+    assert records.disagreements([cancelled], [replace(cancelled, exit_code=0)]) == []
+
+
+def test_record_without_an_end_must_be_of_a_job_that_goes_on() -> None:
+    going_on = replace(JOB, state="RUNNING", end=None)
+    assert records.runaways([going_on], [going_on]) == []
+    assert records.runaways([JOB], [going_on]) == ["job 7 on aws is RUNNING in accounting, slurmctld has it COMPLETED"]
+    assert records.runaways([], [going_on]) == ["job 7 on aws is RUNNING in accounting, slurmctld does not know it"]
+
+
+def test_job_that_nobody_knows_is_found_unless_it_is_older_than_the_clusters() -> None:
+    failed = replace(JOB, state="FAILED")
+    assert records.strangers([failed], {JOB.key}, 0) == []
+    assert records.strangers([failed], set(), 1000) == []
+    assert records.strangers([failed, replace(failed, step="batch")], {("on-prem", 7)}, 0) == [
+        "job 7 of alice on aws is FAILED in accounting, was never submitted"
+    ]

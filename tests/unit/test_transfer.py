@@ -1,0 +1,133 @@
+"""Files that go to hosts and come from them, whatever a host sends."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+from typer.testing import CliRunner
+
+from harness import cli, transfer
+from harness.errors import HarnessError, UsageError
+from harness.ssh import Result
+
+
+class FakeHost:
+    """A host with directories and files, which packs and unpacks as tar(1) does; `sends` replaces what it packs."""
+
+    def __init__(self, root: Path, sends: bytes | None = None) -> None:
+        self._root = root
+        self._sends = sends
+
+    def run(self, host: str, command: Sequence[str], *, check: bool = True) -> Result:
+        _, kind, path = command
+        there = self._root / path.lstrip("/")
+        return Result(int(not (there.is_dir() if kind == "-d" else there.exists())), "", "")
+
+    def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
+        directory = command[-1].partition("=")[2]
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+            assert {(member.uid, member.uname) for member in tar} == {(0, "root")}
+            tar.extractall(self._root / directory.lstrip("/"), filter="data")
+
+    def save(self, host: str, command: Sequence[str], file: IO[bytes]) -> None:
+        if self._sends is not None:
+            file.write(self._sends)
+            return
+        *_, directory, name = command
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            tar.add(self._root / directory.partition("=")[2].lstrip("/") / name, arcname=name)
+
+
+def tar_of(*members: tarfile.TarInfo) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for member in members:
+            tar.addfile(member, io.BytesIO(b"x" * member.size))
+    return buffer.getvalue()
+
+
+def member(name: str, type_: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = type_, link, mode
+    info.size = 1 if type_ == tarfile.REGTYPE else 0
+    return info
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """What the host has."""
+    (tmp_path / "host" / "srv" / "data").mkdir(parents=True)
+    (tmp_path / "host" / "srv" / "data" / "file").write_text("content")
+    return tmp_path / "host"
+
+
+@pytest.mark.parametrize(("target", "path"), [("/srv", "srv/tree/a/b"), ("/srv/new", "srv/new/a/b")])
+def test_directory_goes_into_one_that_is_there_or_takes_the_name(
+    target: str, path: str, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    (tmp_path / "tree" / "a" / "b").write_text("b")
+    transfer.put(FakeHost(root), "h", tmp_path / "tree", target)  # type: ignore[arg-type]
+    assert (root / path).read_text() == "b"
+
+
+@pytest.mark.parametrize(("target", "path"), [("", "file"), ("other", "other")])
+def test_file_comes_into_a_directory_or_takes_the_name(target: str, path: str, root: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    transfer.get(FakeHost(root), "h", "/srv/data/file", here / target)  # type: ignore[arg-type]
+    assert (here / path).read_text() == "content"
+
+
+def test_directory_comes_under_another_name(root: Path, tmp_path: Path) -> None:
+    transfer.get(FakeHost(root), "h", "/srv/data", tmp_path / "copy")  # type: ignore[arg-type]
+    assert (tmp_path / "copy" / "file").read_text() == "content"
+
+
+def test_what_is_not_there_is_a_usage_error(root: Path, tmp_path: Path) -> None:
+    host = FakeHost(root)
+    with pytest.raises(UsageError, match="missing is not there"):
+        transfer.put(host, "h", tmp_path / "missing", "/srv")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="h has no directory /none"):
+        transfer.put(host, "h", tmp_path, "/none/name")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="h has no directory /srv/new/"):
+        transfer.put(host, "h", tmp_path, "/srv/new/")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="h has no /none"):
+        transfer.get(host, "h", "/none", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no directory"):
+        transfer.get(host, "h", "/srv/data", tmp_path / "a" / "b")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("places", [("a", "b"), ("h:/a", "g:/b"), ("./h:a", "dir/h:b")])
+def test_copies_go_between_a_host_and_here(places: tuple[str, str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
+    assert (done.exit_code, "one of the two is HOST:PATH" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        member("data/../../evil"),
+        member("data", tarfile.SYMTYPE, "/etc/shadow"),
+        member("data/link", tarfile.SYMTYPE, "../../evil"),
+        member("data/disk", tarfile.BLKTYPE),
+    ],
+    ids=["outside", "link", "link-outside", "device"],
+)
+def test_nothing_that_a_host_sends_is_written_elsewhere(sent: tarfile.TarInfo, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with pytest.raises(HarnessError, match="cannot be written"):
+        transfer.get(FakeHost(root, tar_of(sent)), "h", "/srv/data", tmp_path / "here")  # type: ignore[arg-type]
+    assert not (tmp_path / "evil").exists()
+
+
+def test_files_of_other_names_and_rights_beyond_the_users_are_dropped(root: Path, tmp_path: Path) -> None:
+    sent = tar_of(member("data/tool", mode=0o4755), member("other"))
+    transfer.get(FakeHost(root, sent), "h", "/srv/data", tmp_path / "copy")  # type: ignore[arg-type]
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["tool"]
+    assert (tmp_path / "copy" / "tool").stat().st_mode & 0o7777 == 0o755
