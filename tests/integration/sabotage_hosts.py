@@ -38,6 +38,12 @@ def reserved(nodes: str, when: str, options: str = "Users=bob") -> tuple[str, st
     return create, "scontrol delete ReservationName=theirs"
 
 
+def in_maintenance(node: str) -> tuple[str, str]:
+    """Return scripts that have a node maintained, and end that. slurmctld looks for that every five seconds."""
+    create, delete = reserved(node, "now", "Users=root Flags=MAINT")
+    return f"{create} && until scontrol show node {node} | grep -q MAINT; do sleep 0.1; done", delete
+
+
 SINGLE_NODE = [
     on_single(
         "every_file",
@@ -117,12 +123,7 @@ FEDERATION = [
         *reserved("onprem2", "now+1hour"),
         "on-prem: reservation theirs of onprem2 for bob",
     ),
-    on_host(
-        "every_node_takes_jobs",
-        "aws-ctl",
-        *reserved("aws4", "now", "Users=root Flags=MAINT"),
-        "aws: aws4 IDLE+MAINTENANCE",
-    ),
+    on_host("every_node_takes_jobs", "aws-ctl", *in_maintenance("aws4"), "aws: aws4 IDLE+MAINTENANCE"),
     on_host(
         "job_on_all_nodes",
         "aws-ctl",

@@ -110,8 +110,9 @@ def test_bug_in_the_harness_is_reported_with_its_traceback_and_cleans_up(tmp_pat
 
 def test_report_that_cannot_be_copied_is_told_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    provider = FakeProvider("up", EngineError("no disk"))
     with pytest.raises(CannotJudge, match=r"file: (File exists|Not a directory)\nhint: the report is in "):
-        lifecycle.run(SCENARIO, FakeProvider("up"), tmp_path / "runs", print, report_directory=tmp_path / "file")
+        lifecycle.run(SCENARIO, provider, tmp_path / "runs", print, report_directory=tmp_path / "file")
 
 
 @pytest.mark.parametrize("keep", [True, False])
