@@ -46,8 +46,9 @@ def noted() -> Iterator[Callable[[], bool]]:
 
 def interrupt() -> None:
     """Do what the first signal does here, for one that was only noted."""
-    signal.raise_signal(signal.SIGINT)
-    raise KeyboardInterrupt  # where SIGINT is ignored
+    for number in SIGNALS:
+        signal.raise_signal(number)  # returns only if the process was started to ignore it
+    raise KeyboardInterrupt
 
 
 @contextmanager
