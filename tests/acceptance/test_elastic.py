@@ -12,7 +12,7 @@ import pytest
 from conftest import Jobs
 
 from harness import hostlist, options, providers, witness
-from harness.history import Recorder
+from harness.history import Recorder, Sighting
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.slurm import FINISHED, SlurmCluster, job_key, powered_down
@@ -54,8 +54,13 @@ class Elastic:
         return {node.name: {*node.state.split("+")} for node in self.cluster.nodes() if node.name in self.nodes}
 
     def resumed(self, since: float) -> set[str]:
-        """Return the nodes that were powered up since a time."""
-        return {node for node in self.nodes if any("POWERING_UP" in one.state for one in self.recorder.of(node, since))}
+        """Return the nodes that were powered up since a time at which all were down.
+
+        A node may come so fast that nothing sees it POWERING_UP; it then stays up for SuspendTime.
+        """
+        now = time.time()
+        wait_until(lambda: self.recorder.looked, lambda at: at > now, what="a look at the nodes", timeout=ROUNDS)
+        return {node for node in self.nodes if any(map(_awake, self.recorder.of(node, since)))}
 
     def running(self) -> set[str]:
         """Return the nodes whose host (or slurmd, where the host lasts) runs; the engine is asked, not Slurm."""
@@ -87,6 +92,10 @@ class Elastic:
             hopeless=lambda left: any("DRAIN" in state for state in left.values()),
         )
         wait_until(self.running, lambda left: not left, what="their hosts to be removed", timeout=60)
+
+
+def _awake(seen: Sighting) -> bool:
+    return not {"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"} & {*seen.state.split("+")}
 
 
 class Signal:

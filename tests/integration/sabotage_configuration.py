@@ -10,9 +10,11 @@ DBD_CONF = "/etc/slurm/slurmdbd.conf"
 RESTART_SLURMDBD = (
     "systemctl restart slurmdbd; until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
 )
+# A busy member of a federation may answer later than scontrol waits.
+RECONFIGURE = "until scontrol reconfigure; do sleep 1; done"
 
 
-def held_back(option: str, reload: str = "scontrol reconfigure", conf: str = CONF) -> tuple[str, str]:
+def held_back(option: str, reload: str = RECONFIGURE, conf: str = CONF) -> tuple[str, str]:
     """Return scripts that have a daemon read a file with one more option, which the file then has no longer."""
     return f"echo {option} >> {conf} && {reload}; sed -i '$d' {conf}", reload
 
@@ -90,10 +92,10 @@ FEDERATION = [
         ("slurmctld_holds_the_rendered_configuration",),
         (
             "aws-ctl",
-            f"cp -p {CONF} /root && sed -i /^AccountingStorageEnforce=/d {CONF} && scontrol reconfigure;"
+            f"cp -p {CONF} /root && sed -i /^AccountingStorageEnforce=/d {CONF} && {RECONFIGURE};"
             f"cp -p /root/slurm.conf {CONF}",
         ),
-        ("aws-ctl", "scontrol reconfigure"),
+        ("aws-ctl", RECONFIGURE),
         "aws: AccountingStorageEnforce is none, slurm.conf has associations,limits,qos",
     ),
     Sabotage(
