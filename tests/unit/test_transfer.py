@@ -109,6 +109,12 @@ def test_copies_go_between_a_host_and_here(places: tuple[str, str], tmp_path: Pa
     assert (done.exit_code, "one of the two is HOST:PATH" in done.output) == (2, True)
 
 
+@pytest.mark.parametrize("places", [("a", "h:"), ("h:", "a")])
+def test_place_on_a_host_needs_a_path(places: tuple[str, str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
+    assert (done.exit_code, "h: names no path" in done.output) == (2, True)
+
+
 @pytest.mark.parametrize(
     "sent",
     [
