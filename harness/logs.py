@@ -127,7 +127,7 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
 
 
 def collected(directory: Path) -> list[Line]:
-    """Return the lines of Slurm's logs that `collect` fetched, and the errors and warnings that others have journaled."""
+    """Return the lines of Slurm's logs that `collect` fetched, and the problems that others journaled."""
     found = []
     for journal in sorted(directory.glob("*/journal.log")):
         with journal.open(errors="replace") as file:  # Slurm's own lines name no zone

@@ -65,7 +65,7 @@ class Step:
 def plan_upgrade(live: Live, choices: Sequence[str]) -> Plan:
     """Return the plan of a run on other releases; `choices` name them as `--release` does.
 
-    UsageError if the harness cannot do the upgrade, or Slurm does not support it; the hint is the shortest supported way.
+    UsageError if the harness cannot do the upgrade, or Slurm does not support it; the hint is the shortest way.
     """
     if not live.plan.offers.engine or live.plan.offers.own_kernel:
         raise UsageError("an upgrade is rehearsed on hosts that can be recreated: --provider docker")
