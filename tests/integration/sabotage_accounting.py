@@ -84,8 +84,8 @@ FEDERATION = [
         "for slurmctld, accounting says",
     ),
     lie(_REMEMBERS, JOBS, "new.timelimit = 59", "its time limit is 60, accounting says 59"),
-    invented(134299998, "state = 1, time_end = 0", "is RUNNING in accounting, slurmctld does not know it"),
-    invented(134299999, "state = 5, exit_code = 256", "is FAILED in accounting, was never submitted"),
+    invented(134299998, "state = 1, time_end = 0", "is RUNNING in accounting, but unknown to slurmctld"),
+    invented(134299999, "state = 5, exit_code = 256", "is FAILED in accounting, but was never submitted"),
     changed(
         _TREE,
         "modify account physics set fairshare=1",
