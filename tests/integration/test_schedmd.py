@@ -133,7 +133,7 @@ def test_source_tree_of_another_release_is_refused(
     (tmp_path / "META").write_text("Major: 25\nMinor: 05\n")
     done = harness("schedmd-suite", tmp_path, "--run", cluster.run.id)
     assert done.returncode == 2
-    assert "is of Slurm 25.05, the run of 24.11" in done.stderr
+    assert "is Slurm 25.05, but the run has 24.11" in done.stderr
 
 
 def test_home_is_shared_by_the_hosts_and_slurm_user_submits_jobs(cluster: Live, harness: Harness) -> None:
