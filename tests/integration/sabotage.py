@@ -541,7 +541,7 @@ WORKSTATION = [
     on_box(
         "gpus_are_given_to_one_job",
         *task_prolog("export CUDA_VISIBLE_DEVICES=0"),
-        "told of GPU 0, which another one has",
+        "a job got GPU 0, which belongs to another job",
     ),
     on_box(
         "builds_a_container_image",

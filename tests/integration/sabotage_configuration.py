@@ -36,7 +36,7 @@ SINGLE_NODE = [
     on_single(
         "slurmctld_holds_the_rendered_configuration",
         *held_back("UnkillableStepTimeout=99"),
-        "slurmctld has read another slurm.conf than the one on single",
+        "the slurm.conf that slurmctld has read is not the one on single",
     ),
     on_single(
         "slurmctld_holds_the_rendered_partitions",

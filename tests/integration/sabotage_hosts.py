@@ -111,7 +111,7 @@ FEDERATION = [
         "aws-ctl",
         "scontrol update NodeName=aws1 NodeAddr=aws2",
         "scontrol update NodeName=aws1 NodeAddr=aws1",
-        "slurmctld of aws takes aws2 for the address of aws1",
+        "slurmctld of aws has aws2 as the address of aws1",
     ),
     on_host("time_of_its_host", "aws-ctl", *late("slurmctld"), "aws-ctl: the clock of slurmctld is -90 s off"),
     on_host("time_of_its_host", "aws3", *late("slurmd"), "aws3: the clock of slurmd is -90 s off"),
