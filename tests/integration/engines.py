@@ -76,7 +76,7 @@ class Engines:
         wait_until(
             (directory / "sock").exists,
             bool,
-            what=f"engine {name}",
+            what=f"engine {name} to start",
             timeout=180,
             hopeless=lambda _: self._daemons[name].poll() is not None,
         )

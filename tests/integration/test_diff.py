@@ -174,7 +174,7 @@ def seen(live: Live, change: Commonest, timeout: float) -> bool:
         wait_until(
             lambda: live.ssh.run("sim1", ["sh", "-c", change.probe], check=False).stdout,
             lambda text: re.search(change.effect, text, re.M) is not None,
-            what=str(change),
+            what=f"{change} to take effect",
             timeout=timeout,
         )
     except WaitTimeout:

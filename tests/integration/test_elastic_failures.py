@@ -23,7 +23,7 @@ from harness.slurm import SlurmCluster, job_key
 from harness.wait import wait_until
 from support import Harness, deployed
 
-# Seconds for what takes up to 60 on an idle machine.
+# Deadline in seconds for what takes up to 60 s on an idle machine.
 PATIENCE = 180
 FAILING = """
 description: Nodes that are made for jobs, with little patience.

@@ -154,7 +154,7 @@ def strangers(
 
 @pytest.fixture(autouse=True)
 def given_back(strangers: Strangers) -> Iterator[None]:
-    """Give back what a test that failed has left held, so that the next finds the machines as they were."""
+    """Give back machines that a failed test still holds, so that the next test finds them as they were."""
     yield
     script = f"cat {host_side.HELD}/record.json 2> /dev/null || true"
     told = [strangers.tell(host, script) for host in ("boss", "worker")]

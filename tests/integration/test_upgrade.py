@@ -1,4 +1,4 @@
-"""Rolling upgrades of genuine clusters while users submit: every job is accounted for once."""
+"""Rolling upgrades of genuine clusters while users submit jobs: every job is accounted for once."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "PASSED" in done.stdout
-        reported(harness, rundir.find(runs, "rolling").path, tmp_path / "report")
+        assert_reported(harness, rundir.find(runs, "rolling").path, tmp_path / "report")
         steps = [event["step"] for event in rundir.find(runs, "rolling").events() if event["kind"] == "upgrade"]
         assert steps == ["slurmdbd", "slurmctld of rolling", "nodes n1", "nodes n2"]
         assert "old records are kept" in done.stdout
@@ -101,8 +101,8 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
         harness("down", "rolling")
 
 
-def reported(harness: Harness, run: Path, copy: Path) -> None:
-    """An upgrade leaves the files that a run leaves, and `harness report` reads them."""
+def assert_reported(harness: Harness, run: Path, copy: Path) -> None:
+    """Assert that an upgrade leaves the same files as a run, and that `harness report` reads them."""
     told = report.read(run)
     assert (told.verdict, told.releases) == ("passed", {"rolling": "26.05", "slurmdbd": "26.05"})
     outcomes = {check.id: check.outcome for check in told.checks}
