@@ -510,7 +510,7 @@ TOPOLOGY = [
         ("waits_for_the_switches",),
         ("sim", f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF}; scontrol reconfigure"),
         ("sim", f"mv {CONF}.right {CONF}; scontrol reconfigure"),
-        "s already",
+        "after only",
     ),
 ]
 
