@@ -111,7 +111,7 @@ def assert_waits(cluster: SlurmCluster, job_id: int) -> None:
         what="slurmctld to consider the job",
         timeout=120,
     )
-    assert seen.state == "PENDING", f"a job that wants what a pod has is {seen.state}"
+    assert seen.state == "PENDING", f"a job that needs what a pod has is {seen.state}"
 
 
 @pytest.mark.needs("external_jobs")
@@ -139,7 +139,7 @@ def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restart
     cluster = hybrid.cluster
     with external_node(cluster, jobs.user, "CPUs=2 RealMemory=500 Gres=k8scpu:2,k8smemory:500") as node:
         ordinary = cluster.run("sbatch", f"--nodelist={node}", "--wrap=true", user=jobs.user, check=False)
-        assert ordinary.exit_code, f"a job that wants a slurmd may start on {node}, which has none"
+        assert ordinary.exit_code, f"a job that needs slurmd may start on {node}, which has none"
         ask = ("sbatch", "--parsable", "--external", f"--nodelist={node}", "--ntasks=2")
         first = int(cluster.run(*ask, user=jobs.user).stdout)
         cluster.wait_for([first], {"RUNNING"})
@@ -371,7 +371,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
 ) -> None:
     """Random jobs and pods come and go while the copilot, slurmrestd and slurmctld are killed, one after the other.
 
-    What pods had is told by whoever placed them, what jobs had by the jobs themselves: neither asks the other side.
+    The scheduler of pods records what pods had, and the jobs what they had: neither asks the other side.
     """
     pods = Pods(hybrid, whole, random.Random(SEED))  # noqa: S311  no secret
     work = Work(hybrid.cluster, whole, jobs, random.Random(SEED))  # noqa: S311

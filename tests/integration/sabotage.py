@@ -685,7 +685,7 @@ HYBRID = [
         "until_the_copilot_has_told_it",
         f"sed -i.right 's/State=DRAIN/State=UNKNOWN/' {CONF} && systemctl restart slurmctld",
         f"mv {CONF}.right {CONF} && systemctl restart slurmctld",
-        "a job that wants what a pod has is RUNNING",
+        "a job that needs what a pod has is RUNNING",
     ),
     at_shared(
         "external_job_holds_for_a_pod",

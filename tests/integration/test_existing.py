@@ -21,7 +21,7 @@ from support import Done, Harness, command
 
 # The containers stand in for others' machines, so cgroups are as on those.
 LENT = """
-description: A cluster on machines that are somebody's.
+description: A cluster on existing machines.
 clusters:
   lent:
     controller: boss
