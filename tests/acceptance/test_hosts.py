@@ -265,10 +265,12 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
     ask = "timeout 5 bash -c '</dev/tcp/{}/{}' 2>/dev/null && echo open || echo closed"
     # Where the site has no other host, the first one by its own name.
     neighbour = [host for host in plan.lasting_hosts() if host.site == first.site][:2][-1]
-    script = f'systemd-run --quiet --unit=listener python3 -c "{server}\nimport time; time.sleep(60)"'
+    script = f'systemd-run --quiet --unit=listener python3 -c "{server}\nimport time; time.sleep(120)"'
     ssh.run(first.name, ["sh", "-c", script])
     try:
-        wait = f'for i in $(seq 50); do [ "$({ask.format("localhost", 873)})" = open ] && exit; sleep 0.1; done; exit 1'
+        wait = (
+            f'for i in $(seq 200); do [ "$({ask.format("localhost", 873)})" = open ] && exit; sleep 0.1; done; exit 1'
+        )
         ssh.run(first.name, ["sh", "-c", wait])
         near = ssh.run(neighbour.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()
         far = ssh.run(other.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()
