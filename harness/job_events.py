@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from math import inf
 
 from harness import logs, options
@@ -44,7 +43,6 @@ _RAN = r"(allocate_resources|Allocate|Started|_job_complete:) JobId=[0-9]+"
 _RAN_LINE = re.compile(rf"{_RAN.replace('[0-9]+', '')}(?P<id>\d+)(?:[_+]\d+\((?P<raw>\d+)\))?(?! NodeList=\(null)")
 # Seconds by which a record's times and the log's may differ on a busy machine.
 _APART = 10
-_LINE = re.compile(r"\[(?P<time>[^]]*)\] (?:debug2?: +)?(?P<text>.*)")
 _NODE = re.compile(r" Node=(\S+)")
 # Daemons cut their times off to milliseconds. The last moment is taken: what comes right before a line may be nearer to
 # it than that, but what a daemon starts is not told of so soon after it.
@@ -144,16 +142,15 @@ def parse_journal(line: str, job_id: int) -> Event | None:
 
 
 def parse_log(line: str, host: str, zone: str, job_id: int) -> Event | None:
-    """Read one line of a daemon's log; None if it is no event of the job.
+    """Read one line of a daemon's log; None if it is no event of the job. `zone` applies if the line names none.
 
     >>> parse_log("[2026-01-01T00:00:00.500] Launching batch job 7 for UID 1", "n1", "+0000", 7)
     Event(time=1767225600.500999, host='n1', what='batch launched', uid=None)
     """
-    parts = _LINE.match(line)
-    for what, pattern in _LINES.items():
-        found = parts and re.match(pattern, parts["text"])
-        if parts and found and str(job_id) in found.groups():
-            node = _NODE.search(line)
-            time = datetime.fromisoformat(parts["time"] + zone).timestamp()
-            return Event(time + _CUT_OFF, node[1] if node else host, what)
+    for time, text in logs.dated([line], zone):
+        for what, pattern in _LINES.items():
+            found = re.match(rf"(?:debug2?: +)?(?:{pattern})", text)
+            if found and str(job_id) in found.groups():
+                node = _NODE.search(text)
+                return Event(time + _CUT_OFF, node[1] if node else host, what)
     return None

@@ -1,4 +1,4 @@
-"""What the daemons of a run said: fetch it all, or its last lines."""
+"""What the daemons of a run logged: fetch it all, or only the last lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime
 from pathlib import Path
 from threading import Thread
 
@@ -19,7 +19,7 @@ from harness.plan import Host, Plan
 from harness.ssh import Ssh
 
 _LOGS = "/var/log"
-# slurm.conf(5), LogTimeFormat: the default, which names no zone; journalctl(1), short-iso.
+# slurm.conf(5), LogTimeFormat: iso8601, which names no zone, and rfc5424; journalctl(1), short-iso.
 _DATED = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)([+-]\d\d:?\d\d)?\]? (.*)")
 _BAD_NEWS = re.compile(r"\b((?<!no )error|fatal|warning|failed|killed)\b", re.IGNORECASE)
 _DIRECTORIES = (options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
@@ -27,7 +27,7 @@ _DIRECTORIES = (options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log, which a daemon wrote at a time, in seconds since 1970; `source` is HOST/FILE."""
+    """A line of a log. `at` is in seconds since 1970, `source` is HOST/FILE."""
 
     at: float
     source: str
@@ -50,9 +50,9 @@ def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = F
 
 
 def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callable[[str, str], bool]) -> None:
-    """Say each line that commands print on their hosts, with the command's name.
+    """Call `say` with a command's name and each line that it prints on its host.
 
-    Ends when all commands have ended, or when `say` returns False.
+    `commands` maps a name to a host and a command. Ends when all commands have ended, or when `say` returns False.
     """
 
     def read(name: str, lines: Iterable[str]) -> None:
@@ -89,7 +89,7 @@ def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callabl
 
 
 def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -> str:
-    """Return what a daemon said last: its log file, and what systemd kept of it where it did not get that far."""
+    """Return the end of a daemon's log file, and of its journal, in case it failed before it opened the file."""
     texts = []
     for source in (
         command(plan, host, daemon, lines),
@@ -103,7 +103,7 @@ def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -
 
 
 def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
-    """Copy the daemons' logs and the journal of every host to DIRECTORY/HOST; return what could not be had."""
+    """Copy the daemons' logs and the journal of every host to DIRECTORY/HOST; return what could not be copied."""
 
     def fetch(host: str) -> str:
         target = directory / host
@@ -111,7 +111,7 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
         try:
             journal = ssh.run(host, ["journalctl", "--no-pager", "--boot", "--output=short-iso"], timeout=120).stdout
             (target / "journal.log").write_text(journal)
-            # tar(1) says 1 of a file that grows meanwhile, as logs do.
+            # tar(1) exits with 1 if a file grows meanwhile, as logs do.
             pack = f"tar -C {_LOGS} -cf - {' '.join(_DIRECTORIES)} || [ $? = 1 ]"
             with tempfile.TemporaryFile() as packed:
                 command = ssh.command(host, [pack])
@@ -127,22 +127,23 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
 
 
 def collected(directory: Path) -> list[Line]:
-    """Return what Slurm's daemons wrote to the logs that `collect` fetched, and the journal's bad news of others."""
+    """Return the lines of Slurm's logs that `collect` fetched, and the problems that others journaled."""
     found = []
     for journal in sorted(directory.glob("*/journal.log")):
-        said = [*_lines(journal, UTC)]
-        zone = said[0][0].tzinfo if said else UTC  # Slurm's own lines name none
+        with journal.open(errors="replace") as file:  # Slurm's own lines name no zone
+            zone = next((match[2] for match in map(_DATED.match, file) if match and match[2]), "+0000")
         for path in (journal, *sorted(journal.parent.glob("slurm/*.log"))):
             source = f"{journal.parent.name}/{path.name}"
-            for at, text in said if path == journal else _lines(path, zone):
-                # slurmctld, slurmd and slurmdbd say in the journal what they say in their own files.
-                if path != journal or (_BAD_NEWS.search(text) and not re.match(r"\S+ slurm(ctld|d|dbd)\[", text)):
-                    found.append(Line(at.timestamp(), source, text))
+            with path.open(errors="replace") as file:
+                for at, text in dated(file, zone):
+                    # slurmctld, slurmd and slurmdbd write to the journal what they write to their own files.
+                    if path != journal or (_BAD_NEWS.search(text) and not re.match(r"\S+ slurm(ctld|d|dbd)\[", text)):
+                        found.append(Line(at, source, text))
     return sorted(found, key=lambda line: line.at)
 
 
 def excerpt(lines: Sequence[Line], begin: float, end: float, message: str, most: int = 20) -> list[Line]:
-    """Return the last `most` lines that are bad news between two times, or about a job that a message names."""
+    """Return the last `most` lines that report a problem between two times, or are about a job that a message names."""
     jobs = set(re.findall(r"\bjobs?\b\D{0,3}(\d+)", message, re.IGNORECASE))
     about = re.compile(rf"\b(?:JobId=|job )(?:{'|'.join(jobs)})\b" if jobs else r"(?!)")
     news = {line for line in lines if begin <= line.at <= end and _BAD_NEWS.search(line.text)}
@@ -151,7 +152,7 @@ def excerpt(lines: Sequence[Line], begin: float, end: float, message: str, most:
 
 
 def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
-    """Return where a daemon logs to: a file for each node whose slurmd it is; none where only the journal has it."""
+    """Return a daemon's log files on a host, one for each node of a slurmd; none if it logs to the journal only."""
     if daemon == "munge":
         return ["/var/log/munge/munged.log"]
     if daemon == "slurmdbd":
@@ -166,16 +167,10 @@ def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
 
 
 def dated(lines: Iterable[str], zone: str) -> Iterator[tuple[float, str]]:
-    """Yield those of a log's lines that begin with a time, each with it; `zone` is meant where they name none."""
+    """Yield time, in seconds since 1970, and text of each line that begins with a time.
+
+    `zone`, such as +0100, applies to times that name none.
+    """
     for match in filter(None, map(_DATED.match, lines)):
-        with suppress(ValueError):
+        with suppress(ValueError):  # what a user made a daemon log may look like a time
             yield datetime.fromisoformat(match[1] + (match[2] or zone)).timestamp(), match[3]
-
-
-def _lines(path: Path, zone: tzinfo | None) -> Iterator[tuple[datetime, str]]:
-    """Yield the dated lines of a log; `zone` is meant where they name none."""
-    with path.open(errors="replace") as file:
-        for dated in filter(None, map(_DATED.match, file)):
-            with suppress(ValueError):  # what a user made a daemon say may look like a date
-                at = datetime.fromisoformat(dated[1] + (dated[2] or ""))
-                yield at if at.tzinfo else at.replace(tzinfo=zone), dated[3]

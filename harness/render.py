@@ -60,7 +60,7 @@ def slurm_conf(plan: Plan, cluster: str) -> str:
 
 
 def manifest(tree: Tree) -> dict[str, dict[str, dict[str, str | None]]]:
-    """Return what is to know of each file besides its text: host -> path -> facts."""
+    """Return what there is to know about each file besides its text: host -> path -> facts."""
     return {
         host: {
             file.path: {
@@ -136,7 +136,7 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
 
 
 def _takes_tokens(scenario: Scenario, host: Host) -> bool:
-    """Tell whether a host runs a daemon that must have the key of the tokens."""
+    """Return whether a host runs a daemon that needs the key of the tokens."""
     with_rest = {name for name, cluster in scenario.clusters.items() if cluster.rest}
     return bool(with_rest) and (
         "slurmdbd" in host.daemons or ("slurmctld" in host.daemons and host.cluster in with_rest)
@@ -144,7 +144,7 @@ def _takes_tokens(scenario: Scenario, host: Host) -> bool:
 
 
 def _rest_files(scenario: Scenario, cluster: Cluster, host: str, port: int) -> Iterator[RenderedFile]:
-    """Yield slurmrestd's user, which it shares with nobody, and what its unit needs besides the package's own."""
+    """Yield the files of slurmrestd: a user of its own, and what its unit needs besides the package's own."""
     user, unit = "/etc/sysusers.d/slurmrestd.conf", "/etc/systemd/system/slurmrestd.service.d/options.conf"
     yield RenderedFile(user, template(user))
     environment = options.slurmrestd_environment(scenario, cluster)
@@ -249,7 +249,7 @@ def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
 
 
 def _dynamic_flags(cluster: Cluster, host: Host) -> list[str]:
-    """Return the flags with which a slurmd tells slurmctld of its node, if slurm.conf does not."""
+    """Return the flags with which a slurmd registers its node, if slurm.conf does not have it."""
     for group in cluster.nodes:
         if group.dynamic and {*host.nodes} & {*hostlist.expand(group.name)}:
             told = _node_line(cluster, group, {})
@@ -261,7 +261,7 @@ def _dynamic_flags(cluster: Cluster, host: Host) -> list[str]:
 def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:
     sizes = zip(options.LEDGER_GRES, (group.cpus, group.memory), strict=True) if cluster.kubernetes else ()
     gres = (*group.gres, *(f"{name}:{size}" for name, size in sizes))
-    # A slurmctld that starts does not know what pods have: its nodes take no job until the copilot has told it.
+    # At its start slurmctld does not know what pods have: its nodes take no jobs until the copilot has reported it.
     lasting = "DRAIN" if cluster.kubernetes else "UNKNOWN"
     defaults = {
         **names,
@@ -277,7 +277,7 @@ def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> 
 
 
 def _job_submit_file(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the path and text of the plugin that has every job ask for what the ledger counts."""
+    """Return the path and text of the plugin that makes every job request what the ledger counts."""
     path, (cpus, memory) = "/etc/slurm/job_submit.lua", options.LEDGER_GRES
     default = options.get(conf, "DefMemPerCPU")
     return {path: template(path, cpus=cpus, memory=memory, memory_per_cpu=default)}
@@ -316,7 +316,7 @@ def _accounting_files(scenario: Scenario, *, with_database: bool) -> list[Render
     with_jobcomp = bool(scenario.accounting and scenario.accounting.job_completion)
     with_backup = bool(scenario.accounting and scenario.accounting.backup)
     address = "0.0.0.0" if with_jobcomp or with_backup else "127.0.0.1"  # noqa: S104  of a network of the run's own
-    # slurmdbd.conf(5): owned by SlurmUser and readable by nobody else, because it holds a password.
+    # slurmdbd.conf(5): owned by SlurmUser and readable only by it, because it holds a password.
     text = template(slurmdbd, options=conf)
     files = [RenderedFile(slurmdbd, text, "slurm", "slurm", "0600", "slurmdbd", "restart")]
     if not with_database:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -14,30 +15,45 @@ _CHUNK = 2**20
 
 
 def put(ssh: Ssh, host: str, source: Path, target: str) -> None:
-    """Copy a file or directory to a host, where it is root's: into `target` if that is a directory, otherwise as it.
+    """Copy a file or directory to a host: into `target` if that is a directory, otherwise under that name.
 
-    UsageError if there is no source, or no directory for it.
+    On the host it belongs to root. UsageError if `source` or the target's directory does not exist.
     """
     if not source.exists():
-        raise UsageError(f"{source} is not there")
+        raise UsageError(f"{source} does not exist")
     path = PurePosixPath(target)
     if ssh.run(host, ["test", "-d", target], check=False).exit_code == 0:
         path /= source.resolve().name
     elif target.endswith("/") or ssh.run(host, ["test", "-d", str(path.parent)], check=False).exit_code != 0:
         raise UsageError(f"{host} has no directory {target if target.endswith('/') else path.parent}")
+    unpack = ["tar", "--extract", "--no-same-owner", f"--directory={path.parent}"]
+    send(ssh, host, source.resolve(), path.name, unpack, _owned_by_root)
+
+
+def send(
+    ssh: Ssh,
+    host: str,
+    source: Path,
+    name: str,
+    unpack: Sequence[str],
+    change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None,
+) -> None:
+    """Give a command on a host, which root runs, a tar archive of a file or directory under a name.
+
+    `change` may alter what the archive says of each file. CommandFailed if the command fails.
+    """
     with tempfile.TemporaryFile() as packed:
         with tarfile.open(fileobj=packed, mode="w") as tar:
-            tar.add(source.resolve(), arcname=path.name, filter=_roots)
+            tar.add(source, arcname=name, filter=change)
         packed.seek(0)
-        command = ["tar", "--extract", "--no-same-owner", f"--directory={path.parent}"]
-        ssh.feed(host, command, iter(lambda: packed.read(_CHUNK), b""))
+        ssh.feed(host, unpack, iter(lambda: packed.read(_CHUNK), b""))
 
 
 def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
-    """Copy a file or directory from a host: into `target` if that is a directory, otherwise as it.
+    """Copy a file or directory from a host: into `target` if that is a directory, otherwise under that name.
 
-    What a host sends is not trusted: nothing is written elsewhere, and no device or set-user-ID file is made.
-    UsageError if there is no source, or no directory for it.
+    The host is not trusted: nothing is written outside the target, and no device or set-user-ID file is created.
+    UsageError if `source` or the target's directory does not exist.
     """
     path = PurePosixPath(source)
     if ssh.run(host, ["test", "-e", source], check=False).exit_code != 0:
@@ -45,7 +61,7 @@ def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
     if target.is_dir():
         target /= path.name
     elif not target.parent.is_dir():
-        raise UsageError(f"{target.parent} is no directory")
+        raise UsageError(f"{target.parent} is not a directory")
     with tempfile.TemporaryFile() as packed:
         command = ["tar", "--create", "--dereference", f"--directory={path.parent}", path.name]
         ssh.save(host, command, packed)
@@ -53,14 +69,14 @@ def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
         _unpack(packed, path.name, target)
 
 
-def _roots(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     return member
 
 
 def _unpack(packed: IO[bytes], name: str, target: Path) -> None:
-    """Unpack what is below a name as `target`."""
+    """Unpack the file or directory of a name as `target`, and nothing else."""
 
     def renamed(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         first, *rest = PurePosixPath(member.name).parts

@@ -1,4 +1,4 @@
-"""How clusters are broken behind their files' back: in the daemons' memory, in their state, in their logs."""
+"""Sabotages that leave the files intact: of the daemons' memory, state and logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sabotage import CONF, Sabotage, on_single
 
 STATE = "/var/lib/slurm/slurmctld"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
-# It listens when it has read its file.
+# slurmdbd listens once it has read its file.
 RESTART_SLURMDBD = (
     "systemctl restart slurmdbd; until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
 )
@@ -15,7 +15,7 @@ RECONFIGURE = "until scontrol reconfigure; do sleep 1; done"
 
 
 def held_back(option: str, reload: str = RECONFIGURE, conf: str = CONF) -> tuple[str, str]:
-    """Return scripts that have a daemon read a file with one more option, which the file then has no longer."""
+    """Return scripts that make a daemon read a file with an additional option, then remove the option from the file."""
     return f"echo {option} >> {conf} && {reload}; sed -i '$d' {conf}", reload
 
 
@@ -38,7 +38,7 @@ SINGLE_NODE = [
     on_single(
         "slurmctld_holds_the_rendered_configuration",
         *held_back("UnkillableStepTimeout=99"),
-        "slurmctld has read another slurm.conf than the one on single",
+        "the slurm.conf that slurmctld has read is not the one on single",
     ),
     on_single(
         "slurmctld_holds_the_rendered_partitions",

@@ -69,7 +69,7 @@ def test_run_of_a_changed_file_is_left_alone(path: Path, provider: FakeProvider,
     assert used(path, provider, tmp_path) != kept.id
     assert [*provider.runs()] == [kept.id]
     with (
-        pytest.raises(UsageError, match=r"was made from another file than .*mine.yml is now"),
+        pytest.raises(UsageError, match=r"was created from a scenario that differs from .*mine.yml"),
         sessions.opened(kept, provider, print, Wanted(path)),
     ):
         pass
@@ -93,7 +93,7 @@ def test_run_with_other_settings_is_left_alone(path: Path, provider: FakeProvide
     ("choices", "settings", "message"),
     [
         (("26.05",), (), r"is on single=24.11, not on single=26.05"),
-        ((), ("users.alice.uid=2005",), r"was made with no --set, not with --set users.alice.uid=2005"),
+        ((), ("users.alice.uid=2005",), r"was created with no --set, not with --set users.alice.uid=2005"),
     ],
 )
 def test_named_run_must_be_what_is_asked_for(
@@ -125,7 +125,7 @@ def test_run_is_one_sessions_at_a_time(path: Path, provider: FakeProvider, tmp_p
         assert live.run.id == kept.id
         assert used(path, provider, tmp_path) != kept.id
         with (
-            pytest.raises(UsageError, match=f"another session works on {kept.id}"),
+            pytest.raises(UsageError, match=f"another session is using {kept.id}"),
             sessions.opened(kept, provider, print),
         ):
             pass
@@ -151,7 +151,7 @@ def test_jobs_that_another_session_has_left_are_reported_once(
     monkeypatch.setattr("harness.slurm.SlurmCluster.jobs", lambda *_: jobs)
     with sessions.opened(kept, provider, print):
         pass
-    assert capsys.readouterr().out == "jobs from before this session stay: 7 RUNNING of alice on single\n"
+    assert capsys.readouterr().out == "jobs from before this session are left alone: 7 RUNNING of alice on single\n"
 
 
 def test_wrong_scenario_is_told_before_anything_starts(path: Path, provider: FakeProvider, tmp_path: Path) -> None:

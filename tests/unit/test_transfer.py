@@ -91,7 +91,7 @@ def test_directory_comes_under_another_name(root: Path, tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_a_usage_error(root: Path, tmp_path: Path) -> None:
     host = FakeHost(root)
-    with pytest.raises(UsageError, match="missing is not there"):
+    with pytest.raises(UsageError, match="missing does not exist"):
         transfer.put(host, "h", tmp_path / "missing", "/srv")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="h has no directory /none"):
         transfer.put(host, "h", tmp_path, "/none/name")  # type: ignore[arg-type]
@@ -99,14 +99,20 @@ def test_what_is_not_there_is_a_usage_error(root: Path, tmp_path: Path) -> None:
         transfer.put(host, "h", tmp_path, "/srv/new/")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="h has no /none"):
         transfer.get(host, "h", "/none", tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         transfer.get(host, "h", "/srv/data", tmp_path / "a" / "b")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("places", [("a", "b"), ("h:/a", "g:/b"), ("./h:a", "dir/h:b")])
 def test_copies_go_between_a_host_and_here(places: tuple[str, str], tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
-    assert (done.exit_code, "one of the two is HOST:PATH" in done.output) == (2, True)
+    assert (done.exit_code, "one argument must be HOST:PATH" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("places", [("a", "h:"), ("h:", "a")])
+def test_place_on_a_host_needs_a_path(places: tuple[str, str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
+    assert (done.exit_code, "h: names no path" in done.output) == (2, True)
 
 
 @pytest.mark.parametrize(
