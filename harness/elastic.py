@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import options
+from harness.errors import CannotJudge, WaitTimeout
 from harness.plan import Plan
 from harness.render import RenderedFile, Tree
 from harness.rundir import RunDir
@@ -22,6 +23,8 @@ from harness.wait import wait_until
 
 # A program of its own: its libraries take longer to load than all else together.
 _MODULE = "harness.provisioning"
+# Seconds in which it ends when it is asked to, or killed.
+_ENDS_WITHIN = 60
 
 
 def is_wanted(plan: Plan) -> bool:
@@ -56,15 +59,19 @@ def start(run: RunDir) -> None:
 
 def stop(run_id: str, *, all_users: bool = False) -> None:
     """End the API of a run, of any user if `all_users`; none there is no error."""
-    for process in _processes(run_id, all_users=all_users):
-        with suppress(ProcessLookupError):  # it ended by itself
-            os.kill(process, signal.SIGTERM)
-    wait_until(
-        lambda: list(_processes(run_id, all_users=all_users)),
-        lambda left: not left,
-        what="the provisioning API to end",
-        timeout=60,
-    )
+    for number in (signal.SIGTERM, signal.SIGKILL):  # it can be killed at any moment
+        for process in _processes(run_id, all_users=all_users):
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.kill(process, number)
+        with suppress(WaitTimeout):
+            wait_until(
+                lambda: list(_processes(run_id, all_users=all_users)),
+                lambda left: not left,
+                what="the provisioning API to end",
+                timeout=_ENDS_WITHIN,
+            )
+            return
+    raise CannotJudge(f"the provisioning API of {run_id} does not end: {[*_processes(run_id, all_users=all_users)]}")
 
 
 def _processes(run_id: str, *, all_users: bool = False) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,10 +19,11 @@ from typer.testing import CliRunner, Result
 
 from fakes import SCENARIO, FakeProvider
 from harness import cli, doctor, elastic, hybrid, kubernetes_api, lifecycle, private, providers, rundir, verify
-from harness.errors import CannotJudge, UsageError
+from harness.errors import CannotJudge, UsageError, WaitTimeout
 from harness.providers import docker, images, vagrant
 from harness.providers.docker import DockerProvider
 from harness.rundir import RunDir
+from harness.wait import wait_until
 
 OTHER_USER = 54321
 UNREADABLE = ["", '{"id": "single', "{}", "[]"]
@@ -225,6 +227,25 @@ def test_process_of_another_user_does_not_pass_for_the_api_of_a_run(
     assert [*elastic._processes(run_id)] == []
     elastic.stop(run_id)
     assert process.poll() is None
+
+
+def test_process_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = "mine-20261122T041700-d94c01"
+    stubborn = ["sh", "-c", "trap '' TERM; echo; read forever", "sh", "harness.provisioning", run_id]
+    asked: list[Any] = []
+
+    def wait(look: Callable[[], Any], *rest: Any, **options: Any) -> None:
+        asked.append(look())
+        if len(asked) == 1:
+            raise WaitTimeout("it still runs")
+        wait_until(look, *rest, **options)
+
+    monkeypatch.setattr(elastic, "wait_until", wait)
+    with subprocess.Popen(stubborn, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        elastic.stop(run_id)
+        assert process.wait() == -signal.SIGKILL
 
 
 class Engine:
