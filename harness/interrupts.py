@@ -25,6 +25,16 @@ def raise_once() -> None:
 
 
 @contextmanager
+def raised() -> Iterator[None]:
+    """Have signals do as after `raise_once` while this is entered; in other threads than the main one nothing changes.
+
+    For programs that are not ours, such as pytest, which SIGTERM and SIGHUP would end before they clean up.
+    """
+    with _replaced(_raise):
+        yield
+
+
+@contextmanager
 def ignored() -> Iterator[None]:
     """Ignore the signals while this is entered; without effect outside of the main thread."""
     with _replaced(signal.SIG_IGN):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import filelock
 
-from harness import faults, lifecycle, rundir, scenario, slurm
-from harness.errors import CannotJudge, UsageError, WaitTimeout
+from harness import faults, interrupts, lifecycle, rundir, scenario, slurm
+from harness.errors import CannotJudge, HarnessError, UsageError, WaitTimeout
 from harness.live import Live, Say
 from harness.plan import make_plan
 from harness.providers import Provider
@@ -48,7 +48,7 @@ def opened(run: RunDir, provider: Provider, say: Say, wanted: Wanted | None = No
             raise UsageError(f"{run.id} {difference}")
     if not (lock := _locked(run)):
         raise UsageError(f"another session is using {run.id}")
-    with lock:
+    with interrupts.raised(), lock:
         yield _ready(lifecycle.open_run(run, provider, say))
 
 
@@ -61,12 +61,12 @@ def of_scenario(wanted: Wanted, provider: Provider, runs: Path, say: Say, *, kee
     """
     for run in _intact_runs(wanted, provider, runs):
         if lock := _locked(run):
-            with lock:
+            with interrupts.raised(), lock:
                 say(f"using {run.id}, which is up")
                 yield _ready(lifecycle.open_run(run, provider, say))
                 return
     live = lifecycle.create(wanted.path, provider, runs, say, wanted.choices, wanted.settings)
-    with _lock(live.run), lifecycle.provisioned(live, keep=keep), lifecycle.logs_collected(live):
+    with interrupts.raised(), _lock(live.run), lifecycle.provisioned(live, keep=keep), lifecycle.logs_collected(live):
         lifecycle.deploy(live)
         yield live
 
@@ -74,12 +74,22 @@ def of_scenario(wanted: Wanted, provider: Provider, runs: Path, say: Say, *, kee
 def _intact_runs(wanted: Wanted, provider: Provider, runs: Path) -> Iterator[RunDir]:
     releases, up = wanted.releases(provider), provider.runs()
     for run in reversed(rundir.all_runs(runs)):
-        if run.id not in up or run.provider != provider.name or _difference(run, wanted, releases):
+        if run.id not in up or run.provider != provider.name:
             continue
-        deployed = any(event["kind"] == "stage" and event["name"] == "ready" for event in run.events())
-        hosts_up = {host.name for host in run.plan().lasting_hosts()} <= {*up[run.id]}
-        if deployed and hosts_up and not faults.noted_in(run):
+        try:
+            intact = _is_intact(run, wanted, releases, {*up[run.id]})
+        except (HarnessError, OSError):  # its scenario cannot be read
+            continue
+        if intact:
             yield run
+
+
+def _is_intact(run: RunDir, wanted: Wanted, releases: dict[str, str], up: set[str]) -> bool:
+    """Tell whether a run belongs to a scenario on these releases, deployed, with all hosts up and no fault injected."""
+    if _difference(run, wanted, releases):
+        return False
+    deployed = any(event["kind"] == "stage" and event["name"] == "ready" for event in run.events())
+    return deployed and {host.name for host in run.plan().lasting_hosts()} <= up and not faults.noted_in(run)
 
 
 def _difference(run: RunDir, wanted: Wanted, releases: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from harness import private
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
 from harness.wait import wait_until
 
@@ -49,8 +50,11 @@ class Ssh:
         self._sockets = sockets
 
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
-        """Return the local command that runs `command` on a host as root, or opens a shell there."""
-        self._sockets.mkdir(mode=0o700, exist_ok=True)
+        """Return the local command that runs `command` on a host as root, or opens a shell there.
+
+        CannotJudge if another user could answer in the host's place.
+        """
+        private.directory(self._sockets)
         if self.sudo:
             # ssh(1) joins the words with blanks, and a shell of the host reads them.
             command = ["sudo", "-n", *(["sh", "-c", shlex.quote(" ".join(command))] if command else ["-i"])]

@@ -281,7 +281,7 @@ def status_table(rows: list[dict[str, Any]]) -> Group:
                 if kind in does
             )
             told.append(escape(f"{row['run']} {cluster}: {does.get('problem') or '; '.join(kinds)}"))
-        told += [f"[yellow]{escape(text)}[/yellow]" for text in row["leaked"]]
+        told += [f"[yellow]{escape(text)}[/yellow]" for text in (*row["leaked"], row["problem"]) if text]
     return Group(table, *told)
 
 

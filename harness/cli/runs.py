@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -111,11 +112,12 @@ def up(
     """Start a scenario's hosts, without Slurm on them yet; prints the run's directory."""
     source = find_provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
     live = lifecycle.create(scenario_path, source, runs, progress(), release or (), settings or ())
-    try:
-        lifecycle.up(live)
-    except BaseException:
-        lifecycle.down(live)
-        raise
+    with live.run.worked_on():
+        try:
+            lifecycle.up(live)
+        except BaseException:
+            lifecycle.down(live)
+            raise
     out.print(str(live.run.path))
 
 
@@ -290,33 +292,45 @@ def down(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All runs on the engine, with or without directory.")
+        bool, typer.Option("--all", help="All your runs on the engine, with or without directory.")
+    ] = False,
+    all_users: Annotated[
+        bool, typer.Option("--all-users", help="As root: other users' runs, too; without RUN, all of them.")
     ] = False,
     provider: ProviderOption = "docker",
     inventory: Inventory = None,
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Remove a run's hosts and networks, or give existing machines back. Its directory with all evidence stays.
+    """Remove a run's hosts, networks and sockets, or give existing machines back. Its directory stays.
 
     If the directory is lost, the run's id is enough; existing machines need --inventory, too.
     """
+    if all_users and os.geteuid() != 0:
+        raise UsageError("--all-users is for root", hint="sudo harness down --all-users")
+    everything = everything or (all_users and not which)
     source = find_provider(provider, runs, inventory, ssh_config)
+    chosen: dict[str, RunDir | None]
     if everything:
-        chosen = list(source.runs())
+        known = {run.id: run for run in rundir.all_runs(runs) if run.provider == source.name}
+        chosen = {run_id: known.get(run_id) for run_id in source.runs(all_users=all_users)}
+        # A run that was killed may have left no more than its sockets.
+        chosen |= {run_id: run for run_id, run in known.items() if run.control_directory.exists()}
     elif which and inventory:
-        chosen = [which]
+        chosen = {which: None}
     else:
         try:
             found = find_run(runs, which)
         except UsageError:
-            if which not in source.runs():
+            lost = {rundir.id_of(path) for path in rundir.unreadable(runs)}
+            run_id = rundir.id_of(Path(which)) if which and Path(which).is_dir() else str(which)
+            if run_id not in lost and run_id not in source.runs(all_users=all_users):
                 raise
-            chosen = [str(which)]
+            chosen = {run_id: None}
         else:
-            source, chosen = providers.get(found.provider, runs), [found.id]
-    for run_id in chosen:
-        for note in lifecycle.remove(source, run_id):
+            source, chosen = providers.get(found.provider, runs), {found.id: found}
+    for run_id, run_ in chosen.items():
+        for note in lifecycle.remove(source, run_id, run_, all_users=all_users):
             err.print(f"left: {escape(note)}")
         err.print(f"{'removed' if source.offers.engine else 'gave back the hosts of'} {run_id}")
     if everything and not chosen:
@@ -330,7 +344,7 @@ def status(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """List the runs with their latest verdicts, and what the clusters that are up are doing."""
+    """List your runs with their latest verdicts, and what the clusters that are up are doing."""
     source = providers.get(provider, runs)
     if watch and format_ is Format.text:
         with suppress(KeyboardInterrupt), Screen(console=out, screen=out.is_terminal) as screen:
@@ -347,16 +361,23 @@ def status(
 def _status(source: providers.Provider, runs: Path) -> list[dict[str, Any]]:
     there = source.runs()
     known = {run.id: run for run in rundir.all_runs(runs)}
-    return [
+    problems = {rundir.id_of(path): (path, problem) for path, problem in rundir.unreadable(runs).items()}
+    rows = [
         {
             "run": run_id,
             "hosts_up": there.get(run_id, []),
             "verdict": _verdict(known.get(run_id)),
             "directory": str(known[run_id].path) if run_id in known else None,
             **_asked(known.get(run_id) if run_id in there else None),
+            "problem": "",
         }
-        for run_id in sorted({*there, *known})
+        for run_id in sorted({*there, *known, *problems})
     ]
+    for row in rows:
+        if row["run"] in problems:
+            path, problem = problems[row["run"]]
+            row |= {"directory": str(path), "problem": str(problem)}
+    return rows
 
 
 def _asked(run: RunDir | None) -> dict[str, Any]:
@@ -372,7 +393,10 @@ def _asked(run: RunDir | None) -> dict[str, Any]:
 
 def _verdict(run: RunDir | None) -> str | None:
     path = run.path / "report.json" if run else None
-    return str(json.loads(path.read_text())["verdict"]) if path and path.exists() else None
+    try:
+        return str(json.loads(path.read_text())["verdict"]) if path and path.exists() else None
+    except (ValueError, KeyError, TypeError):  # the harness was killed while it wrote it
+        return "unreadable"
 
 
 @app.command()
@@ -452,11 +476,14 @@ def doctor_(
     mend: Annotated[bool, typer.Option("--mend", help="As root on Debian: install and start what is missing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is missing.")] = False,
     format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Check whether this machine is fit. Each problem comes with the command that fixes it."""
     if mend:
         doctor.mend(progress(), provider)
     findings = doctor.examine(provider)
+    with suppress(HarnessError):  # whose cause is among the findings
+        findings += doctor.leftovers(providers.get(provider, runs), runs)
     if format_ is Format.json:
         print_json([{name: getattr(finding, name) for name in finding.__slots__} for finding in findings])
     else:

@@ -131,10 +131,10 @@ class ExistingProvider:
         """Return nothing: what a machine of the user's prints is not ours to see."""
         return ""
 
-    def runs(self) -> dict[str, list[str]]:
-        """Return the runs that may hold hosts."""
+    def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
+        """Return the runs that may hold hosts: those with a directory, which are this user's."""
         return {
-            run.id: [host.name for host in run.plan().lasting_hosts()]
+            run.id: _hosts_of(run)
             for run in rundir.all_runs(self._runs)
             if run.provider == self.name and (run.path / "held").exists()
         }
@@ -206,6 +206,14 @@ class ExistingProvider:
         config = directory / "ssh_config"
         config.write_text(inventory.own_ssh_config([*machines], None, self._ssh_config))
         return Ssh(config, directory, sudo=not self.offers.root)
+
+
+def _hosts_of(run: RunDir) -> list[str]:
+    """Return a run's hosts; none where its scenario cannot be read."""
+    try:
+        return [host.name for host in run.plan().lasting_hosts()]
+    except HarnessError:
+        return []
 
 
 def read_inventory(path: Path) -> dict[str, Machine]:

@@ -46,13 +46,16 @@ def harness(environment: dict[str, str]) -> Harness:
 
 @pytest.fixture
 def left(runs: Path) -> Left:
-    """Return all that this test's runs have on the engine; what others have there is not theirs."""
+    """Return all that this test's runs have on the engine, and their sockets; what others have is not theirs."""
     engine = docker.from_env()
 
     def listed() -> list[str]:
-        own = [{"label": f"harness.run={run.id}"} for run in rundir.all_runs(runs)]
+        there = rundir.all_runs(runs)
+        own = [{"label": f"harness.run={run.id}"} for run in there]
         containers = [str(one.name) for run in own for one in engine.containers.list(all=True, filters=run)]
-        return containers + [str(one.name) for run in own for one in engine.networks.list(filters=run)]
+        networks = [str(one.name) for run in own for one in engine.networks.list(filters=run)]
+        sockets = [str(run.control_directory) for run in there if run.control_directory.exists()]
+        return containers + networks + sockets
 
     return listed
 
@@ -170,6 +173,24 @@ def test_down_cleans_up_after_a_killed_run_without_its_directory(
     done = subprocess.run(command("down", "--all"), env=elsewhere, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert left() == []
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(os.geteuid() != 0, reason="other users' runs are for root to remove")
+def test_only_root_who_says_so_removes_runs_of_other_users(harness: Harness) -> None:
+    engine = docker.from_env()
+    labels = {"harness.run": "theirs-20261122T041700-d94c01", "harness.uid": "54321"}
+    network = engine.networks.create("slurm-harness-test-theirs", labels=labels, internal=True)
+    try:
+        assert labels["harness.run"] not in harness("status", "--format", "json").stdout
+        assert harness("down", "--all").returncode == 0
+        assert engine.networks.list(ids=[network.id])
+        done = harness("down", "--all-users")
+        assert f"removed {labels['harness.run']}" in done.stderr
+        assert not engine.networks.list(ids=[network.id])
+    finally:
+        for left_over in engine.networks.list(ids=[network.id]):
+            left_over.remove()
 
 
 def test_two_runs_of_one_scenario_do_not_disturb_each_other(left: Left, environment: dict[str, str]) -> None:

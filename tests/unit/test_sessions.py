@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -59,9 +61,27 @@ def test_session_takes_down_what_it_has_started(path: Path, provider: FakeProvid
     assert provider.runs() == {}
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_that_would_end_a_session_takes_down_what_it_has_started(
+    number: signal.Signals, path: Path, provider: FakeProvider, tmp_path: Path
+) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), sessions.of_scenario(Wanted(path), provider, tmp_path, print):
+        os.kill(os.getpid(), number)
+    assert provider.runs() == {}
+    assert signal.getsignal(number) == before
+
+
 def test_kept_run_is_used_again_and_stays(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
     assert [used(path, provider, tmp_path) for _ in (1, 2)] == [kept.id] * 2
     assert [*provider.runs()] == [kept.id]
+
+
+def test_run_whose_scenario_cannot_be_read_is_left_alone(
+    path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir
+) -> None:
+    (kept.path / "scenario.yml").unlink()
+    assert used(path, provider, tmp_path) != kept.id
 
 
 def test_run_of_a_changed_file_is_left_alone(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
