@@ -114,7 +114,7 @@ class ExistingProvider:
         facts = {"id": run.id, "by": f"{getpass.getuser()}@{socket.gethostname()}", "since": run.started}
 
         def hold(host: Host) -> None:
-            _ask_host(ssh, host.name, "hold", facts, preview.wanted(plan, host, tree[host.name]))
+            _ask_host(ssh, host.name, "hold", facts, preview.wanted(plan, host, tree[host.name]), timeout=_PATIENCE)
 
         _together(hold, hosts)
         return machines
