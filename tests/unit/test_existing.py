@@ -410,6 +410,14 @@ def test_inventory_that_is_none_is_told(tmp_path: Path) -> None:
         read_inventory(path)
 
 
+@pytest.mark.parametrize("variable", ["ansible_host", "ansible_user", "ansible_ssh_private_key_file"])
+def test_inventory_has_no_lines_of_an_ssh_config(variable: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text(json.dumps({"all": {"hosts": {"boss": {variable: "x\n    ProxyCommand touch evil"}}}}))
+    with pytest.raises(UsageError, match=r"boss: 'x.*ProxyCommand.* is neither a host's name nor an address"):
+        read_inventory(path)
+
+
 def test_host_without_a_machine_is_refused(tmp_path: Path) -> None:
     read = scenario.load(written(tmp_path, SCENARIO.replace(", worker: worker.example.org", "")))
     plan = make_plan("lent", read, OWN_MACHINES)
