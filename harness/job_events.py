@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:
     def look(host: str) -> list[Event]:
         planned = next(one for one in plan.hosts if one.name == host)
         files = [path for daemon in ("slurmctld", "slurmd") for path in logs.log_files(plan, planned, daemon)]
-        search = f"grep --no-filename --no-messages --word-regexp {job_id} /dev/null {' '.join(files)} || true"
+        search = f"grep --no-filename --no-messages --word-regexp {job_id} /dev/null {shlex.join(files)} || true"
         zone, *lines = ssh.run(host, ["sh", "-c", f"date +%z; {journal}; {search}"]).stdout.splitlines()
         found = (
             parse_journal(line, job_id) if line.startswith("{") else parse_log(line, host, zone, job_id)
@@ -117,7 +118,7 @@ def _times_of_jobs(ssh: Ssh, plan: Plan, cluster: str) -> dict[int, list[float |
         if host.cluster != cluster:
             continue
         journal = "journalctl --quiet --no-pager --output=short-iso-precise --unit=slurmctld"
-        files = " ".join(f"{path}*" for path in logs.log_files(plan, host, "slurmctld"))
+        files = " ".join(f"{shlex.quote(path)}*" for path in logs.log_files(plan, host, "slurmctld"))
         source = f"zcat --force {files}" if files else journal
         script = f"date +%z; {source} | grep --text --extended-regexp '{_RAN}' || true"
         zone, *lines = ssh.run(host.name, ["sh", "-c", script]).stdout.splitlines()

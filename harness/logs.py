@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,9 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
-from harness import options
-from harness.errors import HarnessError
+from harness import options, transfer
+from harness.errors import CannotJudge, HarnessError
 from harness.plan import Host, Plan
 from harness.ssh import Ssh
 
@@ -23,6 +23,12 @@ _LOGS = "/var/log"
 _DATED = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)([+-]\d\d:?\d\d)?\]? (.*)")
 _BAD_NEWS = re.compile(r"\b((?<!no )error|fatal|warning|failed|killed)\b", re.IGNORECASE)
 _DIRECTORIES = (options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
+# Seconds for a host's journal, and for its files.
+_PATIENCE = 120
+# What is taken of a host.
+_LIMITS = transfer.Limits(total=2**30, file=2**28, members=10_000)
+# Characters of a line that is followed.
+_LONGEST = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,8 @@ def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callabl
     `commands` maps a name to a host and a command. Ends when all commands have ended, or when `say` returns False.
     """
 
-    def read(name: str, lines: Iterable[str]) -> None:
-        for line in lines:
+    def read(name: str, printed: IO[str]) -> None:
+        while line := printed.readline(_LONGEST):
             if not say(name, line.rstrip("\n")):
                 for process in processes.values():
                     process.terminate()
@@ -103,27 +109,40 @@ def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -
 
 
 def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
-    """Copy the daemons' logs and the journal of every host to DIRECTORY/HOST; return what could not be copied."""
+    """Copy the daemons' logs and the journal of every host to DIRECTORY/HOST; return what could not be copied.
 
-    def fetch(host: str) -> str:
+    What a host sends is not trusted (see transfer.unpack): at most 1 GiB in 10,000 files is taken of each, and of one
+    file 256 MiB.
+    """
+
+    def fetch(host: str) -> list[str]:
         target = directory / host
         target.mkdir(parents=True, exist_ok=True)
-        try:
-            journal = ssh.run(host, ["journalctl", "--no-pager", "--boot", "--output=short-iso"], timeout=120).stdout
-            (target / "journal.log").write_text(journal)
-            # tar(1) exits with 1 if a file grows meanwhile, as logs do.
-            pack = f"tar -C {_LOGS} -cf - {' '.join(_DIRECTORIES)} || [ $? = 1 ]"
-            with tempfile.TemporaryFile() as packed:
-                command = ssh.command(host, [pack])
-                subprocess.run(command, stdout=packed, stderr=subprocess.PIPE, timeout=120, check=True)
-                packed.seek(0)
-                subprocess.run(["tar", "-C", target, "-xf", "-"], stdin=packed, capture_output=True, check=True)
-        except (HarnessError, subprocess.SubprocessError) as error:
-            return f"{host}: {error}"
-        return ""
+        notes: list[str] = []
+        for take in (_take_journal, _take_files):
+            try:
+                notes += take(ssh, host, target)
+            except HarnessError as error:
+                notes.append(str(error))
+        return [f"{host}: {note}" for note in notes]
 
     with ThreadPoolExecutor(8) as pool:
-        return [problem for problem in pool.map(fetch, hosts) if problem]
+        return [problem for problems in pool.map(fetch, hosts) for problem in problems]
+
+
+def _take_journal(ssh: Ssh, host: str, directory: Path) -> list[str]:
+    command = ["journalctl", "--no-pager", "--boot", "--output=short-iso"]
+    with ssh.printed(host, command, _PATIENCE) as printed, (directory / "journal.log").open("wb") as file:
+        if not transfer.copy(printed, file, _LIMITS.file):
+            raise CannotJudge(f"the journal has more than {_LIMITS.file >> 20} MiB: the rest is left out")
+    return []
+
+
+def _take_files(ssh: Ssh, host: str, directory: Path) -> list[str]:
+    # tar(1) says 1 of a file that grows meanwhile, as logs do.
+    pack = f"tar -C {_LOGS} -cf - {' '.join(_DIRECTORIES)} || [ $? = 1 ]"
+    with ssh.printed(host, ["sh", "-c", pack], _PATIENCE) as packed:
+        return transfer.unpack(packed, directory, _LIMITS)
 
 
 def collected(directory: Path) -> list[Line]:

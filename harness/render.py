@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -180,7 +181,17 @@ def _power_files(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> Itera
     """Yield the programs that power nodes up and down, and what they need on both ends."""
     if host.name == cluster.controller:
         levels = {group.name: group.provision for group in cluster.nodes if group.provision != "static"}
-        facts = {"levels": levels, "conf": conf, "port": options.API_PORT, "log": f"{options.LOG_DIRECTORY}/power.log"}
+        facts = {
+            "levels": levels,
+            "port": options.API_PORT,
+            "known_hosts": f"{options.state_save_location(conf)}/known_hosts",
+            "log": f"{options.LOG_DIRECTORY}/power.log",
+            # slurm.conf(5) has these defaults.
+            "patience": {
+                "resume": int(options.get(conf, "ResumeTimeout") or 60),
+                "suspend": int(options.get(conf, "SuspendTimeout") or 30),
+            },
+        }
         for name in (*options.POWER_PROGRAMS.values(), "wait-for-nodes"):
             source = "slurm-wait-for-nodes" if name == "wait-for-nodes" else "slurm-power"
             text = template(f"{options.PROGRAMS}/{source}", **facts)
@@ -280,7 +291,7 @@ def _job_submit_file(conf: Mapping[str, str]) -> dict[str, str]:
     """Return the path and text of the plugin that makes every job request what the ledger counts."""
     path, (cpus, memory) = "/etc/slurm/job_submit.lua", options.LEDGER_GRES
     default = options.get(conf, "DefMemPerCPU")
-    return {path: template(path, cpus=cpus, memory=memory, memory_per_cpu=default)}
+    return {path: template(path, cpus=cpus, memory=memory, memory_per_cpu=int(default or 0))}
 
 
 def _topology_file(scenario: Scenario, cluster: Cluster) -> dict[str, str]:
@@ -345,6 +356,13 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  configuration files, not HTML
     )
+    # Each language has its way to write a text so that it stays one; options are texts of the user's.
+    environment.filters["shell"] = shlex.quote
+    environment.filters["python"] = lambda value: json.dumps(value, ensure_ascii=False, sort_keys=True)
+    environment.filters["sql"] = sql_text
+    environment.filters["sql_name"] = sql_name
+    environment.filters["systemd"] = _in_systemd_quotes
+    environment.filters["tmpfiles"] = _tmpfiles_word
     environment.filters["line"] = _line
     environment.filters["quoted"] = _quoted
     environment.filters["written"] = options.written
@@ -352,6 +370,35 @@ def _environment() -> Environment:
     environment.filters["early"] = options.early
     environment.filters["sacctmgr"] = lambda values: shlex.join(f"{k}={v}" for k, v in options.merged(values).items())
     return environment
+
+
+def sql_text(text: str) -> str:
+    """Write a text for MariaDB.
+
+    >>> sql_text("it's")
+    "'it''s'"
+    """
+    return "'{}'".format(text.replace("\\", "\\\\").replace("'", "''"))
+
+
+def sql_name(name: str) -> str:
+    """Write the name of a database for MariaDB.
+
+    >>> sql_name("slurm_acct_db"), sql_name("acct-db")
+    ('slurm_acct_db', '`acct-db`')
+    """
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`{}`".format(name.replace("`", "``"))
+
+
+def _in_systemd_quotes(text: str) -> str:
+    """Write a text as it goes between double quotes in a unit: systemd.syntax(7), systemd.unit(5) on specifiers."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+
+
+def _tmpfiles_word(text: str) -> str:
+    """Write a field of tmpfiles.d(5)."""
+    escaped = _in_systemd_quotes(text)
+    return escaped if re.fullmatch(r"[^\s'\"\\]+", text) else f'"{escaped}"'
 
 
 def _line(options_: Mapping[str, str]) -> str:

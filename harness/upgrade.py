@@ -389,8 +389,8 @@ def _to_carry(live: Live, name: str) -> list[str]:
         conf = options.slurm_conf(live.plan.scenario, host.cluster, live.plan.offers)
         wanted.append(options.state_save_location(conf))
     disks = {volume.directory for volume in host.volumes}
-    there = live.ssh.run(name, ["sh", "-c", f"ls -d {' '.join(wanted)} 2> /dev/null; true"]).stdout.split()
-    return [directory for directory in there if directory not in disks]
+    there = live.ssh.run(name, ["sh", "-c", f"ls -d {shlex.join(wanted)} 2> /dev/null; true"]).stdout.split()
+    return [directory for directory in wanted if directory in there and directory not in disks]
 
 
 def _remake(live: Live, step: Step, plan: Plan, directories: dict[str, list[str]]) -> None:

@@ -10,6 +10,7 @@ import getpass
 import inspect
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -114,7 +115,7 @@ class ExistingProvider:
         facts = {"id": run.id, "by": f"{getpass.getuser()}@{socket.gethostname()}", "since": run.started}
 
         def hold(host: Host) -> None:
-            _ask_host(ssh, host.name, "hold", facts, preview.wanted(plan, host, tree[host.name]))
+            _ask_host(ssh, host.name, "hold", facts, preview.wanted(plan, host, tree[host.name]), timeout=_PATIENCE)
 
         _together(hold, hosts)
         return machines
@@ -235,6 +236,9 @@ def _machine(name: str, variables: Mapping[str, Any]) -> Machine:
     key = variables.get("ansible_ssh_private_key_file", variables.get("ansible_private_key_file"))
     port = variables.get("ansible_port")
     address, user = variables.get("ansible_host"), variables.get("ansible_user")
+    for text, wrong in ((name, r"[\s\"]"), (address, r"[\s\"]"), (user, r"[\s\"]"), (key, r"[\x00-\x1f\x7f\"]")):
+        if re.search(wrong, str(text)):  # each is a word of an ssh_config
+            raise UsageError(f"{name}: {text!r} is neither a host's name nor an address, user or key")
     return Machine(name, address, int(port) if port else None, user, _whole(key) if key else None)
 
 

@@ -167,6 +167,8 @@ def test_what_would_change_is_shown_and_nothing_changes_unasked(strangers: Stran
     done = strangers.run("run", "--check")
     assert done.returncode == 0, done.stderr
     assert "-PartitionName=before Nodes=ALL" in done.stdout
+    assert 'u alice 2001 "Cluster user alice" /home/alice /bin/bash' in done.stdout, "text of a new file"
+    assert "owner    /home/alice: none -> alice alice 0700" in done.stdout
     assert "daemon   munge restarts" in done.stdout
     assert "daemon   slurmd starts" in done.stdout
     assert "user     alice is made" in done.stdout
@@ -186,6 +188,44 @@ def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None
         assert sorted(strangers.picture() ^ before) == []
     finally:
         strangers.tell("worker", "rm /etc/slurm/slurm.conf")
+
+
+def test_account_or_database_of_somebody_is_refused_and_still_works(strangers: Strangers) -> None:
+    make = {
+        "account slurm@localhost": "CREATE USER slurm@localhost IDENTIFIED BY 'sesame'",
+        "database slurm_acct_db": "CREATE DATABASE slurm_acct_db; CREATE TABLE slurm_acct_db.theirs (x INT)",
+    }
+    works = {
+        "account slurm@localhost": "mariadb --user=slurm --password=sesame --execute 'SELECT 1'",
+        "database slurm_acct_db": "mariadb slurm_acct_db --execute 'SELECT * FROM theirs'",
+    }
+    try:
+        for what, statements in make.items():
+            strangers.tell("boss", f'systemctl start mariadb && mariadb --execute "{statements}"')
+            for state in ("start", "stop"):
+                strangers.tell("boss", f"systemctl {state} mariadb")
+                before = strangers.picture()
+                done = strangers.run("run", "--yes")
+                assert done.returncode in {2, 3}
+                assert f"{what} already" in done.stdout + done.stderr
+                assert sorted(strangers.picture() ^ before) == []
+                strangers.tell("boss", f"systemctl start mariadb && {works[what]}")
+            strangers.tell("boss", 'mariadb --execute "DROP USER IF EXISTS slurm@localhost"')
+    finally:
+        drop = "DROP USER IF EXISTS slurm@localhost; DROP DATABASE IF EXISTS slurm_acct_db"
+        strangers.tell("boss", f'systemctl start mariadb; mariadb --execute "{drop}"; systemctl stop mariadb')
+
+
+def test_directory_that_other_machines_may_have_too_is_refused(strangers: Strangers) -> None:
+    strangers.tell("worker", "mkdir -p /etc/slurm && mv /etc/slurm /home/slurm && ln -s /home/slurm /etc/slurm")
+    try:
+        before = strangers.picture()
+        done = strangers.run("run", "--yes")
+        assert done.returncode == 2
+        assert "worker: /etc/slurm is a link to /home/slurm" in done.stderr
+        assert sorted(strangers.picture() ^ before) == []
+    finally:
+        strangers.tell("worker", "rm /etc/slurm && mv /home/slurm /etc/slurm")
 
 
 def test_machines_that_lack_something_are_told_what_and_changed_by_nobody(strangers: Strangers) -> None:
