@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, Sabotage, trigger
+from sabotage import CONF, JOB_TABLES, Sabotage, trigger
 
-JOBS = "slurm_acct_db.aws_job_table"
-STEPS = "slurm_acct_db.aws_step_table"
+AWS_JOBS = "slurm_acct_db.aws_job_table"
+STEP_TABLES = JOB_TABLES.replace("job_table", "step_table")
 
 
 def lie(check: str, table: str, text: str, message: str) -> Sabotage:
@@ -16,13 +16,13 @@ def lie(check: str, table: str, text: str, message: str) -> Sabotage:
 def invented(job_id: int, changes: str, message: str) -> Sabotage:
     """Return a sabotage: a copy of a job's record with an id of its own and some changes."""
     steps = (
-        f"create table slurm_acct_db.lie as select * from {JOBS} where time_end > 0 limit 1",
+        f"create table slurm_acct_db.lie as select * from {AWS_JOBS} where time_end > 0 limit 1",
         f"update slurm_acct_db.lie set job_db_inx = {job_id}, id_job = {job_id}, {changes}",
-        f"insert into {JOBS} select * from slurm_acct_db.lie",
+        f"insert into {AWS_JOBS} select * from slurm_acct_db.lie",
         "drop table slurm_acct_db.lie",
     )
     check = "never_submitted" if "state = 1," not in changes else "what_slurmctld_remembers"
-    undo = f"delete from {JOBS} where id_job = {job_id}"
+    undo = f"delete from {AWS_JOBS} where id_job = {job_id}"
     return Sabotage(
         (check,),
         ("accounting", f'mariadb -e "{"; ".join(steps)}"'),
@@ -55,35 +55,35 @@ _SHARES = (
 FEDERATION = [
     lie(
         _SAW,
-        JOBS,
+        AWS_JOBS,
         f"new.id_assoc = {_BOB.format('physics')}",
         "its user is alice, accounting says bob",
     ),
     lie(
         _SAW,
-        JOBS,
+        AWS_JOBS,
         f"new.id_assoc = {_BOB.format('chemistry')}",
         "its account is physics, accounting says chemistry",
     ),
-    lie(_SAW, JOBS, f"new.tres_alloc = {_CPUS}", "it had 1 CPUs, accounting says 200"),
-    lie(_SAW, JOBS, "new.id_qos = 2", "its qos is normal, accounting says urgent"),
-    lie(_SAW, JOBS, "new.partition = 'other'", "its partition is batch, accounting says other"),
-    lie(_SAW, JOBS, "new.work_dir = '/tmp'", "its work_dir is /home/alice, accounting says /tmp"),
+    lie(_SAW, JOB_TABLES, f"new.tres_alloc = {_CPUS}", "it had 1 CPUs, accounting says 200"),
+    lie(_SAW, JOB_TABLES, "new.id_qos = 2", "its qos is normal, accounting says urgent"),
+    lie(_SAW, JOB_TABLES, "new.partition = 'other'", "its partition is batch, accounting says other"),
+    lie(_SAW, JOB_TABLES, "new.work_dir = '/tmp'", "its work_dir is /home/alice, accounting says /tmp"),
     lie(
         _SAW,
-        JOBS,
+        JOB_TABLES,
         "new.timelimit = 60",
         "submitted with --job-name=accounting --time=3, accounting says accounting, 60",
     ),
-    lie(_SAW, STEPS, "new.exit_code = 0", "its step 1 exited with 3, accounting says 0"),
-    lie(_SAW, STEPS, "new.tres_usage_in_max = ''", "MaxRSS in accounting is none"),
+    lie(_SAW, STEP_TABLES, "new.exit_code = 0", "its step 1 exited with 3, accounting says 0"),
+    lie(_SAW, STEP_TABLES, "new.tres_usage_in_max = ''", "MaxRSS in accounting is none"),
     lie(
         _REMEMBERS,
-        JOBS,
+        JOB_TABLES,
         "new.time_end = if(new.time_end, new.time_end + 8, 0)",
         "for slurmctld, accounting says",
     ),
-    lie(_REMEMBERS, JOBS, "new.timelimit = 59", "its time limit is 60, accounting says 59"),
+    lie(_REMEMBERS, JOB_TABLES, "new.timelimit = 59", "its time limit is 60, accounting says 59"),
     invented(134299998, "state = 1, time_end = 0", "is RUNNING in accounting, but unknown to slurmctld"),
     invented(134299999, "state = 5, exit_code = 256", "is FAILED in accounting, but was never submitted"),
     changed(
