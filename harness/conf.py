@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.errors import UsageError
+
+MOST_BYTES = 16 * 2**20
+_NUMBER = re.compile("[0-9]{1,18}")
 _BLANK = " \t\n\v\f\r"
 _PAIR = re.compile(
     rf"[{_BLANK}]*([A-Za-z0-9_.]+)[{_BLANK}]*[-*+/]?=[{_BLANK}]*"
@@ -82,8 +86,30 @@ def read(text: str) -> Iterator[Line]:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text; bytes that are not UTF-8 survive, and so do line ends."""
-    return path.read_bytes().decode("utf-8", errors="surrogateescape")
+    """Return a file's text with its line ends; where it is not UTF-8, it is taken for Latin-1, which takes any bytes.
+
+    UsageError if it cannot be read, or has more than MOST_BYTES.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"{path} has more than {MOST_BYTES // 2**20} MiB: it is no file of Slurm's configuration")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def number(value: str) -> int | None:
+    """Return the whole number that a value is, of 18 digits at most; None if it is none.
+
+    >>> number("42"), number("4K"), number("9" * 5000)
+    (42, None, None)
+    """
+    return int(value) if _NUMBER.fullmatch(value) else None
 
 
 # Where a line ends is "\n" alone; str.splitlines() knows more ends than that.

@@ -16,6 +16,7 @@ from harness.scenario.model import (
     Torus,
     User,
     UserName,
+    gres_count,
     schema,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "Torus",
     "User",
     "UserName",
+    "gres_count",
     "is_named_like_one",
     "load",
     "name_of",

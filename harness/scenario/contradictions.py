@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from harness import hostlist, releases
+from harness.conf import number
 from harness.scenario.model import SLURMDBD, Accounting, Cluster, Dimensions, Path_, Scenario, Topology, did_you_mean
 
 # The file and the key with which a release came to have each kind of topology. topology/3d_torus of before 25.05 is not
@@ -26,6 +27,10 @@ _SYSTEM_USERS = frozenset(
         *("backup", "list", "irc", "nobody", "_apt", "messagebus", "sshd", "mysql", "munge", "slurm", "slurmrestd"),
     }
 )
+# What `harness render` writes beside a directory for each host.
+_BESIDE_HOSTS = {"manifest.json", "install.sh"}
+# hostname(7).
+_LONGEST_HOST_NAME = 64
 # The ports of slurmds that share a host begin at 20001, and Linux gives those from 32768 on to clients.
 MOST_NODES_OF_A_HOST = 32767 - 20000
 
@@ -111,6 +116,7 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
         if not cluster.nodes and not raw["clusters"][name].get("nodes") and not cluster.room_for_nodes():
             yield ("clusters", name, "nodes"), "a cluster needs at least one node"
         yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
+        yield from _wrong_patience(cluster, ("clusters", name, "options"))
         yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
         yield from _wrong_topology(cluster, name)
         if cluster.oci is not None:
@@ -170,6 +176,15 @@ def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]
             yield here, "wants the defaults, with the programs that power nodes up and down"
         if cluster.controller in hostlist.expand(group.name):
             yield here, f"{cluster.controller} is the controller, which is always up"
+
+
+def _wrong_patience(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    """Yield the options without which the programs that power nodes up and down cannot work."""
+    for option, value in cluster.options.items() if cluster.elastic() else ():
+        if option.lower() in {"resumetimeout", "suspendtimeout"} and number(str(value)) is None:
+            yield (*at, option), "nodes that come and go want a number of seconds here"
+        if option.lower() == "statesavelocation" and not value:
+            yield (*at, option), "nodes that come and go want a directory here"
 
 
 def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
@@ -320,6 +335,10 @@ def _claim(owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str
     """Note that a hostlist at a place owns its names; yield those that another part than the controller owns."""
     expanded = hostlist.expand(names)
     for name, count in Counter(expanded).items():
+        if len(name) > _LONGEST_HOST_NAME:
+            yield at, f"{kind} {name[:20]}...: a name has {_LONGEST_HOST_NAME} characters at most"
+        if name in _BESIDE_HOSTS:
+            yield at, f"{kind} {name}: `harness render` writes a file of this name beside the hosts' directories"
         taken = owner.get(name)
         if taken and taken != f"{cluster}.controller":
             yield at, f"{kind} {name} is already {taken}"
@@ -339,8 +358,14 @@ def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
     )
 
 
+def _names(part: Any, key: str) -> list[str]:
+    """Return the names that a part of the file defines under a key; none where that is no mapping."""
+    named = part.get(key) if isinstance(part, dict) else None
+    return list(named) if isinstance(named, dict) else []
+
+
 def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    sites = list(raw.get("sites") or {}) or list(scenario.sites)
+    sites = _names(raw, "sites") or list(scenario.sites)
     members: list[tuple[Path_, str | None]] = [
         (("clusters", name), cluster.site) for name, cluster in scenario.clusters.items()
     ]
@@ -357,7 +382,7 @@ def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
 
 
 def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    clusters = list(raw.get("clusters") or {})
+    clusters = _names(raw, "clusters")
     member_of: dict[str, str] = {}
     for name, federation in scenario.federations.items():
         at: Path_ = ("federations", name, "clusters")
@@ -372,10 +397,8 @@ def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tupl
 
 
 def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    part = raw.get("accounting")
-    raw_accounting: dict[str, Any] = part if isinstance(part, dict) else {}
-    accounts = list(raw_accounting.get("accounts") or {})
-    qos = [*(raw_accounting.get("qos") or {}), "normal"]
+    accounts = _names(raw.get("accounting"), "accounts")
+    qos = [*_names(raw.get("accounting"), "qos"), "normal"]
     if scenario.accounting:
         for name, account in scenario.accounting.accounts.items():
             if account.parent and account.parent not in (*accounts, "root"):

@@ -10,11 +10,9 @@ from types import NoneType
 from typing import Any, get_args
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from harness import releases
+from harness import plain_yaml, releases
 from harness.errors import Problem, ScenarioError, UsageError
 from harness.scenario.contradictions import contradictions, place_of, too_old_for_topology, wrong_releases
 from harness.scenario.model import Model, Path_, Scenario, did_you_mean
@@ -49,18 +47,20 @@ def load(
     ScenarioError tells all problems of the file, in the order of their lines.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(plain_yaml.MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {error}", hint="scenarios/ holds complete examples") from error
+    keys: dict[Path_, tuple[int, int]] = {}
+    values: dict[Path_, tuple[int, int]] = {}
+    found: list[tuple[Path_, str, bool]] = []
     try:
-        tree = YAML(typ="safe", pure=True).compose(text)
-        reader = YAML(typ="safe", pure=True)
-        reader.allow_duplicate_keys = True
-        data = reader.load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise ScenarioError([Problem(path, line, column, "", f"not YAML: {error.problem}")]) from error
+        document = plain_yaml.Document(text)
+        if isinstance(document.node, MappingNode):
+            found += ((at, message, True) for at, message in _walk(document.node, (), keys, values))
+        data = document.data()
+    except plain_yaml.NotPlain as error:
+        raise ScenarioError([Problem(path, error.line, error.column, "", error.message)]) from error
     if not isinstance(data, dict):
         raise ScenarioError(
             [Problem(path, 1, 1, "", 'a scenario is a mapping that begins with a key such as "clusters:"')]
@@ -68,9 +68,6 @@ def load(
 
     for setting in settings:
         _set(data, setting)
-    keys: dict[Path_, tuple[int, int]] = {}
-    values: dict[Path_, tuple[int, int]] = {}
-    found: list[tuple[Path_, str, bool]] = [(at, message, True) for at, message in _walk(tree, (), keys, values)]
     scenario = _validate(data, found)
     if scenario:
         impossible = [*lacks(scenario)]
@@ -101,8 +98,8 @@ def _set(data: dict[str, Any], setting: str) -> None:
             raise ValueError("no =")  # noqa: TRY301  told with the others
         for part in above:
             place = place[int(part)] if isinstance(place, list) else place[part]
-        place[int(last) if isinstance(place, list) else last] = YAML(typ="safe", pure=True).load(value)
-    except (LookupError, TypeError, ValueError, MarkedYAMLError) as error:
+        place[int(last) if isinstance(place, list) else last] = plain_yaml.load(value)
+    except (LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"--set {setting}: the scenario has no such place, or this is no value for it",
             hint="such as clusters.alpha.nodes.0.cpus=4: keys of the file, and numbers from 0 for items of a list",
