@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 import re
 import secrets
 import shlex
@@ -14,10 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
-from harness import conf, hostlist, options, releases
+from pydantic import BaseModel, StringConstraints, TypeAdapter
+
+from harness import conf, hostlist, options, plain_json, releases
 from harness.check.nodes import names_of
 from harness.check.source import KINDS, OTHER_KINDS, Configuration, Row, Source, load
+from harness.errors import UsageError
 from harness.plan import Plan
 from harness.releases import Needs
 from harness.render import Tree
@@ -73,6 +76,18 @@ _COVERED = {
 }
 
 
+class _Facts(BaseModel):
+    """What a manifest says of a file that is used here."""
+
+    unit: str | None
+    action: str | None
+
+
+_HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]
+_Manifest = dict[_HostName, dict[str, _Facts]]
+_MANIFEST: TypeAdapter[_Manifest] = TypeAdapter(_Manifest)
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of two configurations: host -> path -> text.
@@ -121,27 +136,42 @@ def directory_side(path: Path) -> Side:
         kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
         return Side(str(path), {"": {kind: _read(path)}})
     if (path / "manifest.json").exists():
-        return _rendered_side(path, json.loads((path / "manifest.json").read_text()))
+        return _rendered_side(path, _manifest(path / "manifest.json"))
     return Side(str(path), {"": _texts(path)})
 
 
-def _rendered_side(path: Path, manifest: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> Side:
+def _manifest(path: Path) -> _Manifest:
+    """Read what `harness render` wrote; UsageError if it is something else."""
+    try:
+        return _MANIFEST.validate_python(plain_json.load(conf.read_text(path)))
+    except ValueError as error:
+        raise UsageError(f"{path} is not of a rendered tree", hint="`harness render` writes one") from error
+
+
+def _rendered_side(path: Path, manifest: _Manifest) -> Side:
     hosts = {host: {f"/{name}": text for name, text in _texts(path / host).items()} for host in manifest}
     return Side(
         str(path),
         hosts,
-        controllers=[host for host, files in manifest.items() if files.get(_SLURM_CONF, {}).get("unit") == "slurmctld"],
+        controllers=[
+            host for host, files in manifest.items() if _SLURM_CONF in files and files[_SLURM_CONF].unit == "slurmctld"
+        ],
         units={
-            name: (str(facts["action"]), str(facts["unit"]))
+            name: (str(facts.action), facts.unit)
             for files in manifest.values()
             for name, facts in files.items()
-            if facts["unit"]
+            if facts.unit
         },
     )
 
 
 def _texts(path: Path) -> dict[str, str]:
-    return {str(one.relative_to(path)): _read(one) for one in sorted(path.rglob("*")) if one.is_file()}
+    return {_name(one.relative_to(path)): _read(one) for one in sorted(path.rglob("*")) if one.is_file()}
+
+
+def _name(path: Path) -> str:
+    """Return the name of a file, which need not be UTF-8, as text."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _read(path: Path) -> str:
@@ -321,7 +351,7 @@ def _slurm_changes(old: Mapping[str, str], new: Mapping[str, str], release: str,
 def _load(directory: Path, files: Mapping[str, str], release: str) -> Configuration | None:
     for path, text in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        (directory / path).write_text(text)
+        (directory / path).write_text(text, encoding="utf-8", errors="replace", newline="")
     return load(directory, releases.get(release)) if files else None
 
 
@@ -335,7 +365,7 @@ def compare(
         of = needs.get(kind, nothing)
         if kind in OTHER_KINDS:
             paths = [side.others.get(kind) if side else None for side in (before, after)]
-            texts = [path.read_text(errors="replace") if path else None for path in paths]
+            texts = [conf.read_text(path) if path else None for path in paths]
             if texts[0] != texts[1]:
                 yield Change(hosts, kind, "", None, None, *of.of("*"))
             continue
