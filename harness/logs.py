@@ -129,10 +129,10 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
 def collected(directory: Path) -> list[Line]:
     """Return what Slurm's daemons wrote to the logs that `collect` fetched, and the journal's bad news of others."""
     found = []
-    for journal in sorted(directory.glob("*/journal.log")):
+    for journal in filter(Path.is_file, sorted(directory.glob("*/journal.log"))):
         said = [*_lines(journal, UTC)]
         zone = said[0][0].tzinfo if said else UTC  # Slurm's own lines name none
-        for path in (journal, *sorted(journal.parent.glob("slurm/*.log"))):
+        for path in (journal, *filter(Path.is_file, sorted(journal.parent.glob("slurm/*.log")))):
             source = f"{journal.parent.name}/{path.name}"
             for at, text in said if path == journal else _lines(path, zone):
                 # slurmctld, slurmd and slurmdbd say in the journal what they say in their own files.
@@ -176,6 +176,8 @@ def _lines(path: Path, zone: tzinfo | None) -> Iterator[tuple[datetime, str]]:
     """Yield the dated lines of a log; `zone` is meant where they name none."""
     with path.open(errors="replace") as file:
         for dated in filter(None, map(_DATED.match, file)):
-            with suppress(ValueError):  # what a user made a daemon say may look like a date
+            with suppress(ValueError, OverflowError):  # what a user made a daemon say may look like a date
                 at = datetime.fromisoformat(dated[1] + (dated[2] or ""))
-                yield at if at.tzinfo else at.replace(tzinfo=zone), dated[3]
+                at = at if at.tzinfo else at.replace(tzinfo=zone)
+                at.astimezone(UTC)
+                yield at, dated[3]

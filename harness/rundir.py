@@ -21,8 +21,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from harness import events, plain_json
 from harness import scenario as scenario_file
 from harness.errors import UsageError
 from harness.inventory import Machine, ssh_config
@@ -33,13 +35,27 @@ from harness.scenario import User
 from harness.ssh import Ssh
 
 
+class _Facts(BaseModel):
+    """What every run.json has; older ones lack more."""
+
+    id: str
+    scenario: str
+    scenario_path: str
+    provider: str
+    offers: Offers
+    releases: dict[str, str]
+    started: str
+    settings: list[str] = []
+
+
 class RunDir:
     """A run's directory. `create` makes one, `RunDir(path)` opens one that is there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         try:
-            self._facts = json.loads((self.path / "run.json").read_text())
+            self._facts = plain_json.load((self.path / "run.json").read_text())
+            _Facts.model_validate(self._facts)
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} is not a run's directory", hint="`harness status` lists the runs") from error
         self.id: str = self._facts["id"]
@@ -159,14 +175,12 @@ class RunDir:
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl."""
         line = json.dumps({"time": datetime.now(UTC).isoformat(), "kind": kind, **facts})
-        with self.events_path.open("a") as events:
-            events.write(line + "\n")
+        with self.events_path.open("a") as file:
+            file.write(line + "\n")
 
     def events(self) -> Iterable[dict[str, Any]]:
-        """Return what happened so far, oldest first."""
-        if not self.events_path.exists():
-            return []
-        return [json.loads(line) for line in self.events_path.read_text().splitlines()]
+        """Return what happened so far, oldest first; CannotJudge if the file is damaged."""
+        return events.read(self.events_path)
 
 
 def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
