@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from harness import events, plain_json
+from harness import events, plain_json, plain_yaml
 from harness import scenario as scenario_file
 from harness.errors import UsageError
 from harness.inventory import Machine, ssh_config
@@ -129,11 +129,10 @@ class RunDir:
     def add_users(self, users: Mapping[str, User]) -> None:
         """Give the run's own copy of its scenario more users; `plan` knows them from now on."""
         path = self.path / "scenario.yml"
-        yaml = YAML()
-        data = yaml.load(path.read_text())
+        data = plain_yaml.load(path.read_text())
         data.setdefault("users", {}).update({name: {"uid": user.uid} for name, user in users.items()})
         with path.open("w") as file:
-            yaml.dump(data, file)
+            YAML().dump(data, file)
 
     def upgraded(self, plan: Plan) -> None:
         """Note that the run is on the releases of a plan now."""

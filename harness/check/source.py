@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from harness import conf
+from harness import conf, hostlist
 from harness.check.findings import FATAL, Finding
 from harness.conf import Line, Pair
 from harness.errors import UsageError
@@ -236,7 +237,7 @@ class Configuration:
 
 
 def load(path: Path, release: Release, name: str = "") -> Configuration:
-    """Read a configuration file or directory for a release; UsageError if there is none.
+    """Read a configuration file or directory for a release; UsageError if there is none, or if it has too many nodes.
 
     `name` is what findings call the path, where that is not the path itself.
     """
@@ -259,8 +260,21 @@ def load(path: Path, release: Release, name: str = "") -> Configuration:
         }
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
+    for source in files.values():
+        _must_be_countable(source)
     others = {kind: one for kind, one in paths.items() if kind in OTHER_KINDS}
     return Configuration(release, files, others, whole=path.is_dir())
+
+
+def _must_be_countable(source: Source) -> None:
+    """Refuse more nodes than a hostlist may stand for, before any are made; what is no hostlist is found later."""
+    count = 0
+    for row in source.rows("nodename"):
+        with suppress(ValueError):
+            count += hostlist.count(",".join(row.first.value.split()))
+        if count > hostlist.MOST_NAMES:
+            place = f"{row.first.path}:{row.first.line.number}"
+            raise UsageError(f"{place}: with this line there are more than {hostlist.MOST_NAMES} nodes")
 
 
 def kind_of(path: Path) -> str:

@@ -554,3 +554,20 @@ def test_logs_that_are_directories_or_of_no_time_are_left_out(tmp_path: Path) ->
     (tmp_path / "n1" / "slurm" / "slurmd.log").mkdir(parents=True)
     (tmp_path / "n1" / "journal.log").write_text("0001-01-01T00:00:00+14:00 n1 kernel: error\n")
     assert logs.collected(tmp_path) == []
+
+
+def test_users_of_a_past_join_a_scenario_with_what_looks_like_a_date(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(f"description: 2001-99-99\n{cluster('')}")
+    plan = make_plan("s", scenario.load(path), OWN_MACHINES)
+    run = RunDir.create(tmp_path / "runs", path, plan, "docker")
+    run.add_users({"dave": scenario.User(uid=3001)})
+    assert run.plan().scenario.description == "2001-99-99"
+    assert run.plan().scenario.users["dave"].uid == 3001
+
+
+def test_configuration_with_too_many_nodes_is_refused(tmp_path: Path) -> None:
+    names = "".join(f"NodeName=n{prefix}x[1-9999] CPUs=1\n" for prefix in "abcdefghijklmnopqrstuvwxyz")
+    (tmp_path / "slurm.conf").write_text(f"{SLURM_CONF}{names}")
+    with bounded(), pytest.raises(UsageError, match=r"slurm\.conf:25: with this line there are more than 131072 nodes"):
+        check.check_path(tmp_path, RELEASE)
