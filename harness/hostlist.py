@@ -21,7 +21,8 @@ _EXPRESSION = re.compile(rf"{_NAME}*(?:{_RANGES}{_NAME}*)*")
 _BRACKETS = re.compile(r"\[(.*?)\]")
 _OUTSIDE_COMMA = re.compile(r",(?![^\[]*\])")
 _NUMBERED = re.compile(r"(.*?)([0-9]{0,18})")
-_PLAIN = re.compile(rf"{_NAME}{{1,255}}")
+# Files of devices are folded, too.
+_PLAIN = re.compile(r"[A-Za-z0-9._/-]{1,255}")
 _SEVERAL_NUMBERS = re.compile("[0-9][^0-9]+[0-9]")
 
 
@@ -80,7 +81,7 @@ def _short(text: str) -> str:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return the shortest hostlist for names; what cannot be the name of a host stays as it is.
+    """Return the shortest hostlist for names; what cannot be the name of a host or file stays as it is.
 
     Many names with several numbers each are folded by the last number only.
 
