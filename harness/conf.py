@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from harness.errors import UsageError
 
+# More than any site has; 20,000 nodes with a line each are 4 MiB.
 MOST_BYTES = 16 * 2**20
 _NUMBER = re.compile("[0-9]{1,18}")
 _BLANK = " \t\n\v\f\r"
@@ -85,18 +86,18 @@ def read(text: str) -> Iterator[Line]:
         yield _line(begun, "".join(raw), *_unescaped("".join(characters), places))
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """Return a file's text with its line ends; where it is not UTF-8, it is taken for Latin-1, which takes any bytes.
 
-    UsageError if it cannot be read, or has more than MOST_BYTES.
+    UsageError if it cannot be read, or has more than `most` bytes.
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(most + 1)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > MOST_BYTES:
-        raise UsageError(f"{path} has more than {MOST_BYTES // 2**20} MiB: it is no file of Slurm's configuration")
+    if len(content) > most:
+        raise UsageError(f"{path}: a file with all that it includes has {MOST_BYTES // 2**20} MiB at most")
     try:
         return content.decode()
     except UnicodeDecodeError:

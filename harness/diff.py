@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 import secrets
 import shlex
 import tempfile
@@ -19,7 +18,7 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter
 
 from harness import conf, hostlist, options, plain_json, releases
 from harness.check.nodes import names_of
-from harness.check.source import KINDS, OTHER_KINDS, Configuration, Row, Source, load
+from harness.check.source import KINDS, OTHER_KINDS, Configuration, Row, Source, leads_outside, load
 from harness.errors import UsageError
 from harness.plan import Plan
 from harness.releases import Needs
@@ -131,13 +130,17 @@ class FileDiff:
 
 
 def directory_side(path: Path) -> Side:
-    """Return one file, a directory such as /etc/slurm, or what `harness render` wrote, as a side."""
+    """Return one file, a directory such as /etc/slurm, or what `harness render` wrote, as a side.
+
+    What a link names outside of the directory is not shown: it may be any file of this machine. UsageError if that
+    is one of Slurm's files, or cannot be read.
+    """
     if path.is_file():
         kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
-        return Side(str(path), {"": {kind: _read(path)}})
+        return Side(str(path), {"": {kind: _read(path, path.parent)}})
     if (path / "manifest.json").exists():
         return _rendered_side(path, _manifest(path / "manifest.json"))
-    return Side(str(path), {"": _texts(path)})
+    return Side(str(path), {"": _texts(path, path)})
 
 
 def _manifest(path: Path) -> _Manifest:
@@ -149,7 +152,7 @@ def _manifest(path: Path) -> _Manifest:
 
 
 def _rendered_side(path: Path, manifest: _Manifest) -> Side:
-    hosts = {host: {f"/{name}": text for name, text in _texts(path / host).items()} for host in manifest}
+    hosts = {host: {f"/{name}": text for name, text in _texts(path / host, path).items()} for host in manifest}
     return Side(
         str(path),
         hosts,
@@ -165,8 +168,8 @@ def _rendered_side(path: Path, manifest: _Manifest) -> Side:
     )
 
 
-def _texts(path: Path) -> dict[str, str]:
-    return {_name(one.relative_to(path)): _read(one) for one in sorted(path.rglob("*")) if one.is_file()}
+def _texts(path: Path, directory: Path) -> dict[str, str]:
+    return {_name(one.relative_to(path)): _read(one, directory) for one in sorted(path.rglob("*")) if one.is_file()}
 
 
 def _name(path: Path) -> str:
@@ -174,13 +177,22 @@ def _name(path: Path) -> str:
     return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
-def _read(path: Path) -> str:
-    """Return a file's text with what shows whether passwords are the same, and not what they are."""
+def _read(path: Path, directory: Path) -> str:
+    """Return a file's text with what shows whether passwords are the same, and not what they are.
 
-    def hidden(match: re.Match[str]) -> str:
-        return f"{match[1]}hidden-{hashlib.sha256(_SALT + match[2].encode()).hexdigest()[:6]}"
+    Of a file outside of the directory, to which a link leads, all is shown like that.
+    """
 
-    return options.PASSWORD.sub(hidden, conf.read_text(path))
+    def hidden(text: str) -> str:
+        return f"hidden-{hashlib.sha256(_SALT + text.encode()).hexdigest()[:6]}"
+
+    outside = leads_outside(path, directory)
+    if outside and path.name in {*KINDS, *OTHER_KINDS}:
+        raise UsageError(f"{path} leads out of its directory", hint=f"name {path.resolve()} itself")
+    text = conf.read_text(path)
+    if outside:
+        return f"# outside of this directory: {hidden(text)}\n"
+    return options.PASSWORD.sub(lambda match: f"{match[1]}{hidden(match[2])}", text)
 
 
 def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
@@ -210,8 +222,9 @@ def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str,
         show = 'printf \'\\0%s\\0\' "$file"; cat "$file"'
         script = f"for file in $( (ls -1 {paths} 2>/dev/null; {own}) | sort -u); do {show}; done"
         _, *parts = ssh.run(host, ["sh", "-c", script]).stdout.split("\0")
-        texts = dict(zip(parts[::2], parts[1::2], strict=True))
-        return host, {path: options.hide(text, values) for path, text in texts.items()}
+        texts = zip(parts[::2], parts[1::2], strict=False)
+        # What a host calls its files is not trusted: below they are written to a directory here.
+        return host, {path: options.hide(text, values) for path, text in texts if ".." not in PurePosixPath(path).parts}
 
     with ThreadPoolExecutor(8) as pool:
         return replace(rendered, hosts=dict(pool.map(fetch, rendered.hosts)))
@@ -393,6 +406,9 @@ def _source_changes(kind: str, before: Source | None, after: Source | None) -> _
         )
         if (was or "").lower() != (is_ or "").lower() or (was is None) != (is_ is None):
             yield (new.get(key) or old[key]).name, was, is_
+    had, has = (source.outside if source else set[str]() for source in (before, after))
+    for path in sorted(had ^ has):  # not read
+        yield f"Include {path}", path if path in had else None, path if path in has else None
     sections = {**(before.sections if before else {}), **(after.sections if after else {})}
     for key, section in sections.items():
         rows = [source.rows(key) if source else [] for source in (before, after)]

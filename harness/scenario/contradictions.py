@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from math import prod
 from typing import Any
 
 from harness import hostlist, releases
-from harness.conf import number
-from harness.scenario.model import SLURMDBD, Accounting, Cluster, Dimensions, Path_, Scenario, Topology, did_you_mean
+from harness.scenario.model import (
+    SLURMDBD,
+    Accounting,
+    Cluster,
+    Dimensions,
+    Options,
+    Path_,
+    Scenario,
+    Topology,
+    did_you_mean,
+)
 
 # The file and the key with which a release came to have each kind of topology. topology/3d_torus of before 25.05 is not
 # meant: it ends a slurmctld that was not built for three dimensions, as Debian's is not.
@@ -20,6 +30,26 @@ _TOPOLOGY_KEYS = {
     "block": ("topology.conf", "BlockSizes"),
     "torus3d": ("topology.yaml", "torus3d"),
 }
+_SECONDS, _MEMORY = ("resumetimeout", "suspendtimeout"), ("defmempercpu",)
+# Options that the harness puts in scripts, units, packet filters or SQL: what they may be.
+_FORMS = (
+    ({"slurmuser", "slurmduser"}, r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "the name of a user"),
+    ({"slurmctldport", "srunportrange"}, r"[0-9]{1,5}(-[0-9]{1,5})?", "a port, or two with a hyphen between"),
+    ({"slurmdport", "dbdport"}, r"[0-9]{1,5}", "a port"),
+    ({"storageloc"}, r"[A-Za-z0-9_][A-Za-z0-9_.$-]*", "the name of a database"),
+    ({*_SECONDS}, r"[0-9]{1,9}", "a number of seconds"),
+    ({*_MEMORY}, r"[0-9]{1,12}", "a number of MiB"),
+    (
+        {
+            *("statesavelocation", "slurmdspooldir", "logfile", "pidfile"),
+            *("slurmctldpidfile", "slurmctldlogfile", "slurmdpidfile", "slurmdlogfile"),
+        },
+        r"/([A-Za-z0-9_.,:=@+~/-]|%[hn])*",
+        "an absolute path of letters, digits and .,:=@+~_- (%h and %n stand for host and node)",
+    ),
+)
+# Of the line that slurmd gets of a node that slurm.conf does not name.
+_NOT_IN_A_COMMAND = re.compile(r"[\s'\"\\$%]")
 # Users of Debian's base system, and of the packages of the daemons.
 _SYSTEM_USERS = frozenset(
     {
@@ -46,6 +76,25 @@ def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Pa
     yield from _wrong_sites(scenario, raw)
     yield from _wrong_federations(scenario, raw)
     yield from _wrong_accounting(scenario, raw)
+    for name, cluster in scenario.clusters.items():
+        only = (*_SECONDS, *_MEMORY) if cluster.kubernetes else _SECONDS if cluster.elastic() else ()
+        yield from _wrong_values(cluster.options, ("clusters", name, "options"), only)
+    if scenario.accounting:
+        yield from _wrong_values(scenario.accounting.slurmdbd, ("accounting", "slurmdbd"), ())
+
+
+def _wrong_values(options: Options, at: Path_, only: Sequence[str]) -> Iterator[tuple[Path_, str]]:
+    """Yield the options that go into other files than Slurm's own, where they are not what these can have there.
+
+    `only` are those in lower case that do so in this scenario, of those that most scenarios keep to Slurm's files.
+    """
+    for name, value in options.items():
+        key = name.lower()
+        if value in {None, ""} or (key in {*_SECONDS, *_MEMORY} and key not in only):
+            continue
+        for names, pattern, what in _FORMS:
+            if key in names and not re.fullmatch(pattern, str(value)):
+                yield (*at, name), f"{str(value)!a} is not {what}"
 
 
 def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
@@ -116,7 +165,6 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
         if not cluster.nodes and not raw["clusters"][name].get("nodes") and not cluster.room_for_nodes():
             yield ("clusters", name, "nodes"), "a cluster needs at least one node"
         yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
-        yield from _wrong_patience(cluster, ("clusters", name, "options"))
         yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
         yield from _wrong_topology(cluster, name)
         if cluster.oci is not None:
@@ -178,15 +226,6 @@ def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]
             yield here, f"{cluster.controller} is the controller, which is always up"
 
 
-def _wrong_patience(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
-    """Yield the options without which the programs that power nodes up and down cannot work."""
-    for option, value in cluster.options.items() if cluster.elastic() else ():
-        if option.lower() in {"resumetimeout", "suspendtimeout"} and number(str(value)) is None:
-            yield (*at, option), "nodes that come and go want a number of seconds here"
-        if option.lower() == "statesavelocation" and not value:
-            yield (*at, option), "nodes that come and go want a directory here"
-
-
 def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
     """Yield where nodes cannot tell of themselves: see slurm.schedmd.com/dynamic_nodes.html."""
     release = scenario.release_of(cluster)
@@ -200,6 +239,12 @@ def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[
             yield here, f"release {release} has no dynamic nodes; 22.05 has them"
         if cluster.elastic():
             yield here, "nodes that come and go need cloud_dns, with which there are no dynamic nodes"
+        for name, value in group.options.items():
+            if _NOT_IN_A_COMMAND.search(str(value)):
+                yield (
+                    (*at, "nodes", index, "options", name),
+                    "slurmd -Z gets it: no blanks, quotes, $, % or backslashes",
+                )
         if cluster.hosts:
             yield here, "nodes that share hosts are named in slurm.conf, each with its port"
         if not cluster.defaults:

@@ -25,7 +25,7 @@ _PRIVATE_DIRECTORIES = {
 }
 
 
-# gres.h, MAX_GRES_BITMAP: each has a bit of its own.
+# src/interfaces/gres.c, MAX_GRES_BITMAP: each has a bit of its own.
 _MOST_GPUS = 1024
 # limits.h, NAME_MAX.
 _LONGEST_NAME = 255
@@ -52,6 +52,13 @@ def _option(value: Any) -> Any:
         if isinstance(item, str) and ("\n" in item or "\r" in item):
             raise ValueError("an option's value is one line")
     return value
+
+
+def _file_option(value: Any) -> Any:
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, str) and '"' in item and re.search(r"\s", item) and not re.fullmatch('"[^"]*"', item):
+            raise ValueError("Slurm's files cannot have a value with blanks and a double quote")
+    return _option(value)
 
 
 def gres_count(gres: str) -> int:
@@ -125,7 +132,8 @@ Count = Annotated[int, Field(ge=1)]
 # Along x, y and z.
 Dimensions = tuple[Count, Count, Count]
 OptionValue = bool | int | float | str | None
-Options = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]]
+Options = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_file_option)]]
+SacctmgrOptions = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]]
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -360,13 +368,13 @@ class Account(Model):
     """A bank account in the accounting database."""
 
     parent: Word | None = Field(None, description="the account above it; unset, root")
-    options: Options = Field({}, description="more sacctmgr options, such as Fairshare or GrpTRES")
+    options: SacctmgrOptions = Field({}, description="more sacctmgr options, such as Fairshare or GrpTRES")
 
 
 class Qos(Model):
     """A quality of service."""
 
-    options: Options = Field({}, description="sacctmgr options, such as Priority or MaxJobsPerUser")
+    options: SacctmgrOptions = Field({}, description="sacctmgr options, such as Priority or MaxJobsPerUser")
 
 
 class Accounting(Model):
