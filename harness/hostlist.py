@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -15,11 +16,22 @@ _RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
 _EXPRESSION = re.compile(rf"{_NAME}*(?:{_RANGES}{_NAME}*)*")
 _OUTSIDE_COMMA = re.compile(r",(?![^\[]*\])")
 _NUMBERED = re.compile(r"(.*?)(\d*)")
+_RANGE = re.compile(r"(\d+)-(\d+)")
+# Digits; Slurm's numbers are unsigned long.
+_LONGEST_NUMBER = 20
+# The most names that Slurm takes in one range: MAX_RANGE in its src/common/hostlist.c.
+MOST_NAMES = 64 * 1024
+
+
+class TooManyNames(ValueError):
+    """A hostlist stands for more names than the caller takes."""
 
 
 @lru_cache(maxsize=1024)
-def expand(hostlist: str) -> tuple[str, ...]:
+def expand(hostlist: str, most: int = MOST_NAMES) -> tuple[str, ...]:
     """Return the names that a hostlist stands for, in its order; ValueError says what is wrong with it.
+
+    TooManyNames, a ValueError, if it stands for more than `most`; it is not expanded then.
 
     >>> expand("c[1-2],login")
     ('c1', 'c2', 'login')
@@ -28,11 +40,33 @@ def expand(hostlist: str) -> tuple[str, ...]:
     for part in _OUTSIDE_COMMA.split(hostlist):
         if not part or not _EXPRESSION.fullmatch(part) or part[0] in ".-":
             raise ValueError(f'"{part or hostlist}" is not a hostlist such as c[1-4] or c1,c2')
+        if len(names) + _count(part) > most:
+            raise TooManyNames(f'"{_shortened(hostlist)}" stands for more than {most} names')
         try:
             names.extend(NodeSet(part, resolver=RESOLVER_NOGROUP))
         except NodeSetException as error:
             raise ValueError(f'"{part}" is not a hostlist: {error}') from error
     return tuple(names)
+
+
+def _count(part: str) -> int:
+    """Return how many names a part of a hostlist stands for at most: a range counts each of its numbers."""
+    sets = re.findall(r"\[([^\]]*)\]", part)
+    return math.prod(sum(map(_numbers, ranges.split(","))) for ranges in sets)
+
+
+def _numbers(one: str) -> int:
+    """Return how many numbers there are in a range such as 1-4, or 7; longer numbers than int() reads are too many."""
+    if not (bounds := _RANGE.fullmatch(one)):
+        return 1
+    if max(map(len, bounds.groups())) > _LONGEST_NUMBER:
+        return MOST_NAMES + 1
+    first, last = map(int, bounds.groups())
+    return max(0, last - first + 1)
+
+
+def _shortened(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def fold(names: Iterable[str]) -> str:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,3 +33,18 @@ def test_folded_names_are_few_words_whatever_their_widths_and_order() -> None:
 @given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}", fullmatch=True), min_size=1, unique=True))
 def test_folding_loses_no_name(names: list[str]) -> None:
     assert sorted(hostlist.expand(hostlist.fold(names))) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n[1-999999999]", "n[1-300]r[1-300]", "a,n[1-65536]", f"n[1-{'9' * 5000}]", "n[" + ",".join(["1-9999"] * 7) + "]"],
+)
+def test_hostlist_of_more_names_than_slurm_takes_is_refused_unexpanded(text: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(hostlist, "NodeSet", lambda part, resolver: [part])
+    with pytest.raises(hostlist.TooManyNames, match="stands for more than 65536 names"):
+        hostlist.expand(text)
+
+
+def test_hostlist_of_as_many_names_as_slurm_takes_is_expanded() -> None:
+    assert len(hostlist.expand("n[1-65536]")) == 65536
+    assert len(hostlist.expand("n[0001-0200]r[1-300]")) == 60000
