@@ -38,14 +38,14 @@ _BASE = "harness.base"
 BOOT = "/usr/local/sbin/boot"
 Numbers = tuple[Mapping[str, int], Mapping[str, int]]
 # What deployment and boot call in every host.
-_NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "setpriv")
+_NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
 # Seconds in which an image says what it has, also on a busy machine.
 _ANSWERS_WITHIN = 60
 _IMAGE_GB = 2
 _CHUNK = 2**20
 _HOST_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "openssh-client", "python3"),
-    *("iproute2", "nftables", "procps", "munge", "mariadb-server", "libfaketime"),
+    *("iproute2", "nftables", "libseccomp2", "procps", "munge", "mariadb-server", "libfaketime"),
     *("crun", "busybox-static"),  # run a user's container; the smallest thing to have in one
 )
 
@@ -192,6 +192,7 @@ def release_of(client: docker.DockerClient, image: str) -> str:
     script = f"""
         for program in {" ".join(_NEEDED)}; do command -v $program > /dev/null || echo lacks $program; done
         [ -e /sbin/init ] || echo lacks systemd
+        python3 -I -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2> /dev/null || echo lacks libseccomp
         slurmctld -V || slurmd -V || slurmdbd -V
     """
     with engine_errors(f"cannot look into image {image}"):
@@ -233,9 +234,9 @@ def _said_without_rights(client: docker.DockerClient, image: str, script: str) -
         container.remove(force=True, v=True)
 
 
-def boot_script() -> bytes:
-    """Return the entry point of a host."""
-    return (IMAGES / "boot").read_bytes()
+def entry_point() -> list[Entry]:
+    """Return what starts a host: an image of the user's own lacks it."""
+    return [Entry(f"/usr/local/sbin/{name}", (IMAGES / name).read_bytes(), 0o755) for name in ("boot", "restrict")]
 
 
 def build(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
