@@ -177,6 +177,11 @@ def test_hosts_are_made_with_a_packet_filter_of_all_their_sites(tmp_path: Path) 
     assert {given["environment"]["HARNESS_FILTER"] for given in hosts.values()} == {rules}
 
 
+def test_ssh_of_hosts_is_published_on_loopback_only(tmp_path: Path) -> None:
+    for given in made("federation", tmp_path)[1].values():
+        assert given["ports"] == {"22/tcp": ("127.0.0.1", 0)}
+
+
 def test_only_hosts_of_users_containers_keep_namespaces(tmp_path: Path) -> None:
     def kept(name: str) -> set[str]:
         hosts = made(name, tmp_path, "26.05")[1]
