@@ -199,14 +199,14 @@ def _refuse(status: int, detail: str) -> JSONResponse:
 
 async def _body(receive: Receive) -> bytes | None:
     """Return the body of a request; None if it is too large, of which no more is read then."""
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
         if len(body) > _LARGEST_BODY:
             return None
         if not message.get("more_body", False):
-            return body
+            return bytes(body)
 
 
 async def _next(messages: list[Message], receive: Receive) -> Message:

@@ -103,7 +103,7 @@ def unprobed_images(path: Path, scenario: Scenario) -> list[Problem]:
             at = (*place_of(name), "image")
             line, column = places.get(at, (1, 1))  # --set may have brought it
             message = f"{part.image} was not looked into; taken for Slurm {scenario.release_of(part)}"
-            told.append(Problem(path, line, column, ".".join(at), message))
+            told.append(Problem(path, line, column, ".".join(map(str, at)), message))
     return told
 
 
