@@ -19,8 +19,8 @@ _NUMBERED = re.compile(r"(.*?)(\d*)")
 _RANGE = re.compile(r"(\d+)-(\d+)")
 # Digits; Slurm's numbers are unsigned long.
 _LONGEST_NUMBER = 20
-# The most names that Slurm takes in one range: MAX_RANGE in its src/common/hostlist.c.
-MOST_NAMES = 64 * 1024
+# Four times the nodes with which slurmctld starts (MAX_SLURM_NODES of slurm.h): a cluster with too many is told so.
+MOST_NAMES = 4 * 64 * 1024
 
 
 class TooManyNames(ValueError):
