@@ -12,7 +12,7 @@ from typing import Any
 from harness import durations, options
 from harness.scenario import Accounting, Scenario
 
-# An association's account and user, or a QOS's name; with what sacctmgr or slurmctld says of it.
+# Columns by the name of an object: account and user of an association, or the name of a user, account or QOS.
 Table = dict[tuple[str, ...], dict[str, Any]]
 
 _COMMON = {
@@ -29,7 +29,7 @@ _COMMON = {
     **dict.fromkeys(("maxwall", "maxwalldurationperjob", "maxwallpj"), "MaxWall"),
     "priority": "Priority",
 }
-# sacctmgr(1): the options of `modify`, in lower case, and the column of `show` where each is seen.
+# sacctmgr(1): the options of `modify`, in lower case, and the column of `show` that has each.
 ASSOCIATION = {
     **_COMMON,
     **dict.fromkeys(("fairshare", "share", "shares"), "Share"),
@@ -57,7 +57,7 @@ QOS = {
     **dict.fromkeys(("maxsubmitjobsperaccount", "maxsubmitjobspa", "maxsubmitpa"), "MaxSubmitPA"),
     **dict.fromkeys(("mintres", "mintresperjob"), "MinTRES"),
 }
-_OF_ACCOUNTS = {"description", "organization"}  # of the account, not of its associations
+_OF_ACCOUNTS = {"description", "organization"}  # of an account, not of its associations
 _DEFAULTS = {"Share": "1"}
 _QOS_DEFAULTS = {"Priority": "0", "GraceTime": "0", "PreemptMode": "cluster", "UsageFactor": "1"}
 _TIMES = {"GrpWall", "MaxWall", "GraceTime", "PreemptExemptTime"}
@@ -67,12 +67,12 @@ _INHERITED = ("MaxJobs", "MaxSubmit", "MaxWall")
 
 
 def columns(kind: Mapping[str, str]) -> list[str]:
-    """Return the columns in which options of associations, or of QOS, are seen."""
+    """Return the columns of ASSOCIATION or QOS, each once."""
     return [*dict.fromkeys(kind.values())]
 
 
 def associations(scenario: Scenario) -> Table:
-    """Return the associations of every cluster, by account and user ("" for the account's own)."""
+    """Return the associations that every cluster should have, by account and user ("" for the account's own)."""
     accounting = _accounting(scenario)
     default = options.get(options.slurmdbd_conf(scenario), "DefaultQOS") or "normal"
     table: Table = {("root", ""): _row(ASSOCIATION, {"QOS": default}, _DEFAULTS)}
@@ -92,13 +92,13 @@ def associations(scenario: Scenario) -> Table:
 
 
 def qos(scenario: Scenario) -> Table:
-    """Return every QOS with its options."""
+    """Return the QOS that there should be, with their options."""
     every = {"normal": {}, **{name: one.options for name, one in _accounting(scenario).qos.items()}}
     return {(name.lower(),): _row(QOS, values, _QOS_DEFAULTS) for name, values in every.items()}
 
 
 def users(scenario: Scenario) -> Table:
-    """Return the users who have an account; slurmdbd adds root as administrator."""
+    """Return the users that there should be: those with an account, and root, which slurmdbd adds as administrator."""
     account_of = {
         "root": "root",
         **{name: _accounting(scenario).slurm_user_accounts[0] for name in _slurm_users(scenario)},
@@ -116,7 +116,7 @@ def users(scenario: Scenario) -> Table:
 
 
 def accounts(scenario: Scenario) -> Table:
-    """Return the accounts; sacctmgr uses the name as description and organization by default."""
+    """Return the accounts that there should be; by default, description and organization are the name."""
     table: Table = {("root",): {"Coordinators": None}}
     for name, account in _accounting(scenario).accounts.items():
         given = {option.lower(): text for option, text in options.merged(account.options).items()}
@@ -130,7 +130,7 @@ def accounts(scenario: Scenario) -> Table:
 
 
 def _slurm_users(scenario: Scenario) -> set[str]:
-    """Return the SlurmUser of every cluster if it may charge accounts, as one that submits jobs must."""
+    """Return the SlurmUser of every cluster if the scenario gives it accounts, so that it can submit jobs."""
     if not _accounting(scenario).slurm_user_accounts:
         return set()
     confs = (options.slurm_conf(scenario, name, options.OWN_MACHINES) for name in scenario.clusters)
@@ -144,17 +144,17 @@ def _accounting(scenario: Scenario) -> Accounting:
 
 
 def _row(kind: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
-    """Return the expected columns; with an unknown option, only those that the other options set."""
+    """Return the expected columns; only those that `values` set, if these have an unknown option."""
     given = {name.lower(): text for name, text in options.merged(values).items()}
     unknown = {*given} - {*kind} - _OF_ACCOUNTS
     expected = {} if unknown else {column: defaults.get(column, "") for column in columns(kind)}
     expected |= {kind[name]: text for name, text in given.items() if name in kind}
-    # +NAME and -NAME change what is there, which is not ours to know.
+    # +NAME and -NAME change a value that is not known here.
     return {column: value(column, text) for column, text in expected.items() if not re.match(r"[+-]\D", text)}
 
 
 def value(column: str, text: str) -> Any:
-    """Return what a text of a scenario or of sacctmgr means; -1 and nothing are no limit.
+    """Return the value of a text in a scenario or from sacctmgr; -1 and "" are no limit.
 
     >>> value("MaxWall", "10") == value("MaxWall", "00:10:00")
     True
@@ -187,7 +187,7 @@ def _amount(name: str, text: str) -> float | str:
 
 
 def parse(text: str, keys: int, names: Sequence[str]) -> Table:
-    """Read `sacctmgr --parsable2 --noheader show`, whose first columns are the object's name."""
+    """Read `sacctmgr --parsable2 --noheader show`, whose first `keys` columns are the object's name."""
     table: Table = {}
     for line in text.splitlines():
         fields = line.split("|")
@@ -197,7 +197,7 @@ def parse(text: str, keys: int, names: Sequence[str]) -> Table:
 
 
 def differences(wanted: Table, seen: Table, what: str) -> list[str]:
-    """Return missing and unexpected objects and differing columns; `what` names the kind."""
+    """Return missing and unexpected objects and differing columns; `what` is the kind of object."""
     found = [f"there is no {_named(what, key)}" for key in sorted(wanted.keys() - seen.keys())]
     found += [f"the scenario has no {_named(what, key)}" for key in sorted(seen.keys() - wanted.keys())]
     for key in sorted(wanted.keys() & seen.keys()):
@@ -246,7 +246,7 @@ def _inherited(tree: Table, key: tuple[str, ...], column: str) -> Any:
     return _inherited(tree, (above, ""), column) if above and (above, "") in tree else None
 
 
-# scontrol(1), show assoc_mgr: its words for the columns of sacctmgr.
+# scontrol(1), show assoc_mgr: its names for the columns of sacctmgr.
 _IN_MEMORY = {
     "SharesRaw/Norm/Level/Factor": "Share",
     "ParentAccount": "ParentName",
@@ -282,7 +282,7 @@ def parse_memory(text: str) -> tuple[Table, Table, Table]:
 
 
 def _columns(facts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the columns of sacctmgr that a line of slurmctld's has: N and nothing are no limit."""
+    """Return the columns of sacctmgr in a line of `show assoc_mgr`; N and "" are no limit."""
     found = {}
     for name, column in _IN_MEMORY.items():
         if name in facts:
@@ -292,5 +292,5 @@ def _columns(facts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _bare(text: str) -> str:
-    """Return a name without its id, a limit without what is used of it."""
+    """Return a name without its id, or a limit without its usage."""
     return text.partition("(")[0]

@@ -7,11 +7,12 @@ import logging
 import os
 import time
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from harness import circumstances, job_events, releases, topology
+from harness import circumstances, interrupts, job_events, releases, topology
 from harness.errors import ClusterError, HarnessError
 from harness.plan import Plan
 from harness.rundir import RunDir
@@ -34,7 +35,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Open the run, and have long waits told among the outcomes."""
+    """Open the run, have long waits told among the outcomes, and checks clean up when a signal ends them."""
+    signals = ExitStack()
+    signals.enter_context(interrupts.raised())
+    config.add_cleanup(signals.close)
     config.addinivalue_line("markers", "needs(*features): the check is for scenarios with these features only")
     config.addinivalue_line(
         "markers",

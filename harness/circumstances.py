@@ -1,4 +1,4 @@
-"""Why a check may have failed: waiting jobs, nodes that take none, reservations, what daemons logged meanwhile."""
+"""Why a check may have failed: waiting jobs, nodes that take no jobs, reservations, errors that daemons logged."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from harness.plan import Host, Plan
 from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 
-# Seconds that a cluster or host gets to answer, and slurmctld to answer a node: it may be what is broken.
+# Seconds that a cluster or host has to answer, and slurmctld to answer a node; few, because it may be down.
 _PATIENCE, _PING = 15, 8
 _NO_ANSWER = "scontrol ping: "
-# Seconds by which a daemon's clock, or the check's, may differ.
+# Seconds by which the clocks of a daemon and of the check may differ.
 _AROUND = 2
-# Lines of each daemon, and jobs and nodes of each cluster, that are shown.
+# Lines of each host, and jobs, nodes and reservations of each cluster, that are shown.
 _MOST = 3
-# What differs between the lines of a daemon that tries again.
+# What differs between the lines of a daemon that retries.
 _CHANGES = re.compile(r"\d+")
-# Jobs that a check cancels are errors to slurmstepd (_rpc_signal_container() in its req.c).
+# slurmstepd logs the cancellation of a job as an error (_rpc_signal_container() in its req.c).
 _CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ \*\*\*$")
 
 
 def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
-    """Return a line for each thing that may keep jobs from running, and for daemons' last errors.
+    """Return a line for each thing that may keep jobs from running, and for each of the daemons' last errors.
 
-    `since` is when the check began, in seconds since 1970. A cluster or host that does not answer is such a thing.
+    `since` is when the check began, in seconds since 1970. A cluster or host that does not answer has a line, too.
     """
     clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
     looks: list[Callable[[], Iterable[str]]] = [
@@ -43,7 +43,7 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
 
 
 def _answered(look: Callable[[], Iterable[str]]) -> list[str]:
-    """Return what is seen, or why nothing is."""
+    """Return what `look` returns, or the last line of its error."""
     try:
         return [*look()]
     except HarnessError as error:
@@ -70,12 +70,12 @@ def _some(lines: Sequence[str]) -> list[str]:
 
 
 def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
-    """Return that a node does not reach slurmctld, and the last errors of daemons since a time, repeated ones once."""
+    """Return whether the host's nodes do not reach slurmctld, and its daemons' last errors since a time, each once."""
     daemons = {daemon for daemon in host.daemons if daemon.startswith("slurm")} | ({"slurmd"} if host.nodes else set())
     paths = [path for daemon in sorted(daemons) for path in logs.log_files(plan, host, daemon)]
     if not paths:
         return []
-    # grep(1) exits with 1 where there is no such line.
+    # grep(1) exits with 1 if no line matches.
     errors = "; ".join(f"tail -n 300 {path} | grep -aE '(error|fatal): '" for path in map(shlex.quote, paths))
     ping = f'said=$(timeout {_PING} scontrol ping 2>&1) || echo "{_NO_ANSWER}"$said' if host.nodes else "true"
     answer = ssh.run(host.name, ["sh", "-c", f"date +%z; {ping}; {errors}; true"], timeout=_PATIENCE)
@@ -83,7 +83,7 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     now = time.time()
     last: dict[str, str] = {}
     for at, text in logs.dated(lines, zone):
-        # A check may have had a daemon believe that it is later.
+        # A check may have set a daemon's clock forward.
         if since - _AROUND <= at <= now + _AROUND and not _CANCELLED.search(text):
             last[_CHANGES.sub("", text)] = f"{host.name} logged: {text}"
     unreachable = [

@@ -1,4 +1,4 @@
-"""What tests of Slurm's clients need: a Python program on a host of the cluster, and the REST API on this machine."""
+"""What tests of Slurm's clients need: to run a Python program in the cluster, and the REST API on this machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from harness.testing import Slurm
 
 
 class UnsuitablePython(UsageError):
-    """The host's Python is not one that a package supports."""
+    """A package does not support the host's Python."""
 
 
 def run_client(slurm: Slurm, program: Path, packages: tuple[str, ...], python: str, timeout: float) -> Result:
     """Copy a Python program and installed packages to the user's home on the controller's host, and run it there.
 
-    UnsuitablePython if the host's Python is outside of `python`, or else of what the packages declare. UsageError for a
-    package that is not installed here.
+    It gets `timeout` seconds. UnsuitablePython if the host's Python is not in `python`, a version specifier, or without
+    one, is not supported by the packages; UsageError if a package is not installed here.
     """
     needed = sorted(_needed(packages))
     version = slurm.run("python3", "-c", "import platform; print(platform.python_version())").stdout.strip()
@@ -50,7 +50,7 @@ def run_client(slurm: Slurm, program: Path, packages: tuple[str, ...], python: s
 
 
 def _needed(packages: tuple[str, ...]) -> set[str]:
-    """Return the names of packages and of all that they require without extras."""
+    """Return the names of packages and of their dependencies without extras."""
     found: set[str] = set()
     left = [*packages]
     while left:
@@ -76,7 +76,7 @@ def _copy_package(name: str, directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The REST API of a cluster, for a user. `url` leads to slurmrestd from this machine, `client` sends a token."""
+    """The REST API of a cluster, for a user. `url` is that of slurmrestd on this machine; `client` sends a token."""
 
     cluster: SlurmCluster = field(repr=False)
     user: str
@@ -84,16 +84,16 @@ class Rest:
     client: httpx2.Client = field(repr=False)
 
     def token(self, user: str = "", lifespan: int = 3600) -> str:
-        """Return a token of a user, unset the test's, that is valid for so many seconds."""
+        """Return a token that is valid for `lifespan` seconds, by default for the test's user."""
         answer = self.cluster.run("scontrol", "token", f"username={user or self.user}", f"lifespan={lifespan}").stdout
         return answer.strip().removeprefix("SLURM_JWT=")
 
     def headers(self, user: str = "") -> dict[str, str]:
-        """Return the headers with which slurmrestd knows a user, unset the test's."""
+        """Return the headers that authenticate a user to slurmrestd, by default the test's."""
         return {"X-SLURM-USER-NAME": user or self.user, "X-SLURM-USER-TOKEN": self.token(user)}
 
     def versions(self, family: str = "slurm") -> list[str]:
-        """Return the versions of the API of slurmctld ("slurm") or slurmdbd ("slurmdb"), the oldest first."""
+        """Return the versions of the API of slurmctld ("slurm") or slurmdbd ("slurmdb"), oldest first."""
         answer = self.client.get("/openapi/v3").raise_for_status().json()
         found = (re.match(rf"/{family}/(v[^/]+)/", path) for path in answer["paths"])
         return sorted({match[1] for match in found if match})
@@ -101,10 +101,10 @@ class Rest:
 
 @contextmanager
 def rest(ssh: Ssh, plan: Plan, slurm: Slurm) -> Iterator[Rest]:
-    """Have the REST API of the scenario's first cluster with one; UsageError if it has none."""
+    """Connect to the REST API of the first cluster that has one; UsageError if no cluster has."""
     name, cluster = next(((name, one) for name, one in plan.scenario.clusters.items() if one.rest), (None, None))
     if name is None or cluster is None or cluster.rest is None:
-        raise UsageError(f"no cluster of {plan.name} has a REST API", hint="rest: {} in a cluster gives it one")
+        raise UsageError(f"no cluster of {plan.name} has a REST API", hint="add `rest: {}` to a cluster")
     host = cluster.rest.host or cluster.controller
     with (
         ssh.forwarded(host, f"{host}:{cluster.rest.port}") as path,
@@ -118,7 +118,7 @@ def rest(ssh: Ssh, plan: Plan, slurm: Slurm) -> Iterator[Rest]:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[int]:
-    """Have a port of this machine's loopback interface that leads to a socket's file."""
+    """Forward a port of this machine's loopback interface to a Unix socket; yield the port."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:

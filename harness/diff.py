@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import re
 import secrets
 import shlex
 import tempfile
@@ -17,7 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from harness import conf, hostlist, options, releases
 from harness.check.nodes import names_of
-from harness.check.source import KINDS, OTHER_KINDS, Configuration, Row, Source, load
+from harness.check.source import KINDS, OTHER_KINDS, Configuration, Row, Source, leads_outside, load
+from harness.errors import UsageError
 from harness.plan import Plan
 from harness.releases import Needs
 from harness.render import Tree
@@ -116,16 +116,23 @@ class FileDiff:
 
 
 def directory_side(path: Path) -> Side:
-    """Return one file, a directory such as /etc/slurm, or what `harness render` wrote, as a side."""
+    """Return one file, a directory such as /etc/slurm, or what `harness render` wrote, as a side.
+
+    What a link names outside of the directory is not shown: it may be any file of this machine. UsageError if that
+    is one of Slurm's files, or cannot be read.
+    """
     if path.is_file():
         kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
-        return Side(str(path), {"": {kind: _read(path)}})
+        return Side(str(path), {"": {kind: _read(path, path.parent)}})
     if (path / "manifest.json").exists():
         return _rendered_side(path, json.loads((path / "manifest.json").read_text()))
     return Side(str(path), {"": _texts(path)})
 
 
 def _rendered_side(path: Path, manifest: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> Side:
+    for host in manifest:
+        if leads_outside(path / host, path):
+            raise UsageError(f"{path}/manifest.json: {host} is not a host's name")
     hosts = {host: {f"/{name}": text for name, text in _texts(path / host).items()} for host in manifest}
     return Side(
         str(path),
@@ -141,16 +148,28 @@ def _rendered_side(path: Path, manifest: Mapping[str, Mapping[str, Mapping[str, 
 
 
 def _texts(path: Path) -> dict[str, str]:
-    return {str(one.relative_to(path)): _read(one) for one in sorted(path.rglob("*")) if one.is_file()}
+    return {str(one.relative_to(path)): _read(one, path) for one in sorted(path.rglob("*")) if one.is_file()}
 
 
-def _read(path: Path) -> str:
-    """Return a file's text with what shows whether passwords are the same, and not what they are."""
+def _read(path: Path, directory: Path) -> str:
+    """Return a file's text with what shows whether passwords are the same, and not what they are.
 
-    def hidden(match: re.Match[str]) -> str:
-        return f"{match[1]}hidden-{hashlib.sha256(_SALT + match[2].encode()).hexdigest()[:6]}"
+    Of a file outside of the directory, to which a link leads, all is shown like that.
+    """
 
-    return options.PASSWORD.sub(hidden, conf.read_text(path))
+    def hidden(text: str) -> str:
+        return f"hidden-{hashlib.sha256(_SALT + text.encode(errors='surrogateescape')).hexdigest()[:6]}"
+
+    outside = leads_outside(path, directory)
+    if outside and path.name in {*KINDS, *OTHER_KINDS}:
+        raise UsageError(f"{path} leads out of its directory", hint=f"name {path.resolve()} itself")
+    try:
+        text = conf.read_text(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    if outside:
+        return f"# outside of this directory: {hidden(text)}\n"
+    return options.PASSWORD.sub(lambda match: f"{match[1]}{hidden(match[2])}", text)
 
 
 def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
@@ -180,8 +199,9 @@ def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str,
         show = 'printf \'\\0%s\\0\' "$file"; cat "$file"'
         script = f"for file in $( (ls -1 {paths} 2>/dev/null; {own}) | sort -u); do {show}; done"
         _, *parts = ssh.run(host, ["sh", "-c", script]).stdout.split("\0")
-        texts = dict(zip(parts[::2], parts[1::2], strict=True))
-        return host, {path: options.hide(text, values) for path, text in texts.items()}
+        texts = zip(parts[::2], parts[1::2], strict=False)
+        # What a host calls its files is not trusted: below they are written to a directory here.
+        return host, {path: options.hide(text, values) for path, text in texts if ".." not in PurePosixPath(path).parts}
 
     with ThreadPoolExecutor(8) as pool:
         return replace(rendered, hosts=dict(pool.map(fetch, rendered.hosts)))
@@ -321,7 +341,7 @@ def _slurm_changes(old: Mapping[str, str], new: Mapping[str, str], release: str,
 def _load(directory: Path, files: Mapping[str, str], release: str) -> Configuration | None:
     for path, text in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        (directory / path).write_text(text)
+        (directory / path).write_text(text, errors="surrogateescape")
     return load(directory, releases.get(release)) if files else None
 
 
@@ -335,7 +355,7 @@ def compare(
         of = needs.get(kind, nothing)
         if kind in OTHER_KINDS:
             paths = [side.others.get(kind) if side else None for side in (before, after)]
-            texts = [path.read_text(errors="replace") if path else None for path in paths]
+            texts = [conf.read_text(path) if path else None for path in paths]
             if texts[0] != texts[1]:
                 yield Change(hosts, kind, "", None, None, *of.of("*"))
             continue
@@ -363,6 +383,9 @@ def _source_changes(kind: str, before: Source | None, after: Source | None) -> _
         )
         if (was or "").lower() != (is_ or "").lower() or (was is None) != (is_ is None):
             yield (new.get(key) or old[key]).name, was, is_
+    had, has = (source.outside if source else set[str]() for source in (before, after))
+    for path in sorted(had ^ has):  # not read
+        yield f"Include {path}", path if path in had else None, path if path in has else None
     sections = {**(before.sections if before else {}), **(after.sections if after else {})}
     for key, section in sections.items():
         rows = [source.rows(key) if source else [] for source in (before, after)]

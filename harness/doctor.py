@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness import rundir
 from harness.errors import EngineError, HarnessError, WaitTimeout
-from harness.providers import docker, engine, libvirt, subnets
+from harness.providers import Provider, docker, engine, libvirt, subnets
 from harness.wait import wait_until
 
 # An image takes about 0.75 GB; a federation's hosts and logs about as much again.
@@ -44,6 +46,32 @@ class Finding:
 def examine(provider: str = "docker") -> list[Finding]:
     """Look at everything that a provider needs; nothing is changed."""
     return [*_findings(), *(_vagrant_findings() if provider == "vagrant" else ())]
+
+
+def leftovers(source: Provider, runs: Path) -> list[Finding]:
+    """Look for what runs have left that were killed, and for hosts whose run has no directory in `runs`."""
+    known = {run.id: run for run in rundir.all_runs(runs)}
+    there = source.runs()
+    found = {run.id: "the process that worked on it was killed" for run in known.values() if run.is_abandoned()}
+    found |= {run_id: f"it has no directory in {runs}" for run_id in there if run_id not in known}
+    findings = [
+        Finding("leftovers", False, f"{run_id}: {why}", f"harness down {run_id}") for run_id, why in found.items()
+    ]
+    used = {run_id[-6:] for run_id in {*there, *found, *(run.id for run in known.values() if run.is_worked_on())}}
+    used |= {run.id[-6:] for run in known.values() if run.provider != source.name}
+    for path in rundir.control_directories():
+        if rundir.token_of(path) not in used and not _is_used(path):
+            findings.append(Finding("leftovers", False, f"{path}: its run is not up", f"rm -r {path}"))
+    return findings or [Finding("leftovers", True, "none of runs that were killed")]
+
+
+def _is_used(directory: Path) -> bool:
+    """Tell whether a process listens on a socket in a directory."""
+    for path in directory.glob("*"):
+        with socket.socket(socket.AF_UNIX) as client:
+            if client.connect_ex(str(path)) == 0:
+                return True
+    return False
 
 
 def mend(say: Callable[[str], None], provider: str = "docker") -> list[Finding]:
@@ -181,7 +209,7 @@ def _base_image() -> Finding:
 
 def _ssh_sockets(directory: str) -> Finding:
     """Look at where shared connections have their sockets: unix(7) wants paths of less than 108 bytes."""
-    longest = len(os.fsencode(directory)) + len("/harness-123456/") + _SOCKET_NAME
+    longest = len(os.fsencode(directory)) + len(f"/{rundir.CONTROL}123456-123456789012/") + _SOCKET_NAME
     said = f"shared connections have their sockets in {directory}, with paths of {longest} bytes of 107"
     return Finding("ssh sockets", longest < 108, said, "export TMPDIR=/tmp", fatal=True)
 

@@ -1,15 +1,14 @@
 """Compare what running daemons hold in memory with the files that were rendered for them. Pure: no I/O.
 
-Slurm prints many values differently from how it reads them, and each release a little differently from the one before.
-Both sides are therefore brought to one form first. What has no common form is listed in releases/printed.toml, each
-option with its reason, and is not compared.
+Slurm prints many values differently from how it reads them, and differently in each release, so both sides are brought
+to one form first. Options without a common form are listed in releases/printed.toml with the reason, and not compared.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +20,7 @@ from harness.options import LOG_LEVELS
 
 Options = Mapping[str, str]  # names in lower case
 
-# No value, no limit, no plugin: releases print different words for it.
+# Words that releases print for no value, no limit or no plugin.
 _UNSET_WORDS = {"", "(null)", "(null type)", "none", "n/a", "unknown", "unlimited", "infinite", "-1"}
 _UNIT = re.compile(r"(\d+) (?:secs?|min|usec|percent|nodes/min)")
 _NAMES_PLUGINS = re.compile(r"type|plugins?")
@@ -35,27 +34,27 @@ _ENFORCE_TOO = {
     "qos": {"associations"},
     "nojobs": {"nosteps"},
 }
-# What slurm.conf and `scontrol show` call the same thing.
+# Names of an option of slurm.conf in `scontrol show`.
 _NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cputot",)}
 _PARTITION_NAMES = {"shared": "oversubscribe"}
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A slurm.conf: its options, and its lines of nodes and partitions by name, DEFAULT lines applied."""
+    """A slurm.conf: its options, and its nodes and partitions by name, with DEFAULT lines applied."""
 
     options: Options
     nodes: Mapping[str, Options]
     partitions: Mapping[str, Options]
 
     def default_partition(self) -> str:
-        """Return the partition of jobs that name none, or else the first."""
+        """Return the default partition, or the first if none is marked as default."""
         marked = [name for name, line in self.partitions.items() if holds(line, "Default")]
         return [*marked[-1:], *self.partitions][0]
 
 
 def read(text: str) -> Rendered:
-    """Read a rendered file of Slurm's; one option on several lines has its values joined by commas."""
+    """Read a rendered slurm.conf; the values of an option on several lines are joined by commas."""
     options: dict[str, str] = {}
     lines: dict[str, dict[str, dict[str, str]]] = {"nodename": {}, "partitionname": {}}
     defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
@@ -101,7 +100,7 @@ def printed_lines(text: str) -> dict[str, dict[str, str]]:
     """
     found = {}
     for line in text.splitlines():
-        # The first counts: what a person wrote into a comment comes last.
+        # The first one counts, because comments, which may hold any text, come last.
         pairs = {key.lower(): value for key, value in reversed(re.findall(r"(\S+?)=(\S*)", line))}
         for kind in {"nodename", "partitionname"} & pairs.keys():
             found[pairs.pop(kind)] = pairs
@@ -109,12 +108,12 @@ def printed_lines(text: str) -> dict[str, dict[str, str]]:
 
 
 def holds(line: Options, option: str) -> bool:
-    """Tell whether a yes-or-no option of a line is set."""
+    """Return whether a yes-or-no option of a line is set."""
     return canonical(option, line.get(option.lower(), "")) == "1"
 
 
 def canonical(option: str, value: str) -> str:
-    """Return the one form of all the ways to write a value of an option.
+    """Return the canonical form of an option's value.
 
     >>> canonical("MaxTime", "60") == canonical("MaxTime", "01:00:00") == canonical("MaxTime", "1:00:00")
     True
@@ -134,7 +133,7 @@ def canonical(option: str, value: str) -> str:
     if name.startswith("purge"):
         return _purge(text)
     items = {_item(name, item.strip()) for item in text.split(",")}
-    if name == "privatedata":  # either number is read, the plural is printed
+    if name == "privatedata":  # singular and plural are read, the plural is printed
         items = {item.removesuffix("s") for item in items}
     if name == "accountingstorageenforce":
         items |= {more for item in items for more in _ENFORCE_TOO.get(item, ())}
@@ -142,7 +141,7 @@ def canonical(option: str, value: str) -> str:
 
 
 def _item(name: str, text: str) -> str:
-    """Return the form of one item of a list, or of a value that is not a list."""
+    """Return the canonical form of an item of a list, or of a value that is not a list."""
     if _NAMES_PLUGINS.search(name):
         text = re.sub(r"^\w+/", "", text)
     if text in _UNSET_WORDS:
@@ -155,7 +154,7 @@ def _item(name: str, text: str) -> str:
 
 
 def _purge(text: str) -> str:
-    """Return an age in slurmdbd.conf with its unit (slurmdb_parse_purge()); its mark for archives is another option's.
+    """Return an age in slurmdbd.conf with its unit (slurmdb_parse_purge()), without the mark for archives.
 
     >>> _purge("12"), _purge("12 months*"), _purge("30d"), _purge("none")
     ('12m', '12m', '30d', '-')
@@ -165,10 +164,10 @@ def _purge(text: str) -> str:
 
 
 def config(file: str, wanted: Options, held: Options) -> Iterator[str]:
-    """Yield where the configuration in a daemon's memory differs from its file, one line for each option.
+    """Yield a line for each option whose value in a daemon's memory differs from its file.
 
     `wanted` is the rendered file, `held` what the daemon prints. An option that the file leaves out must have Slurm's
-    default, if that is the same in all releases.
+    default, if all releases have the same.
     """
     data = table()
     defaults = {key: value for key, value in data["defaults"][file].items() if key not in data["left_out"][file]}
@@ -196,7 +195,7 @@ def nodes(wanted: Mapping[str, Options], held: Mapping[str, Options], options: O
                 yield f"node {name}: {_spelling('slurm.conf NodeName', key)} is {wrong[0]}, slurm.conf {source}"
 
 
-def partitions(wanted: Mapping[str, Options], held: Mapping[str, Options], nodes: Iterable[str]) -> Iterator[str]:
+def partitions(wanted: Mapping[str, Options], held: Mapping[str, Options], nodes: Collection[str]) -> Iterator[str]:
     """Yield where the partitions in slurmctld's memory differ from the lines of slurm.conf; `nodes` are all nodes."""
     data = table()
     for name in sorted({*wanted} ^ {*held}):
@@ -216,7 +215,7 @@ def partitions(wanted: Mapping[str, Options], held: Mapping[str, Options], nodes
 
 
 def _node_options(name: str, line: Options, options: Options) -> dict[str, str]:
-    """Return what slurmctld must know of a node: its size is slurmd's to say unless slurm.conf overrides that."""
+    """Return the options that slurmctld must have for a node; its size is slurmd's unless slurm.conf overrides that."""
     data = table()
     wanted = {**data["defaults"]["node"], "nodehostname": name, **line}
     wanted.setdefault("nodeaddr", wanted["nodehostname"])
@@ -232,7 +231,7 @@ def _node_value(key: str, value: str) -> Any:
 
 
 def _gres(value: str) -> dict[str, int]:
-    """Return how many there are of each gres; types and sockets may come from gres.conf.
+    """Return the count of each gres, without types and sockets, which may come from gres.conf.
 
     >>> _gres("gpu:tesla:2(S:0-1),gpu:1,bandwidth:lustre:no_consume:4G")
     {'gpu': 3, 'bandwidth': 4294967296}
@@ -248,10 +247,10 @@ def _gres(value: str) -> dict[str, int]:
     return found
 
 
-def _partition_value(key: str, value: str, nodes: Iterable[str]) -> Any:
+def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
     if key in {"allowaccounts", "allowqos", "allowgroups", "allocnodes"} and not value:
         return "all"
-    if key == "oversubscribe":  # slurm.conf(5): four jobs unless it says how many
+    if key == "oversubscribe":  # slurm.conf(5): four jobs by default
         word, _, count = value.lower().partition(":")
         return "no" if word in {"no", "exclusive"} else f"{word}:{count or 4}"  # 26.05 prints NO for both
     if key == "nodes" and value.lower() not in _UNSET_WORDS:
@@ -278,7 +277,7 @@ def table() -> dict[str, Any]:
 
 
 def _spelling(section: str, key: str) -> str:
-    """Return an option as Slurm's manual pages write it."""
+    """Return an option's name as Slurm's manual pages spell it."""
     known = (releases.get(name).options.get(section, {}) for name in reversed(releases.KNOWN))
     return next((options[key].name for options in known if key in options), key)
 

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from harness import options
+from harness.errors import CannotJudge, WaitTimeout
 from harness.plan import Plan
 from harness.render import RenderedFile, Tree
 from harness.rundir import RunDir
@@ -22,6 +23,8 @@ from harness.wait import wait_until
 
 # A program of its own: its libraries take longer to load than all else together.
 _MODULE = "harness.provisioning"
+# Seconds in which it ends when it is asked to, or killed.
+_ENDS_WITHIN = 60
 
 
 def is_wanted(plan: Plan) -> bool:
@@ -40,7 +43,7 @@ def start(run: RunDir) -> None:
         return
     log = run.path / "logs" / "provision.log"
     log.parent.mkdir(exist_ok=True)
-    command = ["sh", "-c", '"$@" &', "sh", sys.executable, "-m", _MODULE, str(run.path), run.id]
+    command = ["sh", "-c", '"$@" &', "sh", sys.executable, "-P", "-m", _MODULE, str(run.path), run.id]
     with log.open("a") as output:
         subprocess.run(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, check=True
@@ -54,17 +57,29 @@ def start(run: RunDir) -> None:
     )
 
 
-def stop(run_id: str) -> None:
-    """End the API of a run; none there is no error."""
-    for process in _processes(run_id):
-        os.kill(process, signal.SIGTERM)
-    wait_until(lambda: list(_processes(run_id)), lambda left: not left, what="the provisioning API to end", timeout=60)
+def stop(run_id: str, *, all_users: bool = False) -> None:
+    """End the API of a run, of any user if `all_users`; none there is no error."""
+    for number in (signal.SIGTERM, signal.SIGKILL):  # it can be killed at any moment
+        for process in _processes(run_id, all_users=all_users):
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.kill(process, number)
+        with suppress(WaitTimeout):
+            wait_until(
+                lambda: list(_processes(run_id, all_users=all_users)),
+                lambda left: not left,
+                what="the provisioning API to end",
+                timeout=_ENDS_WITHIN,
+            )
+            return
+    raise CannotJudge(f"the provisioning API of {run_id} does not end: {[*_processes(run_id, all_users=all_users)]}")
 
 
-def _processes(run_id: str) -> Iterator[int]:
-    """Yield the processes that are a run's API: see proc_pid_cmdline(5)."""
+def _processes(run_id: str, *, all_users: bool = False) -> Iterator[int]:
+    """Yield this user's processes that are a run's API; anybody's may have its arguments: see proc_pid_cmdline(5)."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
+            if not all_users and path.stat().st_uid != os.geteuid():
+                continue
             words = path.read_text(errors="replace").split("\0")
         except OSError:
             continue

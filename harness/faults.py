@@ -259,10 +259,10 @@ KINDS = {
         f"""{_SLURMDBD_CONF}
             umask 077; mariadb-dump --single-transaction --databases "$(of StorageLoc)" > "$aside/dump.new"
             mv "$aside/dump.new" "$aside/dump.sql"
-            systemctl stop slurmdbd && mariadb -e "DROP DATABASE $(of StorageLoc)"; restart""",
+            systemctl stop slurmdbd && mariadb -e "DROP DATABASE \\`$(of StorageLoc)\\`"; restart""",
         f"""{_SLURMDBD_CONF}
             [ -e "$aside/dump.sql" ] || exit 0
-            systemctl stop slurmdbd; mariadb -e "DROP DATABASE IF EXISTS $(of StorageLoc)"
+            systemctl stop slurmdbd; mariadb -e "DROP DATABASE IF EXISTS \\`$(of StorageLoc)\\`"
             mariadb < "$aside/dump.sql" && restart""",
     ),
     "fill-disk": Kind(

@@ -1,4 +1,4 @@
-"""What was seen of a cluster while something went on: each state of its nodes and jobs, and when it was first seen."""
+"""Record a cluster while something goes on: each state of its nodes and jobs, and when it was first seen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.slurm import SlurmCluster
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A node or job seen in a state in which it was not before; `at` is in seconds since 1970."""
+    """A node or job seen in a new state; `at` is in seconds since 1970."""
 
     at: float
     kind: Literal["node", "job"]
@@ -25,10 +25,10 @@ class Sighting:
 
 @dataclass
 class Recorder:
-    """Looks at a cluster's nodes and jobs again and again while it is entered; in events.jsonl, too.
+    """Polls a cluster's nodes and jobs while it is entered, and records each new state, also in events.jsonl.
 
-    What lasts shorter than `interval` seconds and the look itself may not be seen. `looked` is when the last look
-    that was answered began, in seconds since 1970.
+    It may miss states that last less than `interval` seconds plus the time of a poll. `looked` is when the last
+    successful poll began, in seconds since 1970.
     """
 
     cluster: SlurmCluster
@@ -48,18 +48,18 @@ class Recorder:
         self._thread.join()
 
     def of(self, name: str | int, since: float = 0) -> list[Sighting]:
-        """Return what was seen of a node or job since a time."""
+        """Return the sightings of a node or job since a time."""
         return [one for one in self.seen if one.name == str(name) and one.at >= since]
 
     def jobs_rested(self) -> float:
-        """Return for how many seconds up to the last look that was answered no job changed its state."""
+        """Return for how many seconds before the last successful poll no job changed its state."""
         last = max((one.at for one in self.seen if one.kind == "job"), default=0.0)
         return self.looked - last
 
     def _record(self) -> None:
         last: dict[str, str] = {}
         ended = False
-        while not ended:  # and once more, so that the last state is seen, too
+        while not ended:  # and once more, to see the last state, too
             ended = self._ended.wait(self.interval)
             began = time.time()
             try:

@@ -44,7 +44,7 @@ class Hybrid:
     def start_copilot(self) -> None:
         """Start the copilot."""
         socket, version, token = self.slurmrestd
-        command = [sys.executable, "-m", "harness.copilot", socket, version]
+        command = [sys.executable, "-P", "-m", "harness.copilot", socket, version]
         environment = {**os.environ, "KUBECONFIG": str(self._kubernetes.kubeconfig), "SLURM_JWT": token}
         with self._log.open("a") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)

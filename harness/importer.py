@@ -30,8 +30,8 @@ def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list
     source = configuration.get("slurm.conf")
     if source is None:
         raise UsageError(f"{path}: no slurm.conf", hint="name the directory that holds it")
-    if source.findings:
-        raise UsageError("\n".join(map(str, source.findings)))
+    if problems := [str(finding) for one in configuration for finding in one.findings]:
+        raise UsageError("\n".join(problems))
     unread = [f"{name}:{line.number}" for name, line in source.lines if line.rest is not None]
     if unread:
         raise UsageError(f"cannot be read: {', '.join(unread)}", hint=f"harness check {path}")

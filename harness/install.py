@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from harness.plan import DAEMONS, Host, Plan
 from harness.render import RenderedFile, Tree, template
 
@@ -42,14 +44,19 @@ def _command(plan: Plan, host: Host, files: tuple[RenderedFile, ...]) -> str:
         steps.append("systemd-sysusers")
     if any(file.path.startswith("/etc/systemd/") for file in files):
         steps.append("systemctl daemon-reload")
-    steps += [f"systemd-tmpfiles --create {file.path}" for file in files if file.path.startswith("/etc/tmpfiles.d/")]
+    steps += [
+        f"systemd-tmpfiles --create {shlex.quote(file.path)}"
+        for file in files
+        if file.path.startswith("/etc/tmpfiles.d/")
+    ]
     for file in files:
+        path = shlex.quote(file.path)
         # A munge key may be the site's own, and then it is not among the files.
-        there = f"[ ! -e {file.path} ] || " if file.path == "/etc/munge/munge.key" else ""
+        there = f"[ ! -e {path} ] || " if file.path == "/etc/munge/munge.key" else ""
         if (file.owner, file.group) != ("root", "root"):
-            steps.append(f"{there}chown {file.owner}:{file.group} {file.path}")
+            steps.append(f"{there}chown {shlex.quote(f'{file.owner}:{file.group}')} {path}")
         if file.mode != "0644":
-            steps.append(f"{there}chmod {file.mode} {file.path}")
+            steps.append(f"{there}chmod {file.mode} {path}")
     steps.append(f"systemctl enable --quiet {' '.join(host.daemons)}")
     for daemon in (daemon for daemon in DAEMONS if daemon in host.daemons):
         if daemon == "slurmctld" and host == plan.accounting_client():

@@ -1,7 +1,7 @@
-"""Ctrl-C and its kin: the first interrupts, and what is cleaned up after it is cleaned up to the end.
+"""Signals: the first one interrupts, later ones do not interrupt the cleanup.
 
-SIGINT comes from Ctrl-C, SIGTERM from CI systems and kill(1), SIGHUP from a terminal that closes. A signal that the
-process was started to ignore, as nohup(1) has it, stays ignored.
+SIGINT comes from Ctrl-C, SIGTERM from CI systems and kill(1), SIGHUP from a terminal that closes. A signal that is
+ignored when the process starts, as under nohup(1), stays ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def exit_quietly() -> None:
-    """Let a signal end the process at once with exit code 3, as long as there is nothing to clean up."""
+    """Let signals end the process at once with exit code 3, while there is nothing to clean up."""
     _handle(_exit)
 
 
@@ -25,15 +25,25 @@ def raise_once() -> None:
 
 
 @contextmanager
+def raised() -> Iterator[None]:
+    """Have signals do as after `raise_once` while this is entered; in other threads than the main one nothing changes.
+
+    For programs that are not ours, such as pytest, which SIGTERM and SIGHUP would end before they clean up.
+    """
+    with _replaced(_raise):
+        yield
+
+
+@contextmanager
 def ignored() -> Iterator[None]:
-    """Ignore the signals while this is entered; only the main thread can do so, in others it changes nothing."""
+    """Ignore the signals while this is entered; without effect outside of the main thread."""
     with _replaced(signal.SIG_IGN):
         yield
 
 
 @contextmanager
 def noted() -> Iterator[Callable[[], bool]]:
-    """Only note the signals while this is entered; yield what tells whether one came."""
+    """Defer the signals while this is entered; yield a function that returns whether one came."""
     came = False
 
     def note(*_: object) -> None:
@@ -45,9 +55,10 @@ def noted() -> Iterator[Callable[[], bool]]:
 
 
 def interrupt() -> None:
-    """Do what the first signal does here, for one that was only noted."""
-    signal.raise_signal(signal.SIGINT)
-    raise KeyboardInterrupt  # where SIGINT is ignored
+    """Interrupt as a signal does, for one that came while `noted` was entered."""
+    for number in SIGNALS:
+        signal.raise_signal(number)  # returns only if the process was started to ignore it
+    raise KeyboardInterrupt
 
 
 @contextmanager

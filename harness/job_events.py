@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from math import inf
 
 from harness import logs, options
@@ -44,7 +44,6 @@ _RAN = r"(allocate_resources|Allocate|Started|_job_complete:) JobId=[0-9]+"
 _RAN_LINE = re.compile(rf"{_RAN.replace('[0-9]+', '')}(?P<id>\d+)(?:[_+]\d+\((?P<raw>\d+)\))?(?! NodeList=\(null)")
 # Seconds by which a record's times and the log's may differ on a busy machine.
 _APART = 10
-_LINE = re.compile(r"\[(?P<time>[^]]*)\] (?:debug2?: +)?(?P<text>.*)")
 _NODE = re.compile(r" Node=(\S+)")
 # Daemons cut their times off to milliseconds. The last moment is taken: what comes right before a line may be nearer to
 # it than that, but what a daemon starts is not told of so soon after it.
@@ -72,7 +71,7 @@ def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:
     def look(host: str) -> list[Event]:
         planned = next(one for one in plan.hosts if one.name == host)
         files = [path for daemon in ("slurmctld", "slurmd") for path in logs.log_files(plan, planned, daemon)]
-        search = f"grep --no-filename --no-messages --word-regexp {job_id} /dev/null {' '.join(files)} || true"
+        search = f"grep --no-filename --no-messages --word-regexp {job_id} /dev/null {shlex.join(files)} || true"
         zone, *lines = ssh.run(host, ["sh", "-c", f"date +%z; {journal}; {search}"]).stdout.splitlines()
         found = (
             parse_journal(line, job_id) if line.startswith("{") else parse_log(line, host, zone, job_id)
@@ -119,7 +118,7 @@ def _times_of_jobs(ssh: Ssh, plan: Plan, cluster: str) -> dict[int, list[float |
         if host.cluster != cluster:
             continue
         journal = "journalctl --quiet --no-pager --output=short-iso-precise --unit=slurmctld"
-        files = " ".join(f"{path}*" for path in logs.log_files(plan, host, "slurmctld"))
+        files = " ".join(f"{shlex.quote(path)}*" for path in logs.log_files(plan, host, "slurmctld"))
         source = f"zcat --force {files}" if files else journal
         script = f"date +%z; {source} | grep --text --extended-regexp '{_RAN}' || true"
         zone, *lines = ssh.run(host.name, ["sh", "-c", script]).stdout.splitlines()
@@ -144,16 +143,15 @@ def parse_journal(line: str, job_id: int) -> Event | None:
 
 
 def parse_log(line: str, host: str, zone: str, job_id: int) -> Event | None:
-    """Read one line of a daemon's log; None if it is no event of the job.
+    """Read one line of a daemon's log; None if it is no event of the job. `zone` applies if the line names none.
 
     >>> parse_log("[2026-01-01T00:00:00.500] Launching batch job 7 for UID 1", "n1", "+0000", 7)
     Event(time=1767225600.500999, host='n1', what='batch launched', uid=None)
     """
-    parts = _LINE.match(line)
-    for what, pattern in _LINES.items():
-        found = parts and re.match(pattern, parts["text"])
-        if parts and found and str(job_id) in found.groups():
-            node = _NODE.search(line)
-            time = datetime.fromisoformat(parts["time"] + zone).timestamp()
-            return Event(time + _CUT_OFF, node[1] if node else host, what)
+    for time, text in logs.dated([line], zone):
+        for what, pattern in _LINES.items():
+            found = re.match(rf"(?:debug2?: +)?(?:{pattern})", text)
+            if found and str(job_id) in found.groups():
+                node = _NODE.search(text)
+                return Event(time + _CUT_OFF, node[1] if node else host, what)
     return None

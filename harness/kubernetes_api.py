@@ -216,7 +216,7 @@ def _emulated(nodes: Sequence[str]) -> Iterator[Path]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         file = directory / "emulator"
-        command = [sys.executable, "-m", "harness.emulator", str(file), *nodes]
+        command = [sys.executable, "-P", "-m", "harness.emulator", str(file), *nodes]
         emulator = stack.enter_context(subprocess.Popen(command, start_new_session=True))
         stack.callback(emulator.kill)
         wait_until(

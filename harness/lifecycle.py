@@ -27,6 +27,7 @@ from harness import (
     page,
     past,
     report,
+    rundir,
     scenario,
     slurm,
     topology,
@@ -280,33 +281,40 @@ def _copy_report(path: Path, directory: Path) -> None:
 def down(live: Live) -> None:
     """Remove all that a run has outside of its directory."""
     with interrupts.ignored(), stage(live, "down"):
-        for note in remove(live.provider, live.run.id):
+        for note in remove(live.provider, live.run.id, live.run):
             live.say(f"left: {note}")
-        shutil.rmtree(live.run.control_directory, ignore_errors=True)
 
 
-def remove(provider: Provider, run_id: str) -> list[str]:
-    """Remove all of a run that the provider has; its directory may be lost. Return what stays other than it was."""
-    elastic.stop(run_id)
-    return provider.down(run_id)
+def remove(provider: Provider, run_id: str, run: RunDir | None, *, all_users: bool = False) -> list[str]:
+    """Remove all that a run has outside of its directory, which may be lost (None). Return what stays changed.
+
+    `all_users` ends other users' processes that belong to the run, too.
+    """
+    elastic.stop(run_id, all_users=all_users)
+    left = provider.down(run_id)
+    rundir.remove_control_directories(run_id, run)
+    if run:
+        (run.path / "working.lock").unlink(missing_ok=True)
+    return left
 
 
 @contextmanager
 def provisioned(live: Live, *, keep: bool = False) -> Iterator[None]:
     """Bring the hosts up, and take them down whatever happens; `keep` leaves them, unless the user interrupts."""
     removed = False
-    try:
+    with live.run.worked_on():
         try:
-            up(live)
-            yield
-        finally:
-            if not keep:
+            try:
+                up(live)
+                yield
+            finally:
+                if not keep:
+                    down(live)
+                    removed = True
+        except KeyboardInterrupt:
+            if not removed:  # kept, or the signal came just before `down`, which ignores them
                 down(live)
-                removed = True
-    except KeyboardInterrupt:
-        if not removed:  # kept, or the signal came just before `down`, which ignores them
-            down(live)
-        raise
+            raise
 
 
 @contextmanager

@@ -1,33 +1,39 @@
-"""What the daemons of a run said: fetch it all, or its last lines."""
+"""What the daemons of a run logged: fetch it all, or only the last lines."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
-from harness import options
-from harness.errors import HarnessError
+from harness import options, transfer
+from harness.errors import CannotJudge, HarnessError
 from harness.plan import Host, Plan
 from harness.ssh import Ssh
 
 _LOGS = "/var/log"
-# slurm.conf(5), LogTimeFormat: the default, which names no zone; journalctl(1), short-iso.
+# slurm.conf(5), LogTimeFormat: iso8601, which names no zone, and rfc5424; journalctl(1), short-iso.
 _DATED = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)([+-]\d\d:?\d\d)?\]? (.*)")
 _BAD_NEWS = re.compile(r"\b((?<!no )error|fatal|warning|failed|killed)\b", re.IGNORECASE)
 _DIRECTORIES = (options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
+# Seconds for a host's journal, and for its files.
+_PATIENCE = 120
+# What is taken of a host.
+_LIMITS = transfer.Limits(total=2**30, file=2**28, members=10_000)
+# Characters of a line that is followed.
+_LONGEST = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log, which a daemon wrote at a time, in seconds since 1970; `source` is HOST/FILE."""
+    """A line of a log. `at` is in seconds since 1970, `source` is HOST/FILE."""
 
     at: float
     source: str
@@ -50,13 +56,13 @@ def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = F
 
 
 def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callable[[str, str], bool]) -> None:
-    """Say each line that commands print on their hosts, with the command's name.
+    """Call `say` with a command's name and each line that it prints on its host.
 
-    Ends when all commands have ended, or when `say` returns False.
+    `commands` maps a name to a host and a command. Ends when all commands have ended, or when `say` returns False.
     """
 
-    def read(name: str, lines: Iterable[str]) -> None:
-        for line in lines:
+    def read(name: str, printed: IO[str]) -> None:
+        while line := printed.readline(_LONGEST):
             if not say(name, line.rstrip("\n")):
                 for process in processes.values():
                     process.terminate()
@@ -89,7 +95,7 @@ def follow(ssh: Ssh, commands: Mapping[str, tuple[str, list[str]]], say: Callabl
 
 
 def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -> str:
-    """Return what a daemon said last: its log file, and what systemd kept of it where it did not get that far."""
+    """Return the end of a daemon's log file, and of its journal, in case it failed before it opened the file."""
     texts = []
     for source in (
         command(plan, host, daemon, lines),
@@ -103,46 +109,60 @@ def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -
 
 
 def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
-    """Copy the daemons' logs and the journal of every host to DIRECTORY/HOST; return what could not be had."""
+    """Copy the daemons' logs and the journal of every host to DIRECTORY/HOST; return what could not be copied.
 
-    def fetch(host: str) -> str:
+    What a host sends is not trusted (see transfer.unpack): at most 1 GiB in 10,000 files is taken of each, and of one
+    file 256 MiB.
+    """
+
+    def fetch(host: str) -> list[str]:
         target = directory / host
         target.mkdir(parents=True, exist_ok=True)
-        try:
-            journal = ssh.run(host, ["journalctl", "--no-pager", "--boot", "--output=short-iso"], timeout=120).stdout
-            (target / "journal.log").write_text(journal)
-            # tar(1) says 1 of a file that grows meanwhile, as logs do.
-            pack = f"tar -C {_LOGS} -cf - {' '.join(_DIRECTORIES)} || [ $? = 1 ]"
-            with tempfile.TemporaryFile() as packed:
-                command = ssh.command(host, [pack])
-                subprocess.run(command, stdout=packed, stderr=subprocess.PIPE, timeout=120, check=True)
-                packed.seek(0)
-                subprocess.run(["tar", "-C", target, "-xf", "-"], stdin=packed, capture_output=True, check=True)
-        except (HarnessError, subprocess.SubprocessError) as error:
-            return f"{host}: {error}"
-        return ""
+        notes: list[str] = []
+        for take in (_take_journal, _take_files):
+            try:
+                notes += take(ssh, host, target)
+            except HarnessError as error:
+                notes.append(str(error))
+        return [f"{host}: {note}" for note in notes]
 
     with ThreadPoolExecutor(8) as pool:
-        return [problem for problem in pool.map(fetch, hosts) if problem]
+        return [problem for problems in pool.map(fetch, hosts) for problem in problems]
+
+
+def _take_journal(ssh: Ssh, host: str, directory: Path) -> list[str]:
+    command = ["journalctl", "--no-pager", "--boot", "--output=short-iso"]
+    with ssh.printed(host, command, _PATIENCE) as printed, (directory / "journal.log").open("wb") as file:
+        if not transfer.copy(printed, file, _LIMITS.file):
+            raise CannotJudge(f"the journal has more than {_LIMITS.file >> 20} MiB: the rest is left out")
+    return []
+
+
+def _take_files(ssh: Ssh, host: str, directory: Path) -> list[str]:
+    # tar(1) says 1 of a file that grows meanwhile, as logs do.
+    pack = f"tar -C {_LOGS} -cf - {' '.join(_DIRECTORIES)} || [ $? = 1 ]"
+    with ssh.printed(host, ["sh", "-c", pack], _PATIENCE) as packed:
+        return transfer.unpack(packed, directory, _LIMITS)
 
 
 def collected(directory: Path) -> list[Line]:
-    """Return what Slurm's daemons wrote to the logs that `collect` fetched, and the journal's bad news of others."""
+    """Return the lines of Slurm's logs that `collect` fetched, and the problems that others journaled."""
     found = []
     for journal in sorted(directory.glob("*/journal.log")):
-        said = [*_lines(journal, UTC)]
-        zone = said[0][0].tzinfo if said else UTC  # Slurm's own lines name none
+        with journal.open(errors="replace") as file:  # Slurm's own lines name no zone
+            zone = next((match[2] for match in map(_DATED.match, file) if match and match[2]), "+0000")
         for path in (journal, *sorted(journal.parent.glob("slurm/*.log"))):
             source = f"{journal.parent.name}/{path.name}"
-            for at, text in said if path == journal else _lines(path, zone):
-                # slurmctld, slurmd and slurmdbd say in the journal what they say in their own files.
-                if path != journal or (_BAD_NEWS.search(text) and not re.match(r"\S+ slurm(ctld|d|dbd)\[", text)):
-                    found.append(Line(at.timestamp(), source, text))
+            with path.open(errors="replace") as file:
+                for at, text in dated(file, zone):
+                    # slurmctld, slurmd and slurmdbd write to the journal what they write to their own files.
+                    if path != journal or (_BAD_NEWS.search(text) and not re.match(r"\S+ slurm(ctld|d|dbd)\[", text)):
+                        found.append(Line(at, source, text))
     return sorted(found, key=lambda line: line.at)
 
 
 def excerpt(lines: Sequence[Line], begin: float, end: float, message: str, most: int = 20) -> list[Line]:
-    """Return the last `most` lines that are bad news between two times, or about a job that a message names."""
+    """Return the last `most` lines that report a problem between two times, or are about a job that a message names."""
     jobs = set(re.findall(r"\bjobs?\b\D{0,3}(\d+)", message, re.IGNORECASE))
     about = re.compile(rf"\b(?:JobId=|job )(?:{'|'.join(jobs)})\b" if jobs else r"(?!)")
     news = {line for line in lines if begin <= line.at <= end and _BAD_NEWS.search(line.text)}
@@ -151,7 +171,7 @@ def excerpt(lines: Sequence[Line], begin: float, end: float, message: str, most:
 
 
 def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
-    """Return where a daemon logs to: a file for each node whose slurmd it is; none where only the journal has it."""
+    """Return a daemon's log files on a host, one for each node of a slurmd; none if it logs to the journal only."""
     if daemon == "munge":
         return ["/var/log/munge/munged.log"]
     if daemon == "slurmdbd":
@@ -166,16 +186,10 @@ def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
 
 
 def dated(lines: Iterable[str], zone: str) -> Iterator[tuple[float, str]]:
-    """Yield those of a log's lines that begin with a time, each with it; `zone` is meant where they name none."""
+    """Yield time, in seconds since 1970, and text of each line that begins with a time.
+
+    `zone`, such as +0100, applies to times that name none.
+    """
     for match in filter(None, map(_DATED.match, lines)):
-        with suppress(ValueError):
+        with suppress(ValueError):  # what a user made a daemon log may look like a time
             yield datetime.fromisoformat(match[1] + (match[2] or zone)).timestamp(), match[3]
-
-
-def _lines(path: Path, zone: tzinfo | None) -> Iterator[tuple[datetime, str]]:
-    """Yield the dated lines of a log; `zone` is meant where they name none."""
-    with path.open(errors="replace") as file:
-        for dated in filter(None, map(_DATED.match, file)):
-            with suppress(ValueError):  # what a user made a daemon say may look like a date
-                at = datetime.fromisoformat(dated[1] + (dated[2] or ""))
-                yield at if at.tzinfo else at.replace(tzinfo=zone), dated[3]

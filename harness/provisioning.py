@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from harness import hostlist, options, providers
+from harness import hostlist, options, private, providers
 from harness.elastic import files_of, socket_of
 from harness.errors import HarnessError
 from harness.inventory import ssh_host
@@ -339,8 +339,9 @@ def serve(run: RunDir, plan: Plan, tree: Tree, provider: Provider) -> None:
             except HarnessError as error:
                 print(error, file=sys.stderr, flush=True)
 
-    # uvicorn takes this signal over while it serves, and raises it again when it has ended.
-    signal.signal(signal.SIGTERM, end)
+    # uvicorn takes the first over while it serves, and raises it again when it has ended.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
     threading.Thread(target=watch, daemon=True).start()
     with _carried(run, [host.name for host in plan.hosts if host.with_elastic]):
         server.run()
@@ -352,7 +353,7 @@ def main() -> None:
     """Serve the run whose directory is named."""
     run = RunDir(Path(sys.argv[1]))
     plan = run.plan()
-    run.control_directory.mkdir(mode=0o700, exist_ok=True)
+    private.directory(run.control_directory)
     serve(run, plan, render(plan), providers.get(run.provider, run.root))
 
 

@@ -1,6 +1,6 @@
-"""Fixtures for tests on genuine Slurm clusters: docs/pytest.md. A session whose tests use none of them is left alone.
+"""Fixtures for tests on genuine Slurm clusters: docs/pytest.md. Sessions whose tests use none of them are unaffected.
 
-The harness itself is imported when a fixture is, so that other sessions do not pay for it.
+The harness itself is imported when a fixture is first used, so that other sessions do not pay for it.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ _FAULTS = pytest.StashKey["Faults"]()
 
 
 class _Scenario(NamedTuple):
-    """What a marker or the option --scenario names, and the marker's releases."""
+    """A file that a marker or the option --scenario names, and the marker's releases."""
 
     path: Path
     releases: tuple[str, ...] = ()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that say which clusters the tests are on."""
+    """Add the options that choose the tests' clusters."""
     group = parser.getgroup("slurm-harness", "tests on genuine Slurm clusters")
-    group.addoption("--scenario", type=Path, metavar="FILE", help="scenario of the clusters that tests are on")
-    group.addoption("--harness-run", metavar="RUN", help="run that tests are on: its directory, id or scenario's name")
+    group.addoption("--scenario", type=Path, metavar="FILE", help="scenario of the tests' clusters")
+    group.addoption("--harness-run", metavar="RUN", help="existing run to test on: its directory, id or scenario")
     group.addoption("--harness-release", action="append", metavar="RELEASE", help="as `harness run --release`")
     group.addoption("--harness-set", action="append", metavar="KEY=VALUE", help="as `harness run --set`")
-    group.addoption("--harness-keep", action="store_true", help="leave a run up that the session has started")
+    group.addoption("--harness-keep", action="store_true", help="leave the runs up that the session starts")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "scenario(*files, release=None): the test is on clusters of these scenario files, on one after the other; "
-        'release is that of all parts, as "22.05", or of one, as "aws=22.05", or a list of these',
+        "scenario(*files, release=None): run the test on the clusters of each of these scenario files in turn; "
+        'release applies to all parts, as "22.05", or to one, as "aws=22.05", or is a list of these',
     )
 
 
 @pytest.hookimpl(trylast=True)  # other parameters may have marks
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have pytest order tests by their scenarios, which are up one after the other."""
+    """Group tests by scenario, so that the clusters of one are up at a time."""
     if _RUN not in metafunc.fixturenames:
         return
     item = metafunc.definition
-    # pytest has no public way to see the marks of parameters here; a list of them may be a generator, read once.
+    # pytest has no public access to the marks of parameters here; their list may be a generator, which is read once.
     of_calls = [_of(item, call.marks) for call in metafunc._calls] or [_of(item)]
     scenarios = list(dict.fromkeys(scenario for found in of_calls for scenario in found))
     if scenarios == [None]:
@@ -71,27 +71,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep each test on the scenarios of its own parameters' marks only."""
+    """Remove the combinations of a test's parameters with scenarios that their own marks do not name."""
 
     def fits(item: pytest.Item) -> bool:
         call = getattr(item, "callspec", None)
-        wanted = call.params.get(_RUN, "") if call else ""  # "": the test is on no clusters
+        wanted = call.params.get(_RUN, "") if call else ""  # "": the test uses no clusters
         return not call or not isinstance(wanted, _Scenario | None) or wanted in _of(item, call.marks)
 
     items[:] = filter(fits, items)
 
 
 def _of(item: pytest.Item, marks: Iterable[pytest.Mark] = ()) -> list[_Scenario | None]:
-    """Return the scenarios that a test is on: its parameters' mark, or else its own, or else the option's or None."""
+    """Return a test's scenarios: those of its parameters' mark, or else of its own, or else of --scenario, or None."""
     config = item.config
     marker = next((mark for mark in marks if mark.name == "scenario"), None) or item.get_closest_marker("scenario")
     if not marker:
         path: Path | None = config.getoption("--scenario")
         return [_Scenario((config.invocation_params.dir / path).resolve())] if path else [None]
     if not marker.args:
-        pytest.fail(f"{item.nodeid}: its marker scenario() names no file", pytrace=False)
+        pytest.fail(f"{item.nodeid}: the marker scenario() needs a file", pytrace=False)
     if unknown := marker.kwargs.keys() - {"release"}:
-        pytest.fail(f"{item.nodeid}: its marker scenario() does not take {', '.join(sorted(unknown))}", pytrace=False)
+        pytest.fail(f"{item.nodeid}: the marker scenario() does not take {', '.join(sorted(unknown))}", pytrace=False)
     release = marker.kwargs.get("release") or ()
     releases = (release,) if isinstance(release, str) else tuple(release)
     return [_Scenario((config.rootpath / file).resolve(), releases) for file in marker.args]
@@ -101,7 +101,7 @@ def _of(item: pytest.Item, marks: Iterable[pytest.Mark] = ()) -> list[_Scenario 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a test that failed what its jobs and the daemons did."""
+    """Add what the jobs and the daemons did to the report of a failed test."""
     report = yield
     used = item.stash.get(_USER, None)
     if used and call.when == "call" and report.failed:
@@ -113,7 +113,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def harness_run(request: pytest.FixtureRequest) -> Iterator[Live]:
-    """The run that the test is on: --harness-run, or one of the marker's scenario, or else of --scenario."""
+    """The test's run: that of --harness-run, or one of the marker's scenario, or else of --scenario."""
     from harness.errors import HarnessError
 
     with ExitStack() as stack:
@@ -132,7 +132,7 @@ def _run_of(config: pytest.Config, scenario: _Scenario | None) -> AbstractContex
     say = _say(config)
     wanted = None
     if scenario:
-        # The marker's come last: a release for all parts overrides what came before.
+        # The marker's come last, because a release for all parts overrides those before it.
         releases = (*(config.getoption("--harness-release") or ()), *scenario.releases)
         wanted = sessions.Wanted(scenario.path, releases, tuple(config.getoption("--harness-set") or ()))
     if which := config.getoption("--harness-run"):
@@ -146,7 +146,7 @@ def _run_of(config: pytest.Config, scenario: _Scenario | None) -> AbstractContex
 
 @pytest.fixture(scope="session")
 def clusters(harness_run: Live) -> dict[str, SlurmCluster]:
-    """The live clusters by their names, which root asks."""
+    """The live clusters by name; their commands run as root."""
     from harness import slurm
 
     return slurm.clusters(harness_run.ssh, harness_run.plan)
@@ -154,7 +154,7 @@ def clusters(harness_run: Live) -> dict[str, SlurmCluster]:
 
 @pytest.fixture(scope="session")
 def hosts(harness_run: Live) -> dict[str, Host]:
-    """Testinfra's hosts by their names, but for those that come and go."""
+    """Testinfra's hosts by name, without those that come and go."""
     import testinfra
 
     ssh = harness_run.ssh
@@ -166,7 +166,7 @@ def hosts(harness_run: Live) -> dict[str, Host]:
 
 @pytest.fixture(scope="session")
 def federation(harness_run: Live, clusters: dict[str, SlurmCluster]) -> Federation:
-    """The scenario's first federation of more than one cluster; a scenario without any fails the test."""
+    """The scenario's first federation of several clusters; the test fails if there is none."""
     from harness import testing
 
     return testing.federation(harness_run.plan, clusters)
@@ -174,7 +174,7 @@ def federation(harness_run: Live, clusters: dict[str, SlurmCluster]) -> Federati
 
 @pytest.fixture
 def slurm(request: pytest.FixtureRequest, harness_run: Live) -> Iterator[Slurm]:
-    """The scenario's first user at its first cluster. When the test is over, the jobs submitted meanwhile are gone."""
+    """The scenario's first user on its first cluster. After the test, all jobs submitted during it are cancelled."""
     from harness.errors import WaitTimeout
     from harness.testing import Slurm
 
@@ -190,15 +190,15 @@ def slurm(request: pytest.FixtureRequest, harness_run: Live) -> Iterator[Slurm]:
         except WaitTimeout as error:
             left.append(str(error))
     if left:
-        raise pytest.fail.Exception("\n".join(["the test leaves something behind:", *left]), pytrace=False)
+        raise pytest.fail.Exception("\n".join(["the test has left something behind:", *left]), pytrace=False)
 
 
 @pytest.fixture
 def faults(request: pytest.FixtureRequest, harness_run: Live, slurm: Slurm) -> Iterator[Faults]:
-    """What breaks on purpose. When the test is over, all is healed and the clusters take jobs again."""
+    """Injects faults. After the test, all faults are healed and the clusters take jobs again."""
     from harness.testing import Faults
 
-    # The clusters are awaited when the jobs of the test are gone: by `slurm`, whose end comes after this one's.
+    # `slurm`, which is torn down after this, waits for the clusters once the test's jobs are gone.
     request.node.stash[_FAULTS] = faults = Faults(harness_run)
     yield faults
     faults.heal_all()
@@ -206,7 +206,7 @@ def faults(request: pytest.FixtureRequest, harness_run: Live, slurm: Slurm) -> I
 
 @pytest.fixture
 def rest(harness_run: Live, slurm: Slurm) -> Iterator[Rest]:
-    """The REST API of the scenario's first cluster with one, for the user of `slurm`."""
+    """The REST API of the first cluster that has one, for the user of `slurm`."""
     from harness import clients
 
     with clients.rest(harness_run.ssh, harness_run.plan, slurm) as api:
@@ -229,7 +229,7 @@ def run_client(request: pytest.FixtureRequest, slurm: Slurm) -> Callable[..., Re
 
 
 def _say(config: pytest.Config) -> Callable[[str], None]:
-    """Return what shows progress although pytest takes what tests print; with pytest-xdist it names the worker."""
+    """Return a function that prints progress past pytest's capture; with pytest-xdist it names the worker."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     worker = getattr(config, "workerinput", {}).get("workerid", "")
     name = f"slurm-harness {worker}".rstrip()

@@ -1,4 +1,4 @@
-"""Compare accounting records with what slurmctld itself knows of the jobs. Pure: no I/O."""
+"""Compare accounting records with what slurmctld knows of the jobs. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable
 from harness import hostlist
 from harness.slurm import FINISHED, JobKey, Record, job_key
 
-# slurmctld sends slurmdbd the very times that it keeps; a second is for rounding.
+# slurmctld sends slurmdbd the times that it keeps itself; one second allows for rounding.
 TOLERANCE = 1
-# NO_VAL of slurm.h: 22.05 writes this id for copies that it revokes while slurmdbd is down.
+# NO_VAL of slurm.h: 22.05 records this id for copies that it revokes while slurmdbd is down.
 _NO_ID = 0xFFFFFFFE
 # slurmctld's log names a job of an array as ARRAY_TASK(ID).
 _JOB_ID = re.compile(r"JobId=(\d+)(?:_\d+\((\d+)\))?")
@@ -76,7 +76,7 @@ def _nodes(record: Record) -> set[str]:
 
 
 def runaways(remembered: Iterable[Record], records: Iterable[Record]) -> list[str]:
-    """Return the jobs without an end in accounting that slurmctld has ended, or does not know."""
+    """Return the jobs that have no end in accounting, but have ended for slurmctld or are unknown to it."""
     states = {(job.cluster, job.job_id): job.state for job in remembered}
     found = []
     for record in records:
@@ -84,8 +84,8 @@ def runaways(remembered: Iterable[Record], records: Iterable[Record]) -> list[st
             continue
         state = states.get((record.cluster, record.job_id), "")
         if not state or state in FINISHED:
-            known = f"slurmctld has it {state}" if state else "slurmctld does not know it"
-            found.append(f"job {record.job_id} on {record.cluster} is {record.state} in accounting, {known}")
+            known = f"{state} for slurmctld" if state else "unknown to slurmctld"
+            found.append(f"job {record.job_id} on {record.cluster} is {record.state} in accounting, but {known}")
     return found
 
 
@@ -100,13 +100,14 @@ def named(log: str, cluster: str) -> set[JobKey]:
 
 
 def strangers(records: Iterable[Record], known: Collection[JobKey], since: float) -> list[str]:
-    """Return the jobs in accounting, submitted since a time (seconds since 1970), that are not known."""
+    """Return the jobs in accounting that are not known, of those submitted since a time (seconds since 1970)."""
     unknown = {
         (record.cluster, record.job_id): record
         for record in records
         if not record.step and record.key not in known and record.job_id != _NO_ID and (record.submit or since) >= since
     }
     return [
-        f"job {job_id} of {record.user or 'nobody'} on {cluster} is {record.state} in accounting, was never submitted"
+        f"job {job_id} of {record.user or 'no user'} on {cluster} is {record.state} in accounting,"
+        " but was never submitted"
         for (cluster, job_id), record in sorted(unknown.items())
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ def slurm_conf(plan: Plan, cluster: str) -> str:
 
 
 def manifest(tree: Tree) -> dict[str, dict[str, dict[str, str | None]]]:
-    """Return what is to know of each file besides its text: host -> path -> facts."""
+    """Return what there is to know about each file besides its text: host -> path -> facts."""
     return {
         host: {
             file.path: {
@@ -136,7 +137,7 @@ def _host_files(plan: Plan, host: Host, clusters: dict[str, _ClusterFiles]) -> t
 
 
 def _takes_tokens(scenario: Scenario, host: Host) -> bool:
-    """Tell whether a host runs a daemon that must have the key of the tokens."""
+    """Return whether a host runs a daemon that needs the key of the tokens."""
     with_rest = {name for name, cluster in scenario.clusters.items() if cluster.rest}
     return bool(with_rest) and (
         "slurmdbd" in host.daemons or ("slurmctld" in host.daemons and host.cluster in with_rest)
@@ -144,7 +145,7 @@ def _takes_tokens(scenario: Scenario, host: Host) -> bool:
 
 
 def _rest_files(scenario: Scenario, cluster: Cluster, host: str, port: int) -> Iterator[RenderedFile]:
-    """Yield slurmrestd's user, which it shares with nobody, and what its unit needs besides the package's own."""
+    """Yield the files of slurmrestd: a user of its own, and what its unit needs besides the package's own."""
     user, unit = "/etc/sysusers.d/slurmrestd.conf", "/etc/systemd/system/slurmrestd.service.d/options.conf"
     yield RenderedFile(user, template(user))
     environment = options.slurmrestd_environment(scenario, cluster)
@@ -180,7 +181,17 @@ def _power_files(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> Itera
     """Yield the programs that power nodes up and down, and what they need on both ends."""
     if host.name == cluster.controller:
         levels = {group.name: group.provision for group in cluster.nodes if group.provision != "static"}
-        facts = {"levels": levels, "conf": conf, "port": options.API_PORT, "log": f"{options.LOG_DIRECTORY}/power.log"}
+        facts = {
+            "levels": levels,
+            "port": options.API_PORT,
+            "known_hosts": f"{options.state_save_location(conf)}/known_hosts",
+            "log": f"{options.LOG_DIRECTORY}/power.log",
+            # slurm.conf(5) has these defaults.
+            "patience": {
+                "resume": int(options.get(conf, "ResumeTimeout") or 60),
+                "suspend": int(options.get(conf, "SuspendTimeout") or 30),
+            },
+        }
         for name in (*options.POWER_PROGRAMS.values(), "wait-for-nodes"):
             source = "slurm-wait-for-nodes" if name == "wait-for-nodes" else "slurm-power"
             text = template(f"{options.PROGRAMS}/{source}", **facts)
@@ -249,7 +260,7 @@ def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
 
 
 def _dynamic_flags(cluster: Cluster, host: Host) -> list[str]:
-    """Return the flags with which a slurmd tells slurmctld of its node, if slurm.conf does not."""
+    """Return the flags with which a slurmd registers its node, if slurm.conf does not have it."""
     for group in cluster.nodes:
         if group.dynamic and {*host.nodes} & {*hostlist.expand(group.name)}:
             told = _node_line(cluster, group, {})
@@ -261,7 +272,7 @@ def _dynamic_flags(cluster: Cluster, host: Host) -> list[str]:
 def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:
     sizes = zip(options.LEDGER_GRES, (group.cpus, group.memory), strict=True) if cluster.kubernetes else ()
     gres = (*group.gres, *(f"{name}:{size}" for name, size in sizes))
-    # A slurmctld that starts does not know what pods have: its nodes take no job until the copilot has told it.
+    # At its start slurmctld does not know what pods have: its nodes take no jobs until the copilot has reported it.
     lasting = "DRAIN" if cluster.kubernetes else "UNKNOWN"
     defaults = {
         **names,
@@ -277,10 +288,10 @@ def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> 
 
 
 def _job_submit_file(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the path and text of the plugin that has every job ask for what the ledger counts."""
+    """Return the path and text of the plugin that makes every job request what the ledger counts."""
     path, (cpus, memory) = "/etc/slurm/job_submit.lua", options.LEDGER_GRES
     default = options.get(conf, "DefMemPerCPU")
-    return {path: template(path, cpus=cpus, memory=memory, memory_per_cpu=default)}
+    return {path: template(path, cpus=cpus, memory=memory, memory_per_cpu=int(default or 0))}
 
 
 def _topology_file(scenario: Scenario, cluster: Cluster) -> dict[str, str]:
@@ -316,7 +327,7 @@ def _accounting_files(scenario: Scenario, *, with_database: bool) -> list[Render
     with_jobcomp = bool(scenario.accounting and scenario.accounting.job_completion)
     with_backup = bool(scenario.accounting and scenario.accounting.backup)
     address = "0.0.0.0" if with_jobcomp or with_backup else "127.0.0.1"  # noqa: S104  of a network of the run's own
-    # slurmdbd.conf(5): owned by SlurmUser and readable by nobody else, because it holds a password.
+    # slurmdbd.conf(5): owned by SlurmUser and readable only by it, because it holds a password.
     text = template(slurmdbd, options=conf)
     files = [RenderedFile(slurmdbd, text, "slurm", "slurm", "0600", "slurmdbd", "restart")]
     if not with_database:
@@ -345,6 +356,13 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  configuration files, not HTML
     )
+    # Each language has its way to write a text so that it stays one; options are texts of the user's.
+    environment.filters["shell"] = shlex.quote
+    environment.filters["python"] = lambda value: json.dumps(value, ensure_ascii=False, sort_keys=True)
+    environment.filters["sql"] = sql_text
+    environment.filters["sql_name"] = sql_name
+    environment.filters["systemd"] = _in_systemd_quotes
+    environment.filters["tmpfiles"] = _tmpfiles_word
     environment.filters["line"] = _line
     environment.filters["quoted"] = _quoted
     environment.filters["written"] = options.written
@@ -352,6 +370,35 @@ def _environment() -> Environment:
     environment.filters["early"] = options.early
     environment.filters["sacctmgr"] = lambda values: shlex.join(f"{k}={v}" for k, v in options.merged(values).items())
     return environment
+
+
+def sql_text(text: str) -> str:
+    """Write a text for MariaDB.
+
+    >>> sql_text("it's")
+    "'it''s'"
+    """
+    return "'{}'".format(text.replace("\\", "\\\\").replace("'", "''"))
+
+
+def sql_name(name: str) -> str:
+    """Write the name of a database for MariaDB.
+
+    >>> sql_name("slurm_acct_db"), sql_name("acct-db")
+    ('slurm_acct_db', '`acct-db`')
+    """
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`{}`".format(name.replace("`", "``"))
+
+
+def _in_systemd_quotes(text: str) -> str:
+    """Write a text as it goes between double quotes in a unit: systemd.syntax(7), systemd.unit(5) on specifiers."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+
+
+def _tmpfiles_word(text: str) -> str:
+    """Write a field of tmpfiles.d(5)."""
+    escaped = _in_systemd_quotes(text)
+    return escaped if re.fullmatch(r"[^\s'\"\\]+", text) else f'"{escaped}"'
 
 
 def _line(options_: Mapping[str, str]) -> str:

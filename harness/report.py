@@ -36,12 +36,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that is to be told of a run.
+    """Everything that a report says of a run.
 
-    `problem` is what kept it from being judged, `topologies` a picture of each and `layout` one of all hosts;
-    `kubernetes` is which API kept the ledger of shared clusters; `nodes` are those of each cluster, a hostlist;
-    `started` is in ISO 8601; `command` is what repeats it, where that is not `harness run`. What has a default, older
-    reports may lack.
+    `problem` is why there is no verdict; `topologies` has a picture of each topology, `layout` one of all hosts;
+    `kubernetes` is the API that kept the ledger of shared clusters; `nodes` is a hostlist for each cluster; `started`
+    is in ISO 8601; `command` repeats the run, if that is not `harness run`. Reports of older versions may lack fields
+    with a default.
     """
 
     scenario: str
@@ -67,17 +67,17 @@ class Report:
     command: str = ""
 
     def exit_code(self) -> int:
-        """Return the exit code that the verdict stands for."""
+        """Return the exit code of the verdict."""
         return exit_code(self.verdict)
 
 
 def exit_code(verdict: str) -> int:
-    """Return the exit code that a verdict stands for."""
+    """Return the exit code of a verdict: 0 passed, 1 failed, 3 unknown."""
     return {PASSED: 0, FAILED: 1}.get(verdict, 3)
 
 
 def judge(checks: Sequence[Check], problem: str = "") -> str:
-    """Return the verdict: a failed check decides; without one, whatever could not be judged does.
+    """Return the verdict: failed if a check failed, passed if others passed and all could be judged, else unknown.
 
     >>> judge([])
     'unknown'
@@ -91,7 +91,7 @@ def judge(checks: Sequence[Check], problem: str = "") -> str:
 
 
 def layout(plan: Plan) -> list[Box]:
-    """Return a picture of the hosts and their daemons: in their clusters, those in their federations."""
+    """Return a picture of the hosts and their daemons, grouped by cluster and federation."""
     scenario = plan.scenario
 
     def box(name: str, hosts: Sequence[Host]) -> Box:
@@ -117,12 +117,12 @@ def layout(plan: Plan) -> list[Box]:
 
 
 def write(report: Report, directory: Path) -> None:
-    """Write report.json; report.html is made of it and what is beside it."""
+    """Write report.json; report.html is generated from it and the files beside it."""
     (directory / "report.json").write_text(json.dumps(asdict(report), indent=2) + "\n")
 
 
 def write_junit(checks: Sequence[Check], path: Path) -> None:
-    """Write junit.xml as pytest does, for checks that pytest did not run."""
+    """Write junit.xml in pytest's format, for checks that pytest did not run."""
     outcomes = Counter(check.outcome for check in checks)
     suite = ElementTree.Element(
         "testsuite",
@@ -146,7 +146,7 @@ def write_junit(checks: Sequence[Check], path: Path) -> None:
 
 
 def read(directory: Path) -> Report:
-    """Read report.json, of an older harness too; UsageError if there is none, or if it is something else."""
+    """Read report.json, also of older versions; UsageError if it does not exist or is not a report."""
     path = directory / "report.json"
     try:
         data = json.loads(path.read_text())
@@ -158,20 +158,20 @@ def read(directory: Path) -> Report:
         raise UsageError(f"{path} is not a report: {error}", hint="`harness run --report DIR` writes one") from error
 
 
-def compare(told: Mapping[Path, Report]) -> dict[str, Any]:
-    """Return where runs differ, of which each directory tells; lists hold a value for each run, None for none.
+def compare(reports_of: Mapping[Path, Report]) -> dict[str, Any]:
+    """Return how runs differ, given the report of each directory; lists hold a value for each run, or None.
 
-    Of the checks, those whose outcome is not the same everywhere.
+    Lists only the checks whose outcomes differ.
     """
 
     def side_by_side(of_each: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
         names = dict.fromkeys(name for one in of_each for name in one)
         return {name: [one.get(name) for one in of_each] for name in names}
 
-    reports = [*told.values()]
+    reports = [*reports_of.values()]
     outcomes = side_by_side([{check.id: check.outcome for check in one.checks} for one in reports])
     return {
-        "runs": [*map(str, told)],
+        "runs": [*map(str, reports_of)],
         "scenarios": [one.scenario for one in reports],
         "verdicts": [one.verdict for one in reports],
         "releases": side_by_side([one.releases for one in reports]),
@@ -182,7 +182,7 @@ def compare(told: Mapping[Path, Report]) -> dict[str, Any]:
 
 
 def _seconds(report: Report) -> dict[str, float]:
-    """Return how long each stage took; one that was gone through again counts every time."""
+    """Return the seconds that each stage took, all its repetitions together."""
     seconds: dict[str, float] = {}
     for stage in report.stages:
         seconds[stage["name"]] = round(seconds.get(stage["name"], 0) + stage["seconds"], 2)

@@ -11,18 +11,22 @@ schedmd-suite/       report.json of `harness schedmd-suite`, and the output of t
 from __future__ import annotations
 
 import json
+import re
 import secrets as random_secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from ruamel.yaml import YAML
 
+from harness import private
 from harness import scenario as scenario_file
 from harness.errors import UsageError
 from harness.inventory import Machine, ssh_config
@@ -32,21 +36,42 @@ from harness.render import Tree, manifest
 from harness.scenario import User
 from harness.ssh import Ssh
 
+# Directories in which SSH keeps sockets are called so, followed by the last six characters of the run's id.
+CONTROL = "harness-"
+_CONTROL = re.compile(rf"{CONTROL}[0-9a-f]{{6}}(-[0-9a-f]{{12}})?")
+
 
 class RunDir:
-    """A run's directory. `create` makes one, `RunDir(path)` opens one that is there."""
+    """A run's directory. `create` makes one, `RunDir(path)` opens one that is there.
+
+    UsageError if it is none, or another user could have written what is in it: its ssh_config runs commands.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         try:
-            self._facts = json.loads((self.path / "run.json").read_text())
-        except (OSError, ValueError) as error:
+            text = (self.path / "run.json").read_text()
+            reason = private.exposed(self.path)
+        except OSError as error:
             raise UsageError(f"{path} is not a run's directory", hint="`harness status` lists the runs") from error
-        self.id: str = self._facts["id"]
-        self.provider: str = self._facts["provider"]
-        self.started: str = self._facts["started"]
-        self.scenario_path: str = self._facts["scenario_path"]
-        self.settings: list[str] = self._facts.get("settings", [])  # older runs have none
+        if reason:
+            raise UsageError(
+                f"{path} is not opened, because its files run commands, and {reason}",
+                hint=f"a run is opened by its owner; if all in it is yours: chmod -R go-w {self.path}",
+            )
+        try:
+            self._facts = json.loads(text)
+            self.id: str = self._facts["id"]
+            self.provider: str = self._facts["provider"]
+            self.started: str = self._facts["started"]
+            self.scenario_path: str = self._facts["scenario_path"]
+            self.settings: list[str] = self._facts.get("settings", [])  # older runs have none
+            self._offers = Offers(**self._facts["offers"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{self.path / 'run.json'} is empty, incomplete or not of this version of the harness",
+                hint=f"`harness down {self.path}` removes the run's hosts, if there are any; then remove the directory",
+            ) from error
 
     @classmethod
     def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str, settings: Sequence[str] = ()) -> RunDir:
@@ -55,7 +80,8 @@ class RunDir:
         token = random_secrets.token_hex(3)
         path = root / plan.name / f"{started:%Y%m%dT%H%M%S}-{token}"
         try:
-            path.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)  # logs and job scripts are for nobody else, and nobody else writes an ssh_config
         except OSError as error:
             raise UsageError(
                 f"{root} cannot be written: {error.strerror}", hint="--runs or HARNESS_RUNS names another directory"
@@ -70,8 +96,10 @@ class RunDir:
             "offers": asdict(plan.offers),
             "releases": plan.releases(),  # the user and the images have a say in this, not only the scenario
             "started": started.isoformat(),
+            # Nobody can guess it, and make it first.
+            "control_directory": f"{tempfile.gettempdir()}/{CONTROL}{token}-{random_secrets.token_hex(6)}",
         }
-        (path / "run.json").write_text(json.dumps(facts, indent=2))
+        _replace(path / "run.json", json.dumps(facts, indent=2))
         _point(root / plan.name / "latest", path.name)
         return cls(path)
 
@@ -98,17 +126,47 @@ class RunDir:
     @property
     def control_directory(self) -> Path:
         """Where SSH keeps the sockets of its shared connections; their paths must stay under 104 characters."""
-        return Path(tempfile.gettempdir()) / f"harness-{self.id[-6:]}"
+        older = f"{tempfile.gettempdir()}/{CONTROL}{self.id[-6:]}"
+        return Path(self._facts.get("control_directory", older))
 
     def ssh(self) -> Ssh:
         """Return what runs commands on this run's hosts."""
-        return Ssh(self.ssh_config, self.control_directory, sudo=not Offers(**self._facts["offers"]).root)
+        return Ssh(self.ssh_config, self.control_directory, sudo=not self._offers.root)
+
+    @contextmanager
+    def worked_on(self) -> Iterator[None]:
+        """Note that a process works on the run; `is_abandoned` tells when it has ended without coming to its end."""
+        path = self.path / "working.lock"
+        with FileLock(path):
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+
+    def is_worked_on(self) -> bool:
+        """Tell whether a process works on the run."""
+        return self._working() is True
+
+    def is_abandoned(self) -> bool:
+        """Tell whether the process that worked on the run was killed."""
+        return self._working() is False
+
+    def _working(self) -> bool | None:
+        """Tell whether the process that works on the run still does; None if there is none to be noted."""
+        path = self.path / "working.lock"
+        if not path.exists():
+            return None
+        try:
+            with FileLock(path, timeout=0):
+                return False
+        except Timeout:
+            return True
 
     def plan(self, choices: Sequence[str] = ()) -> Plan:
         """Return the plan of this run, made again from its scenario; `choices` put it on other releases."""
         choices = [*(f"{name}={release}" for name, release in self._facts["releases"].items()), *choices]
         scenario = scenario_file.load(self.path / "scenario.yml", choices, settings=self.settings)
-        return make_plan(self._facts["scenario"], scenario, Offers(**self._facts["offers"]))
+        return make_plan(self._facts["scenario"], scenario, self._offers)
 
     def add_users(self, users: Mapping[str, User]) -> None:
         """Give the run's own copy of its scenario more users; `plan` knows them from now on."""
@@ -122,9 +180,7 @@ class RunDir:
     def upgraded(self, plan: Plan) -> None:
         """Note that the run is on the releases of a plan now."""
         self._facts["releases"] = plan.releases()
-        fresh = self.path / "run.json.new"
-        fresh.write_text(json.dumps(self._facts, indent=2))
-        fresh.replace(self.path / "run.json")
+        _replace(self.path / "run.json", json.dumps(self._facts, indent=2))
 
     def write_tree(self, tree: Tree) -> None:
         """Write the rendered files of every host, without secrets, to tree/."""
@@ -163,10 +219,14 @@ class RunDir:
             events.write(line + "\n")
 
     def events(self) -> Iterable[dict[str, Any]]:
-        """Return what happened so far, oldest first."""
+        """Return what happened so far, oldest first, but for what a killed process has not written to its end."""
         if not self.events_path.exists():
             return []
-        return [json.loads(line) for line in self.events_path.read_text().splitlines()]
+        found = []
+        for line in self.events_path.read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return found
 
 
 def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
@@ -219,6 +279,13 @@ def _write(path: Path, text: str, mode: int) -> None:
     path.chmod(mode)
 
 
+def _replace(path: Path, text: str) -> None:
+    """Write a file that is never seen half written."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
 def find(root: Path, which: str | None) -> RunDir:
     """Open the newest of the runs that `which` names."""
     return named(root, which)[-1]
@@ -226,13 +293,16 @@ def find(root: Path, which: str | None) -> RunDir:
 
 def named(root: Path, which: str | None) -> list[RunDir]:
     """Return the runs of a directory, an id, or a scenario's name or file, the newest last; unset, all. Never none."""
-    if which and (Path(which) / "run.json").exists():
+    if which and _has_facts(Path(which)):
         return [RunDir(Path(which))]
     runs = all_runs(root)
+    names = {Path(which).name, Path(which).stem} if which else set()
     if which:
-        names = {Path(which).name, Path(which).stem}
         runs = [run for run in runs if which == run.id or run.path.parent.name in names]
     if not runs:
+        for path, problem in unreadable(root).items():
+            if not which or which == id_of(path) or path.parent.name in names:
+                raise problem
         raise UsageError(
             f"no run {which or ''} under {root}".replace("  ", " "), hint="`harness up SCENARIO` starts one"
         )
@@ -240,8 +310,58 @@ def named(root: Path, which: str | None) -> list[RunDir]:
 
 
 def all_runs(root: Path) -> list[RunDir]:
-    """Return all runs, the newest last."""
-    return sorted((RunDir(path.parent) for path in root.glob("*/[0-9]*/run.json")), key=lambda run: run.started)
+    """Return all runs of this user's that can be read, the newest last."""
+    return sorted((run for run in _opened(root).values() if isinstance(run, RunDir)), key=lambda run: run.started)
+
+
+def unreadable(root: Path) -> dict[Path, UsageError]:
+    """Return the directories of this user's runs that cannot be read, and why."""
+    return {path: run for path, run in _opened(root).items() if isinstance(run, UsageError)}
+
+
+def _opened(root: Path) -> dict[Path, RunDir | UsageError]:
+    """Return this user's runs by their directories. Other users' may be there, too: they are not ours to read."""
+    found: dict[Path, RunDir | UsageError] = {}
+    for path in sorted(root.glob("*/[0-9]*")):
+        if private.is_own(path) and _has_facts(path):
+            try:
+                found[path] = RunDir(path)
+            except UsageError as error:
+                found[path] = error
+    return found
+
+
+def _has_facts(path: Path) -> bool:
+    try:
+        return (path / "run.json").exists()
+    except PermissionError:  # another user's
+        return False
+
+
+def id_of(path: Path) -> str:
+    """Return the id of the run with a directory, whose run.json may be unreadable."""
+    return "-".join(path.resolve().parts[-2:])
+
+
+def control_directories() -> list[Path]:
+    """Return the directories in which SSH keeps, or kept, sockets of this user's runs."""
+    found = sorted(Path(tempfile.gettempdir()).glob(f"{CONTROL}*"))
+    return [path for path in found if _CONTROL.fullmatch(path.name) and private.is_own(path) and path.is_dir()]
+
+
+def token_of(control_directory: Path) -> str:
+    """Return with what the id of the run ends whose sockets are in a directory."""
+    return control_directory.name.removeprefix(CONTROL)[:6]
+
+
+def remove_control_directories(run_id: str, run: RunDir | None) -> None:
+    """Remove the sockets of a run's shared connections; its directory may be lost."""
+    found = {path for path in control_directories() if token_of(path) == run_id[-6:]}
+    for path in found | ({run.control_directory} if run and private.is_own(run.control_directory) else set()):
+        with suppress(OSError):
+            for socket in path.iterdir():
+                socket.unlink()
+            path.rmdir()
 
 
 def _point(link: Path, target: str) -> None:

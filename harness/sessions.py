@@ -1,4 +1,4 @@
-"""The run that a test session works on: one that is kept, or one of its own. A run is one session's at a time."""
+"""The run that a test session works on: a kept one, or one of its own. Only one session uses a run at a time."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 
 import filelock
 
-from harness import faults, lifecycle, rundir, scenario, slurm
-from harness.errors import CannotJudge, UsageError, WaitTimeout
+from harness import faults, interrupts, lifecycle, rundir, scenario, slurm
+from harness.errors import CannotJudge, HarnessError, UsageError, WaitTimeout
 from harness.live import Live, Say
 from harness.plan import make_plan
 from harness.providers import Provider
 from harness.rundir import RunDir
 
-# Seconds in which a run takes jobs again: daemons that have just started on a busy machine.
+# Deadline in seconds for a run to take jobs; daemons may have just started on a busy machine.
 _READY_WITHIN = 240
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The clusters that tests are for: a scenario's file, releases (see Scenario.put_on) and KEY=VALUE settings."""
+    """The clusters that tests need: a scenario file, releases (see Scenario.put_on) and KEY=VALUE settings."""
 
     path: Path
     choices: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
 
     def releases(self, provider: Provider) -> dict[str, str]:
-        """Return the releases that a new run would be on; ScenarioError if the file is wrong."""
+        """Return the releases that a new run would have; ScenarioError if the file is invalid."""
         release_of, lacks = provider.release_of_image, provider.lacks
         read = scenario.load(self.path, self.choices, release_of, lacks, self.settings)
         return make_plan(scenario.name_of(self.path), read, provider.offers).releases()
@@ -37,57 +37,67 @@ class Wanted:
 
 @contextmanager
 def opened(run: RunDir, provider: Provider, say: Say, wanted: Wanted | None = None) -> Iterator[Live]:
-    """Have a run that is up; UsageError if another session has it, or it is not what is wanted.
+    """Use a run that is up; UsageError if another session uses it, or it differs from what is wanted.
 
-    Its releases and settings may be any if none are wanted. CannotJudge if the clusters take no jobs.
+    Releases and settings are compared only if `wanted` gives some. CannotJudge if the clusters take no jobs.
     """
     if wanted:
         asked = wanted.releases(provider) if wanted.choices else run.plan().releases()
         settings = wanted.settings or run.settings
         if difference := _difference(run, replace(wanted, settings=tuple(settings)), asked):
             raise UsageError(f"{run.id} {difference}")
-    if not (lock := _taken(run)):
-        raise UsageError(f"another session works on {run.id}")
-    with lock:
+    if not (lock := _locked(run)):
+        raise UsageError(f"another session is using {run.id}")
+    with interrupts.raised(), lock:
         yield _ready(lifecycle.open_run(run, provider, say))
 
 
 @contextmanager
 def of_scenario(wanted: Wanted, provider: Provider, runs: Path, say: Say, *, keep: bool = False) -> Iterator[Live]:
-    """Have the newest run of a scenario that is up, whole and no other session's, or else one that is gone at the end.
+    """Use the newest run of a scenario that is up, intact and free, or else a new one that is removed at the end.
 
-    A run is of the scenario if its file, releases and settings are the same, and whole if all its hosts are up and no
-    fault is injected. With `keep` a new run stays, too.
+    A run belongs to the scenario if its file, releases and settings are the same; it is intact if all its hosts are up
+    and no fault is injected, and free if no other session uses it. `keep` leaves a new run up, too.
     """
-    for run in _whole_runs(wanted, provider, runs):
-        if lock := _taken(run):
-            with lock:
-                say(f"on {run.id}, which is up")
+    for run in _intact_runs(wanted, provider, runs):
+        if lock := _locked(run):
+            with interrupts.raised(), lock:
+                say(f"using {run.id}, which is up")
                 yield _ready(lifecycle.open_run(run, provider, say))
                 return
     live = lifecycle.create(wanted.path, provider, runs, say, wanted.choices, wanted.settings)
-    with _lock(live.run), lifecycle.provisioned(live, keep=keep), lifecycle.logs_collected(live):
+    with interrupts.raised(), _lock(live.run), lifecycle.provisioned(live, keep=keep), lifecycle.logs_collected(live):
         lifecycle.deploy(live)
         yield live
 
 
-def _whole_runs(wanted: Wanted, provider: Provider, runs: Path) -> Iterator[RunDir]:
+def _intact_runs(wanted: Wanted, provider: Provider, runs: Path) -> Iterator[RunDir]:
     releases, up = wanted.releases(provider), provider.runs()
     for run in reversed(rundir.all_runs(runs)):
-        if run.id not in up or run.provider != provider.name or _difference(run, wanted, releases):
+        if run.id not in up or run.provider != provider.name:
             continue
-        deployed = any(event["kind"] == "stage" and event["name"] == "ready" for event in run.events())
-        hosts_up = {host.name for host in run.plan().lasting_hosts()} <= {*up[run.id]}
-        if deployed and hosts_up and not faults.noted_in(run):
+        try:
+            intact = _is_intact(run, wanted, releases, {*up[run.id]})
+        except (HarnessError, OSError):  # its scenario cannot be read
+            continue
+        if intact:
             yield run
 
 
+def _is_intact(run: RunDir, wanted: Wanted, releases: dict[str, str], up: set[str]) -> bool:
+    """Tell whether a run belongs to a scenario on these releases, deployed, with all hosts up and no fault injected."""
+    if _difference(run, wanted, releases):
+        return False
+    deployed = any(event["kind"] == "stage" and event["name"] == "ready" for event in run.events())
+    return deployed and {host.name for host in run.plan().lasting_hosts()} <= up and not faults.noted_in(run)
+
+
 def _difference(run: RunDir, wanted: Wanted, releases: dict[str, str]) -> str:
-    """Return how a run differs from a scenario on these releases, "" if it does not."""
+    """Return how a run differs from a scenario on these releases, or "" if it does not."""
     if (run.path / "scenario.yml").read_bytes() != wanted.path.read_bytes():
-        return f"was made from another file than {wanted.path} is now"
+        return f"was created from a scenario that differs from {wanted.path}"
     if run.settings != [*wanted.settings]:
-        return f"was made with {_shown(run.settings)}, not with {_shown(wanted.settings)}"
+        return f"was created with {_shown(run.settings)}, not with {_shown(wanted.settings)}"
     there = run.plan().releases()
     return "" if there == releases else f"is on {_pairs(there)}, not on {_pairs(releases)}"
 
@@ -106,7 +116,7 @@ def _ready(live: Live) -> Live:
     except WaitTimeout as error:
         raise CannotJudge(f"{live.run.id} takes no jobs: {error}", hint=f"harness down {live.run.id}") from error
     if left := _left_jobs(live):
-        live.say(f"jobs from before this session stay: {', '.join(left)}")
+        live.say(f"jobs from before this session are left alone: {', '.join(left)}")
     return live
 
 
@@ -119,8 +129,8 @@ def _left_jobs(live: Live) -> list[str]:
     ]
 
 
-def _taken(run: RunDir) -> AbstractContextManager[object] | None:
-    """Return what gives a run back when it is left, or None if another session has it."""
+def _locked(run: RunDir) -> AbstractContextManager[object] | None:
+    """Return a run's lock, which is released when it is left, or None if another session holds it."""
     try:
         return _lock(run).acquire()
     except filelock.Timeout:
@@ -128,5 +138,5 @@ def _taken(run: RunDir) -> AbstractContextManager[object] | None:
 
 
 def _lock(run: RunDir) -> filelock.BaseFileLock:
-    """Return what a session holds as long as it works on a run; it goes with the session's process."""
+    """Return the lock that a session holds while it uses a run; it is released with the session's process."""
     return filelock.FileLock(run.path / "session.lock", timeout=0)

@@ -447,7 +447,6 @@ def parse_partition(line: str) -> Partition:
     ('c1', 'c2')
     """
     facts = dict(re.findall(r"(\w+)=(\S*)", line))
-
     nodes = facts.get("Nodes", "")
     limit = facts.get("MaxNodes", "UNLIMITED")
     return Partition(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import re
+import selectors
 import shlex
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread, Timer
 from typing import IO
 
-from harness.errors import CommandFailed, Unreachable, WaitTimeout
+from harness import private
+from harness.errors import CannotJudge, CommandFailed, Unreachable, WaitTimeout
 from harness.wait import wait_until
 
 _LOG = logging.getLogger(__name__)
@@ -22,6 +28,12 @@ _OWN_ERROR = re.compile(
     r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner|.* port \d+: )",
     re.MULTILINE,
 )
+# The most that a host's answer may have, in bytes: it is in memory as a whole. `scontrol show node` of 20,000 nodes has
+# a tenth of this.
+_MOST_OUTPUT = 256 * 2**20
+# The most that is kept of what a command says of itself.
+_MOST_SAID = 2**16
+_CHUNK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +61,11 @@ class Ssh:
         self._sockets = sockets
 
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
-        """Return the local command that runs `command` on a host as root, or opens a shell there."""
-        self._sockets.mkdir(mode=0o700, exist_ok=True)
+        """Return the local command that runs `command` on a host as root, or opens a shell there.
+
+        CannotJudge if another user could answer in the host's place.
+        """
+        private.directory(self._sockets)
         if self.sudo:
             # ssh(1) joins the words with blanks, and a shell of the host reads them.
             command = ["sudo", "-n", *(["sh", "-c", shlex.quote(" ".join(command))] if command else ["-i"])]
@@ -75,30 +90,22 @@ class Ssh:
     ) -> Result:
         """Run a command on a host, as root or as `user` in that user's home; it gets `timeout` seconds.
 
-        CommandFailed if it fails and `check`; WaitTimeout if its time is up; Unreachable if the host does not answer.
+        CommandFailed if it fails and `check`; WaitTimeout if its time is up; Unreachable if the host does not answer;
+        CannotJudge if it prints more than 256 MiB.
         """
         remote = as_user(user, f"exec {shlex.join(command)}") if user else shlex.join(command)
         local = self.command(host, [remote])
         shown = shlex.join(local)
         _LOG.debug("%s%s$ %s", f"{user}@" if user else "", host, shlex.join(command))
         try:
-            done = subprocess.run(
-                local,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                errors="replace",  # a job's output may be anything
-                timeout=timeout,
-                check=False,
-                start_new_session=True,  # or Ctrl-C in a terminal would end the shared connection too
-            )
+            done = _answer(local, stdin, timeout)
         except subprocess.TimeoutExpired as error:
             raise WaitTimeout(f"{shown}  (no answer in {timeout:.0f} s)") from error
-        if done.returncode == 255 and _OWN_ERROR.search(done.stderr):
+        if done.exit_code == 255 and _OWN_ERROR.search(done.stderr):
             raise Unreachable(f"{shown}  (host does not answer)\n{done.stderr.strip()}")
-        if check and done.returncode != 0:
-            raise CommandFailed(shown, done.returncode, done.stdout, done.stderr)
-        return Result(done.returncode, done.stdout, done.stderr)
+        if check and done.exit_code != 0:
+            raise CommandFailed(shown, done.exit_code, done.stdout, done.stderr)
+        return done
 
     @contextmanager
     def forwarded(self, host: str, target: str) -> Iterator[Path]:
@@ -124,28 +131,110 @@ class Ssh:
                 finally:
                     process.terminate()
 
-    def save(self, host: str, command: Sequence[str], file: IO[bytes]) -> None:
-        """Run a command on a host as root, and write what it prints to a file; CommandFailed if it fails."""
+    @contextmanager
+    def printed(self, host: str, command: Sequence[str], timeout: float | None = None) -> Iterator[IO[bytes]]:
+        """Run a command on a host as root and have, however large, what it prints: read it to its end.
+
+        It ends with an exception that is raised meanwhile. CommandFailed if it fails; WaitTimeout if it has not ended
+        after `timeout` seconds.
+        """
         local = self.command(host, [shlex.join(command)])
-        done = subprocess.run(
-            local, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, check=False, start_new_session=True
-        )
-        if done.returncode != 0:
-            raise CommandFailed(shlex.join(local), done.returncode, "", done.stderr.decode(errors="replace"))
+        late = Event()
+        with _running(local, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as (process, said):
+
+            def expire() -> None:
+                late.set()
+                process.kill()
+
+            timer = Timer(timeout or 0, expire)
+            if timeout:
+                timer.start()
+            try:
+                yield process.stdout  # type: ignore[misc]
+                code = process.wait()
+            except BaseException as error:
+                if late.is_set():
+                    raise WaitTimeout(f"{shlex.join(local)}  (not done in {timeout:.0f} s)") from error
+                raise
+            finally:
+                timer.cancel()
+        if late.is_set():
+            raise WaitTimeout(f"{shlex.join(local)}  (not done in {timeout:.0f} s)")
+        if code != 0:
+            raise CommandFailed(shlex.join(local), code, "", said.decode(errors="replace"))
 
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
         """Run a command on a host as root and give it, however large, what it reads; CommandFailed if it fails."""
         local = self.command(host, [shlex.join(command)])
-        with (
-            tempfile.TemporaryFile() as said,
-            subprocess.Popen(
-                local, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
-            ) as process,
-        ):
-            with suppress(BrokenPipeError), process.stdin as reader:  # type: ignore[union-attr]
+        with _running(local, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as (process, said):
+            with suppress(BrokenPipeError), io.BufferedWriter(process.stdin) as reader:  # type: ignore[type-var]
                 for chunk in chunks:
                     reader.write(chunk)
             code = process.wait()
-            said.seek(0)
-            if code != 0:
-                raise CommandFailed(shlex.join(local), code, "", said.read().decode(errors="replace"))
+        if code != 0:
+            raise CommandFailed(shlex.join(local), code, "", said.decode(errors="replace"))
+
+
+@contextmanager
+def _running(command: Sequence[str], stdin: int, stdout: int) -> Iterator[tuple[subprocess.Popen[bytes], bytearray]]:
+    """Have a command that runs, with the beginning of what it says on standard error when it has ended."""
+    said = bytearray()
+    with subprocess.Popen(
+        command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, bufsize=0, start_new_session=True
+    ) as process:
+
+        def listen() -> None:
+            while chunk := process.stderr.read(_CHUNK):  # type: ignore[union-attr]
+                said.extend(chunk[: _MOST_SAID - len(said)])
+
+        listener = Thread(target=listen, daemon=True)
+        listener.start()
+        try:
+            yield process, said
+        except BaseException:
+            process.kill()
+            raise
+        listener.join()
+
+
+def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
+    """Run a command here and return what it answers; TimeoutExpired, or CannotJudge if that is too much."""
+    deadline = time.monotonic() + timeout
+    with tempfile.TemporaryFile() as given:
+        given.write(stdin.encode())
+        given.seek(0)
+        with subprocess.Popen(
+            command,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # or Ctrl-C in a terminal would end the shared connection too
+        ) as process:
+            try:
+                texts = _read_both(process, deadline)
+                code = process.wait(max(0, deadline - time.monotonic()))
+            except BaseException:
+                process.kill()
+                raise
+    # A job's output may be anything.
+    stdout, stderr = (text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n") for text in texts)
+    return Result(code, stdout, stderr)
+
+
+def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearray, bytearray]:
+    """Return what a process prints on both its streams until they end; TimeoutExpired, or CannotJudge, as above."""
+    texts = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        for stream, text in zip((process.stdout, process.stderr), texts, strict=True):
+            selector.register(stream, selectors.EVENT_READ, text)  # type: ignore[arg-type]
+        while selector.get_map():
+            for key, _ in selector.select(max(0, deadline - time.monotonic())):
+                chunk = os.read(key.fd, _CHUNK)
+                key.data.extend(chunk)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+            if max(map(len, texts)) > _MOST_OUTPUT:
+                raise CannotJudge(f"{shlex.join(process.args)}  (prints more than {_MOST_OUTPUT >> 20} MiB)")  # type: ignore[arg-type]
+            if time.monotonic() > deadline and selector.get_map():
+                raise subprocess.TimeoutExpired(process.args, 0)
+    return texts

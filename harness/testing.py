@@ -1,17 +1,15 @@
-"""What a test on live clusters has in its hands: a user of Slurm, the user's jobs, a federation, faults."""
+"""What tests on live clusters work with: a user of Slurm, the user's jobs, a federation, faults."""
 
 from __future__ import annotations
 
 import difflib
 import re
-import tarfile
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness import faults, slurm
+from harness import faults, slurm, transfer
 from harness.errors import CommandFailed, UsageError, WaitTimeout
 from harness.live import Live
 from harness.plan import Plan
@@ -19,24 +17,24 @@ from harness.slurm import FINISHED, Job, Record, SlurmCluster
 from harness.ssh import Result, Ssh
 from harness.wait import wait_until
 
-# Deadlines in seconds, for a busy machine: each wait ends with its event. A cancelled job is killed after KillWait,
-# 30 s (slurm.conf(5)); slurmctld sends records to slurmdbd in the background; daemons restart after a fault.
+# Deadlines in seconds, generous because a machine may be busy. A cancelled job is killed after KillWait, 30 s
+# (slurm.conf(5)); slurmctld sends records to slurmdbd in the background; daemons restart after a fault.
 _GONE_WITHIN = 180
 _RECORDED_WITHIN = 90
 _READY_WITHIN = 240
-# squeue(1), JOB STATE CODES; job_state_string() of slurmctld's source has them all.
+# squeue(1), JOB STATE CODES; the full list is in job_state_string() of Slurm's source.
 _STATES = FINISHED | {
     *("COMPLETING", "CONFIGURING", "EXPEDITING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING"),
     *("RESV_DEL_HOLD", "RUNNING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED"),
 }
-# What identifies a job: its cluster, its id (that of its array) and when it was submitted, in seconds since 1970.
-# A slurmctld that has lost its state gives ids again.
+# A job's cluster, id (that of its array) and time of submission in seconds since 1970, because a slurmctld that has
+# lost its state reuses ids.
 Identity = tuple[str, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """A user at the controller of one of the clusters. `earlier` are the jobs from before the test."""
+    """A user on the controller of one of the clusters. `earlier` are the jobs from before the test."""
 
     ssh: Ssh = field(repr=False)
     plan: Plan = field(repr=False)
@@ -47,61 +45,60 @@ class Slurm:
 
     @classmethod
     def of(cls, ssh: Ssh, plan: Plan) -> Slurm:
-        """Return the scenario's first user (root, if it has none) at its first cluster, from now on."""
+        """Return the scenario's first user (root, if it has none) on its first cluster; jobs so far are `earlier`."""
         clusters = slurm.clusters(ssh, plan)
         fresh = cls(ssh, plan, clusters, next(iter(clusters)), next(iter(plan.scenario.users), "root"))
         return replace(fresh, earlier=frozenset(identity for identity, _ in fresh._listed()))
 
     def at(self, cluster: str) -> Slurm:
-        """Return the same user at another cluster's controller; UsageError if the scenario has none of this name."""
+        """Return the same user on another cluster's controller; UsageError if the scenario has no such cluster."""
         if cluster not in self.clusters:
-            raise UsageError(f"no cluster {cluster}", hint=f"clusters are {', '.join(self.clusters)}")
+            raise UsageError(f"no cluster {cluster}", hint=f"the clusters are {', '.join(self.clusters)}")
         return replace(self, cluster=cluster)
 
     def as_user(self, user: str) -> Slurm:
-        """Return another user at the same controller; UsageError if the scenario has none of this name."""
+        """Return another user on the same controller; UsageError if the scenario has no such user."""
         if user not in {*self.plan.scenario.users, "root"}:
-            raise UsageError(f"no user {user}", hint=f"users are {', '.join(self.plan.scenario.users)}")
+            raise UsageError(f"no user {user}", hint=f"the users are {', '.join([*self.plan.scenario.users, 'root'])}")
         return replace(self, user=user)
 
     @property
     def controller(self) -> str:
-        """The host on which the user works."""
+        """The host that the user works on."""
         return self.clusters[self.cluster].controller
 
     def run(self, *command: str, stdin: str = "", check: bool = True, timeout: float = 120) -> Result:
         """Run a command on the controller's host as the user, in the user's home.
 
-        CommandFailed if it fails and `check`; WaitTimeout if it takes more than `timeout` seconds.
+        CommandFailed if it fails, unless `check` is False; WaitTimeout if it takes more than `timeout` seconds.
         """
         return self.ssh.run(self.controller, command, user=self._login, stdin=stdin, check=check, timeout=timeout)
 
     def put(self, path: Path, at: str) -> None:
         """Copy a file or a directory to a path under the user's home on the controller's host."""
-        with tempfile.TemporaryFile() as packed:
-            with tarfile.open(fileobj=packed, mode="w") as tar:
-                tar.add(path, at)
-            packed.seek(0)
-            into = f"/home/{self.user}" if self._login else "/root"
-            unpack = ("tar", "--extract", "--no-same-owner", "--directory", into)
-            as_user = ("runuser", "-u", self.user, "--") if self._login else ()
-            self.ssh.feed(self.controller, [*as_user, *unpack], iter(lambda: packed.read(1 << 20), b""))
+        home = f"/home/{self.user}" if self._login else "/root"
+        as_user = ("runuser", "-u", self.user, "--") if self._login else ()
+        unpack = [*as_user, "tar", "--extract", "--no-same-owner", f"--directory={home}"]
+        transfer.send(self.ssh, self.controller, path, at, unpack)
 
     def submit(self, script: str, *options: str) -> Submission:
-        """Submit a batch script with sbatch's options; without "#!" it is for sh. CommandFailed if Slurm refuses it."""
+        """Submit a batch script with options of sbatch; CommandFailed if Slurm refuses it.
+
+        A script without "#!" is run by sh.
+        """
         text = script if script.startswith("#!") else f"#!/bin/sh\n{script}\n"
         job_id, _, cluster = self.run("sbatch", "--parsable", *options, stdin=text).stdout.strip().partition(";")
         return Submission(self, int(job_id), cluster or self.cluster)
 
     def submission(self, job_id: int) -> Submission:
-        """Return a job that a client of Slurm has submitted at this cluster."""
+        """Return a job that another client submitted to this cluster."""
         return Submission(self, job_id, self.cluster)
 
     def jobs(self) -> list[tuple[str, Job]]:
-        """Return the jobs that were submitted during the test, by any user, each with the cluster that lists it.
+        """Return the jobs submitted during the test, by any user, each with the cluster that lists it.
 
-        In a federation several clusters may list one job; where it does not run it is REVOKED. Each task of an array is
-        a job.
+        In a federation several clusters may list a job; it is REVOKED where it does not run. Each task of an array is a
+        job.
         """
         listed = self._listed()
         known = {(cluster, job_id) for cluster, job_id, _ in self.earlier}
@@ -117,7 +114,7 @@ class Slurm:
         return [(identity[0], job) for identity, job in listed if not is_earlier(identity, job)]
 
     def cancel_all(self) -> None:
-        """Cancel the jobs that the test has submitted, and wait until they have ended; WaitTimeout names those left."""
+        """Cancel the jobs submitted during the test and wait until they have ended; WaitTimeout names those left."""
         cancelled: set[tuple[str, int]] = set()
 
         def cancel() -> list[tuple[str, Job]]:
@@ -138,11 +135,11 @@ class Slurm:
         )
 
     def _listed(self) -> list[tuple[Identity, Job]]:
-        """Return what squeue lists on each cluster."""
+        """Return the jobs that squeue lists on each cluster."""
         listed: list[tuple[Identity, Job]] = []
         for name, cluster in self.clusters.items():
             jobs, times = cluster.jobs("--local", "--all"), cluster.times("--local", "--all")
-            # A job without times has been purged between the two questions.
+            # A job without times was purged between the two queries.
             listed += [((name, job.array_id, times[job.job_id]["submit"]), job) for job in jobs if job.job_id in times]
         return listed
 
@@ -162,16 +159,16 @@ class Slurm:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job, as the one who submitted it follows it; `cluster` is the one it was submitted to."""
+    """A submitted job; `cluster` is the one it was submitted to."""
 
     slurm: Slurm
     job_id: int
     cluster: str
 
     def look(self) -> tuple[str, Job] | None:
-        """Return the job as squeue has it, and which cluster says so: in a federation, the one that runs it or may.
+        """Return the job as squeue lists it, and on which cluster: in a federation the one that runs it, or may run it.
 
-        None once slurmctld has forgotten it (slurm.conf(5), MinJobAge). UsageError for a job array: it is several jobs.
+        None once slurmctld has forgotten it (slurm.conf(5), MinJobAge). UsageError for an array of several jobs.
         """
         seen = self._rows()
         if any(job.job_id != self.job_id for _, job in seen):
@@ -182,19 +179,19 @@ class Submission:
         return self._where_it_runs(seen)
 
     def wait(self, *states: str, timeout: float = 180) -> Job:
-        """Wait until the job is in one of these states, or has ended if none is named, and return it.
+        """Wait until the job is in one of these states, or has ended if none is given, and return it.
 
-        A controller that does not answer is waited for, too. WaitTimeout, with the last state, after `timeout` seconds,
-        or as soon as the job cannot be in any of the states any more; UsageError for a state that Slurm does not have.
+        Waits through times when the controller does not answer. WaitTimeout, with the last state, after `timeout`
+        seconds, or as soon as the job can no longer reach any of the states; UsageError for an unknown state.
         """
         __tracebackhide__ = True  # a test that fails shows its own line
         return _wait(lambda: list(filter(None, [self.look()])), states, timeout, f"job {self.job_id}")[0]
 
     def wait_all(self, *states: str, timeout: float = 180) -> list[Job]:
-        """Wait until every task of an array is in one of these states, or has ended if none is named; return them.
+        """Wait until every task of an array is in one of these states, or has ended if none is given; return them.
 
-        They come in the order of their job ids, which need not be that of the tasks: see `tasks`. A job that is no
-        array is its only task. Errors are those of `wait`.
+        They are sorted by job id, which may not be the order of their indices: see `tasks`. A job that is not an array
+        counts as a single task. Raises what `wait` raises.
         """
         __tracebackhide__ = True
         ended: dict[int, tuple[str, Job]] = {}  # slurmctld may forget the first tasks before the last has ended
@@ -211,39 +208,36 @@ class Submission:
         return _wait(look, states, timeout, f"all tasks of job {self.job_id}")
 
     def tasks(self) -> dict[int, Submission]:
-        """Return the tasks of an array by their indices, without those that still wait.
-
-        Until a task starts, slurmctld keeps it in one record with all others that wait.
-        """
+        """Return the started tasks of an array by index; slurmctld keeps those that still wait in a single record."""
         found = {int(job["ArrayTaskId"]): job for job in self._all_details() if job.get("ArrayTaskId", "").isdigit()}
         return {index: replace(self, job_id=int(job["JobId"])) for index, job in sorted(found.items())}
 
     def cancel(self) -> Job:
-        """Cancel the job as its user, and wait until it has ended; of an array cancel all tasks, return the first."""
+        """Cancel the job, or all tasks of an array, as its user; wait for the end, return the job or the first task."""
         self.slurm.at(self.cluster).run("scancel", str(self.job_id))
         return self.wait_all()[0]
 
     def ran_on(self) -> str:
-        """Return the cluster that has the job; UsageError if none has it any more."""
+        """Return the cluster that runs or ran the job; UsageError if every slurmctld has forgotten it."""
         rows = self._rows()
         own = [row for row in rows if row[1].job_id == self.job_id]  # one task of an array has the array's id
         if there := self._where_it_runs(own or rows):
             return there[0]
-        raise UsageError(f"job {self.job_id} is not known any more", hint="a longer MinJobAge keeps it")
+        raise UsageError(f"slurmctld has forgotten job {self.job_id}", hint="increase MinJobAge to keep it longer")
 
     def details(self) -> dict[str, str]:
-        """Return what `scontrol show job` tells, by its own names, such as StdOut or ExitCode."""
+        """Return the fields of `scontrol show job`, such as StdOut or ExitCode."""
         return next((job for job in self._all_details() if job.get("JobId") == str(self.job_id)), {})
 
     def _all_details(self) -> list[dict[str, str]]:
-        """Return the details of each job that has this id, those of an array's tasks too."""
+        """Return the fields of the job, or of each task if the id is that of an array."""
         answer = self.slurm.clusters[self.ran_on()].run("scontrol", "--oneliner", "show", "job", str(self.job_id))
         return [parse_details(line) for line in answer.stdout.splitlines() if line]
 
     def output(self) -> str:
-        """Return what the batch script has printed so far; UsageError if it has not begun, or the job has none.
+        """Return what the batch script has printed so far.
 
-        CommandFailed if the file is not there.
+        UsageError if it has not started, or the job has no batch script; CommandFailed if the file does not exist.
         """
         details = self.details()
         if not {"BatchHost", "StdOut"} <= details.keys():
@@ -252,18 +246,18 @@ class Submission:
         return self.slurm.ssh.run(hosts[details["BatchHost"]], ["cat", details["StdOut"]]).stdout
 
     def records(self) -> list[Record]:
-        """Return what accounting has of the job so far, and of its steps; UsageError where there is no accounting."""
+        """Return the accounting records of the job and its steps so far; UsageError without accounting."""
         if not self.slurm.plan.scenario.accounting:
-            raise UsageError("this scenario has no accounting, which keeps records of jobs")
+            raise UsageError("this scenario has no accounting, so there are no records of jobs")
         found = self.slurm.clusters[self.ran_on()].records("--local", f"--jobs={self.job_id}")
-        return [record for record in found if record.job_id == self.job_id]  # of an array, sacct tells all jobs
+        return [record for record in found if record.job_id == self.job_id]  # sacct lists all tasks of an array
 
     def record(self) -> Record:
-        """Return what accounting has of the job when it has its end; WaitTimeout if it has not in 90 seconds."""
+        """Wait for the accounting record of the job's end and return it; WaitTimeout after 90 seconds."""
         return wait_until(
             lambda: [one for one in self.records() if not one.step and one.state in FINISHED],
             bool,
-            what=f"the record of the end of job {self.job_id}",
+            what=f"accounting to record the end of job {self.job_id}",
             timeout=_RECORDED_WITHIN,
             ignore=(CommandFailed,),
         )[-1]
@@ -275,13 +269,13 @@ class Submission:
 
     @staticmethod
     def _where_it_runs(seen: Sequence[tuple[str, Job]]) -> tuple[str, Job] | None:
-        # REVOKED: another cluster has it.
+        # REVOKED: it runs on another cluster.
         return min(seen, key=lambda one: (one[1].state == "REVOKED", one[1].state == "PENDING"), default=None)
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation under test: the cluster that jobs are submitted to, and another one; the names of all members."""
+    """A federation: the cluster that jobs are submitted to, a different one, and the names of all members."""
 
     name: str
     origin: SlurmCluster
@@ -298,7 +292,7 @@ def federation(plan: Plan, clusters: Mapping[str, SlurmCluster]) -> Federation:
 
 
 class Faults:
-    """What is broken on purpose in a run. A fault is named as for `harness fault inject`: "pause-host n1"."""
+    """Faults to inject into a run. A fault is given as for `harness fault inject`: "pause-host n1"."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -307,23 +301,23 @@ class Faults:
 
     @contextmanager
     def injected(self, *texts: str) -> Iterator[None]:
-        """Have faults while this is entered; UsageError for an unknown fault, or one that the run has no place for."""
+        """Inject faults while this is entered; UsageError if a fault is unknown, or the run has no such host."""
         wanted = [faults.parse(self._live.plan, text) for text in texts]
         with faults.injected(self._live, *wanted):
             yield
 
     def inject(self, text: str) -> None:
-        """Have a fault until the test is over; UsageError as above."""
+        """Inject a fault until the test is over; UsageError as for `injected`."""
         self._until_the_end.enter_context(self.injected(text))
 
     def heal_all(self) -> None:
-        """Heal what is left, the last first."""
+        """Heal all remaining faults, in reverse order."""
         self._until_the_end.close()
 
     def wait_until_ready(self) -> None:
         """Wait until the clusters take jobs as they did before the test; WaitTimeout says what is missing.
 
-        What an earlier test has left out of service is not waited for: that test has reported it.
+        Nodes that were out of service before the test are not waited for: the test that broke them has reported them.
         """
         before = self._unready_before
         wait_until(
@@ -336,13 +330,13 @@ class Faults:
         )
 
     def _unready(self) -> dict[str, str]:
-        """Return what keeps clusters from taking jobs, by the node or the sibling that it is about."""
+        """Return what keeps clusters from taking jobs, by node or sibling."""
         problems = slurm.not_ready(self._live.plan, slurm.clusters(self._live.ssh, self._live.plan))
         return {re.sub(r"^(\S+ (sibling )?\S+).*", r"\1", problem): problem for problem in problems}
 
 
 def _wait(look: Callable[[], list[tuple[str, Job]]], states: Sequence[str], timeout: float, what: str) -> list[Job]:
-    """Wait until jobs, one at least, are all in one of these states, or have ended if none is named."""
+    """Wait until there are jobs and each is in one of these states, or has ended if none is given."""
     __tracebackhide__ = True
     wanted = _known(states) or FINISHED - {"REVOKED"}
     lost = FINISHED - wanted - {"REVOKED"}
@@ -362,7 +356,7 @@ def _wait(look: Callable[[], list[tuple[str, Job]]], states: Sequence[str], time
 
 
 def _known(states: Sequence[str]) -> frozenset[str]:
-    """Return states as a set; UsageError if Slurm does not have one of them: a wait for it could not end."""
+    """Return states as a set; UsageError if Slurm has no such state, because a wait for it could not end."""
     for state in states:
         if state not in _STATES:
             nearest = difflib.get_close_matches(state.upper(), _STATES, n=1)

@@ -2,42 +2,76 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from harness.errors import HarnessError, UsageError
 from harness.ssh import Ssh
 
 _CHUNK = 2**20
+# A header is 512 bytes, and as much again for each long name or attribute.
+_HEADER = 2**20
+_MOST_NOTES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that is taken of an archive: bytes in all, bytes of one file, and members."""
+
+    total: int
+    file: int
+    members: int
+
+
+_COPY = Limits(64 * 2**30, 64 * 2**30, 10**6)
 
 
 def put(ssh: Ssh, host: str, source: Path, target: str) -> None:
-    """Copy a file or directory to a host, where it is root's: into `target` if that is a directory, otherwise as it.
+    """Copy a file or directory to a host: into `target` if that is a directory, otherwise under that name.
 
-    UsageError if there is no source, or no directory for it.
+    On the host it belongs to root. UsageError if `source` or the target's directory does not exist.
     """
     if not source.exists():
-        raise UsageError(f"{source} is not there")
+        raise UsageError(f"{source} does not exist")
     path = PurePosixPath(target)
     if ssh.run(host, ["test", "-d", target], check=False).exit_code == 0:
         path /= source.resolve().name
     elif target.endswith("/") or ssh.run(host, ["test", "-d", str(path.parent)], check=False).exit_code != 0:
         raise UsageError(f"{host} has no directory {target if target.endswith('/') else path.parent}")
+    unpack = ["tar", "--extract", "--no-same-owner", f"--directory={path.parent}"]
+    send(ssh, host, source.resolve(), path.name, unpack, _owned_by_root)
+
+
+def send(
+    ssh: Ssh,
+    host: str,
+    source: Path,
+    name: str,
+    unpack: Sequence[str],
+    change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None,
+) -> None:
+    """Give a command on a host, which root runs, a tar archive of a file or directory under a name.
+
+    `change` may alter what the archive says of each file. CommandFailed if the command fails.
+    """
     with tempfile.TemporaryFile() as packed:
         with tarfile.open(fileobj=packed, mode="w") as tar:
-            tar.add(source.resolve(), arcname=path.name, filter=_roots)
+            tar.add(source, arcname=name, filter=change)
         packed.seek(0)
-        command = ["tar", "--extract", "--no-same-owner", f"--directory={path.parent}"]
-        ssh.feed(host, command, iter(lambda: packed.read(_CHUNK), b""))
+        ssh.feed(host, unpack, iter(lambda: packed.read(_CHUNK), b""))
 
 
 def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
-    """Copy a file or directory from a host: into `target` if that is a directory, otherwise as it.
+    """Copy a file or directory from a host: into `target` if that is a directory, otherwise under that name.
 
-    What a host sends is not trusted: nothing is written elsewhere, and no device or set-user-ID file is made.
-    UsageError if there is no source, or no directory for it.
+    The host is not trusted: nothing is written elsewhere, and no device or set-user-ID file is created. At most 64 GiB
+    in a million files are copied. UsageError if `source` or the target's directory does not exist; HarnessError names
+    what is left out.
     """
     path = PurePosixPath(source)
     if ssh.run(host, ["test", "-e", source], check=False).exit_code != 0:
@@ -45,31 +79,101 @@ def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
     if target.is_dir():
         target /= path.name
     elif not target.parent.is_dir():
-        raise UsageError(f"{target.parent} is no directory")
-    with tempfile.TemporaryFile() as packed:
-        command = ["tar", "--create", "--dereference", f"--directory={path.parent}", path.name]
-        ssh.save(host, command, packed)
-        packed.seek(0)
-        _unpack(packed, path.name, target)
+        raise UsageError(f"{target.parent} is not a directory")
+    command = ["tar", "--create", "--dereference", "--hard-dereference", f"--directory={path.parent}", path.name]
+
+    def place(name: str) -> str | None:
+        first, *rest = PurePosixPath(name).parts or ("",)
+        return str(PurePosixPath(target.name, *rest)) if first == path.name else None
+
+    with ssh.printed(host, command) as stream:
+        left_out = unpack(stream, target.parent, _COPY, place)
+    if left_out:
+        raise HarnessError("\n".join(f"{target} is not whole: {note}" for note in left_out))
 
 
-def _roots(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     return member
 
 
-def _unpack(packed: IO[bytes], name: str, target: Path) -> None:
-    """Unpack what is below a name as `target`."""
+class _Metered:
+    """A stream of which `left` bytes may be read: tarfile holds what it takes for a header in memory."""
 
-    def renamed(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        first, *rest = PurePosixPath(member.name).parts
-        if first != name:
-            return None
-        return tarfile.data_filter(member.replace(name=str(PurePosixPath(target.name, *rest)), deep=False), path)
+    def __init__(self, stream: IO[bytes], left: int) -> None:
+        self._stream = stream
+        self.left = left
+        self.begun = False
 
+    def read(self, size: int) -> bytes:
+        """Return at most `size` bytes; HarnessError beyond `left`."""
+        chunk = self._stream.read(size)
+        self.begun |= bool(chunk)
+        self.left -= len(chunk)
+        if self.left < 0:
+            raise HarnessError("what the host sends is no tar archive: a header never ends")
+        return chunk
+
+
+def unpack(stream: IO[bytes], directory: Path, limits: Limits, place: Callable[[str], str | None] = str) -> list[str]:
+    """Unpack what tar(1) prints on a host, none of which is trusted; return what is left out or cut, each with why.
+
+    Nothing but files and directories is made, all of them below `directory`, this user's, and without set-user-ID.
+    `place` returns the name that a member gets, or None for one that nobody asked for. HarnessError if it is no
+    archive, larger than `limits` in all, or cannot be written; what was unpacked until then stays.
+    """
+    notes: list[str] = []
+    metered = _Metered(stream, _HEADER)
+    total = count = 0
     try:
-        with tarfile.open(fileobj=packed) as tar:
-            tar.extractall(target.parent, filter=renamed)  # noqa: S202  the filter is tarfile's own for data
-    except (tarfile.TarError, OSError) as error:
-        raise HarnessError(f"{target} cannot be written: {error}") from error
+        with tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|") as tar:
+            while member := tar.next():
+                count, total = count + 1, total + max(member.size, 0)
+                if total > limits.total or count > limits.members:
+                    much = f"{limits.total >> 20} MiB" if total > limits.total else f"{limits.members} files"
+                    raise HarnessError(f"the host sends more than {much}: the rest is left out")
+                metered.left = max(member.size, 0) + _HEADER
+                notes = [*notes, *_unpack_member(tar, member, directory, limits.file, place)][:_MOST_NOTES]
+        while metered.read(_CHUNK):  # what fills the last block
+            pass
+    except OSError as error:
+        raise HarnessError(f"{error.filename or directory} cannot be written: {error.strerror}") from error
+    except (tarfile.TarError, ValueError, LookupError, ArithmeticError) as error:
+        if metered.begun:
+            raise HarnessError(f"what the host sends is no tar archive: {error}") from error
+    return notes
+
+
+def copy(source: IO[bytes], target: IO[bytes], most: int) -> bool:
+    """Copy a stream, but no more than `most` bytes; tell whether that was all of it."""
+    while most and (chunk := source.read(min(_CHUNK, most))):
+        target.write(chunk)
+        most -= len(chunk)
+    return not source.read(1)
+
+
+def _unpack_member(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, directory: Path, most: int, place: Callable[[str], str | None]
+) -> Iterator[str]:
+    name = place(member.name)
+    if name is None:
+        return
+    if not member.isreg() and not member.isdir():
+        yield f"{name!r} is a link or a special file: left out"
+        return
+    try:
+        checked = tarfile.data_filter(member.replace(name=name, deep=False), str(directory))
+    except (tarfile.FilterError, ValueError):
+        yield f"{name!r} leads out of the directory: left out"
+        return
+    path = directory / checked.name
+    (path if member.isdir() else path.parent).mkdir(parents=True, exist_ok=True)
+    content = tar.extractfile(member)
+    if content is None:
+        return
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        whole = copy(content, file, most)
+        os.fchmod(file.fileno(), checked.mode & 0o777)
+    if not whole:
+        yield f"{name!r} has {member.size >> 20} MiB: cut after {most >> 20} MiB"

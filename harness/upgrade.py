@@ -1,8 +1,9 @@
-"""A rehearsed upgrade: slurmdbd, then the controllers, then the nodes in batches, while users submit all the time.
+"""A rehearsed upgrade: slurmdbd, then the controllers, then the nodes in batches, while users keep submitting jobs.
 
-That order, and what may be upgraded to what: slurm.schedmd.com/upgrades.html. A host is upgraded by making it anew with
-the newer release in the old one's place; what it has to remember is carried over: the database as a dump, slurmctld's
-state, logs and witnesses. A step whose gate stays shut is undone: the old host comes back with what it had.
+That order, and which releases can be upgraded to which: slurm.schedmd.com/upgrades.html. To upgrade a host, the harness
+recreates it with the newer release and carries its data over: a dump of the database, slurmctld's state, logs and
+witnesses. After each step a gate waits until the clusters work again; if it stays shut, the step is rolled back: the
+old host comes back with its data.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from harness.workload import Work
 # Jobs before the first step, and after the last one.
 _BEFORE, _AFTER = 15, 15
 _DUMPS = "/var/lib/slurm-harness-dumps"
-# Seconds for what a step waits for, such as a job that ends; a large database may take longer.
+# Deadline in seconds of a step's waits, such as for a job's end; a large database may take longer.
 _PATIENCE = 300
 _DEAD = "dead: "
 # Seconds after a job's end in which its record may still change: when it is requeued, or slurmctld is behind.
@@ -44,7 +45,7 @@ _NAMES = """mariadb -N -B -e 'SHOW DATABASES' | grep -vxE 'mysql|sys|(informatio
 _DUMP = f"""set -eu; umask 077; mkdir -p {_DUMPS}
     names=$({_NAMES})
     mariadb-dump --single-transaction --routines --databases $names > {_DUMPS}/dump.sql"""
-# Makes what users submit, of the plan of a run that is up.
+# Generates what users submit, from the plan of a run that is up.
 MakeWorks = Callable[[Plan], Sequence[Work]]
 _LOAD = rf"""set -eu
     for database in $({_NAMES}); do mariadb -e "DROP DATABASE \`$database\`"; done
@@ -53,7 +54,7 @@ _LOAD = rf"""set -eu
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Hosts that are upgraded together. `nodes` are drained before, and taken up again afterwards."""
+    """Hosts that are upgraded together. `nodes` are drained first, and resumed afterwards."""
 
     name: str
     hosts: tuple[str, ...]
@@ -62,36 +63,36 @@ class Step:
 
 
 def plan_upgrade(live: Live, choices: Sequence[str]) -> Plan:
-    """Return the plan of a run on the releases that `choices` name, as `--release` does.
+    """Return the plan of a run on other releases; `choices` name them as `--release` does.
 
-    UsageError if Slurm does not support a jump, with the shortest way that it does, or the harness cannot do it.
+    UsageError if the harness cannot do the upgrade, or Slurm does not support it; the hint is the shortest way.
     """
     if not live.plan.offers.engine or live.plan.offers.own_kernel:
-        raise UsageError("an upgrade is rehearsed on hosts that can be made again: --provider docker")
+        raise UsageError("an upgrade is rehearsed on hosts that can be recreated: --provider docker")
     new = live.run.plan(choices)
     older, newer = live.plan.releases(), new.releases()
     for name, release in newer.items():
         way = releases.upgrade_path(older[name], release)
         if release < older[name]:
-            raise UsageError(f"{name} is on {older[name]}: Slurm does not go back to {release}")
+            raise UsageError(f"{name} is on {older[name]}: Slurm cannot be downgraded to {release}")
         if len(way) > 2:
             served = ", ".join(releases.get(release).serves[:-1])
             raise UsageError(
-                f"{name}: Slurm {release} can be upgraded to from {served}, not from {older[name]}",
+                f"{name}: Slurm {release} supports upgrades from {served}, not from {older[name]}",
                 hint=f"the shortest way is {' -> '.join(way)}",
             )
     if older == newer:
-        raise UsageError(f"all parts are on {', '.join(sorted({*newer.values()}))} already")
+        raise UsageError(f"all parts are already on {', '.join(sorted({*newer.values()}))}")
     changed = _changed(live.plan, new)
     if own := [host.name for host in changed if host.image]:
-        raise UsageError(f"{', '.join(own)}: a host with an image of your own is upgraded by naming another image")
+        raise UsageError(f"{', '.join(own)}: to upgrade a host with an image of your own, name another image")
     if going := [host.name for host in changed if host.provision != "static"]:
-        raise UsageError(f"{hostlist.fold(going)}: hosts that come and go cannot be upgraded in a run yet")
+        raise UsageError(f"{hostlist.fold(going)}: hosts that come and go cannot be upgraded yet")
     return new
 
 
 def known_faults(old: Plan, new: Plan) -> list[str]:
-    """Return what Slurm gets wrong on the way, while slurmdbd is new and clusters are not."""
+    """Return Slurm's known faults during the upgrade, while slurmdbd is newer than the clusters."""
     if not new.scenario.accounting:
         return []
     between = replace(old, scenario=old.scenario.put_on([f"slurmdbd={new.releases()['slurmdbd']}"]))
@@ -99,7 +100,7 @@ def known_faults(old: Plan, new: Plan) -> list[str]:
 
 
 def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
-    """Return the steps in the order that Slurm wants; the nodes of each cluster come in so many batches."""
+    """Return the steps in the order that Slurm requires; the nodes of each cluster are split into `batches`."""
     left = {host.name: host for host in _changed(old, new)}
 
     def take(name: str, hosts: Sequence[Host], cluster: str | None) -> Iterator[Step]:
@@ -145,9 +146,9 @@ def run(
     keep: bool = False,
     directory: Path | None = None,
 ) -> Report:
-    """Bring a run up, upgrade it while users submit, take it down and report; `keep` leaves the hosts up.
+    """Bring a run up, upgrade it while users submit jobs, take it down and report; `keep` leaves the hosts up.
 
-    `choices` are the releases that it goes to, as --release takes them; `own` is a past that it gets before.
+    `choices` are the releases to upgrade to, as for --release; `own` is a past to load before.
     """
     plan_upgrade(live, choices)
 
@@ -163,7 +164,7 @@ def run(
 def run_kept(
     live: Live, choices: Sequence[str], works: MakeWorks, batches: int = 2, directory: Path | None = None
 ) -> Report:
-    """Upgrade a run that is up while users submit, and report."""
+    """Upgrade a run that is up while users submit jobs, and report."""
     plan_upgrade(live, choices)
 
     def judge(judged: Judged) -> None:
@@ -174,17 +175,17 @@ def run_kept(
 
 
 def _judge(live: Live, choices: Sequence[str], works: MakeWorks, batches: int, judged: Judged) -> None:
-    """Upgrade a run; its checks are the steps, and what must be true of the jobs of the rehearsal."""
+    """Upgrade a run; its checks are the steps, and the checkers of the rehearsal."""
     new = plan_upgrade(live, choices)
     for fault in known_faults(live.plan, new):
-        live.say(f"known fault of Slurm on the way: {fault}")
+        live.say(f"known fault of Slurm during this upgrade: {fault}")
     begin = len(list(live.run.events()))
     try:
         with lifecycle.stage(live, "upgrade"):
             upgrade(live, new, works(live.plan), batches)
         judged.checks = promises(checkers.judge(checkers.read(live.run.events(), live.run.plan())))
     except ClusterError:
-        # That of a step is a check that failed; without one the clusters may be innocent.
+        # A failed step is a failed check. Any other error says nothing about the clusters.
         if not any(check.outcome == "failed" for check in _steps_of(live, begin)):
             raise
     finally:
@@ -194,11 +195,11 @@ def _judge(live: Live, choices: Sequence[str], works: MakeWorks, batches: int, j
         try:
             judged.jobs = lifecycle.jobs(live)
         except HarnessError as error:
-            live.say(f"the report has no jobs: {error}")
+            live.say(f"the report lists no jobs: {error}")
 
 
 def promises(findings: Iterable[Finding]) -> list[Check]:
-    """Return what checkers say as checks of a report."""
+    """Return checkers' findings as checks of a report."""
     outcomes = {report.UNKNOWN: "error"}
     return [
         Check(
@@ -212,20 +213,20 @@ def promises(findings: Iterable[Finding]) -> list[Check]:
 
 
 def _steps_of(live: Live, begin: int) -> list[Check]:
-    """Return the steps that were done since an event."""
+    """Return the steps done since the event with index `begin`, as checks."""
     events = (event for event in list(live.run.events())[begin:] if event["kind"] == "check")
     return [Check(event["id"], event["outcome"], event["seconds"], event["message"]) for event in events]
 
 
 def _facts(live: Live, new: Plan) -> dict[str, Any]:
-    """Return what the report of an upgrade says in the place of what that of a run would."""
+    """Return the fields of a report that differ between an upgrade and a run."""
     now, older = live.run.plan(), live.plan.releases()
     ways = [f"{name}={release}:{new.releases()[name]}" for name, release in older.items()]
     if len({way.partition("=")[2] for way in ways}) == 1:
         ways = [ways[0].partition("=")[2]]
     scenario = live.run.scenario_path
     return {
-        "description": f"{live.plan.scenario.description} Upgraded while users submit: {', '.join(ways)}.".strip(),
+        "description": f"{live.plan.scenario.description} Upgraded while users submit jobs: {', '.join(ways)}.".strip(),
         "releases": now.releases(),
         "layout": report.layout(now),
         "known_faults": [*live.plan.known_faults(), *known_faults(live.plan, new)],
@@ -234,9 +235,9 @@ def _facts(live: Live, new: Plan) -> dict[str, Any]:
 
 
 def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> None:
-    """Upgrade a run step by step while users submit; then wait until all jobs have ended, and gather the evidence.
+    """Upgrade a run step by step while users submit jobs; then wait until all jobs have ended, and gather the evidence.
 
-    ClusterError names the step whose gate stayed shut; that step has been undone, those before it have not.
+    ClusterError names the step whose gate stayed shut; only that step has been rolled back.
     """
     live.provider.prepare(new, live.say)
     interrupted = threading.Event()
@@ -257,7 +258,7 @@ def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> N
         remember(since)
 
     def remember(since: float) -> None:
-        """Note what the database has of old jobs, before the first step and after the last one."""
+        """Record the old jobs in the database, before the first step and after the last one."""
         for cluster, tables in past.remembered(live, since).items() if live.plan.scenario.accounting else ():
             live.run.event("past", cluster=cluster, tables=tables)
 
@@ -265,12 +266,15 @@ def upgrade(live: Live, new: Plan, works: Sequence[Work], batches: int = 2) -> N
         try:
             _submit_meanwhile(users, works, lambda: administrator.submit(go))
         except BaseException:
-            interrupted.set()  # the step that is being done comes to its end
+            interrupted.set()  # the current step is finished first
             raise
 
 
 def _submit_meanwhile(users: Users, works: Sequence[Work], begin: Callable[[], Future[None]]) -> None:
-    """Submit some works, then begin, and go on until what was begun has ended, and some more."""
+    """Submit jobs, call `begin` after the first few, and submit until a few more came after its end.
+
+    If there are too few jobs, `begin` is called after the last one.
+    """
     doing: Future[None] | None = None
     after = _AFTER
     started = time.monotonic()
@@ -284,12 +288,11 @@ def _submit_meanwhile(users: Users, works: Sequence[Work], begin: Callable[[], F
             after -= 1
             if not after:
                 return
-    if doing:
-        doing.result()
+    (doing or begin()).result()
 
 
 def _do_noted(live: Live, new: Plan, step: Step) -> None:
-    """Do a step, and note what came of it as a check does."""
+    """Do a step, and record its outcome as that of a check."""
     live.say(f"upgrade of {step.name}")
     before = time.monotonic()
     outcome, message = "error", ""
@@ -322,13 +325,13 @@ def _do(live: Live, new: Plan, step: Step) -> None:
             _remake(live, step, new, directories)
             _gate(live, step, known)
         except HarnessError as error:
-            live.say(f"{step.name}: {error}; it is undone")
+            live.say(f"{step.name}: {error}; rolling back")
             for host in step.hosts:
                 with suppress(HarnessError):  # it may not even be there
                     live.provider.fetch(live.run.id, host, "/var/log/slurm", keep / f"{host}.failed.tar")
             _remake(live, step, live.plan, directories)
             _gate(live, step, set())
-            raise ClusterError(f"{step.name} could not be upgraded, and is what it was: {error}") from error
+            raise ClusterError(f"{step.name} could not be upgraded and was rolled back: {error}") from error
     for host, carried in directories.items():
         for number in range(len(carried)):
             (keep / f"{host}.{number}.tar").unlink()
@@ -336,7 +339,7 @@ def _do(live: Live, new: Plan, step: Step) -> None:
 
 
 def _unfinished(live: Live, step: Step) -> set[int]:
-    """Return the jobs that somebody has to know after the upgrade of a cluster's controller."""
+    """Return the jobs that must survive the upgrade of a cluster's controller."""
     if step.cluster is None or not _with_daemon(live, step, "slurmctld"):
         return set()
     cluster = slurm.clusters(live.ssh, live.plan)[step.cluster]
@@ -344,7 +347,7 @@ def _unfinished(live: Live, step: Step) -> set[int]:
 
 
 def _drain(live: Live, step: Step) -> None:
-    """Have the step's nodes take no more jobs, and wait for those that they run."""
+    """Drain the step's nodes, and wait for the jobs that they run."""
     for cluster, nodes in _nodes_of(live, step):
         cluster.run("scontrol", "update", f"NodeName={hostlist.fold(nodes)}", "State=DRAIN", "Reason=upgrade")
         wait_until(
@@ -368,7 +371,7 @@ def _states(cluster: SlurmCluster, nodes: Sequence[str]) -> dict[str, str]:
 
 
 def _stop_daemons(live: Live, step: Step) -> None:
-    """Stop what writes: a backup first, or it would take over; the database is dumped when slurmdbd is gone."""
+    """Stop the daemons that write: a backup first, or it would take over. Then dump the database."""
     for daemon in ("slurmdbd", "slurmctld"):
         for host in reversed(_with_daemon(live, step, daemon)):
             live.ssh.run(host, ["systemctl", "stop", daemon], timeout=_PATIENCE)
@@ -377,7 +380,7 @@ def _stop_daemons(live: Live, step: Step) -> None:
 
 
 def _to_carry(live: Live, name: str) -> list[str]:
-    """Return the directories that a host's successor gets; disks of their own outlive the host anyway."""
+    """Return the directories to carry over to a host's successor; those on disks of their own outlive the host."""
     host = _host(live.plan, name)
     wanted = ["/var/log/slurm", SHARED_DIRECTORY]
     if "mariadb" in host.daemons:
@@ -386,12 +389,12 @@ def _to_carry(live: Live, name: str) -> list[str]:
         conf = options.slurm_conf(live.plan.scenario, host.cluster, live.plan.offers)
         wanted.append(options.state_save_location(conf))
     disks = {volume.directory for volume in host.volumes}
-    there = live.ssh.run(name, ["sh", "-c", f"ls -d {' '.join(wanted)} 2> /dev/null; true"]).stdout.split()
-    return [directory for directory in there if directory not in disks]
+    there = live.ssh.run(name, ["sh", "-c", f"ls -d {shlex.join(wanted)} 2> /dev/null; true"]).stdout.split()
+    return [directory for directory in wanted if directory in there and directory not in disks]
 
 
 def _remake(live: Live, step: Step, plan: Plan, directories: dict[str, list[str]]) -> None:
-    """Make the step's hosts as a plan has them, with what their predecessors had to remember, and start them."""
+    """Recreate the step's hosts from a plan with their predecessors' directories, and start them."""
     run = live.run
     tree, secrets = render(plan), run.secrets()
 
@@ -408,7 +411,7 @@ def _remake(live: Live, step: Step, plan: Plan, directories: dict[str, list[str]
             wait_until(
                 lambda: live.ssh.run(name, ["mariadb", "-e", "SELECT 1"], check=False).exit_code,
                 lambda code: code == 0,
-                what=f"MariaDB on {name}",
+                what=f"MariaDB on {name} to answer",
                 timeout=_PATIENCE,
             )
             live.ssh.run(name, ["sh", "-c", _LOAD], timeout=past.PATIENCE)
@@ -430,7 +433,7 @@ def _dead(live: Live, step: Step) -> list[str]:
 
 
 def _gate(live: Live, step: Step, known: set[int]) -> None:
-    """Wait until what was upgraded does its work again."""
+    """Wait until daemons, nodes, jobs and federations are back after a step; WaitTimeout names what is missing."""
     clusters = slurm.clusters(live.ssh, live.plan)
 
     def missing() -> list[str]:
@@ -443,9 +446,9 @@ def _gate(live: Live, step: Step, known: set[int]) -> None:
             bad = {"DOWN", "NOT_RESPONDING", "UNKNOWN", "FAIL"}
             found += [f"{one.name} {one.state}" for one in cluster.nodes() if bad & {*one.state.split("+")}]
         if known:
-            # A federated job may begin elsewhere meanwhile, and its copy go.
+            # A federated job may have started on another cluster, which revokes the copy.
             there = {job.job_id for cluster in clusters.values() for job in cluster.jobs("--local")}
-            found += [f"nobody knows job {job_id}" for job_id in sorted(known - there)]
+            found += [f"no slurmctld knows job {job_id}" for job_id in sorted(known - there)]
         for federation in live.plan.scenario.federations.values():
             for name in federation.clusters:
                 found += [f"{name} - {one.cluster}" for one in clusters[name].siblings() if not one.synced]
@@ -454,7 +457,7 @@ def _gate(live: Live, step: Step, known: set[int]) -> None:
     wait_until(
         missing,
         lambda found: not found,
-        what=f"gate of {step.name}",
+        what=f"the gate of {step.name} to open",
         timeout=past.PATIENCE if _with_daemon(live, step, "slurmdbd") else _PATIENCE,
         hopeless=lambda found: any(one.startswith(_DEAD) for one in found),
         show="; ".join,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from harness.rundir import RunDir
 _JUDGED = (0, 1)
 _BY_SEVERITY = ("skipped", "passed", "error", "failed")
 _USAGE_ERROR = 4
+# Seconds that checks have to end what they have started.
+_ENDING = 60
 
 
 def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) -> tuple[list[Check], str]:
@@ -31,7 +34,7 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
     before = len(list(run.events()))
     junit = run.path / "junit.xml.new"
     command = [
-        *(sys.executable, "-m", "pytest", str(CHECKS), "--harness-run", str(run.path)),
+        *(sys.executable, "-P", "-m", "pytest", str(CHECKS), "--harness-run", str(run.path)),
         *("-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS)),
         *("-p", "harness.pytest_plugin", "-p", "no:terminal", "-p", "no:cacheprovider"),
         f"--junitxml={junit}",
@@ -50,6 +53,9 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
                     say(line.rstrip())
             except BaseException:
                 process.terminate()
+                with suppress(subprocess.TimeoutExpired):  # it ends what the checks have started
+                    process.communicate(timeout=_ENDING)
+                process.kill()
                 raise
         exit_code = process.returncode
     if exit_code == _USAGE_ERROR and select:

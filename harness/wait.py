@@ -14,9 +14,10 @@ from harness.errors import WaitTimeout
 _LOG = logging.getLogger(__name__)
 # Seconds after which a wait is logged, and logged again.
 _LONG = 10
-# Seconds from which on a look is long, how many times as long the pause after it is, and seconds that it is at most:
-# looking must keep nobody busy.
+# Looking must keep nobody busy: seconds from which on a look is long, how many times as long the pause after it is, and
+# its limit in seconds; after other looks the part of the time waited so far, and its limit.
 _LONG_LOOK, _PAUSE, _LONGEST_PAUSE = 1.0, 4, 15.0
+_PART, _LONGEST_PART = 0.05, 1.0
 Seen = TypeVar("Seen")
 
 
@@ -33,7 +34,8 @@ def wait_until(
 ) -> Seen:
     """Look until `done` and return what was seen then; look every `interval` seconds for at most `timeout` seconds.
 
-    `what` completes "waiting for ...". After a look of a second or more the pause is four times as long, at most
+    `what` completes "waiting for ...". A pause is a twentieth of the time waited so far where that is longer than
+    `interval`, at most a second; after a look of a second or more it is four times as long as the look, at most
     15 seconds. Errors in `ignore` count as nothing seen. Raises WaitTimeout with the last state when the time is up,
     or as soon as `hopeless` says that the wait cannot succeed any more. A long wait is logged with its last state.
     """
@@ -41,6 +43,11 @@ def wait_until(
     told = started
     last = "nothing"
     took = 0.0
+
+    def pause(_: object) -> float:
+        if took >= _LONG_LOOK:
+            return max(interval, min(_PAUSE * took, _LONGEST_PAUSE))
+        return max(interval, min(_PART * (time.monotonic() - started), _LONGEST_PART))
 
     def attempt() -> Seen | None:
         nonlocal last, told, took
@@ -65,7 +72,7 @@ def wait_until(
     try:
         return tenacity.Retrying(
             stop=tenacity.stop_after_delay(timeout),
-            wait=lambda _: interval if took < _LONG_LOOK else max(interval, min(_PAUSE * took, _LONGEST_PAUSE)),
+            wait=pause,
             retry=tenacity.retry_if_result(lambda seen: seen is None),
         )(attempt)  # type: ignore[return-value]  # None is retried
     except tenacity.RetryError:

@@ -1,8 +1,8 @@
-"""Jobs that tell what they saw by a way that does not pass through Slurm, and the comparison with what Slurm says.
+"""Jobs that record what they saw independently of Slurm, and the comparison with what Slurm says.
 
-Each execution of a witness job writes one file of its own on the node it runs on: what it is, where, start, end and
-exit code. A job that ran twice leaves two files; one that never ran, or was killed before its file was in place, none.
-A reader never sees half of what is written.
+Each execution of a witness job writes a file of its own on its node: what it is, where it ran, start, end and exit
+code. A job that ran twice leaves two files; one that never ran, or was killed before its file was in place, none. A
+file appears at once, never half written.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from harness.slurm import JobKey, Record, job_key
 from harness.ssh import Ssh
 
 DIRECTORY = SHARED_DIRECTORY
-# Seconds by which clocks and rounding may set Slurm's times and the job's apart.
+# Seconds by which Slurm's times and the job's may differ because of clocks and rounding.
 TOLERANCE = 2
-# Seconds that a busy machine's daemons may take before a job's first line, and after its last.
+# Seconds that the daemons of a busy machine may take before a job's first line, and after its last.
 OVERHEAD = 10
-# What a script exits with that a signal ends: 128 + SIGTERM.
+# Exit code of a script that SIGTERM ends: 128 + 15.
 _TERMINATED = 143
 
 _SCRIPT = f"""#!/bin/sh
@@ -55,7 +55,7 @@ trap 'exit 143' TERM
 
 
 class StepSeen(NamedTuple):
-    """What a job saw of its own step: srun's exit code, and the memory of the task in bytes, where it looked."""
+    """What a job saw of its own step: srun's exit code, and the task's memory in bytes if the job measured it."""
 
     number: str
     exit_code: int | None
@@ -64,10 +64,10 @@ class StepSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What one execution of a job saw. Times are seconds since 1970; `end` is None where the job was killed.
+    """What one execution of a job saw. Times are seconds since 1970; `end` is None if the job was killed.
 
-    `task` is the number within an array, `restarts` counts how often the job was requeued, `cpus` are those of each of
-    `nodes`. `steps` are those that the job noted itself: see `step`.
+    `task` is the index in an array, `restarts` is how often the job was requeued, `cpus` has the CPUs on each of
+    `nodes`. `steps` are those that the job recorded with `step`.
     """
 
     job_id: int
@@ -90,22 +90,22 @@ class Witness:
 
     @property
     def key(self) -> JobKey:
-        """What tells the job from all others."""
+        """Identifies the job among those of all clusters."""
         return job_key(self.cluster, self.job_id)
 
 
 def script(body: str) -> str:
-    """Return a batch script that runs `body`, a shell text, and leaves a witness."""
+    """Return a batch script that runs `body`, a shell script, and leaves a witness."""
     return f"{_SCRIPT}\n{body}\n"
 
 
 def step(number: int, srun: str) -> str:
-    """Return shell text that runs srun with these arguments, and notes the exit code of the job's step of a number."""
+    """Return shell text that runs srun with these arguments, and records its exit code as that of step `number`."""
     return f'srun {srun}; echo "step.{number}.exit_code=$?" >> "$witness"'
 
 
 def step_with_memory(number: int, mebibytes: int) -> str:
-    """Return shell text for a step of one task that has this much memory for longer than Slurm needs to see it."""
+    """Return shell text for a step of one task that holds this much memory long enough for Slurm to measure it."""
     count = mebibytes << 20
     note = f"""awk "/^VmRSS/ {{ print \\"step.{number}.rss_kib=\\" \\$2 }}" /proc/$$/status >> "$witness\""""
     body = f"""memory=$(head -c {count} /dev/zero | tr "\\0" x); {note}; sleep 4"""
@@ -114,7 +114,7 @@ def step_with_memory(number: int, mebibytes: int) -> str:
 
 def collect(ssh: Ssh, hosts: Sequence[str]) -> list[Witness]:
     """Return all witnesses on hosts."""
-    # One process for thousands of files, an empty line before each; what is half written has a dot before its name.
+    # One process for thousands of files, an empty line before each; the name of a half-written file begins with a dot.
     awk = "awk 'FNR == 1 { print \"\" } { print }'"
     command = f"[ ! -d {DIRECTORY} ] || find {DIRECTORY} -type f ! -name '.*' -exec {awk} {{}} +"
     with ThreadPoolExecutor(8) as pool:
@@ -156,7 +156,7 @@ def _steps(facts: Mapping[str, str]) -> tuple[StepSeen, ...]:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Read what sbatch(1) calls SLURM_JOB_CPUS_PER_NODE.
+    """Read SLURM_JOB_CPUS_PER_NODE of sbatch(1).
 
     >>> _counts("4(x2),1")
     (4, 4, 1)
@@ -168,7 +168,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def ran_twice(witnesses: Iterable[Witness]) -> list[str]:
-    """Return what speaks for a job that ran more than once, and was not requeued in between."""
+    """Return the jobs that ran more than once without being requeued in between."""
     counts = Counter((witness.key, witness.restarts) for witness in witnesses)
     return [f"job {job_id} ran {count} times" for ((_, job_id), _), count in sorted(counts.items()) if count > 1]
 
@@ -180,10 +180,10 @@ def differences(
     hosts_of: Mapping[str, Mapping[str, str]],
     overhead: float = OVERHEAD,
 ) -> list[str]:
-    """Return where accounting and the jobs' own witness disagree about jobs; empty if they agree in everything.
+    """Return where accounting and the witnesses of jobs disagree; empty if they agree in everything.
 
-    `hosts_of` tells the host of each cluster's nodes. A federated job has a record on every cluster it was copied to:
-    one tells of the run, the others are REVOKED. `overhead`: see `compare`.
+    `hosts_of` has the host of each node of each cluster. A federated job has a record on every cluster that it was
+    copied to: one is of the run, the others are REVOKED. `overhead`: see `compare`.
     """
     wanted = set(keys)
     seen = {witness.key: witness for witness in witnesses if witness.key in wanted}
@@ -200,14 +200,14 @@ def differences(
     for key in sorted(wanted):
         job_id = key[1]
         witness = seen.get(key)
-        told = by_job[key]
+        own = by_job[key]
         if witness is None:
             found.append(f"job {job_id} left no witness: it never ran")
-        elif len(told) != 1:
-            found.append(f"job {job_id} ran once, but has {len(told)} accounting records besides revoked ones")
+        elif len(own) != 1:
+            found.append(f"job {job_id} ran once, but has {len(own)} accounting records that are not REVOKED")
         else:
             found.extend(
-                f"job {job_id}: {text}" for text in compare(witness, told[0], hosts_of[witness.cluster], overhead)
+                f"job {job_id}: {text}" for text in compare(witness, own[0], hosts_of[witness.cluster], overhead)
             )
             found.extend(f"job {job_id}: {text}" for text in _compare_steps(witness, steps[key]))
     return found
@@ -216,7 +216,7 @@ def differences(
 def _compare_steps(witness: Witness, records: Mapping[str, Record]) -> list[str]:
     """Return where the records of a job's steps differ from what the job saw of them."""
     found = []
-    # What Slurm ends itself has a signal, not the script's code.
+    # For a script that Slurm ends, accounting has the signal, not the exit code.
     ended = witness.exit_code if witness.exit_code != _TERMINATED else None
     for seen in (StepSeen("batch", ended, None), *witness.steps):
         record = records.get(seen.number)
@@ -226,7 +226,7 @@ def _compare_steps(witness: Witness, records: Mapping[str, Record]) -> list[str]
             continue
         if seen.exit_code is not None and record.exit_code != seen.exit_code:
             found.append(f"{what} exited with {seen.exit_code}, accounting says {record.exit_code}")
-        # Accounting samples, and sums up the processes of a task, so it is the order of magnitude that counts.
+        # Accounting samples the memory and adds up the processes of a task: only the order of magnitude is comparable.
         if seen.rss and not 0.8 * seen.rss <= (record.max_rss or 0) <= 4 * seen.rss:
             recorded = "none" if record.max_rss is None else f"{record.max_rss >> 20} MiB"
             found.append(f"{what} had {seen.rss >> 20} MiB of memory, MaxRSS in accounting is {recorded}")
@@ -234,10 +234,10 @@ def _compare_steps(witness: Witness, records: Mapping[str, Record]) -> list[str]
 
 
 def compare(witness: Witness, record: Record, hosts_of: Mapping[str, str], overhead: float = OVERHEAD) -> list[str]:
-    """Return where one execution of a job and the accounting record of it disagree.
+    """Return where an execution of a job and its accounting record disagree.
 
-    The record's time must hold the job's: it begins at most `overhead` seconds before and ends so much after it, and
-    cuts off no more than TOLERANCE seconds of it.
+    The record must span the execution: it begins at most `overhead` seconds before it, ends at most as much after it,
+    and cuts off no more than TOLERANCE seconds of it.
     """
     found = []
     if record.cluster != witness.cluster:
@@ -261,7 +261,7 @@ def compare(witness: Witness, record: Record, hosts_of: Mapping[str, str], overh
 
 
 def _compare_facts(witness: Witness, record: Record) -> list[str]:
-    """Return where the job's own environment differs from its record; what either does not say is left out."""
+    """Return where the job's own environment differs from its record, as far as both have a value."""
     found = []
     for what in ("user", "account", "qos", "partition", "work_dir"):
         seen, recorded = getattr(witness, what), getattr(record, what)

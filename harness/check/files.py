@@ -213,7 +213,7 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
         yield _yaml(path, 1, INFO, "too-new", "", "is not read before 25.05")
         return
     try:
-        data = YAML(typ="safe", pure=True).load(path.read_text(errors="replace"))
+        data = YAML(typ="safe", pure=True).load(conf.read_text(path))
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         yield _yaml(path, mark.line + 1 if mark else 1, FATAL, "unreadable", "", f"is not YAML: {type(error).__name__}")

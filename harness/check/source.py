@@ -30,7 +30,10 @@ KINDS = {
 }
 # Read by other means than the parser of slurm.conf.
 OTHER_KINDS = ("plugstack.conf", "topology.yaml")
-_MOST_INCLUDES = 50
+# Slurm's parser has no limits. These end what no site has: files that include one another many times over.
+_DEEPEST_INCLUDE, _MOST_INCLUDES = 50, 1000
+# What is there is no file of a site's, and reading it may never end.
+_NO_FILES = ("/dev", "/proc", "/sys")
 
 
 class Setting(NamedTuple):
@@ -91,19 +94,32 @@ class Row:
 
 @dataclass
 class Source:
-    """One file of a configuration with all that it includes. `kind` is the name that daemons know it by."""
+    """One file of a configuration with all that it includes. `kind` is the name that daemons know it by.
+
+    Files outside of `path`'s directory are read only where `reads_outside` says so; `outside` has their names, and
+    their text is not to be shown: an Include may name any file that this user can read.
+    """
 
     kind: str
     path: Path
     release: Release
     name: str = ""
+    reads_outside: bool = False
     lines: list[tuple[str, Line]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    outside: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._depth = 0
+        self._open: list[Path] = []
+        self._includes = 0
+        self._room = conf.MOST_CHARACTERS
         self._cluster_name: str | None = None
-        self._load(self.path, self.name or str(self.path))
+        name = self.name or str(self.path)
+        if leads_outside(self.path, self.path.parent):
+            if not self.reads_outside:
+                raise UsageError(f"{self.path} leads out of its directory", hint=f"name {self.path.resolve()} itself")
+            self.outside.add(name)
+        self._load(self.path, name)
 
     @property
     def sections(self) -> Mapping[str, str]:
@@ -179,14 +195,16 @@ class Source:
         return Finding(self.name or str(self.path), 1, 1, severity, code, option, message, hint, KINDS[self.kind])
 
     def _load(self, path: Path, name: str) -> None:
-        self._depth += 1
-        for line in conf.read(conf.read_text(path)):
+        text = conf.read_text(path, self._room)
+        self._room -= len(text)
+        self._open.append(path.resolve())
+        for line in conf.read(text):
             self.lines.append((name, line))
             if line.pairs and line.pairs[0].key.lower() == "clustername":
                 self._cluster_name = line.pairs[0].value
             if line.include:
                 self._include(path, name, line)
-        self._depth -= 1
+        self._open.pop()
 
     def _include(self, path: Path, name: str, line: Line) -> None:
         wanted = str(line.include).replace("%c", (self._cluster_name or "%c").lower())
@@ -196,10 +214,17 @@ class Source:
             problem = "%c needs ClusterName before it"
         elif "*" in wanted and (not target or self.release.name >= "23.11"):
             problem, hint = "Include takes no wildcards", "name each file"
-        elif self._depth >= _MOST_INCLUDES:
-            problem = "Include goes in circles"
         elif not target:
             problem = "the included file is not there; the daemon looks for it for a minute and gives up"
+        elif target.resolve() in self._open or len(self._open) >= _DEEPEST_INCLUDE:
+            problem = "Include goes in circles"
+        elif self._includes >= _MOST_INCLUDES:
+            problem = f"is one of more than {_MOST_INCLUDES} Includes, and is not read"
+        elif leads_outside(target, self.path.parent):
+            self.outside.add(str(target))
+            if not self.reads_outside:
+                problem, hint = "leads out of the directory, and is not read", "put the file beside the others"
+        self._includes += 1
         if problem or target is None:
             place = line.place(0)
             finding = Finding(name, *place, FATAL, "include", f"Include {wanted}", problem, hint, KINDS[self.kind])
@@ -215,17 +240,30 @@ class Source:
             for above in ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc"):
                 if PurePosixPath(wanted).is_relative_to(above):
                     candidates.append(self.path.parent / PurePosixPath(wanted).relative_to(above))
-        return next((candidate for candidate in candidates if candidate.is_file()), None)
+        return next((candidate for candidate in candidates if candidate.is_file() and not _is_special(candidate)), None)
+
+
+def leads_outside(path: Path, directory: Path) -> bool:
+    """Tell whether a path, with its links followed, is outside of a directory."""
+    return not path.resolve().is_relative_to(directory.resolve())
+
+
+def _is_special(path: Path) -> bool:
+    return any(path.resolve().is_relative_to(above) for above in _NO_FILES)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """The files of one configuration directory, or a single one, by kind. `whole`: what is not there is not there."""
+    """The files of one configuration directory, or a single one, by kind. `whole`: what is not there is not there.
+
+    `outside` are the names, in findings, of files outside of the directory: their text is not to be shown.
+    """
 
     release: Release
     files: Mapping[str, Source]
     others: Mapping[str, Path]
     whole: bool
+    outside: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Source]:
         return iter(self.files.values())
@@ -235,10 +273,12 @@ class Configuration:
         return self.files.get(kind)
 
 
-def load(path: Path, release: Release, name: str = "") -> Configuration:
+def load(path: Path, release: Release, name: str = "", *, reads_outside: bool = False) -> Configuration:
     """Read a configuration file or directory for a release; UsageError if there is none.
 
-    `name` is what findings call the path, where that is not the path itself.
+    `name` is what findings call the path, where that is not the path itself. Files outside of the directory to which
+    a link or an Include leads are read only if `reads_outside`; a link is a UsageError otherwise, and an Include a
+    finding.
     """
     if path.is_dir():
         paths = {kind: path / kind for kind in (*KINDS, *OTHER_KINDS) if (path / kind).is_file()}
@@ -255,12 +295,18 @@ def load(path: Path, release: Release, name: str = "") -> Configuration:
     called = {one: f"{name}/{one.relative_to(path)}" if name and one != path else name for one in paths.values()}
     try:
         files = {
-            kind: Source(kind, one, release, called[one]) for kind, one in paths.items() if kind not in OTHER_KINDS
+            kind: Source(kind, one, release, called[one], reads_outside)
+            for kind, one in paths.items()
+            if kind not in OTHER_KINDS
         }
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
     others = {kind: one for kind, one in paths.items() if kind in OTHER_KINDS}
-    return Configuration(release, files, others, whole=path.is_dir())
+    foreign = [one for one in others.values() if leads_outside(one, one.parent)]
+    if foreign and not reads_outside:
+        raise UsageError(f"{foreign[0]} leads out of its directory", hint=f"name {foreign[0].resolve()} itself")
+    outside = {str(one) for one in foreign}.union(*(source.outside for source in files.values()))
+    return Configuration(release, files, others, path.is_dir(), frozenset(outside))
 
 
 def kind_of(path: Path) -> str:

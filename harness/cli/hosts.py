@@ -1,4 +1,4 @@
-"""The verbs of a run's hosts: run a command there, copy files to them and from them."""
+"""The verbs of a run's hosts: run a command on one, copy files to it or from it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ from harness.cli.printing import out
 from harness.errors import UsageError
 
 app = typer.Typer()
+# Runs a command with the environment and directory that a login would give it.
+_AT_HOME = (
+    "HOME=$(getent passwd {user} | cut -d: -f6) USER={user} LOGNAME={user}; export HOME USER LOGNAME; "
+    'cd "$HOME" 2> /dev/null || cd /; exec {line}'
+)
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})
 def exec_(
     host: Annotated[str, typer.Argument(help="The host.", show_default=False)],
     command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
-    user: Annotated[str, typer.Option("--user", help="An account of the host.")] = "root",
+    user: Annotated[str, typer.Option("--user", help="The account to run it as.")] = "root",
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait for its end; prints the name of its systemd unit.")
+        bool, typer.Option("--detach", help="Run it in the background; print the name of its systemd unit.")
     ] = False,
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Run a command on a host, in the user's home: `harness exec HOST -- sinfo -N`.
 
-    What a detached command prints is in the host's journal: `harness exec HOST -- journalctl --unit UNIT`.
+    The output of a detached command is in the host's journal: `harness exec HOST -- journalctl --unit UNIT`.
     """
     live = open_run(runs, which)
     on = find_host(live, host).name
@@ -41,7 +46,7 @@ def exec_(
     if detach:
         unit = f"harness-exec-{secrets.token_hex(4)}"
         options = ["--quiet", "--collect", f"--unit={unit}", f"--property=User={user}"]
-        # The directory is `-`, which may be missing, because daemons' accounts have none.
+        # "-": a missing directory is no error, because daemons' accounts have no home.
         home = ["--property=WorkingDirectory=-~"]
         live.ssh.run(on, ["systemd-run", *options, *home, "--", *command])
         out.print(unit)
@@ -56,15 +61,17 @@ def exec_(
 @app.command("cp")
 def cp(
     source: Annotated[str, typer.Argument(help="A file or directory: PATH here, or HOST:PATH.", show_default=False)],
-    target: Annotated[str, typer.Argument(help="Where it goes: PATH here, or HOST:PATH.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="Where to copy it: PATH here, or HOST:PATH.", show_default=False)],
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Copy a file or directory to a host or from it, as `cp -r` does; on a host it is root's."""
+    """Copy a file or directory to a host or from it, as `cp -r` does. On a host, root owns the copy."""
     from_host, from_path = _place(source)
     to_host, to_path = _place(target)
     if bool(from_host) == bool(to_host):
-        raise UsageError("one of the two is HOST:PATH, the other a PATH here", hint="harness cp job.sh ctl:/root")
+        raise UsageError("one argument must be HOST:PATH, the other a PATH here", hint="harness cp job.sh ctl:/root")
+    if not from_path or not to_path:
+        raise UsageError(f"{from_host or to_host}: names no path", hint=f"{from_host or to_host}:/root")
     live = open_run(runs, which)
     if to_host:
         transfer.put(live.ssh, find_host(live, to_host).name, Path(from_path), to_path)
@@ -72,14 +79,7 @@ def cp(
         transfer.get(live.ssh, find_host(live, from_host).name, from_path, Path(to_path))
 
 
-# Of a shell of the user's own: it knows where the home is.
-_AT_HOME = (
-    "HOME=$(getent passwd {user} | cut -d: -f6) USER={user} LOGNAME={user}; export HOME USER LOGNAME; "
-    'cd "$HOME" 2> /dev/null || cd /; exec {line}'
-)
-
-
 def _place(text: str) -> tuple[str, str]:
-    """Split HOST:PATH; a path with a slash before its colon is one here."""
+    """Split HOST:PATH; text with a slash before the colon is a path on this machine."""
     host, colon, path = text.partition(":")
     return (host, path) if colon and "/" not in host else ("", text)

@@ -111,13 +111,16 @@ def table_of(headings: Iterable[str], rows: Iterable[Iterable[str]], **look: Any
 def print_changes(changes: HostChanges) -> None:
     """Print what a run would change on a machine that is somebody's."""
     out.print(f"[bold]{changes.host}[/bold]")
-    for path in changes.new:
-        out.print(f"  new      {escape(path)}")
-    for path, difference in changes.differing:
-        out.print(f"  differs  {escape(path)}")
+    for what, path, difference in (
+        *(("new    ", path, text) for path, text in changes.new),
+        *(("differs", path, difference) for path, difference in changes.differing),
+    ):
+        out.print(f"  {what}  {escape(path)}")
         for line in difference.splitlines():
             color = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "default")
             out.print(f"           [{color}]{escape(line)}[/{color}]")
+    for directory in changes.directories:
+        out.print(f"  owner    {escape(directory)}")
     for daemon in changes.daemons:
         out.print(f"  daemon   {daemon}")
     for user in changes.users:
@@ -281,7 +284,7 @@ def status_table(rows: list[dict[str, Any]]) -> Group:
                 if kind in does
             )
             told.append(escape(f"{row['run']} {cluster}: {does.get('problem') or '; '.join(kinds)}"))
-        told += [f"[yellow]{escape(text)}[/yellow]" for text in row["leaked"]]
+        told += [f"[yellow]{escape(text)}[/yellow]" for text in (*row["leaked"], row["problem"]) if text]
     return Group(table, *told)
 
 

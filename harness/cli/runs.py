@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -52,11 +53,11 @@ from harness.rundir import RunDir
 from harness.ssh import as_user
 
 app = typer.Typer()
-# Where a host has its slurm.conf: of its own, or from slurmctld.
+# Where a host has its slurm.conf: its own, or that of slurmctld.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
 # Seconds between two looks of `status --watch`.
 _BETWEEN_LOOKS = 2
-# Seconds for which users submit during an upgrade, if it takes so long.
+# Seconds for which users submit jobs during an upgrade, if it takes that long.
 _LONGEST_UPGRADE = 1800
 
 
@@ -111,11 +112,12 @@ def up(
     """Start a scenario's hosts, without Slurm on them yet; prints the run's directory."""
     source = find_provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
     live = lifecycle.create(scenario_path, source, runs, progress(), release or (), settings or ())
-    try:
-        lifecycle.up(live)
-    except BaseException:
-        lifecycle.down(live)
-        raise
+    with live.run.worked_on():
+        try:
+            lifecycle.up(live)
+        except BaseException:
+            lifecycle.down(live)
+            raise
     out.print(str(live.run.path))
 
 
@@ -142,7 +144,7 @@ def verify(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Judge a run whose clusters are up."""
+    """Check a run whose clusters are up, and report."""
     live = open_run(runs, which)
     with lifecycle.logs_collected(live):
         judged = lifecycle.verify(live, select or ())
@@ -157,17 +159,17 @@ def rehearse(
         Path | None,
         typer.Option(help="Replay this trace, in the Standard Workload Format.", exists=True, dir_okay=False),
     ] = None,
-    speed: Annotated[float, typer.Option(help="How many times as fast as it was.", min=0.001)] = 60,
+    speed: Annotated[float, typer.Option(help="Replay the trace this many times as fast.", min=0.001)] = 60,
     jobs: Annotated[int | None, typer.Option(help="How many jobs; unset, as the scenario says.", min=1)] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds over which they are submitted.", min=1)] = None,
-    seed: Annotated[int | None, typer.Option(help="Another number makes other jobs.")] = None,
-    faulty: Annotated[bool, typer.Option("--faults/--no-faults", help="Whether the scenario's faults come.")] = True,
+    seed: Annotated[int | None, typer.Option(help="Each number generates different jobs.")] = None,
+    faulty: Annotated[bool, typer.Option("--faults/--no-faults", help="Inject the scenario's faults.")] = True,
     which: RunName = None,
     format_: FormatOption = Format.text,
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Have users submit jobs of many kinds to a run while faults come and go, and judge what was seen."""
+    """Simulate users who submit jobs of many kinds to a run while faults come and go, and check the evidence."""
     live = open_run(runs, which)
     asked = {"jobs": jobs, "seconds": seconds, "seed": seed}
     wanted = (live.plan.scenario.rehearsal or scenario.Rehearsal()).model_copy(
@@ -188,7 +190,7 @@ def upgrade_(
         list[str],
         typer.Option(
             "--to",
-            help="The release that all parts go to; NAME=RELEASE: a cluster, or slurmdbd. FROM:TO begins at FROM.",
+            help="Release to upgrade all parts to; NAME=RELEASE: a cluster or slurmdbd. FROM:TO starts at FROM.",
             show_default=False,
         ),
     ],
@@ -198,16 +200,16 @@ def upgrade_(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up for a closer look.")] = False,
     database: Annotated[
         Path | None,
-        typer.Option(help="A dump of your own accounting database (.gz too) that is upgraded.", exists=True),
+        typer.Option(help="A dump of your own accounting database to upgrade; may be .gz.", exists=True),
     ] = None,
     states: Annotated[
         list[str] | None,
-        typer.Option("--state", help="[CLUSTER=]DIRECTORY: a copy of your own StateSaveLocation that is upgraded."),
+        typer.Option("--state", help="[CLUSTER=]DIRECTORY: a copy of your own StateSaveLocation to upgrade."),
     ] = None,
-    batches: Annotated[int, typer.Option(help="In how many batches each cluster's nodes come.", min=1)] = 2,
-    rate: Annotated[float, typer.Option(help="Jobs that are submitted in a second.", min=0.1, max=20)] = 1,
-    seed: Annotated[int, typer.Option(help="Another number makes other jobs.")] = 1,
-    stay: Annotated[bool, typer.Option("--stay", help="No job leaves its cluster (sbatch --clusters).")] = False,
+    batches: Annotated[int, typer.Option(help="Number of batches for each cluster's nodes.", min=1)] = 2,
+    rate: Annotated[float, typer.Option(help="Jobs submitted per second.", min=0.1, max=20)] = 1,
+    seed: Annotated[int, typer.Option(help="Each number generates different jobs.")] = 1,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep each job on its cluster (sbatch --clusters).")] = False,
     report_directory: ReportDirectory = None,
     format_: FormatOption = Format.text,
     verbose: Verbose = False,
@@ -229,7 +231,7 @@ def upgrade_(
         result = upgrade.run(live, target, works, batches, given, keep=keep, directory=report_directory)
     else:
         if database or states:
-            raise UsageError("--database and --state want a scenario: a run that is up has a past of its own")
+            raise UsageError("--database and --state need a scenario: a run that is up has its own database and state")
         live = open_run(runs, which)
         result = upgrade.run_kept(live, target, works, batches, report_directory)
     print_report(result, format_, every_check=True)
@@ -255,7 +257,7 @@ def _upgrade_choice(choice: str) -> tuple[str, str]:
 
 @app.command()
 def judge(which: AnyRun = None, format_: FormatOption = Format.text, runs: Runs = DEFAULT_RUNS) -> None:
-    """Judge the last rehearsal of a run again, from what was seen of it; its hosts may be gone."""
+    """Judge the last rehearsal of a run again from its evidence; its hosts may be gone."""
     print_judgement(rundir.find(runs, which), format_)
 
 
@@ -272,7 +274,7 @@ def report_(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Tell of a run again, and write its report.html anew; of several, tell where they differ."""
+    """Print the report of a run and regenerate its report.html; of several runs, print how they differ."""
     reports = {directory: report.read(directory) for directory in (with_report(runs, name) for name in which or [""])}
     if len(reports) > 1:
         return print_comparison(report.compare(reports), format_)
@@ -290,37 +292,49 @@ def down(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All runs on the engine, with or without directory.")
+        bool, typer.Option("--all", help="All your runs on the engine, with or without directory.")
+    ] = False,
+    all_users: Annotated[
+        bool, typer.Option("--all-users", help="As root: other users' runs, too; without RUN, all of them.")
     ] = False,
     provider: ProviderOption = "docker",
     inventory: Inventory = None,
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Remove a run's hosts and networks, or give existing machines back. Its directory, with all evidence, stays.
+    """Remove a run's hosts, networks and sockets, or give existing machines back. Its directory stays.
 
-    Where the directory is lost, the run's id is enough; for existing machines with --inventory.
+    If the directory is lost, the run's id is enough; existing machines need --inventory, too.
     """
+    if all_users and os.geteuid() != 0:
+        raise UsageError("--all-users is for root", hint="sudo harness down --all-users")
+    everything = everything or (all_users and not which)
     source = find_provider(provider, runs, inventory, ssh_config)
+    chosen: dict[str, RunDir | None]
     if everything:
-        chosen = list(source.runs())
+        known = {run.id: run for run in rundir.all_runs(runs) if run.provider == source.name}
+        chosen = {run_id: known.get(run_id) for run_id in source.runs(all_users=all_users)}
+        # A run that was killed may have left no more than its sockets.
+        chosen |= {run_id: run for run_id, run in known.items() if run.control_directory.exists()}
     elif which and inventory:
-        chosen = [which]
+        chosen = {which: None}
     else:
         try:
             found = find_run(runs, which)
         except UsageError:
-            if which not in source.runs():
+            lost = {rundir.id_of(path) for path in rundir.unreadable(runs)}
+            run_id = rundir.id_of(Path(which)) if which and Path(which).is_dir() else str(which)
+            if run_id not in lost and run_id not in source.runs(all_users=all_users):
                 raise
-            chosen = [str(which)]
+            chosen = {run_id: None}
         else:
-            source, chosen = providers.get(found.provider, runs), [found.id]
-    for run_id in chosen:
-        for note in lifecycle.remove(source, run_id):
+            source, chosen = providers.get(found.provider, runs), {found.id: found}
+    for run_id, run_ in chosen.items():
+        for note in lifecycle.remove(source, run_id, run_, all_users=all_users):
             err.print(f"left: {escape(note)}")
         err.print(f"{'removed' if source.offers.engine else 'gave back the hosts of'} {run_id}")
     if everything and not chosen:
-        err.print("nothing is there")
+        err.print("no runs are up")
 
 
 @app.command()
@@ -330,7 +344,7 @@ def status(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """List the runs with their newest verdicts, and what the clusters that are up do."""
+    """List your runs with their latest verdicts, and what the clusters that are up are doing."""
     source = providers.get(provider, runs)
     if watch and format_ is Format.text:
         with suppress(KeyboardInterrupt), Screen(console=out, screen=out.is_terminal) as screen:
@@ -347,20 +361,27 @@ def status(
 def _status(source: providers.Provider, runs: Path) -> list[dict[str, Any]]:
     there = source.runs()
     known = {run.id: run for run in rundir.all_runs(runs)}
-    return [
+    problems = {rundir.id_of(path): (path, problem) for path, problem in rundir.unreadable(runs).items()}
+    rows = [
         {
             "run": run_id,
             "hosts_up": there.get(run_id, []),
             "verdict": _verdict(known.get(run_id)),
             "directory": str(known[run_id].path) if run_id in known else None,
             **_asked(known.get(run_id) if run_id in there else None),
+            "problem": "",
         }
-        for run_id in sorted({*there, *known})
+        for run_id in sorted({*there, *known, *problems})
     ]
+    for row in rows:
+        if row["run"] in problems:
+            path, problem = problems[row["run"]]
+            row |= {"directory": str(path), "problem": str(problem)}
+    return rows
 
 
 def _asked(run: RunDir | None) -> dict[str, Any]:
-    """Return what the clusters of a run do, and its hosts that should not run any more, if it can tell."""
+    """Return what a run's clusters are doing, and its hosts that should not run any more, if they answer."""
     found: dict[str, Any] = {"clusters": {}, "leaked": []}
     if run:
         with suppress(HarnessError):
@@ -372,7 +393,10 @@ def _asked(run: RunDir | None) -> dict[str, Any]:
 
 def _verdict(run: RunDir | None) -> str | None:
     path = run.path / "report.json" if run else None
-    return str(json.loads(path.read_text())["verdict"]) if path and path.exists() else None
+    try:
+        return str(json.loads(path.read_text())["verdict"]) if path and path.exists() else None
+    except (ValueError, KeyError, TypeError):  # the harness was killed while it wrote it
+        return "unreadable"
 
 
 @app.command()
@@ -384,7 +408,7 @@ def logs(
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Show what daemons logged last, on hosts that are up; earlier runs keep theirs in RUN/logs/."""
+    """Show the daemons' last log lines on hosts that are up; those of earlier runs are in RUN/logs/."""
     live = open_run(runs, which)
     chosen = [find_host(live, host)] if host else list(live.plan.hosts)
     wanted = [(on, name) for on in chosen for name in on.daemons if daemon in {None, name}]
@@ -452,11 +476,14 @@ def doctor_(
     mend: Annotated[bool, typer.Option("--mend", help="As root on Debian: install and start what is missing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is missing.")] = False,
     format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Is this machine fit? Each finding comes with the command that mends it."""
+    """Check whether this machine is fit. Each problem comes with the command that fixes it."""
     if mend:
         doctor.mend(progress(), provider)
     findings = doctor.examine(provider)
+    with suppress(HarnessError):  # whose cause is among the findings
+        findings += doctor.leftovers(providers.get(provider, runs), runs)
     if format_ is Format.json:
         print_json([{name: getattr(finding, name) for name in finding.__slots__} for finding in findings])
     else:

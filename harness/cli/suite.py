@@ -24,7 +24,7 @@ def schedmd_suite(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A source tree of Slurm, of the clusters' release.", exists=True, file_okay=False, show_default=False
+            help="A source tree of Slurm of the same release.", exists=True, file_okay=False, show_default=False
         ),
     ],
     patterns: Annotated[
@@ -32,21 +32,19 @@ def schedmd_suite(
         typer.Option(
             "--select",
             "-s",
-            help="Tests such as test_101_1, 1.1, 37.* or *; unset, the list's quick ones. Can be repeated.",
+            help="Tests to run, such as test_101_1, 1.1, 37.* or *; unset, the quick ones. Can be repeated.",
             show_default=False,
         ),
     ] = None,
     user: Annotated[
         str | None,
-        typer.Option(
-            "--user", "-u", help="Who runs them; unset, the scenario's first Administrator.", show_default=False
-        ),
+        typer.Option("--user", "-u", help="User to run them as; unset, the first Administrator.", show_default=False),
     ] = None,
     expected: Annotated[
         Path | None,
         typer.Option(
             "--expected",
-            help="A list of expected results of your own; unset, the one of the release.",
+            help="Your own list of expected results; unset, that of the release.",
             exists=True,
             dir_okay=False,
             show_default=False,
@@ -58,7 +56,7 @@ def schedmd_suite(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Run Slurm's own tests on a run, and print those that did not do what the list of expected results says.
+    """Run Slurm's own tests on a run, and print those whose results differ from the expected ones.
 
     The run needs what scenarios/schedmd-suite.yml has; see docs/how-to/schedmd-suite.md. Results and the output of
     tests that did not pass are in RUN/schedmd-suite.
@@ -66,11 +64,11 @@ def schedmd_suite(
     live = open_run(runs, which)
     release = live.plan.releases()[next(iter(live.plan.scenario.clusters))]
     if (of_source := results.release_of(source)) != release:
-        raise UsageError(f"{source} is of Slurm {of_source}, the run of {release}")
+        raise UsageError(f"{source} is Slurm {of_source}, but the run has {release}")
     list_ = results.read_expected(release, expected)
     wanted = patterns or list_.quick
     if not wanted:
-        raise UsageError(f"no quick tests are known of {release}", hint="--select '*' runs all")
+        raise UsageError(f"no quick tests are known for {release}", hint="--select '*' runs all tests")
     tests = results.select(results.tests_of(source), wanted)
     on_hosts = suite.put(live, source, user or _administrator(live), seconds)
     outcomes = suite.run(on_hosts, tests, list_)
@@ -89,7 +87,7 @@ def _administrator(live: Live) -> str:
 
 
 def _print(outcomes: list[Outcome], expected: Expected, kept: Path) -> None:
-    """Print the news, how many tests there were, and where their output is."""
+    """Print the unexpected outcomes, the counts, and where the report is."""
     found = results.news(outcomes, expected)
     for one in found:
         said = f": {one.outcome.reason}" if one.outcome.reason else ""

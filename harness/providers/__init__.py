@@ -84,8 +84,8 @@ class Provider(Protocol):
     def console(self, run_id: str, host: str) -> str:
         """Return what a host that SSH does not reach printed last."""
 
-    def runs(self) -> dict[str, list[str]]:
-        """Return the runs that have anything here, and their hosts that run."""
+    def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
+        """Return this user's runs that have anything here, or those of `all_users`, and their hosts that run."""
 
     def down(self, run_id: str) -> list[str]:
         """Remove all that a run has here, whatever state it is in; nothing there is no error.

@@ -1,11 +1,13 @@
 """Hosts as Docker containers that run systemd, with Docker's default capabilities and system calls after the boot.
 
-Truth is in labels: every container and network of a run carries `harness.run`, so that `down` needs nothing else.
-Several engines must be in one Swarm: its overlay networks join their hosts, and `docker exec` reaches these from here.
+Truth is in labels: every container, network and volume of a run carries `harness.run`, so that `down` needs nothing
+else, and `harness.uid`, the user whose it is. Several engines must be in one Swarm: its overlay networks join their
+hosts, and `docker exec` reaches these from here.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +36,7 @@ from harness.rundir import RunDir
 from harness.scenario import Path_, Scenario
 from harness.wait import wait_until
 
-RUN, SCENARIO, HOST = "harness.run", "harness.scenario", "harness.host"
+RUN, SCENARIO, HOST, OWNER = "harness.run", "harness.scenario", "harness.host", "harness.uid"
 # Of a network over several engines, the end that is left to them: each takes an address.
 _ENGINES_PREFIX = 28
 _PARALLEL = 8
@@ -134,7 +136,7 @@ class DockerProvider:
             for image in wanted:
                 images.copy(image, self._client, client, say)
         limit = Path("/proc/sys/fs/inotify/max_user_instances")
-        hosts = len(plan.hosts) + sum(map(len, self.runs().values()))
+        hosts = len(plan.hosts) + sum(map(len, self.runs(all_users=True).values()))
         if limit.exists() and hosts * _INOTIFY > (most := int(limit.read_text())):
             say(
                 f"{hosts} hosts want {hosts * _INOTIFY} inotify instances, and there are {most}: some may not boot; "
@@ -164,7 +166,7 @@ class DockerProvider:
     ) -> None:
         networks = self._networks(run, plan)
         addresses = subnets.addresses(plan, {site: subnet for site, (_, subnet) in networks.items()})
-        labels = {RUN: run.id, SCENARIO: plan.name}
+        labels = _labels(run, plan)
         keys = images.archive(
             [
                 *images.entry_point(),
@@ -290,7 +292,7 @@ class DockerProvider:
                 network_mode=f"container:{container.id}",
                 cap_drop=["ALL"],
                 cap_add=["NET_ADMIN"],
-                labels={RUN: run_id},
+                labels={RUN: run_id, OWNER: str(os.geteuid())},
                 remove=True,
             )
 
@@ -356,18 +358,19 @@ class DockerProvider:
             said = container.logs(tail=20).decode(errors="replace")
             return f"container {container.name} is {container.status}\n{said}"
 
-    def runs(self) -> dict[str, list[str]]:
-        """Return the runs that have a container or network on an engine, and their hosts that run."""
+    def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
+        """Return the runs that have a container, network or volume on an engine, and their hosts that run."""
         found: dict[str, list[str]] = {}
+        ours: dict[str, str | list[str] | bool] = {"label": [RUN] if all_users else [RUN, f"{OWNER}={os.geteuid()}"]}
         with engine_errors("cannot list what runs"):
             for client in self._clients.values():
-                for container in client.containers.list(all=True, filters={"label": RUN}, ignore_removed=True):
+                for container in client.containers.list(all=True, filters=ours, ignore_removed=True):
                     hosts = found.setdefault(container.labels[RUN], [])
                     if container.status == "running" and HOST in container.labels:
                         hosts.append(container.labels[HOST])
-                for network in client.networks.list(filters={"label": RUN}):
+                for network in client.networks.list(filters=ours):
                     found.setdefault(network.attrs["Labels"][RUN], [])
-                for volume in client.volumes.list(filters={"label": RUN}):
+                for volume in client.volumes.list(filters=ours):
                     found.setdefault(volume.attrs["Labels"][RUN], [])
         return {run: sorted(hosts) for run, hosts in found.items()}
 
@@ -425,7 +428,7 @@ class DockerProvider:
                         driver="overlay" if joined else "bridge",
                         options={} if joined else self._bridge_options(run, plan, site),
                         ipam=IPAMConfig(pool_configs=[_pool(subnet, joined=joined)]),
-                        labels={RUN: run.id, SCENARIO: plan.name, "harness.site": site},
+                        labels={**_labels(run, plan), "harness.site": site},
                         internal=joined,
                         attachable=joined,
                     )
@@ -483,6 +486,11 @@ class DockerProvider:
                 network.connect(container, ipv4_address=str(subnet[subnets.GATEWAY]))
             container.start()
             _wait_for_gateway(container)
+
+
+def _labels(run: RunDir, plan: Plan) -> dict[str, str]:
+    """Return the labels of all that is made for a run."""
+    return {RUN: run.id, SCENARIO: plan.name, OWNER: str(os.geteuid())}
 
 
 def _pool(subnet: IPv4Network, *, joined: bool) -> IPAMPool:

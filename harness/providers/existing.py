@@ -10,6 +10,7 @@ import getpass
 import inspect
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -114,7 +115,7 @@ class ExistingProvider:
         facts = {"id": run.id, "by": f"{getpass.getuser()}@{socket.gethostname()}", "since": run.started}
 
         def hold(host: Host) -> None:
-            _ask_host(ssh, host.name, "hold", facts, preview.wanted(plan, host, tree[host.name]))
+            _ask_host(ssh, host.name, "hold", facts, preview.wanted(plan, host, tree[host.name]), timeout=_PATIENCE)
 
         _together(hold, hosts)
         return machines
@@ -131,10 +132,10 @@ class ExistingProvider:
         """Return nothing: what a machine of the user's prints is not ours to see."""
         return ""
 
-    def runs(self) -> dict[str, list[str]]:
-        """Return the runs that may hold hosts."""
+    def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
+        """Return the runs that may hold hosts: those with a directory, which are this user's."""
         return {
-            run.id: [host.name for host in run.plan().lasting_hosts()]
+            run.id: _hosts_of(run)
             for run in rundir.all_runs(self._runs)
             if run.provider == self.name and (run.path / "held").exists()
         }
@@ -208,6 +209,14 @@ class ExistingProvider:
         return Ssh(config, directory, sudo=not self.offers.root)
 
 
+def _hosts_of(run: RunDir) -> list[str]:
+    """Return a run's hosts; none where its scenario cannot be read."""
+    try:
+        return [host.name for host in run.plan().lasting_hosts()]
+    except HarnessError:
+        return []
+
+
 def read_inventory(path: Path) -> dict[str, Machine]:
     """Return the machines of an inventory of Ansible's, in any of its formats; UsageError if it is none."""
     command = [str(Path(sys.executable).parent / "ansible-inventory"), "--inventory", str(path), "--list"]
@@ -227,6 +236,9 @@ def _machine(name: str, variables: Mapping[str, Any]) -> Machine:
     key = variables.get("ansible_ssh_private_key_file", variables.get("ansible_private_key_file"))
     port = variables.get("ansible_port")
     address, user = variables.get("ansible_host"), variables.get("ansible_user")
+    for text, wrong in ((name, r"[\s\"]"), (address, r"[\s\"]"), (user, r"[\s\"]"), (key, r"[\x00-\x1f\x7f\"]")):
+        if re.search(wrong, str(text)):  # each is a word of an ssh_config
+            raise UsageError(f"{name}: {text!r} is neither a host's name nor an address, user or key")
     return Machine(name, address, int(port) if port else None, user, _whole(key) if key else None)
 
 

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterable
 from typing import Any
 
 HOME = "/var/lib/slurm-harness"
@@ -26,6 +27,12 @@ HELD = f"{HOME}/held"
 # Where slurm.conf is; the last one is slurmd's own copy where it asks slurmctld for it.
 _CONFS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 _DATABASES = "/var/lib/mysql"
+# Links that distributions make, inside of a host.
+_USUAL_LINKS = {"/bin", "/lib", "/lib64", "/sbin", "/usr/local/sbin", "/usr/sbin", "/var/lock", "/var/run"}
+# Types of file systems, as /proc/mounts has them, that other hosts may have too.
+_OF_SEVERAL_HOSTS = re.compile(
+    r"(nfs|cifs|smb|lustre|gpfs|beegfs|ceph|glusterfs|afs|9p|orangefs|wekafs|ocfs2|gfs2|fuse\.(sshfs|glusterfs|ceph))"
+)
 _UNIT_PROPERTIES = "--property=Id,LoadState,ActiveState,UnitFileState"
 
 
@@ -65,6 +72,9 @@ class HostSide:
             "units": self.units(wanted["units"]),
             "uids": {name: _uid(name) for name in wanted["users"]},
             "owners": {name: _user(uid) for name, uid in wanted["users"].items() if uid is not None},
+            "directories": {path: self._owner_of_directory(path) for path in wanted["directories"]},
+            "shared": self._shared(wanted["files"]),
+            "mariadb": self._mariadb() if wanted["databases"] else None,
             "databases": [name for name in wanted["databases"] if os.path.isdir(self._at(f"{_DATABASES}/{name}"))],
         }
 
@@ -102,10 +112,17 @@ class HostSide:
     def hold(self, run: dict[str, Any], wanted: dict[str, Any]) -> None:
         """Put aside all that a run will replace, and hold the host for it; a host that it holds stays as it is.
 
-        Refused if another run holds it.
+        Refused if another run holds it, or if its MariaDB has what the run would make: until that is known the run may
+        remove nothing there.
         """
-        if self._held_by(run["id"]):
-            return
+        if not self._held_by(run["id"]):
+            self._put_aside(run, wanted)
+        record = self._record()
+        if record.get("databases") is None:
+            self._claim(wanted["databases"], record["units"]["mariadb"]["ActiveState"] == "active")
+            self._write_record(HELD, {**record, "databases": wanted["databases"]})
+
+    def _put_aside(self, run: dict[str, Any], wanted: dict[str, Any]) -> None:
         fresh = self._at(f"{HELD}.{run['id']}")
         shutil.rmtree(fresh, ignore_errors=True)
         os.makedirs(self._at(HOME), exist_ok=True)
@@ -124,9 +141,10 @@ class HostSide:
             "directories": {path: self._directory(path) for path in wanted["directories"]},
             "units": self.units(wanted["daemons"]),
             "users": [name for name in wanted["users"] if _uid(name) is None],
+            # What the run makes; None as long as it is not known whether it is there already.
+            "databases": None if wanted["databases"] else {},
         }
-        with open(os.path.join(fresh, "record.json"), "w", encoding="utf-8") as file:
-            json.dump(record, file)
+        self._write_record(f"{HELD}.{run['id']}", record)
         os.sync()
         try:
             os.rename(fresh, self._at(HELD))  # fails if another run has done it meanwhile
@@ -134,6 +152,24 @@ class HostSide:
             shutil.rmtree(fresh)
             self._held_by(run["id"])
             raise Refused(str(error)) from error
+
+    def _claim(self, databases: dict[str, list[str]], runs: bool) -> None:
+        """Make sure that MariaDB, which is started for that if need be, has none of these databases and accounts."""
+        try:
+            if not runs:
+                code, said = self.call("systemctl", "start", "mariadb")
+                if code != 0:
+                    raise Refused(f"its MariaDB does not start: {said}")
+            there = self._mariadb()
+        finally:
+            if not runs:
+                self.call("systemctl", "stop", "mariadb")
+        if there is None or there["problem"]:
+            raise Refused(f"its MariaDB does not tell what it has: {there and there['problem']}")
+        taken = [f"database {name}" for name in databases if name in there["databases"]]
+        taken += [f"account {user}@{host}" for user, host in databases.values() if [user, host] in there["accounts"]]
+        if taken:
+            raise Refused(f"its MariaDB has {' and '.join(taken)} already")
 
     def give_back(self, run_id: str) -> dict[str, list[str]]:
         """Make the host what it was before a run held it; return `problems`, which another call may mend, and `left`.
@@ -155,7 +191,7 @@ class HostSide:
         for path in replaced:
             self._put_back(path)
         self._must("systemctl", "daemon-reload")
-        self._drop_databases(record["wanted"]["databases"], ran)
+        self._drop_databases(record.get("databases") or {}, ran)
         for unit, before in units.items():
             self._put_boot_back(unit, before["UnitFileState"])
         for user in record["users"]:
@@ -278,16 +314,63 @@ class HostSide:
             self._must("systemctl", "--quiet", "enable" if before == "enabled" else "disable", unit)
 
     def _drop_databases(self, databases: dict[str, list[str]], ran: list[str]) -> None:
-        """Drop the databases and accounts that the run made."""
-        made = [name for name in databases if os.path.isdir(self._at(f"{_DATABASES}/{name}"))]
-        if not made:
+        """Drop the databases and accounts that the run made, or was about to make."""
+        if not databases:
             return
         self._must("systemctl", "start", "mariadb")
-        for name in made:
-            user, host = databases[name]
-            self._must("mariadb", "--execute", f"DROP USER IF EXISTS '{user}'@'{host}'; DROP DATABASE `{name}`")
+        for name, (user, host) in databases.items():
+            database = name.replace("`", "``")
+            account = "@".join(map(_sql, (user, host)))
+            drop = f"DROP USER IF EXISTS {account}; DROP DATABASE IF EXISTS `{database}`"
+            self._must("mariadb", "--execute", drop)
         if "mariadb" not in ran:
             self._must("systemctl", "stop", "mariadb")
+
+    def _mariadb(self) -> dict[str, Any] | None:
+        """Return the accounts and databases of a MariaDB that runs, or as `problem` why it does not tell them."""
+        if self.units(["mariadb"])["mariadb"]["ActiveState"] != "active":
+            return None
+        accounts = "SELECT 'account', User, Host FROM mysql.user"
+        databases = "SELECT 'database', SCHEMA_NAME FROM information_schema.SCHEMATA"
+        code, said = self.call("mariadb", "--batch", "--skip-column-names", "--execute", f"{accounts}; {databases}")
+        rows = [line.split("\t") for line in said.splitlines()]
+        return {
+            "problem": said if code != 0 else "",
+            "accounts": [row[1:] for row in rows if row[0] == "account"],
+            "databases": [row[1] for row in rows if row[0] == "database"],
+        }
+
+    def _shared(self, paths: Iterable[str]) -> dict[str, str]:
+        """Return directories above files that other hosts may have too, each with what it is."""
+        mounts: dict[str, str] = {}
+        try:
+            with open(self._at("/proc/self/mounts"), encoding="utf-8") as file:
+                mounts = {words[1]: words[2] for words in map(str.split, file)}  # of several, the last one counts
+        except OSError:
+            pass
+        found = {}
+        for path in paths:
+            for parent in _parents(path):
+                if os.path.islink(self._at(parent)) and parent not in _USUAL_LINKS:
+                    found[parent] = f"a link to {os.path.realpath(self._at(parent))}"
+            mounted = next((parent for parent in _parents(path) if parent in mounts), "")
+            if _OF_SEVERAL_HOSTS.match(mounts.get(mounted, "")):
+                found[mounted] = f"on {mounts[mounted]}"
+        return found
+
+    def _owner_of_directory(self, path: str) -> list[str] | None:
+        """Return owner, group and mode of a directory; None if there is none."""
+        facts = self._directory(path)
+        if facts is None:
+            return None
+        uid, gid = facts["owner"]
+        return [_user(uid) or str(uid), _group(gid), f"{facts['mode']:04o}"]
+
+    def _write_record(self, directory: str, record: dict[str, Any]) -> None:
+        path = os.path.join(self._at(directory), "record.json")
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        os.replace(f"{path}.new", path)
 
     def _remove_user(self, name: str) -> None:
         """Remove a user that the run made, and end what still runs as it."""
@@ -360,6 +443,11 @@ def _parents(path: str) -> list[str]:
         path = os.path.dirname(path)
         found.append(path)
     return found
+
+
+def _sql(text: str) -> str:
+    """Write a text for MariaDB."""
+    return "'{}'".format(text.replace("\\", "\\\\").replace("'", "''"))
 
 
 def _resolves(name: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from docker.types import LogConfig
 from docker.utils import parse_repository_tag
 from filelock import FileLock, Timeout
 
-from harness import releases
+from harness import private, releases
 from harness.errors import EngineError, UsageError
 from harness.providers.engine import engine_errors
 from harness.releases import Release
@@ -109,7 +108,7 @@ def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], N
 @contextmanager
 def alone(kind: str, what: str, say: Callable[[str], None]) -> Iterator[None]:
     """Keep this user's other runs from building something of a kind while this is entered."""
-    lock = FileLock(Path(tempfile.gettempdir()) / f"slurm-harness-{os.getuid()}{kind}.lock", mode=0o600)
+    lock = FileLock(private.cache() / f"image{kind}.lock", mode=0o600)
     try:
         lock.acquire(blocking=False)
     except Timeout:

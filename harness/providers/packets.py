@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Network
 
+from harness import options
 from harness.plan import Plan
 from harness.providers import Drop
 
@@ -32,7 +33,8 @@ def rules(drops: Sequence[Drop], addresses: Mapping[str, str], first: str = "") 
 def between_sites(plan: Plan, addresses: Mapping[str, str]) -> str:
     """Return nft(8)'s commands for a gateway that lets through what the hosts of other sites may ask a host for."""
     open_ports = [
-        f"ip daddr {addresses[host.name]} tcp dport {{ {', '.join(host.ports)} }} accept" for host in plan.hosts
+        f"ip daddr {addresses[host.name]} tcp dport {{ {', '.join(map(_range, host.ports))} }} accept"
+        for host in plan.hosts
     ]
     chain = "\n".join(
         [
@@ -75,3 +77,9 @@ table inet only_hosts {{
     }}
 }}
 """
+
+
+def _range(text: str) -> str:
+    """Write a port, or a range of ports; ValueError if it is none."""
+    found = options.ports(text)
+    return str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}"

@@ -15,6 +15,8 @@ from harness.render import RenderedFile
 
 # Where install_files notes what it put in place.
 _RECORD = "/var/lib/slurm-harness/files.json"
+_USUAL_OWNER = ("root", "root", "0644")
+_OF_EVERY_MARIADB = {"information_schema", "mysql", "performance_schema", "sys"}
 # Debian's packages of what a daemon needs; each is there if a program of that name, or such a file, is.
 _PACKAGES = {
     "munge": {"munge": ["munged"]},
@@ -33,11 +35,12 @@ _PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class HostChanges:
-    """What a run changes on a host: files that are new or differ (with the difference), daemons, users."""
+    """What a run changes on a host: files that are new (with their text) or differ (with the difference) and so on."""
 
     host: str
-    new: tuple[str, ...] = ()
+    new: tuple[tuple[str, str], ...] = ()
     differing: tuple[tuple[str, str], ...] = ()
+    directories: tuple[str, ...] = ()
     daemons: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -51,7 +54,8 @@ def wanted(plan: Plan, host: Host, files: Sequence[RenderedFile]) -> dict[str, A
     grants = options.database_grants(scenario) if "mariadb" in host.daemons else {}
     return {
         "files": {**{file.path: file.unit for file in files}, _RECORD: None},
-        "directories": [found[1] for found in map(_DIRECTORY.match, made) if found] + [SHARED_DIRECTORY],
+        "directories": {found[1]: [found[3], found[4], found[2]] for found in map(_DIRECTORY.match, made) if found}
+        | {SHARED_DIRECTORY: None},
         "users": {name: None if uid == "-" else int(uid) for name, uid in users.items()},
         "units": list(DAEMONS),
         "daemons": list(host.daemons),
@@ -69,7 +73,7 @@ def _runs_containers(plan: Plan, host: Host) -> bool:
 
 
 # Lines of tmpfiles.d(5) and sysusers.d(5).
-_DIRECTORY = re.compile(r"[dc] (/\S+) ")
+_DIRECTORY = re.compile(r"[dc] (/\S+) (\S+) (\S+) (\S+)")
 _USER = re.compile(r"u (\S+) (\S+) ")
 
 
@@ -109,11 +113,27 @@ def refusals(plan: Plan, host: Host, facts: Mapping[str, Any], run_id: str | Non
         return
     if "slurmdbd" in host.daemons and facts["files"].get("/etc/slurm/slurmdbd.conf"):
         yield "it has a slurmdbd of its own (/etc/slurm/slurmdbd.conf), to which other clusters may report"
-    for name in facts["databases"]:
-        yield f"it has a database {name} already"
+    for where, what in facts["shared"].items():
+        yield f"{where} is {what}, so what the run writes there may be for other machines too"
+    yield from _taken(plan, host, facts)
     for unit in host.daemons:
         if facts["units"][unit]["LoadState"] == "masked":
             yield f"its {unit} is masked: systemctl unmask {unit}"
+
+
+def _taken(plan: Plan, host: Host, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a host's MariaDB has already of what the run would make, change, and remove."""
+    mariadb = facts["mariadb"] or {"problem": "", "accounts": [], "databases": []}
+    if mariadb["problem"]:
+        yield f"its MariaDB does not tell root what it has: {mariadb['problem']}"
+    for name, (user, where, _) in options.database_grants(plan.scenario).items() if "mariadb" in host.daemons else ():
+        if name in {*facts["databases"], *mariadb["databases"]}:
+            yield f"it has a database {name} already: accounting.slurmdbd.StorageLoc names another one"
+        if [user, where] in mariadb["accounts"]:
+            yield (
+                f"its MariaDB has an account {user}@{where} already, whose password would change: "
+                "accounting.slurmdbd.StorageUser names another one"
+            )
 
 
 def _too_small(plan: Plan, host: Host, said: str) -> Iterator[str]:
@@ -132,14 +152,14 @@ def changes(
     host: Host, files: Sequence[RenderedFile], facts: Mapping[str, Any], secrets: Mapping[str, str]
 ) -> HostChanges:
     """Return what a run changes on a host; `secrets` are the run's, if it has any yet."""
-    new: list[str] = []
+    new: list[tuple[str, str]] = []
     differing: list[tuple[str, str]] = []
     heard: dict[str, str] = {}
     for file in files:
         there = facts["files"][file.path]
         text = options.reveal(file.text, secrets) if secrets else file.text
         if there is None:
-            new.append(file.path)
+            new.append((file.path, _difference(file, None, secrets)))
         elif (there["owner"], there["group"], there["mode"], there["sha256"]) != (
             *(file.owner, file.group, file.mode),
             hashlib.sha256(text.encode()).hexdigest(),
@@ -161,18 +181,42 @@ def changes(
         host.name,
         tuple(new),
         tuple(differing),
+        tuple(_directories(files, facts["directories"])),
         tuple(f"{unit} {what}" for unit, what in daemons.items() if what),
         tuple(name for name, uid in facts["uids"].items() if uid is None),
-        tuple(others),
+        (*others, *(() if facts["held"] else _of_mariadb(host, facts["mariadb"]))),
     )
 
 
-def _difference(file: RenderedFile, there: Mapping[str, Any], secrets: Mapping[str, str]) -> str:
-    """Return a diff without passwords; of a file that not everybody may read, only who may."""
-    owners = [(there["owner"], there["group"], there["mode"]), (file.owner, file.group, file.mode)]
-    told = "".join(
-        f"{sign} {' '.join(who)}\n" for sign, who in zip("-+", owners, strict=True) if owners[0] != owners[1]
-    )
+def _directories(files: Sequence[RenderedFile], there: Mapping[str, Sequence[str] | None]) -> Iterator[str]:
+    """Yield the directories that are made, or get another owner, group or mode."""
+    for file in files:
+        for found in filter(None, map(_DIRECTORY.match, file.text.splitlines())):
+            path, mode, *owner = found.groups()
+            before = there[path]
+            if before is None or [*before] != [*owner, mode]:
+                yield f"{path}: {' '.join(before) if before else 'none'} -> {' '.join([*owner, mode])}"
+
+
+def _of_mariadb(host: Host, mariadb: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what is to be known of a MariaDB that others may use."""
+    if "mariadb" in host.daemons and mariadb is None:
+        yield "MariaDB does not run: it is started first, and refused if it has the run's account or database already"
+    if mariadb and (others := sorted({*mariadb["databases"]} - _OF_EVERY_MARIADB)):
+        yield f"MariaDB, which has databases {', '.join(others)}, restarts, and listens where the run needs it"
+
+
+def _difference(file: RenderedFile, there: Mapping[str, Any] | None, secrets: Mapping[str, str]) -> str:
+    """Return a diff without passwords, of a new file all lines; of one that not everybody may read, only who may."""
+    owner = (file.owner, file.group, file.mode)
+    if there is None:
+        told = "" if owner == _USUAL_OWNER else f"+ {' '.join(owner)}\n"
+        there = {"text": ""}
+    else:
+        owners = [(there["owner"], there["group"], there["mode"]), owner]
+        told = "".join(
+            f"{sign} {' '.join(who)}\n" for sign, who in zip("-+", owners, strict=True) if owners[0] != owners[1]
+        )
     if there["text"] is None or not int(file.mode, 8) & 0o004:
         return f"{told}its text is not shown, because not everybody may read it"
     before, after = (

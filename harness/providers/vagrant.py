@@ -6,6 +6,7 @@ Truth is in names: every domain, volume and network of a run begins with its id,
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -30,6 +31,8 @@ from harness.wait import wait_until
 # What a run's id looks like, and the host's name that follows it: see RunDir.create. No host's name has an underscore,
 # so that networks, and the gateway between them, are none.
 _OF_A_RUN = re.compile(r"(.+-\d{8}T\d{6}-[0-9a-f]{6})(?:_([^_.]+))?")
+# What says in the definition of a run's network whose the run is: formatnetwork.html, General metadata.
+_OWNER = "<harness:owner xmlns:harness='https://slurm-harness/libvirt' uid='{}'/>"
 # Megabytes that a machine has beside what Slurm may use of it: kernel and systemd, and each of these daemons.
 _OWN_MEMORY = 192
 _DAEMON_MEMORY = {"mariadb": 256, "slurmdbd": 64, "slurmctld": 64}
@@ -211,8 +214,11 @@ class VagrantProvider:
             said = str(error)
         return "\n".join([f"domain {_domain(run_id, host)} is {state}", *said.splitlines()[-20:]])
 
-    def runs(self) -> dict[str, list[str]]:
-        """Return the runs that have a machine, a network or a disk here, and their machines that run."""
+    def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
+        """Return the runs that have a machine, a network or a disk here, and their machines that run.
+
+        A run is this user's if its network says so, or if it has a directory.
+        """
         running = {*names("list", "--name", "--state-running")}
         found: dict[str, list[str]] = {}
         for name in (*names("list", "--all", "--name"), *names("net-list", "--all", "--name"), *libvirt.volumes()):
@@ -220,6 +226,9 @@ class VagrantProvider:
             if run_id:
                 hosts = found.setdefault(run_id, [])
                 hosts += [host] if host and name in running else []
+        if not all_users:
+            own = {run.id for run in rundir.all_runs(self._runs)}
+            found = {run_id: hosts for run_id, hosts in found.items() if run_id in own or _made_network_of(run_id)}
         return {run_id: sorted(hosts) for run_id, hosts in found.items()}
 
     def down(self, run_id: str) -> list[str]:
@@ -233,7 +242,7 @@ class VagrantProvider:
 
         def gone() -> bool:
             _sweep(run_id)
-            return run_id not in self.runs()
+            return run_id not in self.runs(all_users=True)
 
         wait_until(
             gone,
@@ -334,7 +343,7 @@ def _make_network(run_id: str, plan: Plan, site: str) -> IPv4Network:
         leases.append(f"<host mac='{_mac(_gateway_in(subnet))}' ip='{_gateway_in(subnet)}'/>")
         # Without <forward> its machines reach one another and this computer, and nothing else.
         definition = f"""<network><name>{_network(run_id, site)}</name><bridge name='{bridge}' stp='off' delay='0'/>
-            <dns enable='no'/>
+            <metadata>{_OWNER.format(os.geteuid())}</metadata><dns enable='no'/>
             <ip address='{subnet[1]}' netmask='{subnet.netmask}'><dhcp>{"".join(leases)}</dhcp></ip></network>"""
         try:
             virsh("net-create", "/dev/stdin", stdin=definition)
@@ -344,6 +353,12 @@ def _make_network(run_id: str, plan: Plan, site: str) -> IPv4Network:
                 raise
             continue
         return subnet
+
+
+def _made_network_of(run_id: str) -> bool:
+    """Tell whether this user has made a network of a run."""
+    ours = re.compile(rf"<harness:owner [^>]*uid=['\"]{os.geteuid()}['\"]")
+    return any(map(ours.search, _definitions(run_id).values()))
 
 
 def _definitions(run_id: str) -> dict[str, str]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from math import prod
 from typing import Any
 
 from harness import hostlist, releases
-from harness.scenario.model import SLURMDBD, Accounting, Cluster, Dimensions, Path_, Scenario, Topology, did_you_mean
+from harness.scenario.model import (
+    SLURMDBD,
+    Accounting,
+    Cluster,
+    Dimensions,
+    Options,
+    Path_,
+    Scenario,
+    Topology,
+    did_you_mean,
+)
 
 # The file and the key with which a release came to have each kind of topology. topology/3d_torus of before 25.05 is not
 # meant: it ends a slurmctld that was not built for three dimensions, as Debian's is not.
@@ -19,6 +30,26 @@ _TOPOLOGY_KEYS = {
     "block": ("topology.conf", "BlockSizes"),
     "torus3d": ("topology.yaml", "torus3d"),
 }
+_SECONDS, _MEMORY = ("resumetimeout", "suspendtimeout"), ("defmempercpu",)
+# Options that the harness puts in scripts, units, packet filters or SQL: what they may be.
+_FORMS = (
+    ({"slurmuser", "slurmduser"}, r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "the name of a user"),
+    ({"slurmctldport", "srunportrange"}, r"\d{1,5}(-\d{1,5})?", "a port, or two with a hyphen between"),
+    ({"slurmdport", "dbdport"}, r"\d{1,5}", "a port"),
+    ({"storageloc"}, r"[A-Za-z0-9_][A-Za-z0-9_.$-]*", "the name of a database"),
+    ({*_SECONDS}, r"\d{1,9}", "a number of seconds"),
+    ({*_MEMORY}, r"\d{1,12}", "a number of MiB"),
+    (
+        {
+            *("statesavelocation", "slurmdspooldir", "logfile", "pidfile"),
+            *("slurmctldpidfile", "slurmctldlogfile", "slurmdpidfile", "slurmdlogfile"),
+        },
+        r"/([A-Za-z0-9_.,:=@+~/-]|%[hn])*",
+        "an absolute path of letters, digits and .,:=@+~_- (%h and %n stand for host and node)",
+    ),
+)
+# Of the line that slurmd gets of a node that slurm.conf does not name.
+_NOT_IN_A_COMMAND = re.compile(r"[\s'\"\\$%]")
 # Users of Debian's base system, and of the packages of the daemons.
 _SYSTEM_USERS = frozenset(
     {
@@ -41,6 +72,25 @@ def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Pa
     yield from _wrong_sites(scenario, raw)
     yield from _wrong_federations(scenario, raw)
     yield from _wrong_accounting(scenario, raw)
+    for name, cluster in scenario.clusters.items():
+        only = (*_SECONDS, *_MEMORY) if cluster.kubernetes else _SECONDS if cluster.elastic() else ()
+        yield from _wrong_values(cluster.options, ("clusters", name, "options"), only)
+    if scenario.accounting:
+        yield from _wrong_values(scenario.accounting.slurmdbd, ("accounting", "slurmdbd"), ())
+
+
+def _wrong_values(options: Options, at: Path_, only: Sequence[str]) -> Iterator[tuple[Path_, str]]:
+    """Yield the options that go into other files than Slurm's own, where they are not what these can have there.
+
+    `only` are those in lower case that do so in this scenario, of those that most scenarios keep to Slurm's files.
+    """
+    for name, value in options.items():
+        key = name.lower()
+        if value in {None, ""} or (key in {*_SECONDS, *_MEMORY} and key not in only):
+            continue
+        for names, pattern, what in _FORMS:
+            if key in names and not re.fullmatch(pattern, str(value)):
+                yield (*at, name), f"{str(value)!a} is not {what}"
 
 
 def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
@@ -185,6 +235,12 @@ def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[
             yield here, f"release {release} has no dynamic nodes; 22.05 has them"
         if cluster.elastic():
             yield here, "nodes that come and go need cloud_dns, with which there are no dynamic nodes"
+        for name, value in group.options.items():
+            if _NOT_IN_A_COMMAND.search(str(value)):
+                yield (
+                    (*at, "nodes", index, "options", name),
+                    "slurmd -Z gets it: no blanks, quotes, $, % or backslashes",
+                )
         if cluster.hosts:
             yield here, "nodes that share hosts are named in slurm.conf, each with its port"
         if not cluster.defaults:

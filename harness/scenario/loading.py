@@ -19,6 +19,9 @@ from harness.errors import Problem, ScenarioError, UsageError
 from harness.scenario.contradictions import contradictions, place_of, too_old_for_topology, wrong_releases
 from harness.scenario.model import Model, Path_, Scenario, did_you_mean
 
+# All but tabs: what goes to a terminal, or is a line or a text of its own in another file.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
 
 def name_of(path: Path) -> str:
     """Return the name of the scenario in a file; UsageError if runs cannot be named after it."""
@@ -72,6 +75,7 @@ def load(
     keys: dict[Path_, tuple[int, int]] = {}
     values: dict[Path_, tuple[int, int]] = {}
     found: list[tuple[Path_, str, bool]] = [(at, message, True) for at, message in _walk(tree, (), keys, values)]
+    found.extend((at, message, False) for at, message in _unprintable(data))
     scenario = _validate(data, found)
     if scenario:
         impossible = [*lacks(scenario)]
@@ -123,6 +127,22 @@ def _set(data: dict[str, Any], setting: str) -> None:
             f"--set {setting}: the scenario has no such place, or this is no value for it",
             hint="such as clusters.alpha.nodes.0.cpus=4: keys of the file, and numbers from 0 for items of a list",
         ) from error
+
+
+def _unprintable(data: Any, at: Path_ = ()) -> Iterator[tuple[Path_, str]]:
+    """Yield the texts that have control characters or ends of lines where a text is one line of another file."""
+    match data:
+        case dict():
+            for key, value in data.items():
+                yield from _unprintable(str(key), (*at, key))
+                yield from _unprintable(value, (*at, key))
+        case list():
+            for index, item in enumerate(data):
+                yield from _unprintable(item, (*at, index))
+        case str():
+            several_lines = at == ("description",) or at[2:3] == ("files",)
+            if wrong := _CONTROL.search(data.replace("\n", "").replace("\r", "") if several_lines else data):
+                yield at, f"has a control character ({wrong[0]!a})"
 
 
 def _walk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
@@ -46,6 +47,13 @@ def _option(value: Any) -> Any:
     return value
 
 
+def _file_option(value: Any) -> Any:
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, str) and '"' in item and re.search(r"\s", item) and not re.fullmatch('"[^"]*"', item):
+            raise ValueError("Slurm's files cannot have a value with blanks and a double quote")
+    return _option(value)
+
+
 def _further_file(value: str) -> str:
     if value in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
         raise ValueError(f"{value} is written from options, not taken as it is")
@@ -83,7 +91,8 @@ Count = Annotated[int, Field(ge=1)]
 # Along x, y and z.
 Dimensions = tuple[Count, Count, Count]
 OptionValue = bool | int | float | str | None
-Options = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]]
+Options = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_file_option)]]
+SacctmgrOptions = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]]
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -316,13 +325,13 @@ class Account(Model):
     """A bank account in the accounting database."""
 
     parent: Word | None = Field(None, description="the account above it; unset, root")
-    options: Options = Field({}, description="more sacctmgr options, such as Fairshare or GrpTRES")
+    options: SacctmgrOptions = Field({}, description="more sacctmgr options, such as Fairshare or GrpTRES")
 
 
 class Qos(Model):
     """A quality of service."""
 
-    options: Options = Field({}, description="sacctmgr options, such as Priority or MaxJobsPerUser")
+    options: SacctmgrOptions = Field({}, description="sacctmgr options, such as Priority or MaxJobsPerUser")
 
 
 class Accounting(Model):

@@ -1,4 +1,4 @@
-"""What the tests of the suite are, what they reported, and what of that is news. Pure: no host, no engine."""
+"""The tests of the suite, the outcomes they reported, and which of these are unexpected. Pure: no host, no engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXPECT_TEST = re.compile(r"test(\d+)\.(\d+)")
 _PYTHON_TEST = re.compile(r"(test_(\d+)_(\d+))\.py")
 # regression.py of the suite: a test that exits with more than 127 is skipped.
 _SKIPPED_FROM = 128
-# As the suite's globals write it: "[date] Fatal   message (fail@globals:431,test1.3:51)".
+# The suite's globals print: "[date] Fatal   message (fail@globals:431,test1.3:51)".
 _EXPECT_REASONS = ("Fatal", "Error", "Warning")
 _LONGEST_REASON = 300
 _DIRECTORY = Path(__file__).parent / "expected"
@@ -27,26 +27,26 @@ _DIRECTORY = Path(__file__).parent / "expected"
 
 @dataclass(frozen=True, slots=True)
 class SuiteTest:
-    """A file of the suite: test1.1 runs under expect, test_101_1 under pytest."""
+    """A file of the suite: expect runs test1.1, pytest runs test_101_1."""
 
     name: str
     python: bool
 
     @property
     def number(self) -> tuple[int, int]:
-        """The two numbers of its name."""
+        """The two numbers in its name."""
         major, minor = re.findall(r"\d+", self.name)
         return int(major), int(minor)
 
     @property
     def federated(self) -> bool:
-        """Whether it is about a federation of three clusters."""
+        """Whether it needs a federation of three clusters."""
         return not self.python and self.number[0] == 37
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a test reported; each function of a Python test reports for itself: test_101_1::test_name."""
+    """The outcome of a test; each function of a Python test has its own: test_101_1::test_name."""
 
     id: str
     status: str
@@ -57,7 +57,7 @@ class Outcome:
 class Expected(BaseModel):
     """The tests of a release that do not pass, each with the reason, and a selection that takes minutes.
 
-    In the names `*` stands for anything.
+    In names `*` matches anything.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,7 +67,7 @@ class Expected(BaseModel):
     quick: tuple[str, ...] = ()
 
     def of(self, id_: str) -> tuple[str, str]:
-        """Return the expected status of a test, and the reason if it is not to pass."""
+        """Return the expected status of a test, and the reason unless it is expected to pass."""
         for status, reasons in ((FAILED, self.failed), (SKIPPED, self.skipped)):
             for pattern, reason in reasons.items():
                 if _matches(pattern, id_):
@@ -77,7 +77,7 @@ class Expected(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A test that did not do what the list expects of it. `why` is the reason that the list gives."""
+    """A test whose outcome is not the expected one. `why` is the reason that the list gives for that one."""
 
     outcome: Outcome
     expected: str
@@ -85,9 +85,9 @@ class News:
 
 
 def read_expected(release: str, path: Path | None = None) -> Expected:
-    """Read the list of a file, or the shipped one of a release; a release without one has an empty list.
+    """Read the list in a file, or the shipped one of a release, which is empty if there is none.
 
-    UsageError if the file is no such list.
+    UsageError if the file is not a list of expected results.
     """
     file = path or _DIRECTORY / f"{release}.toml"
     if not path and not file.exists():
@@ -107,22 +107,22 @@ def tests_of(source: Path) -> list[SuiteTest]:
     if not found:
         raise UsageError(
             f"{source} has no testsuite/expect or testsuite/python/tests",
-            hint="SOURCE is a source tree of Slurm, such as slurm-24.11.5; from 26.05 on it comes without the suite",
+            hint="SOURCE is a source tree of Slurm, such as slurm-24.11.5; releases since 26.05 come without the suite",
         )
     return sorted(found, key=lambda test: (not test.python, test.number))
 
 
 def release_of(source: Path) -> str:
-    """Return the release of a source tree, such as 24.11; UsageError if its file META does not say."""
+    """Return the release of a source tree, such as 24.11; UsageError if its META file does not name one."""
     try:
         facts = dict(re.findall(r"^\s*(Major|Minor):\s*(\d+)", (source / "META").read_text(), re.MULTILINE))
         return f"{facts['Major']}.{facts['Minor']}"
     except (OSError, KeyError) as error:
-        raise UsageError(f"{source} is no source tree of Slurm: its file META names no release") from error
+        raise UsageError(f"{source} is not a source tree of Slurm: it has no META file with a release") from error
 
 
 def select(tests: Sequence[SuiteTest], patterns: Iterable[str]) -> list[SuiteTest]:
-    """Return the tests that patterns such as 1.*, test1.1 or test_101_* name; UsageError if one names none.
+    """Return the tests that match patterns such as 1.*, test1.1 or test_101_*; UsageError if a pattern matches none.
 
     >>> select([SuiteTest("test1.1", False), SuiteTest("test1.10", False)], ["1.1"])
     [SuiteTest(name='test1.1', python=False)]
@@ -132,27 +132,27 @@ def select(tests: Sequence[SuiteTest], patterns: Iterable[str]) -> list[SuiteTes
         forms = {pattern.removesuffix(".py"), f"test{pattern}", f"test_{pattern}"}
         named = {test.name for test in tests if any(_matches(form, test.name) for form in forms)}
         if not named:
-            raise UsageError(f"no test {pattern} in the suite", hint="such as test_101_1, 1.1 or 37.*")
+            raise UsageError(f"no test {pattern} in the suite", hint="names are such as test_101_1, 1.1 or 37.*")
         chosen |= named
     return [test for test in tests if test.name in chosen]
 
 
 def of_expect(test: SuiteTest, exit_code: int, output: str, seconds: float) -> Outcome:
-    """Return what a test under expect reported: by its exit code, as the suite's regression.py has it."""
+    """Return the outcome of an expect test from its exit code, as the suite's regression.py does."""
     if exit_code == 0:
         return Outcome(test.name, PASSED, seconds)
     status = SKIPPED if exit_code >= _SKIPPED_FROM else FAILED
     for level in _EXPECT_REASONS:
         if found := re.search(rf"\[[^\]]+\][ \[]+{level}[ \]:]+(.*)", output):
-            # Where the suite's own code was at that time says nothing without it.
+            # The call stack at the end is of no use without the suite's source.
             return Outcome(test.name, status, seconds, _short(re.sub(r" \([\w@.,:/-]+\)\s*$", "", found[1])))
     return Outcome(test.name, status, seconds, f"exit {exit_code}: {_last_line(output)}")
 
 
 def of_pytest(test: SuiteTest, exit_code: int, output: str, junit: str, seconds: float) -> list[Outcome]:
-    """Return what the functions of a test under pytest reported in its JUnit file.
+    """Return the outcomes of a pytest test's functions from its JUnit file.
 
-    A file without a result of its own, because pytest did not come to run it, is one that failed.
+    A test without any result, because pytest did not get to run it, has failed.
     """
     try:
         cases = list(ET.fromstring(junit).iter("testcase"))  # noqa: S314  our own pytest wrote it
@@ -161,7 +161,7 @@ def of_pytest(test: SuiteTest, exit_code: int, output: str, junit: str, seconds:
     merged: dict[str, Outcome] = {}
     for case in cases:
         outcome = _of_case(test, case)
-        # A function whose teardown fails too is there twice.
+        # A function whose teardown also fails is listed twice.
         if outcome.id not in merged or outcome.status == FAILED:
             merged[outcome.id] = outcome
     if merged:
@@ -170,12 +170,12 @@ def of_pytest(test: SuiteTest, exit_code: int, output: str, junit: str, seconds:
 
 
 def timed_out(test: SuiteTest, seconds: float) -> Outcome:
-    """Return the outcome of a test that was stopped."""
+    """Return the outcome of a test that was stopped after so many seconds."""
     return Outcome(test.name, FAILED, seconds, f"did not end within {seconds:.0f} s")
 
 
 def news(outcomes: Iterable[Outcome], expected: Expected) -> list[News]:
-    """Return what a list does not expect: failures and skips that it lacks, and what passes that it has."""
+    """Return the outcomes that differ from the list: other failures and skips, and tests that pass unexpectedly."""
     found = []
     for outcome in outcomes:
         status, why = expected.of(outcome.id)
@@ -193,18 +193,18 @@ def counts(outcomes: Iterable[Outcome]) -> dict[str, int]:
 def _of_case(test: SuiteTest, case: ET.Element) -> Outcome:
     seconds = float(case.get("time") or 0)
     function = case.get("name") or ""
-    # A module that was skipped as a whole is a case with the module's name.
+    # A module that is skipped as a whole is a case with the module's name.
     id_ = test.name if function.endswith(test.name) else f"{test.name}::{function}"
     for tag, status in (("failure", FAILED), ("error", FAILED), ("skipped", SKIPPED)):
         element = case.find(tag)
-        # The suite itself knows that it fails.
+        # The suite itself expects an xfail.
         if element is not None and element.get("type") != "pytest.xfail":
             return Outcome(id_, status, seconds, _short(element.get("message") or element.text or ""))
     return Outcome(id_, PASSED, seconds)
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern, in which `*` stands for anything, is a test's name."""
+    """Return whether a pattern, in which `*` matches anything, matches a test's name."""
     return bool(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name))
 
 

@@ -1,4 +1,4 @@
-"""Put the suite on a run's hosts, run its tests there one after the other, and keep what they reported."""
+"""Copy the suite to a run's hosts, run its tests there one after the other, and keep their results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harness.schedmd import results
 from harness.schedmd.results import Expected, News, Outcome, SuiteTest
 from harness.ssh import Result
 
-# Programs that the tests are run with, and the package of each.
+# Programs that the tests need, and the package of each.
 _PROGRAMS = {"expect": "expect", "pytest-3": "python3-pytest", "gcc": "gcc", "make": "make"}
 _PYTEST_OPTIONS = ("-p", "no:cacheprovider", "--color=no")
-# Of the suite's own conftest.py; the accounting database is the run's, so that tests may change it.
+# Options of the suite's own conftest.py. Tests may change the accounting database, because it is the run's.
 _CONFTEST_OPTIONS = ("--no-color", "--allow-slurmdbd-modify")
-# Where tests put temporary files: jobs on other hosts read some of them.
+# The directory of temporary files, which is shared because jobs on other hosts read some of them.
 _SCRATCH = "tmp"
 _CLEAN = """
 for name in $(scontrol --oneliner show reservation | sed -n 's/^ReservationName=\\([^ ]*\\).*/\\1/p'); do
@@ -32,16 +32,16 @@ for node in $(sinfo --noheader --Node --states=down,drain --format=%N | sort -u)
     scontrol update nodename="$node" state=resume
 done
 """
-# Seconds in which a test that was stopped, and a command of ours, must end.
+# Deadlines in seconds: for a test to end once it is stopped, and for other commands.
 _MERCY = 10
 _PATIENCE = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The suite on the hosts of a run: `directory`, which all of them share, is the user's who runs the tests.
+    """The suite on the hosts of a run. `user` runs the tests and owns `directory`, which all hosts share.
 
-    `options` are those for pytest.
+    A test is stopped after `most_seconds`; `options` are those of pytest.
     """
 
     live: Live
@@ -51,7 +51,7 @@ class Suite:
     options: Sequence[str]
 
     def run(self, test: SuiteTest) -> tuple[list[Outcome], str]:
-        """Run a test; return what it reported, and its output."""
+        """Run a test; return its outcomes and its output."""
         began = time.monotonic()
         part = "python" if test.python else "expect"
         junit = f"{self.directory}/junit.xml"
@@ -78,34 +78,34 @@ class Suite:
         return results.of_pytest(test, done.exit_code, done.stdout, written, seconds), done.stdout
 
     def clean(self) -> None:
-        """Have the clusters take jobs again, whatever a test that was stopped has left behind.
+        """Cancel the user's jobs, delete reservations and resume nodes, in case a stopped test left any behind.
 
-        Clusters that were not made for the run keep their reservations and the states of their nodes.
+        Existing machines keep their reservations and the states of their nodes.
         """
         for cluster in self.live.plan.scenario.clusters.values():
             script = f"scancel --user={self.user}; "
             script += _CLEAN if self.live.provider.offers.engine else ""
             self.live.ssh.run(cluster.controller, ["sh", "-c", script], check=False, timeout=_PATIENCE)
 
-    def forget_strangers(self) -> None:
-        """Delete the federations and clusters of accounting that are not the scenario's.
+    def delete_leftovers(self) -> None:
+        """Delete the federations and clusters in accounting that are not the scenario's.
 
-        Outside of auto-config mode tests leave them behind, and others fail to make them again.
+        Without auto-config mode tests leave them behind, and other tests then fail to create them.
         """
         scenario = self.live.plan.scenario
         for kind, known in (("federation", scenario.federations), ("cluster", scenario.clusters)):
             shown = self._sacctmgr("--noheader", "--parsable2", "show", kind, f"format={kind}").stdout
-            if strangers := {*shown.split()} - {*known}:
-                self._sacctmgr("--immediate", "delete", kind, ",".join(sorted(strangers)))
+            if leftovers := {*shown.split()} - {*known}:
+                self._sacctmgr("--immediate", "delete", kind, ",".join(sorted(leftovers)))
 
-    def federate_again(self) -> None:
-        """Give the scenario's federations their clusters back: tests take them for one of their own."""
+    def restore_federations(self) -> None:
+        """Add the clusters to the scenario's federations again: tests move them to a federation of their own."""
         for name, federation in self.live.plan.scenario.federations.items():
             members = f"clusters={','.join(federation.clusters)}"
             done = self._sacctmgr("--immediate", "modify", "federation", name, "set", members)
-            # sacctmgr fails where there is nothing to change, too.
+            # sacctmgr also fails if there is nothing to change.
             if done.exit_code and "Nothing modified" not in done.stdout + done.stderr:
-                self.live.say(f"federation {name} is not as it was: {done.stdout}{done.stderr}".strip())
+                self.live.say(f"cannot restore federation {name}: {done.stdout}{done.stderr}".strip())
 
     def _sacctmgr(self, *words: str) -> Result:
         client = self.live.plan.with_daemon("slurmctld")[0].name
@@ -116,26 +116,26 @@ class Suite:
         return self.live.ssh.run(host, ["sh", "-c", script], user=user, check=False, timeout=seconds)
 
     def _host_of(self, test: SuiteTest) -> str:
-        """Return where a test runs: on a controller of the federation if it is about one."""
+        """Return the host to run a test on: a controller of the federation if the test needs one."""
         members = _three_of_a_federation(self.live)
         clusters = self.live.plan.scenario.clusters
         return clusters[members[0] if test.federated and members else next(iter(clusters))].controller
 
 
 def put(live: Live, source: Path, user: str, most_seconds: float) -> Suite:
-    """Put the suite of a source tree on the hosts of a run; UsageError if they lack what it needs."""
+    """Copy the suite of a source tree to the hosts of a run; UsageError if they lack what it needs."""
     scenario = live.plan.scenario
     if user not in {"root", *scenario.users}:
-        raise UsageError(f"no user {user} in {live.run.id}", hint=f"users are root, {', '.join(scenario.users)}")
+        raise UsageError(f"no user {user} in {live.run.id}", hint=f"users are {', '.join(['root', *scenario.users])}")
     directory = f"{next(iter(scenario.shared_directories), '/home')}/schedmd-suite-{user}"
     conftest = source / "testsuite" / "python" / "conftest.py"
-    known = conftest.read_text() if conftest.exists() else ""
-    options = [*_PYTEST_OPTIONS, *(option for option in _CONFTEST_OPTIONS if option in known)]
+    conftest_text = conftest.read_text() if conftest.exists() else ""
+    options = [*_PYTEST_OPTIONS, *(option for option in _CONFTEST_OPTIONS if option in conftest_text)]
     suite = Suite(live, user, directory, most_seconds, options)
     members = _three_of_a_federation(live)
     client = next(iter(scenario.clusters.values())).controller
     for host in {client, *(scenario.clusters[name].controller for name in members[:1])}:
-        _want_programs(live, host)
+        _require_programs(live, host)
     live.ssh.run(client, ["sh", "-c", f"rm -rf {directory} && mkdir -m 0755 {directory} {directory}/{_SCRATCH}"])
     transfer.put(live.ssh, client, source / "testsuite", f"{directory}/testsuite")
     files = {"testsuite.conf": _testsuite_conf(directory), "globals.local": _globals(directory, members)}
@@ -146,8 +146,8 @@ def put(live: Live, source: Path, user: str, most_seconds: float) -> Suite:
         live.ssh.run(client, ["install", "-D", "-m", "0644", "/dev/stdin", f"{directory}/{path}"], stdin=text)
     for name in members:
         live.ssh.run(client, ["sh", "-c", _wrappers(f"{directory}/fed/{name}")])
-    if known:
-        # update_tmp_path_exec_permissions() opens pytest's directories to other users, where they are otherwise.
+    if conftest_text:
+        # update_tmp_path_exec_permissions() opens pytest's directories to other users, but only below /tmp.
         moved = f"s,/tmp/pytest-of-,{directory}/{_SCRATCH}/pytest-of-,"
         live.ssh.run(client, ["sed", "-i", moved, f"{directory}/testsuite/python/conftest.py"])
     if live.provider.offers.engine and user != "root":
@@ -158,7 +158,7 @@ def put(live: Live, source: Path, user: str, most_seconds: float) -> Suite:
 
 
 def run(suite: Suite, tests: Sequence[SuiteTest], expected: Expected) -> list[Outcome]:
-    """Run tests, and keep their results and the output of those that did not pass in the run's directory."""
+    """Run tests; keep their results, and the output of those that did not pass, in RUN/schedmd-suite."""
     live = suite.live
     kept = live.run.path / "schedmd-suite"
     shutil.rmtree(kept, ignore_errors=True)
@@ -169,26 +169,26 @@ def run(suite: Suite, tests: Sequence[SuiteTest], expected: Expected) -> list[Ou
         for number, test in enumerate(tests, 1):
             reported, output = suite.run(test)
             if live.plan.scenario.accounting:
-                suite.forget_strangers()
+                suite.delete_leftovers()
             outcomes += reported
             counted = ", ".join(f"{count} {status}" for status, count in results.counts(reported).items() if count)
-            live.say(f"{number} of {len(tests)}: {test.name}: {counted}{_told(results.news(reported, expected))}")
+            live.say(f"{number} of {len(tests)}: {test.name}: {counted}{_shown(results.news(reported, expected))}")
             if any(outcome.status != results.PASSED for outcome in reported):
                 (kept / f"{test.name}.log").write_text(output)
             write_report(kept / "report.json", suite, outcomes, expected)
     finally:
         if any(test.federated for test in tests):
-            suite.federate_again()
+            suite.restore_federations()
     return outcomes
 
 
 def write_report(path: Path, suite: Suite, outcomes: Sequence[Outcome], expected: Expected) -> None:
-    """Write what was reported so far, and what of it is news."""
+    """Write the outcomes so far, and which of them are unexpected."""
     path.write_text(json.dumps(report(suite, outcomes, expected), indent=2) + "\n")
 
 
 def report(suite: Suite, outcomes: Sequence[Outcome], expected: Expected) -> dict[str, object]:
-    """Return the results as JSON has them."""
+    """Return the results for JSON."""
     return {
         "run": str(suite.live.run.path),
         "user": suite.user,
@@ -198,11 +198,11 @@ def report(suite: Suite, outcomes: Sequence[Outcome], expected: Expected) -> dic
     }
 
 
-def _told(found: Sequence[News]) -> str:
+def _shown(found: Sequence[News]) -> str:
     return f", {len(found)} not as expected" if found else ""
 
 
-def _want_programs(live: Live, host: str) -> None:
+def _require_programs(live: Live, host: str) -> None:
     looked = " ".join(_PROGRAMS)
     script = f"for program in {looked}; do command -v $program > /dev/null || echo $program; done"
     if lacking := live.ssh.run(host, ["sh", "-c", script]).stdout.split():
@@ -214,13 +214,13 @@ def _want_programs(live: Live, host: str) -> None:
 
 
 def _give_sudo(live: Live, host: str, user: str) -> None:
-    """Let a user do all with sudo on a host made for the run, if sudo is there: many tests are skipped without."""
+    """Give a user full sudo rights on a host made for the run, if it has sudo: many tests are skipped without."""
     script = "[ ! -d /etc/sudoers.d ] || cat > /etc/sudoers.d/schedmd-suite"
     live.ssh.run(host, ["sh", "-c", script], stdin=f"{user} ALL=(ALL:ALL) NOPASSWD: ALL\n")
 
 
 def _three_of_a_federation(live: Live) -> tuple[str, ...]:
-    """Return three members of a federation, for the tests that need so many; none if there is no such federation."""
+    """Return three members of a federation, as many as some tests need; none if no federation has three."""
     federations = live.plan.scenario.federations.values()
     return next((one.clusters[:3] for one in federations if len(one.clusters) >= 3), ())
 
@@ -230,7 +230,7 @@ def _testsuite_conf(directory: str) -> str:
 
 
 def _globals(directory: str, members: Sequence[str]) -> str:
-    """Return globals.local, of which the suite's expect/README tells."""
+    """Return the text of globals.local, which the suite's expect/README describes."""
     lines = ["set testsuite_colorize 0"]
     if members:
         lines.append(f"set fed_slurm_base {directory}/fed")
@@ -239,7 +239,7 @@ def _globals(directory: str, members: Sequence[str]) -> str:
 
 
 def _wrappers(directory: str) -> str:
-    """Return a script that makes DIRECTORY/bin, whose programs talk to the cluster of DIRECTORY/slurm.conf."""
+    """Return a script that creates wrappers of Slurm's commands in DIRECTORY/bin; they use DIRECTORY/slurm.conf."""
     wrapper = shlex.quote(f'#!/bin/sh\nSLURM_CONF={directory}/slurm.conf exec "${{0##*/}}" "$@"\n')
     return (
         f"mkdir -p {directory}/bin && cd {directory}/bin && for path in /usr/bin/s*; do "

@@ -1,9 +1,9 @@
-"""What the checks share. A check leaves the clusters as it found them: its jobs are gone before the next one begins."""
+"""What the checks share. A check leaves the clusters as it found them: its jobs are gone before the next one starts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -22,9 +22,9 @@ from harness.testing import Federation
 from harness.wait import wait_until
 from harness.witness import Witness
 
-# Slurm counts time limits in minutes, and looks for jobs over theirs every half minute.
+# Slurm counts time limits in minutes, and looks for jobs that exceed theirs every half minute.
 SHORTEST_TIME_LIMIT = "--time=1"
-# Makes the smallest root file system that a container can have, in an empty directory.
+# Creates the smallest root file system that a container can have, in an empty directory.
 SMALLEST_ROOT = """
 mkdir -p dev etc home proc sys tmp var usr/bin; ln -s usr/bin bin
 cp "$(command -v busybox)" usr/bin/busybox
@@ -35,7 +35,7 @@ echo inside > where
 
 @dataclass
 class Jobs:
-    """Submits jobs that leave a witness, and remembers them."""
+    """Submits jobs that leave a witness, and keeps a list of them."""
 
     ssh: Ssh
     plan: Plan
@@ -45,7 +45,7 @@ class Jobs:
     _ways: dict[str, list[str]] = field(default_factory=dict)
 
     def submit(self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None) -> int:
-        """Submit a witness job at a cluster's controller; output goes nowhere."""
+        """Submit a witness job on a cluster's controller and return its id; its output is discarded."""
         script = witness.script(body)
         ways = self.ways_in(cluster)
         job_id = cluster.submit(script, "--output=/dev/null", *ways, *options, user=user or self.user)
@@ -57,7 +57,7 @@ class Jobs:
         return self.submit(cluster, body, *only(cluster, self.plan), *options)
 
     def ways_in(self, cluster: SlurmCluster) -> list[str]:
-        """Return the options without which a cluster's default partition, or else its first, takes no job."""
+        """Return the options that jobs need in a cluster's default partition, or in the first if there is none."""
         if cluster.name not in self._ways:
             conf = slurm_conf(self.plan, cluster.name)
             name = conf.default_partition()
@@ -67,7 +67,7 @@ class Jobs:
         return self._ways[cluster.name]
 
     def witnesses(self) -> list[Witness]:
-        """Return what all jobs so far saw."""
+        """Return the witnesses of all jobs so far."""
         return witness.collect(self.ssh, self.places())
 
     def places(self) -> list[str]:
@@ -76,14 +76,14 @@ class Jobs:
 
 
 def longest(plan: Plan, cluster: str) -> float:
-    """Return for how many minutes a job may run in every partition."""
+    """Return the longest time, in minutes, that a job may run in every partition."""
     partitions = plan.scenario.clusters[cluster].partitions.values()
     limits = (options.get(partition.options, "MaxTime") for partition in partitions)
     return min((options.minutes(str(limit)) for limit in limits if limit), default=inf)
 
 
 def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
-    """Return options for the least of a node, for so many minutes, or for as many as every partition allows."""
+    """Return options of a job as small as possible, for so many minutes or as many as every partition allows."""
     part = plan.scenario.clusters[cluster]
     conf = options.slurm_conf(plan.scenario, cluster, plan.offers)
     allowed = min(minutes, longest(plan, cluster))
@@ -93,30 +93,33 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
 
 
 def only(cluster: SlurmCluster, plan: Plan) -> list[str]:
-    """Return the option that keeps a job on a cluster; where there is no federation none is needed."""
+    """Return the option that keeps a job on a cluster, if there is a federation."""
     return [f"--clusters={cluster.name}"] if plan.scenario.federations else []
 
 
 def slurm_conf(plan: Plan, cluster: str) -> drift.Rendered:
-    """Return what was rendered as a cluster's slurm.conf: checks expect that, whatever the live cluster says."""
+    """Return a cluster's slurm.conf as rendered, which is what checks expect whatever the live cluster says."""
     return drift.read(render.slurm_conf(plan, cluster))
 
 
 def ways_in(partition: drift.Options, plan: Plan) -> list[str]:
-    """Return the account and QOS that a partition takes and the first user has, if it does not take all."""
+    """Return options for an account and a QOS of the first user that a partition allows, unless it allows all."""
     user = next(iter(plan.scenario.users.values()))
-    options = []
-    for option, has in (("account", user.accounts), ("qos", ("normal", *user.qos))):
-        allowed = partition.get("allowaccounts" if option == "account" else "allowqos") or "ALL"
+    ways = []
+    for option, limit, own in (
+        ("account", "allowaccounts", user.accounts),
+        ("qos", "allowqos", ("normal", *user.qos)),
+    ):
+        allowed = partition.get(limit) or "ALL"
         if allowed.upper() != "ALL":
             names = allowed.split(",")
-            options.append(f"--{option}={next((name for name in has if name in names), names[0])}")
-    return options
+            ways.append(f"--{option}={next((name for name in own if name in names), names[0])}")
+    return ways
 
 
 @pytest.fixture(scope="session")
 def harness_run(pytestconfig: pytest.Config) -> Live:
-    """The run under test, in whatever state it is: the checks judge that."""
+    """The run under test, in any state: the checks report what is wrong with it."""
     run = RunDir(Path(pytestconfig.getoption("--harness-run")))
     return lifecycle.open_run(run, providers.get(run.provider, run.root), print)
 
@@ -147,13 +150,13 @@ def users(plan: Plan) -> list[str]:
 
 @pytest.fixture(scope="session")
 def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
-    """The session's jobs, the first user's unless a check says otherwise."""
+    """The session's jobs, which belong to the first user unless a check says otherwise."""
     return Jobs(ssh, plan, users[0] if users else "root")
 
 
 @pytest.fixture(autouse=True)
 def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]:
-    """Cancel the harness's jobs that a check left behind, and wait until they are gone; those of others go on."""
+    """Cancel the harness's jobs that a check left behind, and wait until they are gone; leave all other jobs alone."""
     yield
     active = active_jobs(clusters, jobs)
     for cluster in clusters.values():
@@ -165,7 +168,7 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
 
 
 def active_jobs(clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None) -> list[tuple[str, int]]:
-    """Return the harness's jobs that have not ended, except those meant to go on, and copies that never run."""
+    """Return the harness's jobs that have not ended, except long-lived ones and copies that never run."""
     there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
     copies = slurm.left_copies(there)
     going_on = jobs.long_lived if jobs else set()
@@ -182,7 +185,7 @@ def active_jobs(clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None) 
 
 @pytest.fixture(scope="session")
 def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
-    """A job that runs into its time limit while other checks go on; it takes one CPU of the last cluster."""
+    """A job that reaches its time limit while other checks run; it takes one CPU of the last cluster."""
     cluster = list(clusters.values())[-1]
     job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
     jobs.long_lived.add(job_key(cluster.name, job_id))
@@ -193,29 +196,29 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _start_early(request: pytest.FixtureRequest) -> None:
-    """Start the job that takes longest before the first check, if a check wants it."""
+    """Start the job that takes longest before the first check, if a check uses it."""
     if any("timed_out_job" in getattr(item, "fixturenames", ()) for item in request.session.items):
         request.getfixturevalue("timed_out_job")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _someone_outside(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) -> Iterator[None]:
-    """Who powers nodes that Slurm does not power itself."""
+def _manual_power(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) -> Iterator[None]:
+    """Power the nodes that Slurm does not power itself, as an administrator would."""
     with elastic.manual_nodes_powered(plan, clusters, ssh):
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def copilots(
-    run: RunDir, plan: Plan, clusters: dict[str, SlurmCluster], ssh: Ssh, _someone_outside: None
+    run: RunDir, plan: Plan, clusters: dict[str, SlurmCluster], ssh: Ssh, _manual_power: None
 ) -> Iterator[dict[str, Hybrid]]:
-    """The clusters shared with Kubernetes, each with its copilot, without which their nodes take no jobs."""
+    """The clusters shared with Kubernetes, with their copilots running; without them the nodes take no jobs."""
     with hybrid.copilots(run, plan, clusters, ssh) as there:
         yield there
 
 
-def all_records_sent(clusters: Iterable[SlurmCluster], seconds: float = 15) -> Callable[[object], bool]:
-    """Return what gives up a wait for records: no slurmctld had anything to send to slurmdbd for so many seconds."""
+def all_records_sent(clusters: Collection[SlurmCluster], seconds: float = 15) -> Callable[[object], bool]:
+    """Return a `hopeless` for waits for records: no slurmctld had anything to send to slurmdbd for so many seconds."""
     last = time.monotonic()
 
     def nothing_to_send(_: object) -> bool:
@@ -230,7 +233,7 @@ def all_records_sent(clusters: Iterable[SlurmCluster], seconds: float = 15) -> C
 def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int | None]], timeout: float = 60) -> None:
     """Wait until accounting has jobs with these states and exit codes (None: any).
 
-    slurmctld sends them in the background, and again where slurmdbd does not answer.
+    slurmctld sends records in the background, and again if slurmdbd does not answer.
     """
 
     def look() -> dict[int, tuple[str, int | None]]:
@@ -240,11 +243,13 @@ def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int 
             if record.job_id in wanted
         }
 
-    wait_until(look, lambda seen: seen == wanted, what=f"records {wanted}", timeout=timeout, ignore=(CommandFailed,))
+    wait_until(
+        look, lambda seen: seen == wanted, what=f"accounting to have {wanted}", timeout=timeout, ignore=(CommandFailed,)
+    )
 
 
 def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
-    """Wait until slurmctld has saved a job with `mark`: what it learns in its last 5 s dies with it (SAVE_MAX_WAIT)."""
+    """Wait until slurmctld has saved a job with `mark`: it saves every 5 s (SAVE_MAX_WAIT)."""
     directory = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "StateSaveLocation")
     wait_until(
         lambda: cluster.run("grep", "--quiet", "--text", mark, f"{directory}/job_state", check=False).exit_code,
@@ -284,7 +289,7 @@ def ran_on(clusters: dict[str, SlurmCluster]) -> Callable[[int], str]:
     return find
 
 
-def origin_of(job_id: int, plan: Plan, federation: Federation) -> str:
-    """Return the cluster whose id a federated job id carries."""
+def origin_of(job_id: int, federation: Federation) -> str:
+    """Return the cluster whose federation id is in a federated job's id."""
     by_id = dict(enumerate(federation.members, 1))
     return by_id.get(slurm.origin_id(job_id), "no cluster of the federation")

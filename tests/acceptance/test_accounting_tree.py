@@ -16,16 +16,16 @@ pytestmark = pytest.mark.needs("accounting")
 
 
 def show(cluster: SlurmCluster, *query: str) -> str:
-    """Return what sacctmgr shows."""
+    """Return the output of `sacctmgr show`."""
     return cluster.run("sacctmgr", "--parsable2", "--noheader", "show", *query).stdout
 
 
 def test_associations_and_qos_are_the_scenarios(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
     """Checks fair share, limits, parent and QOS of each association on each cluster, and each QOS."""
     found = []
+    columns = associations.columns(ASSOCIATION)
     for name, cluster in clusters.items():
-        columns = associations.columns(ASSOCIATION)
-        # WOPLimits: without what an association has from those above it.
+        # WOPLimits: without the limits that an association inherits.
         query = ("association", "woplimits", "where", f"cluster={name}")
         seen = associations.parse(show(cluster, *query, f"format=account,user,{','.join(columns)}"), 2, columns)
         wanted = associations.associations(plan.scenario)
@@ -49,7 +49,7 @@ def test_users_and_accounts_are_the_scenarios(clusters: dict[str, SlurmCluster],
 
 
 def test_every_slurmctld_knows_the_scenarios_associations(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
-    """What slurmctld enforces is in its memory; slurmdbd sends it changes in the background."""
+    """Only what slurmctld has in memory is enforced; slurmdbd sends it changes in the background."""
     wanted = associations.in_memory(plan.scenario)
 
     def look_at(cluster: SlurmCluster) -> Callable[[], list[str]]:

@@ -1,4 +1,4 @@
-"""Running daemons hold the configuration that was rendered for them, not only files that say so."""
+"""Running daemons use the configuration that was rendered for them, not only their files have it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from harness.plan import Plan
 from harness.slurm import SlurmCluster
 
 
-def report(name: str, differences: Iterable[str]) -> Iterator[str]:
-    """Yield differences with the name of the cluster or daemon that has them."""
+def prefixed(name: str, differences: Iterable[str]) -> Iterator[str]:
+    """Yield differences after the name of the cluster or daemon that has them."""
     yield from (f"{name}: {difference}" for difference in differences)
 
 
@@ -22,11 +22,11 @@ def test_slurmctld_holds_the_rendered_configuration(clusters: dict[str, SlurmClu
     for name, cluster in clusters.items():
         held = drift.printed(cluster.run("scontrol", "show", "config").stdout)
         assert held, f"{name}: slurmctld prints no configuration"
-        wrong += report(name, drift.config("slurm.conf", slurm_conf(plan, name).options, held))
-        # scontrol compares the hash of the file on its host with that of the file that slurmctld read last.
+        wrong += prefixed(name, drift.config("slurm.conf", slurm_conf(plan, name).options, held))
+        # scontrol compares the hash of the file on its host with that of the file that slurmctld last read.
         if "different" in (hashes := held.get("hash_val", "")).lower():
             wrong.append(
-                f"{name}: slurmctld has read another slurm.conf than the one on {cluster.controller}: {hashes}"
+                f"{name}: the slurm.conf that slurmctld has read is not the one on {cluster.controller}: {hashes}"
             )
     assert not wrong, "\n".join(wrong)
 
@@ -37,9 +37,9 @@ def test_slurmctld_holds_the_rendered_nodes(clusters: dict[str, SlurmCluster], p
         conf = slurm_conf(plan, name)
         scenario = plan.scenario.clusters[name]
         held = drift.printed_lines(cluster.run("scontrol", "--all", "--oneliner", "show", "node").stdout)
-        if scenario.kubernetes:  # whose copilot changes them while the cluster runs
+        if scenario.kubernetes:  # the copilot changes gres while the cluster runs
             held = {node: {key: value for key, value in line.items() if key != "gres"} for node, line in held.items()}
-        wrong += report(name, drift.nodes(conf.nodes, held, conf.options))
+        wrong += prefixed(name, drift.nodes(conf.nodes, held, conf.options))
         wrong += [f"{name}: node {node} is not in the scenario" for node in {*held} - {*scenario.node_names()}]
     assert not wrong, "\n".join(wrong)
 
@@ -49,7 +49,7 @@ def test_slurmctld_holds_the_rendered_partitions(clusters: dict[str, SlurmCluste
     for name, cluster in clusters.items():
         nodes = plan.scenario.clusters[name].node_names()
         held = drift.printed_lines(cluster.run("scontrol", "--all", "--oneliner", "show", "partition").stdout)
-        wrong += report(name, drift.partitions(slurm_conf(plan, name).partitions, held, nodes))
+        wrong += prefixed(name, drift.partitions(slurm_conf(plan, name).partitions, held, nodes))
     assert not wrong, "\n".join(wrong)
 
 
@@ -60,5 +60,5 @@ def test_slurmdbd_holds_the_rendered_configuration(clusters: dict[str, SlurmClus
     held = drift.printed(answer.partition("SlurmDBD configuration:")[2])
     assert held, f"slurmdbd prints no configuration: {answer}"
     wanted = {key.lower(): value for key, value in options.slurmdbd_conf(plan.scenario).items()}
-    wrong = [*report("slurmdbd", drift.config("slurmdbd.conf", wanted, held))]
+    wrong = [*prefixed("slurmdbd", drift.config("slurmdbd.conf", wanted, held))]
     assert not wrong, "\n".join(wrong)

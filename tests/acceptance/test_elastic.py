@@ -1,4 +1,4 @@
-"""Nodes come when jobs want them, and go when they have been idle: no more of them, and nothing is left behind."""
+"""Nodes come when jobs need them and go when they are idle: no more than needed, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from conftest import Jobs
 
 from harness import hostlist, options, providers, witness
-from harness.history import Recorder
+from harness.history import Recorder, Sighting
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.slurm import FINISHED, SlurmCluster, job_key, powered_down
@@ -21,16 +21,15 @@ from harness.testing import Federation
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("elastic", "users"), pytest.mark.provokes()]
-# Seconds for slurmctld's own rounds on a busy machine, which come on top of the times that slurm.conf names.
+# Seconds for slurmctld's own loops on a busy machine, in addition to the times in slurm.conf.
 ROUNDS = 60
-# Seconds in which a job begins whose node is up: slurmctld looks for such jobs only every half minute if nothing makes
-# it.
+# Seconds in which a job must start once its node is up. By itself slurmctld looks for such jobs every half minute.
 BEGINS = 10
 
 
 @dataclass
 class Elastic:
-    """A cluster whose nodes come and go, and what was seen of its nodes."""
+    """A cluster whose nodes come and go, and a recorder of their states."""
 
     cluster: SlurmCluster
     plan: Plan
@@ -40,12 +39,12 @@ class Elastic:
 
     @property
     def nodes(self) -> dict[str, str]:
-        """The nodes that come and go, and who powers them."""
+        """The nodes that come and go, and how each is provisioned."""
         provision_of = self.plan.scenario.clusters[self.cluster.name].provision_of()
         return {name: provision for name, provision in provision_of.items() if provision != "static"}
 
     def seconds(self, option: str) -> int:
-        """Return a time that slurm.conf names."""
+        """Return a time in slurm.conf, in seconds."""
         conf = options.slurm_conf(self.plan.scenario, self.cluster.name, self.plan.offers)
         return int(options.get(conf, option) or 0)
 
@@ -54,11 +53,16 @@ class Elastic:
         return {node.name: {*node.state.split("+")} for node in self.cluster.nodes() if node.name in self.nodes}
 
     def resumed(self, since: float) -> set[str]:
-        """Return the nodes that were powered up since a time."""
-        return {node for node in self.nodes if any("POWERING_UP" in one.state for one in self.recorder.of(node, since))}
+        """Return the nodes that were powered up since a time at which all were down.
+
+        A node may come so fast that nothing sees it POWERING_UP; it then stays up for SuspendTime.
+        """
+        now = time.time()
+        wait_until(lambda: self.recorder.looked, lambda at: at > now, what="a look at the nodes", timeout=ROUNDS)
+        return {node for node in self.nodes if any(map(_awake, self.recorder.of(node, since)))}
 
     def running(self) -> set[str]:
-        """Return the nodes whose host (or slurmd, where the host lasts) runs; the engine is asked, not Slurm."""
+        """Return the nodes whose host runs (slurmd, if the host is permanent), according to the engine, not Slurm."""
         hosts = providers.get(self.run.provider).hosts(self.run.id)
         found = set()
         for name, provision in self.nodes.items():
@@ -77,7 +81,7 @@ class Elastic:
         return {node.name: node.state for node in nodes if not powered_down(node.state)}
 
     def wait_until_down(self) -> None:
-        """Wait until every node is powered down, and its host with it."""
+        """Wait until every node is powered down and its host is gone."""
         limit = self.seconds("SuspendTime") + self.seconds("SuspendTimeout") + self.seconds("ResumeTimeout") + ROUNDS
         wait_until(
             self.awake,
@@ -89,8 +93,12 @@ class Elastic:
         wait_until(self.running, lambda left: not left, what="their hosts to be removed", timeout=60)
 
 
+def _awake(seen: Sighting) -> bool:
+    return not {"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"} & {*seen.state.split("+")}
+
+
 class Signal:
-    """For jobs that run until a check tells them to end, however long the machine takes meanwhile."""
+    """Lets a check end its jobs, so that they run as long as it needs them, however slow the machine is."""
 
     def __init__(self, elastic: Elastic, jobs: Jobs) -> None:
         self._elastic, self._jobs = elastic, jobs
@@ -170,7 +178,7 @@ def test_administrator_powers_a_node_up_and_down(elastic: Elastic) -> None:
     elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_UP")
     limit = elastic.seconds("ResumeTimeout") + ROUNDS
     wait_until(elastic.running, lambda running: running == {node}, what=f"only {node} to run", timeout=limit)
-    # It may be suspended again before the next look.
+    # It may be suspended again before the next poll, so ask the recorder.
     up = {"IDLE", "CLOUD"}
     wait_until(
         lambda: [{*seen.state.split("+")} for seen in elastic.recorder.of(node, began)],
@@ -223,12 +231,12 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
     signal = Signal(elastic, jobs)
     job = (signal.awaited, "--nodes=1", f"--cpus-per-task={cpus}")
     on_origin = sum(room for _, room in rooms(plan, federation.origin.name, cpus))
-    # Where there is room in both, the cluster whose scheduler looks first takes a job.
+    # If both clusters have room, the one that schedules first takes a job: fill the origin.
     given = [jobs.submit_here(federation.origin, *job) for _ in range(on_origin)]
     federation.origin.wait_for(given, {"RUNNING"})
     burst = [jobs.submit(federation.origin, *job) for _ in range(8)]
     given += burst
-    # All at once: a job that had ended would leave its node to another one.
+    # All at once: a job that has ended would leave its node to the next one.
     elastic.cluster.wait_for(burst, {"RUNNING"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
     signal.give()
     assert Counter(map(ran_on, given)) == {federation.origin.name: on_origin, elastic.cluster.name: 8}
@@ -236,7 +244,7 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
     for _, room in rooms(plan, elastic.cluster.name, cpus):
         wanted += left > 0
         left -= room
-    # Which nodes is another matter: 22.05 does not always take those of the least weight.
+    # Only their number is checked: 22.05 does not always take the nodes of the least weight.
     resumed = sorted(elastic.resumed(began))
     assert len(resumed) == wanted, f"{wanted} nodes have room for the jobs, {resumed} were powered up"
     seen = {one.job_id: (one.cluster, one.host) for one in jobs.witnesses() if one.job_id in given}
@@ -256,7 +264,7 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
 
 
 def rooms(plan: Plan, cluster: str, cpus: int) -> list[tuple[str, int]]:
-    """Return the nodes of a cluster in the order in which Slurm fills them, and how many jobs each takes at once."""
+    """Return the nodes of a cluster in the order in which Slurm fills them, and how many jobs each has room for."""
     groups = plan.scenario.clusters[cluster].nodes
     weighed = sorted(groups, key=lambda group: (group.provision != "static", options.get(group.options, "Weight") or 0))
     return [(node, group.cpus // cpus) for group in weighed for node in hostlist.expand(group.name)]

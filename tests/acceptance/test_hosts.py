@@ -9,7 +9,6 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 
 import pytest
 from testinfra.host import Host
@@ -27,19 +26,19 @@ HARMLESS = {
     r"Could not open (node|job|reservation|trigger) state file .*: No such file": "a new cluster has no state yet",
     r"NOTE: Trying backup state save file\.": "the line after it",
     r"No fed_mgr state file": "a new cluster has no state yet",
-    r"We can't find assoc 1 on cluster": "slurmdbd 24.11 says so of each cluster that it is told to add",
+    r"We can't find assoc 1 on cluster": "slurmdbd 24.11 logs it for each cluster that is added",
     r"slurm_persist_conn_open_without_init: .* Connection refused": "a federation's controllers start one by one",
     r"fed_mgr: Unable to open connection to cluster": "the line after it",
-    r"slurm_persist_conn_open: .* no fed_mgr_fed_rec on cluster": "they hear of a new federation one by one",
+    r"slurm_persist_conn_open: .* no fed_mgr_fed_rec on cluster": "they learn of a new federation one by one",
     r"Slurm does not support glob parsing\. /etc/slurm/plugstack": "Debian's plugstack.conf, where slurmctld serves it",
     r'"Include" failed in file /etc/slurm/plugstack.conf': "the line after it",
-    r" mpi/pmix_v4: init: .* can not load PMIx library": "Debian's 22.05 wants PMIx's development package",
+    r" mpi/pmix_v4: init: .* can not load PMIx library": "Debian's 22.05 needs PMIx's development package",
     r"Couldn't load specified plugin name for mpi/pmix": "the line after it",
     r"MPI: Cannot create context for mpi/pmix": "the line after it",
     r"_shutdown_bu_thread: ?send/recv \S+: Connection refused": "the backup controller is started after the first",
-    r"Invalid RPC received \S+ while in standby": "who asks a backup before the first controller answers, asks again",
+    r"Invalid RPC received \S+ while in standby": "a client asked a backup before the first controller; it retries",
     r"_conn_readable: .* error\[104\]: Connection reset by peer": "sacctmgr ends before it has read all of an answer",
-    r"_conn_readable: persistent connection for fd \d+ experienced an unknown error": "20.11 says so of the same",
+    r"_conn_readable: persistent connection for fd \d+ experienced an unknown error": "how 20.11 logs the same",
     r"High latency for \d+ calls to gettimeofday": "the machine is busy",
     r"System GPU detection failed": "slurmd -Z of 26.05 looks for GPUs, and there are none",
     r"_?forward_thread: failed to \S+ .*Connection refused": "slurmds that share a host start one after the other",
@@ -48,7 +47,7 @@ HARMLESS = {
 
 
 def everywhere(function, hosts):  # noqa: ANN001, ANN201  any function of a host's name
-    """Call a function for each host, side by side; return host -> result."""
+    """Call a function for each host, in parallel; return host -> result."""
     with ThreadPoolExecutor(8) as pool:
         return dict(zip(hosts, pool.map(function, hosts), strict=True))
 
@@ -124,7 +123,7 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(ssh: Ssh, plan: 
 
 
 def quiet(plan: Plan, host: str, daemon: str) -> bool:
-    """Tell whether a daemon is configured to log nothing at its start if all is well."""
+    """Return whether a daemon is configured to log nothing at its start if all is well."""
     cluster = next(one.cluster for one in plan.hosts if one.name == host)
     if daemon == "slurmdbd":
         return options.log_level(options.slurmdbd_conf(plan.scenario), "DebugLevel") < options.LOG_INFO
@@ -136,7 +135,7 @@ def quiet(plan: Plan, host: str, daemon: str) -> bool:
 
 
 def daemons_with_logs(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return each of Slurm's daemons that has a log file: host, daemon, path."""
+    """Return host, daemon and path of each log file of Slurm's daemons."""
     return [
         (host.name, daemon, path)
         for host in plan.lasting_hosts()
@@ -149,14 +148,15 @@ def daemons_with_logs(plan: Plan) -> list[tuple[str, str, str]]:
 def complaints(
     lines: Iterable[str], zone: str, start: float, end: float, levels: str = "error|fatal|warning"
 ) -> Iterator[tuple[float, str]]:
-    """Yield the errors and warnings logged between two times (seconds since 1970) that are not harmless, with times."""
+    """Yield each line of these levels logged between two times, in seconds since 1970, unless it is harmless.
+
+    It comes with its time; `zone` applies to times that name none.
+    """
     for line in lines:
-        logged = re.match(rf"\[([^]]*)\] (?:{levels}): (.*)", line)
-        if not logged or any(re.match(harmless, logged[2]) for harmless in HARMLESS):
-            continue
-        at = datetime.fromisoformat(logged[1] + zone).timestamp()
-        if start <= at <= end:
-            yield at, line
+        for at, text in logs.dated([line], zone):
+            logged = re.match(rf"(?:{levels}): (.*)", text)
+            if logged and start <= at <= end and not any(re.match(harmless, logged[1]) for harmless in HARMLESS):
+                yield at, line
 
 
 def test_every_file_is_the_rendered_one_with_owner_and_mode(run: RunDir, plan: Plan, hosts: dict[str, Host]) -> None:
@@ -181,7 +181,7 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(run: RunDir, plan: P
                 wrong.append(f"{name}:{file.path} is not a regular file")
             elif (owner := owners[file.path]) != (file.owner, file.group, file.mode):
                 wrong.append(f"{name}:{file.path} is {owner}, should be {(file.owner, file.group, file.mode)}")
-        # What neither the harness nor a package put there would change what the daemons do.
+        # A file that neither the harness nor a package put there may change what the daemons do.
         for path in {*hosts[name].check_output("find /etc/slurm ! -type d").splitlines()} - {*owners}:
             if hosts[name].run(f"dpkg --search {shlex.quote(path)}").failed:
                 wrong.append(f"{name}:{path} was not rendered")
@@ -192,7 +192,7 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(run: RunDir, plan: P
 
 
 def table(host: Host, command: str, gaps: int) -> list[list[str]]:
-    """Return what a command prints, each line in columns with so many gaps between, whatever it complains of."""
+    """Return what a command prints, even if it fails: each line split at its first `gaps` gaps."""
     return [line.split(maxsplit=gaps) for line in host.run(command).stdout.splitlines()]
 
 
@@ -215,7 +215,7 @@ def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid
 
 
 def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
-    """Asks munge for its time: it is what refuses credentials that are too old, or not yet made."""
+    """Asks munge for its time, because munge refuses credentials that are too old or from the future."""
 
     def look(name: str) -> tuple[float, str]:
         before = time.time()
@@ -255,7 +255,7 @@ def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> N
 @pytest.mark.needs("sites")
 @pytest.mark.provokes("Zero Bytes were transmitted or received")
 def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) -> None:
-    """The port 873 is listened at on purpose, so that a refusal is the gateway's and not the host's."""
+    """A listener at port 873 makes sure that a refusal is the gateway's and not the host's."""
     first = plan.lasting_hosts()[0]
     other = next(host for host in plan.lasting_hosts() if host.site != first.site)
     server = (
@@ -265,10 +265,12 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
     ask = "timeout 5 bash -c '</dev/tcp/{}/{}' 2>/dev/null && echo open || echo closed"
     # Where the site has no other host, the first one by its own name.
     neighbour = [host for host in plan.lasting_hosts() if host.site == first.site][:2][-1]
-    script = f'systemd-run --quiet --unit=listener python3 -c "{server}\nimport time; time.sleep(60)"'
+    script = f'systemd-run --quiet --unit=listener python3 -c "{server}\nimport time; time.sleep(120)"'
     ssh.run(first.name, ["sh", "-c", script])
     try:
-        wait = f'for i in $(seq 50); do [ "$({ask.format("localhost", 873)})" = open ] && exit; sleep 0.1; done; exit 1'
+        wait = (
+            f'for i in $(seq 200); do [ "$({ask.format("localhost", 873)})" = open ] && exit; sleep 0.1; done; exit 1'
+        )
         ssh.run(first.name, ["sh", "-c", wait])
         near = ssh.run(neighbour.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()
         far = ssh.run(other.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()

@@ -1,4 +1,4 @@
-"""Slurm and Kubernetes share nodes: what one gives away the other does not, whatever is killed meanwhile."""
+"""Slurm and Kubernetes share nodes, and never both give away the same resources, whatever is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.needs("kubernetes", "users"), pytest.mark.provokes()]
 # How many jobs and pods come and go after something is killed, and how many jobs may wait meanwhile.
 SOME, MOST_WAITING = 5, 3
 SEED = 1
-# What `scontrol show node` tells of what jobs have: CPUs and MiB, as asked of the ledger and as allocated.
+# CPUs and MiB of jobs in `scontrol show node`: as requested from the ledger, and as allocated.
 ASKED = r"GresUsed=\S*k8scpu:(\d+)\S*k8smemory:(\d+)"
 ALLOCATED = r"AllocTRES=cpu=(\d+),mem=(\d+)M"
 
@@ -46,14 +46,14 @@ def hybrid(copilots: dict[str, Hybrid]) -> Hybrid:
 
 @pytest.fixture
 def whole(hybrid: Hybrid, plan: Plan) -> dict[str, Amount]:
-    """How large its nodes are."""
+    """The size of each of its nodes."""
     groups = plan.scenario.clusters[hybrid.cluster.name].nodes
     return {name: ledger.of_slurm(one.cpus, one.memory) for one in groups for name in hostlist.expand(one.name)}
 
 
 @contextmanager
 def pod(hybrid: Hybrid, node: str, wanted: Amount, answer: str = READY) -> Iterator[str]:
-    """Have a pod that was answered so, and withdraw it at the end."""
+    """Request a pod, wait for this answer, and withdraw it at the end."""
     name = f"pod-{secrets.token_hex(4)}"
     hybrid.ask_for(node, name, wanted.quantities())
     try:
@@ -104,21 +104,21 @@ def test_pod_is_refused_where_jobs_have_the_room_and_job_waits_where_pods_have_i
 
 
 def assert_waits(cluster: SlurmCluster, job_id: int) -> None:
-    """Slurmctld has looked at a job, and it waits."""
+    """Wait until slurmctld has considered a job, and fail unless it is pending."""
     seen = wait_until(
         lambda: cluster.job(job_id),
         lambda job: job.state != "PENDING" or job.reason not in {"None", "Priority"},
         what="slurmctld to consider the job",
         timeout=120,
     )
-    assert seen.state == "PENDING", f"a job that wants what a pod has is {seen.state}"
+    assert seen.state == "PENDING", f"a job that needs what a pod has is {seen.state}"
 
 
 @pytest.mark.needs("external_jobs")
 def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothing(
     hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, ssh: Ssh
 ) -> None:
-    """The other way round: who schedules pods asks Slurm alone, and binds the pod when its external job runs."""
+    """The reverse direction: a scheduler of pods asks Slurm alone, and binds a pod when its external job runs."""
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     options = (f"--nodelist={node}", f"--ntasks={size.cpus // 2 + 1}")
     external = cluster.run("sbatch", "--parsable", "--external", *options, user=jobs.user).stdout.strip()
@@ -135,11 +135,11 @@ def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothin
 
 @pytest.mark.needs("external_jobs", "room_for_nodes")
 def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restarts(hybrid: Hybrid, jobs: Jobs) -> None:
-    """Of a node outside Slurm, such as one of Kubernetes' alone, Slurm keeps the books."""
+    """Slurm does the accounting for a node outside of it, such as one that belongs to Kubernetes alone."""
     cluster = hybrid.cluster
     with external_node(cluster, jobs.user, "CPUs=2 RealMemory=500 Gres=k8scpu:2,k8smemory:500") as node:
         ordinary = cluster.run("sbatch", f"--nodelist={node}", "--wrap=true", user=jobs.user, check=False)
-        assert ordinary.exit_code, f"a job that wants a slurmd may start on {node}, which has none"
+        assert ordinary.exit_code, f"a job that needs slurmd may start on {node}, which has none"
         ask = ("sbatch", "--parsable", "--external", f"--nodelist={node}", "--ntasks=2")
         first = int(cluster.run(*ask, user=jobs.user).stdout)
         cluster.wait_for([first], {"RUNNING"})
@@ -153,14 +153,14 @@ def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restart
 
 @contextmanager
 def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
-    """Have a node that is told to Slurm, and has no slurmd; in the end the user's jobs are cancelled."""
+    """Create a node without slurmd; at the end delete it, and cancel the user's jobs."""
     node = f"outside-{secrets.token_hex(4)}"
-    # Where it is does not matter, but slurmctld resolves it: ten times, a second apart, if it is not known.
+    # Any address will do, but slurmctld resolves it: if it is unknown, ten times, a second apart.
     cluster.run("scontrol", "create", f"NodeName={node}", "State=EXTERNAL", "NodeAddr=127.0.0.1", *size.split())
     try:
         yield node
     finally:
-        # Not those of the node: one that waits for it would have it a moment later.
+        # All of the user's jobs, because one that waits for the node would start on it a moment later.
         cluster.run("scancel", f"--user={user}")
         wait_until(
             lambda: cluster.run("squeue", "--noheader", f"--user={user}").stdout,
@@ -223,7 +223,7 @@ def test_user_cannot_get_around_the_ledger(hybrid: Hybrid, whole: dict[str, Amou
 
 @contextmanager
 def killed(hybrid: Hybrid) -> Iterator[None]:
-    """Have no copilot."""
+    """Kill the copilot, and start it again at the end."""
     hybrid.kill_copilot()
     try:
         yield
@@ -233,7 +233,7 @@ def killed(hybrid: Hybrid) -> Iterator[None]:
 
 @contextmanager
 def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
-    """Have a node that an administrator drained."""
+    """Drain a node as an administrator, and resume it at the end."""
     cluster.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=no fan")
     try:
         yield
@@ -242,7 +242,7 @@ def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
         wait_until(
             lambda: next(one.reason for one in cluster.nodes() if one.name == node),
             lambda reason: "no fan" not in reason,
-            what=f"{node}, which was resumed, to take jobs again when slurmctld starts",
+            what=f"{node}, which was resumed, to take jobs again after slurmctld starts",
             timeout=120,
         )
 
@@ -281,7 +281,7 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_ha
 
 @dataclass
 class Pods:
-    """A scheduler of pods of many sizes, and a record of what each pod had."""
+    """A scheduler of pods of many sizes, with a record of what each pod had."""
 
     hybrid: Hybrid
     whole: dict[str, Amount]
@@ -292,7 +292,7 @@ class Pods:
     refused: int = 0
 
     def step(self, *, more: bool) -> None:
-        """Bind what is admitted, drop what is refused or over, and ask for one more pod."""
+        """Bind admitted pods, drop those that were refused or are over, and request one more."""
         now = time.time()
         answers = {node: self.hybrid.answers(node) for node in self.whole}
         for name, (node, wanted) in [*self.asked.items()]:
@@ -309,7 +309,7 @@ class Pods:
         if more and len(self.asked) < 2 * len(self.whole):
             node, size = self.chance.choice([*self.whole.items()])
             share = self.chance.uniform(0.1, 0.5)
-            # Some want all CPUs: they can have them between the end of one job and the start of the next, if at all.
+            # Some request all CPUs, which are free only between the end of one job and the start of the next, if ever.
             cpus = self.chance.choice((share, 1))
             wanted = Amount(int(size.millicpus * cpus), int(size.memory * share))
             name = f"pod-{secrets.token_hex(4)}"
@@ -317,10 +317,12 @@ class Pods:
             self.hybrid.ask_for(node, name, wanted.quantities())
 
     def run(self, stopped: Event) -> None:
-        """Come and go until stopped, and then go."""
+        """Let pods come and go until stopped, then let all go."""
         while not stopped.wait(0.2):
             self.step(more=True)
-        wait_until(lambda: self.step(more=False) or [*self.asked], lambda left: not left, what="no pod", timeout=120)
+        wait_until(
+            lambda: self.step(more=False) or [*self.asked], lambda left: not left, what="pods to go", timeout=120
+        )
 
 
 @dataclass
@@ -335,7 +337,7 @@ class Work:
     refused: int = 0
 
     def run(self, stopped: Event) -> None:
-        """Submit until stopped, with a few jobs waiting at most."""
+        """Submit jobs until stopped, with a few waiting at most."""
         size = next(iter(self.whole.values()))
         while not stopped.wait(0.2):
             if sum(job.state == "PENDING" for job in self.cluster.jobs("--local")) < MOST_WAITING:
@@ -343,7 +345,7 @@ class Work:
                 self.submit(body, self.chance.randint(1, size.cpus // 2), self.chance.randint(50, size.memory // 2))
 
     def submit(self, body: str, cpus: int, memory: int) -> int | None:
-        """Submit a job, and return its id; None where no node has so much left as it wants."""
+        """Submit a job and return its id; None if no node has enough resources left."""
         options = ("--nodes=1", f"--ntasks={cpus}", f"--mem={memory}")
         try:
             job_id = self.jobs.submit_here(self.cluster, body, *options)
@@ -356,7 +358,7 @@ class Work:
         return job_id
 
     def uses(self) -> list[Use]:
-        """Return what the jobs had of their nodes, by their own witness."""
+        """Return what the jobs had of their nodes, according to their witnesses."""
         return [
             Use(f"job {seen.job_id}", seen.host, Amount(seen.cpus[0] * 1000, memory), seen.start, seen.end)
             for seen in self.jobs.witnesses()
@@ -369,7 +371,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
 ) -> None:
     """Random jobs and pods come and go while the copilot, slurmrestd and slurmctld are killed, one after the other.
 
-    What pods had is told by whoever placed them, what jobs had by the jobs themselves: neither asks the other side.
+    The scheduler of pods records what pods had, and the jobs what they had: neither asks the other side.
     """
     pods = Pods(hybrid, whole, random.Random(SEED))  # noqa: S311  no secret
     work = Work(hybrid.cluster, whole, jobs, random.Random(SEED))  # noqa: S311
@@ -383,7 +385,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
             pass
 
     def kill_slurmctld() -> None:
-        # What it learned last dies with it, even that a job runs: so none starts, but one runs.
+        # It loses what it learned last, even that a job runs, so let one job run and start no other.
         hybrid.cluster.wait_for([*work.memory_of], timeout=180)
         lasting = wait_until(lambda: work.submit("sleep 15", 1, 50), bool, what="a job to be accepted", timeout=180)
         hybrid.cluster.wait_for([lasting], {"RUNNING"})
@@ -426,7 +428,7 @@ def go_on(
     with_pods: Future[None],
     kill: Callable[[], None] | None = None,
 ) -> None:
-    """Have jobs too, and pods, come and go until there were some more of each; first something may be killed."""
+    """Let jobs and pods come and go until there were some more of each; `kill` is called first."""
     ended = Event()
     with_jobs = side.submit(work.run, ended)
 

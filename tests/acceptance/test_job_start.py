@@ -26,21 +26,21 @@ from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("users", "job_events"), pytest.mark.provokes()]
 
-# Tell of oneself as job-events does.
+# Reports an event as job-events does.
 TELL = f'tell() {{ logger --tag {job_events.PROGRAM} "$SLURM_JOB_ID $*"; }};'
 TASK = f"{TELL} tell task begins; tell task ends"
 
 
 @pytest.fixture(scope="session")
 def told(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, SlurmCluster]:
-    """The clusters that tell of their jobs' events."""
+    """The clusters that record their jobs' events."""
     parts = plan.scenario.clusters
     return {name: cluster for name, cluster in clusters.items() if job_events.PROGRAM in parts[name].files}
 
 
 @pytest.fixture(scope="session")
 def cluster(told: dict[str, SlurmCluster]) -> SlurmCluster:
-    """The first of them."""
+    """The first of these clusters."""
     return next(iter(told.values()))
 
 
@@ -51,7 +51,7 @@ def nodes(cluster: SlurmCluster, plan: Plan) -> tuple[str, ...]:
 
 
 class Events:
-    """Looks for what happens to jobs."""
+    """Collects the events of jobs."""
 
     def __init__(self, ssh: Ssh, plan: Plan) -> None:
         self.ssh, self.plan = ssh, plan
@@ -60,7 +60,7 @@ class Events:
         return job_events.collect(self.ssh, self.plan, cluster.name, job_id)
 
     def wait(self, cluster: SlurmCluster, job_id: int, what: str, count: int = 1, timeout: float = 90) -> list[Event]:
-        """Wait until something has happened to a job so often."""
+        """Wait until an event of a job has happened `count` times; return all its events."""
         return wait_until(
             lambda: self.of(cluster, job_id),
             lambda events: sum(event.what == what for event in events) >= count,
@@ -71,7 +71,7 @@ class Events:
 
     @contextmanager
     def held(self, host: str, context: str) -> Iterator[None]:
-        """Have a program around jobs go on only when this ends."""
+        """Keep a program around jobs from ending while this is entered."""
         self.ssh.run(host, ["touch", f"/run/hold.{context}"])
         try:
             yield
@@ -89,7 +89,7 @@ def newest_job(cluster: SlurmCluster) -> int:
 
 
 def at_allocation(plan: Plan, cluster: str) -> bool:
-    """Tell whether Prolog runs as soon as a node is allocated."""
+    """Return whether Prolog runs as soon as a node is allocated."""
     flags = options.get(plan.scenario.clusters[cluster].options, "PrologFlags") or ""
     return "alloc" in str(flags).lower()
 
@@ -100,7 +100,7 @@ def around(name: str) -> list[str]:
 
 TASK_EVENTS = [*around("TaskProlog"), *around("task"), *around("TaskEpilog")]
 LAST_EVENTS = ["completed", *around("Epilog"), "freed"]
-# What comes while slurmctld or the node does something else, and has no one place in the order.
+# Events that happen while slurmctld or the node does something else, without a fixed place in the order.
 BESIDE_OTHERS = {*around("PrologSlurmctld"), *around("EpilogSlurmctld"), "step launched"}
 MODES = ["srun", "sbatch", "salloc", "salloc without a step"]
 
@@ -118,7 +118,7 @@ def start(mode: str, cluster: SlurmCluster, nodes: int, jobs: Jobs) -> int:
 
 
 def expected(mode: str, *, at_allocation: bool, script_here: bool) -> list[str]:
-    """Return the order of events on a node and its controller; docs/job-start.md tells the same in tables."""
+    """Return the order of events on a node and its controller; docs/job-start.md has it in tables."""
     early, late = (around("Prolog"), []) if at_allocation else ([], around("Prolog"))
     match mode:
         case "srun":
@@ -193,13 +193,13 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
         before = newest_job(cluster)
         starting = pool.submit(start, mode, cluster, len(nodes), jobs)
         job_id = wait_until(
-            lambda: newest_job(cluster), lambda newest: newest > before, what=f"a job of {mode}", timeout=60
+            lambda: newest_job(cluster), lambda newest: newest > before, what=f"{mode} to create a job", timeout=60
         )
         if not waits_for_all:
             events.wait(cluster, job_id, "task ends")
         else:
             events.wait(cluster, job_id, "Prolog ends")
-            # Meanwhile a job that came later goes all its way on the other node.
+            # Meanwhile a later job runs to its end on the other node.
             cluster.run("srun", f"--nodelist={one}", "true", user=jobs.user)
         held = {event.what for event in events.of(cluster, job_id) if event.host == other}
         assert held - {"step launched"} == {"Prolog begins"}, f"while Prolog runs on {other}: {sorted(held)}"
@@ -212,7 +212,7 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
 def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs, events: Events
 ) -> None:
-    """Each node by itself: one is in use again while Epilog still runs on another node of the same job."""
+    """Each node independently: one is in use again while Epilog still runs on another node of the same job."""
     first, last = nodes[0], nodes[-1]
     with events.held(last, "epilog_slurmd"):
         before = jobs.submit(cluster, "true", f"--nodes={len(nodes)}", "--exclusive")
@@ -300,7 +300,7 @@ def test_srun_carries_the_streams_of_its_tasks_unharmed(
         assert there.strip() == wanted, f"{path} on {node} is not what the task wrote"
 
 
-# A task, or a script, that tells of signals and goes on.
+# A task or script that reports signals and goes on.
 DEAF = 'for name in USR1 TERM; do trap "tell {0} got $name" $name; done; tell {0} begins; while :; do sleep 1; done'
 
 
@@ -336,7 +336,7 @@ def test_signals_reach_those_they_are_meant_for(cluster: SlurmCluster, jobs: Job
 
 
 def test_interrupting_srun_twice_ends_its_tasks(cluster: SlurmCluster, jobs: Jobs, events: Events) -> None:
-    """As Ctrl-C in a terminal: the first time srun says how its tasks are."""
+    """As with Ctrl-C in a terminal: the first time srun prints the state of its tasks."""
     name = f"interrupted-{secrets.token_hex(4)}"
     script = f"""
         said() {{ timeout 20 sh -c 'until grep --quiet "$0" {name} || [ ! -e /proc/$1 ]; do sleep 0.02; done' "$@"; }}
@@ -355,7 +355,7 @@ def test_interrupting_srun_twice_ends_its_tasks(cluster: SlurmCluster, jobs: Job
 def test_job_credential_that_slurmctld_did_not_sign_is_refused(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
-    """`srun --no-allocate` asks no slurmctld for a credential, but makes one itself."""
+    """`srun --no-allocate` does not ask slurmctld for a credential but creates one itself."""
     answer = cluster.run("srun", "--no-allocate", f"--nodelist={nodes[0]}", "id", "-u", user=jobs.user, check=False)
     assert not answer.stdout, f"{nodes[0]} ran a task with a credential that {jobs.user} made"
     assert f"failed on node {nodes[0]}" in answer.stderr, answer.stderr
@@ -364,7 +364,7 @@ def test_job_credential_that_slurmctld_did_not_sign_is_refused(
 def test_job_credential_that_is_too_old_is_refused(
     harness_run: Live, cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
-    """For the node 200 s have passed since it was made; slurm.conf(5), AuthInfo: cred_expire is 120 s."""
+    """On the node it is 200 s later than when it was created; slurm.conf(5), AuthInfo: cred_expire is 120 s."""
     with faults.injected(harness_run, Fault("step-clock", nodes[0], "200")):
         answer = cluster.run("srun", f"--nodelist={nodes[0]}", "id", "-u", user=jobs.user, check=False)
     assert not answer.stdout, f"{nodes[0]} took a credential that is 200 s old"

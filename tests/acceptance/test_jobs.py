@@ -1,4 +1,4 @@
-"""Ordinary users run jobs, and only what users may do."""
+"""Ordinary users can run jobs, and can do only what users may."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs("users")
 
 @pytest.fixture(params=["srun", "salloc"])
 def start_command(request: pytest.FixtureRequest) -> list[str]:
-    """Commands that run a task and wait for it."""
+    """Commands that run a task in the foreground."""
     return {"srun": ["srun"], "salloc": ["salloc", "--quiet", "srun"]}[request.param]
 
 
@@ -36,7 +36,7 @@ def test_interactive_job_runs_on_a_node_as_its_user(
 
 
 def test_batch_job_runs_once_on_every_host_of_nodes(clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs) -> None:
-    """Of a cluster whose nodes all come and go, one job is enough: others have checks of their own."""
+    """A cluster whose nodes all come and go gets one job for any node: such nodes have checks of their own."""
     wanted: dict[tuple[str, int], str] = {}
     for name, cluster in clusters.items():
         for host, place in _places(name, cluster, plan).items():
@@ -52,7 +52,7 @@ def test_batch_job_runs_once_on_every_host_of_nodes(clusters: dict[str, SlurmClu
 
 
 def _places(name: str, cluster: SlurmCluster, plan: Plan) -> dict[str, list[str]]:
-    """Return sbatch's options for a node of each host that lasts and has a node in a partition; else for any node."""
+    """Return sbatch's options for a node on each permanent host with nodes in a partition, by host; or for any node."""
     lasting = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(name)
     rendered = slurm_conf(plan, name).partitions
@@ -98,7 +98,7 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
         for partition in there.values():
             wanted = options.get(configured[partition.name].options, "Nodes") or configured[partition.name].nodes
             nodes = (*hosts_of,) if wanted == "ALL" else hostlist.expand(str(wanted))
-            if {*nodes} <= {*hosts_of}:  # else it names a NodeSet
+            if {*nodes} <= {*hosts_of}:  # otherwise it names a NodeSet
                 assert sorted(partition.nodes) == sorted(nodes), partition.name
             state = str(options.get(configured[partition.name].options, "State") or "UP").upper()
             assert partition.state == state, partition.name
@@ -128,12 +128,12 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
     job_id = jobs.submit_here(cluster, "exit 7")
     cluster.wait_for([job_id], {"FAILED"})
     shown = cluster.run("scontrol", "show", "job", str(job_id), check=False)
-    if "Invalid job id" not in shown.stderr:  # slurmctld forgets what has ended after MinJobAge
+    if "Invalid job id" not in shown.stderr:  # slurmctld forgets ended jobs after MinJobAge
         assert "ExitCode=7:0" in shown.stdout
 
 
 def test_job_gets_the_variables_that_its_user_exports(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
-    """For such a job slurmd asks a login shell of the user for the environment."""
+    """For such a job slurmd runs a login shell of the user to get the environment."""
     for cluster in clusters.values():
         job_id = jobs.submit_here(
             cluster, '[ "$PASSWORD" = sesame ] && [ "$USER" = "$(id -un)" ]', "--export=PASSWORD=sesame"
@@ -180,7 +180,7 @@ def test_user_cannot_change_the_cluster(clusters: dict[str, SlurmCluster], plan:
 
 
 def test_every_job_ran_at_most_once(jobs: Jobs) -> None:
-    """Comes last of this file: about all jobs so far."""
+    """Last in this file, because it covers all jobs so far."""
     seen = jobs.witnesses()
     assert seen, "no job left a witness"
     assert not witness.ran_twice(seen)

@@ -1,4 +1,4 @@
-"""What accounting lets each user have at a time, and what of a node each job has for itself."""
+"""What accounting lets each user have at a time, and which part of a node each job has for itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.plan import Plan
 from harness.slurm import SlurmCluster
 from harness.wait import wait_until
 
-# As long as nothing else ends a job.
+# Time limit of jobs that a check ends itself.
 MINUTES = 5
 
 
@@ -48,19 +48,19 @@ def limited(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Limited]:
 
 
 def cpus_of(limited: Limited, plan: Plan) -> int:
-    """Return how many CPUs the cluster has on nodes that last."""
+    """Return how many CPUs the cluster has on permanent nodes."""
     return sum(plan.scenario.clusters[limited.cluster.name].static_nodes().values())
 
 
 def submit(jobs: Jobs, limited: Limited, *wanted: str) -> int:
-    """Submit a job that goes on until it is cancelled, under the limits."""
+    """Submit a job under the limits that runs until it is cancelled."""
     here = only(limited.cluster, jobs.plan)
     least = small(jobs.plan, limited.cluster.name, MINUTES)
     return jobs.submit(limited.cluster, "sleep 300", *here, *least, *wanted, f"--qos={limited.qos}", user=limited.user)
 
 
 def waits_because(cluster: SlurmCluster, job_id: int, reason: str) -> None:
-    """Wait until slurmctld says why a job waits; what it says before it has looked at the job is `None`."""
+    """Wait until slurmctld gives this reason for a job that waits; until it has considered the job, it is `None`."""
     wait_until(
         lambda: cluster.job(job_id),
         lambda job: job is not None and (job.state, job.reason) == ("PENDING", reason),
@@ -127,7 +127,7 @@ def test_gpus_are_given_to_one_job_at_a_time_and_told_to_it(
         taken |= {*re.findall(r"IDX:(\d+)", shown)}
     assert len(taken) == count - 1, f"{count - 1} jobs have the GPUs {sorted(taken)}"
     told = cluster.run("srun", *here, "--gres=gpu:1", *ask, user=users[0]).stdout.strip()
-    assert told not in taken, f"a job is told of GPU {told}, which another one has"
+    assert told not in taken, f"a job got GPU {told}, which belongs to another job"
     assert {told} | taken == {str(number) for number in range(count)}
     assert cluster.run("srun", *here, *ask, user=users[0]).stdout.strip() in {"", "NoDevFiles"}
     waits_because(cluster, jobs.submit(cluster, "true", *here, "--gres=gpu:2"), "Resources")
@@ -137,11 +137,11 @@ def test_gpus_are_given_to_one_job_at_a_time_and_told_to_it(
 def test_user_builds_a_container_image_and_runs_it_as_slurm_says(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
 ) -> None:
-    """The image is made of a directory: no registry is needed. It is the same file afterwards."""
+    """The image is built from a directory, so no registry is needed, and is unchanged afterwards."""
     for name, part in ((name, part) for name, part in plan.scenario.clusters.items() if part.apptainer):
         if not any(host.apptainer and host.cluster == name for host in plan.hosts):
             able = [release for release in releases.PACKAGED if releases.get(release).apptainer_suite]
-            pytest.skip(f"Debian has no Apptainer for Slurm {plan.releases()[name]}, but for {', '.join(able)}")
+            pytest.skip(f"Debian has Apptainer for Slurm {', '.join(able)}, not for {plan.releases()[name]}")
         node = next(node for host in plan.hosts if host.apptainer and host.cluster == name for node in host.nodes)
         cluster, user = clusters[name], users[0]
         srun = ["srun", "--job-name=interactive", *only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node}"]

@@ -1,4 +1,4 @@
-"""What nodes with a kernel of their own show: cgroups hold jobs to what is theirs; reboots, and a lost power."""
+"""Nodes with a kernel of their own: cgroups confine jobs to their resources; nodes reboot and lose power."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from harness.wait import wait_until
 pytestmark = [pytest.mark.needs("users"), pytest.mark.provokes()]
 
 MINUTES = 10
-# Seconds in which a host that was told to reboot has begun to.
+# Deadline in seconds for a host to start the reboot that was asked for.
 _GOES_DOWN = 60
 
 
 @dataclass(frozen=True)
 class NodeUnderTest:
-    """A node that lasts, and its host."""
+    """A permanent node, and its host."""
 
     cluster: SlurmCluster
     name: str
@@ -57,7 +57,7 @@ def test_job_has_no_more_cpus_than_it_was_given_even_if_it_takes_them(
 def test_job_over_its_memory_is_killed_and_recorded_as_out_of_memory(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
-    """What tail keeps is the last line: all of a text that has one only."""
+    """The command tail keeps the last line in memory, which is the whole input if it has only one."""
     for name in plan.clusters_that_confine("ConstrainRAMSpace"):
         cluster = clusters[name]
         greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
@@ -106,7 +106,7 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
         for option in ("--requeue", "--no-requeue")
     )
     cluster.wait_for([again, never], {"RUNNING"})
-    # What slurmctld has not written down is lost with its host, if it is the same.
+    # If slurmctld is on the same host, it loses what it has not saved.
     mark = f"seen-{secrets.token_hex(4)}"
     cluster.run("scontrol", "update", f"JobId={never}", f"Comment={mark}")
     wait_until_saved(cluster, mark, plan)
@@ -115,9 +115,9 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
 
     def look() -> dict[int, tuple[str, str]]:
         if node.host == cluster.controller:
-            # slurmctld would have missed the jobs when the node registered, had it not just started itself: for 20 s
-            # (BatchStartTimeout and MessageTimeout) it takes jobs for well. By itself it asks the node again only with
-            # about every 20th ping, so have slurmd register.
+            # When the node registered, slurmctld had only just started, and for 20 s (BatchStartTimeout and
+            # MessageTimeout) it assumes that jobs are well. By itself it asks the node again only with about every
+            # 20th ping, so have slurmd register.
             harness_run.ssh.run(node.host, ["sh", "-c", "systemctl reset-failed; systemctl try-restart slurmd"])
         return {job_id: state_of(cluster, job_id) for job_id in (again, never)}
 
@@ -136,7 +136,7 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
 
 
 def join_again(cluster: SlurmCluster, clusters: dict[str, SlurmCluster], plan: Plan) -> None:
-    """Have a controller's siblings see that their connections with it are gone, which it could not close.
+    """Make a controller's siblings drop their connections to it, which it could not close.
 
     Otherwise they keep them for good, and it waits for its siblings (seen in 24.11).
     """
@@ -147,7 +147,7 @@ def join_again(cluster: SlurmCluster, clusters: dict[str, SlurmCluster], plan: P
 
 
 def boot_of(node: NodeUnderTest, ssh: Ssh) -> str:
-    """Return what tells a boot of a node's host from all others, "" while it does not answer."""
+    """Return the id of the current boot of a node's host, or "" while it does not answer."""
     try:
         return ssh.run(node.host, ["cat", "/proc/sys/kernel/random/boot_id"], timeout=10).stdout
     except (Unreachable, WaitTimeout, CommandFailed):
@@ -155,14 +155,14 @@ def boot_of(node: NodeUnderTest, ssh: Ssh) -> str:
 
 
 def state_of(cluster: SlurmCluster, job_id: int) -> tuple[str, str]:
-    """Return a job's state, and how often it was requeued."""
+    """Return a job's state and number of restarts."""
     shown = cluster.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
     facts = dict(word.split("=", 1) for word in shown.split() if "=" in word)
     return facts["JobState"], facts["Restarts"]
 
 
 def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
-    """Wait until slurmctld says that a node is idle, and run a job on it; slurmdbd may have been on its host."""
+    """Wait until a node is idle and run a job on it; waits for slurmdbd, too, which may be on the same host."""
     cluster = node.cluster
     if plan.scenario.accounting:
         wait_until(

@@ -1,4 +1,4 @@
-"""Every host, not only the first: its users, directories, names and clocks, and steps between every two nodes."""
+"""All hosts, not only the first: users, directories, names and clocks, and steps between every two nodes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from harness.plan import Plan
 from harness.slurm import Partition, SlurmCluster
 from harness.ssh import Ssh
 
-# A reservation that begins within so many seconds keeps jobs waiting that may run longer than that.
+# A reservation that begins within so many seconds delays jobs that may run longer than that.
 _SOON = 24 * 3600
-# Other nodes that each node starts a step on, at most; it stays one message without fan-out (slurm.conf(5), TreeWidth).
+# Other nodes that each node starts a step on, at most: so few that there is no fan-out (slurm.conf(5), TreeWidth).
 _MOST_NEIGHBOURS = 16
-# Seconds between what a daemon takes for the time and the kernel's time at which it writes that.
+# Seconds by which the time that a daemon logs may differ from the kernel's time of the write.
 _SAME_TIME = 5
 # Limits that the kernel derives from a host's memory.
 _OF_MEMORY = {"Max processes", "Max pending signals"}
-# Seconds for a job whose steps hang: each has 25 s twice.
+# Deadline in seconds for a job whose steps hang for 25 s twice.
 _PATIENCE = 400
-# A task's limits; then one step on the next nodes of its job, each of which reads more than a packet holds. Where that
-# fails, a step on each of them shows which node it is. The steps know nothing of the task but its job.
+# Prints the task's limits, then runs a step on the next nodes of its job, where each task reads more than fits in a
+# packet. If that fails, a step on each of them shows which node is to blame. Steps inherit only the job's id.
 _STEPS = r"""
 me=$SLURMD_NODENAME
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -51,7 +51,7 @@ for other; do step $other | sed "s/^/$me $other: /" & done
 wait
 """
 
-# Says whose a directory is, and why a user cannot write there.
+# Prints mode and owner of a directory, and why a user cannot write there.
 _STAT_AND_WRITE = """
 stat -Lc '%a %U %G' {path} 2>&1
 runuser -u {user} -- sh -c 'file=$(mktemp -p {path}) && rm $file' 2>&1
@@ -82,13 +82,13 @@ def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
 
 
 def _user_facts(line: str) -> dict[str, str]:
-    """Read a line of passwd(5) with the names of the user's groups behind it."""
+    """Read a line of passwd(5) with a field of the user's groups appended."""
     _, _, uid, gid, _, home, shell, groups, *_ = [*line.split(":"), *[""] * 8]
     return {"uid": uid, "gid": gid, "home": home, "shell": shell, "groups": groups}
 
 
 def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(ssh: Ssh, plan: Plan) -> None:
-    """Those of tmpfiles.d, such as SlurmdSpoolDir and homes; and /tmp, where a user writes."""
+    """Checks those of tmpfiles.d, such as SlurmdSpoolDir and homes, and /tmp."""
     tree = render.render(plan)
     user = next(iter(plan.scenario.users), "root")
     static = {host.name for host in plan.hosts if host.provision == "static"}
@@ -96,14 +96,14 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(ssh
     def look(name: str) -> list[str]:
         texts = [file.text for file in tree[name] if file.path.startswith("/etc/tmpfiles.d/")]
         rendered = re.findall(r"^d (\S+) 0?(\d+) (\S+) (\S+)$", "\n".join(texts), re.M)
-        # systemd removes a RuntimeDirectory with its daemon, which runs on a node that comes and goes only meanwhile.
+        # systemd removes a RuntimeDirectory when its daemon stops, as on nodes that come and go.
         rendered = [facts for facts in rendered if name in static or not facts[0].startswith("/run/")]
         writers = {"/tmp": user, **{path: owner for path, _, owner, _ in rendered}}
         script = "".join(map(_STAT_AND_WRITE.format_map, ({"path": path, "user": writers[path]} for path in writers)))
-        answers = ssh.run(name, ["sh", "-c", script]).stdout.split("end\n")
+        *answers, _ = ssh.run(name, ["sh", "-c", script]).stdout.split("\nend\n")
         wanted = {"/tmp": "1777 root root", **{path: " ".join(facts) for path, *facts in rendered}}
         wrong = []
-        for path, answer in zip(writers, answers, strict=False):
+        for path, answer in zip(writers, answers, strict=True):
             found, *refused = answer.splitlines()
             if found != wanted[path]:
                 wrong.append(f"{name}:{path} is {found}, should be {wanted[path]}")
@@ -134,15 +134,15 @@ def test_every_name_of_a_host_leads_to_that_host(ssh: Ssh, plan: Plan, clusters:
             host = plan.hosts_of(name).get(node)
             at = host_at.get(address, address)
             if host in hosts and at in hosts and at != host:
-                wrong.append(f"slurmctld of {name} takes {address} for the address of {node}, which is {at}")
+                wrong.append(f"slurmctld of {name} has {address} as the address of {node}, which is {at}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster]) -> None:
-    """Scenarios define no reservations. One that is active, or begins within a day, is not the harness's."""
+    """Scenarios define no reservations, so one that is active or begins within a day is unexpected."""
     soon = time.time() + _SOON
     there = [
-        f"{name}: {reservation} keeps jobs waiting, and the scenario has none"
+        f"{name}: {reservation} keeps jobs waiting; the scenario has no reservations"
         for name, cluster in clusters.items()
         for reservation in cluster.reservations()
         if reservation.start < soon
@@ -152,7 +152,7 @@ def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster]) ->
 
 @pytest.mark.needs("backup_controllers")
 def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> None:
-    """What SlurmUser writes to StateSaveLocation on one, SlurmUser sees on the others at once."""
+    """A file that SlurmUser writes to StateSaveLocation on one is visible to SlurmUser on the others at once."""
     wrong = []
     for name, part in plan.scenario.clusters.items():
         conf = options.slurm_conf(plan.scenario, name, plan.offers)
@@ -175,7 +175,7 @@ def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> Non
 def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
     ssh: Ssh, plan: Plan, users: list[str]
 ) -> None:
-    """One job for all nodes of a partition that have a host of their own; of many, each asks the next ones."""
+    """Runs one job on a node of each host in a partition; if there are many, each starts steps on the next ones."""
 
     def look(cluster: SlurmCluster) -> list[str]:
         return [line for group in _node_groups(cluster, plan) for line in _wrong_steps(cluster, plan, users[0], *group)]
@@ -186,7 +186,7 @@ def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
 
 
 def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition, list[str]]]:
-    """Yield partitions that together have all nodes that last, each with one of them on each host, at least two."""
+    """Yield partitions that together cover all permanent hosts, with a node on each of their hosts, at least two."""
     lasting = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(cluster.name)
     seen: set[str] = set()
@@ -202,7 +202,7 @@ def _wrong_steps(cluster: SlurmCluster, plan: Plan, user: str, partition: Partit
     """Yield what is wrong with steps between nodes of a partition, and with limits of tasks on them."""
     count = len(nodes)
     placed = topology.placed(plan.scenario, cluster.name).get(partition.name)
-    # A job that a topology has to place takes what that gives.
+    # A topology places the job itself.
     where = [] if placed else [f"--nodelist={','.join(nodes)}"]
     count = min(count, placed.most_nodes()) if placed else count
     line = slurm_conf(plan, cluster.name).partitions.get(partition.name, {})
@@ -245,7 +245,7 @@ def _different_limits(cluster: SlurmCluster, plan: Plan, lines: list[str]) -> It
 
 
 def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
-    """Compares the time in the last line of each log with the time at which the kernel wrote it: after other checks."""
+    """Compares the time in the last line of each log with the file's time of modification."""
 
     def look(name: str) -> Iterator[str]:
         host = next(host for host in plan.lasting_hosts() if host.name == name)

@@ -1,4 +1,4 @@
-"""Slurm runs users' containers itself (`srun --container`), and leaves nothing of them."""
+"""Slurm runs users' containers itself (`srun --container`), and cleans up after them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.needs("oci"), pytest.mark.provokes()]
 
 @dataclass(frozen=True)
 class Containers:
-    """A user with a bundle on a node; a hook of the bundle writes to `ended_by` as whom it runs."""
+    """A user with a bundle on a node; a hook of the bundle writes the user that it runs as to `ended_by`."""
 
     cluster: SlurmCluster
     node: str
@@ -39,17 +39,17 @@ class Containers:
         return f"{self.directory}/ended-by"
 
     def srun(self, *command: str, inside: bool = True, stdin: str = "", check: bool = True) -> Result:
-        """Run an interactive job in a container, or beside it."""
+        """Run an interactive job inside a container, or outside."""
         container = [f"--container={self.bundle}"] if inside else []
         return self.cluster.run("srun", *self.ways, *container, *command, user=self.user, stdin=stdin, check=check)
 
     def sbatch(self, script: str, output: str = "/dev/null") -> int:
-        """Submit a batch job that is in a container."""
+        """Submit a batch job that runs in a container."""
         wanted = (*self.ways, f"--container={self.bundle}", f"--output={output}")
         return self.cluster.submit(f"#!/bin/sh\n{script}\n", *wanted, user=self.user)
 
     def files(self) -> set[str]:
-        """Return what makes up the bundle: each file with its owner, mode, size and time."""
+        """Return the bundle's files with their owners, modes, sizes and times."""
         found = self.srun("find", self.bundle, "-printf", "%P %u %m %s %t\\n", inside=False).stdout
         return {*found.splitlines()}
 
@@ -103,7 +103,7 @@ def test_each_task_has_a_container_that_sees_its_cpus_and_gpus(containers: Conta
     part, release = plan.scenario.clusters[containers.cluster.name], plan.releases()[containers.cluster.name]
     if not releases.get(release).container_for_each_task:
         able = next(known for known in releases.KNOWN if releases.get(known).container_for_each_task)
-        pytest.skip(f"Slurm {release} takes one task in a container, and does not tell it what it has; {able} does")
+        pytest.skip(f"Slurm {release} runs a single task in a container, and hides its resources; {able} does not")
     wanted = ["--ntasks=2", *(["--gres=gpu:1"] if containers.node in part.gpus() else [])]
     told = "^SLURM_(PROCID|NTASKS|CPUS_ON_NODE|JOB_GPUS)=|^CUDA_VISIBLE_DEVICES="
     look = f"echo $(env | grep -E '{told}' | sort) $(grep Cpus_allowed_list /proc/self/status)"
@@ -129,7 +129,7 @@ class Cancelled:
 
 @pytest.fixture(scope="module")
 def cancelled(containers: Containers, plan: Plan, ssh: Ssh) -> Cancelled:
-    """A job in a container, with a process in a session of its own, that had to be killed."""
+    """A job in a container that has to be killed, with a process in a session of its own."""
     cluster = containers.cluster
     host = plan.hosts_of(cluster.name)[containers.node]
     spool = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "SlurmdSpoolDir") or ""
@@ -167,7 +167,7 @@ def test_nothing_is_left_of_a_container_that_is_cancelled(cancelled: Cancelled) 
 
 
 def test_hooks_of_a_bundle_run_as_its_user(cancelled: Cancelled, containers: Containers, plan: Plan) -> None:
-    """Slurm cleans up as root; what comes from a user's bundle then must not."""
+    """Slurm cleans up as root, but must not run hooks of a user's bundle as root."""
     assert cancelled.ended_by == {str(plan.scenario.users[containers.user].uid)}
 
 
@@ -179,8 +179,8 @@ def test_bundle_is_as_it_was_after_its_containers(containers: Containers) -> Non
     assert not changed, "\n".join(sorted(changed))
 
 
-# The directories and files are where Slurm mounts a step's own. Docker masks parts of /proc, so that nobody there may
-# mount another; without a PID namespace that is no loss.
+# The directories and files are mount points that Slurm needs. Docker masks parts of /proc, so no other /proc can be
+# mounted; without a PID namespace none is needed.
 _BUNDLE = f"""set -e; mkdir -p "$1/rootfs"; cd "$1/rootfs"
 {SMALLEST_ROOT}
 ln -s busybox usr/bin/true; ln -s busybox usr/bin/sort

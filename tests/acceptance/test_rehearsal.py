@@ -1,4 +1,4 @@
-"""Users submit while faults come and go: what was seen of it all must be as it should."""
+"""Users submit jobs while faults come and go: all checkers must agree with the evidence."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def test_rehearsal_shows_that(findings: dict[str, Finding] | HarnessError, name:
     if finding.outcome == UNKNOWN:
         raise CannotJudge(told)
     if finding.outcome == checkers.SKIPPED:
-        pytest.skip("nothing in the scenario is about it")
+        pytest.skip("nothing in the scenario concerns it")
     assert not finding.problems, told

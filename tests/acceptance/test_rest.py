@@ -1,4 +1,4 @@
-"""Who brings a token may do over HTTP what its user may do, in every version of the API; nobody else may anything."""
+"""In every version of the REST API, a token allows what its user may do, and without one nothing is allowed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("rest", "users"), pytest.mark.provokes()]
 
-# Asked with GET, they change the cluster all the same.
+# These change the cluster although the method is GET.
 CHANGES = ("/reconfigure/", "/requeue")
-# slurmrestd answers them by itself, or tells only whether slurmctld listens: they want a token, but not a good one.
+# slurmrestd answers these itself, or only whether slurmctld listens: any token will do.
 TELLS_NOTHING = ("/openapi", "/ping/")
-# The administrators: slurmctld takes what they say as SlurmUser's.
+# The administrators, whose requests slurmctld treats like those of SlurmUser.
 ADMINISTRATORS = ("root", "slurm")
 # Where Slurm does not do what its own OpenAPI document says: part of the URL, what is wrong then, and why.
 DISAGREEMENTS = (
@@ -47,13 +47,13 @@ DISAGREEMENTS = (
     (r"/resources/", r"gres/\*/index: None", "a gres without devices has null where a text is promised"),
     (r"/instances?/", "'instances' is a required property", "no instance leaves the list out"),
 )
-# What a token that is refused kills slurmrestd with: it reads the answer that it did not get.
+# Requests that crash slurmrestd if the token is refused, because it reads an answer that it did not get.
 DEADLY = r"delete /slurmdb/v0\.0\.3[67]/qos/"
 
 
 @dataclass(frozen=True)
 class Api:
-    """The REST API of a cluster, reached through SSH; `document` is what it says of itself."""
+    """The REST API of a cluster, reached through SSH; `document` is its OpenAPI document."""
 
     cluster: SlurmCluster
     host: str
@@ -61,36 +61,36 @@ class Api:
     document: dict[str, Any]
 
     def token(self, user: str, lifespan: int = 600) -> str:
-        """Return a token that an administrator asks for, good for so many seconds."""
+        """Return a token for a user, valid for so many seconds, as an administrator gets it."""
         answer = self.cluster.run("scontrol", "token", f"username={user}", f"lifespan={lifespan}").stdout
         return answer.strip().removeprefix("SLURM_JWT=")
 
     def ask(self, method: str, path: str, user: str, token: str | None = None, **more: Any) -> httpx2.Response:
-        """Send a request with a token, a fresh one of the user's unless another is given."""
+        """Send a request as a user, with a new token unless one is given."""
         headers = {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token or self.token(user)}
         return self.send(method, path, headers=headers, **more)
 
     def send(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        """Send a request; ClusterError if nobody answers."""
+        """Send a request; ClusterError if there is no answer."""
         try:
             return self.client.request(method, path, **more)
         except httpx2.TransportError as error:
             raise ClusterError(f"slurmrestd on {self.host} does not answer {method} {path}: {error}") from error
 
     def get(self, path: str, user: str, token: str | None = None) -> dict[str, Any]:
-        """Return what a user is told; nobody may be told of an error."""
+        """Return the body of the answer to a user; fail if it has errors."""
         answer = self.ask("GET", path, user, token)
         assert answer.status_code == 200, f"GET {path} as {user}: {answer.status_code} {answer.text}"
         assert not answer.json()["errors"], f"GET {path} as {user}: {answer.text}"
         return answer.json()
 
     def versions(self, family: str = "slurm") -> list[str]:
-        """Return the versions in which slurmctld ("slurm") or slurmdbd ("slurmdb") can be asked, oldest first."""
+        """Return the versions of the API of slurmctld ("slurm") or slurmdbd ("slurmdb"), oldest first."""
         found = (re.match(rf"/{family}/(v[^/]+)/", path) for path in self.document["paths"])
         return sorted({match[1] for match in found if match})
 
     def operations(self, *methods: str) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return method, path and description of all that can be asked with these methods."""
+        """Return method, path and description of all operations with these methods."""
         return [
             (method, path, described[method])
             for path, described in self.document["paths"].items()
@@ -146,7 +146,7 @@ def test_slurmrestd_offers_every_version_of_the_api_that_its_release_has(
 
 
 def description(version: str, plan: Plan, user: str) -> dict[str, Any]:
-    """Return what every job wants to have said of it; until v0.0.38 the environment was a mapping."""
+    """Return the fields that every job needs; until v0.0.38 the environment is a mapping."""
     path = "/usr/local/bin:/usr/bin:/bin"
     return {
         **({"account": accounts[0]} if (accounts := plan.scenario.users[user].accounts) else {}),
@@ -171,7 +171,7 @@ def submitted(api: Api, version: str, plan: Plan, jobs: Jobs, body: str) -> int:
 
 
 def words(value: str | list[str]) -> list[str]:
-    """Return the words of a state, which are a list in newer versions."""
+    """Return a job's state and flags, which are a list in newer versions."""
     return [value] if isinstance(value, str) else value
 
 
@@ -206,7 +206,7 @@ def test_user_with_a_token_submits_asks_and_cancels_in_every_version(
 
 @pytest.mark.needs("two_users")
 def test_token_of_a_user_does_not_cancel_anothers_job(api: Api, plan: Plan, jobs: Jobs, users: list[str]) -> None:
-    """Says so of the job itself: 23.11 and later tell whoever may not cancel a job of no error."""
+    """Checks the job itself, because 23.11 and later report no error to a user who may not cancel it."""
     for version in api.versions():
         job_id = submitted(api, version, plan, jobs, "sleep 300")
         api.cluster.wait_for([job_id], {"RUNNING"})
@@ -252,7 +252,7 @@ def test_rest_tells_of_accounting_what_the_commands_tell(api: Api, plan: Plan, j
         assert [(job["user"], job["account"], words(job["state"]["current"]), job["nodes"]) for job in found] == [
             wanted
         ], version
-        # Until v0.0.38 every job is told to have returned 0.
+        # Until v0.0.38 the exit code of every job is reported as 0.
         if version > "v0.0.38":
             assert found[0]["exit_code"]["return_code"]["number"] == record.exit_code, version
         assert job_id in [job["job_id"] for job in api.get(f"/slurmdb/{version}/jobs/", "root")["jobs"]], version
@@ -265,7 +265,7 @@ def test_rest_tells_of_accounting_what_the_commands_tell(api: Api, plan: Plan, j
 
 @pytest.fixture
 def something(api: Api, plan: Plan, jobs: Jobs) -> Iterator[dict[str, str]]:
-    """Things that can be asked for: the values of the parameters of paths."""
+    """Values of the parameters of paths, of things that exist."""
     cluster, user = plan.scenario.clusters[api.cluster.name], plan.scenario.users[jobs.user]
     node = cluster.node_names()[0]
     job_id = jobs.submit_here(api.cluster, "sleep 300")
@@ -278,7 +278,7 @@ def something(api: Api, plan: Plan, jobs: Jobs) -> Iterator[dict[str, str]]:
     values = {"job_id": job_id, "node_name": node, "partition_name": next(iter(cluster.partitions)), "qos": "normal"}
     values |= {"reservation_name": "rest", "cluster_name": api.cluster.name, "account_name": account, "name": name}
     values |= {"user_name": name, "qos_name": "normal", "id": "none", "wckey": "none"}
-    # Not of the path: without it the question for one association is about all.
+    # Not a parameter of the path: without it a request for one association is for all.
     values["association/"] = f"association/?account={account}&user={name}&cluster={api.cluster.name}"
     yield {name: str(value) for name, value in values.items()}
     api.cluster.run("scontrol", "delete", "ReservationName=rest")
@@ -310,7 +310,7 @@ def test_every_answer_is_as_the_openapi_document_says(api: Api, something: dict[
 
 
 def problems(answer: httpx2.Response, described: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
-    """Yield how an answer differs from its description, and that it is none."""
+    """Yield how an answer differs from its description, or that it is an error."""
     body = answer.json()
     errors = body.get("errors") if isinstance(body, dict) else []
     if answer.status_code != 200 or any(error.get("error_number", 1) for error in errors):
@@ -325,7 +325,7 @@ def problems(answer: httpx2.Response, described: dict[str, Any], document: dict[
 
 @pytest.fixture
 def bad_tokens(api: Api, run: RunDir, users: list[str]) -> dict[str, dict[str, str]]:
-    """Headers that name a user who is not proved by them."""
+    """Headers that name a user without a valid token of that user."""
     key, now = run.secrets()["jwt_key"], int(time.time())
     claims = {"iat": now - 120, "exp": now + 600, "sun": users[0]}
     tokens = {
@@ -362,14 +362,14 @@ def test_request_without_a_good_token_is_refused_everywhere(
 
 
 def refused(answer: httpx2.Response) -> bool:
-    """Tell whether an answer says no and tells nothing: until 22.05 some say no with 200."""
+    """Return whether an answer refuses a request and reveals nothing; until 22.05 some refusals have status 200."""
     body = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else {}
     told = {name: value for name, value in body.items() if name not in {"meta", "errors", "warnings"}}
     return bool(answer.status_code >= 400 or body.get("errors")) and not has_items(told)
 
 
 def has_items(value: Any) -> bool:
-    """Tell whether there is a list with anything in it."""
+    """Return whether a value contains a list that is not empty."""
     if isinstance(value, dict):
         return any(map(has_items, value.values()))
     return bool(value) if isinstance(value, list) else False
@@ -406,7 +406,7 @@ def test_token_lives_as_long_as_it_was_asked_for(api: Api, users: list[str], ser
 
 @pytest.fixture
 def rotate_key(ssh: Ssh, plan: Plan, run: RunDir, clusters: dict[str, SlurmCluster]) -> Iterator[Any]:
-    """Put another key in place everywhere; at the end the run's own comes back."""
+    """Return a function that replaces the key everywhere; afterwards the run's own is restored."""
     tree = render.render(plan)
     places = [host for host in plan.hosts if any(file.path == options.JWT_KEY for file in tree[host.name])]
 
@@ -428,7 +428,9 @@ def test_tokens_of_an_old_key_are_refused_after_its_rotation(api: Api, users: li
     old = api.token(users[0])
     assert [refused(api.ask("GET", path, users[0], old)) for path in paths] == [False] * len(paths)
     rotate_key(secrets.token_hex(32))
-    new = wait_until(lambda: api.token(users[0]), bool, what="a new token", timeout=90, ignore=(CommandFailed,))
+    new = wait_until(
+        lambda: api.token(users[0]), bool, what="slurmctld to issue a new token", timeout=90, ignore=(CommandFailed,)
+    )
     for token, wanted in ((old, [True] * len(paths)), (new, [False] * len(paths))):
         which = "old" if token == old else "new"
         seen = [refused(api.ask("GET", path, users[0], token)) for path in paths]

@@ -17,11 +17,11 @@ from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users", "lasting", "many_nodes")
 JOBS_OF_A_NODE = 10
-# More make a machine of few CPUs slower, not faster.
+# More would slow a machine with few CPUs down.
 AT_ONCE = 50
 # Seconds that a busy machine's daemons may take before and after a job among so many.
 OVERHEAD = 60
-# Of jobs, where daemons and nodes share two CPUs.
+# Jobs per second if daemons and nodes share two CPUs.
 LEAST_PER_SECOND = 4
 
 
@@ -33,7 +33,7 @@ def large(clusters: dict[str, SlurmCluster], plan: Plan) -> SlurmCluster:
 
 def test_every_node_is_idle_and_has_a_slurmd_of_its_own(large: SlurmCluster, plan: Plan, jobs: Jobs, ssh: Ssh) -> None:
     for host, nodes in plan.scenario.clusters[large.name].nodes_on().items():
-        # systemd's own: a slurmd that starts a job is two processes for a moment.
+        # Only children of systemd, because a slurmd that starts a job is two processes for a moment.
         found = ssh.run(host, ["pgrep", "--parent=1", "--list-full", "--exact", "slurmd"], check=False).stdout
         running = Counter(re.findall(r" -N (\S+)", found))
         others = {*(running - Counter(nodes)), *(Counter(nodes) - running)}
@@ -69,7 +69,7 @@ def test_each_of_many_short_jobs_runs_once_and_has_one_record(large: SlurmCluste
     wait_until(
         lambda: witness.differences(keys, witnesses, large.records("--local"), {large.name: hosts_of}, OVERHEAD),
         lambda found: not found,
-        what=f"accounting to agree with {count} jobs' witness",
+        what=f"accounting to agree with the witnesses of {count} jobs",
         timeout=60 + count / 30,
         show=lambda found: "\n".join([*found[:10], f"{len(found)} differences"]),
     )

@@ -1,4 +1,4 @@
-"""Slurm keeps its state: what it knows of jobs outlives its daemons."""
+"""Slurm saves its state: jobs survive a restart of its daemons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.ssh import Ssh
 def test_slurmctld_saves_its_jobs_where_every_controller_sees_them(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, ssh: Ssh
 ) -> None:
-    """A slurmctld that cannot save gives the ids of lost jobs again after its next start."""
+    """A slurmctld that cannot save its state loses jobs at its next start, and reuses their ids."""
     for name, cluster in clusters.items():
         mark = f"saved-{secrets.token_hex(4)}"
         jobs.submit_here(cluster, "true", "--hold", f"--job-name={mark}")

@@ -1,4 +1,4 @@
-"""Where one daemon fails another takes over, and gives back; no job is lost, and none runs twice."""
+"""If a daemon fails, its backup takes over and later gives control back; no job is lost, and none runs twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.ssh import Ssh
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("users"), pytest.mark.provokes()]
-# Seconds for what takes 20 on an idle machine.
+# Deadline in seconds for what takes 20 s on an idle machine.
 PATIENCE = 180
 
 
@@ -28,7 +28,7 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
 ) -> None:
     name, part = next((name, part) for name, part in plan.scenario.clusters.items() if part.backup_controllers)
     first, second = clusters[name], SlurmCluster(ssh, name, part.backup_controllers[0])
-    first.wait_for([timed_out_job], {"TIMEOUT"}, timeout=120)
+    first.wait_for([timed_out_job], {"TIMEOUT"}, timeout=PATIENCE)
     running = jobs.submit_here(first, "sleep 20")
     array = jobs.submit_here(first, "sleep 20", "--array=1-4")
     wait_until(
@@ -62,9 +62,9 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
 
 
 def submit_to(backup: SlurmCluster, jobs: Jobs) -> int:
-    """Submit a job when the backup controller takes it, and return its id.
+    """Submit a job as soon as the backup controller takes it, and return its id.
 
-    Whoever asks at the very moment of the takeover has its connection reset, and asks again.
+    At the moment of the takeover connections are reset, so retry.
     """
 
     def look() -> tuple[str, int]:
@@ -74,7 +74,7 @@ def submit_to(backup: SlurmCluster, jobs: Jobs) -> int:
     _, job_id = wait_until(
         look,
         lambda seen: seen[1] > 0,
-        what=f"{backup.controller} takes jobs",
+        what=f"{backup.controller} to take jobs",
         timeout=PATIENCE,
         hopeless=lambda seen: seen[0] != "active",
         show=lambda seen: f"slurmctld is {seen[0]}",
@@ -84,7 +84,7 @@ def submit_to(backup: SlurmCluster, jobs: Jobs) -> int:
 
 
 def wait_for_control(cluster: SlurmCluster) -> None:
-    """Wait until slurmdbd says that the controller by which the cluster is asked is the one in control."""
+    """Wait until slurmdbd has the address of `cluster.controller` as that of the controller in charge."""
     address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
     wait_until(
         lambda: cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=controlhost").stdout,

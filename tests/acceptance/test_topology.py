@@ -1,4 +1,4 @@
-"""Jobs are placed as the topology of their partition wants it."""
+"""Jobs are placed as the topology of their partition requires."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("topology", "lasting")
 
-# How long a job waits for the switches that it wants; Slurm counts from when it first looked at the job.
+# How long a job waits for the switches that it requests, since Slurm first considered the job.
 SECONDS_FOR_SWITCHES = 5
 
 
@@ -34,7 +34,7 @@ class Fabric:
         return f"{self.cluster.name}, partition {self.placed.partition}, topology {self.placed.name}"
 
     def submit(self, jobs: Jobs, count: int, *more: str) -> int:
-        """Submit a job that wants this many whole nodes."""
+        """Submit a job that requests this many whole nodes."""
         wanted = (f"--partition={self.placed.partition}", f"--nodes={count}", "--exclusive")
         return jobs.submit_here(self.cluster, "true", *wanted, *more)
 
@@ -52,13 +52,13 @@ def fabrics(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Fabric]:
 
 @pytest.fixture
 def at_rest(clusters: dict[str, SlurmCluster], plan: Plan) -> Callable[[], None]:
-    """Wait until all nodes are idle: a job for the checks of accounting may have yet to time out."""
+    """Return a function that waits until all nodes are idle: a job of the checks of accounting may still run."""
     return lambda: slurm.wait_until_ready(plan, clusters, timeout=240, idle=True)
 
 
 @contextmanager
 def kept_free_of_jobs(cluster: SlurmCluster, nodes: Iterable[str]) -> Iterator[None]:
-    """Reserve nodes for nobody: no topology has a say in that, as it would have in jobs that fill them."""
+    """Reserve nodes for no one, because a topology would influence jobs that fill them."""
     name = f"check-{secrets.token_hex(4)}"
     wanted = (f"Nodes={hostlist.fold(nodes)}", "StartTime=now", "Duration=30", "Users=root", "Flags=IGNORE_JOBS")
     cluster.run("scontrol", "create", "reservation", f"ReservationName={name}", *wanted)
@@ -69,7 +69,7 @@ def kept_free_of_jobs(cluster: SlurmCluster, nodes: Iterable[str]) -> Iterator[N
 
 
 def without_room(units: Level, size: int, free: Unit | None = None) -> set[str]:
-    """Return nodes without which no unit has room for a job of this size, but for the one that is to be free."""
+    """Return nodes to take so that only the unit that is to be free has room for a job of this size."""
     taken: set[str] = set()
     for unit in units:
         if unit != free:
@@ -92,7 +92,7 @@ def test_every_switch_block_and_torus_has_its_nodes(fabrics: list[Fabric], plan:
 def test_job_gets_the_one_switch_block_or_sub_cube_that_has_room(
     fabrics: list[Fabric], at_rest: Callable[[], None], jobs: Jobs
 ) -> None:
-    """Without a topology it would get nodes of several."""
+    """Without a topology it would get nodes of several units."""
     for fabric in fabrics:
         for level in fabric.placed.choices():
             at_rest()
@@ -118,7 +118,7 @@ def test_job_waits_for_the_switches_that_it_wants_and_then_takes_what_there_is(
             taken = [leaf.name for leaf in leaves if seen & {*leaf.nodes}]
             assert len(taken) > 1, f"{fabric}: it got {hostlist.fold(seen)} of {taken}"
             waited = seconds_until_start(fabric.cluster, job_id)
-            assert waited >= SECONDS_FOR_SWITCHES, f"{fabric}: it took switches {taken} after {waited} s already"
+            assert waited >= SECONDS_FOR_SWITCHES, f"{fabric}: it took switches {taken} after only {waited} s"
 
 
 def seconds_until_start(cluster: SlurmCluster, job_id: int) -> int:
@@ -159,14 +159,14 @@ def looked_at(cluster: SlurmCluster, job_id: int) -> Job:
 
 @pytest.mark.needs("users")
 def test_job_sees_where_its_node_is(fabrics: list[Fabric], plan: Plan, users: list[str]) -> None:
-    """In the default topology, whichever places the job (topology_g_get_node_addr)."""
+    """The address is that in the default topology, whichever places the job (topology_g_get_node_addr)."""
     for fabric in fabrics:
         default = next(iter(plan.scenario.clusters[fabric.cluster.name].topology.values()))
         count = fabric.placed.most_nodes()
         task = ["sh", "-c", "echo $SLURMD_NODENAME $SLURM_TOPOLOGY_ADDR"]
         wanted = (f"--partition={fabric.placed.partition}", f"--nodes={count}", "--ntasks-per-node=1")
         answer = fabric.cluster.run("srun", *only(fabric.cluster, plan), *wanted, *task, user=users[0]).stdout
-        # A leaf right below the top leaves the levels between empty.
+        # A leaf directly below the top has empty levels in between.
         seen = {node: re.sub(r"\.+", ".", there) for node, there in map(str.split, answer.splitlines())}
         assert seen == {node: topology.address(default, node) for node in seen}, f"{fabric}: {seen}"
         assert len(seen) == count, f"{fabric}: {seen}"

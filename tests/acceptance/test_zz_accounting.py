@@ -1,4 +1,4 @@
-"""Accounting tells the truth. The file's name puts it last: it judges all jobs of the checks before it too."""
+"""Accounting is correct. The file's name puts it last, because it also covers the jobs of all other checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUEST = ("--job-name=accounting", "--time=3")
 
 
 def table(cluster: SlurmCluster, *command: str) -> set[tuple[str, ...]]:
-    """Return what sacctmgr shows, row by row."""
+    """Return the rows that sacctmgr prints."""
     answer = cluster.run("sacctmgr", "--parsable2", "--noheader", *command).stdout
     return {tuple(line.split("|")) for line in answer.splitlines()}
 
@@ -51,7 +51,7 @@ def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
 
 
 def test_tables_of_accounting_have_one_collation(plan: Plan, ssh: Ssh) -> None:
-    """The daemon compares texts of several tables in one query, which the database refuses where they differ."""
+    """MariaDB refuses slurmdbd's queries that compare texts of tables with different collations."""
     host = plan.with_daemon("mariadb")[0].name
     query = (
         "select table_collation, group_concat(table_name) from information_schema.tables"
@@ -81,12 +81,12 @@ def test_job_that_timed_out_is_recorded_as_such(clusters: dict[str, SlurmCluster
 
 
 def _job_with_steps() -> str:
-    """Return what a job does of whose steps one fails, and which succeeds."""
+    """Return the script of a job that succeeds although one of its steps fails."""
     return "\n".join(["srun true", witness.step(1, "--ntasks=1 sh -c 'exit 3'"), "exit 0"])
 
 
 def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
-    """Return a user whose tasks' memory slurmstepd can see and who may run jobs; None if there is none.
+    """Return a user who may run jobs and whose tasks' memory slurmstepd can measure; None if there is none.
 
     In a container, slurmstepd may not read /proc/PID/io of other users, and gives up (_handle_stats in common_jag.c).
     """
@@ -104,7 +104,7 @@ def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
 
 
 def _unlike_the_request(records: list[Record], keys: list[JobKey]) -> list[str]:
-    """Return which jobs accounting does not have as they were asked for."""
+    """Return the jobs whose records differ from the options they were submitted with."""
     return [
         f"job {record.job_id}: submitted with {' '.join(REQUEST)}, accounting says {record.name}, {record.time_limit}"
         for record in records
@@ -117,7 +117,7 @@ def _unlike_the_request(records: list[Record], keys: list[JobKey]) -> list[str]:
 def test_accounting_matches_what_every_job_saw(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, ssh: Ssh
 ) -> None:
-    """Compares all jobs of the checks with their own witnesses: none missing, none doubled, each right."""
+    """Compares the records of all jobs of the checks with their witnesses: none missing, no duplicates, all correct."""
     cluster = next(iter(clusters.values()))
     fresh = [
         job_key(one.name, jobs.submit(one, body, *REQUEST))
@@ -130,7 +130,7 @@ def test_accounting_matches_what_every_job_saw(
     wait_until(lambda: active_jobs(clusters), lambda left: not left, what="all jobs to end", timeout=180)
     witnesses = jobs.witnesses()
     seen = {one.key for one in witnesses}
-    # A job that a check cancelled before it began rightly left no witness; those of this check may not be missing.
+    # A job that a check cancelled before it started has no witness; those of this check must have one.
     judged = {key for key in jobs.submitted if key in seen} | {*fresh}
     everywhere = f"--clusters={','.join(clusters)}"
     hosts_of = {name: plan.hosts_of(name) for name in clusters}
@@ -139,7 +139,7 @@ def test_accounting_matches_what_every_job_saw(
         records = cluster.records(everywhere)
         return witness.differences(judged, witnesses, records, hosts_of) + _unlike_the_request(records, fresh)
 
-    # slurmctld sends its records on in the background.
+    # slurmctld sends records in the background.
     wait_until(
         look,
         lambda found: not found,
@@ -149,7 +149,7 @@ def test_accounting_matches_what_every_job_saw(
         show="\n".join,
     )
     records = cluster.records(everywhere)
-    # Jobs of srun and salloc, and those of others, leave no witness.
+    # Jobs of srun and salloc, and jobs that are not the harness's, leave no witness.
     unseen = [one for one in records if not one.step and one.state == "COMPLETED" and one.key not in seen]
     invented = [
         f"{one.cluster}: job {one.job_id} ({one.name} of {one.user})" for one in job_events.invented(ssh, plan, unseen)
@@ -185,7 +185,7 @@ def test_job_completion_records_match_accounting(
         rows = (line.split("\t") for line in ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines())
         return {(int(job_id), int(state), nodes) for job_id, state, nodes in rows if int(job_id) in given}
 
-    # Both are written in the background.
+    # Both kinds of records are written in the background.
     wait_until(
         lambda: (in_accounting(), in_completion()),
         lambda seen: len(seen[0]) == len(given) and seen[0] == seen[1],

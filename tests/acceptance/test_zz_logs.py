@@ -1,4 +1,4 @@
-"""Comes last of all: what the daemons logged while the checks ran."""
+"""What the daemons logged while the checks ran. The file's name puts it after them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.ssh import Ssh
 
-# This module is imported when pytest collects the checks: before the first of them.
+# pytest imports this module when it collects the checks, before it runs the first one.
 BEGAN = time.time()
-# Seconds after a check or fault in which daemons may still log what it provoked.
+# Seconds after a check or fault during which daemons may still log errors that it provoked.
 AFTERMATH = 20
-# What daemons log while they work although nothing is wrong, and why it cannot be avoided.
+# Errors that daemons log although nothing is wrong, and why they cannot be avoided.
 HARMLESS = {
-    r"stepd_connect to StepId=\S+ failed: No such file": "slurmd asks a slurmstepd that begins or ends just then",
-    r"(Socket|Connection) timed out|Connection (refused|reset)": "a busy machine; checks see whether answers come",
+    r"stepd_connect to StepId=\S+ failed: No such file": "slurmd queries a slurmstepd that is just starting or ending",
+    r"(Socket|Connection) timed out|Connection (refused|reset)": "the machine is busy; checks notice missing answers",
 }
 
 
 def test_no_daemon_logged_an_error_that_no_check_provoked(
     request: pytest.FixtureRequest, ssh: Ssh, plan: Plan, run: RunDir
 ) -> None:
-    """Looks at errors, not warnings. A check names with `provokes` what it makes daemons log."""
+    """Covers errors, not warnings. The marker `provokes` of a check names those that it causes."""
     markers = {item.nodeid: [*item.iter_markers("provokes")] for item in request.session.items}
     events = [event for event in run.events() if timeline.seconds(event) > BEGAN]
     spans = [*disturbances(events, markers)]
@@ -53,7 +53,7 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
 def disturbances(
     events: Iterable[Mapping[str, Any]], markers: Mapping[str, list[pytest.Mark]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield when what breaks on purpose was broken: faults, and checks whose `provokes` names no lines."""
+    """Yield begin and end of each fault, and of each check whose `provokes` names no patterns."""
     events = [*events]
     yield from ((fault.begin, fault.end) for fault in timeline.faults(events))
     for event in events:

@@ -1,4 +1,4 @@
-"""Accounting agrees with slurmctld. Comes last: it covers the jobs of all other checks, too."""
+"""Accounting agrees with slurmctld. The file's name puts it last, because it covers the jobs of all other checks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from harness.ssh import Ssh
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("accounting")
-# Seconds by which this machine's clock and the cluster's may differ.
+# Seconds by which the clocks of this machine and the cluster may differ.
 CLOCKS = 60
 JOB_ID = r"JobId=[0-9]+(_[0-9]+\([0-9]+\))?"
 
 
 def wait_until_none(look: Callable[[], list[str]], what: str, clusters: dict[str, SlurmCluster]) -> None:
-    """Wait until nothing is found: slurmctld sends its records on in the background."""
+    """Wait until `look` returns nothing, because slurmctld sends records in the background."""
     given_up = all_records_sent(clusters.values())
     wait_until(look, lambda found: not found, what=what, timeout=180, hopeless=given_up, show="\n".join)
 
 
 @pytest.mark.needs("users")
 def test_accounting_agrees_with_what_slurmctld_remembers(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
-    """Compares ended jobs field by field, times to the second; no other record may be open."""
+    """Compares ended jobs field by field, times to the second; only jobs that run or wait may have an open record."""
     for cluster in clusters.values():
         cluster.wait_for([jobs.submit_here(cluster, "true")], timeout=180)
 
@@ -56,7 +56,7 @@ def test_accounting_has_no_job_that_was_never_submitted(
     since = ready[0] - CLOCKS if ready else 0
 
     if jobs.submitted and not _logged(plan, ssh).intersection(jobs.submitted):
-        pytest.skip("slurmctld's log names no jobs: SlurmctldDebug is below info")
+        pytest.skip("slurmctld's log names no jobs: SlurmctldDebug is below info, or there is no SlurmctldLogFile")
 
     def look() -> list[str]:
         in_accounting = [one for cluster in clusters.values() for one in cluster.records("--local", "--allocations")]
@@ -69,7 +69,7 @@ def test_accounting_has_no_job_that_was_never_submitted(
 
 
 def _logged(plan: Plan, ssh: Ssh) -> set[JobKey]:
-    """Return the jobs that the log of any slurmctld names."""
+    """Return the jobs that the logs of all slurmctld name."""
     found: set[JobKey] = set()
     for host in plan.with_daemon("slurmctld"):
         for path in logs.log_files(plan, host, "slurmctld"):

@@ -1,4 +1,4 @@
-"""The harness itself on a real engine: genuine daemons, broken on purpose."""
+"""Tests of the harness on a real engine: genuine daemons, broken on purpose."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from xdist.scheduler import LoadScopeScheduling
 from harness.live import Live
 from support import Harness, command_line, environment_of, kept
 
-# What a worker's run wants at most: 12 hosts with 7 inotify instances each, and their memory.
+# What a worker's run needs at most: 12 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY = 12 * 7, 1.5e9
-# Modules whose tests share no run, or only the cases of a test do; the tests of another module all have one worker.
+# Modules whose cases share no run, and modules in which only the cases of a test do. All tests of any other module run
+# on one worker.
 _BY_CASE = ("judge", "releases", "scenarios", "upgrade")
 _BY_TEST = ("elastic", "sabotage")
-# Modules with so many cases that those of each module of sabotages have a run of their own, unless only few are chosen.
+# Modules in which the sabotages of each sabotage_*.py have a run of their own, unless `make test` selects only a few.
 _BY_KIND = ("sabotage",)
-# What takes minutes: no worker shall begin with that when others end.
+# The longest modules, which start first, so that no worker still runs one when the others are done.
 _LONGEST = (
     *("sabotage", "elastic", "elastic_failures", "ha", "rehearsal", "engines", "hybrid", "upgrade", "judge"),
     *("scenarios", "apptainer", "rest"),
@@ -29,7 +30,7 @@ _LONGEST = (
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers for a CPU and one more, because tests wait; fewer where the machine is too small for their runs."""
+    """Two workers for each CPU and one more, because tests wait; fewer if the machine is too small for their runs."""
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     enough = int(instances.read_text()) // _INOTIFY if instances.exists() else math.inf
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY
@@ -37,7 +38,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 class _Parts(LoadScopeScheduling):
-    """Give each worker parts that share no run, in the order in which they were collected."""
+    """Distribute the tests so that those which share a run stay together, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = _module(nodeid)
@@ -50,18 +51,18 @@ class _Parts(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Divide the tests so whatever `--dist` says."""
+    """Use this distribution whatever `--dist` says."""
     config.option.loadscopereorder = False
     return _Parts(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks for -m
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Put the modules that take longest first; mark one sabotage of each kind as part of `make test`."""
+    """Put the longest modules first; mark one sabotage of each kind as part of `make test`."""
     order = {module: number for number, module in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(_module(item.nodeid), len(order)))
     with_sabotage = [item for item in items if "[" in item.nodeid and "sabotage" in item.callspec.params]
-    # Virtual machines are for those who have them.
+    # `make test` uses no virtual machines.
     with_sabotage = [item for item in with_sabotage if _module(item.nodeid) != "vagrant"]
     first_of_each_kind = {
         (item.originalname, item.callspec.id.partition("-")[0] if _module(item.nodeid) in _BY_KIND else ""): item
@@ -89,13 +90,13 @@ def environment(runs: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def harness(environment: dict[str, str]) -> Harness:
-    """Run the harness's command line as a user would."""
+    """A function that runs the harness's command line as a user would."""
     return command_line(environment)
 
 
 @pytest.fixture(scope="session")
 def quick(pytestconfig: pytest.Config) -> bool:
-    """Whether `make test` has seen the scenarios pass whose runs are broken here: one check is enough then."""
+    """Whether to run a single check before a scenario is broken, because `make test` has seen it pass."""
     return "not core" in pytestconfig.option.markexpr
 
 
@@ -107,7 +108,7 @@ def federation(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
 
 @pytest.fixture(scope="session")
 def elastic_nodes(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
-    """Nodes that are made for jobs, passed and still up."""
+    """The scenario whose nodes are created for jobs, passed and still up."""
     yield from kept(harness, runs, "elastic-l3", quick=quick)
 
 

@@ -1,4 +1,4 @@
-"""Docker engines as on machines of their own: each in a network namespace, joined by a switch in another."""
+"""Docker engines as if on separate machines: each in a network namespace, joined by a switch in another."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Engines:
         return self._clients[name]
 
     def host(self, name: str) -> str:
-        """Return where an engine listens, as DOCKER_HOST says it."""
+        """Return the value of DOCKER_HOST for an engine."""
         return f"unix://{self._directory(name) / 'sock'}"
 
     def begin(self) -> None:
@@ -72,18 +72,18 @@ class Engines:
                 stderr=log,
                 start_new_session=True,
             )
-        # Not asked before: docker's library leaves a socket open that it could not connect.
+        # Connect only now, because docker's library leaks a socket that it could not connect.
         wait_until(
             (directory / "sock").exists,
             bool,
-            what=f"engine {name}",
+            what=f"engine {name} to start",
             timeout=180,
             hopeless=lambda _: self._daemons[name].poll() is not None,
         )
         self.client(name).ping()
 
     def kill(self, name: str) -> None:
-        """Take the power from an engine's machine: nothing of it runs any more."""
+        """Kill an engine and everything that it runs, as a power failure would."""
         inits = [container.attrs["State"]["Pid"] for container in self.client(name).containers.list()]
         self._daemons[name].kill()
         self._daemons[name].wait()
@@ -93,15 +93,15 @@ class Engines:
         (self._directory(name) / "sock").unlink()
 
     def _kill_helpers(self, name: str) -> None:
-        """Kill what an engine runs beside itself: its directory is on their command lines."""
+        """Kill an engine's helper processes, which have its directory on their command lines."""
         run("pkill", "-KILL", "--full", str(self._directory(name)), check=False)
 
     def link(self, name: str, state: str) -> None:
-        """Have the cable between an engine and the switch be "up" or "down"."""
+        """Set the link between an engine and the switch "up" or "down"."""
         self._ip("-n", self._namespace("switch"), "link", "set", name, state)
 
     def end(self) -> None:
-        """Stop all, and remove all that is left."""
+        """Stop all engines, and remove everything that is left of them."""
         for name, daemon in self._daemons.items():
             if daemon.poll() is None:
                 with suppress(DockerException):
@@ -142,14 +142,14 @@ class Engines:
 
 
 def run(*command: str, check: bool = True) -> None:
-    """Run a command; a failure shows what it said."""
+    """Run a command; a failure shows its errors."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 or not check, f"{' '.join(command)}\n{done.stderr}"
 
 
 @contextmanager
 def engines(count: int, release: str) -> Iterator[Engines]:
-    """Have so many engines, the first of them with the image of a release that the user's own engine has."""
+    """Start so many engines, the first with the image of a release from the user's own engine."""
     there = Engines(Path(tempfile.mkdtemp(prefix="engines")), count)
     try:
         there.begin()

@@ -1,4 +1,4 @@
-"""How clusters are broken, each in the way that a check guards against."""
+"""Sabotages: each breaks a cluster in a way that a check must notice."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from harness.errors import CommandFailed
 from harness.live import Live
 from harness.wait import wait_until
 
-# Of a federation: who runs a job is left to the federation.
+# Of both clusters, because either may run a federated job.
 JOB_TABLES = r"slurm_acct_db.aws_job_table slurm_acct_db.\`on-prem_job_table\`"
 CONF = "/etc/slurm/slurm.conf"
 WITNESSES = "/var/tmp/slurm-harness-witness"
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 Step = tuple[str, str]  # host, shell script
-NETWORK_OF = "network of "  # before a host's name in a step: the script may set its packet filter
+NETWORK_OF = "network of "  # prefix of a step's host: the script runs in its network and may set its packet filter
 
 
 @dataclass(frozen=True)
 class Sabotage:
-    """What breaks the cluster and what repairs it; which checks must fail, and what each of them must say.
+    """How to break a cluster and repair it; which checks must fail, and a text that the message of each must contain.
 
     `checks` are parts of names; each must select at least one check of the scenario.
     """
@@ -34,7 +34,7 @@ class Sabotage:
     told: str
 
     def __str__(self) -> str:
-        return f"{self.checks[0]}-{self.told or 'refused'}"
+        return f"{self.checks[0]}-{self.told}"
 
 
 def on_single(checks: str, do: str, undo: str, told: str) -> Sabotage:
@@ -42,13 +42,13 @@ def on_single(checks: str, do: str, undo: str, told: str) -> Sabotage:
 
 
 def wrapper(program: str, text: str) -> tuple[str, str]:
-    """Return scripts that put a lying program before Slurm's own, and take it away."""
+    """Return scripts that put a fake program before Slurm's own, and remove it."""
     path = f"/usr/local/bin/{program}"
     return f"printf '#!/bin/sh\\n%s\\n' '{text}' > {path} && chmod 0755 {path}", f"rm {path}"
 
 
 def task_prolog(text: str) -> tuple[str, str]:
-    """Return scripts that have slurmd tell every task something, and end that."""
+    """Return scripts that have a TaskProlog print a line for every task, and remove it."""
     make, remove = wrapper("lie", f"echo {text}")
     return (
         f"{make}; echo TaskProlog=/usr/local/bin/lie >> {CONF} && systemctl restart slurmd",
@@ -57,7 +57,7 @@ def task_prolog(text: str) -> tuple[str, str]:
 
 
 def trigger(tables: str, when: str, lie: str) -> tuple[Step, Step]:
-    """Return steps that make the database write something else than it is told, and end that."""
+    """Return steps that make the database change what is written to tables, and undo that."""
     make, drop = [], []
     for number, table in enumerate(tables.split()):
         name = f"{table.split('.')[0]}.lie{number}"
@@ -375,7 +375,7 @@ HA = [
 SUBMIT_TWICE = wrapper(
     "sbatch", 'cat > /tmp/$$; /usr/bin/sbatch "$@" < /tmp/$$ > /dev/null; exec /usr/bin/sbatch "$@" < /tmp/$$'
 )
-# All lines are told.
+# The output must contain each line of the text.
 REHEARSAL = [
     Sabotage(
         ("rehearsal_shows_that",),
@@ -433,13 +433,13 @@ def changed_conf(change: str) -> str:
 
 
 def at_ctl(check: str, program: str, text: str, told: str) -> Sabotage:
-    """Return what puts a lying program before Slurm's own on the controller."""
+    """Return a sabotage that puts a fake program before Slurm's own on the controller."""
     do, undo = wrapper(program, text)
     return Sabotage((check,), ("ctl", do), ("ctl", undo), told)
 
 
 WITHOUT_PROLOG = (changed_conf("/^Prolog=/d"), MEND_CONF)
-# Slurm believes a Prolog and an Epilog ended while they go on.
+# Slurm takes Prolog and Epilog for ended while they still run.
 HASTY_PROGRAMS = (
     (
         "n2",
@@ -510,7 +510,7 @@ TOPOLOGY = [
         ("waits_for_the_switches",),
         ("sim", f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF}; scontrol reconfigure"),
         ("sim", f"mv {CONF}.right {CONF}; scontrol reconfigure"),
-        "s already",
+        "after only",
     ),
 ]
 
@@ -541,7 +541,7 @@ WORKSTATION = [
     on_box(
         "gpus_are_given_to_one_job",
         *task_prolog("export CUDA_VISIBLE_DEVICES=0"),
-        "told of GPU 0, which another one has",
+        "a job got GPU 0, which belongs to another job",
     ),
     on_box(
         "builds_a_container_image",
@@ -552,7 +552,7 @@ WORKSTATION = [
 
 
 def drop_in(unit: str, lines: str) -> tuple[str, str]:
-    """Return scripts that give a unit other settings, and take them away."""
+    """Return scripts that add settings to a unit, and remove them."""
     directory = f"/run/systemd/system/{unit}.service.d"
     restart = f"systemctl daemon-reload; systemctl restart {unit}"
     do = f"mkdir -p {directory}; cat > {directory}/zz.conf << END\n[Service]\n{lines}\nEND\n{restart}"
@@ -564,7 +564,7 @@ def on_rest(checks: str, lines: str, told: str) -> Sabotage:
     return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), told)
 
 
-# Stands where slurmrestd should, and says nothing where it says yes.
+# A proxy in the place of slurmrestd that replaces true by null.
 LIAR = """
 import socket, threading
 def pour(source, sink, lies):
@@ -685,7 +685,7 @@ HYBRID = [
         "until_the_copilot_has_told_it",
         f"sed -i.right 's/State=DRAIN/State=UNKNOWN/' {CONF} && systemctl restart slurmctld",
         f"mv {CONF}.right {CONF} && systemctl restart slurmctld",
-        "a job that wants what a pod has is RUNNING",
+        "a job that needs what a pod has is RUNNING",
     ),
     at_shared(
         "external_job_holds_for_a_pod",
@@ -701,7 +701,7 @@ HYBRID = [
 
 
 def constrain(option: str) -> tuple[str, str]:
-    """Return scripts that have slurmd no longer hold jobs to something, and hold them to it again."""
+    """Return scripts that have slurmd stop enforcing an option of cgroup.conf, and enforce it again."""
     return tuple(  # type: ignore[return-value]
         f"sed -i s,^{option}=.*,{option}={value}, /etc/slurm/cgroup.conf && systemctl restart slurmd"
         for value in ("NO", "YES")
@@ -715,7 +715,7 @@ MACHINE = [
     on_single(
         "reboots_when_it_is_told",
         f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF} && scontrol reconfigure",
-        # What was asked for is forgotten first, or it would be done now.
+        # Cancel the reboot first, or it would happen now.
         "scontrol update NodeName=single State=RESUME;"
         f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/sbin/reboot, {CONF} && systemctl restart slurmctld slurmd",
         "waiting for single to go down for the reboot",
@@ -724,7 +724,7 @@ MACHINE = [
         "lost_its_power",
         "systemctl disable --quiet slurmd",
         "systemctl enable --quiet --now slurmd",
-        # What stays on a node that does not answer is told last.
+        # Jobs stay on a node that does not answer.
         "waiting for all jobs to end on every cluster",
     ),
 ]
@@ -763,7 +763,7 @@ OCI = "/etc/slurm/oci.conf"
 
 
 def in_oci_conf(edit: str, mend: str = "true") -> tuple[str, str]:
-    """Return scripts that edit oci.conf, which every step reads anew, and put it back."""
+    """Return scripts that edit oci.conf, which every step reads again, and restore it."""
     return f"cp -p {OCI} /root && sed -i '{edit}' {OCI}", f"cp -p /root/oci.conf {OCI}; {mend}"
 
 
@@ -835,7 +835,7 @@ def break_and_judge(live: Live, sabotage: Sabotage) -> None:
 
 
 def clear_nodes(live: Live) -> None:
-    """Wait until no job is left on a node, and resume the nodes that slurmctld drained because a job did not end."""
+    """Wait until all nodes are free of jobs, and resume those that slurmctld drained because a job did not end."""
     for cluster in slurm.clusters(live.ssh, live.plan).values():
         wait_until(
             lambda cluster=cluster: [node.name for node in cluster.nodes() if BUSY & {*node.state.split("+")}],
@@ -850,21 +850,21 @@ def clear_nodes(live: Live) -> None:
 
 
 def undetected(sabotage: Sabotage, checks: Sequence[report.Check]) -> list[str]:
-    """Return the sabotaged checks that did not run, did not fail, or failed without saying what they must."""
+    """Return the sabotaged checks that did not run, did not fail, or failed without the expected text."""
     missing = [part for part in sabotage.checks if not any(part in check.id for check in checks)]
     wrong = [check.id for check in checks if check.outcome != "failed" or sabotage.told not in check.message]
     return [*missing, *wrong]
 
 
 def run(live: Live, host: str, script: str) -> None:
-    """Run a script on a host, in its network, or in the gateway, which has no SSH unless it is a virtual machine."""
+    """Run a script on a host, in its network, or on the gateway, which has no SSH unless it is a virtual machine."""
     if host.startswith(NETWORK_OF):
         in_network(f"{live.run.id}-{host.removeprefix(NETWORK_OF)}", script)
         return
     if host == "gateway" and live.provider.name == "vagrant":
         host = "_gateway"
     if host != "gateway":
-        # systemd refuses to start a unit for the sixth time in ten seconds, unless it is made to count anew.
+        # systemd refuses to start a unit for the sixth time in ten seconds unless its counter is reset.
         live.ssh.run(host, ["sh", "-c", f"systemctl reset-failed; {script}"])
         return
     code, output = docker.from_env().containers.get(f"{live.run.id}_gateway").exec_run(["sh", "-c", script])
@@ -872,7 +872,7 @@ def run(live: Live, host: str, script: str) -> None:
 
 
 def in_network(name: str, script: str) -> None:
-    """Run a script with rights to a container's network that the container itself does not have."""
+    """Run a script in a container's network namespace with CAP_NET_ADMIN, which the container itself lacks."""
     client = docker.from_env()
     container = client.containers.get(name)
     client.containers.run(

@@ -1,4 +1,4 @@
-"""Sabotages of accounting: false records, and associations, users and QOS unlike the scenario."""
+"""Sabotages of accounting: false records, and associations, users and QOS that differ from the scenario."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ STEPS = "slurm_acct_db.aws_step_table"
 
 
 def lie(check: str, table: str, text: str, message: str) -> Sabotage:
-    """Return a sabotage: the database changes what it is given of every job or step of one cluster."""
+    """Return a sabotage: the database changes what is written about every job or step of one cluster."""
     return Sabotage((check,), *trigger(table, "update", text), message)
 
 
 def invented(job_id: int, changes: str, message: str) -> Sabotage:
-    """Return a sabotage: a copy of a job's record, with an id of its own and some changes."""
+    """Return a sabotage: a copy of a job's record with an id of its own and some changes."""
     steps = (
         f"create table slurm_acct_db.lie as select * from {JOBS} where time_end > 0 limit 1",
         f"update slurm_acct_db.lie set job_db_inx = {job_id}, id_job = {job_id}, {changes}",
@@ -32,7 +32,7 @@ def invented(job_id: int, changes: str, message: str) -> Sabotage:
 
 
 def changed(check: str, do: str, undo: str, message: str) -> Sabotage:
-    """Return a sabotage: sacctmgr changes what the scenario says, and changes it back."""
+    """Return a sabotage: sacctmgr changes something that the scenario sets, and changes it back."""
     return Sabotage((check,), ("aws-ctl", f"sacctmgr -i {do}"), ("aws-ctl", f"sacctmgr -i {undo}"), message)
 
 
@@ -84,8 +84,8 @@ FEDERATION = [
         "for slurmctld, accounting says",
     ),
     lie(_REMEMBERS, JOBS, "new.timelimit = 59", "its time limit is 60, accounting says 59"),
-    invented(134299998, "state = 1, time_end = 0", "is RUNNING in accounting, slurmctld does not know it"),
-    invented(134299999, "state = 5, exit_code = 256", "is FAILED in accounting, was never submitted"),
+    invented(134299998, "state = 1, time_end = 0", "is RUNNING in accounting, but unknown to slurmctld"),
+    invented(134299999, "state = 5, exit_code = 256", "is FAILED in accounting, but was never submitted"),
     changed(
         _TREE,
         "modify account physics set fairshare=1",
@@ -159,7 +159,7 @@ FEDERATION = [
         "delete account biology",
         "the scenario has no account biology",
     ),
-    # slurmdbd tells slurmctld of the change; the database is put right behind its back.
+    # slurmdbd notifies slurmctld of the change, then the database is corrected without slurmdbd.
     Sabotage(
         (_MEMORY,),
         (

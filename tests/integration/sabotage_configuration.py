@@ -1,4 +1,4 @@
-"""How clusters are broken behind their files' back: in the daemons' memory, in their state, in their logs."""
+"""Sabotages that leave the files intact: of the daemons' memory, state and logs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from sabotage import CONF, Sabotage, on_single
 
 STATE = "/var/lib/slurm/slurmctld"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
-# It listens when it has read its file.
+# slurmdbd listens once it has read its file.
 RESTART_SLURMDBD = (
     "systemctl restart slurmdbd; until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
 )
+# A busy member of a federation may answer later than scontrol waits.
+RECONFIGURE = "until scontrol reconfigure; do sleep 1; done"
 
 
-def held_back(option: str, reload: str = "scontrol reconfigure", conf: str = CONF) -> tuple[str, str]:
-    """Return scripts that have a daemon read a file with one more option, which the file then has no longer."""
+def held_back(option: str, reload: str = RECONFIGURE, conf: str = CONF) -> tuple[str, str]:
+    """Return scripts that make a daemon read a file with an additional option, then remove the option from the file."""
     return f"echo {option} >> {conf} && {reload}; sed -i '$d' {conf}", reload
 
 
@@ -36,7 +38,7 @@ SINGLE_NODE = [
     on_single(
         "slurmctld_holds_the_rendered_configuration",
         *held_back("UnkillableStepTimeout=99"),
-        "slurmctld has read another slurm.conf than the one on single",
+        "the slurm.conf that slurmctld has read is not the one on single",
     ),
     on_single(
         "slurmctld_holds_the_rendered_partitions",
@@ -80,7 +82,9 @@ SINGLE_NODE = [
     ),
     on_single(
         "no_daemon_logged_an_error",
-        "systemd-run --quiet --unit=mischief --uid=alice sh -c 'while :; do scontrol shutdown; sleep 0.2; done'",
+        # At any time: the check alone takes less than a second.
+        "systemd-run --quiet --unit=mischief --uid=alice"
+        " sh -c 'for one in 1 2 3 4; do while :; do scontrol shutdown; done & done; wait'",
         "systemctl stop mischief",
         "Security violation, SHUTDOWN RPC from uid",
     ),
@@ -90,10 +94,10 @@ FEDERATION = [
         ("slurmctld_holds_the_rendered_configuration",),
         (
             "aws-ctl",
-            f"cp -p {CONF} /root && sed -i /^AccountingStorageEnforce=/d {CONF} && scontrol reconfigure;"
+            f"cp -p {CONF} /root && sed -i /^AccountingStorageEnforce=/d {CONF} && {RECONFIGURE};"
             f"cp -p /root/slurm.conf {CONF}",
         ),
-        ("aws-ctl", "scontrol reconfigure"),
+        ("aws-ctl", RECONFIGURE),
         "aws: AccountingStorageEnforce is none, slurm.conf has associations,limits,qos",
     ),
     Sabotage(

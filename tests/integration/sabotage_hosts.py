@@ -1,4 +1,4 @@
-"""How hosts are broken that are not the first of their cluster, and what keeps jobs from them."""
+"""Sabotages of hosts other than the first of their cluster, and of what keeps jobs from running."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ def on_host(check: str, host: str, do: str, undo: str, told: str) -> Sabotage:
 
 
 def late(daemon: str) -> tuple[str, str]:
-    """Return scripts that set one daemon's clock back by 90 s, and right again."""
+    """Return scripts that set a daemon's clock back by 90 s, and correct it."""
     return drop_in(daemon, f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1")
 
 
 def dropped(match: str) -> tuple[str, str]:
-    """Return scripts that have a host drop packets that arrive, and take them again."""
+    """Return scripts that have a host drop incoming packets, and accept them again."""
     rules = "add table inet lie; add chain inet lie in { type filter hook input priority -5; }; add rule inet lie in"
     return f'nft "{rules} {match} drop"', "nft delete table inet lie"
 
 
 def exchanged(first: str, second: str) -> tuple[str, str]:
-    """Return scripts that exchange two hosts' addresses in /etc/hosts, which is a mount, and put it back."""
+    """Return scripts that swap two hosts' addresses in /etc/hosts, which is a mount, and restore it."""
     swap = f"s/\\b{first}\\b/\\n/g; s/\\b{second}\\b/{first}/g; s/\\n/{second}/g"
     return (
         f"cp /etc/hosts /root/hosts && sed '{swap}' /root/hosts > /etc/hosts",
@@ -33,13 +33,13 @@ def exchanged(first: str, second: str) -> tuple[str, str]:
 
 
 def reserved(nodes: str, when: str, options: str = "Users=bob") -> tuple[str, str]:
-    """Return scripts that reserve a node for others than the first user, and give it back."""
+    """Return scripts that reserve nodes for someone other than the first user, and delete the reservation."""
     create = f"scontrol create reservation ReservationName=theirs StartTime={when} Duration=60 Nodes={nodes} {options}"
     return create, "scontrol delete ReservationName=theirs"
 
 
 def in_maintenance(node: str) -> tuple[str, str]:
-    """Return scripts that have a node maintained, and end that. slurmctld looks for that every five seconds."""
+    """Return scripts that put a node in maintenance, which slurmctld notices within five seconds, and end that."""
     create, delete = reserved(node, "now", "Users=root Flags=MAINT")
     return f"{create} && until scontrol show node {node} | grep -q MAINT; do sleep 0.1; done", delete
 
@@ -111,7 +111,7 @@ FEDERATION = [
         "aws-ctl",
         "scontrol update NodeName=aws1 NodeAddr=aws2",
         "scontrol update NodeName=aws1 NodeAddr=aws1",
-        "slurmctld of aws takes aws2 for the address of aws1",
+        "slurmctld of aws has aws2 as the address of aws1",
     ),
     on_host("time_of_its_host", "aws-ctl", *late("slurmctld"), "aws-ctl: the clock of slurmctld is -90 s off"),
     on_host("time_of_its_host", "aws3", *late("slurmd"), "aws3: the clock of slurmd is -90 s off"),

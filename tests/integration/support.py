@@ -1,4 +1,4 @@
-"""What the tests of the harness itself share."""
+"""What the tests of the harness share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness import lifecycle, providers, rundir
 from harness.live import Live
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-# What makes the scenario of many nodes one of twenty.
+# Reduces the scenario with many nodes to twenty.
 SMALL_SCALE = ("--set", "clusters.scale.nodes.0.name=n[1-20]", "--set", "clusters.scale.hosts=sim[1-2]")
 Done = subprocess.CompletedProcess[str]
 Harness = Callable[..., Done]
@@ -30,12 +30,12 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def environment_of(runs: Path) -> dict[str, str]:
-    """Return the environment of a command line whose runs have their directories there."""
+    """Return the environment of a command line whose runs have their directories in `runs`."""
     return {**os.environ, "HARNESS_RUNS": str(runs), "NO_COLOR": "1"}
 
 
 def command_line(environment: dict[str, str]) -> Harness:
-    """Return what runs the harness with this environment as a user would."""
+    """Return a function that runs the harness with this environment as a user would."""
 
     def run(*arguments: str | Path) -> Done:
         return subprocess.run(command(*arguments), env=environment, capture_output=True, text=True, check=False)
@@ -44,7 +44,7 @@ def command_line(environment: dict[str, str]) -> Harness:
 
 
 def kept(harness: Harness, runs: Path, scenario: str, *choices: str, quick: bool) -> Iterator[Live]:
-    """Run a scenario, which must pass, and keep it up for tests that break it; `quick`: with a single check."""
+    """Run a scenario, which must pass, and keep it up for tests that break it; `quick` runs a single check."""
     path = SCENARIOS / f"{scenario}.yml"
     done = harness("up" if quick else "run", path, *([] if quick else ["--keep"]), *choices)
     run = rundir.find(runs, scenario)
@@ -65,7 +65,7 @@ def sabotage_modules() -> list[ModuleType]:
 
 
 def sabotages(scenario: str) -> list[Any]:
-    """Return the sabotages that all modules list under a name, such as FEDERATION; a case is called MODULE-SABOTAGE."""
+    """Return the sabotages that all modules list under a name, such as FEDERATION, with ids MODULE-SABOTAGE."""
     return [
         pytest.param(sabotage, id=f"{module.__name__.removeprefix('sabotage_')}-{sabotage}")
         for module in sabotage_modules()
@@ -75,7 +75,7 @@ def sabotages(scenario: str) -> list[Any]:
 
 @contextmanager
 def deployed(harness: Harness, runs: Path, path: Path, *options: str) -> Iterator[Live]:
-    """Have a scenario up and deployed, and take it down whatever happens."""
+    """Bring a scenario up, deploy it, and take it down at the end."""
     up = harness("up", path, *options)
     live = lifecycle.open_run(rundir.find(runs, path.stem), providers.get("docker"), print)
     try:
@@ -87,7 +87,7 @@ def deployed(harness: Harness, runs: Path, path: Path, *options: str) -> Iterato
 
 
 def judged(harness: Harness, path: Path, checks: Iterable[str], *options: str) -> Done:
-    """Bring a scenario up, deploy it, return what some of the checks say, and take it down."""
+    """Bring a scenario up, deploy it, run some of its checks, and take it down."""
     up = harness("up", path, *options)
     assert up.returncode == 0, up.stderr
     try:

@@ -1,4 +1,4 @@
-"""What `harness diff` says that a change needs, judged by a live cluster: less is not enough, and what it says is."""
+"""What `harness diff` says that a change needs, checked on a live cluster: it is enough, and less is not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NEW_NODE = "NodeName=c5 NodeHostname=sim2 NodeAddr=sim2 Port=20003 CPUs=2 RealMe
 
 @dataclass(frozen=True)
 class Commonest:
-    """A change as sed(1) makes it, a command and what it prints once the change is taken, and the need of two eras.
+    """A change as a sed script, a command, what it prints once the change is effective, and what that needs.
 
     `documented`: slurm.conf(5) asks for more than this cluster needs.
     """
@@ -131,7 +131,7 @@ CHANGES = [
         "reload",
         file="slurmdbd.conf",
     ),
-    # The last, because commands want the port of slurm.conf.
+    # The last, because commands use the port in slurm.conf.
     Commonest("SlurmctldPort", "s/^SlurmctldPort=.*/SlurmctldPort=6827/", "ss -ltn", ":6827", "all", "all"),
 ]
 
@@ -140,7 +140,7 @@ CHANGES = [
 def cluster(
     request: pytest.FixtureRequest, harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Live]:
-    """A cluster that is up; its changes add up."""
+    """A cluster that is up; the changes are cumulative."""
     path = tmp_path_factory.mktemp("scenario") / f"changed-{request.param}.yml"
     path.write_text(SCENARIO.format(release=request.param))
     with deployed(harness, runs, path) as live:
@@ -156,7 +156,7 @@ def on_all(live: Live, script: str) -> None:
 
 
 def take(live: Live, need: str) -> None:
-    """Do what a word of releases/changes.toml says."""
+    """Do what a word in releases/changes.toml stands for."""
     if need == "reconfigure":
         live.ssh.run("sim1", ["scontrol", "reconfigure"], check=False)
     elif need == "reload":
@@ -169,12 +169,12 @@ def take(live: Live, need: str) -> None:
 
 
 def seen(live: Live, change: Commonest, timeout: float) -> bool:
-    """Tell whether a change takes effect within some seconds."""
+    """Return whether a change takes effect within so many seconds."""
     try:
         wait_until(
             lambda: live.ssh.run("sim1", ["sh", "-c", change.probe], check=False).stdout,
             lambda text: re.search(change.effect, text, re.M) is not None,
-            what=str(change),
+            what=f"{change} to take effect",
             timeout=timeout,
         )
     except WaitTimeout:

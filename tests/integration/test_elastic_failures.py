@@ -1,4 +1,4 @@
-"""The ways in which elastic resume fails: what Slurm says, what becomes of the job, how the node comes back."""
+"""How elastic resume fails: what Slurm reports, what happens to the job, how the node comes back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.slurm import SlurmCluster, job_key
 from harness.wait import wait_until
 from support import Harness, deployed
 
-# Seconds for what takes up to 60 on an idle machine.
+# Deadline in seconds for what takes up to 60 s on an idle machine.
 PATIENCE = 180
 FAILING = """
 description: Nodes that are made for jobs, with little patience.
@@ -64,17 +64,17 @@ SPOILED: dict[str, tuple[str, dict[str, str] | None]] = {
     ),
     "c4": ("no capacity", None),
 }
-# slurmd tells slurmctld that its slurm.conf is another one; it is taken all the same.
+# slurmd reports to slurmctld that its slurm.conf differs, and is accepted nevertheless.
 OTHER_CONF = {"file": "/etc/slurm/slurm.conf", "old": "SlurmctldHost=ctl", "new": "# of its own\nSlurmctldHost=ctl"}
 
 
-# The states of a node that did not come: ResumeFailProgram powers it down, so that jobs may want it again.
+# The states of a node that did not come: ResumeFailProgram powers it down, so that jobs can use it again.
 GIVEN_UP_AND_BACK = ("POWERING_UP", "DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "IDLE", "POWERED_DOWN")
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a job and its node: before the cause was mended, and after."""
+    """What happened to a job and its node, before the cause was fixed and after."""
 
     states: list[str]
     resume_failed: bool
@@ -114,7 +114,7 @@ def fates(failing: Live) -> dict[str, Fate]:
 
 @contextmanager
 def spoiled_api(live: Live, spoiled: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
-    """Have hosts made wrongly for a while."""
+    """Make the API create faulty hosts while this is entered."""
     elastic.stop(live.run.id)
     script = Path(__file__).with_name("spoiled_api.py")
     arguments = ["harness.provisioning", str(live.run.path), live.run.id, json.dumps(spoiled)]
@@ -129,7 +129,7 @@ def spoiled_api(live: Live, spoiled: Mapping[str, Any]) -> Iterator[subprocess.P
 
 @pytest.fixture
 def cluster(failing: Live) -> Iterator[SlurmCluster]:
-    """The cluster; its nodes are powered down, with no host left, before each test and after it."""
+    """The cluster; before and after each test its nodes are powered down and have no hosts."""
     cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
     wait_until_at_rest(failing, cluster)
     yield cluster
@@ -157,12 +157,12 @@ def submit(cluster: SlurmCluster, body: str, *options: str) -> int:
 
 
 def ran(live: Live, job_id: int) -> list[str]:
-    """Return the hosts on which a job ran: one for each time."""
+    """Return the hosts on which a job ran, one for each execution."""
     return [one.host for one in witness.collect(live.ssh, ["ctl"]) if one.key == job_key("cloud", job_id)]
 
 
 def resume_failed(live: Live, since: int) -> set[str]:
-    """Return the nodes for which ResumeFailProgram ran, since the log had so many characters."""
+    """Return the nodes for which ResumeFailProgram ran, from this character of the log on."""
     notes = map(json.loads, power_log(live)[since:].splitlines())
     return {node for one in notes if one["action"] == "resume-fail" for node in one["nodes"]}
 
@@ -203,7 +203,7 @@ def test_node_with_another_slurm_conf_is_taken_and_slurmctld_says_so(failing: Li
 
 
 def in_turn(states: list[str], *flags: str) -> bool:
-    """Tell whether a node showed each flag, one after the other."""
+    """Return whether a node had each flag, one after the other."""
     left = iter(states)
     return all(any(flag in state.split("+") for state in left) for flag in flags)
 
@@ -251,7 +251,7 @@ def test_program_that_does_not_work_costs_a_resume_timeout_and_no_job(
     assert fate.resume_failed
     assert fate.ran_before == []
     assert fate.ran == [node]
-    # slurmctld ends what hangs.
+    # slurmctld ends a program that hangs.
     assert failing.ssh.run("ctl", ["pgrep", "--full", "sleep 1000"], check=False).stdout == ""
 
 
@@ -291,7 +291,7 @@ def test_host_that_could_not_be_suspended_is_named(failing: Live, cluster: Slurm
         wait_for_state(cluster, "c1", "POWERED_DOWN")
         told = "c1 runs, but slurmctld has powered it down: harness exec ctl -- /usr/local/sbin/slurm-suspend c1"
         assert told in harness("status").stdout
-    # The API that goes on may still do what it was asked; asked again it does no harm.
+    # The API, which now goes on, may still do it; a second request does no harm.
     failing.ssh.run("ctl", ["/usr/local/sbin/slurm-suspend", "c1"])
     wait_until(
         lambda: harness("status").stdout, lambda text: told not in text, what="c1 to be removed", timeout=PATIENCE
@@ -323,7 +323,7 @@ def test_job_whose_host_dies_is_requeued(failing: Live, cluster: SlurmCluster) -
     [node] = wait_until(lambda: ran(failing, job_id), bool, what="the job to start", timeout=PATIENCE)
     failing.provider.remove(failing.run.id, node)
     wait_for_state(cluster, node, "DOWN")
-    # On a node that is back within seconds the message that it failed can come late, and end the second run.
+    # If the node is back within seconds, the late message that it failed can end the second run.
     cluster.run("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={node}")
     cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     again = ran(failing, job_id)

@@ -1,4 +1,4 @@
-"""A federation dealt out to three engines that a Swarm joins: it passes, and what is lost with an engine is told."""
+"""A federation on three engines that a Swarm joins: it passes, and what is lost with an engine is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def left(three: Engines, name: str) -> list[str]:
 
 
 def images(harness: Harness) -> list[dict[str, object]]:
-    """Return the images of ours on an engine; the boxes are this machine's, not the engine's."""
+    """Return the harness's images on an engine; boxes are on this machine, not on the engine."""
     listed = json.loads(harness("images", "list", "--format", "json").stdout)
     return [one for one in listed if one["kind"] == "image"]
 

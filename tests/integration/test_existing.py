@@ -1,4 +1,4 @@
-"""Machines that are somebody's: containers that play them, with an ordinary user, sudo, and a cluster of their own."""
+"""Existing machines: containers that stand in for them, with an ordinary user, sudo, and a cluster of their own."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.providers import host_side, images
 from harness.wait import wait_until
 from support import Done, Harness, command
 
-# The containers play the strangers' machines, so cgroups are as they are there.
+# The containers stand in for others' machines, so cgroups are as on those.
 LENT = """
-description: A cluster on machines that are somebody's.
+description: A cluster on existing machines.
 clusters:
   lent:
     controller: boss
@@ -38,7 +38,7 @@ RUN sed -i 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf && apt-get -o Acqu
     && apt-get install --yes --no-install-recommends sudo \
     && useradd --create-home carol && echo 'carol ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/carol
 """
-# The cluster of the same name that the machines run before, under a munge key of theirs.
+# The cluster of the same name that the machines ran before, with a munge key of its own.
 BEFORE = """
 ClusterName=lent
 SlurmctldHost=boss
@@ -60,7 +60,7 @@ if [ "$(hostname)" = boss ]; then
     systemctl enable --quiet --now munge slurmctld
 fi
 """
-# All that a run may touch: files with their owners, modes and contents, users, what runs and starts at boot, databases.
+# Everything that a run may touch: files with owners, modes and contents, users, units, databases.
 PICTURE = """
 cd / && find etc home usr/local var/lib/slurm* var/log/slurm* var/tmp var/spool ! -path '*/.ssh*' \
     ! -path 'var/spool/before*' ! -name '*-' ! -name .pwd.lock -printf '%p %y %u %g %m %l\\n' | sort
@@ -92,7 +92,7 @@ class Strangers:
         return self.owner.ssh.run(host, ["sh", "-c", script], stdin=stdin).stdout
 
     def picture(self, *hosts: str) -> set[str]:
-        """Return all that is to be seen of the machines, or of some of them, a line each."""
+        """Return the state of the machines, or of some of them, as lines."""
         return {
             f"{host}: {line}" for host in hosts or ("boss", "worker") for line in self.tell(host, PICTURE).splitlines()
         }
@@ -154,7 +154,7 @@ def strangers(
 
 @pytest.fixture(autouse=True)
 def given_back(strangers: Strangers) -> Iterator[None]:
-    """Give back what a test that failed has left held, so that the next finds the machines as they were."""
+    """Give back machines that a failed test still holds, so that the next test finds them as they were."""
     yield
     script = f"cat {host_side.HELD}/record.json 2> /dev/null || true"
     told = [strangers.tell(host, script) for host in ("boss", "worker")]
@@ -167,6 +167,8 @@ def test_what_would_change_is_shown_and_nothing_changes_unasked(strangers: Stran
     done = strangers.run("run", "--check")
     assert done.returncode == 0, done.stderr
     assert "-PartitionName=before Nodes=ALL" in done.stdout
+    assert 'u alice 2001 "Cluster user alice" /home/alice /bin/bash' in done.stdout, "text of a new file"
+    assert "owner    /home/alice: none -> alice alice 0700" in done.stdout
     assert "daemon   munge restarts" in done.stdout
     assert "daemon   slurmd starts" in done.stdout
     assert "user     alice is made" in done.stdout
@@ -186,6 +188,44 @@ def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None
         assert sorted(strangers.picture() ^ before) == []
     finally:
         strangers.tell("worker", "rm /etc/slurm/slurm.conf")
+
+
+def test_account_or_database_of_somebody_is_refused_and_still_works(strangers: Strangers) -> None:
+    make = {
+        "account slurm@localhost": "CREATE USER slurm@localhost IDENTIFIED BY 'sesame'",
+        "database slurm_acct_db": "CREATE DATABASE slurm_acct_db; CREATE TABLE slurm_acct_db.theirs (x INT)",
+    }
+    works = {
+        "account slurm@localhost": "mariadb --user=slurm --password=sesame --execute 'SELECT 1'",
+        "database slurm_acct_db": "mariadb slurm_acct_db --execute 'SELECT * FROM theirs'",
+    }
+    try:
+        for what, statements in make.items():
+            strangers.tell("boss", f'systemctl start mariadb && mariadb --execute "{statements}"')
+            for state in ("start", "stop"):
+                strangers.tell("boss", f"systemctl {state} mariadb")
+                before = strangers.picture()
+                done = strangers.run("run", "--yes")
+                assert done.returncode in {2, 3}
+                assert f"{what} already" in done.stdout + done.stderr
+                assert sorted(strangers.picture() ^ before) == []
+                strangers.tell("boss", f"systemctl start mariadb && {works[what]}")
+            strangers.tell("boss", 'mariadb --execute "DROP USER IF EXISTS slurm@localhost"')
+    finally:
+        drop = "DROP USER IF EXISTS slurm@localhost; DROP DATABASE IF EXISTS slurm_acct_db"
+        strangers.tell("boss", f'systemctl start mariadb; mariadb --execute "{drop}"; systemctl stop mariadb')
+
+
+def test_directory_that_other_machines_may_have_too_is_refused(strangers: Strangers) -> None:
+    strangers.tell("worker", "mkdir -p /etc/slurm && mv /etc/slurm /home/slurm && ln -s /home/slurm /etc/slurm")
+    try:
+        before = strangers.picture()
+        done = strangers.run("run", "--yes")
+        assert done.returncode == 2
+        assert "worker: /etc/slurm is a link to /home/slurm" in done.stderr
+        assert sorted(strangers.picture() ^ before) == []
+    finally:
+        strangers.tell("worker", "rm /etc/slurm && mv /home/slurm /etc/slurm")
 
 
 def test_machines_that_lack_something_are_told_what_and_changed_by_nobody(strangers: Strangers) -> None:
@@ -259,7 +299,7 @@ def test_host_that_was_cut_off_is_told_of_and_given_back_when_it_answers_again(s
 
 @contextmanager
 def begun(strangers: Strangers) -> Iterator[subprocess.Popen[str]]:
-    """Begin a run, and have it when it has replaced files of the worker but not started slurmd there."""
+    """Start a run, and yield it when it has replaced files on the worker but not started slurmd there."""
     words = command(*strangers.words("run", "--yes"))
     with subprocess.Popen(words, env=strangers.environment, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""The scenario whose daemons take over from one another, and what it is seen to catch."""
+"""The scenario whose daemons have backups: each of its checks is seen to fail."""
 
 from __future__ import annotations
 

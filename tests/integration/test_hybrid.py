@@ -1,4 +1,4 @@
-"""The scenario shared with Kubernetes, and what it is seen to catch."""
+"""The scenario shared with Kubernetes: each of its checks is seen to fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenario whose jobs tell how they start, and what it is seen to catch."""
+"""The scenario whose jobs record how they start: each of its checks is seen to fail."""
 
 from __future__ import annotations
 

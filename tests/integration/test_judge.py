@@ -1,4 +1,4 @@
-"""What `harness check` says is held against the genuine daemons.
+"""The findings of `harness check` are compared with what the genuine daemons do.
 
 The cases are small and made for it. With HARNESS_CORPUS set to a directory of configuration directories, these are
 judged too.
@@ -45,7 +45,7 @@ def cases() -> list[judge.Case]:
 
 
 def corpus() -> list[judge.Case]:
-    """Return the cases of a corpus; a file that is called like a slurm.conf is one."""
+    """Return the cases of a corpus; a file whose name contains slurm and .conf counts as slurm.conf."""
     found = []
     for directory in sorted(path for path in Path(CORPUS or "").iterdir() if path.is_dir()):
         for case in judge.read(directory):
@@ -68,13 +68,13 @@ def write(case: judge.Case, directory: Path) -> None:
 
 
 def findings(case: judge.Case, release: str, directory: Path) -> list[Finding]:
-    """Return what check says to a case, of its daemon."""
+    """Return the findings of check for a case and its daemon."""
     write(case, directory)
     return [one for one in check_path(directory, releases.get(release)) if one.daemon == case.daemon]
 
 
 def differences(release: str, given: Iterable[judge.Case], directory: Path) -> list[str]:
-    """Return where check and the daemons differ, after the confusion matrix is printed."""
+    """Print the confusion matrix, and return where check and the daemons differ."""
     matrix: dict[tuple[str, str], int] = {}
     found = []
     for number, (case, verdict) in enumerate(judge.judge(release, given)):
@@ -101,7 +101,7 @@ def test_check_agrees_with_the_daemons_on_a_corpus(release: str, tmp_path: Path)
 
 
 def imported(case: judge.Case, release: str, directory: Path) -> judge.Case:
-    """Return the case again, after its directory was imported to a scenario and rendered."""
+    """Return the case after it was imported to a scenario and rendered."""
     write(case, directory)
     data, _ = importer.import_directory(directory, releases.get(release))
     path = directory.with_suffix(".yml")
@@ -117,7 +117,7 @@ def imported(case: judge.Case, release: str, directory: Path) -> judge.Case:
 
 
 def shown(verdict: judge.Verdict) -> dict[str, set[str]]:
-    """Return what the controller shows of its configuration, but for what differs from start to start."""
+    """Return the configuration that the controller prints, without what differs from start to start."""
     changing = (
         r"^(BOOT_TIME|Configuration data as of|Slurmctld.* at ).*"
         r"|\b(BootTime|SlurmdStartTime|LastBusyTime)=\S+|@[-\dT:]+\]$"
@@ -129,7 +129,7 @@ def shown(verdict: judge.Verdict) -> dict[str, set[str]]:
 
 
 def round_trip(release: str, given: list[judge.Case], directory: Path) -> list[str]:
-    """Return for which cases the daemon shows another configuration once they were imported and rendered."""
+    """Return the cases whose configuration is different after they were imported and rendered."""
     before = {case.name: verdict for case, verdict in judge.judge(release, given) if verdict.started}
     again = [imported(case, release, directory / str(n)) for n, case in enumerate(given) if case.name in before]
     found = []

@@ -1,4 +1,4 @@
-"""A run that people work on, and clusters with the settings of real sites: healthy ones pass."""
+"""A run that people work on, and clusters with the settings of real sites: if healthy, they pass."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SITES = {
         "checks={submit: [--time=2]}",
     ],
 }
-# A job that holds a part of the node, or all of it, until it is cancelled.
+# Submits a job that holds a part of the node, or all of it, until it is cancelled.
 HOLD = ("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 3600")
 INVENT = """
     mariadb slurm_acct_db -e "
@@ -66,6 +66,7 @@ INVENT = """
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scenario's file."""
     path = tmp_path_factory.mktemp("lived") / "lived.yml"
     path.write_text(SCENARIO)
     return path
@@ -79,6 +80,7 @@ def test_cluster_with_settings_of_real_sites_passes(harness: Harness, path: Path
 
 @pytest.fixture(scope="module")
 def lived(harness: Harness, runs: Path, path: Path) -> Iterator[Live]:
+    """The scenario, deployed."""
     with deployed(harness, runs, path) as live:
         yield live
 
@@ -93,13 +95,14 @@ def cluster(lived: Live) -> Iterator[SlurmCluster]:
 
 
 def held(lived: Live, cluster: SlurmCluster, *options: str) -> int:
-    """Have alice submit a job of her own, and wait until it runs."""
+    """Submit a job as alice that is not the harness's, and wait until it runs."""
     job_id = int(lived.ssh.run("lived", [*HOLD, *options], user="alice").stdout)
     cluster.wait_for([job_id], {"RUNNING"})
     return job_id
 
 
 def verify(harness: Harness, *checks: str) -> Done:
+    """Run some checks on the cluster."""
     return harness("verify", "--run", "lived", *(word for check in checks for word in ("--check", check)))
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, as those use it who test programs of their own on genuine clusters."""
+"""The pytest plugin, used as in tests of users' own programs on genuine clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_jobs_of_the_test_before_are_gone(slurm, clusters):
     assert slurm.jobs() == []
     assert {job.state for job in clusters["tiny"].jobs()} <= {"CANCELLED", "COMPLETED", "FAILED"}
 """
-# slurmctld gives the ids of jobs again that were listed when the second test began.
+# slurmctld reuses the ids of jobs that were listed when the second test began.
 LOST = """
 from harness.wait import wait_until
 
@@ -38,7 +38,8 @@ def test_state_is_lost(slurm, clusters, harness_run):
         "find $(sed -n s/^StateSaveLocation=//p /etc/slurm/slurm.conf) -type f -delete; systemctl start slurmctld"
     )
     harness_run.ssh.run("tiny", ["sh", "-c", lose], timeout=180)
-    wait_until(lambda: slurm.run("squeue", check=False).exit_code, lambda code: code == 0, what="squeue", timeout=180)
+    squeue = lambda: slurm.run("squeue", check=False).exit_code
+    wait_until(squeue, lambda code: code == 0, what="squeue to answer", timeout=180)
     while not earlier & {*AGAIN}:
         assert not AGAIN or AGAIN[-1] <= max(earlier)
         AGAIN.append(slurm.submit("sleep 600").job_id)
@@ -51,7 +52,7 @@ def test_jobs_with_the_ids_of_earlier_ones_are_gone(slurm, clusters):
 
 @pytest.fixture(scope="module")
 def session(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Done]]:
-    """Run pytest on clusters that stay up from one session to the next, and are gone at the end."""
+    """A function that runs pytest on clusters that stay up between sessions, and are removed at the end."""
     runs = tmp_path_factory.mktemp("runs-of-sessions")
     own = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     own["HARNESS_RUNS"] = str(runs)

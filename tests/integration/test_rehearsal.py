@@ -1,4 +1,4 @@
-"""Rehearsals on genuine daemons: judged the same whenever asked, and seen to find what is wrong."""
+"""Rehearsals on genuine daemons: judging again gives the same verdict, and what is wrong is found."""
 
 from __future__ import annotations
 

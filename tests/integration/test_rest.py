@@ -1,4 +1,4 @@
-"""The scenario with a REST API, and what it is seen to catch."""
+"""The scenario with a REST API: its checks pass, and each is seen to fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each check is seen to fail on a cluster that is broken in the way the check guards against."""
+"""Each check fails on a cluster that is broken in the way that the check guards against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each shipped scenario passes on two releases; the modules that break a scenario pass it on one of them first."""
+"""Each shipped scenario passes on two releases. The modules that break a scenario run it on one of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from support import SCENARIOS, SMALL_SCALE, Harness
 
-# On the default release, where no other core test has the scenario pass.
+# Scenarios that no other core test runs on the default release.
 FIRST = ["dynamic", "elastic-l0", "elastic-l1", "elastic-l2", "federation-small", "topology-tree"]
 SECOND = [
     ("cloudburst", "26.05"),
@@ -29,7 +29,7 @@ SECOND = [
     ("topology-tree", "20.11"),
     ("topology-tree", "26.05"),
 ]
-# test_releases.py has single-node and dynamic on several releases; for these two Debian has one release that can.
+# test_releases.py runs single-node and dynamic on several releases; Debian has a single release for the other two.
 ELSEWHERE = {"single-node", "dynamic", "apptainer", "topology"}
 
 

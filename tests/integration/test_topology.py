@@ -1,4 +1,4 @@
-"""Topologies: what the checks of placement are seen to catch, and the file of releases before topology.yaml."""
+"""Topologies: each check of placement is seen to fail; releases before topology.yaml use topology.conf."""
 
 from __future__ import annotations
 

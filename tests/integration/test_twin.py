@@ -17,7 +17,7 @@ CHECKS = ("runs_its_daemons", "without_an_error", "every_file", "job_on_all_node
 
 @pytest.fixture
 def passes(harness: Harness) -> Iterator[Callable[[Path], None]]:
-    """Bring a scenario up, judge it, take it down."""
+    """Bring a scenario up, check it, take it down."""
     names: list[str] = []
 
     def judge(scenario: Path) -> None:

@@ -1,8 +1,35 @@
-"""Tests of properties have no deadline: a busy machine's pause proves nothing."""
+"""Properties have no deadline, signals are not ignored, and directories that runs share are the session's own.
+
+A busy machine's pause proves nothing. A shell ignores SIGINT for what it starts in the background, nohup SIGHUP.
+"""
 
 from __future__ import annotations
 
+import signal
+import tempfile
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from harness import interrupts
+
+for number in interrupts.SIGNALS:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_temporary_directory() -> Iterator[None]:
+    """Keep the sockets of runs that no test takes down, and locks, in a directory that goes with the session.
+
+    Its path is short, as those of sockets must be.
+    """
+    with tempfile.TemporaryDirectory(prefix="unit-") as directory, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", directory)
+        patched.setenv("TMPDIR", directory)
+        patched.setenv("XDG_CACHE_HOME", directory)
+        yield

@@ -90,7 +90,7 @@ class FakeProvider:
     def console(self, run_id: str, host: str) -> str:
         return "the console's last words"
 
-    def runs(self) -> dict[str, list[str]]:
+    def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
         return dict(self.there)
 
     def down(self, run_id: str) -> list[str]:

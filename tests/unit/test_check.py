@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from harness import check, cli, releases, scenario
 from harness.check.grammar import value_problem
+from harness.errors import UsageError
 
 BASE = """\
 ClusterName=c
@@ -192,6 +193,50 @@ def test_switch_that_is_defined_twice_differently_is_told(tmp_path: Path) -> Non
 def test_file_that_includes_itself_ends(tmp_path: Path) -> None:
     told = found(tmp_path, "24.11", "Include slurm.conf\n")
     assert any("Include goes in circles" in text for text in told)
+
+
+SECRET = "root:$y$j9T$sesame:19000:0\npassword=open-sesame\nSlurmctldPort=sesame\nNodeName=c[sesame\n"
+
+
+@pytest.mark.parametrize("way", ["include", "link"])
+def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(tmp_path: Path, way: str) -> None:
+    secret, site = tmp_path / "secret", tmp_path / "site"
+    secret.write_text(SECRET)
+    site.mkdir()
+    if way == "link":
+        (site / "inside.conf").symlink_to(secret)
+        (site / "plugstack.conf").symlink_to(secret)
+        (site / "gres.conf").symlink_to(secret)
+    told = "\n".join(found(site, "24.11", "Include inside.conf\n" if way == "link" else f"Include {secret}\n"))
+    assert "sesame" not in told
+    assert "password" not in told
+    assert told.count("the file is outside of the directory that is checked, so its text is not shown") >= 4
+    assert f"{'inside.conf' if way == 'link' else secret}:1:1: fatal" in told
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a_conf": "Include slurm.conf\nInclude slurm.conf\n"},
+        {f"{name}_conf": f"Include {below}.conf\n" * 2 for name, below in pairwise("abcdefghijklmnopqrstuvwxyz")},
+    ],
+    ids=["circle", "tree"],
+)
+def test_includes_that_multiply_end(tmp_path: Path, files: dict[str, str]) -> None:
+    told = "\n".join(found(tmp_path, "24.11", "Include a.conf\nInclude a.conf\n", z_conf="", **files))
+    assert "Include goes in circles" in told or "one of more than 1000 Includes" in told
+
+
+@pytest.mark.parametrize("path", ["/proc/self/mem", "/dev/zero", "/sys/kernel/notes"])
+def test_include_of_what_is_no_file_is_one_that_is_not_there(tmp_path: Path, path: str) -> None:
+    assert any("the included file is not there" in text for text in found(tmp_path, "24.11", f"Include {path}\n"))
+
+
+def test_file_that_is_too_large_is_told(tmp_path: Path) -> None:
+    with (tmp_path / "large.conf").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(UsageError, match=r"cannot be read: .*File too large.*large.conf"):
+        found(tmp_path, "24.11", "Include large.conf\n")
 
 
 def test_changed_defaults_are_told_where_nothing_is_set(tmp_path: Path) -> None:

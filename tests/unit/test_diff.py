@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness import diff, releases, scenario
+from harness.errors import UsageError
 from harness.options import OWN_MACHINES
 from harness.plan import make_plan
 from harness.render import render
 from harness.resources import SCENARIOS
+from harness.ssh import Result, Ssh
 
 SLURM_CONF = """\
 ClusterName=c
@@ -169,3 +171,41 @@ def test_data_names_only_options_that_some_release_has() -> None:
                     word = option.lower().rpartition("@")[2]
                     assert word in known | {"added", "removed", "*"}, f"{file}: {option}"
                     assert need in {*diff.NEEDS, "drain", "why"}, need
+
+
+def test_what_is_outside_of_a_directory_is_not_shown(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("MaxJobCount=987654\n")
+    before = side(tmp_path, "a", slurm_conf=SLURM_CONF)
+    after = side(tmp_path, "b", slurm_conf=f"{SLURM_CONF}Include {secret}\n")
+    assert [(one.option, one.after) for one in diff.changes(before, after, "24.11")] == [
+        (f"Include {secret}", str(secret))
+    ]
+    (tmp_path / "b" / "key").symlink_to(secret)
+    shown = "".join(one.text for one in diff.file_diffs(before, diff.directory_side(tmp_path / "b")))
+    assert "# outside of this directory: hidden-" in shown
+    assert "987654" not in shown
+    (tmp_path / "b" / "gres.conf").symlink_to(secret)
+    with pytest.raises(UsageError, match=r"gres.conf leads out of its directory"):
+        diff.directory_side(tmp_path / "b")
+
+
+def test_manifest_names_hosts_and_no_other_directories(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "manifest.json").write_text('{"/etc": {}}')
+    with pytest.raises(UsageError, match="/etc is not a host's name"):
+        diff.directory_side(tmp_path / "tree")
+
+
+def test_paths_that_a_host_sends_lead_nowhere_else(tmp_path: Path) -> None:
+    plan = make_plan("single", scenario.load(SCENARIOS / "single-node.yml"), OWN_MACHINES)
+
+    class Sends(Ssh):
+        def __init__(self) -> None:
+            pass
+
+        def run(self, *_: object, **__: object) -> Result:
+            return Result(0, f"\0/etc/slurm/../../{tmp_path}/evil\0text\0/etc/slurm/slurm.conf\0{SLURM_CONF}", "")
+
+    found = diff.live_side("run", plan, render(plan), Sends(), {})
+    assert {path for files in found.hosts.values() for path in files} == {"/etc/slurm/slurm.conf"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ machines: {boss: admin@boss.example.org:2222, worker: worker.example.org}
 """
 RUN = {"id": "lent-1", "by": "me@here", "since": "today"}
 CONF = "/etc/slurm/slurm.conf"
+MARIADB: dict[str, Any] = {"problem": "", "accounts": [["slurm", "%"]], "databases": []}
 
 
 @pytest.fixture
@@ -62,6 +64,9 @@ def facts(plan: Plan, index: int = 0, **others: Any) -> dict[str, Any]:
         },
         "uids": dict.fromkeys(wanted["users"]),
         "owners": {},
+        "directories": dict.fromkeys(wanted["directories"]),
+        "shared": {},
+        "mariadb": {"problem": "", "accounts": [["root", "localhost"]], "databases": ["mysql"]} if index == 0 else None,
         "databases": [],
         **others,
     }
@@ -89,6 +94,14 @@ def facts(plan: Plan, index: int = 0, **others: Any) -> dict[str, Any]:
         (1, {"owners": {"alice": "carol"}}, "uid 2001 is carol's there"),
         (1, {"hardware": "NodeName=worker CPUs=1 RealMemory=1900"}, "it has CPUs=1, the scenario says 2"),
         (0, {"databases": ["slurm_acct_db"]}, "it has a database slurm_acct_db already"),
+        (0, {"mariadb": {**MARIADB, "databases": ["slurm_acct_db"]}}, "it has a database slurm_acct_db already"),
+        (0, {"mariadb": {**MARIADB, "accounts": [["slurm", "localhost"]]}}, "has an account slurm@localhost already"),
+        (0, {"mariadb": {**MARIADB, "problem": "ERROR 1045"}}, "does not tell root what it has: ERROR 1045"),
+        (
+            1,
+            {"shared": {"/etc/slurm": "a link to /home/slurm"}},
+            "/etc/slurm is a link to /home/slurm, so what the run",
+        ),
     ],
 )
 def test_host_that_cannot_or_must_not_be_the_plans_is_refused(
@@ -134,7 +147,8 @@ def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
     there["files"]["/etc/slurm/cgroup.conf"] = None
     there["units"]["slurmctld"]["ActiveState"] = there["units"]["slurmd"]["ActiveState"] = "active"
     told = preview.changes(boss, tree, there, {})
-    assert told.new == ("/etc/slurm/cgroup.conf",)
+    assert [path for path, _ in told.new] == ["/etc/slurm/cgroup.conf"]
+    assert "+ConstrainCores=YES" in dict(told.new)["/etc/slurm/cgroup.conf"].splitlines()
     differences = dict(told.differing)
     assert "-JobCompPass=hidden" in differences[CONF]
     assert "sesame" not in str(told)
@@ -142,6 +156,22 @@ def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
     assert told.daemons == ("munge starts", "mariadb starts", "slurmdbd starts", "slurmctld restarts")
     assert told.users == ("alice",)
     assert told.notes == ("slurmd is not the scenario's, and runs: the checks will say so",)
+
+
+def test_changes_show_directories_and_a_mariadb_of_others(plan: Plan) -> None:
+    boss, wanted = plan.hosts[0], facts(plan)["directories"]
+    there = {path: ["slurm", "slurm", "0755"] for path in wanted} | {"/var/log/slurm": ["root", "adm", "2750"]}
+    mariadb = {**MARIADB, "databases": ["mysql", "wiki"]}
+    told = preview.changes(boss, render(plan)["boss"], facts(plan, directories=there, mariadb=mariadb), {})
+    assert "/var/log/slurm: root adm 2750 -> slurm slurm 0755" in told.directories
+    assert "/var/lib/slurm/slurmctld: slurm slurm 0755 -> slurm slurm 0700" in told.directories
+    assert not any(text.startswith("/run/slurmctld:") for text in told.directories)
+    assert told.notes == ("MariaDB, which has databases wiki, restarts, and listens where the run needs it",)
+    secret = dict(told.new)["/etc/slurm/slurmdbd.conf"]
+    assert secret == "+ slurm slurm 0600\nits text is not shown, because not everybody may read it"
+    unseen = preview.changes(boss, render(plan)["boss"], facts(plan, mariadb=None), {})
+    assert "/var/log/slurm: none -> slurm slurm 0755" in unseen.directories
+    assert unseen.notes[0].startswith("MariaDB does not run: it is started first")
 
 
 class Stranger(HostSide):
@@ -272,6 +302,72 @@ def test_daemon_that_does_not_start_again_is_a_problem_and_the_host_stays_held(t
     assert Stranger(tmp_path, systemd).give_back(RUN["id"])["problems"] == []
 
 
+class WithMariadb(Stranger):
+    """A host with a MariaDB that has accounts and databases, and does what it is told."""
+
+    def __init__(self, root: Path, systemd: dict[str, list[str]], accounts: set[str], databases: set[str]) -> None:
+        super().__init__(root, systemd)
+        self.accounts, self.databases = accounts, databases
+
+    def call(self, *command: str) -> tuple[int, str]:
+        if command[0] != "mariadb":
+            return super().call(*command)
+        assert self.systemd["mariadb"][0] == "active"
+        if command[-1].startswith("SELECT"):
+            rows = [f"account\t{name.replace('@', chr(9))}" for name in self.accounts]
+            return 0, "\n".join([*rows, *(f"database\t{name}" for name in self.databases)])
+        for account in re.findall(r"DROP USER IF EXISTS '(\w+)'@'(\w+)'", command[-1]):
+            self.accounts.discard("@".join(account))
+        for database in re.findall(r"DROP DATABASE IF EXISTS `(\w+)`", command[-1]):
+            self.databases.discard(database)
+        return 0, ""
+
+
+@pytest.mark.parametrize("state", ["active", "inactive"])
+@pytest.mark.parametrize("there", ["slurm@localhost", "slurm_acct_db", None])
+def test_account_or_database_of_somebody_is_neither_changed_nor_removed(
+    tmp_path: Path, state: str, there: str | None
+) -> None:
+    systemd, wanted = prepared(tmp_path)
+    systemd["mariadb"] = [state, "disabled"]
+    wanted |= {"databases": {"slurm_acct_db": ["slurm", "localhost"]}, "daemons": list(systemd)}
+    accounts, databases = {"root@localhost", "slurm@%"}, {"mysql"}
+    if there:
+        (accounts if "@" in there else databases).add(there)
+    before, ran = seen(tmp_path), {unit: [*words] for unit, words in systemd.items()}
+    host = WithMariadb(tmp_path, systemd, {*accounts}, {*databases})
+    if there:
+        with pytest.raises(Refused, match=f"MariaDB has (account|database) {there} already"):
+            host.hold(RUN, wanted)
+        with pytest.raises(Refused):
+            host.hold(RUN, wanted)
+    else:
+        host.hold(RUN, wanted)
+        host.hold(RUN, wanted)
+        deploy(tmp_path, systemd, wanted)
+        host.accounts.add("slurm@localhost")
+        host.databases.add("slurm_acct_db")
+    assert host.give_back(RUN["id"]) == {"problems": [], "left": []}
+    assert (host.accounts, host.databases) == (accounts, databases)
+    assert seen(tmp_path) == before
+    assert systemd == ran
+
+
+def test_files_that_other_hosts_may_have_too_are_found(tmp_path: Path) -> None:
+    (tmp_path / "home/slurm").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/slurm").symlink_to(tmp_path / "home/slurm")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    mounts = "root / nfs rw 0 0\ntmpfs /etc tmpfs rw 0 0\nserver:/opt /opt/slurm nfs4 rw 0 0\n"
+    (tmp_path / "proc/self/mounts").write_text(mounts)
+    paths = [CONF, "/etc/munge/munge.key", "/opt/slurm/etc/x", "/usr/local/sbin/y"]
+    assert HostSide(str(tmp_path))._shared(paths) == {
+        "/etc/slurm": f"a link to {tmp_path}/home/slurm",
+        "/opt/slurm": "on nfs4",
+        "/": "on nfs",
+    }
+
+
 def test_clusters_of_a_host_are_found_in_files_and_daemons(tmp_path: Path) -> None:
     (tmp_path / "etc/slurm").mkdir(parents=True)
     (tmp_path / "etc/slurm/slurm.conf").write_text("# ClusterName=no\ninclude more.conf\n")
@@ -311,6 +407,14 @@ def test_inventory_that_is_none_is_told(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
     path.write_text("all: [boss")
     with pytest.raises(UsageError, match="is no inventory"):
+        read_inventory(path)
+
+
+@pytest.mark.parametrize("variable", ["ansible_host", "ansible_user", "ansible_ssh_private_key_file"])
+def test_inventory_has_no_lines_of_an_ssh_config(variable: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text(json.dumps({"all": {"hosts": {"boss": {variable: "x\n    ProxyCommand touch evil"}}}}))
+    with pytest.raises(UsageError, match=r"boss: 'x.*ProxyCommand.* is neither a host's name nor an address"):
         read_inventory(path)
 
 

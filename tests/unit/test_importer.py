@@ -92,3 +92,17 @@ def test_import_overwrites_nothing(site: Path, tmp_path: Path) -> None:
     text = output.read_text()
     assert CliRunner().invoke(cli.app, ["import", str(site), "-o", str(output)]).exit_code == 2
     assert output.read_text() == text
+
+
+@pytest.mark.parametrize("way", ["include", "link"])
+def test_what_is_outside_of_the_directory_is_not_imported(site: Path, tmp_path: Path, way: str) -> None:
+    secret = tmp_path / "elsewhere" / "secret"
+    secret.parent.mkdir()
+    secret.write_text("NodeName=sesame\n")
+    (site / "gres.conf").unlink(missing_ok=True)
+    if way == "include":
+        (site / "gres.conf").write_text(f"Include {secret}\n")
+    else:
+        (site / "gres.conf").symlink_to(secret)
+    with pytest.raises(UsageError, match="leads out of"):
+        importer.import_directory(site, releases.get("24.11"))

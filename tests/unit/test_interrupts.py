@@ -58,6 +58,12 @@ def test_signal_that_the_process_was_started_to_ignore_stays_ignored() -> None:
     assert done.stdout == "goes on\n", done.stderr
 
 
+def test_signal_that_was_noted_interrupts_once_where_sigint_is_ignored() -> None:
+    program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + PROGRAM.replace("{first}", NOTED)
+    done = run(program, "SIGTERM")
+    assert (done.stdout, done.stderr) == ("cleaned up\ninterrupted\n", "")
+
+
 def test_handlers_are_as_before_afterwards() -> None:
     from harness import interrupts
 

@@ -35,6 +35,12 @@ def test_line_of_a_daemon_is_an_event_of_its_job_only(text: str, what: str) -> N
     assert parse_log(line, "ctl", "+0100", 8) is None
 
 
+def test_line_may_name_its_time_zone() -> None:
+    """slurm.conf(5), LogTimeFormat: rfc5424_ms."""
+    line = "[2026-01-01T01:00:00.250+01:00] Launching batch job 7 for UID 2001"
+    assert parse_log(line, "ctl", "+0000", 7) == Event(1767225600.250999, "ctl", "batch launched")
+
+
 @pytest.mark.parametrize("level", ["debug2: ", "debug2:  "])
 def test_node_is_freed_where_its_epilog_has_ended(level: str) -> None:
     line = f"[2026-01-01T00:00:00.250] {level}_slurm_rpc_epilog_complete: JobId=7 Node=n2 "

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import tarfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from harness import logs
+import pytest
+
+from harness import logs, ssh, transfer
+from harness.errors import CannotJudge, CommandFailed, WaitTimeout
 from harness.ssh import Ssh
 
 
@@ -27,3 +34,89 @@ def test_following_ends_when_nobody_wants_more() -> None:
 
     logs.follow(Here(), {"ctl": ("ctl", ["yes", "more"]), "quiet": ("ctl", ["sleep", "1000"])}, say)
     assert seen[:3] == ["ctl: more"] * 3
+
+
+class Shim(Here):
+    """A host whose programs are those of a directory."""
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+
+    def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
+        return ["env", f"PATH={self._programs}:{os.environ['PATH']}", "sh", "-c", " ".join(command)]
+
+
+def shim(directory: Path, **programs: str) -> Shim:
+    directory.mkdir()
+    for name, script in programs.items():
+        (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+        (directory / name).chmod(0o755)
+    return Shim(directory)
+
+
+def test_logs_of_a_host_are_files_of_this_users_and_no_links_or_programs(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("sesame")
+    with tarfile.open(tmp_path / "sent.tar", "w") as sent:
+        for name, kind, link in (
+            ("slurm/slurmd.log", tarfile.REGTYPE, ""),
+            ("slurm/shadow.log", tarfile.SYMTYPE, str(secret)),
+            ("slurm/near.log", tarfile.SYMTYPE, "slurmd.log"),
+            ("slurm/hard.log", tarfile.LNKTYPE, "slurm/slurmd.log"),
+            ("slurm/disk", tarfile.BLKTYPE, ""),
+            ("slurm/pipe", tarfile.FIFOTYPE, ""),
+            ("../../evil", tarfile.REGTYPE, ""),
+        ):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.mode = kind, link, 0o4755
+            sent.addfile(info)
+    host = shim(tmp_path / "bin", journalctl="echo said", tar=f"cat {tmp_path}/sent.tar")
+    told = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert len(told) == 6
+    assert "n1: 'slurm/shadow.log' is a link or a special file: left out" in told
+    assert "n1: '../../evil' leads out of the directory: left out" in told
+    there = {str(path.relative_to(tmp_path / "logs")) for path in (tmp_path / "logs").rglob("*") if path.is_file()}
+    assert there == {"n1/journal.log", "n1/slurm/slurmd.log"}
+    status = (tmp_path / "logs/n1/slurm/slurmd.log").lstat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o755, os.getuid())
+    assert (tmp_path / "logs/n1/journal.log").read_text() == "said\n"
+
+
+def test_host_without_a_journal_or_logs_is_told_of(tmp_path: Path) -> None:
+    host = shim(tmp_path / "bin", journalctl="echo none >&2; exit 4", tar="echo gone >&2; exit 2")
+    told = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert [text.splitlines()[-1] for text in told] == ["none", "gone"]
+
+
+def test_journal_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_LIMITS", transfer.Limits(2**20, 2**20, 10))
+    host = shim(tmp_path / "bin", journalctl="exec yes", tar="exec yes")
+    told = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert told[0] == "n1: the journal has more than 1 MiB: the rest is left out"
+    assert "no tar archive" in told[1]
+    assert (tmp_path / "logs/n1/journal.log").stat().st_size == 2**20
+
+
+def test_answer_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "_MOST_OUTPUT", 2**20)
+    host = shim(tmp_path / "bin")
+    for number in ("1", "2"):
+        with pytest.raises(CannotJudge, match="prints more than 1 MiB"):
+            host.run("n1", ["sh", "-c", f"yes >&{number}"])
+    assert host.run("n1", ["cat"], stdin="a\r\nb" * 100_000).stdout == "a\nb" * 100_000
+    with pytest.raises(WaitTimeout, match="no answer in 0 s"):
+        host.run("n1", ["exec", "sleep", "60"], timeout=0.1)
+    with (
+        pytest.raises(WaitTimeout, match="not done in 0 s"),
+        host.printed("n1", ["exec", "sleep", "60"], 0.1) as stream,
+    ):
+        assert stream.read(1) == b""
+    with (
+        pytest.raises(CommandFailed, match=r"exit 3\)\nwhy"),
+        host.printed("n1", ["sh", "-c", "echo why >&2; exit 3"]) as ended,
+    ):
+        assert ended.read(1) == b""
+    host.feed("n1", ["sh", "-c", f"cat > {tmp_path}/fed"], [b"a" * 100_000, b"b" * 100_000])
+    assert (tmp_path / "fed").stat().st_size == 200_000
+    with pytest.raises(CommandFailed, match="exit 5"):
+        host.feed("n1", ["sh", "-c", "exit 5"], [b"a" * 2**20] * 3)

@@ -274,26 +274,27 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
 class ToldToEnd(Engine):
     """An engine that is slow to tell of a run, and by whose answer the API has been told to end."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, number: signal.Signals) -> None:
         super().__init__()
-        self.run_id, self.told = run_id, False
+        self.run_id, self.number, self.told = run_id, number, False
 
     def runs(self) -> dict[str, list[str]]:
         if not self.told:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), self.number)
             self.told = True
             time.sleep(0.01)
         return {self.run_id: []}
 
 
-def serve_nothing(run: RunDir) -> None:
+def serve_nothing(run: RunDir, number: signal.Signals) -> None:
     plan = replace(run.plan(), hosts=())
     run.control_directory.mkdir(mode=0o700)
-    provisioning.serve(run, plan, {}, ToldToEnd(run.id))  # type: ignore[arg-type]
+    provisioning.serve(run, plan, {}, ToldToEnd(run.id, number))  # type: ignore[arg-type]
 
 
-def test_end_that_it_is_told_of_while_it_asks_the_engine_is_not_forgotten(run: RunDir) -> None:
-    process = multiprocessing.get_context("spawn").Process(target=serve_nothing, args=[run])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_end_that_it_is_told_of_while_it_asks_the_engine_is_not_forgotten(run: RunDir, number: signal.Signals) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=serve_nothing, args=[run, number])
     process.start()
     try:
         process.join(20)

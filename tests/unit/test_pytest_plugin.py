@@ -203,7 +203,7 @@ def test_marker_with_an_unknown_keyword_is_an_error(of: str, pytester: pytest.Py
     pytester.makepyfile(f"import pytest\n{marks[of]}\ndef test_it(slurm{', x' * (of == 'parameter')}): pass")
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*::test_it: its marker scenario() does not take releases"])
+    result.stdout.fnmatch_lines(["*::test_it: the marker scenario() does not take releases"])
 
 
 def test_line_of_a_worker_of_xdist_names_it(pytester: pytest.Pytester) -> None:
@@ -226,7 +226,7 @@ def test_marker_without_a_file_is_told(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.scenario()\ndef test_it(slurm): pass")
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*::test_it: its marker scenario() names no file"])
+    result.stdout.fnmatch_lines(["*::test_it: the marker scenario() needs a file"])
 
 
 def test_test_without_any_clusters_says_how_to_have_some(pytester: pytest.Pytester) -> None:
@@ -270,7 +270,9 @@ def test_clusters_are_awaited_although_jobs_are_left(
     result = pytester.runpytest("--scenario", "lab.yml", "-s")
     result.assert_outcomes(passed=1, errors=1)
     assert re.findall(r"\b(healed|ready)", result.stdout.str()) == ["healed", "ready"]
-    result.stdout.fnmatch_lines(["*ERROR at teardown of test_it*", "the test leaves something behind:", "9 COMPLETING"])
+    result.stdout.fnmatch_lines(
+        ["*ERROR at teardown of test_it*", "the test has left something behind:", "9 COMPLETING"]
+    )
     assert "wait.py" not in result.stdout.str()
 
 

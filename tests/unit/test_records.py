@@ -69,14 +69,14 @@ def test_exit_code_of_a_job_that_slurm_ended_may_differ() -> None:
 def test_record_without_an_end_must_be_of_a_job_that_goes_on() -> None:
     going_on = replace(JOB, state="RUNNING", end=None)
     assert records.runaways([going_on], [going_on]) == []
-    assert records.runaways([JOB], [going_on]) == ["job 7 on aws is RUNNING in accounting, slurmctld has it COMPLETED"]
-    assert records.runaways([], [going_on]) == ["job 7 on aws is RUNNING in accounting, slurmctld does not know it"]
+    assert records.runaways([JOB], [going_on]) == ["job 7 on aws is RUNNING in accounting, but COMPLETED for slurmctld"]
+    assert records.runaways([], [going_on]) == ["job 7 on aws is RUNNING in accounting, but unknown to slurmctld"]
 
 
-def test_job_that_nobody_knows_is_found_unless_it_is_older_than_the_clusters() -> None:
+def test_unknown_job_is_found_unless_it_is_older_than_the_clusters() -> None:
     failed = replace(JOB, state="FAILED")
     assert records.strangers([failed], {JOB.key}, 0) == []
     assert records.strangers([failed], set(), 1000) == []
     assert records.strangers([failed, replace(failed, step="batch")], {("on-prem", 7)}, 0) == [
-        "job 7 of alice on aws is FAILED in accounting, was never submitted"
+        "job 7 of alice on aws is FAILED in accounting, but was never submitted"
     ]

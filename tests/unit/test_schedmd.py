@@ -55,11 +55,11 @@ def test_tests_of_a_source_tree_come_in_the_order_of_their_numbers(tmp_path: Pat
 
 
 def test_directory_that_is_no_source_tree_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="its file META names no release"):
+    with pytest.raises(UsageError, match="it has no META file with a release"):
         results.release_of(tmp_path)
     with pytest.raises(UsageError, match="has no testsuite") as raised:
         results.tests_of(tree(tmp_path))
-    assert "from 26.05 on it comes without the suite" in str(raised.value.hint)
+    assert "releases since 26.05 come without the suite" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize(

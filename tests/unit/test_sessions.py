@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -59,9 +61,27 @@ def test_session_takes_down_what_it_has_started(path: Path, provider: FakeProvid
     assert provider.runs() == {}
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_that_would_end_a_session_takes_down_what_it_has_started(
+    number: signal.Signals, path: Path, provider: FakeProvider, tmp_path: Path
+) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), sessions.of_scenario(Wanted(path), provider, tmp_path, print):
+        os.kill(os.getpid(), number)
+    assert provider.runs() == {}
+    assert signal.getsignal(number) == before
+
+
 def test_kept_run_is_used_again_and_stays(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
     assert [used(path, provider, tmp_path) for _ in (1, 2)] == [kept.id] * 2
     assert [*provider.runs()] == [kept.id]
+
+
+def test_run_whose_scenario_cannot_be_read_is_left_alone(
+    path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir
+) -> None:
+    (kept.path / "scenario.yml").unlink()
+    assert used(path, provider, tmp_path) != kept.id
 
 
 def test_run_of_a_changed_file_is_left_alone(path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir) -> None:
@@ -69,7 +89,7 @@ def test_run_of_a_changed_file_is_left_alone(path: Path, provider: FakeProvider,
     assert used(path, provider, tmp_path) != kept.id
     assert [*provider.runs()] == [kept.id]
     with (
-        pytest.raises(UsageError, match=r"was made from another file than .*mine.yml is now"),
+        pytest.raises(UsageError, match=r"was created from a scenario that differs from .*mine.yml"),
         sessions.opened(kept, provider, print, Wanted(path)),
     ):
         pass
@@ -93,7 +113,7 @@ def test_run_with_other_settings_is_left_alone(path: Path, provider: FakeProvide
     ("choices", "settings", "message"),
     [
         (("26.05",), (), r"is on single=24.11, not on single=26.05"),
-        ((), ("users.alice.uid=2005",), r"was made with no --set, not with --set users.alice.uid=2005"),
+        ((), ("users.alice.uid=2005",), r"was created with no --set, not with --set users.alice.uid=2005"),
     ],
 )
 def test_named_run_must_be_what_is_asked_for(
@@ -125,7 +145,7 @@ def test_run_is_one_sessions_at_a_time(path: Path, provider: FakeProvider, tmp_p
         assert live.run.id == kept.id
         assert used(path, provider, tmp_path) != kept.id
         with (
-            pytest.raises(UsageError, match=f"another session works on {kept.id}"),
+            pytest.raises(UsageError, match=f"another session is using {kept.id}"),
             sessions.opened(kept, provider, print),
         ):
             pass
@@ -151,7 +171,7 @@ def test_jobs_that_another_session_has_left_are_reported_once(
     monkeypatch.setattr("harness.slurm.SlurmCluster.jobs", lambda *_: jobs)
     with sessions.opened(kept, provider, print):
         pass
-    assert capsys.readouterr().out == "jobs from before this session stay: 7 RUNNING of alice on single\n"
+    assert capsys.readouterr().out == "jobs from before this session are left alone: 7 RUNNING of alice on single\n"
 
 
 def test_wrong_scenario_is_told_before_anything_starts(path: Path, provider: FakeProvider, tmp_path: Path) -> None:

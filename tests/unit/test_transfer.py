@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from harness import cli, transfer
 from harness.errors import HarnessError, UsageError
 from harness.ssh import Result
+from harness.transfer import Limits
 
 
 class FakeHost:
@@ -34,13 +36,17 @@ class FakeHost:
             assert {(member.uid, member.uname) for member in tar} == {(0, "root")}
             tar.extractall(self._root / directory.lstrip("/"), filter="data")
 
-    def save(self, host: str, command: Sequence[str], file: IO[bytes]) -> None:
+    @contextmanager
+    def printed(self, host: str, command: Sequence[str]) -> Iterator[IO[bytes]]:
         if self._sends is not None:
-            file.write(self._sends)
+            yield io.BytesIO(self._sends)
             return
         *_, directory, name = command
-        with tarfile.open(fileobj=file, mode="w") as tar:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as tar:
             tar.add(self._root / directory.partition("=")[2].lstrip("/") / name, arcname=name)
+        packed.seek(0)
+        yield packed
 
 
 def tar_of(*members: tarfile.TarInfo) -> bytes:
@@ -91,7 +97,7 @@ def test_directory_comes_under_another_name(root: Path, tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_a_usage_error(root: Path, tmp_path: Path) -> None:
     host = FakeHost(root)
-    with pytest.raises(UsageError, match="missing is not there"):
+    with pytest.raises(UsageError, match="missing does not exist"):
         transfer.put(host, "h", tmp_path / "missing", "/srv")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="h has no directory /none"):
         transfer.put(host, "h", tmp_path, "/none/name")  # type: ignore[arg-type]
@@ -99,14 +105,20 @@ def test_what_is_not_there_is_a_usage_error(root: Path, tmp_path: Path) -> None:
         transfer.put(host, "h", tmp_path, "/srv/new/")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="h has no /none"):
         transfer.get(host, "h", "/none", tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         transfer.get(host, "h", "/srv/data", tmp_path / "a" / "b")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("places", [("a", "b"), ("h:/a", "g:/b"), ("./h:a", "dir/h:b")])
 def test_copies_go_between_a_host_and_here(places: tuple[str, str], tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
-    assert (done.exit_code, "one of the two is HOST:PATH" in done.output) == (2, True)
+    assert (done.exit_code, "one argument must be HOST:PATH" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("places", [("a", "h:"), ("h:", "a")])
+def test_place_on_a_host_needs_a_path(places: tuple[str, str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
+    assert (done.exit_code, "h: names no path" in done.output) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -116,12 +128,13 @@ def test_copies_go_between_a_host_and_here(places: tuple[str, str], tmp_path: Pa
         member("data", tarfile.SYMTYPE, "/etc/shadow"),
         member("data/link", tarfile.SYMTYPE, "../../evil"),
         member("data/disk", tarfile.BLKTYPE),
+        member("data/hard", tarfile.LNKTYPE, "data/other"),
     ],
-    ids=["outside", "link", "link-outside", "device"],
+    ids=["outside", "link", "link-outside", "device", "hard-link"],
 )
 def test_nothing_that_a_host_sends_is_written_elsewhere(sent: tarfile.TarInfo, root: Path, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
-    with pytest.raises(HarnessError, match="cannot be written"):
+    with pytest.raises(HarnessError, match=r"is not whole: .*: left out"):
         transfer.get(FakeHost(root, tar_of(sent)), "h", "/srv/data", tmp_path / "here")  # type: ignore[arg-type]
     assert not (tmp_path / "evil").exists()
 
@@ -131,3 +144,50 @@ def test_files_of_other_names_and_rights_beyond_the_users_are_dropped(root: Path
     transfer.get(FakeHost(root, sent), "h", "/srv/data", tmp_path / "copy")  # type: ignore[arg-type]
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["tool"]
     assert (tmp_path / "copy" / "tool").stat().st_mode & 0o7777 == 0o755
+
+
+def test_archive_is_read_as_it_comes_and_no_further_than_the_limits(tmp_path: Path) -> None:
+    files = [member(f"{name}.log") for name in "abc"]
+    for file in files:
+        file.size = 3 * 2**20
+    sent = tar_of(*files)
+    limits = Limits(total=8 * 2**20, file=2**20, members=10)
+    with pytest.raises(HarnessError, match="more than 8 MiB: the rest is left out"):
+        transfer.unpack(io.BytesIO(sent), tmp_path, limits)
+    assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == {"a.log": 2**20, "b.log": 2**20}
+    notes = transfer.unpack(io.BytesIO(sent), tmp_path, Limits(2**30, 2**20, 10))
+    assert notes == [f"'{name}.log' has 3 MiB: cut after 1 MiB" for name in "abc"]
+    with pytest.raises(HarnessError, match="more than 2 files"):
+        transfer.unpack(io.BytesIO(sent), tmp_path, Limits(2**30, 2**20, 2))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"no archive",
+        tar_of(member("a"))[: -tarfile.RECORDSIZE] + b"x" * 2**22,
+        tar_of(member("a"))[: tarfile.BLOCKSIZE + 1],
+    ],
+    ids=["text", "endless", "cut"],
+)
+def test_what_is_no_archive_is_told(sent: bytes, tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="no tar archive"):
+        transfer.unpack(io.BytesIO(sent), tmp_path, Limits(2**30, 2**20, 10))
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["pax", "gnu"])
+def test_header_that_never_ends_is_not_read(kind: bytes, tmp_path: Path) -> None:
+    header = member("endless", kind)
+    header.size = 2**40
+
+    class Endless(io.RawIOBase):
+        begun = False
+
+        def read(self, size: int = -1) -> bytes:
+            if not self.begun:
+                self.begun = True
+                return header.tobuf(tarfile.GNU_FORMAT)
+            return b"x" * size
+
+    with pytest.raises(HarnessError, match="no tar archive: a header never ends"):
+        transfer.unpack(Endless(), tmp_path, Limits(2**30, 2**20, 10))  # type: ignore[arg-type]

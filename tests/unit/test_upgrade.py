@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from harness.options import OWN_MACHINES
 from harness.plan import Plan, make_plan
 from harness.resources import SCENARIOS
 from harness.upgrade import Step
+from harness.workload import Work
 
 
 def plan(name: str, *choices: str) -> Plan:
@@ -55,10 +58,10 @@ def test_host_that_is_all_at_once_is_one_step() -> None:
 @pytest.mark.parametrize(
     ("name", "begin", "to", "told"),
     [
-        ("federation", "22.05", "24.11", "Slurm 24.11 can be upgraded to from 23.02, 23.11, 24.05, not from 22.05"),
-        ("federation", "26.05", "24.11", "Slurm does not go back to 24.11"),
-        ("federation", "24.11", "24.11", "all parts are on 24.11 already"),
-        ("elastic-l3", "24.11", "26.05", "hosts that come and go cannot be upgraded in a run yet"),
+        ("federation", "22.05", "24.11", "Slurm 24.11 supports upgrades from 23.02, 23.11, 24.05, not from 22.05"),
+        ("federation", "26.05", "24.11", "Slurm cannot be downgraded to 24.11"),
+        ("federation", "24.11", "24.11", "all parts are already on 24.11"),
+        ("elastic-l3", "24.11", "26.05", "hosts that come and go cannot be upgraded yet"),
     ],
 )
 def test_upgrade_that_cannot_be_is_refused(name: str, begin: str, to: str, told: str, tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_upgrade_is_reported_with_its_steps_and_what_the_checkers_say(
 
 def test_step_that_failed_fails_the_upgrade(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     def stuck(live: Live, new: Plan, step: Step) -> None:
-        raise ClusterError("slurmdbd could not be upgraded, and is what it was")
+        raise ClusterError("slurmdbd could not be upgraded and was rolled back")
 
     def upgraded(live: Live, new: Plan, works: object, batches: int) -> None:
         upgrade._do_noted(live, new, upgrade.steps(live.plan, new)[0])
@@ -145,7 +148,7 @@ def test_step_that_failed_fails_the_upgrade(live: Live, monkeypatch: pytest.Monk
     monkeypatch.setattr(upgrade, "upgrade", upgraded)
     result = upgrade.run_kept(live, ["slurmdbd=26.05"], lambda plan: [])
     assert [(check.id, check.outcome, check.message) for check in result.checks] == [
-        ("upgrade::slurmdbd", "failed", "slurmdbd could not be upgraded, and is what it was")
+        ("upgrade::slurmdbd", "failed", "slurmdbd could not be upgraded and was rolled back")
     ]
     assert (result.verdict, result.problem, result.exit_code()) == ("failed", "", 1)
     assert result.command.endswith("--to on-prem=24.11:24.11 --to aws=24.11:24.11 --to slurmdbd=24.11:26.05")
@@ -158,3 +161,17 @@ def test_upgrade_that_could_not_begin_is_reported_as_unknown(live: Live, monkeyp
     monkeypatch.setattr(upgrade, "upgrade", refuse)
     result = upgrade.run_kept(live, ["26.05"], lambda plan: [])
     assert (result.verdict, result.problem, result.checks) == ("unknown", "accounting knows it: timed out", [])
+
+
+def test_upgrade_begins_although_few_jobs_are_submitted() -> None:
+    users = SimpleNamespace(submit=lambda work: None)
+    works = [Work(number, 0, "single", "alice", "true") for number in range(3)]
+    begun: list[Future[None]] = []
+
+    def begin() -> Future[None]:
+        begun.append(Future())
+        begun[0].set_result(None)
+        return begun[0]
+
+    upgrade._submit_meanwhile(users, works, begin)  # type: ignore[arg-type]
+    assert len(begun) == 1

@@ -56,3 +56,19 @@ def test_a_long_look_is_not_taken_again_at_once(monkeypatch: pytest.MonkeyPatch)
     seen = iter([1, 2])
     wait_until(lambda: next(seen), lambda n: n == 2, what="two", timeout=1000)
     assert pauses == [12]
+
+
+def test_pauses_grow_with_the_time_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(wait.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(wait.tenacity.nap.time, "sleep", sleep)
+    wait_until(lambda: now[0], lambda seen: seen > 60, what="a minute", timeout=1000)
+    assert set(pauses[:20]) == {0.25}
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 1
+    assert len(pauses) < 110

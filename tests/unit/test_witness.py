@@ -111,10 +111,10 @@ def test_killed_job_must_not_be_recorded_as_completed() -> None:
 
 def test_missing_doubled_and_unwitnessed_jobs_are_found() -> None:
     assert witness.differences([SEEN.key], [SEEN], [], HOSTS) == [
-        "job 67108871 ran once, but has 0 accounting records besides revoked ones"
+        "job 67108871 ran once, but has 0 accounting records that are not REVOKED"
     ]
     assert witness.differences([SEEN.key], [SEEN], [JOB, JOB, BATCH], HOSTS) == [
-        "job 67108871 ran once, but has 2 accounting records besides revoked ones"
+        "job 67108871 ran once, but has 2 accounting records that are not REVOKED"
     ]
     assert witness.differences([SEEN.key], [], [JOB, BATCH], HOSTS) == ["job 67108871 left no witness: it never ran"]
     assert witness.differences([SEEN.key], [SEEN], [JOB], HOSTS) == ["job 67108871: no record of its batch step"]

@@ -1,0 +1,33 @@
+"""What the checks of hosts read in logs."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+
+from harness.resources import CHECKS
+
+AT = 1767225600.25  # 2026-01-01T00:00:00.250 UTC
+
+
+@pytest.fixture
+def host_checks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module tests/acceptance/test_hosts.py."""
+    monkeypatch.setattr(pytest.mark, "_config", None)  # its markers are unknown to the configuration of unit tests
+    spec = importlib.util.spec_from_file_location("acceptance_test_hosts", CHECKS / "test_hosts.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# slurm.conf(5), LogTimeFormat: iso8601_ms, the default, and rfc5424_ms.
+@pytest.mark.parametrize("time", ["2026-01-01T01:00:00.250", "2026-01-01T01:00:00.250+01:00"])
+def test_errors_are_found_by_their_time_with_a_zone_and_without(host_checks: ModuleType, time: str) -> None:
+    line = f"[{time}] error: no such file"
+    lines = [line, f"[{time}] debug: fine", f"[{time}] error: System GPU detection failed", "error: no time"]
+    assert [*host_checks.complaints(lines, "+0100", AT - 1, AT + 1)] == [(AT, line)]
+    assert [*host_checks.complaints(lines, "+0100", AT + 1, AT + 2)] == []

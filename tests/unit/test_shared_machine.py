@@ -1,0 +1,461 @@
+"""A machine with several users: nobody takes over, holds up or removes what is another user's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from ipaddress import IPv4Network
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fakes import SCENARIO, FakeProvider
+from harness import cli, doctor, elastic, hybrid, kubernetes_api, lifecycle, private, providers, rundir, verify
+from harness.errors import CannotJudge, UsageError, WaitTimeout
+from harness.providers import docker, images, vagrant
+from harness.providers.docker import DockerProvider
+from harness.rundir import RunDir
+from harness.wait import wait_until
+
+OTHER_USER = 54321
+UNREADABLE = ["", '{"id": "single', "{}", "[]"]
+
+
+@pytest.fixture(autouse=True)
+def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory for temporary files of all users."""
+    directory = tmp_path_factory.mktemp("shared")
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+@pytest.fixture
+def as_other_user(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Be another user from now on: all that is there is not this one's."""
+    return lambda: monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    """The provider of every command."""
+    fake = FakeProvider()
+    monkeypatch.setattr(providers, "get", lambda *_: fake)
+    return fake
+
+
+def created(runs: Path, provider: FakeProvider | None = None) -> RunDir:
+    """Return a run, whose hosts are up if it has a provider."""
+    run = lifecycle.create(SCENARIO, provider or FakeProvider(), runs, lambda _: None).run
+    if provider:
+        provider.there[run.id] = ["single"]
+    return run
+
+
+def harness(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [*map(str, arguments)])
+
+
+def test_nobody_can_guess_where_a_run_has_its_sockets(tmp_path: Path, shared: Path) -> None:
+    run = created(tmp_path)
+    assert run.control_directory.parent == shared
+    assert run.control_directory.name.removeprefix(rundir.CONTROL) not in str(run.path)
+    assert RunDir(run.path).control_directory == run.control_directory
+    longest = len(f"/tmp/{run.control_directory.name}/") + doctor._SOCKET_NAME
+    assert longest < 108, "unix(7)"
+
+
+def test_sockets_stay_where_they_are_when_tmpdir_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = created(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert RunDir(run.path).control_directory == run.control_directory
+
+
+@pytest.mark.parametrize("kind", ["another user's", "open", "link"])
+def test_socket_directory_that_others_could_write_is_not_used(
+    kind: str, tmp_path: Path, as_other_user: Callable[[], None]
+) -> None:
+    run = created(tmp_path)
+    if kind == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        run.control_directory.symlink_to(tmp_path / "elsewhere")
+    else:
+        run.control_directory.mkdir(mode=0o755 if kind == "open" else 0o700)
+        run.control_directory.chmod(0o755 if kind == "open" else 0o700)
+    ssh = run.ssh()
+    if kind == "another user's":
+        as_other_user()
+    with pytest.raises(CannotJudge, match="others could read or replace what would be in it"):
+        ssh.command("single")
+
+
+def test_socket_directory_that_was_cleaned_away_is_made_again(tmp_path: Path) -> None:
+    run = created(tmp_path)
+    for _ in (1, 2):
+        run.ssh().command("single")
+        assert run.control_directory.stat().st_mode & 0o777 == 0o700
+        run.control_directory.rmdir()
+
+
+def test_image_lock_is_out_of_other_users_reach(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with images.alone("-bookworm", "image", print):
+        assert [path.stat().st_mode & 0o777 for path in (tmp_path / "cache").iterdir()] == [0o700]
+        assert not [*shared.iterdir()]
+
+
+def test_cache_that_cannot_be_written_is_told_with_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    with pytest.raises(CannotJudge, match="XDG_CACHE_HOME names another"):
+        private.cache()
+
+
+@pytest.mark.parametrize("arguments", [["--all"], ["single-node"]])
+def test_down_removes_the_sockets_of_a_run_that_was_killed(
+    arguments: list[str], tmp_path: Path, provider: FakeProvider
+) -> None:
+    run = created(tmp_path, provider)
+    private.directory(run.control_directory)
+    (run.control_directory / "api").touch()
+    del provider.there[run.id]
+    done = harness("down", *arguments, "--runs", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert not run.control_directory.exists()
+
+
+def test_down_removes_the_sockets_of_a_run_whose_directory_is_lost(
+    tmp_path: Path, provider: FakeProvider, shared: Path
+) -> None:
+    run = created(tmp_path / "elsewhere", provider)
+    private.directory(run.control_directory)
+    other = private.directory(created(tmp_path / "elsewhere").control_directory)
+    assert harness("down", run.id, "--runs", tmp_path).exit_code == 0
+    assert [*shared.iterdir()] == [other]
+
+
+def test_run_is_for_nobody_else(tmp_path: Path, as_other_user: Callable[[], None]) -> None:
+    """Root's would be: who is root can change all that is here."""
+    run = created(tmp_path)
+    assert run.path.stat().st_mode & 0o777 == 0o700
+    if os.geteuid() == 0:
+        os.chown(run.path, OTHER_USER, -1)
+    else:
+        as_other_user()
+    assert (rundir.all_runs(tmp_path), rundir.unreadable(tmp_path)) == ([], {})
+    with pytest.raises(UsageError, match=r"files run commands, and .* belongs to "):
+        RunDir(run.path)
+
+
+@pytest.mark.parametrize("name", [".", "ssh_config", "machines/c1"])
+def test_run_that_others_could_have_written_is_not_opened(name: str, tmp_path: Path) -> None:
+    run = created(tmp_path)
+    run.path.chmod(0o755)
+    path = run.path / name
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists():
+        path.touch()
+    RunDir(run.path)
+    path.chmod(path.stat().st_mode | 0o020)
+    with pytest.raises(UsageError, match="others than its owner can write") as caught:
+        RunDir(run.path)
+    assert "chmod -R go-w" in str(caught.value.hint)
+
+
+class Started(Exception):
+    """A program would have been started."""
+
+
+@pytest.mark.parametrize("program", ["provisioning", "copilot", "emulator", "verify"])
+def test_programs_import_nothing_from_the_working_directory(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def start(command: list[str], **_: Any) -> None:
+        commands.append(command)
+        raise Started
+
+    run = created(tmp_path / "runs")
+    copilot = hybrid.Hybrid(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(kubeconfig=""),  # type: ignore[arg-type]
+        ("socket", "v0.0.42", "token"),
+        tmp_path / "log",
+    )
+    begin = {
+        "provisioning": lambda: elastic.start(run),
+        "copilot": copilot.start_copilot,
+        "emulator": lambda: kubernetes_api._emulated(["n1"]).__enter__(),
+        "verify": lambda: verify.verify(run, print),
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", start)
+        patched.setattr(subprocess, "run", start)
+        with pytest.raises(Started):
+            begin[program]()
+    (tmp_path / "planted.py").write_text("print('planted')")
+    (command,) = commands
+    python = command[command.index(sys.executable) : command.index("-m")]
+    done = subprocess.run([*python, "-c", "import planted"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "No module named 'planted'" in done.stderr
+
+
+@pytest.fixture
+def impostor() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A process with the arguments of a run's provisioning API, and the run's id."""
+    run_id = "mine-20261122T041700-d94c01"
+    words = ["sh", "-c", "read forever", "sh", "harness.provisioning", run_id]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        yield run_id, process
+        process.kill()
+
+
+def test_process_of_another_user_does_not_pass_for_the_api_of_a_run(
+    impostor: tuple[str, subprocess.Popen[bytes]], as_other_user: Callable[[], None]
+) -> None:
+    run_id, process = impostor
+    assert [*elastic._processes(run_id)] == [process.pid]
+    as_other_user()
+    assert [*elastic._processes(run_id)] == []
+    elastic.stop(run_id)
+    assert process.poll() is None
+
+
+def test_process_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = "mine-20261122T041700-d94c01"
+    stubborn = ["sh", "-c", "trap '' TERM; echo; read forever", "sh", "harness.provisioning", run_id]
+    asked: list[Any] = []
+
+    def wait(look: Callable[[], Any], *rest: Any, **options: Any) -> None:
+        asked.append(look())
+        if len(asked) == 1:
+            raise WaitTimeout("it still runs")
+        wait_until(look, *rest, **options)
+
+    monkeypatch.setattr(elastic, "wait_until", wait)
+    with subprocess.Popen(stubborn, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        elastic.stop(run_id)
+        assert process.wait() == -signal.SIGKILL
+
+
+class Engine:
+    """An engine with networks and volumes that have labels, and containers with none but those."""
+
+    def __init__(self, *labels: dict[str, str]) -> None:
+        self._labels = labels
+        self.containers = SimpleNamespace(list=lambda **_: [])
+        self.networks = self.volumes = SimpleNamespace(list=self._list)
+
+    def _list(self, filters: dict[str, list[str]]) -> list[Any]:
+        wanted = [filter_.partition("=") for filter_ in filters["label"]]
+        return [
+            SimpleNamespace(attrs={"Labels": labels})
+            for labels in self._labels
+            if all(name in labels and value in {"", labels[name]} for name, _, value in wanted)
+        ]
+
+
+def test_runs_on_the_engine_are_ones_own_unless_all_users_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, others = {docker.OWNER: str(os.geteuid())}, {docker.OWNER: str(OTHER_USER)}
+    engine = Engine({docker.RUN: "mine", **mine}, {docker.RUN: "theirs", **others}, {docker.RUN: "of an older harness"})
+    monkeypatch.setattr("harness.providers.engine.connect", lambda: engine)
+    assert {*DockerProvider().runs()} == {"mine"}
+    assert {*DockerProvider().runs(all_users=True)} == {"mine", "theirs", "of an older harness"}
+
+
+def test_machines_of_a_run_are_ones_own_if_its_network_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defined: dict[str, str] = {}
+
+    def virsh(*words: str, check: bool = True, stdin: str = "") -> str:
+        match words:
+            case ("net-create", *_):
+                defined[stdin.partition("<name>")[2].partition("</name>")[0]] = stdin
+            case ("net-dumpxml", name):
+                return defined[name].replace("'", '"')  # as libvirt prints it
+        return ""
+
+    monkeypatch.setattr(vagrant, "virsh", virsh)
+    monkeypatch.setattr(vagrant, "names", lambda verb, *_: [*defined] if verb == "net-list" else [])
+    monkeypatch.setattr("harness.providers.libvirt.volumes", list)
+    monkeypatch.setattr("harness.providers.subnets.routes", list)
+    plan = created(tmp_path).plan()
+    run_id = "single-node-20261122T041700-d94c01"
+    vagrant._make_network(run_id, plan, next(iter(plan.sites())))
+    assert [*vagrant.VagrantProvider(tmp_path).runs()] == [run_id]
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
+    assert not vagrant.VagrantProvider(tmp_path).runs()
+    assert [*vagrant.VagrantProvider(tmp_path).runs(all_users=True)] == [run_id]
+
+
+def test_other_users_runs_are_for_root_alone_to_remove(
+    tmp_path: Path, as_other_user: Callable[[], None], provider: FakeProvider
+) -> None:
+    provider.there["theirs"] = ["single"]
+    as_other_user()
+    done = harness("down", "--all-users", "--runs", tmp_path)
+    assert (done.exit_code, provider.there) == (2, {"theirs": ["single"]})
+    assert "--all-users is for root" in done.output
+
+
+def test_root_removes_the_runs_of_all_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: FakeProvider
+) -> None:
+    provider.there["theirs"] = ["single"]
+    monkeypatch.setattr(provider, "runs", lambda *, all_users=False: dict(provider.there) if all_users else {})
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert "no runs are up" in harness("down", "--all", "--runs", tmp_path).output
+    assert harness("down", "--all-users", "--runs", tmp_path).exit_code == 0
+    assert provider.there == {}
+
+
+def test_two_users_of_one_scenario_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks, bridges, labels and sockets; hosts' ports are free ones that the engine chooses, subnets are tried."""
+    monkeypatch.setattr("harness.providers.engine.version_of", lambda _: (27, 0))
+    monkeypatch.setattr("harness.providers.engine.connect", SimpleNamespace)
+    named: list[set[str]] = []
+    for user in (os.geteuid(), OTHER_USER):
+        run = created(tmp_path / str(user))
+        plan = run.plan()
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        bridges = DockerProvider()._bridge_options(run, plan, next(iter(plan.sites())))
+        labels = docker._labels(run, plan)
+        assert labels[docker.OWNER] == str(user)
+        named.append({run.id, str(run.control_directory), bridges["com.docker.network.bridge.name"]})
+    assert not named[0] & named[1]
+
+
+def test_subnet_that_another_users_run_has_is_not_taken() -> None:
+    from harness.providers import subnets
+
+    first = next(subnets.free(10))
+    assert next(subnets.free(10, [first])) != first
+    assert not next(subnets.free(10, [IPv4Network("198.18.0.0/16")])).overlaps(IPv4Network("198.18.0.0/16"))
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_unreadable_run_is_named_by_status_and_skipped(text: str, tmp_path: Path, provider: FakeProvider) -> None:
+    good, bad = (created(tmp_path, provider) for _ in range(2))
+    (bad.path / "run.json").write_text(text)
+    done = harness("status", "--format", "json", "--runs", tmp_path)
+    assert done.exit_code == 0, done.output
+    rows = {row["run"]: row for row in json.loads(done.stdout)}
+    assert rows[bad.id]["hosts_up"] == ["single"]
+    assert str(bad.path / "run.json") in rows[bad.id]["problem"]
+    assert rows[good.id]["problem"] == ""
+    shown = harness("status", "--runs", tmp_path)
+    assert "run.json" in shown.output.replace("\n", "")
+    assert rundir.find(tmp_path, "single-node").id == good.id
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+@pytest.mark.parametrize("named_by", ["id", "path"])
+def test_unreadable_run_is_removed_all_the_same(
+    text: str, named_by: str, tmp_path: Path, provider: FakeProvider
+) -> None:
+    good, bad = (created(tmp_path, provider) for _ in range(2))
+    private.directory(bad.control_directory)
+    (bad.path / "run.json").write_text(text)
+    done = harness("down", getattr(bad, named_by), "--runs", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert [*provider.there] == [good.id]
+    assert not bad.control_directory.exists()
+
+
+def test_unreadable_run_leaves_reports_of_others_readable(tmp_path: Path, provider: FakeProvider) -> None:
+    result = lifecycle.run(SCENARIO, FakeProvider("up", CannotJudge("no disk")), tmp_path, lambda _: None)
+    bad = created(tmp_path)
+    (bad.path / "run.json").write_text("")
+    done = harness("report", "--runs", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert result.run in done.output.replace("\n", "")
+    assert "run.json is empty" in harness("report", bad.id, "--runs", tmp_path).output.replace("\n", " ")
+
+
+def test_report_and_event_that_were_not_written_to_their_ends_keep_nothing_else_from_being_read(
+    tmp_path: Path, provider: FakeProvider
+) -> None:
+    run = created(tmp_path)
+    run.event("stage", name="up", seconds=1)
+    before = [*run.events()]
+    with run.events_path.open("a") as events:
+        events.write('{"time": "2026-11')
+    assert [*run.events()] == before
+    (run.path / "report.json").write_text('{"verdict": "pa')
+    done = harness("status", "--format", "json", "--runs", tmp_path)
+    assert [row["verdict"] for row in json.loads(done.stdout)] == ["unreadable"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from harness.rundir import RunDir
+
+with RunDir(Path(sys.argv[1])).worked_on():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_doctor_names_what_killed_runs_have_left(tmp_path: Path, provider: FakeProvider) -> None:
+    kept, killed, working = (created(tmp_path, provider) for _ in range(3))
+    assert [finding.ok for finding in doctor.leftovers(provider, tmp_path)] == [True]
+    for run in (kept, killed, working):
+        private.directory(run.control_directory)
+    gone = private.directory(created(tmp_path / "elsewhere").control_directory)
+    provider.there["lost"] = ["single"]
+    subprocess.run([sys.executable, "-c", KILLED, str(killed.path)], check=False)
+    with working.worked_on():
+        found = {finding.said: finding.mend for finding in doctor.leftovers(provider, tmp_path)}
+    assert found == {
+        f"{killed.id}: the process that worked on it was killed": f"harness down {killed.id}",
+        f"lost: it has no directory in {tmp_path}": "harness down lost",
+        f"{gone}: its run is not up": f"rm -r {gone}",
+    }
+    for run in (kept, killed, working):
+        assert harness("down", run.id, "--runs", tmp_path).exit_code == 0
+    del provider.there["lost"]
+    gone.rmdir()
+    assert [finding.ok for finding in doctor.leftovers(provider, tmp_path)] == [True]
+
+
+CHECK = """
+import os, signal
+from pathlib import Path
+
+import pytest
+
+@pytest.fixture
+def started():
+    yield
+    Path("ended").touch()
+
+def test_it(started):
+    os.kill(os.getpid(), signal.{})
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_checks_end_what_they_have_started_when_a_signal_ends_them(number: str, tmp_path: Path) -> None:
+    run = created(tmp_path / "runs")
+    (tmp_path / "test_it.py").write_text(CHECK.format(number))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-p", "harness.pytest_plugin", "-p", "harness.checks"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        [*command, "--harness-run", str(run.path), "test_it.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (tmp_path / "ended").exists(), done.stderr
