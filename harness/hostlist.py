@@ -26,17 +26,21 @@ _PLAIN = re.compile(r"[A-Za-z0-9._/-]{1,255}")
 _SEVERAL_NUMBERS = re.compile("[0-9][^0-9]+[0-9]")
 
 
+class TooManyNames(ValueError):
+    """A hostlist stands for more names than the caller takes."""
+
+
 @lru_cache(maxsize=1024)
-def expand(hostlist: str) -> tuple[str, ...]:
+def expand(hostlist: str, most: int = MOST_NAMES) -> tuple[str, ...]:
     """Return the names that a hostlist stands for, in its order; ValueError says what is wrong with it.
 
-    It stands for MOST_NAMES at most.
+    TooManyNames, a ValueError, if it stands for more than `most`; it is not expanded then.
 
     >>> expand("c[1-2],login")
     ('c1', 'c2', 'login')
     """
     names: list[str] = []
-    for part in _parts(hostlist):
+    for part in _parts(hostlist, most):
         try:
             names.extend(NodeSet(part, resolver=RESOLVER_NOGROUP))
         except (NodeSetException, ValueError) as error:
@@ -53,7 +57,7 @@ def count(hostlist: str) -> int:
     return sum(map(_count, _parts(hostlist)))
 
 
-def _parts(hostlist: str) -> list[str]:
+def _parts(hostlist: str, most: int = MOST_NAMES) -> list[str]:
     """Return what stands between a hostlist's commas; ValueError if it is none, or stands for too much."""
     parts: list[str] = _OUTSIDE_COMMA.split(hostlist)
     names = 0
@@ -64,9 +68,10 @@ def _parts(hostlist: str) -> list[str]:
             raise ValueError(f'"{_short(part)}" is longer than the name of a host can be')
         more = _count(part)
         names += more
-        most = MOST_OF_SEVERAL_BRACKETS if part.count("[") > 1 else MOST_NAMES
-        if more > most or names > MOST_NAMES:
-            raise ValueError(f'"{_short(hostlist)}" stands for more than {most if more > most else MOST_NAMES} names')
+        if part.count("[") > 1 and more > MOST_OF_SEVERAL_BRACKETS:
+            raise TooManyNames(f'"{_short(part)}" stands for more than {MOST_OF_SEVERAL_BRACKETS} names')
+        if names > most:
+            raise TooManyNames(f'"{_short(hostlist)}" stands for more than {most} names')
     return parts
 
 

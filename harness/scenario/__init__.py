@@ -1,7 +1,7 @@
 """The scenario file."""
 
 from harness.scenario.contradictions import MOST_NODES_OF_A_HOST
-from harness.scenario.loading import is_named_like_one, load, name_of
+from harness.scenario.loading import is_named_like_one, load, name_of, unprobed_images
 from harness.scenario.model import (
     SLURMDBD,
     Accounting,
@@ -40,4 +40,5 @@ __all__ = [
     "load",
     "name_of",
     "schema",
+    "unprobed_images",
 ]

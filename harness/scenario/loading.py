@@ -46,7 +46,8 @@ def load(
     """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
     `settings` are laid over the file, each KEY=VALUE: keys with dots between, such as clusters.a.nodes.0.cpus, and a
-    value as in the file. `release_of_image` tells which release an image has, `lacks` what the hosts cannot do.
+    value as in the file. `release_of_image` tells which release an image has, `lacks` what the hosts cannot do. Unset,
+    no image is looked into: see `unprobed_images`.
     ScenarioError tells all problems of the file, in the order of their lines.
     """
     try:
@@ -90,6 +91,21 @@ def load(
         return Problem(path, line, column, ".".join(map(str, at)), message)
 
     raise ScenarioError(sorted((problem(*entry) for entry in dict.fromkeys(found)), key=lambda p: (p.line, p.column)))
+
+
+def unprobed_images(path: Path, scenario: Scenario) -> list[Problem]:
+    """Return where a scenario names images of the user's own, for those who do not look into them."""
+    told: list[Problem] = []
+    places: dict[Path_, tuple[int, int]] = {}
+    for name, part in scenario.parts().items():
+        if part.image:
+            if not places and (node := plain_yaml.Document(path.read_text(encoding="utf-8")).node):
+                [*_walk(node, (), {}, places)]
+            at = (*place_of(name), "image")
+            line, column = places.get(at, (1, 1))  # --set may have brought it
+            message = f"{part.image} was not looked into; taken for Slurm {scenario.release_of(part)}"
+            told.append(Problem(path, line, column, ".".join(map(str, at)), message))
+    return told
 
 
 def _set(data: dict[str, Any], setting: str) -> None:
