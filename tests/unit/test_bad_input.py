@@ -507,7 +507,11 @@ def test_trace_has_finite_numbers(word: str) -> None:
             workload.replay(" ".join(words), PLAN.scenario, 60)
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"x" * 10_000)[:20], gzip.compress(b"x")[:10] + b"\xff" * 30, b"x"])
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(b"x" * 10_000)[:20], gzip.compress(b"x")[:10] + b"\xff" * 30, b"x"],
+    ids=["cut", "damaged", "plain"],
+)
 def test_damaged_dump_is_a_usage_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "dump.sql.gz").write_bytes(content)
     with pytest.raises(UsageError, match=r"dump\.sql\.gz"):
