@@ -15,8 +15,12 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
 from harness import options
+from harness.conf import number
 from harness.errors import CannotJudge
+from harness.events import what_is_wrong
 from harness.plan import Plan
 from harness.report import FAILED, PASSED, UNKNOWN
 from harness.scenario import Accounting
@@ -117,7 +121,7 @@ class History:
             for one in self.faults:
                 if one.fault == fault and one.action == "inject":
                     spans.append((one.at, one.at))
-                elif one.fault == fault and one.action == "injected":
+                elif one.fault == fault and one.action == "injected" and spans:
                     spans[-1] = (spans[-1][0], one.at)
         return spans
 
@@ -274,15 +278,19 @@ def verdict(findings: Iterable[Finding]) -> str:
 
 
 def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
-    """Read the last rehearsal from a run's events; CannotJudge if there is none, or it did not come to its end."""
+    """Read the last rehearsal from a run's events; CannotJudge if there is none, or if an event cannot be one of it."""
     history, ended = None, False
-    for event in events:
+    for place, event in enumerate(events, 1):
         kind = event["kind"]
         if kind == "rehearsal":
             ended = event["action"] == "end"
             history = history if ended else History(plan)
         elif history is not None and not ended:
-            _add(history, kind, event)
+            try:
+                _add(history, kind, event)
+            except ValueError as error:
+                problem = what_is_wrong(error) if isinstance(error, ValidationError) else str(error)
+                raise CannotJudge(f"event {place}, {kind}: {problem}", hint="events.jsonl is damaged") from error
     if history is None:
         raise CannotJudge("there was no rehearsal", hint="harness rehearse")
     if not ended:
@@ -291,6 +299,11 @@ def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
 
 
 def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
+    """Add an event; ValueError if it has not what its kind must have, or tells of another plan's cluster."""
+    about = [str(event["cluster"])] if kind in {"submission", "witness", "record"} and event.get("cluster") else []
+    about += [event["seen_by"]] if kind in {"queue", "usage"} else []
+    if strangers := [name for name in about if name not in history.plan.scenario.clusters]:
+        raise ValueError(f"the scenario has no cluster {strangers[0]}")
     if kind == "submission":
         history.submissions.append(_make(Submission, event))
     elif kind == "fault":
@@ -298,10 +311,13 @@ def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
             FaultSeen(datetime.fromisoformat(event["time"]).timestamp(), event["action"], event["fault"])
         )
     elif kind == "witness":
-        history.witnesses.append(_make(Witness, event))
+        witness = _make(Witness, event)
+        if len(witness.nodes) != len(witness.cpus):
+            raise ValueError(f"{len(witness.nodes)} nodes, but CPUs of {len(witness.cpus)}")
+        history.witnesses.append(witness)
     elif kind == "queue":
         history.queue[event["seen_by"]].append(_make(Job, event))
-    elif kind == "record" and event["job_id"] != _NO_ID:
+    elif kind == "record" and event.get("job_id") != _NO_ID:
         history.records.append(_make(Record, event))
     elif kind == "usage":
         history.usage[event["seen_by"]].append(_make(Usage, event))
@@ -312,16 +328,20 @@ def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
     elif kind == "log":
         history.log.append(event["line"])
     elif kind == "no_evidence":
-        history.missing[event["of"]].append(f"of {event['where']}: {event['why'].splitlines()[0]}")
+        history.missing[event["of"]].append(f"of {event['where']}: {event['why'].partition(chr(10))[0]}")
 
 
 Made = TypeVar("Made")
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (Submission, Witness, Job, Record, Usage)
+}
 
 
 def _make(kind: type[Made], event: Mapping[str, Any]) -> Made:
     # Runs of older versions have not noted all that is noted today.
-    values = {one.name: event[one.name] for one in fields(kind) if one.name in event}  # type: ignore[arg-type]  # they are dataclasses
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
+    adapter: TypeAdapter[Made] = _ADAPTERS[kind]
+    return adapter.validate_python({name: value for name, value in event.items() if name in names})
 
 
 @checker("queue", "record")
@@ -643,11 +663,13 @@ def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield the limits that count running jobs or their CPUs."""
     for option, value in options.items():
         if option in {"MaxJobsPerUser", "GrpJobs"}:
-            yield option, int(value)
+            limit = number(str(value))
+            if limit is not None:
+                yield option, limit
         elif option in {"GrpTRES", "MaxTRESPerUser"}:
-            tres = dict(one.split("=") for one in str(value).split(","))
-            if "cpu" in tres:
-                yield option, int(tres["cpu"])
+            tres = {name: count for name, _, count in (one.partition("=") for one in str(value).split(","))}
+            if (limit := number(tres.get("cpu", ""))) is not None:
+                yield option, limit
 
 
 def _grouped(

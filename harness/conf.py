@@ -6,13 +6,16 @@ options is kept and told apart, so whatever a file holds, `"".join(line.raw for 
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.errors import UsageError
+
+# More than any site has; 20,000 nodes with a line each are 4 MiB.
+MOST_BYTES = 16 * 2**20
+_NUMBER = re.compile("[0-9]{1,18}")
 _BLANK = " \t\n\v\f\r"
 _PAIR = re.compile(
     rf"[{_BLANK}]*([A-Za-z0-9_.]+)[{_BLANK}]*[-*+/]?=[{_BLANK}]*"
@@ -83,20 +86,31 @@ def read(text: str) -> Iterator[Line]:
         yield _line(begun, "".join(raw), *_unescaped("".join(characters), places))
 
 
-# More than any site has; 20,000 nodes with a line each are 4 MiB.
-MOST_CHARACTERS = 64 * 2**20
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Return a file's text with its line ends; where it is not UTF-8, it is taken for Latin-1, which takes any bytes.
 
-
-def read_text(path: Path, most: int = MOST_CHARACTERS) -> str:
-    """Return a file's text; bytes that are not UTF-8 survive, and so do line ends.
-
-    OSError if it has more than `most` bytes.
+    UsageError if it cannot be read, or has more than `most` bytes.
     """
-    with path.open("rb") as file:
-        content = file.read(most + 1)
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     if len(content) > most:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    return content.decode("utf-8", errors="surrogateescape")
+        raise UsageError(f"{path}: a file with all that it includes has {MOST_BYTES // 2**20} MiB at most")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def number(value: str) -> int | None:
+    """Return the whole number that a value is, of 18 digits at most; None if it is none.
+
+    >>> number("42"), number("4K"), number("9" * 5000)
+    (42, None, None)
+    """
+    return int(value) if _NUMBER.fullmatch(value) else None
 
 
 # Where a line ends is "\n" alone; str.splitlines() knows more ends than that.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 import secrets
 import shlex
 import tempfile
@@ -13,8 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
-from harness import conf, hostlist, options, releases
+from pydantic import BaseModel, StringConstraints, TypeAdapter
+
+from harness import conf, hostlist, options, plain_json, releases
 from harness.check.nodes import names_of
 from harness.check.source import KINDS, OTHER_KINDS, Configuration, Row, Source, leads_outside, load
 from harness.errors import UsageError
@@ -73,6 +75,18 @@ _COVERED = {
 }
 
 
+class _Facts(BaseModel):
+    """What a manifest says of a file that is used here."""
+
+    unit: str | None
+    action: str | None
+
+
+_HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]
+_Manifest = dict[_HostName, dict[str, _Facts]]
+_MANIFEST: TypeAdapter[_Manifest] = TypeAdapter(_Manifest)
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of two configurations: host -> path -> text.
@@ -125,30 +139,42 @@ def directory_side(path: Path) -> Side:
         kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
         return Side(str(path), {"": {kind: _read(path, path.parent)}})
     if (path / "manifest.json").exists():
-        return _rendered_side(path, json.loads((path / "manifest.json").read_text()))
-    return Side(str(path), {"": _texts(path)})
+        return _rendered_side(path, _manifest(path / "manifest.json"))
+    return Side(str(path), {"": _texts(path, path)})
 
 
-def _rendered_side(path: Path, manifest: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> Side:
-    for host in manifest:
-        if leads_outside(path / host, path):
-            raise UsageError(f"{path}/manifest.json: {host} is not a host's name")
-    hosts = {host: {f"/{name}": text for name, text in _texts(path / host).items()} for host in manifest}
+def _manifest(path: Path) -> _Manifest:
+    """Read what `harness render` wrote; UsageError if it is something else."""
+    try:
+        return _MANIFEST.validate_python(plain_json.load(conf.read_text(path)))
+    except ValueError as error:
+        raise UsageError(f"{path} is not of a rendered tree", hint="`harness render` writes one") from error
+
+
+def _rendered_side(path: Path, manifest: _Manifest) -> Side:
+    hosts = {host: {f"/{name}": text for name, text in _texts(path / host, path).items()} for host in manifest}
     return Side(
         str(path),
         hosts,
-        controllers=[host for host, files in manifest.items() if files.get(_SLURM_CONF, {}).get("unit") == "slurmctld"],
+        controllers=[
+            host for host, files in manifest.items() if _SLURM_CONF in files and files[_SLURM_CONF].unit == "slurmctld"
+        ],
         units={
-            name: (str(facts["action"]), str(facts["unit"]))
+            name: (str(facts.action), facts.unit)
             for files in manifest.values()
             for name, facts in files.items()
-            if facts["unit"]
+            if facts.unit
         },
     )
 
 
-def _texts(path: Path) -> dict[str, str]:
-    return {str(one.relative_to(path)): _read(one, path) for one in sorted(path.rglob("*")) if one.is_file()}
+def _texts(path: Path, directory: Path) -> dict[str, str]:
+    return {_name(one.relative_to(path)): _read(one, directory) for one in sorted(path.rglob("*")) if one.is_file()}
+
+
+def _name(path: Path) -> str:
+    """Return the name of a file, which need not be UTF-8, as text."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _read(path: Path, directory: Path) -> str:
@@ -158,15 +184,12 @@ def _read(path: Path, directory: Path) -> str:
     """
 
     def hidden(text: str) -> str:
-        return f"hidden-{hashlib.sha256(_SALT + text.encode(errors='surrogateescape')).hexdigest()[:6]}"
+        return f"hidden-{hashlib.sha256(_SALT + text.encode()).hexdigest()[:6]}"
 
     outside = leads_outside(path, directory)
     if outside and path.name in {*KINDS, *OTHER_KINDS}:
         raise UsageError(f"{path} leads out of its directory", hint=f"name {path.resolve()} itself")
-    try:
-        text = conf.read_text(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    text = conf.read_text(path)
     if outside:
         return f"# outside of this directory: {hidden(text)}\n"
     return options.PASSWORD.sub(lambda match: f"{match[1]}{hidden(match[2])}", text)
@@ -341,7 +364,7 @@ def _slurm_changes(old: Mapping[str, str], new: Mapping[str, str], release: str,
 def _load(directory: Path, files: Mapping[str, str], release: str) -> Configuration | None:
     for path, text in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        (directory / path).write_text(text, errors="surrogateescape")
+        (directory / path).write_text(text, encoding="utf-8", errors="replace", newline="")
     return load(directory, releases.get(release)) if files else None
 
 

@@ -2,25 +2,42 @@
 
     python -m harness.emulator FILE NODE...
 
-writes its URL to the file once it answers. It keeps what it is given in memory, and checks no schema.
+writes its URL and a token, a line each, to the file once it answers. It answers those who bring the token: every local
+user reaches its port. It keeps what it is given in memory, and checks no schema.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
 from pathlib import Path
 
 import kmock
+from aiohttp import web
 
 from harness.ledger import GROUP, PLURAL, VERSION
 
 _VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
 
 
+class Guarded(kmock.KubernetesEmulator):
+    """An emulated API that reads nothing of a request without its token."""
+
+    token = ""
+
+    async def __call__(self, raw_request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request."""
+        given = raw_request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not secrets.compare_digest(given, f"Bearer {self.token}".encode()):
+            return web.json_response({"message": "Unauthorized"}, status=401)
+        return await super().__call__(raw_request)
+
+
 async def serve(file: Path, nodes: list[str]) -> None:
     """Serve until the process ends."""
-    api = kmock.KubernetesEmulator()
+    api = Guarded()
+    api.token = secrets.token_hex(16)
     # Without Kubernetes' own resources the copilot waits for them for ever.
     api.resources.load_bundled()
     generic_nodes = kmock.resource(GROUP, VERSION, PLURAL)
@@ -37,7 +54,8 @@ async def serve(file: Path, nodes: list[str]) -> None:
         }
     async with api, kmock.Server(api) as server:
         unfinished = file.with_suffix(".new")
-        unfinished.write_text(str(server.url).rstrip("/"))
+        unfinished.touch(mode=0o600)
+        unfinished.write_text(f"{str(server.url).rstrip('/')}\n{api.token}")
         unfinished.rename(file)
         while True:
             # kmock keeps all requests, which are for tests to look at, and looks at all of them with each new one.

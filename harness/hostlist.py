@@ -6,42 +6,100 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
+from math import prod
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
+# What a hostlist may stand for, twice as much as any slurmctld takes; with several brackets in a name, folding is slow.
+MOST_NAMES = 2**17
+MOST_OF_SEVERAL_BRACKETS = 10_000
 # ClusterShell accepts more than Slurm does (groups, steps, set operators), so the characters come first.
 _NAME = r"[A-Za-z0-9._-]"
-_RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
+_RANGE = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
+_RANGES = rf"\[{_RANGE}(?:,{_RANGE})*\]"
 _EXPRESSION = re.compile(rf"{_NAME}*(?:{_RANGES}{_NAME}*)*")
+_BRACKETS = re.compile(r"\[(.*?)\]")
 _OUTSIDE_COMMA = re.compile(r",(?![^\[]*\])")
-_NUMBERED = re.compile(r"(.*?)(\d*)")
+_NUMBERED = re.compile(r"(.*?)([0-9]{0,18})")
+# Files of devices are folded, too.
+_PLAIN = re.compile(r"[A-Za-z0-9._/-]{1,255}")
+_SEVERAL_NUMBERS = re.compile("[0-9][^0-9]+[0-9]")
+
+
+class TooManyNames(ValueError):
+    """A hostlist stands for more names than the caller takes."""
 
 
 @lru_cache(maxsize=1024)
-def expand(hostlist: str) -> tuple[str, ...]:
+def expand(hostlist: str, most: int = MOST_NAMES) -> tuple[str, ...]:
     """Return the names that a hostlist stands for, in its order; ValueError says what is wrong with it.
+
+    TooManyNames, a ValueError, if it stands for more than `most`; it is not expanded then.
 
     >>> expand("c[1-2],login")
     ('c1', 'c2', 'login')
     """
     names: list[str] = []
-    for part in _OUTSIDE_COMMA.split(hostlist):
-        if not part or not _EXPRESSION.fullmatch(part) or part[0] in ".-":
-            raise ValueError(f'"{part or hostlist}" is not a hostlist such as c[1-4] or c1,c2')
+    for part in _parts(hostlist, most):
         try:
             names.extend(NodeSet(part, resolver=RESOLVER_NOGROUP))
-        except NodeSetException as error:
-            raise ValueError(f'"{part}" is not a hostlist: {error}') from error
+        except (NodeSetException, ValueError) as error:
+            raise ValueError(f'"{_short(part)}" is not a hostlist: {error}') from error
     return tuple(names)
 
 
+def count(hostlist: str) -> int:
+    """Return how many names a hostlist stands for, without making them; ValueError as `expand`.
+
+    >>> count("c[1-10]x[1-3],login")
+    31
+    """
+    return sum(map(_count, _parts(hostlist)))
+
+
+def _parts(hostlist: str, most: int = MOST_NAMES) -> list[str]:
+    """Return what stands between a hostlist's commas; ValueError if it is none, or stands for too much."""
+    parts: list[str] = _OUTSIDE_COMMA.split(hostlist)
+    names = 0
+    for part in parts:
+        if not part or not _EXPRESSION.fullmatch(part) or part[0] in ".-":
+            raise ValueError(f'"{_short(part or hostlist)}" is not a hostlist such as c[1-4] or c1,c2')
+        if len(part) - sum(map(len, _BRACKETS.findall(part))) > 255:
+            raise ValueError(f'"{_short(part)}" is longer than the name of a host can be')
+        more = _count(part)
+        names += more
+        if part.count("[") > 1 and more > MOST_OF_SEVERAL_BRACKETS:
+            raise TooManyNames(f'"{_short(part)}" stands for more than {MOST_OF_SEVERAL_BRACKETS} names')
+        if names > most:
+            raise TooManyNames(f'"{_short(hostlist)}" stands for more than {most} names')
+    return parts
+
+
+def _count(part: str) -> int:
+    """Return how many names an expression stands for; a range that ends before it begins counts as none."""
+    ranges = ((one.partition("-") for one in inside.split(",")) for inside in _BRACKETS.findall(part))
+    return prod(sum(max(int(last or first) - int(first) + 1, 0) for first, _, last in of) for of in ranges)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def fold(names: Iterable[str]) -> str:
-    """Return the shortest hostlist for names.
+    """Return the shortest hostlist for names; what cannot be the name of a host or file stays as it is.
+
+    Many names with several numbers each are folded by the last number only.
 
     >>> fold(["c1", "c2", "c4"])
     'c[1-2,4]'
     """
-    return str(NodeSet.fromlist(list(_runs(names)), resolver=RESOLVER_NOGROUP))
+    every = list(names)
+    plain = [name for name in every if _PLAIN.fullmatch(name)]
+    others = [name for name in every if not _PLAIN.fullmatch(name)]
+    runs = list(_runs(plain))
+    if len([name for name in plain if _SEVERAL_NUMBERS.search(name)]) > MOST_OF_SEVERAL_BRACKETS:
+        return ",".join([*runs, *others])
+    return ",".join(filter(None, [str(NodeSet.fromlist(runs, resolver=RESOLVER_NOGROUP)), *others]))
 
 
 def _runs(names: Iterable[str]) -> Iterator[str]:

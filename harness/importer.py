@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from harness.releases import Release
 
 # Passwords: a scenario holds none.
 _SECRETS = {"accountingstoragepass", "jobcomppass", "storagepass", "defaultstoragepass"}
+# What YAML cannot have, and other ends of lines than its own.
+_UNPRINTABLE = re.compile("[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _ROWS = {"nodename", "partitionname"}
 
 
@@ -36,6 +39,7 @@ def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list
     if unread:
         raise UsageError(f"cannot be read: {', '.join(unread)}", hint=f"harness check {path}")
     left_out = [f"{path}/{name}: not a file of Slurm's" for name in _foreign(path, configuration)]
+    left_out += _replaced(configuration)
     name = (source.get("clustername") or "").lower()
     controller = _short(_controllers(source)[0])
     data: dict[str, Any] = {
@@ -45,7 +49,7 @@ def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list
     }
     if source.uses_slurmdbd():
         data["accounting"] = _accounting(configuration, source, controller, left_out)
-    return data, left_out
+    return _printable(data), left_out
 
 
 def dump(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
@@ -125,15 +129,35 @@ def _files(configuration: Configuration) -> Iterator[tuple[str, str]]:
     for kind, source in configuration.files.items():
         if kind not in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
             text = "".join(line.raw for _, line in source.lines if not line.include)
-            yield kind, LiteralScalarString(_printable(text))
+            yield kind, _literal(text)
     for kind in OTHER_KINDS:
         if path := configuration.others.get(kind):
-            yield kind, LiteralScalarString(_printable(conf.read_text(path)))
+            yield kind, _literal(conf.read_text(path))
 
 
-def _printable(text: str) -> str:
-    """Return a text that YAML can hold."""
-    return text.encode("utf-8", errors="replace").decode().replace("\r\n", "\n").replace("\t", "        ")
+def _literal(text: str) -> LiteralScalarString:
+    literal: LiteralScalarString = LiteralScalarString(
+        _UNPRINTABLE.sub("?", text.replace("\r\n", "\n").replace("\t", "        "))
+    )
+    return literal
+
+
+def _printable(data: Any) -> Any:
+    """Return data with "?" for each character that a scenario cannot have."""
+    if isinstance(data, dict):
+        return {_printable(key): _printable(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_printable(value) for value in data]
+    return type(data)(_UNPRINTABLE.sub("?", data)) if isinstance(data, str) else data  # a literal stays one
+
+
+def _replaced(configuration: Configuration) -> Iterator[str]:
+    """Yield the files in which characters are replaced."""
+    texts = {str(source.path): "".join(line.raw for _, line in source.lines) for source in configuration}
+    texts |= {str(path): conf.read_text(path) for path in configuration.others.values()}
+    for path, text in texts.items():
+        if count := len(_UNPRINTABLE.findall(text.replace("\r\n", "\n"))):
+            yield f"{path}: {count} control characters, replaced by ?"
 
 
 def _foreign(path: Path, configuration: Configuration) -> list[str]:
@@ -157,7 +181,8 @@ def _short(host: str) -> str:
 
 def _value(value: str) -> int | str | None:
     """Return a number as such, where it is written as YAML would write it."""
-    return int(value) if value.isdigit() and str(int(value)) == value else value
+    number = conf.number(value)
+    return number if str(number) == value else value
 
 
 def _hosts(value: str) -> str:

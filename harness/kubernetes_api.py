@@ -215,18 +215,19 @@ def _started(assets: Path, log: Path) -> Iterator[Path]:
 def _emulated(nodes: Sequence[str]) -> Iterator[Path]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        url = directory / "url"
-        command = [sys.executable, "-P", "-m", "harness.emulator", str(url), *nodes]
+        file = directory / "emulator"
+        command = [sys.executable, "-P", "-m", "harness.emulator", str(file), *nodes]
         emulator = stack.enter_context(subprocess.Popen(command, start_new_session=True))
         stack.callback(emulator.kill)
         wait_until(
-            lambda: (emulator.poll() is None, url.exists()),
+            lambda: (emulator.poll() is None, file.exists()),
             all,
             what=f"{EMULATED} (running, answers)",
             timeout=90,
             hopeless=lambda seen: not seen[0],
         )
-        yield _kubeconfig(directory, {"server": url.read_text()}, {})
+        url, token = file.read_text().splitlines()
+        yield _kubeconfig(directory, {"server": url}, {"token": token})
 
 
 def _kubeconfig(directory: Path, cluster: Mapping[str, str], user: Mapping[str, str]) -> Path:

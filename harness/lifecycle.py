@@ -145,15 +145,22 @@ def open_run(directory: RunDir, provider: Provider, say: Say) -> Live:
     return _live(directory, directory.plan(), provider, say)
 
 
-def side(which: str, live: Callable[[str], Live], release_of_image: Callable[[str], str]) -> diff.Side:
+def side(
+    which: str,
+    live: Callable[[str], Live],
+    release_of_image: Callable[[str], str] | None = None,
+    tell: Callable[[Path, scenario.Scenario], None] = lambda *_: None,
+) -> diff.Side:
     """Return what a user names as one of two configurations.
 
     That is a scenario, a file or directory of Slurm's, what `harness render` wrote, or a run: the files that its hosts
-    have, or what was rendered for them if they are down. `live` opens a run.
+    have, or what was rendered for them if they are down. `live` opens a run, `tell` hears of a scenario that is read.
     """
     path = Path(which)
     if path.is_file() and scenario.is_named_like_one(path):
-        plan = make_plan(path.stem, scenario.load(path, (), release_of_image), OWN_MACHINES)
+        read = scenario.load(path, (), release_of_image)
+        tell(path, read)
+        plan = make_plan(path.stem, read, OWN_MACHINES)
         return diff.plan_side(which, plan, render(plan))
     if path.exists() and not (path / "run.json").exists():
         return diff.directory_side(path)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 from typing import IO
@@ -148,10 +148,10 @@ def _take_files(ssh: Ssh, host: str, directory: Path) -> list[str]:
 def collected(directory: Path) -> list[Line]:
     """Return the lines of Slurm's logs that `collect` fetched, and the problems that others journaled."""
     found = []
-    for journal in sorted(directory.glob("*/journal.log")):
+    for journal in filter(Path.is_file, sorted(directory.glob("*/journal.log"))):
         with journal.open(errors="replace") as file:  # Slurm's own lines name no zone
             zone = next((match[2] for match in map(_DATED.match, file) if match and match[2]), "+0000")
-        for path in (journal, *sorted(journal.parent.glob("slurm/*.log"))):
+        for path in (journal, *filter(Path.is_file, sorted(journal.parent.glob("slurm/*.log")))):
             source = f"{journal.parent.name}/{path.name}"
             with path.open(errors="replace") as file:
                 for at, text in dated(file, zone):
@@ -191,5 +191,5 @@ def dated(lines: Iterable[str], zone: str) -> Iterator[tuple[float, str]]:
     `zone`, such as +0100, applies to times that name none.
     """
     for match in filter(None, map(_DATED.match, lines)):
-        with suppress(ValueError):  # what a user made a daemon log may look like a time
-            yield datetime.fromisoformat(match[1] + (match[2] or zone)).timestamp(), match[3]
+        with suppress(ValueError, OverflowError):  # what a user made a daemon log may look like a time
+            yield datetime.fromisoformat(match[1] + (match[2] or zone)).astimezone(UTC).timestamp(), match[3]

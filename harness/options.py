@@ -10,7 +10,8 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from harness import durations, releases
-from harness.scenario import Accounting, Cluster, NodeGroup, Scenario
+from harness.conf import number
+from harness.scenario import Accounting, Cluster, NodeGroup, Scenario, gres_count
 
 LOG_DIRECTORY = "/var/log/slurm"
 PROGRAMS = "/usr/local/sbin"
@@ -250,8 +251,8 @@ def log_level(conf: Mapping[str, Value], name: str) -> int:
     (2, 3)
     """
     level = str(get(conf, name) or "info").lower()
-    if level.isdigit():
-        return int(level)
+    if (count := number(level)) is not None:
+        return count
     return LOG_LEVELS.index(level) if level in LOG_LEVELS else LOG_INFO
 
 
@@ -298,8 +299,9 @@ def stand_in_devices(cluster: Cluster, group: NodeGroup, offers: Offers) -> Iter
     for gres in group.gres:
         name, *words = gres.split(":")
         if name.lower() == "gpu":
-            count = int(words.pop()) if words and words[-1].isdigit() else 1
-            yield next(iter(words), None), [f"{_DEVICES}{number}" for number in range(first, first + count)]
+            count = gres_count(gres)
+            kind = next((word for word in words if not word[0].isdigit()), None)
+            yield kind, [f"{_DEVICES}{index}" for index in range(first, first + count)]
             first += count
 
 

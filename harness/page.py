@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from harness import logs, report
+from harness import events, logs, report
+from harness.errors import UsageError
 from harness.logs import Line
 from harness.report import PASSED, Check, Report
 from harness.resources import TEMPLATES
@@ -32,11 +32,15 @@ def write(directory: Path) -> Path:
     told = report.read(directory)
     path = directory / "report.html"
     lines = logs.collected(directory / "logs") if told.verdict != PASSED else []
-    path.write_text(html(told, _events(directory / "events.jsonl"), lines))
+    text = html(told, list(events.readable(directory / "events.jsonl")), lines)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     return path
 
 
-def html(told: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[Line]) -> str:
+def html(told: Report, happened: Sequence[Mapping[str, Any]], lines: Sequence[Line]) -> str:
     """Return the page; `lines` are what the daemons logged. Everything that comes from a cluster is escaped."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -46,9 +50,9 @@ def html(told: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[Line
         lstrip_blocks=True,
     )
     environment.filters |= {"clock": clock, "promise": promise, "utc": _utc}
-    begin = min((seconds(event) for event in events), default=0.0)
-    end = max((seconds(event) for event in events), default=0.0)
-    ended = {event["id"]: seconds(event) for event in events if event["kind"] == "check"}
+    begin = min((seconds(event) for event in happened), default=0.0)
+    end = max((seconds(event) for event in happened), default=0.0)
+    ended = {event["id"]: seconds(event) for event in happened if event["kind"] == "check"}
     evidence = {
         check.id: logs.excerpt(
             lines, ended[check.id] - check.seconds - _AROUND, ended[check.id] + _AROUND, check.message
@@ -65,9 +69,9 @@ def html(told: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[Line
         counts=Counter(check.outcome for check in told.checks),
         evidence=evidence,
         problem_lines=logs.excerpt(lines, begin, end, told.problem) if told.problem else [],
-        timeline=timeline(told, events),
-        faults=faults(events),
-        node_spans=sorted(node_spans(events), key=lambda one: one[1].begin),
+        timeline=timeline(told, happened),
+        faults=faults(happened),
+        node_spans=sorted(node_spans(happened), key=lambda one: one[1].begin),
         jobs=jobs,
         states={cluster: Counter(job["state"] for job in of_it) for cluster, of_it in jobs.items()},
         commands=commands(told),
@@ -96,17 +100,6 @@ def commands(told: Report) -> dict[str, str]:
         chosen_checks = [word for name in names for word in ("--check", name)]
         found["then what failed, once more"] = shlex.join(["harness", "verify", *chosen_checks])
     found["this page, from what is in the run's directory"] = shlex.join(["harness", "report", told.run])
-    return found
-
-
-def _events(path: Path) -> list[dict[str, Any]]:
-    """Return the events; what a harness that was killed wrote half of is left out."""
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
     return found
 
 

@@ -13,6 +13,7 @@ import io
 import re
 import struct
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -111,7 +112,7 @@ def remembered(live: Live, until: float) -> dict[str, list[str]]:
 
 def _cluster_of(directory: Path) -> str:
     """Return the name in a state's clustername; from 24.11 on the id follows that slurmdbd gave the cluster."""
-    return (directory / "clustername").read_text().strip().partition("|")[0]
+    return (directory / "clustername").read_text(errors="replace").strip().partition("|")[0]
 
 
 def _database(plan: Plan) -> str:
@@ -146,8 +147,8 @@ def _whose(dump: Path) -> tuple[bytes, set[str]]:
     try:
         for database, line in _sections(dump):
             if (table := re.match(rb"CREATE TABLE `(.+)_job_table`", line)) and database not in _SYSTEM:
-                found.setdefault(database, set()).add(table[1].decode())
-    except (OSError, EOFError) as error:
+                found.setdefault(database, set()).add(table[1].decode(errors="replace"))
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"cannot read {dump}: {error}") from error
     if len(found) != 1:
         told = f"{len(found)} databases of slurmdbd" if found else "no database of slurmdbd"

@@ -6,6 +6,7 @@ answered at once; the work follows, and of contradicting requests the last count
 knows, so that it can end at any time and go on later.
 """
 
+import asyncio
 import json
 import os
 import secrets
@@ -21,8 +22,12 @@ from typing import Annotated, Any
 
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from harness import hostlist, options, private, providers
 from harness.elastic import files_of, socket_of
@@ -37,6 +42,8 @@ from harness.rundir import RunDir
 _AGAIN, _LOOK = 1.0, 2.0
 # Seconds for which an end waits for requests that are under way.
 _PATIENCE = 5
+# Limits of a request: bytes of its body, seconds in which it is to arrive, requests at a time.
+_LARGEST_BODY, _ARRIVES_WITHIN, _MOST_REQUESTS = 2**20, 10, 100
 
 
 class Machines:
@@ -55,6 +62,9 @@ class Machines:
 
     def __contains__(self, name: str) -> bool:
         return name in self._hosts
+
+    def __len__(self) -> int:
+        return len(self._hosts)
 
     def want(self, names: Iterable[str], *, up: bool) -> None:
         """Have hosts up or down from now on."""
@@ -146,25 +156,102 @@ class Nodes(BaseModel):
     nodes: list[str] = Field(description="names or hostlists, such as c[1-4]", min_length=1)
 
 
-def api(machines: Machines, token: str) -> FastAPI:
-    """Return the API: a cloud of your own can stand behind the same calls."""
+class Gate:
+    """Lets requests through to an application that bring the token and a body within the limits.
 
-    def authorized(
-        given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
-    ) -> None:
-        if given is None or not secrets.compare_digest(given.credentials, token):
-            raise HTTPException(401, "the token is wrong, or there is none")
+    Without the token nothing of a body is read. The answers are 401 without the token, 413 if the body is too large,
+    and 408 if it does not arrive within `seconds`; the connection then ends.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, seconds: float) -> None:
+        self._app, self._token, self._seconds = app, token.encode(), seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or let it through."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if not self._has_token(headers):
+            await _refuse(401, "the token is wrong, or there is none")(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await _body(receive)
+        except TimeoutError:
+            await _refuse(408, f"the body did not arrive within {self._seconds:g} s")(scope, receive, send)
+            return
+        if body is None:
+            await _refuse(413, f"the body is larger than {_LARGEST_BODY} bytes")(scope, receive, send)
+            return
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        await self._app(scope, lambda: _next(messages, receive), send)
+
+    def _has_token(self, headers: Headers) -> bool:
+        # Starlette decodes headers from Latin-1, so that every byte has a character.
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and secrets.compare_digest(given.encode("latin-1"), self._token)
+
+
+def _refuse(status: int, detail: str) -> JSONResponse:
+    return JSONResponse({"detail": detail}, status, {"connection": "close"})
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Return the body of a request; None if it is too large, of which no more is read then."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > _LARGEST_BODY:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def _next(messages: list[Message], receive: Receive) -> Message:
+    return messages.pop() if messages else await receive()
+
+
+class Impatient(H11Protocol):
+    """A connection that ends if its first request has not begun within `_ARRIVES_WITHIN` seconds."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self.loop.call_later(_ARRIVES_WITHIN, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> FastAPI:
+    """Return the API: a cloud of your own can stand behind the same calls.
+
+    A request's body must arrive within `seconds`.
+    """
 
     def known(request: Nodes) -> list[str]:
-        try:
-            names = [name for text in request.nodes for name in hostlist.expand(text)]
-        except ValueError as error:
-            raise HTTPException(400, str(error)) from error
-        if unknown := [name for name in names if name not in machines]:
-            raise HTTPException(404, f"no such node: {hostlist.fold(unknown)}")
-        return names
+        names: list[str] = []
+        for text in request.nodes:
+            try:
+                # Nothing is expanded that cannot be nodes of this run.
+                expanded = hostlist.expand(text, len(machines))
+            except hostlist.TooManyNames as error:
+                raise HTTPException(404, f"no such node: {error}, and there are {len(machines)} nodes") from error
+            except ValueError as error:
+                raise HTTPException(400, str(error)) from error
+            if unknown := [name for name in expanded if name not in machines]:
+                raise HTTPException(404, f"no such node: {hostlist.fold(unknown)}")
+            names += expanded
+        return [*dict.fromkeys(names)]
 
-    app = FastAPI(title="Slurm harness: provisioning", version="1", dependencies=[Depends(authorized)])
+    # The dependency only describes the token in the document: the gate checks it.
+    app = FastAPI(
+        title="Slurm harness: provisioning", version="1", dependencies=[Depends(HTTPBearer(auto_error=False))]
+    )
+    app.add_middleware(Gate, token=token, seconds=seconds)
     known_names = Annotated[list[str], Depends(known)]
 
     @app.post("/v1/resume", status_code=202, summary="Have nodes up: make or start their hosts")
@@ -228,7 +315,15 @@ def serve(run: RunDir, plan: Plan, tree: Tree, provider: Provider) -> None:
     machines.go_on()
     app = api(machines, run.secrets()["provision_token"])
     server = uvicorn.Server(
-        uvicorn.Config(app, uds=str(socket_of(run)), log_level="warning", timeout_graceful_shutdown=_PATIENCE)
+        uvicorn.Config(
+            app,
+            uds=str(socket_of(run)),
+            http=Impatient,
+            ws="none",
+            limit_concurrency=_MOST_REQUESTS,
+            log_level="warning",
+            timeout_graceful_shutdown=_PATIENCE,
+        )
     )
 
     def end(*_: object) -> None:

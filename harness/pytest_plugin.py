@@ -93,7 +93,9 @@ def _of(item: pytest.Item, marks: Iterable[pytest.Mark] = ()) -> list[_Scenario 
     if unknown := marker.kwargs.keys() - {"release"}:
         pytest.fail(f"{item.nodeid}: the marker scenario() does not take {', '.join(sorted(unknown))}", pytrace=False)
     release = marker.kwargs.get("release") or ()
-    releases = (release,) if isinstance(release, str) else tuple(release)
+    releases = tuple(release) if isinstance(release, list | tuple) else (release,)
+    if not all(isinstance(word, str) for word in releases) or not all(isinstance(f, str | Path) for f in marker.args):
+        pytest.fail(f"{item.nodeid}: its marker scenario() takes texts: files, and release=", pytrace=False)
     return [_Scenario((config.rootpath / file).resolve(), releases) for file in marker.args]
 
 

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 from xml.etree import ElementTree
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
-from harness import hostlist
+from harness import hostlist, plain_json
 from harness.errors import UsageError
+from harness.events import Seconds, what_is_wrong
 from harness.plan import Host, Plan
 from harness.scenario import SLURMDBD
 from harness.topology import Box
@@ -22,6 +23,64 @@ from harness.topology import Box
 # Characters that XML 1.0 does not have.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PASSED, FAILED, UNKNOWN = "passed", "failed", "unknown"
+_OUTCOMES = (PASSED, FAILED, "error", "skipped")
+# Boxes within one another: a federation, a cluster; switches of a tree.
+_DEEPEST_BOX = 32
+_T = TypeVar("_T")
+# Seconds since 1970, until the last that a calendar has.
+_Moment = Annotated[int, Field(ge=0, le=253402300799)]
+
+
+class _Stage(BaseModel):
+    name: str
+    seconds: Seconds
+
+
+class _Job(BaseModel):
+    cluster: str
+    job_id: int
+    origin: int
+    state: str
+    node_list: str
+    submit: _Moment | None
+    start: _Moment | None
+    end: _Moment | None
+
+
+def _having(kind: type[BaseModel]) -> AfterValidator:
+    """Return what refuses a value without the parts of a kind; others stay as they are."""
+
+    def check(value: _T) -> _T:
+        kind.model_validate(value, strict=True)
+        return value
+
+    return AfterValidator(check)
+
+
+def _one_of(*words: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in words:
+            raise ValueError(f"not one of {', '.join(words)}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _nodes(value: str) -> str:
+    hostlist.count(value)
+    return value
+
+
+def _shallow(boxes: list[Box]) -> list[Box]:
+    level: list[Box] = boxes
+    for _ in range(_DEEPEST_BOX):
+        level = [inner for box in level for inner in box.boxes]
+    if level:
+        raise ValueError(f"more than {_DEEPEST_BOX} boxes within one another")
+    return boxes
+
+
+_Boxes = Annotated[list[Box], AfterValidator(_shallow)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +88,8 @@ class Check:
     """One check. `outcome` is passed, failed (the cluster is wrong), error (the check crashed) or skipped."""
 
     id: str
-    outcome: str
-    seconds: float
+    outcome: Annotated[str, _one_of(*_OUTCOMES)]
+    seconds: Seconds
     message: str = ""
 
 
@@ -46,24 +105,24 @@ class Report:
 
     scenario: str
     description: str
-    verdict: str
+    verdict: Annotated[str, _one_of(PASSED, FAILED, UNKNOWN)]
     releases: dict[str, str]
     provider: str
     run: str
-    stages: list[dict[str, Any]]
+    stages: list[Annotated[dict[str, Any], _having(_Stage)]]
     checks: list[Check]
-    jobs: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[Annotated[dict[str, Any], _having(_Job)]] = field(default_factory=list)
     problem: str = ""
     known_faults: list[str] = field(default_factory=list)
-    topologies: dict[str, list[Box]] = field(default_factory=dict)
+    topologies: dict[str, _Boxes] = field(default_factory=dict)
     kubernetes: str = ""
     events: str = "events.jsonl"
     scenario_path: str = ""
     settings: list[str] = field(default_factory=list)
     started: str = ""
-    nodes: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, Annotated[str, AfterValidator(_nodes)]] = field(default_factory=dict)
     federations: dict[str, list[str]] = field(default_factory=dict)
-    layout: list[Box] = field(default_factory=list)
+    layout: _Boxes = field(default_factory=list)
     command: str = ""
 
     def exit_code(self) -> int:
@@ -149,11 +208,14 @@ def read(directory: Path) -> Report:
     """Read report.json, also of older versions; UsageError if it does not exist or is not a report."""
     path = directory / "report.json"
     try:
-        data = json.loads(path.read_text())
+        data = plain_json.load(path.read_text(encoding="utf-8"))
         known = {field.name for field in fields(Report)}
         return TypeAdapter(Report).validate_python({name: value for name, value in data.items() if name in known})
     except FileNotFoundError as error:
         raise UsageError(f"{directory} has no report.json", hint="`harness verify --run RUN` judges a run") from error
+    except ValidationError as error:
+        problem = what_is_wrong(error)
+        raise UsageError(f"{path} is not a report: {problem}", hint="`harness run --report DIR` writes one") from error
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is not a report: {error}", hint="`harness run --report DIR` writes one") from error
 

@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from harness import private
+from harness import events, plain_json, plain_yaml, private
 from harness import scenario as scenario_file
 from harness.errors import UsageError
 from harness.inventory import Machine, ssh_config
@@ -41,6 +42,20 @@ CONTROL = "harness-"
 _CONTROL = re.compile(rf"{CONTROL}[0-9a-f]{{6}}(-[0-9a-f]{{12}})?")
 
 
+class _Facts(BaseModel):
+    """What every run.json has; older ones lack more."""
+
+    id: str
+    scenario: str
+    scenario_path: str
+    provider: str
+    offers: Offers
+    releases: dict[str, str]
+    started: str
+    settings: list[str] = []
+    control_directory: str = ""
+
+
 class RunDir:
     """A run's directory. `create` makes one, `RunDir(path)` opens one that is there.
 
@@ -50,7 +65,7 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         try:
-            text = (self.path / "run.json").read_text()
+            text = (self.path / "run.json").read_text(encoding="utf-8", errors="replace")
             reason = private.exposed(self.path)
         except OSError as error:
             raise UsageError(f"{path} is not a run's directory", hint="`harness status` lists the runs") from error
@@ -60,18 +75,21 @@ class RunDir:
                 hint=f"a run is opened by its owner; if all in it is yours: chmod -R go-w {self.path}",
             )
         try:
-            self._facts = json.loads(text)
-            self.id: str = self._facts["id"]
-            self.provider: str = self._facts["provider"]
-            self.started: str = self._facts["started"]
-            self.scenario_path: str = self._facts["scenario_path"]
-            self.settings: list[str] = self._facts.get("settings", [])  # older runs have none
-            self._offers = Offers(**self._facts["offers"])
-        except (ValueError, KeyError, TypeError) as error:
+            self._facts = plain_json.load(text)
+            facts = _Facts.model_validate(self._facts)
+        except ValueError as error:
             raise UsageError(
                 f"{self.path / 'run.json'} is empty, incomplete or not of this version of the harness",
                 hint=f"`harness down {self.path}` removes the run's hosts, if there are any; then remove the directory",
             ) from error
+        self.id = facts.id
+        self.provider = facts.provider
+        self.started = facts.started
+        self.scenario_path = facts.scenario_path
+        self.settings = facts.settings
+        self._offers = facts.offers
+        older = f"{tempfile.gettempdir()}/{CONTROL}{self.id[-6:]}"
+        self._control_directory = Path(facts.control_directory or older)
 
     @classmethod
     def create(cls, root: Path, scenario_path: Path, plan: Plan, provider: str, settings: Sequence[str] = ()) -> RunDir:
@@ -126,8 +144,7 @@ class RunDir:
     @property
     def control_directory(self) -> Path:
         """Where SSH keeps the sockets of its shared connections; their paths must stay under 104 characters."""
-        older = f"{tempfile.gettempdir()}/{CONTROL}{self.id[-6:]}"
-        return Path(self._facts.get("control_directory", older))
+        return self._control_directory
 
     def ssh(self) -> Ssh:
         """Return what runs commands on this run's hosts."""
@@ -171,11 +188,10 @@ class RunDir:
     def add_users(self, users: Mapping[str, User]) -> None:
         """Give the run's own copy of its scenario more users; `plan` knows them from now on."""
         path = self.path / "scenario.yml"
-        yaml = YAML()
-        data = yaml.load(path.read_text())
+        data = plain_yaml.load(path.read_text())
         data.setdefault("users", {}).update({name: {"uid": user.uid} for name, user in users.items()})
         with path.open("w") as file:
-            yaml.dump(data, file)
+            YAML().dump(data, file)
 
     def upgraded(self, plan: Plan) -> None:
         """Note that the run is on the releases of a plan now."""
@@ -215,18 +231,12 @@ class RunDir:
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl."""
         line = json.dumps({"time": datetime.now(UTC).isoformat(), "kind": kind, **facts})
-        with self.events_path.open("a") as events:
-            events.write(line + "\n")
+        with self.events_path.open("a") as file:
+            file.write(line + "\n")
 
     def events(self) -> Iterable[dict[str, Any]]:
-        """Return what happened so far, oldest first, but for what a killed process has not written to its end."""
-        if not self.events_path.exists():
-            return []
-        found = []
-        for line in self.events_path.read_text(errors="replace").splitlines():
-            with suppress(ValueError):
-                found.append(json.loads(line))
-        return found
+        """Return what happened so far, oldest first; CannotJudge if the file is damaged."""
+        return events.read(self.events_path)
 
 
 def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:

@@ -95,7 +95,7 @@ def twin(data: Mapping[str, Any], hosts: int, findings: Iterable[Finding]) -> tu
         "users": {user: {"uid": uid} for user, uid in _USERS.items()},
     }
     if accounting:
-        named = _accounting_names(cluster["partitions"])
+        named = _accounting_names(cluster.get("partitions", {}))
         slurmdbd = accounting.get("slurmdbd", {})
         kept = {key: value for key, value in slurmdbd.items() if _SLURMDBD.match(key.lower())}
         told += [
@@ -141,7 +141,7 @@ def _cluster(
         "lines": lines,
         "partitions": {
             name: {"options": _without(f"partition {name}", part["options"], partition_options, told)}
-            for name, part in cluster["partitions"].items()
+            for name, part in cluster.get("partitions", {}).items()
         },
         "files": {file: text for file, text in files.items() if file in _FILES},
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Literal
 
-from harness import hostlist
+from harness import conf, hostlist
 from harness.errors import UsageError
 from harness.scenario import Cluster, Scenario
 
@@ -70,7 +71,8 @@ def _room(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:
             continue
         named = options.get("nodes", partition.nodes)
         there = {name: nodes[name] for name in _expanded(named) if name in nodes}
-        return there or nodes, {name: int(value) for name, value in options.items() if value.isdigit()}
+        limits = {name: conf.number(value) for name, value in options.items()}
+        return there or nodes, {name: limit for name, limit in limits.items() if limit is not None}
     return nodes, {}
 
 
@@ -134,7 +136,10 @@ def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
         if not line.strip() or line.lstrip().startswith(";"):
             continue
         try:
-            job, submit, _, run, used, _, _, wanted, _, _, status, user, *rest = (float(word) for word in line.split())
+            words = [float(word) for word in line.split()]
+            if not all(map(isfinite, words)):
+                raise ValueError("not a finite number")  # noqa: TRY301  told with the others
+            job, submit, _, run, used, _, _, wanted, _, _, status, user, *rest = words
             preceding, _ = int(rest[4]), rest[5]
         except (ValueError, IndexError):
             hint = "a job's line is 18 numbers: www.cs.huji.ac.il/labs/parallel/workload/swf.html"

@@ -6,10 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from harness import conf, hostlist
+from harness import conf, hostlist, plain_yaml
 from harness.check import values
 from harness.check.findings import ERROR, FATAL, INFO, WARNING, Finding
 from harness.check.nodes import names_of, node_names
@@ -199,7 +196,7 @@ def _blocks(source: Source, nodes: dict[str, Row] | None) -> Iterator[Finding]:
             yield source.find(row.own["nodes"], WARNING, "undefined", f"no such node: {hostlist.fold(missing)}")
     sizes = source.settings.get("blocksizes")
     if sizes:
-        numbers = [int(word) if word.isdigit() else 0 for word in sizes.words()]
+        numbers = [conf.number(word) or 0 for word in sizes.words()]
         right = all(number > 0 and number % numbers[0] == 0 for number in numbers)
         if not right or any((number // numbers[0]).bit_count() != 1 for number in numbers):
             yield source.find(sizes, FATAL, "value", f'"{sizes.value}": each must be the first times a power of two')
@@ -213,10 +210,9 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
         yield _yaml(path, 1, INFO, "too-new", "", "is not read before 25.05")
         return
     try:
-        data = YAML(typ="safe", pure=True).load(conf.read_text(path))
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        yield _yaml(path, mark.line + 1 if mark else 1, FATAL, "unreadable", "", f"is not YAML: {type(error).__name__}")
+        data = plain_yaml.load(conf.read_text(path))
+    except plain_yaml.NotPlain as error:
+        yield _yaml(path, error.line, FATAL, "unreadable", "", error.message)
         return
     if not isinstance(data, list) or not all(isinstance(part, dict) and "topology" in part for part in data):
         yield _yaml(path, 1, FATAL, "value", "topology", "must be a list, each with its name under the key topology")

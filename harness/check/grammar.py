@@ -77,7 +77,8 @@ def value_problem(kind: str, value: str) -> str | None:
         return "is less than zero" if re.fullmatch(r"\s*-\d+", value) else "is not a number"
     text = number[1] or "0"
     base = 16 if text[:2].lower() == "0x" else 8 if text[0] == "0" else 10
-    size = int(text, base) * (1024 if rest else 1)
+    # What has more digits than any limit is more than it; Python converts no more than 4300.
+    size = int(text, base) * (1024 if rest else 1) if len(text) < 100 else _LIMITS[kind]
     return None if size < _LIMITS[kind] else f"is more than {_LIMITS[kind] - 1}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness import hostlist
+from harness import conf, hostlist
 from harness.check.findings import ERROR, FATAL, INFO, WARNING, Finding
 from harness.check.source import Row, Setting, Settings, Source
 
@@ -143,7 +143,7 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
     if port and ports is not None:
         if len(ports) not in {1, count}:
             yield source.find(port, FATAL, "count", f"{len(ports)} for {count} nodes; it must be as many, or one")
-        elif not all(one.isdigit() and 0 < int(one) < 65536 for one in ports):
+        elif not all(0 < (conf.number(one) or 0) < 65536 for one in ports):
             yield source.find(port, FATAL, "value", f'"{port.value}" is no port, or range of ports')
 
 
@@ -170,8 +170,7 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
 
 
 def _number(row: Row, key: str) -> int:
-    value = row.get(key) or ""
-    return int(value) if value.isdigit() else 0
+    return conf.number(row.get(key) or "") or 0
 
 
 def _node_sets(source: Source, node_sets: dict[str, Row], known: dict[str, Setting]) -> Iterator[Finding]:

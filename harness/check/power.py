@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from harness import conf
 from harness.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.check.source import Source
 
@@ -40,7 +41,8 @@ def _power_saving(source: Source) -> Iterator[Finding]:
         if setting and not setting.value.startswith("/") and not {*setting.value.split()[:1]} & actions:
             yield source.find(setting, ERROR, "path", "is not an absolute path; power saving is off")
     resume = source.settings.get("resumetimeout")
-    if cloud and resume and resume.value.isdigit() and int(resume.value) < _SHORTEST_BOOT:
+    seconds = conf.number(resume.value) if resume else None
+    if cloud and resume and seconds is not None and seconds < _SHORTEST_BOOT:
         message = f"{resume.value} s may be too short for a machine to boot: nodes that are later are set DOWN"
         yield source.find(resume, WARNING, "power-saving", message, f"{_SHORTEST_BOOT} or more")
 

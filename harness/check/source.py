@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from harness import conf
+from harness import conf, hostlist
 from harness.check.findings import FATAL, Finding
 from harness.conf import Line, Pair
 from harness.errors import UsageError
@@ -112,7 +113,7 @@ class Source:
     def __post_init__(self) -> None:
         self._open: list[Path] = []
         self._includes = 0
-        self._room = conf.MOST_CHARACTERS
+        self._room = conf.MOST_BYTES
         self._cluster_name: str | None = None
         name = self.name or str(self.path)
         if leads_outside(self.path, self.path.parent):
@@ -274,7 +275,7 @@ class Configuration:
 
 
 def load(path: Path, release: Release, name: str = "", *, reads_outside: bool = False) -> Configuration:
-    """Read a configuration file or directory for a release; UsageError if there is none.
+    """Read a configuration file or directory for a release; UsageError if there is none, or if it has too many nodes.
 
     `name` is what findings call the path, where that is not the path itself. Files outside of the directory to which
     a link or an Include leads are read only if `reads_outside`; a link is a UsageError otherwise, and an Include a
@@ -301,12 +302,25 @@ def load(path: Path, release: Release, name: str = "", *, reads_outside: bool = 
         }
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
+    for source in files.values():
+        _must_be_countable(source)
     others = {kind: one for kind, one in paths.items() if kind in OTHER_KINDS}
     foreign = [one for one in others.values() if leads_outside(one, one.parent)]
     if foreign and not reads_outside:
         raise UsageError(f"{foreign[0]} leads out of its directory", hint=f"name {foreign[0].resolve()} itself")
     outside = {str(one) for one in foreign}.union(*(source.outside for source in files.values()))
     return Configuration(release, files, others, path.is_dir(), frozenset(outside))
+
+
+def _must_be_countable(source: Source) -> None:
+    """Refuse more nodes than a hostlist may stand for, before any are made; what is no hostlist is found later."""
+    count = 0
+    for row in source.rows("nodename"):
+        with suppress(ValueError):
+            count += hostlist.count(",".join(row.first.value.split()))
+        if count > hostlist.MOST_NAMES:
+            place = f"{row.first.path}:{row.first.line.number}"
+            raise UsageError(f"{place}: with this line there are more than {hostlist.MOST_NAMES} nodes")
 
 
 def kind_of(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from harness import conf
 from harness.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.check.source import Setting, Source
@@ -264,7 +265,8 @@ def _limits(source: Source) -> Iterator[Finding]:
         bounds.append(("firstjobid", lambda n: n == 0, FATAL, "cannot be 0"))
     for name, wrong, severity, message in bounds:
         setting = source.settings.get(name)
-        if setting and setting.value.isdigit() and wrong(int(setting.value)):
+        number = conf.number(setting.value) if setting else None
+        if setting and number is not None and wrong(number):
             yield source.find(setting, severity, "value", f"{setting.value} {message}")
     unkillable, message_timeout = _seconds(source, "unkillablesteptimeout"), _seconds(source, "messagetimeout") or 10
     if source.release.name >= "24.05" and unkillable and unkillable < 5 * message_timeout:
@@ -285,8 +287,7 @@ def _limits(source: Source) -> Iterator[Finding]:
 
 
 def _seconds(source: Source, name: str) -> int | None:
-    value = source.get(name) or ""
-    return int(value) if value.isdigit() else None
+    return conf.number(source.get(name) or "")
 
 
 def _prolog_and_containers(source: Source) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from typing import Annotated, Any
@@ -59,6 +60,9 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 def main() -> None:
     """Run the command line; whatever it does not expect ends it with exit code 3, which accuses no cluster."""
     interrupts.raise_once()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding does not have is shown, too
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except Exception as error:  # typer has turned all others into exit codes

@@ -36,6 +36,14 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
+ProbeImages = Annotated[
+    bool,
+    typer.Option(
+        "--probe-images",
+        help="Look into images that a scenario names (image:): pull them if need be, and run their programs without "
+        "rights. Unset, nothing of them is run, and their release is what `release:` says.",
+    ),
+]
 ProviderOption = Annotated[
     str,
     typer.Option(

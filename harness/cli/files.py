@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +13,16 @@ import typer
 from rich.markup import escape
 
 from harness import check, diff, importer, install, lifecycle, providers, releases, render, rundir, scenario, twin
-from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Releases, Runs, ScenarioPath, Settings
+from harness.cli.arguments import DEFAULT_RUNS, FormatOption, ProbeImages, Releases, Runs, ScenarioPath, Settings
 from harness.cli.opening import must_be_known, must_be_writable, must_be_writable_file, open_run
 from harness.cli.printing import Format, err, out, print_diff, print_findings, print_json
-from harness.errors import ScenarioError, UsageError
+from harness.errors import Problem, ScenarioError, UsageError
 from harness.options import OWN_MACHINES
 from harness.plan import make_plan
 from harness.resources import SCENARIOS, TEMPLATES
 
 app = typer.Typer()
+_PROBE = "`release:` beside `image:` says its release; --probe-images asks the image, which pulls it and runs it"
 
 
 @app.command()
@@ -68,12 +70,14 @@ def render_(
     with_secrets: Annotated[
         bool, typer.Option("--with-secrets", help="Make keys and passwords, and write them too (mode 0600).")
     ] = False,
+    probe_images: ProbeImages = False,
 ) -> None:
     """Write the configuration of every host to OUTPUT/HOST/..., OUTPUT/manifest.json and OUTPUT/install.sh."""
     must_be_writable(output)
-    docker = providers.get("docker")
-    read = scenario.load(scenario_path, release or (), docker.release_of_image, settings=settings or ())
-    plan = make_plan(scenario_path.stem, read, docker.offers if containers else OWN_MACHINES)
+    offers = providers.get("docker").offers if containers else OWN_MACHINES
+    read = scenario.load(scenario_path, release or (), _release_of_image(probe_images), settings=settings or ())
+    _tell_of_images(scenario_path, read, probe_images)
+    plan = make_plan(scenario_path.stem, read, offers)
     tree = render.render(plan)
     rundir.write_rendered(output, tree, with_secrets=with_secrets)
     (output / "install.sh").write_text(install.script(plan, tree))
@@ -100,18 +104,20 @@ def check_(
         typer.Option("--from", help="The release it comes from: tells what an upgrade changes.", show_default=False),
     ] = None,
     settings: Settings = None,
+    probe_images: ProbeImages = False,
     format_: FormatOption = Format.text,
 ) -> None:
     """Say what the daemons of a release will do with a configuration: refuse it, ignore lines, work otherwise."""
     must_be_known(release, older)
     if settings and not all(map(scenario.is_named_like_one, paths)):
         raise UsageError("--set is for scenarios", hint="check files of Slurm's by themselves")
-    image_release = providers.get("docker").release_of_image
+    image_release = _release_of_image(probe_images)
     before = releases.get(older) if older else None
     findings: list[check.Finding] = []
     for path in paths:
         if scenario.is_named_like_one(path):
             read = scenario.load(path, [release] if release else (), image_release, settings=settings or ())
+            findings += [] if probe_images else map(_not_looked_into, scenario.unprobed_images(path, read))
             findings += check.check_scenario(path, read, before)
         else:
             findings += check.check_path(path, releases.get(release or releases.DEFAULT), before)
@@ -120,6 +126,22 @@ def check_(
     else:
         print_findings(findings)
     raise typer.Exit(1 if {"fatal", "error"} & {finding.severity for finding in findings} else 0)
+
+
+def _release_of_image(probe: bool) -> Callable[[str], str] | None:
+    """Return what asks images for their release; None if nobody wants them to be run."""
+    return providers.get("docker").release_of_image if probe else None
+
+
+def _tell_of_images(path: Path, read: scenario.Scenario, probed: bool) -> None:
+    """Say which images were not looked into."""
+    for problem in [] if probed else scenario.unprobed_images(path, read):
+        err.print(f"{problem}\n    hint: {_PROBE}", markup=False)
+
+
+def _not_looked_into(problem: Problem) -> check.Finding:
+    place = (str(problem.path), problem.line, problem.column)
+    return check.Finding(*place, "info", "image", problem.where, problem.message, _PROBE, "harness")
 
 
 @app.command("import")
@@ -172,14 +194,21 @@ def diff_(
         ),
     ] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything differs.")] = False,
+    probe_images: ProbeImages = False,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Say what differs between two configurations, and what a running cluster needs to take the change."""
     must_be_known(release)
-    docker = providers.get("docker")
+    image_release = _release_of_image(probe_images)
     sides = [
-        lifecycle.side(which, lambda name: open_run(runs, name), docker.release_of_image) for which in (before, after)
+        lifecycle.side(
+            which,
+            lambda name: open_run(runs, name),
+            image_release,
+            lambda path, read: _tell_of_images(path, read, probe_images),
+        )
+        for which in (before, after)
     ]
     try:
         old, new = diff.matched(*sides)

@@ -138,7 +138,7 @@ def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: li
         if file.hosts:
             out.print(f"[bold]# on {file.hosts}[/bold]")
         for line in file.text.splitlines():
-            color = colors.get(line[0], "default")
+            color = colors.get(line[:1], "default")
             out.print(f"[{color}]{escape(line)}[/{color}]")
     if not files:
         out.print("nothing differs")
@@ -177,17 +177,18 @@ def print_report(report: Report, format_: Format, path: Path | None = None, *, e
     counts = Counter(one.outcome for one in report.checks)
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none"
     seconds = sum(stage["seconds"] for stage in report.stages)
-    out.print(f"\n[bold {color}]{report.verdict.upper()}[/bold {color}]  {report.scenario}: {report.description}")
+    what = escape(f"{report.scenario}: {report.description}")
+    out.print(f"\n[bold {color}]{report.verdict.upper()}[/bold {color}]  {what}")
     out.print(f"  checks    {told}")
-    out.print(f"  releases  {', '.join(f'{name} {release}' for name, release in report.releases.items())}")
+    out.print(f"  releases  {escape(', '.join(f'{name} {release}' for name, release in report.releases.items()))}")
     if report.kubernetes:
         out.print(f"  ledger    {escape(report.kubernetes)}")
     stages = ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in report.stages)
-    out.print(f"  seconds   {stages}; in all {seconds:.0f}")
+    out.print(f"  seconds   {escape(stages)}; in all {seconds:.0f}")
     out.print(f"  jobs      {len(report.jobs)} records")
     if report.verdict != PASSED:
         out.print(f"  look      {page.repeat(report)} --keep", markup=False)
-    out.print(f"  report    {_relative(path or Path(report.run) / 'report.html')}")
+    out.print(f"  report    {_relative(path or Path(report.run) / 'report.html')}", markup=False)
 
 
 def _print_check(check: Check) -> None:

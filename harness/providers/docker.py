@@ -1,4 +1,4 @@
-"""Hosts as Docker containers that run systemd, with Docker's default rights once they have booted.
+"""Hosts as Docker containers that run systemd, with Docker's default capabilities and system calls after the boot.
 
 Truth is in labels: every container, network and volume of a run carries `harness.run`, so that `down` needs nothing
 else, and `harness.uid`, the user whose it is. Several engines must be in one Swarm: its overlay networks join their
@@ -169,8 +169,7 @@ class DockerProvider:
         labels = _labels(run, plan)
         keys = images.archive(
             [
-                # An image of the user's own lacks it.
-                images.Entry(images.BOOT, images.boot_script(), 0o755),
+                *images.entry_point(),
                 images.Entry("/root/.ssh/authorized_keys", run.key("ssh_key.pub").read_bytes(), 0o600),
                 images.Entry("/etc/ssh/ssh_host_ed25519_key", run.key("ssh_host_key").read_bytes(), 0o600),
             ]
@@ -192,8 +191,8 @@ class DockerProvider:
                 name=f"{run.id}-{host.name}",
                 hostname=host.name,
                 labels={**labels, HOST: host.name},
-                # Only to mount cgroup2 and small disks and to set routes at boot; the entry point gives both up before
-                # systemd starts.
+                # Only to mount cgroup2 and small disks, and to set routes and the packet filter at boot; the entry
+                # point gives both up before systemd starts, and the system calls that come with them.
                 cap_add=["SYS_ADMIN", "NET_ADMIN"],
                 security_opt=["apparmor=unconfined"],
                 devices=["/dev/fuse"] if host.apptainer and not host.image else [],
@@ -202,6 +201,8 @@ class DockerProvider:
                 volumes={f"{run.id}_{volume.name}": {"bind": volume.directory} for volume in host.volumes},
                 environment={
                     "HARNESS_ROUTES": ",".join(routes),
+                    "HARNESS_FILTER": packets.only_hosts(subnet for _, subnet in networks.values()),
+                    "HARNESS_NAMESPACES": "yes" if _runs_containers(plan, host) else "",
                     "HARNESS_DISKS": ",".join(f"{size} {directory}" for directory, size in host.disks),
                     "HARNESS_ADOPT": "yes" if host.image else "",
                 },
@@ -443,7 +444,7 @@ class DockerProvider:
         prefix = "com.docker.network.bridge"
         options = {
             f"{prefix}.name": bridges.pop(site),
-            # Hosts of a run reach one another and nothing else: no way out for their packets.
+            # What leaves a host's own packet filter finds no way out, either.
             f"{prefix}.enable_ip_masquerade": "false",
         }
         if bridges:
@@ -565,6 +566,12 @@ def _releases_of_ours(plan: Plan) -> list[Release]:
 def _release_on(host: Host) -> Release:
     release = releases.get(host.release)
     return releases.with_apptainer(release) if host.apptainer else release
+
+
+def _runs_containers(plan: Plan, host: Host) -> bool:
+    """Tell whether users run containers of their own on a host, which are made of namespaces and mounts."""
+    with_oci = host.cluster is not None and plan.scenario.clusters[host.cluster].oci is not None
+    return host.apptainer or (with_oci and bool(host.nodes))
 
 
 def _wait_for_gateway(container: Container) -> None:

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import inventory, rundir
+from harness import conf, inventory, rundir
 from harness.errors import CannotJudge, CommandFailed, HarnessError, Unreachable, UsageError
 from harness.inventory import Machine
 from harness.options import OWN_MACHINES
@@ -226,20 +226,26 @@ def read_inventory(path: Path) -> dict[str, Machine]:
         raise UsageError(f"{path} is no inventory: {done.stderr.strip()}")
     told = json.loads(done.stdout)
     return {
-        name: _machine(name, told["_meta"]["hostvars"].get(name, {}))
+        name: _machine(path, name, told["_meta"]["hostvars"].get(name, {}))
         for group in told.values()
         for name in group.get("hosts", ())
     }
 
 
-def _machine(name: str, variables: Mapping[str, Any]) -> Machine:
-    key = variables.get("ansible_ssh_private_key_file", variables.get("ansible_private_key_file"))
-    port = variables.get("ansible_port")
+def _machine(path: Path, name: str, variables: Mapping[str, Any]) -> Machine:
+    texts = ("ansible_ssh_private_key_file", "ansible_private_key_file", "ansible_host", "ansible_user")
+    for variable in texts:
+        if not isinstance(variables.get(variable), str | None):
+            raise UsageError(f"{path}: {variable} of {name} is not text: {variables[variable]!r}")
+    port = conf.number(str(variables.get("ansible_port") or 22))
+    if port is None or not 0 < port < 2**16:
+        raise UsageError(f"{path}: ansible_port of {name} is no port: {variables['ansible_port']!r}")
+    key = variables.get(texts[0], variables.get(texts[1]))
     address, user = variables.get("ansible_host"), variables.get("ansible_user")
     for text, wrong in ((name, r"[\s\"]"), (address, r"[\s\"]"), (user, r"[\s\"]"), (key, r"[\x00-\x1f\x7f\"]")):
         if re.search(wrong, str(text)):  # each is a word of an ssh_config
             raise UsageError(f"{name}: {text!r} is neither a host's name nor an address, user or key")
-    return Machine(name, address, int(port) if port else None, user, _whole(key) if key else None)
+    return Machine(name, address, port if variables.get("ansible_port") else None, user, _whole(key) if key else None)
 
 
 def _whole(path: str) -> str:

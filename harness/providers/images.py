@@ -18,6 +18,7 @@ from pathlib import Path
 import docker
 from docker.errors import APIError, BuildError, ImageNotFound
 from docker.models.containers import Container
+from docker.types import LogConfig
 from docker.utils import parse_repository_tag
 from filelock import FileLock, Timeout
 
@@ -36,12 +37,14 @@ _BASE = "harness.base"
 BOOT = "/usr/local/sbin/boot"
 Numbers = tuple[Mapping[str, int], Mapping[str, int]]
 # What deployment and boot call in every host.
-_NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "setpriv")
+_NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
+# Seconds in which an image says what it has, also on a busy machine.
+_ANSWERS_WITHIN = 60
 _IMAGE_GB = 2
 _CHUNK = 2**20
 _HOST_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "openssh-client", "python3"),
-    *("iproute2", "nftables", "procps", "munge", "mariadb-server", "libfaketime"),
+    *("iproute2", "nftables", "libseccomp2", "procps", "munge", "mariadb-server", "libfaketime"),
     *("crun", "busybox-static"),  # run a user's container; the smallest thing to have in one
 )
 
@@ -181,10 +184,14 @@ def _has(client: docker.DockerClient, image: str) -> bool:
 
 
 def release_of(client: docker.DockerClient, image: str) -> str:
-    """Return the Slurm release in an image of the user's own; EngineError says what it lacks to be a host."""
+    """Return the Slurm release in an image of the user's own; EngineError says what it lacks to be a host.
+
+    The image is pulled if the engine does not have it, and its programs are run.
+    """
     script = f"""
         for program in {" ".join(_NEEDED)}; do command -v $program > /dev/null || echo lacks $program; done
         [ -e /sbin/init ] || echo lacks systemd
+        python3 -I -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2> /dev/null || echo lacks libseccomp
         slurmctld -V || slurmd -V || slurmdbd -V
     """
     with engine_errors(f"cannot look into image {image}"):
@@ -192,22 +199,43 @@ def release_of(client: docker.DockerClient, image: str) -> str:
             client.images.get(image)
         except ImageNotFound:
             client.images.pull(*parse_repository_tag(image))
-        answer = client.containers.run(
-            image, ["-c", script], entrypoint="sh", remove=True, network_mode="none"
-        ).decode()
+        answer = _said_without_rights(client, image, script)
     lacking = re.findall("^lacks (.*)", answer, re.MULTILINE)
     found = re.search(r"^slurm\S* (\d+\.\d+)", answer, re.MULTILINE)
     if lacking or not found:
         raise EngineError(
             f"image {image} cannot be a host: it lacks {', '.join(lacking) or 'Slurm'}",
-            hint="docs/scenario.md says what an image of your own needs",
+            hint="docs/configuration.md says what an image of your own needs",
         )
     return found[1]
 
 
-def boot_script() -> bytes:
-    """Return the entry point of a host."""
-    return (IMAGES / "boot").read_bytes()
+def _said_without_rights(client: docker.DockerClient, image: str, script: str) -> str:
+    """Return what a script prints that the image's own shell runs, in a container with no right and no network."""
+    container = client.containers.create(
+        image,
+        ["-c", script],
+        entrypoint="sh",
+        user="65534:65534",
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        network_mode="none",
+        read_only=True,
+        pids_limit=100,
+        mem_limit="512m",
+        log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "1m"}),
+    )
+    try:
+        container.start()
+        container.wait(timeout=_ANSWERS_WITHIN)
+        return container.logs(stderr=False).decode(errors="replace")
+    finally:
+        container.remove(force=True, v=True)
+
+
+def entry_point() -> list[Entry]:
+    """Return what starts a host: an image of the user's own lacks it."""
+    return [Entry(f"/usr/local/sbin/{name}", (IMAGES / name).read_bytes(), 0o755) for name in ("boot", "restrict")]
 
 
 def build(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:

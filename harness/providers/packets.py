@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Network
 
 from harness import options
 from harness.plan import Plan
@@ -45,6 +46,37 @@ def between_sites(plan: Plan, addresses: Mapping[str, str]) -> str:
         ]
     )
     return f"flush ruleset\ntable inet sites {{\nchain forward {{\n{chain}\n}}\n}}\n"
+
+
+def only_hosts(sites: Iterable[IPv4Network]) -> str:
+    """Return nft(8)'s commands for a host that reaches the subnets of its run's sites, and is reached from there only.
+
+    The first address of each is the machine's, under which it has its other services, too: from there only SSH comes
+    in, and nothing new goes there. Nothing goes to Docker's name server, which would ask others. No rule needs the
+    kernel to keep track of connections.
+    """
+    sites = list(sites)
+    subnets, machine = ", ".join(map(str, sites)), ", ".join(str(subnet[1]) for subnet in sites)
+    return f"""\
+table inet only_hosts {{
+    chain input {{
+        type filter hook input priority filter; policy drop;
+        iifname "lo" accept
+        ip saddr {{ {machine} }} tcp dport 22 accept
+        ip saddr {{ {machine} }} drop
+        ip saddr {{ {subnets} }} accept
+    }}
+    chain output {{
+        type filter hook output priority filter; policy drop;
+        ip daddr 127.0.0.11 reject
+        oifname "lo" accept
+        ip daddr {{ {machine} }} tcp sport 22 tcp flags & (syn | ack) != syn accept
+        ip daddr {{ {machine} }} reject
+        ip daddr {{ {subnets} }} accept
+        reject
+    }}
+}}
+"""
 
 
 def _range(text: str) -> str:

@@ -1,7 +1,7 @@
 """The scenario file."""
 
 from harness.scenario.contradictions import MOST_NODES_OF_A_HOST
-from harness.scenario.loading import is_named_like_one, load, name_of
+from harness.scenario.loading import is_named_like_one, load, name_of, unprobed_images
 from harness.scenario.model import (
     SLURMDBD,
     Accounting,
@@ -16,6 +16,7 @@ from harness.scenario.model import (
     Torus,
     User,
     UserName,
+    gres_count,
     schema,
 )
 
@@ -34,8 +35,10 @@ __all__ = [
     "Torus",
     "User",
     "UserName",
+    "gres_count",
     "is_named_like_one",
     "load",
     "name_of",
     "schema",
+    "unprobed_images",
 ]

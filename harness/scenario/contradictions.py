@@ -34,11 +34,11 @@ _SECONDS, _MEMORY = ("resumetimeout", "suspendtimeout"), ("defmempercpu",)
 # Options that the harness puts in scripts, units, packet filters or SQL: what they may be.
 _FORMS = (
     ({"slurmuser", "slurmduser"}, r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "the name of a user"),
-    ({"slurmctldport", "srunportrange"}, r"\d{1,5}(-\d{1,5})?", "a port, or two with a hyphen between"),
-    ({"slurmdport", "dbdport"}, r"\d{1,5}", "a port"),
+    ({"slurmctldport", "srunportrange"}, r"[0-9]{1,5}(-[0-9]{1,5})?", "a port, or two with a hyphen between"),
+    ({"slurmdport", "dbdport"}, r"[0-9]{1,5}", "a port"),
     ({"storageloc"}, r"[A-Za-z0-9_][A-Za-z0-9_.$-]*", "the name of a database"),
-    ({*_SECONDS}, r"\d{1,9}", "a number of seconds"),
-    ({*_MEMORY}, r"\d{1,12}", "a number of MiB"),
+    ({*_SECONDS}, r"[0-9]{1,9}", "a number of seconds"),
+    ({*_MEMORY}, r"[0-9]{1,12}", "a number of MiB"),
     (
         {
             *("statesavelocation", "slurmdspooldir", "logfile", "pidfile"),
@@ -57,6 +57,10 @@ _SYSTEM_USERS = frozenset(
         *("backup", "list", "irc", "nobody", "_apt", "messagebus", "sshd", "mysql", "munge", "slurm", "slurmrestd"),
     }
 )
+# What `harness render` writes beside a directory for each host.
+_BESIDE_HOSTS = {"manifest.json", "install.sh"}
+# hostname(7).
+_LONGEST_HOST_NAME = 64
 # The ports of slurmds that share a host begin at 20001, and Linux gives those from 32768 on to clients.
 MOST_NODES_OF_A_HOST = 32767 - 20000
 
@@ -376,6 +380,10 @@ def _claim(owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str
     """Note that a hostlist at a place owns its names; yield those that another part than the controller owns."""
     expanded = hostlist.expand(names)
     for name, count in Counter(expanded).items():
+        if len(name) > _LONGEST_HOST_NAME:
+            yield at, f"{kind} {name[:20]}...: a name has {_LONGEST_HOST_NAME} characters at most"
+        if name in _BESIDE_HOSTS:
+            yield at, f"{kind} {name}: `harness render` writes a file of this name beside the hosts' directories"
         taken = owner.get(name)
         if taken and taken != f"{cluster}.controller":
             yield at, f"{kind} {name} is already {taken}"
@@ -395,8 +403,14 @@ def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
     )
 
 
+def _names(part: Any, key: str) -> list[str]:
+    """Return the names that a part of the file defines under a key; none where that is no mapping."""
+    named = part.get(key) if isinstance(part, dict) else None
+    return list(named) if isinstance(named, dict) else []
+
+
 def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    sites = list(raw.get("sites") or {}) or list(scenario.sites)
+    sites = _names(raw, "sites") or list(scenario.sites)
     members: list[tuple[Path_, str | None]] = [
         (("clusters", name), cluster.site) for name, cluster in scenario.clusters.items()
     ]
@@ -413,7 +427,7 @@ def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
 
 
 def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    clusters = list(raw.get("clusters") or {})
+    clusters = _names(raw, "clusters")
     member_of: dict[str, str] = {}
     for name, federation in scenario.federations.items():
         at: Path_ = ("federations", name, "clusters")
@@ -428,10 +442,8 @@ def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tupl
 
 
 def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    part = raw.get("accounting")
-    raw_accounting: dict[str, Any] = part if isinstance(part, dict) else {}
-    accounts = list(raw_accounting.get("accounts") or {})
-    qos = [*(raw_accounting.get("qos") or {}), "normal"]
+    accounts = _names(raw.get("accounting"), "accounts")
+    qos = [*_names(raw.get("accounting"), "qos"), "normal"]
     if scenario.accounting:
         for name, account in scenario.accounting.accounts.items():
             if account.parent and account.parent not in (*accounts, "root"):

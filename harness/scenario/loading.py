@@ -10,17 +10,15 @@ from types import NoneType
 from typing import Any, get_args
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from harness import releases
+from harness import plain_yaml, releases
 from harness.errors import Problem, ScenarioError, UsageError
 from harness.scenario.contradictions import contradictions, place_of, too_old_for_topology, wrong_releases
 from harness.scenario.model import Model, Path_, Scenario, did_you_mean
 
 # All but tabs: what goes to a terminal, or is a line or a text of its own in another file.
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def name_of(path: Path) -> str:
@@ -48,22 +46,25 @@ def load(
     """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
     `settings` are laid over the file, each KEY=VALUE: keys with dots between, such as clusters.a.nodes.0.cpus, and a
-    value as in the file. `release_of_image` tells which release an image has, `lacks` what the hosts cannot do.
+    value as in the file. `release_of_image` tells which release an image has, `lacks` what the hosts cannot do. Unset,
+    no image is looked into: see `unprobed_images`.
     ScenarioError tells all problems of the file, in the order of their lines.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(plain_yaml.MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {error}", hint="scenarios/ holds complete examples") from error
+    keys: dict[Path_, tuple[int, int]] = {}
+    values: dict[Path_, tuple[int, int]] = {}
+    found: list[tuple[Path_, str, bool]] = []
     try:
-        tree = YAML(typ="safe", pure=True).compose(text)
-        reader = YAML(typ="safe", pure=True)
-        reader.allow_duplicate_keys = True
-        data = reader.load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise ScenarioError([Problem(path, line, column, "", f"not YAML: {error.problem}")]) from error
+        document = plain_yaml.Document(text)
+        if isinstance(document.node, MappingNode):
+            found += ((at, message, True) for at, message in _walk(document.node, (), keys, values))
+        data = document.data()
+    except plain_yaml.NotPlain as error:
+        raise ScenarioError([Problem(path, error.line, error.column, "", error.message)]) from error
     if not isinstance(data, dict):
         raise ScenarioError(
             [Problem(path, 1, 1, "", 'a scenario is a mapping that begins with a key such as "clusters:"')]
@@ -71,9 +72,6 @@ def load(
 
     for setting in settings:
         _set(data, setting)
-    keys: dict[Path_, tuple[int, int]] = {}
-    values: dict[Path_, tuple[int, int]] = {}
-    found: list[tuple[Path_, str, bool]] = [(at, message, True) for at, message in _walk(tree, (), keys, values)]
     found.extend((at, message, False) for at, message in _unprintable(data))
     scenario = _validate(data, found)
     if scenario:
@@ -95,6 +93,21 @@ def load(
     raise ScenarioError(sorted((problem(*entry) for entry in dict.fromkeys(found)), key=lambda p: (p.line, p.column)))
 
 
+def unprobed_images(path: Path, scenario: Scenario) -> list[Problem]:
+    """Return where a scenario names images of the user's own, for those who do not look into them."""
+    told: list[Problem] = []
+    places: dict[Path_, tuple[int, int]] = {}
+    for name, part in scenario.parts().items():
+        if part.image:
+            if not places and (node := plain_yaml.Document(path.read_text(encoding="utf-8")).node):
+                [*_walk(node, (), {}, places)]
+            at = (*place_of(name), "image")
+            line, column = places.get(at, (1, 1))  # --set may have brought it
+            message = f"{part.image} was not looked into; taken for Slurm {scenario.release_of(part)}"
+            told.append(Problem(path, line, column, ".".join(map(str, at)), message))
+    return told
+
+
 def _set(data: dict[str, Any], setting: str) -> None:
     """Put the value of KEY=VALUE in its place; UsageError if there is none."""
     key, is_one, value = setting.partition("=")
@@ -105,8 +118,8 @@ def _set(data: dict[str, Any], setting: str) -> None:
             raise ValueError("no =")  # noqa: TRY301  told with the others
         for part in above:
             place = place[int(part)] if isinstance(place, list) else place[part]
-        place[int(last) if isinstance(place, list) else last] = YAML(typ="safe", pure=True).load(value)
-    except (LookupError, TypeError, ValueError, MarkedYAMLError) as error:
+        place[int(last) if isinstance(place, list) else last] = plain_yaml.load(value)
+    except (LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"--set {setting}: the scenario has no such place, or this is no value for it",
             hint="such as clusters.alpha.nodes.0.cpus=4: keys of the file, and numbers from 0 for items of a list",
@@ -118,7 +131,7 @@ def _unprintable(data: Any, at: Path_ = ()) -> Iterator[tuple[Path_, str]]:
     match data:
         case dict():
             for key, value in data.items():
-                yield from _unprintable(str(key), (*at, key))
+                yield from _unprintable(key, (*at, key))
                 yield from _unprintable(value, (*at, key))
         case list():
             for index, item in enumerate(data):

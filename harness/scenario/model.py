@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from harness import hostlist, releases
+from harness import conf, hostlist, releases
 from harness.errors import UsageError
 
 Path_ = tuple[str | int, ...]
@@ -22,6 +23,12 @@ _PRIVATE_DIRECTORIES = {
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr"),  # noqa: S108
     *("/var", "/var/lib", "/var/lib/mysql", "/var/lib/slurm", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108
 }
+
+
+# src/interfaces/gres.c, MAX_GRES_BITMAP: each has a bit of its own.
+_MOST_GPUS = 1024
+# limits.h, NAME_MAX.
+_LONGEST_NAME = 255
 
 
 def _hostlist(value: str) -> str:
@@ -54,7 +61,37 @@ def _file_option(value: Any) -> Any:
     return _option(value)
 
 
+def gres_count(gres: str) -> int:
+    """Return how many there are of a gres such as gpu:a100:2K; slurm.conf(5), Gres: one where it does not say.
+
+    >>> gres_count("gpu:a100:4"), gres_count("bandwidth:2K"), gres_count("gpu:a100")
+    (4, 2048, 1)
+    """
+    number = re.fullmatch(r"([0-9]+)([kmgtp]?)", gres.lower().rpartition(":")[2])
+    return int(number[1]) * 1024 ** " kmgtp".index(number[2] or " ") if number else 1
+
+
+def _gres(value: str) -> str:
+    if value.lower().partition(":")[0] == "gpu" and gres_count(value) > _MOST_GPUS:
+        raise ValueError(f"a node has {_MOST_GPUS} GPUs at most")
+    return value
+
+
+def _nodes(value: Any) -> Any:
+    """Refuse more nodes than a hostlist may stand for, before any are made; what is no group is refused later."""
+    count = 0
+    for group in value if isinstance(value, list) else ():
+        name = group.get("name") if isinstance(group, dict) else None
+        with suppress(ValueError):
+            count += hostlist.count(name) if isinstance(name, str) else 0
+    if count > hostlist.MOST_NAMES:
+        raise ValueError(f"{count} nodes; a cluster has {hostlist.MOST_NAMES} at most")
+    return value
+
+
 def _further_file(value: str) -> str:
+    if len(value) > _LONGEST_NAME:
+        raise ValueError(f"the name of a file has {_LONGEST_NAME} characters at most")
     if value in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
         raise ValueError(f"{value} is written from options, not taken as it is")
     return value
@@ -82,7 +119,11 @@ Destination = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FileName = Annotated[Word, AfterValidator(_further_file)]
 # slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
-Gres = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*(:[A-Za-z_][\w.-]*)*(:\d+[KMGTPkmgtp]?)?$")]
+Gres = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(:[A-Za-z_][A-Za-z0-9_.-]*)*(:[0-9]{1,9}[KMGTPkmgtp]?)?$"),
+    AfterValidator(_gres),
+]
 # Debian's policy manual, 5.6.7: as `apt-get install` takes it.
 PACKAGE = r"^[a-z0-9][a-z0-9+.-]+$"
 Package = Annotated[str, StringConstraints(pattern=PACKAGE)]
@@ -139,7 +180,7 @@ class NodeGroup(Model):
         8
         """
         options = {name.lower(): str(value) for name, value in self.options.items()}
-        sizes = {name: int(value) for name, value in options.items() if value.isdigit()}
+        sizes = {name: size for name, value in options.items() if (size := conf.number(value)) is not None}
         given = self.cpus if with_default or "cpus" in self.model_fields_set else 0
         cpus = sizes.get("cpus") or sizes.get("procs") or (0 if "cpus" in options else given)
         cores, boards = sizes.get("corespersocket") or 1, sizes.get("boards") or 1
@@ -228,7 +269,9 @@ class Cluster(Model):
     backup_controllers: tuple[HostName, ...] = Field(
         (), description="hosts whose slurmctld takes over, in this order; they share StateSaveLocation with the first"
     )
-    nodes: tuple[NodeGroup, ...] = Field(description="its compute nodes, a group for each shape")
+    nodes: Annotated[tuple[NodeGroup, ...], BeforeValidator(_nodes)] = Field(
+        description="its compute nodes, a group for each shape"
+    )
     hosts: Hostlist | None = Field(
         None, description="hosts that share the nodes, each with many slurmd; unset, every node is a host of its own"
     )
@@ -286,7 +329,7 @@ class Cluster(Model):
             name: count
             for group in self.nodes
             if group.provision == "static"
-            and (count := sum(int(gres.split(":")[-1]) for gres in group.gres if gres.startswith("gpu:")))
+            and (count := sum(gres_count(gres) for gres in group.gres if gres.partition(":")[0].lower() == "gpu"))
             for name in hostlist.expand(group.name)
         }
 

@@ -188,3 +188,22 @@ def test_reader_that_has_read_enough_changes_no_exit_code(tmp_path: Path) -> Non
         script = f"'{sys.executable}' -m harness schema | {pipe}{reading}"
         done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), pipe
+
+
+OWN_IMAGE = "clusters:\n  one:\n    image: mine:1\n    controller: box\n    nodes: [{name: box}]\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["check", "own.yml"], ["render", "own.yml", "-o", "out"], ["diff", "own.yml", "own.yml"]]
+)
+def test_images_are_run_only_if_that_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "own.yml").write_text(OWN_IMAGE)
+    done = harness(*arguments, cwd=tmp_path, environment=NO_ENGINE)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout + done.stderr
+    assert "own.yml:3:12: " in told
+    assert "clusters.one.image: mine:1 was not looked into; taken for Slurm 24.11" in told
+    assert "`release:` beside `image:`" in told
+    probed = harness(*arguments, "--probe-images", cwd=tmp_path, environment=NO_ENGINE)
+    assert probed.returncode == 3
+    assert "no Docker engine answers at unix:///nonexistent/docker.sock" in probed.stderr

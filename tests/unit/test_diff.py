@@ -190,11 +190,14 @@ def test_what_is_outside_of_a_directory_is_not_shown(tmp_path: Path) -> None:
         diff.directory_side(tmp_path / "b")
 
 
-def test_manifest_names_hosts_and_no_other_directories(tmp_path: Path) -> None:
+def test_directory_of_a_host_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "manifest.json").write_text('{"/etc": {}}')
-    with pytest.raises(UsageError, match="/etc is not a host's name"):
-        diff.directory_side(tmp_path / "tree")
+    (tmp_path / "tree" / "manifest.json").write_text('{"h": {}}')
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("987654")
+    (tmp_path / "tree" / "h").symlink_to(tmp_path / "secrets")
+    [text] = diff.directory_side(tmp_path / "tree").hosts["h"].values()
+    assert text.startswith("# outside of this directory: hidden-")
 
 
 def test_paths_that_a_host_sends_lead_nowhere_else(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from harness import cli, scenario
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CI = ROOT / "docs" / "how-to" / "ci.md"
 ACTION = ROOT / "action.yml"
 GITLAB = CI.with_name("gitlab-ci.yml")
@@ -329,3 +329,12 @@ def test_ci_for_users_runs_commands_that_there_are(scripts: list[str]) -> None:
     for words in commands:
         parse([word for word in words if word != "${options[@]}"])
     assert {verb(words) for words in commands} >= {"run", "images load", "images save"}
+
+
+def test_promises_name_tests_that_are_there() -> None:
+    named = re.findall(r"`(?:(tests/\w+/\w+\.py)::)?(test_\w+)`", (ROOT / "SECURITY.md").read_text())
+    file = ""
+    for path, test in named:
+        file = path or file
+        assert f"def {test}(" in (ROOT / file).read_text(), test
+    assert len(named) > 10

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import ctypes
+import errno
 from collections import namedtuple
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -10,11 +14,14 @@ import pytest
 import requests
 from docker.errors import APIError, ImageNotFound
 
-from harness import releases
+from harness import releases, scenario
 from harness.errors import EngineError
-from harness.providers import engine, images
+from harness.plan import make_plan
+from harness.providers import engine, images, packets
 from harness.providers.docker import DockerProvider
 from harness.providers.subnets import routes
+from harness.resources import IMAGES, SCENARIOS
+from harness.rundir import RunDir
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -110,3 +117,163 @@ def test_host_that_cannot_be_frozen_for_another_reason_is_told_at_once() -> None
     with pytest.raises(EngineError, match="cannot pause host: Container is not running"):
         provider.pause("run", "host")
     assert busy.errors == [""]
+
+
+class Making:
+    """An engine that makes whatever it is asked to, and keeps what was asked of a container."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, dict[str, Any]] = {}
+        self.put: dict[str, list[str]] = {}
+        self.containers = self.networks = self.volumes = self
+        self.api = type("Api", (), {"api_version": "1.41"})
+
+    def version(self) -> dict[str, str]:
+        return {"Version": "20.10.24"}
+
+    def list(self, **wanted: Any) -> list[Any]:
+        made = [] if wanted else [given["ipam"] for given in self.made.values() if "ipam" in given]
+        return [type("Network", (), {"attrs": {"IPAM": ipam}}) for ipam in made]
+
+    def create(self, what: str, *_: Any, name: str = "", **given: Any) -> Any:
+        self.made[name or what] = given
+
+        class Made:
+            def __init__(self) -> None:
+                self.name, self.status = name, "running"
+
+            def put_archive(made, path: str, tar: bytes) -> None:  # noqa: N805  the engine is self
+                self.put.setdefault(name, []).append(tar.decode(errors="replace"))
+
+            def connect(self, *_: Any, **__: Any) -> None: ...
+
+            def start(self) -> None: ...
+
+            def reload(self) -> None: ...
+
+            def logs(self) -> bytes:
+                return b"ready"
+
+        return Made()
+
+
+def made(name: str, tmp_path: Path, *choices: str) -> tuple[Making, dict[str, dict[str, Any]]]:
+    """Return an engine on which a scenario's hosts were made, and how each was."""
+    path, there, provider = SCENARIOS / f"{name}.yml", Making(), DockerProvider()
+    provider._connected[""] = there  # type: ignore[assignment]
+    plan = make_plan(name, scenario.load(path, choices), provider.offers)
+    run = RunDir.create(tmp_path, path, plan, provider.name)
+    run.make_secrets({})
+    provider.make(run, plan, plan.hosts, {})
+    hosts = {name.removeprefix(f"{run.id}-"): given for name, given in there.made.items() if "hostname" in given}
+    return there, {host.name: hosts[host.name] for host in plan.hosts}
+
+
+def test_hosts_are_made_with_a_packet_filter_of_all_their_sites(tmp_path: Path) -> None:
+    there, hosts = made("federation", tmp_path)
+    pools = [given["ipam"]["Config"][0]["Subnet"] for given in there.made.values() if "ipam" in given]
+    assert len({*pools}) == 2
+    rules = packets.only_hosts(map(IPv4Network, pools))
+    assert {given["environment"]["HARNESS_FILTER"] for given in hosts.values()} == {rules}
+
+
+def test_ssh_of_hosts_is_published_on_loopback_only(tmp_path: Path) -> None:
+    for given in made("federation", tmp_path)[1].values():
+        assert given["ports"] == {"22/tcp": ("127.0.0.1", 0)}
+
+
+def test_only_hosts_of_users_containers_keep_namespaces(tmp_path: Path) -> None:
+    def kept(name: str) -> set[str]:
+        hosts = made(name, tmp_path, "26.05")[1]
+        return {host for host, given in hosts.items() if given["environment"]["HARNESS_NAMESPACES"]}
+
+    assert (kept("federation"), kept("oci"), kept("apptainer")) == (set(), {"box"}, {"box"})
+
+
+def test_hosts_boot_with_the_program_that_gives_rights_up(tmp_path: Path) -> None:
+    there, hosts = made("single-node", tmp_path)
+    assert {given["entrypoint"] for given in hosts.values()} == {"/usr/local/sbin/boot"}
+    (put,) = [text for texts in there.put.values() for text in texts]
+    assert "usr/local/sbin/boot" in put
+    assert (IMAGES / "restrict").read_text() in put
+    assert (IMAGES / "boot").read_text().rstrip().endswith("exec /usr/local/sbin/restrict /sbin/init")
+
+
+def test_packet_filter_lets_only_hosts_and_ssh_of_the_machine_in() -> None:
+    rules = packets.only_hosts(map(IPv4Network, ("198.18.1.0/24", "198.18.2.0/24"))).splitlines()
+    machine, subnets = "{ 198.18.1.1, 198.18.2.1 }", "{ 198.18.1.0/24, 198.18.2.0/24 }"
+    chains = [line.strip() for line in rules]
+    assert chains[1:8] == [
+        "chain input {",
+        "type filter hook input priority filter; policy drop;",
+        'iifname "lo" accept',
+        f"ip saddr {machine} tcp dport 22 accept",
+        f"ip saddr {machine} drop",
+        f"ip saddr {subnets} accept",
+        "}",
+    ]
+    assert chains[8:17] == [
+        "chain output {",
+        "type filter hook output priority filter; policy drop;",
+        "ip daddr 127.0.0.11 reject",
+        'oifname "lo" accept',
+        f"ip daddr {machine} tcp sport 22 tcp flags & (syn | ack) != syn accept",
+        f"ip daddr {machine} reject",
+        f"ip daddr {subnets} accept",
+        "reject",
+        "}",
+    ]
+
+
+# What Docker's default profile allows with CAP_SYS_ADMIN only: profiles/seccomp/default_linux.go in its source.
+WITH_SYS_ADMIN = """
+bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr move_mount open_tree
+perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog umount umount2 unshare
+"""
+OF_NAMESPACES = """
+clone clone3 fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree sethostname setns umount umount2
+unshare
+"""
+
+
+class Library:
+    """libseccomp, of which it notes what it was told to deny, and with which errors."""
+
+    def __init__(self) -> None:
+        self.denied: dict[str, set[int]] = {}
+        self.flags, self.loaded, self.names = 0, 0, list[str]()
+        self.seccomp_init = lambda action: 1
+        self.seccomp_attr_set = lambda *_: 0
+
+    def seccomp_syscall_resolve_name(self, name: bytes) -> int:
+        self.names.append(name.decode())
+        return -1 if name in {b"mount_setattr", b"quotactl_fd"} else len(self.names)
+
+    def seccomp_rule_add_array(self, context: Any, action: Any, number: int, count: int, comparisons: Any) -> int:
+        name = {442: "mount_setattr", 443: "quotactl_fd"}.get(number) or self.names[number - 1]
+        self.denied.setdefault(name, set()).add(action.value - 0x50000)
+        for one in comparisons:
+            assert (one.argument, one.operator, one.mask) == (0, 7, one.value)
+            self.flags |= one.mask
+        return 0
+
+    def seccomp_load(self, context: Any) -> int:
+        self.loaded += 1
+        return 0
+
+
+@pytest.mark.parametrize("namespaces", [False, True])
+def test_hosts_may_call_what_dockers_default_profile_allows(namespaces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    library.seccomp_init = type("Init", (), {"__call__": lambda self, action: 1})()
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
+    loader = SourceFileLoader("restrict", str(IMAGES / "restrict"))
+    module = module_from_spec(spec_from_loader("restrict", loader))  # type: ignore[arg-type]
+    loader.exec_module(module)
+    module.restrict(namespaces)
+    kept = {*OF_NAMESPACES.split()} if namespaces else set()
+    wanted = {name: {errno.ENOSYS if name == "clone3" else errno.EPERM} for name in WITH_SYS_ADMIN.split()}
+    assert library.denied == {name: errors for name, errors in wanted.items() if name not in kept}
+    # CLONE_NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWCGROUP.
+    assert library.flags == (0 if namespaces else 0x7E020000)
+    assert library.loaded == 1

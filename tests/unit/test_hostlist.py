@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,3 +33,25 @@ def test_folded_names_are_few_words_whatever_their_widths_and_order() -> None:
 @given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}", fullmatch=True), min_size=1, unique=True))
 def test_folding_loses_no_name(names: list[str]) -> None:
     assert sorted(hostlist.expand(hostlist.fold(names))) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("n[1-999999999]", 131072),
+        ("a,n[1-131072]", 131072),
+        (f"n[{','.join(['1-99999'] * 2)}]", 131072),
+        ("n[1-600]r[1-600]", 10000),
+    ],
+)
+def test_hostlist_of_too_many_names_is_refused_unexpanded(text: str, most: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(hostlist, "NodeSet", lambda part, resolver: [part])
+    with pytest.raises(hostlist.TooManyNames, match=f"stands for more than {most} names"):
+        hostlist.expand(text)
+    with pytest.raises(hostlist.TooManyNames, match="stands for more than 3 names"):
+        hostlist.expand("n[1-4]", 3)
+
+
+def test_hostlist_of_as_many_names_as_slurm_takes_is_expanded() -> None:
+    assert len(hostlist.expand("n[1-65537]")) == 65537
+    assert len(hostlist.expand("n[01-50]r[1-200]")) == 10000

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import requests
-from docker.errors import ImageLoadError
+from docker.errors import ImageLoadError, ImageNotFound
 from typer.testing import CliRunner
 
 from harness import cli, releases
@@ -146,3 +146,57 @@ def test_what_was_not_saved_by_the_harness_is_refused(content: bytes | None, tmp
         file.write_bytes(content)
     with pytest.raises(UsageError, match="is not a file of `harness images save`"):
         images.load(FakeEngine(), file)  # type: ignore[arg-type]
+
+
+class Probed:
+    """An engine with one image; `says` is what the image's shell prints, or the error instead."""
+
+    def __init__(self, says: bytes | Exception) -> None:
+        self.says, self.given, self.pulled, self.removed = says, {}, [], []  # type: ignore[var-annotated]
+        self.images = SimpleNamespace(get=self._get, pull=lambda *name: self.pulled.append(name))
+        self.containers = SimpleNamespace(create=self._create)
+
+    def _get(self, image: str) -> None:
+        raise ImageNotFound(image)
+
+    def _create(self, image: str, command: list[str], **given: Any) -> SimpleNamespace:
+        self.given = given
+        return SimpleNamespace(
+            start=lambda: None,
+            wait=self._wait,
+            logs=lambda stderr: self.says,
+            remove=lambda force, v: self.removed.append((force, v)),
+        )
+
+    def _wait(self, timeout: float) -> None:
+        if isinstance(self.says, Exception):
+            raise self.says
+
+
+def test_image_is_asked_for_its_release_without_any_right() -> None:
+    there = Probed(b"slurm 25.05.1\n")
+    assert images.release_of(there, "mine:1") == "25.05"  # type: ignore[arg-type]
+    assert there.pulled == [("mine", "1")]
+    assert there.removed == [(True, True)]
+    wanted = {
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "network_mode": "none",
+        "read_only": True,
+        "user": "65534:65534",
+    }
+    assert {name: there.given.get(name) for name in wanted} == wanted
+    assert not {"cap_add", "privileged", "volumes", "devices"} & {*there.given}
+
+
+def test_image_that_answers_never_is_told_and_removed() -> None:
+    there = Probed(requests.ReadTimeout("60 s"))
+    with pytest.raises(EngineError, match="cannot look into image mine: 60 s"):
+        images.release_of(there, "mine")  # type: ignore[arg-type]
+    assert there.removed == [(True, True)]
+
+
+@pytest.mark.parametrize(("says", "lacks"), [(b"lacks ip\nslurm 25.05.1\n", "ip"), (b"\xff", "Slurm")])
+def test_image_that_cannot_be_a_host_is_told_what_it_lacks(says: bytes, lacks: str) -> None:
+    with pytest.raises(EngineError, match=f"image mine cannot be a host: it lacks {lacks}"):
+        images.release_of(Probed(says), "mine")  # type: ignore[arg-type]

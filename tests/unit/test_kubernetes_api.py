@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from harness import kubernetes_api
 from harness.errors import CannotJudge
+from harness.ledger import GROUP, PLURAL, VERSION
 
 
 def test_emulated_api_keeps_a_page_for_each_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -21,6 +23,20 @@ def test_emulated_api_keeps_a_page_for_each_node(monkeypatch: pytest.MonkeyPatch
         assert api.page("n2")["spec"]["admissionChecks"] == {"pod": {"cpu": "1"}}
         with pytest.raises(CannotJudge, match="not found"):
             api.page("n3")
+
+
+def test_emulated_api_answers_nobody_without_its_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    with kubernetes_api.with_ledger(["n1"], tmp_path / "log") as api:
+        known = json.loads(api.kubeconfig.read_text())
+        page = f"{known['clusters'][0]['cluster']['server']}/apis/{GROUP}/{VERSION}/{PLURAL}/n1"
+        token = known["users"][0]["user"]["token"]
+        assert httpx2.get(page, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        for stranger in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": b"Bearer \xe2\x82\xac"}):
+            assert httpx2.get(page, headers=stranger).status_code == 401
+            assert httpx2.patch(page, headers=stranger, content=b"{}").status_code == 401
+        assert api.kubeconfig.stat().st_mode & 0o777 == 0o600
 
 
 def test_kubeconfig_that_leads_nowhere_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

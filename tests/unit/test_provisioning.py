@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from harness import provisioning, render, scenario
@@ -109,11 +112,87 @@ def test_nobody_gets_in_without_the_token(run: RunDir, engine: Engine, headers: 
     assert engine.made == []
 
 
+async def answered(app: FastAPI, token: str, receive: Any) -> int:
+    """Return the status of POST /v1/resume whose body `receive` gives piece by piece."""
+    told: list[dict[str, Any]] = []
+    headers = [(b"authorization", token.encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/resume", "query_string": b"", "headers": headers}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    await app(scope, receive, send)
+    return int(told[0]["status"])
+
+
+@pytest.mark.parametrize("path", ["/v1/resume", "/openapi.json", "/docs", "/none"])
+def test_no_path_answers_without_the_token(run: RunDir, engine: Engine, path: str) -> None:
+    assert TestClient(provisioning.api(machines_of(run, engine), "right")).get(path).status_code == 401
+
+
+@pytest.mark.parametrize("token", ["right", "Bearer wrong", ""])
+def test_body_is_not_read_without_the_token(run: RunDir, engine: Engine, token: str) -> None:
+    async def receive() -> Any:
+        pytest.fail("the body was read")
+
+    assert asyncio.run(answered(provisioning.api(machines_of(run, engine), "right"), token, receive)) == 401
+
+
+@pytest.mark.parametrize("given", ["r\u00efght", "\u20ac", "\U0001f511"])
+def test_token_of_other_characters_is_a_wrong_one(run: RunDir, engine: Engine, given: str) -> None:
+    stranger = TestClient(provisioning.api(machines_of(run, engine), "right"))
+    answer = stranger.get("/v1/nodes", headers={"Authorization": b"Bearer " + given.encode()})
+    assert answer.status_code == 401
+
+
+def test_body_that_is_too_large_is_read_no_further_than_the_limit(run: RunDir, engine: Engine) -> None:
+    read: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        read.append(2**16)
+        assert sum(read) <= 2**21
+        return {"type": "http.request", "body": b" " * read[-1], "more_body": True}
+
+    assert asyncio.run(answered(provisioning.api(machines_of(run, engine), "right"), "Bearer right", receive)) == 413
+
+
+def test_body_that_does_not_arrive_is_not_waited_for(run: RunDir, engine: Engine) -> None:
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    app = provisioning.api(machines_of(run, engine), "right", seconds=0.01)
+    assert asyncio.run(answered(app, "Bearer right", receive)) == 408
+
+
+def test_connection_that_asks_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provisioning, "_ARRIVES_WITHIN", 0.01)
+
+    async def ended() -> bytes:
+        config = uvicorn.Config(FastAPI(), http=provisioning.Impatient, lifespan="off")
+        config.load()
+        state = uvicorn.server.ServerState()
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: provisioning.Impatient(config, state, {}), "127.0.0.1", 0
+        )
+        async with listening:
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(b"POST /v1/resume HTTP/1.1\r\nHost: ")
+            async with asyncio.timeout(30):
+                answer = await reader.read()
+            writer.close()
+        return answer
+
+    assert asyncio.run(ended()) == b""
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [
         ({"nodes": ["ctl"]}, 404),
         ({"nodes": ["c[1-9]"]}, 404),
+        ({"nodes": ["c[1-999999999]"]}, 404),
+        ({"nodes": ["c[1-9]x[1-99999]y[1-99999]"]}, 404),
+        ({"nodes": [f"c[1-{'9' * 5000}]"]}, 400),
         ({"nodes": ["c[1"]}, 400),
         ({"nodes": []}, 422),
         ({}, 422),

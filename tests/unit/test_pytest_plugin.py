@@ -289,3 +289,11 @@ def test_scenario_of_the_examples_is_checked_clean(release: str) -> None:
     command = [sys.executable, "-m", "harness", "check", path, "--release", release]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "nothing to say", done.stdout
+
+
+@pytest.mark.parametrize("arguments", ["5", "'a.yml', release=24.11", "'a.yml', release=[None]"])
+def test_marker_with_something_else_than_text_is_told(arguments: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(f"import pytest\n@pytest.mark.scenario({arguments})\ndef test_it(slurm): pass")
+    result = pytester.runpytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*::test_it: its marker scenario() takes texts: files, and release="])

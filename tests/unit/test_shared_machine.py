@@ -26,7 +26,8 @@ from harness.rundir import RunDir
 from harness.wait import wait_until
 
 OTHER_USER = 54321
-UNREADABLE = ["", '{"id": "single', "{}", "[]"]
+TYPES = '{"id": "x", "scenario": "s", "scenario_path": "s", "provider": "p", "offers": 5, "releases": [], "started": 5}'
+UNREADABLE = ["", '{"id": "single', "{}", "[]", "[" * 100_000, TYPES]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,162 @@
+"""The lines of a run's events.jsonl: what readers may rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from harness import plain_json
+from harness.errors import CannotJudge
+
+# Of a run, a stage or a check; more cannot be drawn.
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+
+
+def _time(text: str) -> str:
+    try:
+        datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("a time before or after all others") from error
+    return text
+
+
+Time = Annotated[str, AfterValidator(_time)]
+
+
+class _Event(BaseModel):
+    """What every event has; others have more."""
+
+    model_config = ConfigDict(strict=True)
+
+    time: Time
+    kind: str
+
+
+class _Check(_Event):
+    id: str
+    outcome: str
+    seconds: Seconds
+    message: str
+
+
+class _Stage(_Event):
+    name: str
+    seconds: Seconds
+
+
+class _Fault(_Event):
+    action: str
+    fault: str
+
+
+class _Power(_Event):
+    action: str
+    nodes: list[str]
+
+
+class _Node(_Event):
+    cluster: str = ""
+    name: str
+    state: str
+
+
+class _Rehearsal(_Event):
+    action: str
+
+
+class _Seen(_Event):
+    seen_by: str
+
+
+class _Reservation(_Event):
+    cluster: str
+    name: str
+
+
+class _Past(_Event):
+    cluster: str
+    tables: list[str]
+
+
+class _Log(_Event):
+    line: str
+
+
+class _NoEvidence(_Event):
+    of: str
+    where: str
+    why: str
+
+
+_OF_KIND: dict[str, type[_Event]] = {
+    **dict.fromkeys(("queue", "record", "usage", "witness"), _Seen),
+    "check": _Check,
+    "fault": _Fault,
+    "log": _Log,
+    "no_evidence": _NoEvidence,
+    "node": _Node,
+    "past": _Past,
+    "power": _Power,
+    "rehearsal": _Rehearsal,
+    "reservation": _Reservation,
+    "stage": _Stage,
+}
+
+
+def parse(line: str) -> dict[str, Any]:
+    """Return the event of a line, with all that its kind must have; ValueError says why it is none."""
+    event = plain_json.load(line)
+    try:
+        kind = _Event.model_validate(event).kind
+        _OF_KIND.get(kind, _Event).model_validate(event)
+    except ValidationError as error:
+        raise ValueError(what_is_wrong(error)) from error
+    return dict(event)
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Return the first of pydantic's problems in one line, with its place."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a file, oldest first; CannotJudge names a line that is none.
+
+    A last line without an end is what a harness that was killed wrote half of: it is left out.
+    """
+    found = []
+    *lines, last = _lines(path)
+    for number, line in enumerate((*lines, *filter(None, [last])), 1):
+        try:
+            found.append(parse(line))
+        except ValueError as error:
+            if number > len(lines):
+                break
+            raise CannotJudge(
+                f"{path}:{number}: not an event: {error}", hint="the file is damaged; without the line more can be said"
+            ) from error
+    return found
+
+
+def readable(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a file that can be read; none if there is no file."""
+    for line in _lines(path):
+        try:
+            yield parse(line)
+        except ValueError:
+            continue
+
+
+def _lines(path: Path) -> list[str]:
+    """Return what stands between the ends of lines: the last is "" where the file is complete."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        return [""]
+    except OSError as error:
+        raise CannotJudge(f"{path} cannot be read: {error.strerror}") from error
