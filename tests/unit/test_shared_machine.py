@@ -215,6 +215,9 @@ def impostor() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     run_id = "mine-20261122T041700-d94c01"
     words = ["sh", "-c", "read forever", "sh", "harness.provisioning", run_id]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        # The kernel sets a new program's arguments a moment after Popen returns.
+        cmdline = Path(f"/proc/{process.pid}/cmdline")
+        wait_until(cmdline.read_text, lambda text: run_id in text, what="the impostor to start", timeout=30, interval=0)
         yield run_id, process
         process.kill()
 
