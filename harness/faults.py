@@ -209,7 +209,9 @@ _CLOCK = f"""
 KINDS = {
     "kill-daemon": Kind(
         "a daemon is killed; systemd may start it again, as its unit says",
-        f'{_PROCESS} kill -KILL "$process"',
+        # Until systemd knows, `systemctl start` does nothing: the unit is still active.
+        f"""{_PROCESS} kill -KILL "$process"
+            while [ "$(systemctl show --value --property=MainPID "$1")" = "$process" ]; do sleep 0.05; done""",
         _START,
         "DAEMON",
     ),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,6 +54,23 @@ def test_fault_that_has_no_place_is_refused_and_nothing_is_done(live: Live, faul
         faults.inject(live, fault)
     assert told in str(caught.value)
     assert faults.active(live) == []
+
+
+def test_killed_daemon_is_dead_for_systemd_too_before_anybody_may_start_it(tmp_path: Path) -> None:
+    """`systemctl start` does nothing as long as systemd takes the unit for active."""
+    with subprocess.Popen(["sleep", "300"]) as daemon:
+        systemctl = tmp_path / "systemctl"
+        asked = tmp_path / "asked"
+        systemctl.write_text(
+            f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -gt 3 ] && echo 0 || echo {daemon.pid}\n"
+        )
+        systemctl.chmod(0o755)
+        script = faults.KINDS["kill-daemon"].inject
+        assert isinstance(script, str)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        subprocess.run(["sh", "-ec", script, "sh", "slurmctld"], env={"PATH": path}, check=True, timeout=60)
+        assert daemon.wait(timeout=60) == -signal.SIGKILL
+    assert len(asked.read_text()) == 4
 
 
 def test_cut_between_sites_is_heard_by_neither_and_healed_as_a_whole(live: Live, provider: FakeProvider) -> None:
