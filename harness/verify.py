@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness import interrupts
 from harness.errors import UsageError
 from harness.report import Check
 from harness.resources import CHECKS
@@ -46,18 +47,17 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     log = run.path / "logs" / "verify.log"
     log.parent.mkdir(exist_ok=True)
-    with log.open("w") as errors:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process:
-            try:
-                for line in process.stdout or ():
-                    say(line.rstrip())
-            except BaseException:
-                process.terminate()
-                with suppress(subprocess.TimeoutExpired):  # it ends what the checks have started
-                    process.communicate(timeout=_ENDING)
-                process.kill()
-                raise
-        exit_code = process.returncode
+    with log.open("w") as errors, ExitStack() as stack:
+        with interrupts.noted() as came:  # a signal amid the start would leave a process that nobody ends
+            process = stack.enter_context(
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+            )
+            stack.push(lambda kind, *_: _end(process) if kind else None)
+        if came():
+            interrupts.interrupt()
+        for line in process.stdout or ():
+            say(line.rstrip())
+    exit_code = process.returncode
     if exit_code == _USAGE_ERROR and select:
         junit.unlink(missing_ok=True)
         message, _, hint = _tail(log).removeprefix("ERROR: ").partition("\n")
@@ -67,6 +67,14 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
     checks = outcomes(list(run.events())[before:])
     problem = "" if exit_code in _JUDGED else f"pytest ended with {exit_code}: {_tail(log) or 'no check fits'}"
     return checks, problem
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the checks, which first end what they have started."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=_ENDING)
+    process.kill()
 
 
 def outcomes(events: Iterable[Mapping[str, Any]]) -> list[Check]:

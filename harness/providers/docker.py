@@ -23,7 +23,7 @@ from docker.models.containers import Container
 from docker.models.networks import Network
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
-from harness import releases
+from harness import interrupts, releases
 from harness.errors import EngineError, UsageError, WaitTimeout
 from harness.inventory import Machine
 from harness.options import Offers
@@ -158,8 +158,10 @@ class DockerProvider:
         A signal interrupts the caller once all is made: the engine finishes what it was asked to make even if nobody
         waits for the answer any more, and `down` would not find it yet.
         """
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(self._make, run, plan, hosts, files).result()
+        with interrupts.noted() as came:
+            self._make(run, plan, hosts, files)
+        if came():
+            interrupts.interrupt()
 
     def _make(
         self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import signal
 from collections import namedtuple
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -278,3 +279,17 @@ def test_hosts_may_call_what_dockers_default_profile_allows(namespaces: bool, mo
     # CLONE_NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWCGROUP; NEWTIME. slurmrestd unshares other things.
     assert library.flags == ({} if namespaces else {"clone": 0x7E020000, "unshare": 0x7E020080})
     assert library.loaded == 1
+
+
+def test_signal_interrupts_once_all_hosts_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        made.append("all")
+
+    provider = DockerProvider()
+    monkeypatch.setattr(provider, "_make", make)
+    with pytest.raises(KeyboardInterrupt):
+        provider.make(None, None, [], {})  # type: ignore[arg-type]
+    assert made == ["all"]

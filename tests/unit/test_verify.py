@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,23 @@ def test_checks_on_hosts_that_do_not_answer_judge_nothing(tmp_path: Path) -> Non
     assert checks
     assert {check.outcome for check in checks} == {"error"}
     assert report.judge(checks, problem) == "unknown"
+
+
+def test_signal_while_the_checks_start_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print)
+    started = []
+
+    class Started(subprocess.Popen[str]):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__(["sleep", "300"], stdout=subprocess.PIPE, text=True)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    with pytest.raises(KeyboardInterrupt):
+        verify.verify(live.run, print)
+    (process,) = started
+    assert process.wait(timeout=60) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(
