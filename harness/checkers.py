@@ -299,7 +299,7 @@ def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
 
 
 def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
-    """Add an event; ValueError if it has not what its kind must have, or tells of another plan's cluster."""
+    """Add an event; ValueError if a field is missing or wrong, or the cluster is not in the plan."""
     about = [str(event["cluster"])] if kind in {"submission", "witness", "record"} and event.get("cluster") else []
     about += [event["seen_by"]] if kind in {"queue", "usage"} else []
     if strangers := [name for name in about if name not in history.plan.scenario.clusters]:

@@ -105,7 +105,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def number(value: str) -> int | None:
-    """Return the whole number that a value is, of 18 digits at most; None if it is none.
+    """Return a value as a whole number of at most 18 digits; None if it is not one.
 
     >>> number("42"), number("4K"), number("9" * 5000)
     (42, None, None)

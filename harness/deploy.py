@@ -55,7 +55,7 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
                 failures.append(Failure(str(data.get("host")), str(data.get("role")), str(data.get("task")), said))
         return True
 
-    with interrupts.noted() as interrupted:  # Ansible and its children end first
+    with interrupts.deferred() as interrupted:  # Ansible and its children end first
         result = ansible_runner.run(
             private_data_dir=str(run.path),
             playbook=str(ROLES / "site.yml"),
@@ -68,8 +68,6 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
             settings={"pexpect_timeout": 1},  # how often, in seconds, it asks whether it was interrupted
             quiet=True,
         )
-    if interrupted():
-        interrupts.interrupt()
     if result.status != "successful":
         told = [_tell(failure, plan, ssh) for failure in failures]
         raise DeployError("\n".join(told) or Path(result.config.artifact_dir, "stdout").read_text()[-2000:])

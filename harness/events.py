@@ -108,7 +108,7 @@ _OF_KIND: dict[str, type[_Event]] = {
 
 
 def parse(line: str) -> dict[str, Any]:
-    """Return the event of a line, with all that its kind must have; ValueError says why it is none."""
+    """Return the event of a line, with every field of its kind; ValueError says what is wrong."""
     event = plain_json.load(line)
     try:
         kind = _Event.model_validate(event).kind
@@ -125,7 +125,7 @@ def what_is_wrong(error: ValidationError) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a file, oldest first; CannotJudge names a line that is none.
+    """Return the events of a file, oldest first; CannotJudge names the first line that is not an event.
 
     A last line without an end is what a harness that was killed wrote half of: it is left out.
     """

@@ -42,8 +42,8 @@ def ignored() -> Iterator[None]:
 
 
 @contextmanager
-def noted() -> Iterator[Callable[[], bool]]:
-    """Defer the signals while this is entered; yield a function that returns whether one came."""
+def deferred() -> Iterator[Callable[[], bool]]:
+    """Let signals interrupt only at the end of what is entered; yield what tells whether one came."""
     came = False
 
     def note(*_: object) -> None:
@@ -52,13 +52,10 @@ def noted() -> Iterator[Callable[[], bool]]:
 
     with _replaced(note):
         yield lambda: came
-
-
-def interrupt() -> None:
-    """Interrupt as a signal does, for one that came while `noted` was entered."""
-    for number in SIGNALS:
-        signal.raise_signal(number)  # returns only if the process was started to ignore it
-    raise KeyboardInterrupt
+    if came:
+        for number in SIGNALS:
+            signal.raise_signal(number)  # returns only if the process was started to ignore it
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def parse_journal(line: str, job_id: int) -> Event | None:
 
 
 def parse_log(line: str, host: str, zone: str, job_id: int) -> Event | None:
-    """Read one line of a daemon's log; None if it is no event of the job. `zone` applies if the line names none.
+    """Read one line of a daemon's log; None if it is not about the job. `zone` applies if the line has no time zone.
 
     >>> parse_log("[2026-01-01T00:00:00.500] Launching batch job 7 for UID 1", "n1", "+0000", 7)
     Event(time=1767225600.500999, host='n1', what='batch launched', uid=None)

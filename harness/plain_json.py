@@ -1,4 +1,4 @@
-"""Read JSON that somebody may have damaged: what Python cannot work with is refused like what is no JSON."""
+"""Read JSON that may be damaged: values that Python cannot work with are refused like invalid JSON."""
 
 from __future__ import annotations
 

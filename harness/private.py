@@ -14,7 +14,7 @@ from harness.errors import CannotJudge
 def directory(path: Path) -> Path:
     """Make a directory that only this user can enter, or see that it is one; CannotJudge if it is not.
 
-    A link does not count as a directory: whoever made it could change where it leads.
+    A link does not count as a directory: its owner could change where it leads.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)

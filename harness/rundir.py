@@ -99,7 +99,7 @@ class RunDir:
         path = root / plan.name / f"{started:%Y%m%dT%H%M%S}-{token}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir(mode=0o700)  # logs and job scripts are for nobody else, and nobody else writes an ssh_config
+            path.mkdir(mode=0o700)  # others must not read logs and job scripts, or write an ssh_config
         except OSError as error:
             raise UsageError(
                 f"{root} cannot be written: {error.strerror}", hint="--runs or HARNESS_RUNS names another directory"

@@ -48,13 +48,11 @@ def verify(run: RunDir, say: Callable[[str], None], select: Sequence[str] = ()) 
     log = run.path / "logs" / "verify.log"
     log.parent.mkdir(exist_ok=True)
     with log.open("w") as errors, ExitStack() as stack:
-        with interrupts.noted() as came:  # a signal amid the start would leave a process that nobody ends
+        with interrupts.deferred():  # a signal during the start would leave the process running
             process = stack.enter_context(
                 subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
             )
             stack.push(lambda kind, *_: _end(process) if kind else None)
-        if came():
-            interrupts.interrupt()
         for line in process.stdout or ():
             say(line.rstrip())
     exit_code = process.returncode

@@ -30,7 +30,7 @@ def check_path(path: Path, release: Release, older: Release | None = None, name:
 
     `older` is the release that the configuration comes from: what changes on the way is told too. `name` stands for
     the path in findings. Of what is found in files outside of the directory, to which a link or an Include leads, only
-    the place is told, never text: a configuration may name any file of this machine. UsageError if there is nothing
+    the place is reported, never text: a configuration may name any file of this machine. UsageError if there is nothing
     to read.
     """
     # A long file is a million small objects without a cycle: the collector would look at all of them again and again.

@@ -33,7 +33,7 @@ KINDS = {
 OTHER_KINDS = ("plugstack.conf", "topology.yaml")
 # Slurm's parser has no limits. These end what no site has: files that include one another many times over.
 _DEEPEST_INCLUDE, _MOST_INCLUDES = 50, 1000
-# What is there is no file of a site's, and reading it may never end.
+# No site keeps its files there, and reading from there may never end.
 _NO_FILES = ("/dev", "/proc", "/sys")
 
 

@@ -158,10 +158,8 @@ class DockerProvider:
         A signal interrupts the caller once all is made: the engine finishes what it was asked to make even if nobody
         waits for the answer any more, and `down` would not find it yet.
         """
-        with interrupts.noted() as came:
+        with interrupts.deferred():
             self._make(run, plan, hosts, files)
-        if came():
-            interrupts.interrupt()
 
     def _make(
         self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]

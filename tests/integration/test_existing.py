@@ -178,14 +178,19 @@ def test_what_would_change_is_shown_and_nothing_changes_unasked(strangers: Stran
     assert sorted(strangers.picture() ^ before) == []
 
 
+def assert_refused(strangers: Strangers, reason: str) -> None:
+    """See that a run is a usage error with this reason, and changes nothing on the machines."""
+    before = strangers.picture()
+    done = strangers.run("run", "--yes")
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert sorted(strangers.picture() ^ before) == []
+
+
 def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None:
     strangers.tell("worker", "mkdir -p /etc/slurm && echo ClusterName=foreign > /etc/slurm/slurm.conf")
     try:
-        before = strangers.picture()
-        done = strangers.run("run", "--yes")
-        assert done.returncode == 2
-        assert "worker: /etc/slurm/slurm.conf belongs to cluster foreign, not to lent" in done.stderr
-        assert sorted(strangers.picture() ^ before) == []
+        assert_refused(strangers, "worker: /etc/slurm/slurm.conf belongs to cluster foreign, not to lent")
     finally:
         strangers.tell("worker", "rm /etc/slurm/slurm.conf")
 
@@ -219,11 +224,7 @@ def test_account_or_database_of_somebody_is_refused_and_still_works(strangers: S
 def test_directory_that_other_machines_may_have_too_is_refused(strangers: Strangers) -> None:
     strangers.tell("worker", "mkdir -p /etc/slurm && mv /etc/slurm /home/slurm && ln -s /home/slurm /etc/slurm")
     try:
-        before = strangers.picture()
-        done = strangers.run("run", "--yes")
-        assert done.returncode == 2
-        assert "worker: /etc/slurm is a link to /home/slurm" in done.stderr
-        assert sorted(strangers.picture() ^ before) == []
+        assert_refused(strangers, "worker: /etc/slurm is a link to /home/slurm")
     finally:
         strangers.tell("worker", "rm /etc/slurm && mv /home/slurm /etc/slurm")
 

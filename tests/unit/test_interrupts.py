@@ -28,12 +28,11 @@ except KeyboardInterrupt:
     print("interrupted")
 """
 RAISED = "signal.raise_signal(number)"
-NOTED = """
-        with interrupts.noted() as came:
+DEFERRED = """
+        with interrupts.deferred() as came:
             signal.raise_signal(number)
             signal.raise_signal(number)
-        assert came()
-        interrupts.interrupt()
+            assert came()
 """
 
 
@@ -42,7 +41,7 @@ def run(program: str, *arguments: str, before: list[str] | None = None) -> subpr
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("first", [RAISED, NOTED], ids=["raised", "noted"])
+@pytest.mark.parametrize("first", [RAISED, DEFERRED], ids=["raised", "deferred"])
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_first_signal_interrupts_and_no_other_interrupts_the_cleanup(number: str, first: str) -> None:
     done = run(PROGRAM.replace("{first}", first), number)
@@ -58,8 +57,8 @@ def test_signal_that_the_process_was_started_to_ignore_stays_ignored() -> None:
     assert done.stdout == "goes on\n", done.stderr
 
 
-def test_signal_that_was_noted_interrupts_once_where_sigint_is_ignored() -> None:
-    program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + PROGRAM.replace("{first}", NOTED)
+def test_deferred_signal_interrupts_once_where_sigint_is_ignored() -> None:
+    program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + PROGRAM.replace("{first}", DEFERRED)
     done = run(program, "SIGTERM")
     assert (done.stdout, done.stderr) == ("cleaned up\ninterrupted\n", "")
 
@@ -68,6 +67,6 @@ def test_handlers_are_as_before_afterwards() -> None:
     from harness import interrupts
 
     before = [signal.getsignal(number) for number in interrupts.SIGNALS]
-    with interrupts.ignored(), interrupts.noted():
+    with interrupts.ignored(), interrupts.deferred():
         pass
     assert [signal.getsignal(number) for number in interrupts.SIGNALS] == before
