@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Names each test as it ends, with its number and how many there are.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v
 
-.PHONY: run test test-all test-rest check setup docs clean
+.PHONY: run test test-all test-rest check setup docs golden site release clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
@@ -18,7 +18,7 @@ test: check  ## lint, types, unit tests; each kind of scenario, check and sabota
 test-all: test test-rest  ## and every scenario on a second release, all sabotages, all releases
 
 test-rest: setup  # what test-all adds to test; with HARNESS_VAGRANT=1 on virtual machines in any case
-	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --mend)
+	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --fix)
 	$(BIN)/pytest tests/integration -v -m alone
 	$(DAEMONS) -m "not core and not alone" --durations=15 --durations-min=10 -rs
 
@@ -32,7 +32,7 @@ check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/pytest -n auto
 
 setup: $(VENV)/installed  ## the virtual environment, and a Docker engine where none answers and we are root
-	@$(BIN)/harness doctor --mend --quiet
+	@$(BIN)/harness doctor --fix --quiet
 
 $(VENV)/installed: constraints.txt pyproject.toml
 	@echo "setup: installing the Python packages of constraints.txt into $(VENV)"
@@ -47,6 +47,19 @@ $(VENV)/installed: constraints.txt pyproject.toml
 docs: setup  ## docs/reference, out of the scenario's models and the command line
 	$(BIN)/python docs/reference/generate.py docs/reference
 
+golden: setup  ## tests/golden, out of the shipped scenarios, after a template or a default has changed
+	$(BIN)/python tests/unit/golden.py
+
+site: $(VENV)/site  ## the documentation as a web site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .github/site/mkdocs.yml
+
+$(VENV)/site: .github/site/constraints.txt $(VENV)/installed
+	@$(BIN)/pip install -qq --disable-pip-version-check --require-hashes -r .github/site/constraints.txt
+	@touch $@
+
+release: $(VENV)/installed  ## the wheel and the sdist in dist/, tried in a new environment; TAG=v0.1.0 to publish them
+	$(BIN)/python .github/release.py $(TAG)
+
 clean:  ## remove what a run or a build left in this folder
 	$(BIN)/harness down --all
-	rm -rf $(VENV) runs dist
+	rm -rf $(VENV) runs dist site

@@ -1,4 +1,4 @@
-"""Make hosts what the rendered tree says, with Ansible."""
+"""Deploy a rendered tree to hosts, with Ansible."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ansible_runner
-
-from harness import interrupts, logs, options
+from harness import interrupts, secret_placeholders
+from harness.cluster import logs
 from harness.errors import DeployError, HarnessError
 from harness.inventory import PYTHON
 from harness.plan import Host, Plan
 from harness.render import Tree
-from harness.resources import ROLES
 from harness.rundir import RunDir
+from harness.shipped_files import ROLES
 from harness.ssh import Ssh
 
 _LOG = logging.getLogger(__name__)
-# Lines of what a failed task printed that are shown.
+# Lines of a failed task's output that are shown.
 _TAIL = 15
 _INSTALL_FILES = ROLES / "files" / "files" / "install_files.py"
 
 
 def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], None]) -> None:
-    """Run roles/site.yml over the run's inventory, unless every host is already what it makes of it.
+    """Run roles/site.yml over the run's inventory, unless every host is already deployed.
 
-    DeployError tells what failed and what the daemons said last.
+    DeployError has the tasks that failed, and the last log lines of the daemons.
     """
     payloads = run.path / "payloads"
     deployed_before = payloads.exists()
@@ -49,11 +48,15 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
             case "playbook_on_play_start":
                 say(str(data.get("name")))
             case "runner_on_start":
-                _LOG.debug("%s: Ansible: %s: %s", data.get("host"), data.get("role"), data.get("task"))
+                _LOG.debug(
+                    "%s: Ansible: %s: %s", data.get("host"), data.get("role"), data.get("task")
+                )
             case "runner_on_failed" | "runner_on_unreachable":
-                said = _said(data.get("res", {}), secrets)
-                failures.append(Failure(str(data.get("host")), str(data.get("role")), str(data.get("task")), said))
+                host, role, task = (str(data.get(key)) for key in ("host", "role", "task"))
+                failures.append(Failure(host, role, task, _output(data.get("res", {}), secrets)))
         return True
+
+    import ansible_runner  # here, because rendering does without it
 
     with interrupts.deferred() as interrupted:  # Ansible and its children end first
         result = ansible_runner.run(
@@ -65,16 +68,18 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
             extravars={"files_payloads": str(payloads)},
             event_handler=on_event,
             cancel_callback=interrupted,
-            settings={"pexpect_timeout": 1},  # how often, in seconds, it asks whether it was interrupted
+            settings={"pexpect_timeout": 1},  # seconds between two calls of cancel_callback
             quiet=True,
         )
     if result.status != "successful":
-        told = [_tell(failure, plan, ssh) for failure in failures]
-        raise DeployError("\n".join(told) or Path(result.config.artifact_dir, "stdout").read_text()[-2000:])
+        messages = [_message(failure, plan, ssh) for failure in failures]
+        raise DeployError(
+            "\n".join(messages) or Path(result.config.artifact_dir, "stdout").read_text()[-2000:]
+        )
 
 
 def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
-    """Tell whether the playbook would change no host; objects that slurmdbd lacks are made on the way."""
+    """Tell whether the playbook would change no host; also create objects that slurmdbd lacks."""
 
     def is_in_place(host: Host) -> bool:
         units = json.dumps(["munge", *host.daemons])
@@ -90,26 +95,30 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
             for part in ("", "late") if plan.has_late_objects() else ("",):
                 ssh.run(client.name, ["/usr/local/sbin/slurm-accounting-objects", part])
     except HarnessError as error:
-        _LOG.debug("%s", error)  # the playbook meets it too, and tells
+        _LOG.debug("%s", error)  # the playbook meets it too, and reports it
         return False
     return True
 
 
-def _said(result: Mapping[str, Any], secrets: Mapping[str, str]) -> str:
-    r"""Return what a task's result says of its failure: the message, and the last lines of what its command printed.
+def _output(result: Mapping[str, Any], secrets: Mapping[str, str]) -> str:
+    r"""Return the message of a failed task, and the last lines that its command printed.
 
-    Ansible runs a raw command in a terminal: its errors are in `stdout`. A task with no_log says no more than that, and
-    secrets are hidden.
+    Secrets are hidden.
 
-    >>> _said({"msg": "non-zero return code", "rc": 1, "stdout": "sacctmgr: fatal: no cluster\r\n"}, {})
+    Ansible runs a raw command in a terminal: its errors are in `stdout`. Of a task with no_log,
+    only that is known.
+
+    >>> _output({"msg": "non-zero return code", "rc": 1, "stdout": "sacctmgr: fatal: no cluster\r\n"}, {})
     'non-zero return code\nsacctmgr: fatal: no cluster'
     """
     if "censored" in result:
         return str(result["censored"])
-    lines = [options.hide(str(result.get("msg") or ""), secrets)]
+    lines = [secret_placeholders.hide(str(result.get("msg") or ""), secrets)]
     for stream in ("stderr", "stdout"):
-        text = options.hide(str(result.get(stream) or "").replace("\r\n", "\n"), secrets)
-        lines += options.PASSWORD.sub(r"\1(hidden)", text).splitlines()[-_TAIL:]
+        text = secret_placeholders.hide(
+            str(result.get(stream) or "").replace("\r\n", "\n"), secrets
+        )
+        lines += secret_placeholders.PASSWORD.sub(r"\1(hidden)", text).splitlines()[-_TAIL:]
     return "\n".join(dict.fromkeys(filter(None, lines)))
 
 
@@ -120,20 +129,24 @@ class Failure:
     host: str
     role: str
     task: str
-    said: str
+    output: str
 
 
-def _tell(failure: Failure, plan: Plan, ssh: Ssh) -> str:
-    """Tell of a failed task; where a daemon did not start, its own words come last, because they say why."""
-    text = f"{failure.host}: {failure.task}: failed\n{failure.said}"
+def _message(failure: Failure, plan: Plan, ssh: Ssh) -> str:
+    """Describe a failed task.
+
+    If a daemon did not start, its last log lines come last, because they say why.
+    """
+    text = f"{failure.host}: {failure.task}: failed\n{failure.output}"
     host = next((host for host in plan.hosts if host.name == failure.host), None)
     if host and failure.role in host.daemons:
-        text += f"\n{failure.role} on {host.name} said last:\n{logs.last_lines(ssh, plan, host, failure.role)}"
+        lines = logs.last_lines(ssh, plan, host, failure.role)
+        text += f"\nlast log lines of {failure.role} on {host.name}:\n{lines}"
     return text
 
 
 def count_tasks(run: RunDir) -> int:
-    """Return how many tasks Ansible ran on hosts in the newest deploy."""
+    """Return how many tasks Ansible ran on hosts in the newest deployment."""
     newest = max((run.path / "artifacts").iterdir(), key=lambda path: path.stat().st_mtime)
     events = (json.loads(path.read_text()) for path in (newest / "job_events").glob("*.json"))
     return sum(event["event"] == "runner_on_ok" for event in events)
@@ -141,9 +154,9 @@ def count_tasks(run: RunDir) -> int:
 
 def _environment(run: RunDir) -> dict[str, str]:
     return {
-        # ansible-playbook stands beside the Python that runs this, whatever the user's PATH says.
+        # ansible-playbook is beside the Python that runs this, whatever the user's PATH is.
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
-        # The harness's own ssh_config says everything about connections, their sharing too.
+        # The run's ssh_config has all options of connections, also how they are shared.
         "ANSIBLE_SSH_ARGS": f"-F {run.ssh_config}",
         "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_FORKS": str(max(8, 4 * (os.cpu_count() or 1))),
@@ -155,11 +168,12 @@ def _environment(run: RunDir) -> dict[str, str]:
 
 
 def _write_payloads(directory: Path, tree: Tree, secrets: dict[str, str]) -> None:
-    """Write what each host gets, secrets and all; the directory is readable by its owner only."""
+    """Write the files of each host, with secrets; only the owner can read the directory."""
     directory.mkdir(mode=0o700, exist_ok=True)
     for host, files in tree.items():
         payload: Sequence[dict[str, Any]] = [
-            asdict(file) | {"text": options.reveal(file.text, secrets)} for file in files
+            asdict(file) | {"text": secret_placeholders.reveal(file.text, secrets)}
+            for file in files
         ]
         path = directory / f"{host}.json"
         path.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""Is this machine fit for a provider? Each finding names the command that mends it."""
+"""Can this machine run a provider? Each finding has the command that fixes it."""
 
 from __future__ import annotations
 
@@ -16,53 +16,69 @@ from pathlib import Path
 
 from harness import rundir
 from harness.errors import EngineError, HarnessError, WaitTimeout
-from harness.providers import Provider, docker, engine, libvirt, subnets
+from harness.providers import Provider, subnets
+from harness.providers.docker import containers, engine
+from harness.providers.vagrant import libvirt
 from harness.wait import wait_until
 
-# An image takes about 0.75 GB; a federation's hosts and logs about as much again.
+# An image takes about 0.75 GB; the hosts and logs of a federation take about as much again.
 _DISK_GB = 4
 _MEMORY_GB = 2
-# ssh_config(5), ControlPath: %C is 40 characters; ssh(1) makes the socket under a name of 17 more, and renames it.
+# ssh_config(5), ControlPath: %C is 40 characters; ssh(1) creates the socket under a name that is 17
+# characters longer, and renames it.
 _SOCKET_NAME = 40 + 17
-# A federation's.
+# What a federation needs.
 _SITES, _HOSTS_OF_A_SITE = 2, 16
-# As accounting is compared with what jobs saw.
+# Accounting is compared with the times that jobs record.
 _CLOCK_SECONDS = 2
-# The first QEMU whose emulation has booted every machine.
+# The first QEMU whose emulation booted every machine in tests.
 _OLDEST_EMULATION = (10, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at. `mend` is a shell command that puts it right; `fatal`: nothing works without it."""
+class Requirement:
+    """The result of one examination. `fix` is a shell command.
+
+    Nothing works without what is `fatal`.
+    """
 
     subject: str
     ok: bool
-    said: str
-    mend: str | None = None
+    text: str
+    fix: str | None = None
     fatal: bool = False
 
 
-def examine(provider: str = "docker") -> list[Finding]:
-    """Look at everything that a provider needs; nothing is changed."""
+def examine(provider: str = "docker") -> list[Requirement]:
+    """Examine everything that a provider needs; change nothing."""
     return [*_findings(), *(_vagrant_findings() if provider == "vagrant" else ())]
 
 
-def leftovers(source: Provider, runs: Path) -> list[Finding]:
-    """Look for what runs have left that were killed, and for hosts whose run has no directory in `runs`."""
+def leftovers(source: Provider, runs: Path) -> list[Requirement]:
+    """Find what killed runs have left, and hosts whose run has no directory in `runs`."""
     known = {run.id: run for run in rundir.all_runs(runs)}
-    there = source.runs()
-    found = {run.id: "the process that worked on it was killed" for run in known.values() if run.is_abandoned()}
-    found |= {run_id: f"it has no directory in {runs}" for run_id in there if run_id not in known}
+    up = source.runs()
+    problems = {
+        run.id: "the process that worked on it was killed"
+        for run in known.values()
+        if run.is_abandoned()
+    }
+    problems |= {run_id: f"it has no directory in {runs}" for run_id in up if run_id not in known}
     findings = [
-        Finding("leftovers", False, f"{run_id}: {why}", f"harness down {run_id}") for run_id, why in found.items()
+        Requirement("leftovers", False, f"{run_id}: {why}", f"harness down {run_id}")
+        for run_id, why in problems.items()
     ]
-    used = {run_id[-6:] for run_id in {*there, *found, *(run.id for run in known.values() if run.is_worked_on())}}
+    used = {
+        run_id[-6:]
+        for run_id in {*up, *problems, *(run.id for run in known.values() if run.is_worked_on())}
+    }
     used |= {run.id[-6:] for run in known.values() if run.provider != source.name}
     for path in rundir.control_directories():
         if rundir.token_of(path) not in used and not _is_used(path):
-            findings.append(Finding("leftovers", False, f"{path}: its run is not up", f"rm -r {path}"))
-    return findings or [Finding("leftovers", True, "none of runs that were killed")]
+            findings.append(
+                Requirement("leftovers", False, f"{path}: its run is not up", f"rm -r {path}")
+            )
+    return findings or [Requirement("leftovers", True, "killed runs have left nothing")]
 
 
 def _is_used(directory: Path) -> bool:
@@ -74,28 +90,43 @@ def _is_used(directory: Path) -> bool:
     return False
 
 
-def mend(say: Callable[[str], None], provider: str = "docker") -> list[Finding]:
-    """Run the commands that put right what keeps everything from working, as root on Debian; return what is left.
+def fix(say: Callable[[str], None], provider: str = "docker") -> list[Requirement]:
+    """Run the fixes of fatal findings, as root on Debian; return what is still not ok.
 
-    After each command all is looked at again: a daemon that was started may bring along what seemed to be missing.
+    Everything is examined again after each command: a daemon that starts may bring what seemed to
+    be missing.
     """
     tried: set[str] = set()
     while os.geteuid() == 0 and shutil.which("apt-get"):
-        missing = (found for found in examine(provider) if found.fatal and not found.ok and found.mend)
-        finding = next((found for found in missing if found.subject not in tried), None)
+        finding = next(
+            (
+                finding
+                for finding in examine(provider)
+                if finding.fatal and not finding.ok and finding.fix and finding.subject not in tried
+            ),
+            None,
+        )
         if not finding:
             break
         tried.add(finding.subject)
-        say(f"{finding.subject}: {finding.said}")
-        say(f"$ {finding.mend}")
-        done = subprocess.run(["sh", "-c", str(finding.mend)], capture_output=True, text=True, check=False)
+        say(f"{finding.subject}: {finding.text}")
+        say(f"$ {finding.fix}")
+        done = subprocess.run(
+            ["sh", "-c", str(finding.fix)], capture_output=True, text=True, check=False
+        )
         libvirt.qemu_version.cache_clear()
         libvirt.kvm_boots.cache_clear()
         if done.returncode != 0:
-            raise HarnessError(f"{finding.mend}  (exit {done.returncode})\n{done.stderr.strip()}")
+            raise HarnessError(f"{finding.fix}  (exit {done.returncode})\n{done.stderr.strip()}")
         if finding.subject == "engine":
             try:
-                wait_until(engine.connect, bool, what="the engine to answer", timeout=60, ignore=(EngineError,))
+                wait_until(
+                    engine.connect,
+                    bool,
+                    what="the engine to answer",
+                    timeout=60,
+                    ignore=(EngineError,),
+                )
             except WaitTimeout as error:
                 raise EngineError(
                     error.message, hint="/var/log/dockerd.log or `journalctl -u docker` says why"
@@ -103,95 +134,136 @@ def mend(say: Callable[[str], None], provider: str = "docker") -> list[Finding]:
     return [finding for finding in examine(provider) if not finding.ok]
 
 
-def _findings() -> Iterator[Finding]:
+def _findings() -> Iterator[Requirement]:
     client = None
     try:
         client = engine.connect()
-        yield Finding("engine", True, f"Docker engine {client.version()['Version']}")
+        yield Requirement("engine", True, f"Docker engine {client.version()['Version']}")
     except EngineError as error:
-        yield Finding("engine", False, error.message, _engine_command(), fatal=True)
+        yield Requirement("engine", False, error.message, _engine_command(), fatal=True)
     for program in ("ssh", "ssh-keygen"):
-        there = shutil.which(program)
-        yield Finding(program, bool(there), there or "not found", _install("openssh-client"), fatal=True)
+        path = shutil.which(program)
+        yield Requirement(
+            program, bool(path), path or "not found", _install("openssh-client"), fatal=True
+        )
     yield _ssh_sockets(tempfile.gettempdir())
     yield _base_image()
-    here = client is None or str(client.api.base_url).startswith("http+docker://localhost")
+    is_local = client is None or str(client.api.base_url).startswith("http+docker://localhost")
     info = client.info() if client else {}
-    yield _disk(Path(info.get("DockerRootDir", "/var/lib/docker") if here else "/"))
-    yield _memory(Path("/proc/meminfo").read_text() if here else f"MemAvailable: {info['MemTotal'] // 1024} kB")
-    if here:
+    yield _disk(Path(info.get("DockerRootDir", "/var/lib/docker") if is_local else "/"))
+    yield _memory(
+        Path("/proc/meminfo").read_text()
+        if is_local
+        else f"MemAvailable: {info['MemTotal'] // 1024} kB"
+    )
+    if is_local:
         yield from _inotify(Path("/proc/sys/fs/inotify/max_user_instances"))
         yield from _cgroup2(Path("/proc/filesystems"))
     if client:
-        yield _subnets(sum(1 for _ in subnets.free(_HOSTS_OF_A_SITE, docker.taken([client]))))
+        yield _subnets(sum(1 for _ in subnets.free(_HOSTS_OF_A_SITE, containers.taken([client]))))
         yield _clock(datetime.fromisoformat(info["SystemTime"]), datetime.now(UTC))
 
 
-def _vagrant_findings() -> Iterator[Finding]:
-    plugins = _said(["vagrant", "plugin", "list"])
-    there = "vagrant-libvirt" in plugins
-    said = plugins.splitlines()[0] if there else "no vagrant with the plugin vagrant-libvirt"
-    yield Finding("vagrant", there, said, _install("vagrant vagrant-libvirt"), fatal=True)
+def _vagrant_findings() -> Iterator[Requirement]:
+    plugins = _output(["vagrant", "plugin", "list"])
+    has_plugin = "vagrant-libvirt" in plugins
+    text = plugins.splitlines()[0] if has_plugin else "no vagrant with the plugin vagrant-libvirt"
+    yield Requirement("vagrant", has_plugin, text, _install("vagrant vagrant-libvirt"), fatal=True)
     yield _qemu()
     boots = libvirt.kvm_boots()
-    said = "runs machines" if boots else "runs no machine here: QEMU emulates them, which takes ten times as long"
-    yield Finding("KVM", boots, said)
+    text = (
+        "runs machines"
+        if boots
+        else "runs no machine here: QEMU emulates them, which takes ten times as long"
+    )
+    yield Requirement("KVM", boots, text)
     try:
         version = libvirt.virsh("version", "--daemon").splitlines()[-1]
     except HarnessError as error:
-        yield Finding("libvirt", False, str(error).splitlines()[0], _libvirt_command(), fatal=True)
+        yield Requirement(
+            "libvirt", False, str(error).splitlines()[0], _libvirt_command(), fatal=True
+        )
     else:
-        yield Finding("libvirt", True, version)
-    pool = "running" in _said(["virsh", "--connect", libvirt.URI, "pool-info", libvirt.POOL])
+        yield Requirement("libvirt", True, version)
+    pool = "running" in _output(["virsh", "--connect", libvirt.URI, "pool-info", libvirt.POOL])
     steps = [f"define-as {libvirt.POOL} dir --target {libvirt.POOL_DIRECTORY}"]
     steps += [f"{verb} {libvirt.POOL}" for verb in ("build", "autostart", "start")]
-    make = "; ".join(f"virsh --connect {libvirt.URI} pool-{step}" for step in steps)
-    yield Finding("storage pool", pool, f"{libvirt.POOL} {'is active' if pool else 'is not active'}", make, fatal=True)
+    fix = "; ".join(f"virsh --connect {libvirt.URI} pool-{step}" for step in steps)
+    yield Requirement(
+        "storage pool",
+        pool,
+        f"{libvirt.POOL} {'is active' if pool else 'is not active'}",
+        fix,
+        fatal=True,
+    )
 
 
-def _qemu() -> Finding:
+def _qemu() -> Requirement:
     version = libvirt.qemu_version()
-    there = version is not None and bool(shutil.which("qemu-img"))
-    said = f"QEMU {version[0]}.{version[1]}" if version and there else "no qemu-system-x86_64 and qemu-img"
-    if version and there and version < _OLDEST_EMULATION and not libvirt.kvm_boots():
-        # Seen with 7.2: four of thirty kernels ended in a panic while they booted.
-        there, said = False, f"{said} emulates machines that crash; {_OLDEST_EMULATION[0]} does not, nor does KVM"
+    is_fit = version is not None and bool(shutil.which("qemu-img"))
+    text = (
+        f"QEMU {version[0]}.{version[1]}"
+        if version and is_fit
+        else "no qemu-system-x86_64 and qemu-img"
+    )
+    if version and is_fit and version < _OLDEST_EMULATION and not libvirt.kvm_boots():
+        # With 7.2, four of thirty kernels panicked while they booted.
+        is_fit = False
+        text += f" emulates machines that crash; {_OLDEST_EMULATION[0]} and KVM run them reliably"
     packages = "qemu-system-x86 qemu-utils"
-    release = _said(["sh", "-c", ". /etc/os-release && echo $VERSION_CODENAME"]).strip()
+    release = _output(["sh", "-c", ". /etc/os-release && echo $VERSION_CODENAME"]).strip()
     if release != "bookworm":
-        return Finding("QEMU", there, said, _install(packages), fatal=True)
-    # The mirror of this machine, whatever it is, has the suite with a newer one, too.
+        return Requirement("QEMU", is_fit, text, _install(packages), fatal=True)
+    # The mirror of this machine, whatever it is, also has the suite with a newer QEMU.
     mirror = "$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)"
-    source = f'"deb {mirror} bookworm-backports main" > /etc/apt/sources.list.d/bookworm-backports.list'
-    return Finding("QEMU", there, said, f"echo {source} && {_install(f'-t bookworm-backports {packages}')}", fatal=True)
+    source = (
+        f'"deb {mirror} bookworm-backports main" > /etc/apt/sources.list.d/bookworm-backports.list'
+    )
+    return Requirement(
+        "QEMU",
+        is_fit,
+        text,
+        f"echo {source} && {_install(f'-t bookworm-backports {packages}')}",
+        fatal=True,
+    )
 
 
 def _libvirt_command() -> str:
-    """Return how libvirt of this very machine is installed and started."""
+    """Return the command that installs and starts libvirt on this machine."""
     packages = "libvirt-daemon-system libvirt-clients libvirt-daemon-driver-qemu dnsmasq-base"
-    install = "" if shutil.which("libvirtd") and shutil.which("virsh") else f"{_install(packages)} && "
+    install = (
+        "" if shutil.which("libvirtd") and shutil.which("virsh") else f"{_install(packages)} && "
+    )
     if Path("/run/systemd/system").is_dir():
         return f"{install}systemctl start libvirtd"
-    # No systemd here, and no udev: without the right to open the device, libvirt asks QEMU anew what it can, each time.
+    # No systemd here, and no udev: as long as libvirt must not open the device, it asks QEMU for
+    # its capabilities each time.
     device = "{ [ ! -e /dev/kvm ] || { chgrp kvm /dev/kvm && chmod 0660 /dev/kvm; }; }"
     return f"{install}{device} && setsid virtlogd --daemon && setsid libvirtd --daemon"
 
 
-def _said(command: list[str]) -> str:
-    """Return what a command prints, "" if there is none of that name."""
+def _output(command: list[str]) -> str:
+    """Return what a command prints, "" if it does not exist."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
 def _engine_command() -> str | None:
-    """Return how an engine of this very machine is started; None where the user chose another one."""
+    """Return the command that starts an engine on this machine.
+
+    None if the user chose a different engine.
+    """
     if "DOCKER_HOST" in os.environ or sys.platform != "linux":
         return None
-    # mmdebstrap makes images where no registry answers; docker.io brings dockerd.
+    # mmdebstrap builds images where no registry answers; docker.io contains dockerd.
     packages = {"dockerd": "docker.io", "mmdebstrap": "mmdebstrap"}
-    missing = " ".join(package for program, package in packages.items() if not shutil.which(program))
+    missing = " ".join(
+        package for program, package in packages.items() if not shutil.which(program)
+    )
     install = f"{_install(missing)} && " if missing else ""
     if Path("/run/systemd/system").is_dir():
         return f"{install}systemctl start docker"
@@ -201,58 +273,69 @@ def _engine_command() -> str | None:
     return f"{install}{more}{{ setsid dockerd > /var/log/dockerd.log 2>&1 < /dev/null & }}"
 
 
-def _base_image() -> Finding:
-    there = shutil.which("mmdebstrap")
-    said = there or "mmdebstrap not found: images can be built only where a registry answers"
-    return Finding("base image", bool(there), said, _install("mmdebstrap"))
+def _base_image() -> Requirement:
+    path = shutil.which("mmdebstrap")
+    text = path or "mmdebstrap not found: images can only be built where a registry answers"
+    return Requirement("base image", bool(path), text, _install("mmdebstrap"))
 
 
-def _ssh_sockets(directory: str) -> Finding:
-    """Look at where shared connections have their sockets: unix(7) wants paths of less than 108 bytes."""
-    longest = len(os.fsencode(directory)) + len(f"/{rundir.CONTROL}123456-123456789012/") + _SOCKET_NAME
-    said = f"shared connections have their sockets in {directory}, with paths of {longest} bytes of 107"
-    return Finding("ssh sockets", longest < 108, said, "export TMPDIR=/tmp", fatal=True)
+def _ssh_sockets(directory: str) -> Requirement:
+    """Examine the paths of the sockets of shared connections: unix(7) limits them to 107 bytes."""
+    longest = (
+        len(os.fsencode(directory)) + len(f"/{rundir.CONTROL}123456-123456789012/") + _SOCKET_NAME
+    )
+    text = f"paths of sockets in {directory} have {longest} bytes; 107 is the limit"
+    return Requirement("ssh sockets", longest < 108, text, "export TMPDIR=/tmp", fatal=True)
 
 
-def _disk(directory: Path) -> Finding:
+def _disk(directory: Path) -> Requirement:
     free = shutil.disk_usage(directory if directory.exists() else "/").free / 1e9
-    said = f"{free:.1f} GB free; {_DISK_GB} GB are needed"
-    return Finding("disk", free >= _DISK_GB, said, "docker system prune")
+    text = f"{free:.1f} GB free; {_DISK_GB} GB are needed"
+    return Requirement("disk", free >= _DISK_GB, text, "docker system prune")
 
 
-def _memory(meminfo: str) -> Finding:
-    """Look at what proc_meminfo(5) says can be had."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
-    free = int(found[1]) * 1024 / 1e9 if found else 0
-    said = f"{free:.1f} GB can be had; a federation of 9 hosts takes about 1 GB"
-    return Finding("memory", free >= _MEMORY_GB, said, "harness down")
+def _memory(meminfo: str) -> Requirement:
+    """Examine MemAvailable of proc_meminfo(5)."""
+    available = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
+    free = int(available[1]) * 1024 / 1e9 if available else 0
+    text = f"{free:.1f} GB available; a federation of 9 hosts takes about 1 GB"
+    return Requirement("memory", free >= _MEMORY_GB, text, "harness down")
 
 
-def _inotify(limit: Path) -> Iterator[Finding]:
+def _inotify(limit: Path) -> Iterator[Requirement]:
     if limit.exists():
         count = int(limit.read_text())
-        said = f"fs.inotify.max_user_instances={count}; a host takes 7: its systemd and D-Bus"
-        yield Finding("inotify", count >= 128, said, "sysctl -w fs.inotify.max_user_instances=1024")
+        text = f"fs.inotify.max_user_instances={count}; the systemd and D-Bus of a host take 7"
+        yield Requirement(
+            "inotify", count >= 128, text, "sysctl -w fs.inotify.max_user_instances=1024"
+        )
 
 
-def _cgroup2(filesystems: Path) -> Iterator[Finding]:
-    """Look whether hosts can mount the cgroup tree that their systemd wants; the machine may use another."""
+def _cgroup2(filesystems: Path) -> Iterator[Requirement]:
+    """Examine whether hosts can mount cgroup2, which their systemd needs.
+
+    The machine itself may use version 1.
+    """
     if filesystems.exists():
-        there = "\tcgroup2\n" in filesystems.read_text()
-        said = "the kernel has cgroup2" if there else "the hosts' systemd wants cgroup2: Linux 4.5 and later have it"
-        yield Finding("cgroups", there, said, fatal=True)
+        has_cgroup2 = "\tcgroup2\n" in filesystems.read_text()
+        text = (
+            "the kernel has cgroup2"
+            if has_cgroup2
+            else "the hosts' systemd needs cgroup2: Linux 4.5 and later have it"
+        )
+        yield Requirement("cgroups", has_cgroup2, text, fatal=True)
 
 
-def _subnets(free: int) -> Finding:
-    said = f"{free} subnets are free; each site takes one"
-    return Finding("subnets", free >= _SITES, said, "docker network prune")
+def _subnets(free: int) -> Requirement:
+    text = f"{free} subnets are free; each site takes one"
+    return Requirement("subnets", free >= _SITES, text, "docker network prune")
 
 
-def _clock(engines: datetime, ours: datetime) -> Finding:
-    """Look whether what hosts say of times fits what this machine notes."""
+def _clock(engines: datetime, ours: datetime) -> Requirement:
+    """Compare the clock of the engine with that of this machine: reports have times of both."""
     ahead = (engines - ours).total_seconds()
-    said = f"the engine's is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}"
-    return Finding("clock", abs(ahead) < _CLOCK_SECONDS, said, "timedatectl set-ntp true")
+    text = f"the engine's clock is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}"
+    return Requirement("clock", abs(ahead) < _CLOCK_SECONDS, text, "timedatectl set-ntp true")
 
 
 def _install(packages: str) -> str:

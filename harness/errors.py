@@ -1,15 +1,15 @@
-"""Every error this program raises on purpose, and the exit code it ends with.
+"""Every error that this program raises on purpose, and the exit code that it ends with.
 
 HarnessError                      exit code
 ├── UsageError                    2  the command line or a file it names is wrong
 │   └── ScenarioError             2  all problems of a scenario file, each with its place
-├── CannotJudge                   3  nothing can be said about the cluster
-│   ├── EngineError               3  the container engine is missing, too old, full or refuses
-│   ├── Unreachable               3  a host did not come up, or answers no longer
-│   └── DeployError               3  a daemon did not come up; says what it logged last
+├── CannotVerify                   3  there can be no verdict on the cluster
+│   ├── EngineError               3  the container engine is missing, too old or full, or refuses
+│   ├── Unreachable               3  a host did not come up, or does not answer any more
+│   └── DeployError               3  deployment failed, with the last log lines of the daemons
 └── ClusterError                  1  the cluster did something wrong
     ├── CommandFailed             1  a command on a host failed
-    └── WaitTimeout               1  what was waited for did not happen
+    └── WaitTimeout               1  an expected event did not happen
 
 Any other exception is a bug in the harness: exit code 3, and a traceback.
 """
@@ -20,12 +20,15 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-# What the user can do about an error that nobody expected.
-BUG = "this is a bug in the harness; please report it with the traceback, the command and `harness --version`"
+# The hint for an unexpected error.
+BUG = (
+    "this is a bug in the harness; please report it with the traceback, the command and "
+    "`harness --version`"
+)
 
 
 class HarnessError(Exception):
-    """What went wrong and where; `hint` says what to do about it."""
+    """What went wrong and where; `hint` says how to fix it."""
 
     exit_code = 3
 
@@ -46,7 +49,7 @@ class UsageError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem of a file, at a place a person can jump to. Lines and columns count from 1."""
+    """One problem of a file, with its place. Lines and columns count from 1."""
 
     path: Path
     line: int
@@ -67,20 +70,20 @@ class ScenarioError(UsageError):
         self.problems = problems
 
 
-class CannotJudge(HarnessError):
-    """Nothing can be said about the cluster."""
+class CannotVerify(HarnessError):
+    """There can be no verdict on the cluster."""
 
 
-class EngineError(CannotJudge):
-    """The container engine is missing, too old, full, or refuses."""
+class EngineError(CannotVerify):
+    """The container engine is missing, too old or full, or refuses a request."""
 
 
-class Unreachable(CannotJudge):
-    """A host did not come up, or answers no longer."""
+class Unreachable(CannotVerify):
+    """A host did not come up, or does not answer any more."""
 
 
-class DeployError(CannotJudge):
-    """A host could not be made what the scenario says; the message holds its daemons' last log lines."""
+class DeployError(CannotVerify):
+    """Deployment failed on a host; the message has the last log lines of its daemons."""
 
 
 class ClusterError(HarnessError):
@@ -101,11 +104,18 @@ class CommandFailed(ClusterError):
 
 
 class WaitTimeout(ClusterError):
-    """What was waited for did not happen in time, or can no longer happen."""
+    """An expected event did not happen in time, or cannot happen any more.
+
+    `printed` is what a command that did not end had printed.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, printed: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.printed = printed
 
 
 def describe(error: BaseException) -> str:
-    """Return an unexpected error in one line, with its kind: its message may be "" or mean little by itself.
+    """Return an unexpected error in one line, with its class: its message may be empty or unclear.
 
     >>> describe(KeyError("partitions"))
     "KeyError: 'partitions'"

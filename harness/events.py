@@ -1,4 +1,4 @@
-"""The lines of a run's events.jsonl: what readers may rely on."""
+"""The format of events.jsonl, with the fields that readers can rely on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from harness import plain_json
-from harness.errors import CannotJudge
+from harness.errors import CannotVerify
+from harness.parsing import bounded_json
 
-# Of a run, a stage or a check; more cannot be drawn.
+# The duration of a run, a stage or a check; the timeline cannot show more.
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
@@ -20,7 +20,7 @@ def _time(text: str) -> str:
     try:
         datetime.fromisoformat(text).astimezone(UTC)
     except OverflowError as error:
-        raise ValueError("a time before or after all others") from error
+        raise ValueError("the time is out of range") from error
     return text
 
 
@@ -28,7 +28,7 @@ Time = Annotated[str, AfterValidator(_time)]
 
 
 class _Event(BaseModel):
-    """What every event has; others have more."""
+    """What every event has; some kinds have more."""
 
     model_config = ConfigDict(strict=True)
 
@@ -93,7 +93,7 @@ class _NoEvidence(_Event):
 
 
 _OF_KIND: dict[str, type[_Event]] = {
-    **dict.fromkeys(("queue", "record", "usage", "witness"), _Seen),
+    **dict.fromkeys(("queue", "record", "usage", "trace"), _Seen),
     "check": _Check,
     "fault": _Fault,
     "log": _Log,
@@ -108,8 +108,11 @@ _OF_KIND: dict[str, type[_Event]] = {
 
 
 def parse(line: str) -> dict[str, Any]:
-    """Return the event of a line, with every field of its kind; ValueError says what is wrong."""
-    event = plain_json.load(line)
+    """Return the event in a line, which has every field of its kind.
+
+    ValueError says what is wrong.
+    """
+    event = bounded_json.load(line)
     try:
         kind = _Event.model_validate(event).kind
         _OF_KIND.get(kind, _Event).model_validate(event)
@@ -119,32 +122,35 @@ def parse(line: str) -> dict[str, Any]:
 
 
 def what_is_wrong(error: ValidationError) -> str:
-    """Return the first of pydantic's problems in one line, with its place."""
+    """Return pydantic's first problem in one line, with its place."""
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a file, oldest first; CannotJudge names the first line that is not an event.
+    """Return the events of a file, oldest first.
 
-    A last line without an end is what a harness that was killed wrote half of: it is left out.
+    CannotVerify names the first line that is not an event.
+
+    An incomplete last line is left out: the harness was killed while it wrote it.
     """
-    found = []
+    events = []
     *lines, last = _lines(path)
     for number, line in enumerate((*lines, *filter(None, [last])), 1):
         try:
-            found.append(parse(line))
+            events.append(parse(line))
         except ValueError as error:
             if number > len(lines):
                 break
-            raise CannotJudge(
-                f"{path}:{number}: not an event: {error}", hint="the file is damaged; without the line more can be said"
+            raise CannotVerify(
+                f"{path}:{number}: not an event: {error}",
+                hint="the file is damaged; remove the line to read the others",
             ) from error
-    return found
+    return events
 
 
 def readable(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file that can be read; none if there is no file."""
+    """Yield the readable events of a file; none if there is no file."""
     for line in _lines(path):
         try:
             yield parse(line)
@@ -153,10 +159,10 @@ def readable(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return what stands between the ends of lines: the last is "" where the file is complete."""
+    """Return the lines of a file; the last one is "" if the file is complete."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         return [""]
     except OSError as error:
-        raise CannotJudge(f"{path} cannot be read: {error.strerror}") from error
+        raise CannotVerify(f"{path} cannot be read: {error.strerror}") from error

@@ -1,7 +1,7 @@
-"""Signals: the first one interrupts, later ones do not interrupt the cleanup.
+"""Signals: the first one interrupts the program; later ones do not interrupt its cleanup.
 
-SIGINT comes from Ctrl-C, SIGTERM from CI systems and kill(1), SIGHUP from a terminal that closes. A signal that is
-ignored when the process starts, as under nohup(1), stays ignored.
+SIGINT comes from Ctrl-C, SIGTERM from CI systems and kill(1), SIGHUP from a terminal that closes.
+A signal that is ignored when the process starts, as under nohup(1), stays ignored.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def exit_quietly() -> None:
-    """Let signals end the process at once with exit code 3, while there is nothing to clean up."""
+    """End the process on a signal at once, with exit code 3: there is nothing to clean up yet."""
     _handle(_exit)
 
 
 def raise_once() -> None:
-    """Let the first signal raise KeyboardInterrupt; later ones are ignored, so that they interrupt no cleanup."""
+    """Raise KeyboardInterrupt on the first signal.
+
+    Ignore later ones, so that cleanup is not interrupted.
+    """
     _handle(_raise)
 
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Have signals do as after `raise_once` while this is entered; in other threads than the main one nothing changes.
+    """Handle signals as after `raise_once` in this context; without effect outside the main thread.
 
-    For programs that are not ours, such as pytest, which SIGTERM and SIGHUP would end before they clean up.
+    For programs such as pytest, which SIGTERM and SIGHUP would otherwise end before they clean up.
     """
     with _replaced(_raise):
         yield
@@ -36,14 +39,17 @@ def raised() -> Iterator[None]:
 
 @contextmanager
 def ignored() -> Iterator[None]:
-    """Ignore the signals while this is entered; without effect outside of the main thread."""
+    """Ignore the signals in this context; without effect outside the main thread."""
     with _replaced(signal.SIG_IGN):
         yield
 
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], bool]]:
-    """Let signals interrupt only at the end of what is entered; yield what tells whether one came."""
+    """Let signals interrupt only at the end of this context.
+
+    Yield a function that says whether one came.
+    """
     came = False
 
     def note(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Turn a plan and its machines into what Ansible and SSH need to reach them. Pure."""
+"""Turn a plan and its machines into Ansible's inventory and ssh's configuration. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 from harness.plan import DAEMONS, Plan
 
-# With what programs run on the hosts.
+# The interpreter of programs on the hosts.
 PYTHON = "/usr/bin/python3"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A host that is up: `address` and `port` are where SSH answers; None leaves it to the user's own configuration.
+    """A host that is up. SSH answers at `address` and `port`.
 
-    `proxy` is a command that connects its standard input and output with SSH on the host.
+    None leaves them to the user's own ssh configuration.
+
+    `proxy` is a command that connects its standard input and output to SSH on the host.
     """
 
     name: str
@@ -29,21 +31,25 @@ class Machine:
 
 
 def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
-    """Return Ansible's inventory: a group DAEMON_hosts for each daemon, and `accounting_client` for sacctmgr's host.
+    """Return Ansible's inventory.
 
-    That is in `late_accounting_client`, too, if it has something to do when the controllers are up. No host can have a
-    group's name, because host names have no underscore.
+    It has a group DAEMON_hosts for each daemon, and `accounting_client` for the host of sacctmgr.
+
+    That host is also in `late_accounting_client` if objects have to wait for the controllers. Names
+    of groups have an underscore, so that no host has the name of a group.
     """
     up = {machine.name for machine in machines}
     groups = {f"{daemon}_hosts": plan.with_daemon(daemon) for daemon in DAEMONS}
     groups["accounting_client"] = tuple(filter(None, [plan.accounting_client()]))
-    groups["late_accounting_client"] = groups["accounting_client"] if plan.has_late_objects() else ()
+    groups["late_accounting_client"] = (
+        groups["accounting_client"] if plan.has_late_objects() else ()
+    )
     return {
         "all": {
             "hosts": {machine.name: {} for machine in machines},
             "vars": {
                 "ansible_python_interpreter": PYTHON,
-                **({} if plan.offers.root else {"ansible_become": True}),
+                **({} if plan.capabilities.root else {"ansible_become": True}),
             },
             "children": {
                 group: {"hosts": {host.name: {} for host in hosts if host.name in up}}
@@ -53,10 +59,12 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
     }
 
 
-def ssh_config(machines: Sequence[Machine], key: Path, known_hosts: Path, sockets: Path, more: Path) -> str:
-    """Return a configuration for ssh(1) with which every host is reached by its name, over one shared connection.
+def ssh_config(
+    machines: Sequence[Machine], key: Path, known_hosts: Path, sockets: Path, more: Path
+) -> str:
+    """Return a configuration with which ssh(1) reaches hosts by name, over one connection each.
 
-    Files in `more` are for hosts that come and go.
+    The files in `more` are for hosts that come and go.
     """
     lines = [
         f'Include "{more}/*"',
@@ -72,9 +80,9 @@ def ssh_config(machines: Sequence[Machine], key: Path, known_hosts: Path, socket
 
 
 def own_ssh_config(machines: Sequence[Machine], sockets: Path | None, own: str) -> str:
-    """Return such a configuration for machines that the user reaches already, as `own` and the system's own file say.
+    """Return one for existing machines, which includes the user's `own` and the system's.
 
-    What they say of a machine's address counts, too. Without `sockets` connections are not shared.
+    Settings for a machine's address apply as well. Without `sockets`, connections are not shared.
     """
     lines = [
         "Host *",
@@ -87,7 +95,10 @@ def own_ssh_config(machines: Sequence[Machine], sockets: Path | None, own: str) 
 
 
 def _unattended(sockets: Path | None, alive: int) -> list[str]:
-    """Return what keeps ssh(1) from asking; it gives a host up that said nothing for three times `alive` seconds."""
+    """Return the options for ssh(1) without a terminal.
+
+    It gives up on a host after three times `alive` seconds of silence.
+    """
     shared = ["    ControlMaster auto", f'    ControlPath "{sockets}/%C"', "    ControlPersist 60"]
     return [
         "    StrictHostKeyChecking yes",
@@ -100,7 +111,7 @@ def _unattended(sockets: Path | None, alive: int) -> list[str]:
 
 
 def ssh_host(machine: Machine) -> str:
-    """Return the part of such a configuration that is for one host."""
+    """Return the part of such a configuration for one host."""
     key = machine.key and f'"{machine.key}"'
     facts = {
         "HostName": machine.address,
@@ -109,4 +120,6 @@ def ssh_host(machine: Machine) -> str:
         "IdentityFile": key,
         "ProxyCommand": machine.proxy and machine.proxy.replace("%", "%%"),
     }
-    return f"Host {machine.name}\n" + "".join(f"    {name} {value}\n" for name, value in facts.items() if value)
+    return f"Host {machine.name}\n" + "".join(
+        f"    {name} {value}\n" for name, value in facts.items() if value
+    )

@@ -1,27 +1,32 @@
-"""The options of every Slurm file: the harness's defaults, under the release's, under the scenario's. Pure."""
+"""The options of every Slurm file: the scenario's, and defaults that fit the release. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from harness import durations, releases
-from harness.conf import number
-from harness.scenario import Accounting, Cluster, NodeGroup, Scenario, gres_count
+from harness import releases
+from harness.capabilities import Capabilities
+from harness.parsing import durations
+from harness.parsing.conf import number
+from harness.scenario import FIRST_NODE_PORT, Accounting, Cluster, NodeGroup, Scenario, gres_count
+from harness.secret_placeholders import secret
 
 LOG_DIRECTORY = "/var/log/slurm"
+# The log of the programs that power nodes up and down, on their controller.
+POWER_LOG = f"{LOG_DIRECTORY}/power.log"
 PROGRAMS = "/usr/local/sbin"
 POWER_PROGRAMS = {"Resume": "resume", "Suspend": "suspend", "ResumeFail": "resume-fail"}
 # Where the provisioning API answers on a controller.
 API_PORT = 8470
 MARIADB_PORT = 3306
-# Database and account of the job completion records: not slurmdbd's, because every user can read slurm.conf.
+# Database and account of the job completion records. They are not slurmdbd's, because every user
+# can read slurm.conf.
 JOB_COMPLETION = "slurm_jobcomp"
-# Daemon, option, whether it names a file, mode of the directory.
+# Daemon, option, whether the option names a file, mode of the directory.
 _DIRECTORIES = (
     ("slurmdbd", "PidFile", True, "0755"),
     ("slurmdbd", "LogFile", True, "0755"),
@@ -32,85 +37,46 @@ _DIRECTORIES = (
     ("slurmd", "SlurmdPidFile", True, "0755"),
     ("slurmd", "SlurmdLogFile", True, "0755"),
 )
-# Not to be given to Slurm's user.
+# Directories that must not belong to SlurmUser.
 _SYSTEM_DIRECTORIES = {
-    *("/", "/dev", "/run", "/tmp", "/var", "/var/lib"),  # noqa: S108  named to keep off them
+    *("/", "/dev", "/run", "/tmp", "/var", "/var/lib"),  # noqa: S108  named to leave them alone
     *("/var/log", "/var/run", "/var/spool", "/var/tmp"),  # noqa: S108
 }
 # slurm.conf(5), SlurmctldDebug.
-LOG_LEVELS = ("quiet", "fatal", "error", "info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5")
+LOG_LEVELS = (
+    "quiet",
+    "fatal",
+    "error",
+    "info",
+    "verbose",
+    "debug",
+    "debug2",
+    "debug3",
+    "debug4",
+    "debug5",
+)
 LOG_INFO = LOG_LEVELS.index("info")
 # The key that signs tokens: slurmctld and slurmdbd must have the same one.
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 _DEVICES = "/dev/slurm-gpu"
-# Where crun keeps the state of each user's containers.
+# crun keeps the state of each user's containers here.
 CONTAINERS = "/run/crun"
-# The gres that stand for what Kubernetes leaves of a node: CPUs, and memory in MiB. No device goes with them.
+# GRES for what Kubernetes leaves of a node: CPUs, and memory in MiB. They have no devices.
 LEDGER_GRES = ("k8scpu", "k8smemory")
-# Where the ports of slurmds that share a host begin; scenario.MOST_NODES_OF_A_HOST come before those of clients.
-_FIRST_NODE_PORT = 20001
-# Of what slurmctld counts, all but CPUs, memory, energy and such: what slurm.conf's AccountingStorageTRES names.
+_PORT_OPTIONS = {"slurmctld": "SlurmctldPort", "slurmd": "SlurmdPort", "slurmdbd": "DbdPort"}
+# TRES that AccountingStorageTRES of slurm.conf must name, unlike CPUs, memory or energy.
 _LATE_TRES = re.compile(r"\b(gres|license|bb|ic)/([^=,]+)")
-_SECRET = re.compile(r"%secret:(\w+)%")
-# A password in a file of Slurm's or MariaDB's: the words before it, and itself.
-PASSWORD = re.compile(r"(?im)^(\s*\w*pass\s*=\s*)(?!%secret:)(\S+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Offers:
-    """What the hosts of a provider offer to Slurm.
-
-    `cgroups`: a cgroup tree whose controllers Slurm may use. `own_hardware`: CPUs and memory of a host are its own;
-    otherwise nodes take the size that the scenario says, whatever slurmd finds. `engine`: hosts can be made, switched
-    off, paused and cut off from one another. `root`: root answers over SSH; otherwise a user who may do all with sudo.
-    `own_kernel`: hosts are made for the run, and boot a kernel of their own. They may take `boot_seconds`.
-    """
-
-    cgroups: bool
-    own_hardware: bool
-    engine: bool = True
-    root: bool = True
-    own_kernel: bool = False
-    boot_seconds: int = 60
-
-
-OWN_MACHINES = Offers(cgroups=True, own_hardware=True, engine=False, root=False)
 
 
 Value = TypeVar("Value")
 
 
-def secret(name: str) -> str:
-    """Return the mark that stands for a secret until the file is put on its host."""
-    return f"%secret:{name}%"
-
-
-def secrets_in(text: str) -> set[str]:
-    """Return the names of the secrets that a rendered text wants."""
-    return set(_SECRET.findall(text))
-
-
-def reveal(text: str, secrets: Mapping[str, str]) -> str:
-    """Put the secrets in the place of their marks."""
-    return _SECRET.sub(lambda match: secrets[match.group(1)], text)
-
-
-def is_secret(text: str) -> bool:
-    """Tell whether a rendered text is nothing but a secret."""
-    return bool(_SECRET.fullmatch(text))
-
-
-def hide(text: str, secrets: Mapping[str, str]) -> str:
-    """Put the marks in the place of secrets, wherever one stands in a text."""
-    for name, value in secrets.items():
-        text = text.replace(value, secret(name))
-    return text
-
-
 def merged(*layers: Mapping[str, Any], repeated: Collection[str] = ()) -> dict[str, str]:
-    """Lay options over one another, whatever their case; null removes, and the last spelling stays.
+    """Return the options of all layers; a later layer overrides an earlier one.
 
-    A list becomes its items with commas between, or of options in `repeated` (lower case) a line for each.
+    Names are compared without case, and the last spelling is kept. None removes an option. A list
+    becomes one value with commas, or one line per item for the options in `repeated`, which are in
+    lower case.
 
     >>> merged({"ReturnToService": 2, "MailProg": "/bin/mail"}, {"returntoservice": True, "MailProg": None})
     {'returntoservice': 'YES'}
@@ -120,30 +86,38 @@ def merged(*layers: Mapping[str, Any], repeated: Collection[str] = ()) -> dict[s
         for name, value in layer.items():
             result[name.lower()] = (name, value)
     return {
-        name: "\n".join(map(_text, value)) if key in repeated and isinstance(value, list | tuple) else _text(value)
+        name: "\n".join(map(_text, value))
+        if key in repeated and isinstance(value, list | tuple)
+        else _text(value)
         for key, (name, value) in result.items()
         if value is not None
     }
 
 
 def get(options: Mapping[str, Value], name: str) -> Value | None:
-    """Return an option whatever its case."""
+    """Return the value of an option; the case of its name does not matter."""
     return next((value for key, value in options.items() if key.lower() == name.lower()), None)
 
 
-def slurm_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
+def slurm_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[str, str]:
     """Return the global options of a cluster's slurm.conf; slurm.conf(5) explains each."""
     cluster = scenario.clusters[name]
-    layers = (_slurm_conf_defaults(scenario, name, offers), _topology_plugin(scenario, cluster), cluster.options)
+    layers = (
+        _slurm_conf_defaults(scenario, name, capabilities),
+        _topology_plugin(scenario, cluster),
+        cluster.options,
+    )
     conf = merged(*layers, repeated=_repeated(scenario, cluster))
     parameters = get(conf, "SlurmctldParameters")
     if cluster.configless and "enable_configless" not in (parameters or "").lower():
-        conf = merged(conf, {"SlurmctldParameters": ",".join(filter(None, [parameters, "enable_configless"]))})
+        conf = merged(
+            conf, {"SlurmctldParameters": ",".join(filter(None, [parameters, "enable_configless"]))}
+        )
     return conf
 
 
 def late(values: Mapping[str, Value]) -> dict[str, str]:
-    """Return the limits on what slurmdbd does not know before a slurmctld counts it (AccountingStorageTRES)."""
+    """Return the limits on TRES that slurmdbd knows only after a slurmctld registered them."""
     return {name: value for name, value in merged(values).items() if _LATE_TRES.search(value)}
 
 
@@ -153,32 +127,38 @@ def early(values: Mapping[str, Value]) -> dict[str, str]:
 
 
 def late_tres(accounting: Accounting | None) -> list[str]:
-    """Return what limits have to wait for, as `sacctmgr show tres format=type,name` shows it."""
+    """Return the TRES of late limits, as `sacctmgr show tres format=type,name` prints them."""
     if accounting is None:
         return []
     limits = [account.options for account in accounting.accounts.values()]
     limits += [qos.options for qos in accounting.qos.values()]
     values = [value for limit in limits for value in late(limit).values()]
-    return sorted({f"{kind}|{name}" for value in values for kind, name in _LATE_TRES.findall(value)})
+    return sorted(
+        {f"{kind}|{name}" for value in values for kind, name in _LATE_TRES.findall(value)}
+    )
 
 
 def state_save_location(conf: Mapping[str, Value]) -> str:
-    """Return where slurmctld keeps its state; /var/spool is its own default."""
+    """Return the directory in which slurmctld saves its state; Slurm's default is /var/spool."""
     return str(get(conf, "StateSaveLocation") or "/var/spool")
 
 
-def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[str, Any]:
+def _slurm_conf_defaults(
+    scenario: Scenario, name: str, capabilities: Capabilities
+) -> dict[str, Any]:
     cluster = scenario.clusters[name]
     if not cluster.defaults:
-        controllers = {} if get(cluster.options, "ControlMachine") else {"SlurmctldHost": cluster.controller}
+        controllers = (
+            {} if get(cluster.options, "ControlMachine") else {"SlurmctldHost": cluster.controller}
+        )
         return {"ClusterName": name, **controllers}
     defaults: dict[str, Any] = {
         "ClusterName": name,
         "SlurmctldHost": [cluster.controller, *cluster.backup_controllers],
         "SlurmUser": "slurm",
         "AuthType": "auth/munge",
-        "SlurmctldPort": 6817,
-        "SlurmdPort": 6818,
+        "SlurmctldPort": releases.DEFAULT_PORTS["slurmctld"],
+        "SlurmdPort": releases.DEFAULT_PORTS["slurmd"],
         "SrunPortRange": "60001-63000",
         "StateSaveLocation": "/var/lib/slurm/slurmctld",
         "SlurmdSpoolDir": "/var/lib/slurm/slurmd",
@@ -189,14 +169,21 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
         "DefMemPerCPU": _memory_of_a_cpu(cluster),
-        # A node that did not answer comes back by itself; what an administrator set DOWN stays so. Only 2 takes back a
-        # node that is DOWN with another reason: after ResumeTimeout, or with the reason that the copilot gave it.
+        # With 1, a node that did not respond returns to service by itself, and one that an
+        # administrator set DOWN does not. Only 2 returns a node that is DOWN for other reasons:
+        # after ResumeTimeout, or by the operator.
         "ReturnToService": 2 if cluster.elastic() or cluster.kubernetes else 1,
         "MailProg": "/bin/true",
-        **({"RebootProgram": "/usr/sbin/reboot", "ResumeTimeout": offers.boot_seconds} if offers.own_kernel else {}),
-        **_containment(cluster, offers),
+        **(
+            {"RebootProgram": "/usr/sbin/reboot", "ResumeTimeout": capabilities.boot_seconds}
+            if capabilities.own_kernel
+            else {}
+        ),
+        **_containment(cluster, capabilities),
     }
-    gres_types = dict.fromkeys(gres.partition(":")[0] for group in cluster.nodes for gres in group.gres)
+    gres_types = dict.fromkeys(
+        gres.partition(":")[0] for group in cluster.nodes for gres in group.gres
+    )
     if cluster.kubernetes:
         gres_types |= dict.fromkeys(LEDGER_GRES)
         defaults["JobSubmitPlugins"] = "lua"
@@ -209,28 +196,33 @@ def _slurm_conf_defaults(scenario: Scenario, name: str, offers: Offers) -> dict[
             "SlurmdLogFile": f"{LOG_DIRECTORY}/slurmd-%n.log",
         }
     if any(group.dynamic for group in cluster.nodes):
-        # Without fan-out: slurmds know nothing of nodes that slurm.conf does not name.
+        # No fan-out: slurmds do not know nodes that slurm.conf does not name.
         defaults |= {"MaxNodeCount": len(cluster.node_names()), "TreeWidth": 65533}
     if cluster.elastic():
-        defaults |= _power_saving(cluster, offers, releases.get(scenario.release_of(cluster)))
+        defaults |= _power_saving(cluster, capabilities, releases.get(scenario.release_of(cluster)))
     if cluster.rest:
         defaults |= _tokens(cluster.rest.max_token_life)
     if scenario.accounting:
         defaults |= _accounting_storage(scenario.accounting)
-        defaults["JobAcctGatherType"] = f"jobacct_gather/{'cgroup' if _contained(cluster, offers) else 'linux'}"
+        defaults["JobAcctGatherType"] = (
+            f"jobacct_gather/{'cgroup' if _contained(cluster, capabilities) else 'linux'}"
+        )
     return defaults
 
 
 def _memory_of_a_cpu(cluster: Cluster) -> int | None:
-    """Return the memory that each CPU has on every node; None if a node has no RealMemory."""
+    """Return the memory per CPU that every node has; None if a node has no RealMemory."""
     if not has_memory(cluster):
         return None
     return min((group.memory // group.cpus for group in cluster.nodes), default=None)
 
 
 def has_memory(cluster: Cluster) -> bool:
-    """Tell whether every node has a RealMemory; without one slurmctld takes it for 1 MiB."""
-    return all(get(merged({"RealMemory": group.memory}, group.options), "RealMemory") for group in cluster.nodes)
+    """Tell whether every node has a RealMemory; without it slurmctld assumes 1 MiB."""
+    return all(
+        get(merged({"RealMemory": group.memory}, group.options), "RealMemory")
+        for group in cluster.nodes
+    )
 
 
 def minutes(value: str) -> float:
@@ -245,7 +237,9 @@ def minutes(value: str) -> float:
 
 
 def log_level(conf: Mapping[str, Value], name: str) -> int:
-    """Return how much a daemon logs, as a number: slurm.conf(5), SlurmctldDebug; 3 is info, the default.
+    """Return the log level of a daemon as a number: slurm.conf(5), SlurmctldDebug.
+
+    The default is 3, info.
 
     >>> log_level({"slurmddebug": "error"}, "SlurmdDebug"), log_level({}, "SlurmdDebug")
     (2, 3)
@@ -254,6 +248,17 @@ def log_level(conf: Mapping[str, Value], name: str) -> int:
     if (count := number(level)) is not None:
         return count
     return LOG_LEVELS.index(level) if level in LOG_LEVELS else LOG_INFO
+
+
+def port_of(conf: Mapping[str, Value], daemon: str) -> str:
+    """Return the port, or the range of ports, on which a daemon listens.
+
+    Its option, or Slurm's default.
+
+    >>> port_of({"slurmctldport": "6810-6813"}, "slurmctld"), port_of({}, "slurmdbd")
+    ('6810-6813', '6819')
+    """
+    return str(get(conf, _PORT_OPTIONS[daemon]) or releases.DEFAULT_PORTS[daemon])
 
 
 def ports(value: str) -> range:
@@ -267,33 +272,43 @@ def ports(value: str) -> range:
 
 
 def _topology_plugin(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
-    """Return the option without which topology.conf is not read; topology.yaml is read without any."""
-    wanted = cluster.topology and releases.get(scenario.release_of(cluster)).topology_file == "topology.conf"
-    return {"TopologyPlugin": f"topology/{next(iter(cluster.topology.values())).plugin}"} if wanted else {}
+    """Return the option without which topology.conf is not read; topology.yaml needs none."""
+    needs_plugin = (
+        cluster.topology
+        and releases.get(scenario.release_of(cluster)).topology_file == "topology.conf"
+    )
+    return (
+        {"TopologyPlugin": f"topology/{next(iter(cluster.topology.values())).plugin}"}
+        if needs_plugin
+        else {}
+    )
 
 
 def _repeated(scenario: Scenario, cluster: Cluster) -> set[str]:
-    """Return the options that may stand several times in slurm.conf of a cluster's release."""
+    """Return the options that slurm.conf of the cluster's release may repeat, in lower case."""
     known = releases.get(scenario.release_of(cluster)).options["slurm.conf"]
     return {name for name, option in known.items() if option.type == "array"}
 
 
 def node_ports(count: int, skip: int = 0) -> str:
-    """Return the ports of `count` slurmds that share a host, behind those of `skip` others.
+    """Return the ports of `count` slurmds that share a host, after those of `skip` others.
 
     >>> node_ports(3)
     '20001-20003'
     """
-    first = _FIRST_NODE_PORT + skip
+    first = FIRST_NODE_PORT + skip
     return f"{first}-{first + count - 1}" if count > 1 else str(first)
 
 
-def stand_in_devices(cluster: Cluster, group: NodeGroup, offers: Offers) -> Iterator[tuple[str | None, list[str]]]:
-    """Yield the GPUs of a group of nodes by their type, with the copies of /dev/null that stand for their devices.
+def stand_in_devices(
+    cluster: Cluster, group: NodeGroup, capabilities: Capabilities
+) -> Iterator[tuple[str | None, list[str]]]:
+    """Yield the GPUs of a node group by type, with the copies of /dev/null that represent them.
 
-    Without devices slurmd does not count a GPU. None where the hosts have GPUs of their own, or gres.conf is given.
+    slurmd counts only GPUs with devices. Nothing is yielded if the hosts have real GPUs, or if
+    gres.conf is given.
     """
-    if (offers.own_hardware and not cluster.hosts) or "gres.conf" in cluster.files:
+    if (capabilities.own_hardware and not cluster.hosts) or "gres.conf" in cluster.files:
         return
     first = 0
     for gres in group.gres:
@@ -305,46 +320,65 @@ def stand_in_devices(cluster: Cluster, group: NodeGroup, offers: Offers) -> Iter
             first += count
 
 
-def _contained(cluster: Cluster, offers: Offers) -> bool:
-    """Tell whether Slurm may use cgroups: slurmds that share a host cannot each have all of it."""
-    return offers.cgroups and not cluster.hosts
+def _contained(cluster: Cluster, capabilities: Capabilities) -> bool:
+    """Tell whether Slurm can use cgroups.
+
+    Slurmds that share a host cannot: each would claim all of it.
+    """
+    return capabilities.cgroups and not cluster.hosts
 
 
-def _containment(cluster: Cluster, offers: Offers) -> dict[str, Any]:
-    if _contained(cluster, offers):
+def _containment(cluster: Cluster, capabilities: Capabilities) -> dict[str, Any]:
+    if _contained(cluster, capabilities):
         return {
             "ProctrackType": "proctrack/cgroup",
             "TaskPlugin": "task/cgroup,task/affinity",
         }
     return {
         "ProctrackType": "proctrack/linuxproc",
-        **({} if offers.own_hardware and not cluster.hosts else {"SlurmdParameters": "config_overrides"}),
+        **(
+            {}
+            if capabilities.own_hardware and not cluster.hosts
+            else {"SlurmdParameters": "config_overrides"}
+        ),
     }
 
 
-def _power_saving(cluster: Cluster, offers: Offers, known: releases.Release) -> dict[str, Any]:
-    """Return what makes nodes come and go; slurm.conf(5) and slurm.schedmd.com/elastic_computing.html."""
+def _power_saving(
+    cluster: Cluster, capabilities: Capabilities, known: releases.Release
+) -> dict[str, Any]:
+    """Return the options of power saving.
+
+    See slurm.conf(5) and slurm.schedmd.com/elastic_computing.html.
+    """
     static = [group.name for group in cluster.nodes if group.provision == "static"]
     return {
-        **{f"{action}Program": f"{PROGRAMS}/slurm-{name}" for action, name in POWER_PROGRAMS.items()},
-        # slurmctld looks at jobs whose nodes come up only every half minute, but at once when this program ends.
+        **{
+            f"{action}Program": f"{PROGRAMS}/slurm-{name}"
+            for action, name in POWER_PROGRAMS.items()
+        },
+        # slurmctld looks at jobs whose nodes are powering up only every 30 s, but immediately when
+        # this program ends.
         "PrologSlurmctld": f"{PROGRAMS}/slurm-wait-for-nodes",
         "SuspendTime": 300,
-        "ResumeTimeout": offers.boot_seconds,
+        "ResumeTimeout": capabilities.boot_seconds,
         "SuspendTimeout": 30,
         "ResumeRate": 0,
         "SuspendRate": 0,
         "SuspendExcNodes": ",".join(static) or None,
-        # Nodes that are down must not stand between slurmctld and others.
+        # No fan-out: messages must not pass through nodes that are down.
         "TreeWidth": 65533,
-        # Until 22.05 nodes that are powered down are seen only so.
+        # Up to 22.05, nodes that are powered down are only visible with it.
         "PrivateData": "cloud" if "cloud" in known.words["privatedata"].known else None,
         "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=0",
     }
 
 
 def _tokens(max_life: int | None = None) -> dict[str, Any]:
-    """Return what makes a daemon take tokens; slurm.conf(5), AuthAltParameters. Lives are in seconds."""
+    """Return the options with which a daemon accepts tokens: slurm.conf(5), AuthAltParameters.
+
+    `max_life` is in seconds.
+    """
     parameters = {"jwt_key": JWT_KEY, "max_token_lifespan": max_life}
     return {
         "AuthAltTypes": "auth/jwt",
@@ -353,16 +387,22 @@ def _tokens(max_life: int | None = None) -> dict[str, Any]:
 
 
 def slurmrestd_environment(scenario: Scenario, cluster: Cluster) -> dict[str, str]:
-    """Return slurmrestd's environment, which slurmrestd(8) explains: tokens only, and no slurmdbd where there is none.
+    """Return slurmrestd's environment (slurmrestd(8)).
 
-    Older releases find out by themselves that they have no slurmdbd.
+    It accepts only tokens, and has no slurmdbd plugin without slurmdbd.
+
+    Older releases detect a missing slurmdbd themselves.
     """
     plugins = releases.get(scenario.release_of(cluster)).plugins.get("openapi", frozenset())
     without = ",".join(f"openapi/{name}" for name in sorted(plugins - {"slurmdbd"}))
     return {
         "SLURM_JWT": "daemon",
         "SLURMRESTD_AUTH_TYPES": "rest_auth/jwt",
-        **({} if scenario.accounting or "slurmdbd" not in plugins else {"SLURMRESTD_OPENAPI_PLUGINS": without}),
+        **(
+            {}
+            if scenario.accounting or "slurmdbd" not in plugins
+            else {"SLURMRESTD_OPENAPI_PLUGINS": without}
+        ),
     }
 
 
@@ -394,7 +434,7 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
         "AuthType": "auth/munge",
         "DbdHost": accounting.host,
         "DbdBackupHost": accounting.backup,
-        "DbdPort": 6819,
+        "DbdPort": releases.DEFAULT_PORTS["slurmdbd"],
         "SlurmUser": "slurm",
         "LogFile": f"{LOG_DIRECTORY}/slurmdbd.log",
         "PidFile": "/run/slurmdbd/slurmdbd.pid",
@@ -410,9 +450,9 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
 
 
 def database_grants(scenario: Scenario) -> dict[str, tuple[str, str, str]]:
-    """Return each database of accounting with the account that may use it, the host it comes from, and its password.
+    """Return the databases of accounting, each with its account, the account's host and password.
 
-    slurmdbd.conf(5) has these defaults.
+    The defaults are those of slurmdbd.conf(5).
     """
     if scenario.accounting is None:
         return {}
@@ -429,57 +469,66 @@ def database_grants(scenario: Scenario) -> dict[str, tuple[str, str, str]]:
     return grants
 
 
-def cgroup_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
+def cgroup_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[str, str]:
     """Return the options of a cluster's cgroup.conf; cgroup.conf(5) explains each."""
     cluster = scenario.clusters[name]
     if not cluster.defaults:
         return merged(cluster.cgroup)
-    if _contained(cluster, offers):
-        defaults: dict[str, Any] = {"ConstrainCores": True, "ConstrainRAMSpace": True, "ConstrainDevices": True}
+    if _contained(cluster, capabilities):
+        defaults: dict[str, Any] = {
+            "ConstrainCores": True,
+            "ConstrainRAMSpace": True,
+            "ConstrainDevices": True,
+        }
     else:
         defaults = dict(releases.get(scenario.release_of(cluster)).cgroup_conf_without_controllers)
     return merged(defaults, cluster.cgroup)
 
 
-def oci_conf(scenario: Scenario, name: str, offers: Offers) -> dict[str, str]:
-    """Return the options of a cluster's oci.conf, of which older releases have fewer; oci.conf(5) explains each.
+def oci_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[str, str]:
+    """Return the options of a cluster's oci.conf that its release knows; oci.conf(5) explains each.
 
-    Without any Slurm runs no containers.
+    Without any, Slurm runs no containers.
     """
     cluster = scenario.clusters[name]
     if cluster.oci is None:
         return {}
     crun = f"crun --cgroup-manager=disabled --root={CONTAINERS}/%u"
-    # slurmstepd cleans up as root (cleanup_container() in its container.c), and crun runs the hooks of a bundle.
+    # slurmstepd cleans up as root (cleanup_container() in its container.c), and crun runs the hooks
+    # of a bundle.
     cleanup = f"/usr/sbin/runuser --user=%u -- {crun}"
     # Docker's seccomp profile allows neither pivot_root nor keyrings.
-    confined = "" if offers.own_hardware else " --no-pivot --no-new-keyring"
+    confined = "" if capabilities.own_hardware else " --no-pivot --no-new-keyring"
     defaults = {
-        # Without it each step leaves a directory of its own in the bundle, from 25.05 on.
+        # Without it, each step leaves a directory in the bundle, from 25.05 on.
         "MountSpoolDir": "/run/slurm",
         "EnvExclude": "^(SLURM_CONF|SLURM_CONF_SERVER)=",
-        # With it crun would hand slurmd's socket to the container.
+        # With it, crun would pass slurmd's socket to the container.
         "RunTimeEnvExclude": "^NOTIFY_SOCKET=",
-        # Without `exec` a signal ends the shell, and Slurm takes that for the end of the task.
+        # Without `exec`, a signal ends the shell, and Slurm assumes that the task has ended.
         "RunTimeRun": f"exec {crun} run{confined} --bundle=%b %n-%j-%s-%t",
-        # Asked at the end of a step only, where there is a RunTimeRun, and from 23.02 on of task -1: what is there of
-        # any task is to be deleted then. A value has no double quotes in it, so printf makes them.
+        # With a RunTimeRun, Slurm queries only at the end of a step, and from 23.02 on about task
+        # -1: "stopped" makes it delete what is left of any task. A value cannot contain double
+        # quotes, so printf generates them.
         "RunTimeQuery": r"printf '{\042status\042: \042stopped\042}'",
         "RunTimeKill": f"{cleanup} kill --regex ^%n-%j-%s- KILL",
         "RunTimeDelete": f"{cleanup} delete --force --regex ^%n-%j-%s-",
     }
     known = releases.get(scenario.release_of(cluster)).options["oci.conf"]
-    return merged({option: value for option, value in defaults.items() if option.lower() in known}, cluster.oci)
+    return merged(
+        {option: value for option, value in defaults.items() if option.lower() in known},
+        cluster.oci,
+    )
 
 
 def directories(
     conf: Mapping[str, str], host: str, daemons: Sequence[str], nodes: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
-    """Return the directories that a host's daemons write to, each with its owner and mode.
+    """Return the directories that a host's daemons write to, each with owner and mode.
 
-    Packages make some of them, at most. `nodes` are those whose slurmd the host runs.
+    Packages create only some of them. `nodes` are the nodes whose slurmd the host runs.
     """
-    found: dict[str, tuple[str, str]] = {}
+    owners: dict[str, tuple[str, str]] = {}
     for daemon, option, is_file, mode in _DIRECTORIES:
         value = get(conf, option) if daemon in daemons else None
         path = PurePosixPath((value or "/").replace("%h", host))
@@ -488,12 +537,15 @@ def directories(
             directory = pattern.replace("%n", node)
             if directory not in _SYSTEM_DIRECTORIES:
                 owner = "root" if daemon == "slurmd" else get(conf, "SlurmUser") or "root"
-                found.setdefault(directory, (owner, mode))
-    return found
+                owners.setdefault(directory, (owner, mode))
+    return owners
 
 
 def written(conf: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the lines of options: one that may stand several times has its values in one text, a line each."""
+    """Return name and value of each line of a file.
+
+    An option that may be repeated has one line for each of its values.
+    """
     return [(name, value) for name, text in conf.items() for value in text.split("\n")]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness import options, releases
-from harness.options import Offers
+from harness.capabilities import Capabilities
 from harness.scenario import Cluster, Provision, Scenario
 
-# A directory that hosts which come and go share with their controllers: what they write there outlives them.
-SHARED_DIRECTORY = "/var/tmp/slurm-harness-witness"  # noqa: S108  on the cluster's hosts, each file by its own job
-# Who powers a node whose host is not there all the time.
+# A directory that hosts that come and go share with their controllers: its files outlive the hosts.
+SHARED_DIRECTORY = "/var/tmp/slurm-harness-traces"  # noqa: S108  on the cluster's hosts, each file by its own job
+# Provisioning of nodes whose host is not always there.
 _MADE_OR_STARTED = {"power", "create"}
 # In the order in which they are started; each is an inventory group, a role and a systemd unit.
 DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "slurmd")
@@ -18,9 +18,11 @@ DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "slurmd")
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A disk of its own for a directory, which outlives its host; hosts that name the same one share it.
+    """A separate disk for a directory, which outlives its host.
 
-    `public`: everyone may write there, as in /tmp, unless systemd-tmpfiles says otherwise.
+    Hosts with the same volume share it.
+
+    `public`: everyone may write to it, as to /tmp, unless systemd-tmpfiles changes that.
     """
 
     name: str
@@ -30,12 +32,15 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host. `ports` are the TCP ports and ranges that other sites may reach; `image` is the user's own.
+    """One host. `ports` are the TCP ports and ranges that other sites can reach.
 
-    `nodes` are the nodes whose slurmd it runs: none, its own name's, or the several that share it. `provision` is how
-    its node comes and goes; `with_elastic` marks the controller of such nodes. `disks` are directories that are a small
-    disk of their own, in memory, and their sizes. `apptainer`: users can run containers there. `packages` are Debian
-    packages besides those of every host.
+    `image` is the user's own image.
+
+    `nodes` are the nodes whose slurmd it runs: none, the node of its name, or several that share
+    the host. `provision` is how its node is powered up and down; `with_elastic` marks the
+    controller of such nodes. `disks` are directories on small disks of their own, in memory, with
+    their sizes. `apptainer`: users can run Apptainer containers. `packages` are Debian packages in
+    addition to those of every host.
     """
 
     name: str
@@ -55,25 +60,44 @@ class Host:
 
     @property
     def lasts(self) -> bool:
-        """Whether the host is up all the time, with Slurm's daemons or without."""
+        """Whether the host is always up, even if Slurm's daemons on it are not."""
         return self.provision not in _MADE_OR_STARTED
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be brought up. `name` is the scenario's."""
+    """The hosts of a scenario, as `harness up` brings them up. `name` is the scenario's."""
 
     name: str
     scenario: Scenario
-    offers: Offers
+    capabilities: Capabilities
     hosts: tuple[Host, ...]
+
+    def host(self, name: str) -> Host:
+        """Return the host with a name; KeyError if there is none."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise KeyError(name)
+
+    def slurm_conf(self, cluster: str) -> dict[str, str]:
+        """Return the global options of a cluster's slurm.conf."""
+        return options.slurm_conf(self.scenario, cluster, self.capabilities)
+
+    def cgroup_conf(self, cluster: str) -> dict[str, str]:
+        """Return the options of a cluster's cgroup.conf."""
+        return options.cgroup_conf(self.scenario, cluster, self.capabilities)
+
+    def oci_conf(self, cluster: str) -> dict[str, str]:
+        """Return the options of a cluster's oci.conf; none if it runs no containers."""
+        return options.oci_conf(self.scenario, cluster, self.capabilities)
 
     def with_daemon(self, daemon: str) -> tuple[Host, ...]:
         """Return the hosts that run a daemon."""
         return tuple(host for host in self.hosts if daemon in host.daemons)
 
     def lasting_hosts(self) -> tuple[Host, ...]:
-        """Return the hosts that are up all the time."""
+        """Return the hosts that are always up."""
         return tuple(host for host in self.hosts if host.lasts)
 
     def hosts_of(self, cluster: str) -> dict[str, str]:
@@ -82,20 +106,26 @@ class Plan:
         return {node: host for host, nodes in nodes_on.items() for node in nodes}
 
     def accounting_client(self) -> Host | None:
-        """Return the host on which sacctmgr sets up the accounting database; None without accounting."""
+        """Return the host on which sacctmgr sets up the accounting database.
+
+        None without accounting.
+        """
         return self.with_daemon("slurmctld")[0] if self.scenario.accounting else None
 
     def late_federations(self) -> list[str]:
-        """Return the federations that must not be made before their controllers have told slurmdbd of themselves."""
-        told = self.releases()
+        """Return the federations that have to wait until their controllers have registered."""
+        release_of = self.releases()
         return [
             name
             for name, federation in self.scenario.federations.items()
-            if not all(releases.get(told[cluster]).federates_unregistered for cluster in federation.clusters)
+            if not all(
+                releases.get(release_of[cluster]).federates_unregistered
+                for cluster in federation.clusters
+            )
         ]
 
     def has_late_objects(self) -> bool:
-        """Tell whether something in the accounting database has to wait for the controllers."""
+        """Tell whether some objects of the accounting database have to wait for the controllers."""
         return bool(self.late_federations() or options.late_tres(self.scenario.accounting))
 
     def sites(self) -> tuple[str, ...]:
@@ -103,44 +133,72 @@ class Plan:
         return tuple(dict.fromkeys(host.site for host in self.hosts))
 
     def clusters_with_limits(self) -> list[str]:
-        """Return the clusters that hold users to the limits of accounting, on nodes that last."""
-        found = []
+        """Return the clusters with static nodes that enforce the limits of accounting."""
+        names = []
         for name, cluster in self.scenario.clusters.items():
-            enforced = options.get(options.slurm_conf(self.scenario, name, self.offers), "AccountingStorageEnforce")
-            if cluster.static_nodes() and {"limits", "safe", "all"} & {*(enforced or "").lower().split(",")}:
-                found.append(name)
-        return found
+            enforced = options.get(
+                self.slurm_conf(name),
+                "AccountingStorageEnforce",
+            )
+            if cluster.static_nodes() and {"limits", "safe", "all"} & {
+                *(enforced or "").lower().split(",")
+            }:
+                names.append(name)
+        return names
 
     def clusters_that_confine(self, option: str) -> list[str]:
-        """Return the clusters whose nodes hold jobs in cgroups to what an option of cgroup.conf says."""
-        found = []
+        """Return the clusters with static nodes that enforce an option of cgroup.conf.
+
+        An option is for example ConstrainCores.
+        """
+        names = []
         for name, cluster in self.scenario.clusters.items():
-            plugins = options.get(options.slurm_conf(self.scenario, name, self.offers), "TaskPlugin") or ""
-            confines = options.get(options.cgroup_conf(self.scenario, name, self.offers), option) or ""
-            if cluster.static_nodes() and "task/cgroup" in plugins.lower() and confines.lower() in {"yes", "true"}:
-                found.append(name)
-        return found
+            plugins = options.get(self.slurm_conf(name), "TaskPlugin") or ""
+            confines = options.get(self.cgroup_conf(name), option) or ""
+            if (
+                cluster.static_nodes()
+                and "task/cgroup" in plugins.lower()
+                and confines.lower() in {"yes", "true"}
+            ):
+                names.append(name)
+        return names
 
     def releases(self) -> dict[str, str]:
         """Return the release of each cluster, and of slurmdbd."""
-        return {name: self.scenario.release_of(part) for name, part in self.scenario.parts().items()}
+        return {
+            name: self.scenario.release_of(part) for name, part in self.scenario.parts().items()
+        }
 
     def known_faults(self) -> list[str]:
-        """Return what Slurm itself is known to get wrong in this combination of releases."""
-        members = [name for federation in self.scenario.federations.values() for name in federation.clusters]
+        """Return the known bugs of Slurm in this combination of releases."""
+        members = [
+            name
+            for federation in self.scenario.federations.values()
+            for name in federation.clusters
+        ]
         older = {self.releases()[name] for name in members}
         newer = sorted({*self.releases().values()})
         faults = (fault for release in newer for fault in releases.get(release).federation_faults)
-        with_backup = {self.releases()[name] for name, one in self.scenario.clusters.items() if one.backup_controllers}
-        backup_faults = [what for release in sorted(with_backup) for what in releases.get(release).backup_faults]
+        with_backup = {
+            self.releases()[name]
+            for name, cluster in self.scenario.clusters.items()
+            if cluster.backup_controllers
+        }
+        backup_faults = [
+            what for release in sorted(with_backup) for what in releases.get(release).backup_faults
+        ]
         return [fault.what for fault in faults if fault.older & older] + backup_faults
 
 
-def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
-    """Return the plan for a scenario on hosts that offer this much."""
-    hosts = [host for cluster in scenario.clusters for host in _cluster_hosts(scenario, cluster, offers)]
+def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan:
+    """Return the plan for a scenario on hosts with these capabilities."""
+    hosts = [
+        host
+        for cluster in scenario.clusters
+        for host in _cluster_hosts(scenario, cluster, capabilities)
+    ]
     if accounting := scenario.accounting:
-        ports = ["22", options.get(options.slurmdbd_conf(scenario), "DbdPort") or "6819"]
+        ports = ["22", options.port_of(options.slurmdbd_conf(scenario), "slurmdbd")]
         if accounting.job_completion:
             ports.append(str(options.MARIADB_PORT))
         host = Host(
@@ -151,7 +209,11 @@ def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
             ports=tuple(ports),
             image=accounting.image,
         )
-        hosts = [host, *hosts] if host.name not in {one.name for one in hosts} else [_both(host, one) for one in hosts]
+        hosts = (
+            [host, *hosts]
+            if host.name not in {member.name for member in hosts}
+            else [_both(host, member) for member in hosts]
+        )
         if accounting.backup:
             hosts.insert(1, replace(host, name=accounting.backup, daemons=("munge", "slurmdbd")))
     disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
@@ -162,37 +224,39 @@ def make_plan(name: str, scenario: Scenario, offers: Offers) -> Plan:
     return Plan(
         name,
         scenario,
-        offers,
-        tuple(replace(host, disks=disks[host.name], volumes=(*host.volumes, *shared)) for host in hosts),
+        capabilities,
+        tuple(
+            replace(host, disks=disks[host.name], volumes=(*host.volumes, *shared))
+            for host in hosts
+        ),
     )
 
 
 def _both(accounting: Host, host: Host) -> Host:
-    """Return a cluster's host, with the daemons of the accounting host if it is that too."""
+    """Return a cluster's host; with the daemons of accounting too if it is the accounting host."""
     if host.name != accounting.name:
         return host
     daemons = tuple(daemon for daemon in DAEMONS if daemon in {*accounting.daemons, *host.daemons})
-    return replace(host, daemons=daemons, ports=tuple(dict.fromkeys((*accounting.ports, *host.ports))))
+    return replace(
+        host, daemons=daemons, ports=tuple(dict.fromkeys((*accounting.ports, *host.ports)))
+    )
 
 
-def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
+def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) -> list[Host]:
     cluster: Cluster = scenario.clusters[name]
-    conf = options.slurm_conf(scenario, name, offers)
+    conf = options.slurm_conf(scenario, name, capabilities)
     nodes_on = cluster.nodes_on()
     provision_of = cluster.provision_of()
     known = releases.get(scenario.release_of(cluster))
     controllers = (cluster.controller, *cluster.backup_controllers)
     rest_hosts = [cluster.rest.host or cluster.controller] if cluster.rest else []
     runs_on = {"slurmctld": {*controllers}, "slurmrestd": {*rest_hosts}, "slurmd": {*nodes_on}}
-    port_of = {
-        "slurmctld": options.get(conf, "SlurmctldPort") or "6817",
-        "slurmd": options.get(conf, "SlurmdPort") or "6818",
-    }
+    port_of = {daemon: options.port_of(conf, daemon) for daemon in ("slurmctld", "slurmd")}
     if cluster.rest:
         port_of["slurmrestd"] = str(cluster.rest.port)
     if cluster.hosts:
         port_of["slurmd"] = options.node_ports(max(map(len, nodes_on.values())))
-    # srun and salloc listen where they are started: on the controller, or on a node inside a job.
+    # srun and salloc listen on the host on which they run: the controller, or the node of a job.
     srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
     shared = (Volume("shared", SHARED_DIRECTORY, public=True),)
     state = (Volume(f"{name}-state", options.state_save_location(conf)),)
@@ -200,7 +264,7 @@ def _cluster_hosts(scenario: Scenario, name: str, offers: Offers) -> list[Host]:
     for host in dict.fromkeys((*controllers, *rest_hosts, *nodes_on)):
         daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]
         provision = provision_of.get(host, "static")
-        # Someone else starts slurmd there.
+        # The provisioner starts slurmd on the other hosts.
         started = [] if provision in {"manual", "remote"} else daemons
         with_elastic = host == cluster.controller and cluster.elastic()
         hosts.append(

@@ -1,4 +1,4 @@
-"""Run commands on hosts over SSH: the one way every host is reached."""
+"""Run commands on hosts over SSH, the only way in which hosts are reached."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import IO
 
-from harness import private
-from harness.errors import CannotJudge, CommandFailed, Unreachable, WaitTimeout
+from harness import file_ownership
+from harness.errors import CannotVerify, CommandFailed, Unreachable, WaitTimeout
 from harness.wait import wait_until
 
 _LOG = logging.getLogger(__name__)
-# ssh(1) exits with 255 for its own errors, but a remote command may do so too: tell them apart by the text.
+# ssh(1) exits with 255 for its own errors, but a remote command may do so too: the text tells them
+# apart.
 _OWN_ERROR = re.compile(
     r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner|.* port \d+: )",
     re.MULTILINE,
 )
-# The most that a host's answer may have, in bytes: it is in memory as a whole. `scontrol show node` of 20,000 nodes has
-# a tenth of this.
+# Limit on a command's output in bytes, because all of it is in memory. `scontrol show node` for
+# 20,000 nodes prints a tenth of this.
 _MOST_OUTPUT = 256 * 2**20
-# The most that is kept of what a command says of itself.
-_MOST_SAID = 2**16
+# Bytes of a command's standard error that are kept.
+_MOST_ERRORS = 2**16
 _CHUNK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command on a host answered."""
+    """The exit code and output of a command on a host."""
 
     exit_code: int
     stdout: str
@@ -46,14 +47,19 @@ class Result:
 
 
 def as_user(user: str, script: str) -> str:
-    """Return the line of a shell of root's in which `sh` runs a script as an ordinary user, in that user's home."""
+    """Return the command line with which root runs a script as an ordinary user, in that user's home."""
     home = f"/home/{user}"
     environment = ["HOME=" + home, "USER=" + user, "LOGNAME=" + user]
-    return shlex.join(["runuser", "-u", user, "--", "env", *environment, "sh", "-c", f"cd {home} && {script}"])
+    return shlex.join(
+        ["runuser", "-u", user, "--", "env", *environment, "sh", "-c", f"cd {home} && {script}"]
+    )
 
 
 class Ssh:
-    """Hosts by their names in an ssh_config; with `sudo`, its users are others than root, who may do all."""
+    """Hosts by their names in an ssh_config.
+
+    With `sudo`, it logs in as users who can run anything with sudo.
+    """
 
     def __init__(self, config: Path, sockets: Path, *, sudo: bool = False) -> None:
         self.config = config
@@ -63,12 +69,16 @@ class Ssh:
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
         """Return the local command that runs `command` on a host as root, or opens a shell there.
 
-        CannotJudge if another user could answer in the host's place.
+        CannotVerify if another user could answer in the host's place.
         """
-        private.directory(self._sockets)
+        file_ownership.directory(self._sockets)
         if self.sudo:
-            # ssh(1) joins the words with blanks, and a shell of the host reads them.
-            command = ["sudo", "-n", *(["sh", "-c", shlex.quote(" ".join(command))] if command else ["-i"])]
+            # ssh(1) joins the words with spaces, and a shell on the host parses them.
+            command = [
+                "sudo",
+                "-n",
+                *(["sh", "-c", shlex.quote(" ".join(command))] if command else ["-i"]),
+            ]
         return [
             "ssh",
             "-F",
@@ -88,36 +98,52 @@ class Ssh:
         check: bool = True,
         timeout: float = 60,
     ) -> Result:
-        """Run a command on a host, as root or as `user` in that user's home; it gets `timeout` seconds.
+        """Run a command on a host, as root or as `user` in that user's home, for at most `timeout` seconds.
 
-        CommandFailed if it fails and `check`; WaitTimeout if its time is up; Unreachable if the host does not answer;
-        CannotJudge if it prints more than 256 MiB.
+        With `check`, CommandFailed if it fails. WaitTimeout if its time is up; Unreachable if the
+        host does not answer; CannotVerify if it prints more than 256 MiB.
         """
         remote = as_user(user, f"exec {shlex.join(command)}") if user else shlex.join(command)
         local = self.command(host, [remote])
         shown = shlex.join(local)
         _LOG.debug("%s%s$ %s", f"{user}@" if user else "", host, shlex.join(command))
         try:
-            done = _answer(local, stdin, timeout)
+            result = _answer(local, stdin, timeout)
         except subprocess.TimeoutExpired as error:
-            raise WaitTimeout(f"{shown}  (no answer in {timeout:.0f} s)") from error
-        if done.exit_code == 255 and _OWN_ERROR.search(done.stderr):
-            raise Unreachable(f"{shown}  (host does not answer)\n{done.stderr.strip()}")
-        if check and done.exit_code != 0:
-            raise CommandFailed(shown, done.exit_code, done.stdout, done.stderr)
-        return done
+            printed = (error.output or b"").decode(errors="replace")
+            raise WaitTimeout(
+                f"{shown}  (no answer in {timeout:.0f} s)", printed=printed
+            ) from error
+        if result.exit_code == 255 and _OWN_ERROR.search(result.stderr):
+            raise Unreachable(f"{shown}  (host does not answer)\n{result.stderr.strip()}")
+        if check and result.exit_code != 0:
+            raise CommandFailed(shown, result.exit_code, result.stdout, result.stderr)
+        return result
 
     @contextmanager
     def forwarded(self, host: str, target: str) -> Iterator[Path]:
-        """Have a socket that leads to HOST:PORT as seen from a host; nobody else on this machine may open it.
+        """Yield a socket that forwards to HOST:PORT as seen from a host.
 
-        WaitTimeout if there is none in a minute, or ssh ends before.
+        Only this user can open it.
+
+        WaitTimeout if it does not exist within a minute, or ssh ends before.
         """
         options = ["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "socket"
-            command = ["ssh", "-F", str(self.config), *options, "-N", "-L", f"{path}:{target}", host]
-            with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+            command = [
+                "ssh",
+                "-F",
+                str(self.config),
+                *options,
+                "-N",
+                "-L",
+                f"{path}:{target}",
+                host,
+            ]
+            with subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, start_new_session=True
+            ) as process:
                 try:
                     shown = f"the socket of {shlex.join(command)}  (running, socket exists)"
                     wait_until(
@@ -125,22 +151,24 @@ class Ssh:
                         all,
                         what=shown,
                         timeout=60,
-                        hopeless=lambda seen: not seen[0],
+                        give_up=lambda seen: not seen[0],
                     )
                     yield path
                 finally:
                     process.terminate()
 
     @contextmanager
-    def printed(self, host: str, command: Sequence[str], timeout: float | None = None) -> Iterator[IO[bytes]]:
-        """Run a command on a host as root and have, however large, what it prints: read it to its end.
+    def printed(
+        self, host: str, command: Sequence[str], timeout: float | None = None
+    ) -> Iterator[IO[bytes]]:
+        """Run a command on a host as root and yield its output, however large: read it to its end.
 
-        It ends with an exception that is raised meanwhile. CommandFailed if it fails; WaitTimeout if it has not ended
-        after `timeout` seconds.
+        An exception in this context ends the command. CommandFailed if it fails; WaitTimeout if it
+        has not ended after `timeout` seconds.
         """
         local = self.command(host, [shlex.join(command)])
         late = Event()
-        with _running(local, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as (process, said):
+        with _running(local, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as (process, errors):
 
             def expire() -> None:
                 late.set()
@@ -154,43 +182,55 @@ class Ssh:
                 code = process.wait()
             except BaseException as error:
                 if late.is_set():
-                    raise WaitTimeout(f"{shlex.join(local)}  (not done in {timeout:.0f} s)") from error
+                    raise WaitTimeout(
+                        f"{shlex.join(local)}  (not done in {timeout:.0f} s)"
+                    ) from error
                 raise
             finally:
                 timer.cancel()
         if late.is_set():
             raise WaitTimeout(f"{shlex.join(local)}  (not done in {timeout:.0f} s)")
         if code != 0:
-            raise CommandFailed(shlex.join(local), code, "", said.decode(errors="replace"))
+            raise CommandFailed(shlex.join(local), code, "", errors.decode(errors="replace"))
 
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
-        """Run a command on a host as root and give it, however large, what it reads; CommandFailed if it fails."""
+        """Run a command on a host as root and write chunks to its standard input.
+
+        CommandFailed if it fails.
+        """
         local = self.command(host, [shlex.join(command)])
-        with _running(local, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as (process, said):
+        with _running(local, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as (process, errors):
             with suppress(BrokenPipeError), io.BufferedWriter(process.stdin) as reader:  # type: ignore[type-var]
                 for chunk in chunks:
                     reader.write(chunk)
             code = process.wait()
         if code != 0:
-            raise CommandFailed(shlex.join(local), code, "", said.decode(errors="replace"))
+            raise CommandFailed(shlex.join(local), code, "", errors.decode(errors="replace"))
 
 
 @contextmanager
-def _running(command: Sequence[str], stdin: int, stdout: int) -> Iterator[tuple[subprocess.Popen[bytes], bytearray]]:
-    """Have a command that runs, with the beginning of what it says on standard error when it has ended."""
-    said = bytearray()
+def _running(
+    command: Sequence[str], stdin: int, stdout: int
+) -> Iterator[tuple[subprocess.Popen[bytes], bytearray]]:
+    """Yield a running command, and a buffer that has the beginning of its standard error when it has ended."""
+    errors = bytearray()
     with subprocess.Popen(
-        command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, bufsize=0, start_new_session=True
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
     ) as process:
 
         def listen() -> None:
             while chunk := process.stderr.read(_CHUNK):  # type: ignore[union-attr]
-                said.extend(chunk[: _MOST_SAID - len(said)])
+                errors.extend(chunk[: _MOST_ERRORS - len(errors)])
 
         listener = Thread(target=listen, daemon=True)
         listener.start()
         try:
-            yield process, said
+            yield process, errors
         except BaseException:
             process.kill()
             raise
@@ -198,17 +238,20 @@ def _running(command: Sequence[str], stdin: int, stdout: int) -> Iterator[tuple[
 
 
 def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
-    """Run a command here and return what it answers; TimeoutExpired, or CannotJudge if that is too much."""
+    """Run a local command and return its result.
+
+    TimeoutExpired, or CannotVerify if it prints too much.
+    """
     deadline = time.monotonic() + timeout
-    with tempfile.TemporaryFile() as given:
-        given.write(stdin.encode())
-        given.seek(0)
+    with tempfile.TemporaryFile() as file:
+        file.write(stdin.encode())
+        file.seek(0)
         with subprocess.Popen(
             command,
-            stdin=given,
+            stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # or Ctrl-C in a terminal would end the shared connection too
+            start_new_session=True,  # else Ctrl-C in a terminal would also end the shared connection
         ) as process:
             try:
                 texts = _read_both(process, deadline)
@@ -217,12 +260,17 @@ def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
                 process.kill()
                 raise
     # A job's output may be anything.
-    stdout, stderr = (text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n") for text in texts)
+    stdout, stderr = (
+        text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n") for text in texts
+    )
     return Result(code, stdout, stderr)
 
 
 def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearray, bytearray]:
-    """Return what a process prints on both its streams until they end; TimeoutExpired, or CannotJudge, as above."""
+    """Return what a process prints on both streams until they end.
+
+    TimeoutExpired, or CannotVerify, as above.
+    """
     texts = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
         for stream, text in zip((process.stdout, process.stderr), texts, strict=True):
@@ -234,7 +282,8 @@ def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytea
                 if not chunk:
                     selector.unregister(key.fileobj)
             if max(map(len, texts)) > _MOST_OUTPUT:
-                raise CannotJudge(f"{shlex.join(process.args)}  (prints more than {_MOST_OUTPUT >> 20} MiB)")  # type: ignore[arg-type]
+                line = shlex.join(process.args)  # type: ignore[arg-type]
+                raise CannotVerify(f"{line}  (prints more than {_MOST_OUTPUT >> 20} MiB)")
             if time.monotonic() > deadline and selector.get_map():
-                raise subprocess.TimeoutExpired(process.args, 0)
+                raise subprocess.TimeoutExpired(process.args, 0, bytes(texts[0]))
     return texts

@@ -1,4 +1,7 @@
-"""The shapes of topologies: what a job of a size may get, and how people see it. Pure."""
+"""The shapes of topologies: the nodes that a job of some size can get, and pictures of them.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ from functools import cache
 from itertools import combinations, pairwise, product
 from math import gcd, prod
 
-from harness import hostlist, releases
+from harness import releases
+from harness.parsing import hostlist
 from harness.scenario import Scenario, Topology, Torus
 
-# Without BlockSizes slurmctld joins blocks up to four times over (block_record_validate).
+# Without BlockSizes, slurmctld combines up to 2**4 blocks (block_record_validate).
 _DOUBLINGS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a job gets as a whole if it can: the nodes under a switch, a block or blocks that are one, a sub-cube."""
+    """Nodes that a job gets together if possible.
+
+    These are nodes under a switch, of a block or combined blocks, or of a sub-cube.
+    """
 
     name: str
     nodes: tuple[str, ...]
@@ -25,7 +32,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A part of a picture: what is in it, boxes or rows of nodes, or of hostlists."""
+    """A part of a picture, which contains boxes, or rows of nodes or hostlists."""
 
     name: str
     boxes: tuple[Box, ...] = ()
@@ -37,7 +44,10 @@ Level = tuple[Unit, ...]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A topology, with a partition and its nodes whose jobs it places; see releases for `near_switches`."""
+    """A topology with a partition whose jobs it places, and its nodes.
+
+    `near_switches` is a fact of the release.
+    """
 
     name: str
     topology: Topology
@@ -46,31 +56,50 @@ class Placed:
     near_switches: bool
 
     def choices(self) -> list[Level]:
-        """Return the levels of which a job gets one unit where it could get nodes of several."""
+        """Return the levels with several units, of which a job should get nodes of only one."""
         matter = 1 if self.topology.switches and not self.near_switches else None
         found = (self._within(level) for level in levels(self.topology)[:matter])
         return [level for level in found if len(level) > 1]
 
     def most_nodes(self) -> int:
-        """Return how many nodes a job can have at most: those below one switch, of whole blocks, or of a sub-cube."""
+        """Return the most nodes that a job can have.
+
+        These are below one switch, of whole blocks, or of a sub-cube.
+        """
         sizes = levels(self.topology)
         if self.topology.blocks:
-            # Slurm's largest blocks may be joined for larger jobs, but what is too little for one more is left out.
+            # A larger job can get several of the largest combined blocks, but no block that is in
+            # none of them.
             all_in_one = _block_counts(self.topology)[-1] >= len(self.topology.blocks)
-            return len(self.nodes) if all_in_one else sum(len(self.nodes & {*unit.nodes}) for unit in sizes[-1])
+            return (
+                len(self.nodes)
+                if all_in_one
+                else sum(len(self.nodes & {*unit.nodes}) for unit in sizes[-1])
+            )
         units = ({*unit.nodes} for level in sizes for unit in level)
         return max(
-            (len(self.nodes & unit) for unit in units if self.topology.switches or self.nodes >= unit), default=0
+            (
+                len(self.nodes & unit)
+                for unit in units
+                if self.topology.switches or self.nodes >= unit
+            ),
+            default=0,
         )
 
     def leaves(self) -> Level:
-        """Return the leaf switches among which a job can be spread; none where no switch is above them."""
+        """Return the leaf switches over which a job can be spread.
+
+        There are none without a switch above them.
+        """
         tree = levels(self.topology) if self.topology.switches else []
         leaves = self._within(tree[0]) if len(tree) > 1 else ()
         return leaves if len(leaves) > 1 else ()
 
     def segments(self) -> Level:
-        """Return blocks or sub-cubes that are as many nodes as a larger one, but are none; () if there are none."""
+        """Return blocks or sub-cubes that have as many nodes as a larger unit but are not one.
+
+        () if there are none.
+        """
         if self.topology.switches or not (choices := self.choices()):
             return ()
         small = _apart(choices[0])
@@ -87,7 +116,7 @@ class Placed:
 
 
 def levels(topology: Topology) -> list[Level]:
-    """Return the units of each level: of leaf switches and those above, of each block size, of each placement.
+    """Return the units of each level: leaf switches and those above, block sizes, or placements.
 
     The units of the first level are the smallest.
     """
@@ -101,33 +130,55 @@ def levels(topology: Topology) -> list[Level]:
 
 
 def parts(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """Return all that Slurm knows by a name, every switch, block or torus, with its nodes."""
+    """Return everything that has a name (switches, blocks or toruses) with its nodes."""
     if topology.switches:
         return {unit.name: unit.nodes for level in levels(topology) for unit in level}
     return {str(place[1]): nodes for place, nodes in topology.nodes_of().items()}
 
 
+def joined_blocks(topology: Topology) -> dict[str, tuple[str, ...]]:
+    """Return the combined blocks of slurmctld by name; the last of a size may lack some blocks.
+
+    >>> joined_blocks(Topology(blocks={"b1": "n1", "b2": "n2", "b3": "n3"}, block_sizes=[1, 2, 4]))
+    {'b[1-2]': ('n1', 'n2'), 'b[1-3]': ('n1', 'n2', 'n3')}
+    """
+    blocks = [Unit(name, hostlist.expand(nodes)) for name, nodes in topology.blocks.items()]
+    joined = (
+        _joined(blocks[start : start + count])
+        for smaller, count in pairwise(_block_counts(topology) if blocks else [])
+        for start in range(0, len(blocks), count)
+        if len(blocks) - start > smaller  # block_record_validate()
+    )
+    return {unit.name: unit.nodes for unit in joined}
+
+
 def address(topology: Topology, node: str) -> str:
-    """Return what SLURM_TOPOLOGY_ADDR is on a node: the switches from the top down, its block, or its coordinates.
+    """Return SLURM_TOPOLOGY_ADDR of a node.
+
+    The switches from the top down, its block, or its coordinates.
 
     >>> address(Topology(blocks={"b1": "n[1-2]"}), "n2")
     'b1.n2'
     """
     for name, torus in topology.toruses.items():
-        for coordinates, there in _coordinates(torus).items():
-            if there == node:
+        for coordinates, member in _coordinates(torus).items():
+            if member == node:
                 return f"{name}:{':'.join(map(str, coordinates))}.{node}"
     way = [name for name, nodes in reversed(parts(topology).items()) if node in nodes]
     return ".".join((*way, node))
 
 
 def placed(scenario: Scenario, cluster_name: str) -> dict[str, Placed]:
-    """Return the partitions of a cluster whose jobs a topology places."""
+    """Return the partitions of a cluster whose jobs are placed by a topology."""
     cluster = scenario.clusters[cluster_name]
     near = releases.get(scenario.release_of(cluster)).near_switches
     return {
         partition_name: Placed(
-            name, cluster.topology[name], partition_name, frozenset(cluster.nodes_of_partition(partition)), near
+            name,
+            cluster.topology[name],
+            partition_name,
+            frozenset(cluster.nodes_of_partition(partition)),
+            near,
         )
         for partition_name, partition in cluster.partitions.items()
         if (name := cluster.topology_of(partition))
@@ -135,29 +186,38 @@ def placed(scenario: Scenario, cluster_name: str) -> dict[str, Placed]:
 
 
 def placed_once(scenario: Scenario, cluster_name: str) -> list[Placed]:
-    """Return each topology that places jobs of a cluster once, with the largest partition."""
+    """Return each topology that places jobs of a cluster, with its largest partition."""
     by_size = sorted(placed(scenario, cluster_name).values(), key=lambda one: len(one.nodes))
     return [*{one.name: one for one in by_size}.values()]
 
 
 def picture(topology: Topology) -> list[Box]:
-    """Return what a topology looks like: switches and blocks with what is in them, toruses as a grid for each z."""
+    """Return the picture of a topology.
+
+    It shows switches and blocks with their content, and toruses as a grid for each z.
+    """
     match topology.plugin:
         case "tree":
             below = topology.switches_below()
-            tops = [name for name in below if not any(name in children for children in below.values())]
+            tops = [
+                name for name in below if not any(name in children for children in below.values())
+            ]
             return [_switch_box(topology, name) for name in tops]
         case "block":
             return _block_boxes(levels(topology))
         case _:
-            return [Box(name, boxes=tuple(_planes(torus))) for name, torus in topology.toruses.items()]
+            return [
+                Box(name, boxes=tuple(_planes(torus))) for name, torus in topology.toruses.items()
+            ]
 
 
 def _apart(level: Level) -> Level:
-    """Return units of the first one's size that have no node in common."""
+    """Return units of the size of the first that share no node."""
     found: list[Unit] = []
     for unit in level:
-        if len(unit.nodes) == len(level[0].nodes) and not any({*unit.nodes} & {*one.nodes} for one in found):
+        if len(unit.nodes) == len(level[0].nodes) and not any(
+            {*unit.nodes} & {*one.nodes} for one in found
+        ):
             found.append(unit)
     return tuple(found)
 
@@ -172,7 +232,11 @@ def _tree_levels(topology: Topology) -> list[Level]:
 
     @cache
     def nodes(name: str) -> tuple[str, ...]:
-        return tuple(node for child in below[name] for node in nodes(child)) if below[name] else leaves[name]
+        return (
+            tuple(node for child in below[name] for node in nodes(child))
+            if below[name]
+            else leaves[name]
+        )
 
     return [
         tuple(Unit(name, nodes(name)) for name in below if height(name) == level)
@@ -185,22 +249,29 @@ def _block_levels(topology: Topology) -> list[Level]:
     counts = _block_counts(topology)
     starts = {count: range(0, len(blocks) - count + 1, count) for count in counts}
     return [
-        tuple(_joined(blocks[start : start + count]) for start in starts[count]) for count in counts if starts[count]
+        tuple(_joined(blocks[start : start + count]) for start in starts[count])
+        for count in counts
+        if starts[count]
     ]
 
 
 def _block_counts(topology: Topology) -> list[int]:
-    """Return how many blocks are one at each size."""
+    """Return how many blocks are combined at each size."""
     sizes = topology.block_sizes
-    return sorted({size // sizes[0] for size in sizes} or {2**power for power in range(_DOUBLINGS + 1)})
+    return sorted(
+        {size // sizes[0] for size in sizes} or {2**power for power in range(_DOUBLINGS + 1)}
+    )
 
 
 def _joined(blocks: Sequence[Unit]) -> Unit:
-    return Unit(hostlist.fold(block.name for block in blocks), tuple(node for block in blocks for node in block.nodes))
+    return Unit(
+        hostlist.fold(block.name for block in blocks),
+        tuple(node for block in blocks for node in block.nodes),
+    )
 
 
 def _torus_levels(topology: Topology) -> list[Level]:
-    """Return the sub-cubes of each size: the placements of a size are equally good."""
+    """Return the sub-cubes of each size. Placements of the same size are equally good."""
     units: dict[int, list[Unit]] = {}
     for name, torus in topology.toruses.items():
         for placement in torus.placements:
@@ -209,12 +280,22 @@ def _torus_levels(topology: Topology) -> list[Level]:
 
 
 def _sub_cubes(name: str, torus: Torus, placement: Sequence[int]) -> Iterator[Unit]:
-    """Yield the sub-cubes of a shape: each begins where another ends, and may go on behind the torus's edge."""
+    """Yield the sub-cubes of a shape.
+
+    Each begins where another ends, and may wrap around the torus's edge.
+    """
     node_at = _coordinates(torus)
-    anchors = (range(0, size, gcd(step, size)) for step, size in zip(placement, torus.dims, strict=True))
+    anchors = (
+        range(0, size, gcd(step, size)) for step, size in zip(placement, torus.dims, strict=True)
+    )
     for anchor in product(*anchors):
-        cells = product(*(range(start, start + size) for start, size in zip(anchor, placement, strict=True)))
-        nodes = (node_at[tuple(at % size for at, size in zip(cell, torus.dims, strict=True))] for cell in cells)
+        cells = product(
+            *(range(start, start + size) for start, size in zip(anchor, placement, strict=True))
+        )
+        nodes = (
+            node_at[tuple(at % size for at, size in zip(cell, torus.dims, strict=True))]
+            for cell in cells
+        )
         yield Unit(f"{name} from {':'.join(map(str, anchor))}", tuple(nodes))
 
 
@@ -229,11 +310,13 @@ def _switch_box(topology: Topology, name: str) -> Box:
     switch = topology.switches[name]
     if switch.nodes:
         return Box(name, rows=((switch.nodes,),))
-    return Box(name, boxes=tuple(_switch_box(topology, child) for child in topology.switches_below()[name]))
+    return Box(
+        name, boxes=tuple(_switch_box(topology, child) for child in topology.switches_below()[name])
+    )
 
 
 def _block_boxes(levels_: Sequence[Level]) -> list[Box]:
-    """Return the boxes of the largest blocks; what is too few for one stands beside them."""
+    """Return the boxes of the largest combined blocks, then of blocks that are in none."""
     boxes = [Box(block.name, rows=((hostlist.fold(block.nodes),),)) for block in levels_[0]]
     for lower, level in pairwise(levels_):
         inside = sum({*unit.nodes} <= {*level[0].nodes} for unit in lower)
@@ -249,4 +332,7 @@ def _planes(torus: Torus) -> Iterator[Box]:
     width, depth, height = torus.dims
     node_at = _coordinates(torus)
     for z in range(height):
-        yield Box(f"z {z}", rows=tuple(tuple(node_at[x, y, z] for x in range(width)) for y in range(depth)))
+        yield Box(
+            f"z {z}",
+            rows=tuple(tuple(node_at[x, y, z] for x in range(width)) for y in range(depth)),
+        )

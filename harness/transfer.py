@@ -21,7 +21,7 @@ _MOST_NOTES = 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that is taken of an archive: bytes in all, bytes of one file, and members."""
+    """Limits on an archive: bytes in total, bytes of one file, and members."""
 
     total: int
     file: int
@@ -41,8 +41,13 @@ def put(ssh: Ssh, host: str, source: Path, target: str) -> None:
     path = PurePosixPath(target)
     if ssh.run(host, ["test", "-d", target], check=False).exit_code == 0:
         path /= source.resolve().name
-    elif target.endswith("/") or ssh.run(host, ["test", "-d", str(path.parent)], check=False).exit_code != 0:
-        raise UsageError(f"{host} has no directory {target if target.endswith('/') else path.parent}")
+    elif (
+        target.endswith("/")
+        or ssh.run(host, ["test", "-d", str(path.parent)], check=False).exit_code != 0
+    ):
+        raise UsageError(
+            f"{host} has no directory {target if target.endswith('/') else path.parent}"
+        )
     unpack = ["tar", "--extract", "--no-same-owner", f"--directory={path.parent}"]
     send(ssh, host, source.resolve(), path.name, unpack, _owned_by_root)
 
@@ -55,9 +60,10 @@ def send(
     unpack: Sequence[str],
     change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None,
 ) -> None:
-    """Give a command on a host, which root runs, a tar archive of a file or directory under a name.
+    """Run a command on a host as root, with a tar archive of a file or directory as its standard input.
 
-    `change` may alter what the archive says of each file. CommandFailed if the command fails.
+    In the archive, the file is called `name`; `change` can alter its attributes. CommandFailed if
+    the command fails.
     """
     with tempfile.TemporaryFile() as packed:
         with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -69,9 +75,9 @@ def send(
 def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
     """Copy a file or directory from a host: into `target` if that is a directory, otherwise under that name.
 
-    The host is not trusted: nothing is written elsewhere, and no device or set-user-ID file is created. At most 64 GiB
-    in a million files are copied. UsageError if `source` or the target's directory does not exist; HarnessError names
-    what is left out.
+    The host is not trusted: nothing is written elsewhere, and no device or set-user-ID file is
+    created. At most 64 GiB in a million files are copied. UsageError if `source` or the target's
+    directory does not exist; HarnessError lists what is left out.
     """
     path = PurePosixPath(source)
     if ssh.run(host, ["test", "-e", source], check=False).exit_code != 0:
@@ -80,7 +86,14 @@ def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
         target /= path.name
     elif not target.parent.is_dir():
         raise UsageError(f"{target.parent} is not a directory")
-    command = ["tar", "--create", "--dereference", "--hard-dereference", f"--directory={path.parent}", path.name]
+    command = [
+        "tar",
+        "--create",
+        "--dereference",
+        "--hard-dereference",
+        f"--directory={path.parent}",
+        path.name,
+    ]
 
     def place(name: str) -> str | None:
         first, *rest = PurePosixPath(name).parts or ("",)
@@ -89,7 +102,7 @@ def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
     with ssh.printed(host, command) as stream:
         left_out = unpack(stream, target.parent, _COPY, place)
     if left_out:
-        raise HarnessError("\n".join(f"{target} is not whole: {note}" for note in left_out))
+        raise HarnessError("\n".join(f"{target} is incomplete: {note}" for note in left_out))
 
 
 def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -99,7 +112,7 @@ def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 class _Metered:
-    """A stream of which `left` bytes may be read: tarfile holds what it takes for a header in memory."""
+    """A stream with a budget of `left` bytes: tarfile holds whatever it takes for a header in memory."""
 
     def __init__(self, stream: IO[bytes], left: int) -> None:
         self._stream = stream
@@ -112,16 +125,21 @@ class _Metered:
         self.begun |= bool(chunk)
         self.left -= len(chunk)
         if self.left < 0:
-            raise HarnessError("what the host sends is no tar archive: a header never ends")
+            raise HarnessError("the host does not send a tar archive: a header never ends")
         return chunk
 
 
-def unpack(stream: IO[bytes], directory: Path, limits: Limits, place: Callable[[str], str | None] = str) -> list[str]:
-    """Unpack what tar(1) prints on a host, none of which is trusted; return what is left out or cut, each with why.
+def unpack(
+    stream: IO[bytes], directory: Path, limits: Limits, place: Callable[[str], str | None] = str
+) -> list[str]:
+    """Unpack the output of tar(1) on an untrusted host.
 
-    Nothing but files and directories is made, all of them below `directory`, this user's, and without set-user-ID.
-    `place` returns the name that a member gets, or None for one that nobody asked for. HarnessError if it is no
-    archive, larger than `limits` in all, or cannot be written; what was unpacked until then stays.
+    Return a note for each member that is left out or cut.
+
+    Only files and directories are created, all below `directory`, owned by this user and without
+    set-user-ID. `place` returns the name that a member gets, or None to leave it out without a
+    note. HarnessError if it is not an archive, exceeds `limits` in total, or cannot be written;
+    what was unpacked until then stays.
     """
     notes: list[str] = []
     metered = _Metered(stream, _HEADER)
@@ -131,22 +149,30 @@ def unpack(stream: IO[bytes], directory: Path, limits: Limits, place: Callable[[
             while member := tar.next():
                 count, total = count + 1, total + max(member.size, 0)
                 if total > limits.total or count > limits.members:
-                    much = f"{limits.total >> 20} MiB" if total > limits.total else f"{limits.members} files"
-                    raise HarnessError(f"the host sends more than {much}: the rest is left out")
+                    limit = (
+                        f"{limits.total >> 20} MiB"
+                        if total > limits.total
+                        else f"{limits.members} files"
+                    )
+                    raise HarnessError(f"the host sends more than {limit}: the rest is left out")
                 metered.left = max(member.size, 0) + _HEADER
-                notes = [*notes, *_unpack_member(tar, member, directory, limits.file, place)][:_MOST_NOTES]
-        while metered.read(_CHUNK):  # what fills the last block
+                notes = [*notes, *_unpack_member(tar, member, directory, limits.file, place)][
+                    :_MOST_NOTES
+                ]
+        while metered.read(_CHUNK):  # the padding of the last block
             pass
     except OSError as error:
-        raise HarnessError(f"{error.filename or directory} cannot be written: {error.strerror}") from error
+        raise HarnessError(
+            f"{error.filename or directory} cannot be written: {error.strerror}"
+        ) from error
     except (tarfile.TarError, ValueError, LookupError, ArithmeticError) as error:
         if metered.begun:
-            raise HarnessError(f"what the host sends is no tar archive: {error}") from error
+            raise HarnessError(f"the host does not send a tar archive: {error}") from error
     return notes
 
 
 def copy(source: IO[bytes], target: IO[bytes], most: int) -> bool:
-    """Copy a stream, but no more than `most` bytes; tell whether that was all of it."""
+    """Copy at most `most` bytes of a stream; tell whether that was all of it."""
     while most and (chunk := source.read(min(_CHUNK, most))):
         target.write(chunk)
         most -= len(chunk)
@@ -154,7 +180,11 @@ def copy(source: IO[bytes], target: IO[bytes], most: int) -> bool:
 
 
 def _unpack_member(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, directory: Path, most: int, place: Callable[[str], str | None]
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    directory: Path,
+    most: int,
+    place: Callable[[str], str | None],
 ) -> Iterator[str]:
     name = place(member.name)
     if name is None:
@@ -162,7 +192,7 @@ def _unpack_member(
     if not member.isreg() and not member.isdir():
         yield f"{name!r} is a link or a special file: left out"
         return
-    # As tarfile.data_filter() has it, which Python 3.11 before 3.11.4 has not.
+    # Like tarfile.data_filter(), which Python lacks before 3.11.4.
     path = directory / name.lstrip("/")
     if not _is_within(path, directory):
         yield f"{name!r} leads out of the directory: left out"
@@ -182,5 +212,5 @@ def _is_within(path: Path, directory: Path) -> bool:
     """Tell whether a path, with all links followed, is in a directory."""
     try:
         return path.resolve().is_relative_to(directory.resolve())
-    except (OSError, RuntimeError, ValueError):  # a name that is too long, links in a circle, a zero byte
-        return False
+    except (OSError, RuntimeError, ValueError):
+        return False  # a name that is too long, a cycle of links, a zero byte

@@ -1,4 +1,4 @@
-"""Wait for what can be seen, never for a time."""
+"""Wait for something that can be observed, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import tenacity
-
 from harness.errors import WaitTimeout
 
 _LOG = logging.getLogger(__name__)
 # Seconds after which a wait is logged, and logged again.
-_LONG = 10
-# Looking must keep nobody busy: seconds from which on a look is long, how many times as long the pause after it is, and
-# its limit in seconds; after other looks the part of the time waited so far, and its limit.
-_LONG_LOOK, _PAUSE, _LONGEST_PAUSE = 1.0, 4, 15.0
-_PART, _LONGEST_PART = 0.05, 1.0
+_LOG_EVERY = 10
+# Observing must not keep a machine busy. A look of a second or more is followed by a pause four
+# times as long, at most 15 seconds; any other by a twentieth of the time waited so far, at most a
+# second.
+_LONG_LOOK, _PAUSE_PER_LOOK, _LONGEST_PAUSE = 1.0, 4, 15.0
+_PAUSE_PER_WAIT, _LONGEST_SHORT_PAUSE = 0.05, 1.0
 Seen = TypeVar("Seen")
 
 
@@ -27,54 +26,50 @@ def wait_until(
     *,
     what: str,
     timeout: float,
-    hopeless: Callable[[Seen], bool] = lambda seen: False,
+    give_up: Callable[[Seen], bool] = lambda seen: False,
     show: Callable[[Seen], str] = str,
     interval: float = 0.25,
     ignore: tuple[type[Exception], ...] = (),
 ) -> Seen:
-    """Look until `done` and return what was seen then; look every `interval` seconds for at most `timeout` seconds.
+    """Call `look` until `done` holds for what it returns, and return that.
 
-    `what` completes "waiting for ...". A pause is a twentieth of the time waited so far where that is longer than
-    `interval`, at most a second; after a look of a second or more it is four times as long as the look, at most
-    15 seconds. Errors in `ignore` count as nothing seen. Raises WaitTimeout with the last state when the time is up,
-    or as soon as `hopeless` says that the wait cannot succeed any more. A long wait is logged with its last state.
+    Pause at least `interval` seconds between.
+
+    `what` completes "waiting for ..."; `show` describes a state. Errors in `ignore` count as a
+    state that is not `done`. Raises WaitTimeout with the last state after `timeout` seconds, or as
+    soon as `give_up` holds, which means that the wait cannot succeed any more. A long wait is
+    logged with its last state.
     """
-    started = time.monotonic()
-    told = started
-    last = "nothing"
-    took = 0.0
-
-    def pause(_: object) -> float:
-        if took >= _LONG_LOOK:
-            return max(interval, min(_PAUSE * took, _LONGEST_PAUSE))
-        return max(interval, min(_PART * (time.monotonic() - started), _LONGEST_PART))
-
-    def attempt() -> Seen | None:
-        nonlocal last, told, took
-        if (now := time.monotonic()) - told >= _LONG:
-            told = now
-            _LOG.info("waiting for %s for %.0f s; last state: %s", what, now - started, last)
+    started = last_logged = time.monotonic()
+    state = "nothing"
+    while True:
+        began = time.monotonic()
+        if began - last_logged >= _LOG_EVERY:
+            last_logged = began
+            _LOG.info("waiting for %s for %.0f s; last state: %s", what, began - started, state)
         try:
             seen = look()
         except ignore as error:
-            last = str(error)
-            return None
-        finally:
-            took = time.monotonic() - now
-        last = show(seen)
-        if done(seen):
-            return seen
-        if hopeless(seen):
-            waited = time.monotonic() - started
-            raise WaitTimeout(f"waiting for {what} cannot succeed any more after {waited:.1f} s; last state: {last}")
-        return None
+            state = str(error)
+        else:
+            state = show(seen)
+            if done(seen):
+                return seen
+            if give_up(seen):
+                raise WaitTimeout(
+                    f"waiting for {what} cannot succeed any more after {time.monotonic() - started:.1f} s; "
+                    f"last state: {state}"
+                )
+        ended = time.monotonic()
+        if ended - started >= timeout:
+            raise WaitTimeout(
+                f"timed out after {timeout:.0f} s waiting for {what}; last state: {state}"
+            )
+        time.sleep(_pause(ended - began, ended - started, interval))
 
-    try:
-        return tenacity.Retrying(
-            stop=tenacity.stop_after_delay(timeout),
-            wait=pause,
-            retry=tenacity.retry_if_result(lambda seen: seen is None),
-        )(attempt)  # type: ignore[return-value]  # None is retried
-    except tenacity.RetryError:
-        message = f"timed out after {timeout:.0f} s waiting for {what}; last state: {last}"
-        raise WaitTimeout(message) from None
+
+def _pause(look_seconds: float, waited_seconds: float, interval: float) -> float:
+    """Return the seconds until the next look."""
+    if look_seconds >= _LONG_LOOK:
+        return max(interval, min(_PAUSE_PER_LOOK * look_seconds, _LONGEST_PAUSE))
+    return max(interval, min(_PAUSE_PER_WAIT * waited_seconds, _LONGEST_SHORT_PAUSE))

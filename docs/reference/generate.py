@@ -21,8 +21,17 @@ _SCENARIO = """# The keys of a scenario
 [The scenario file](../scenario.md) tells with an example what they are for. `harness schema` prints the same as a
 JSON Schema, which also has the patterns of names.
 """
-_WORDS = {"string": "text", "boolean": "true or false", "integer": "whole number", "number": "number"}
-_BOUNDS = {"minimum": "at least {}", "exclusiveMinimum": "more than {}", "exclusiveMaximum": "less than {}"}
+_WORDS = {
+    "string": "text",
+    "boolean": "true or false",
+    "integer": "whole number",
+    "number": "number",
+}
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "exclusiveMaximum": "less than {}",
+}
 
 
 def scenario_page(schema: Schema) -> str:
@@ -33,7 +42,9 @@ def scenario_page(schema: Schema) -> str:
         rows += ["| key | value | unset | what it says |", "|---|---|---|---|"]
         for key, field in part["properties"].items():
             unset = "required" if key in part.get("required", ()) else default(field["default"])
-            rows.append(f"| `{key}` | {words(field, below(place, key))} | {unset} | {linked(field['description'])} |")
+            rows.append(
+                f"| `{key}` | {words(field, below(place, key))} | {unset} | {linked(field['description'])} |"
+            )
         tables.append("\n".join(rows) + "\n")
     return "\n".join(tables)
 
@@ -42,7 +53,9 @@ def cli_page() -> str:
     """Return a page of all verbs."""
     command = typer.main.get_command(cli.app)
     with_whole_sentences(command)
-    return _NOTE + get_docs_for_click(obj=command, ctx=typer.Context(command), name="harness", title="The command line")
+    return _NOTE + get_docs_for_click(
+        obj=command, ctx=typer.Context(command), name="harness", title="The command line"
+    )
 
 
 def with_whole_sentences(command: Any) -> None:
@@ -97,7 +110,10 @@ def words(field: Schema, at: str) -> str:
             return f"each NAME: {words(one, f'{at}.NAME')}"
         case {"type": kind, **limits}:
             return ", ".join(
-                [_WORDS[kind], *(text.format(limits[key]) for key, text in _BOUNDS.items() if key in limits)]
+                [
+                    _WORDS[kind],
+                    *(text.format(limits[key]) for key, text in _BOUNDS.items() if key in limits),
+                ]
             )
     raise ValueError(f"{at}: no words for {field}")
 

@@ -1,4 +1,4 @@
-"""Calls a function in a job of its own, and in each task of a job array, as a user of submitit does."""
+"""Call a function in a job of its own, and in each task of an array, as a user of submitit would."""
 
 import submitit
 

@@ -14,14 +14,14 @@ from typer.core import TyperGroup
 from harness import __version__, interrupts
 from harness.cli import bench, fault, files, hosts, images, runs, suite
 from harness.cli.printing import err, out
-from harness.errors import BUG, CannotJudge, HarnessError, describe
+from harness.errors import BUG, CannotVerify, HarnessError, describe
 
 
-class Verbs(TyperGroup):
-    """The verbs; an error of any of them becomes one message, and the exit code that errors.py promises."""
+class Commands(TyperGroup):
+    """All commands; an error in any of them becomes one message and the exit code that errors.py defines."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a verb."""
+        """Run a command."""
         try:
             return super().invoke(ctx)
         except HarnessError as error:
@@ -35,11 +35,11 @@ class Verbs(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Verbs,
+    cls=Commands,
     no_args_is_help=True,
     add_completion=True,
     help="Build, deploy and verify genuine Slurm clusters from one scenario file.",
-    epilog="Exit codes: 0 passed or done; 1 a check failed; 2 bad usage or bad scenario; 3 could not judge.",
+    epilog="Exit codes: 0 passed or done; 1 a check failed; 2 bad usage or bad scenario; 3 no verdict.",
 )
 app.add_typer(files.app)
 app.add_typer(runs.app)
@@ -51,17 +51,19 @@ app.add_typer(fault.app, name="fault")
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         out.print(__version__)
         raise typer.Exit
 
 
 def main() -> None:
-    """Run the command line; whatever it does not expect ends it with exit code 3, which accuses no cluster."""
+    """Run the command line; an unexpected error ends it with exit code 3, which blames no cluster."""
     interrupts.raise_once()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding does not have is shown, too
+        if isinstance(stream, io.TextIOWrapper):  # also show what its encoding does not have
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
@@ -69,4 +71,4 @@ def main() -> None:
         err.print(traceback.format_exc().rstrip(), style="dim", markup=False)
         err.print(f"[bold red]unexpected error:[/bold red] {escape(describe(error))}")
         err.print(f"[bold]hint:[/bold] {BUG}")
-        sys.exit(CannotJudge.exit_code)
+        sys.exit(CannotVerify.exit_code)

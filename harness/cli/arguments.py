@@ -1,4 +1,4 @@
-"""What more than one verb takes."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ import typer
 from harness.cli.printing import Format, set_verbose
 
 ScenarioPath = Annotated[Path, typer.Argument(help="The scenario file.", show_default=False)]
-Runs = Annotated[Path, typer.Option("--runs", envvar="HARNESS_RUNS", help="Where runs keep their directories.")]
+Runs = Annotated[Path, typer.Option("--runs", envvar="HARNESS_RUNS", help="Directory of all runs.")]
 
 
-def _run_option(unset: str) -> Any:
-    return typer.Option("--run", "-r", help=f"A run's directory, id or scenario; {unset}.", show_default=False)
+def _run_option(default: str) -> Any:
+    return typer.Option(
+        "--run",
+        "-r",
+        help=f"A run's directory, id or scenario; default: {default}.",
+        show_default=False,
+    )
 
 
-RunName = Annotated[str | None, _run_option("of several, or unset, the newest that is up")]
-AnyRun = Annotated[str | None, _run_option("unset, the newest run")]
+RunName = Annotated[str | None, _run_option("the newest that is up")]
+AnyRun = Annotated[str | None, _run_option("the newest run")]
 Releases = Annotated[
     list[str] | None,
     typer.Option(
         "--release",
-        help="Put every cluster and slurmdbd on this release; NAME=RELEASE puts one of them on it. Can be repeated.",
+        help="Use this release for every cluster and slurmdbd; NAME=RELEASE: for one of them. Can be repeated.",
         show_default=False,
     ),
 ]
@@ -32,7 +37,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Lay a value over the scenario, such as clusters.alpha.nodes.0.cpus=4. Can be repeated.",
+        help="Override a value of the scenario, such as clusters.alpha.nodes.0.cpus=4. Can be repeated.",
         show_default=False,
     ),
 ]
@@ -40,8 +45,8 @@ ProbeImages = Annotated[
     bool,
     typer.Option(
         "--probe-images",
-        help="Look into images that a scenario names (image:): pull them if need be, and run their programs without "
-        "rights. Unset, nothing of them is run, and their release is what `release:` says.",
+        help="Inspect the images that a scenario names (image:): pull them if necessary, and run their programs "
+        "without privileges. By default nothing in them runs, and `release:` says which release they have.",
     ),
 ]
 ProviderOption = Annotated[
@@ -49,28 +54,37 @@ ProviderOption = Annotated[
     typer.Option(
         "--provider",
         envvar="HARNESS_PROVIDER",
-        help="Where hosts come from: docker, docker:[SITE=]CONTEXT,... for engines in one Swarm, vagrant, or existing.",
+        help="Where hosts come from: docker, docker:[SITE=]CONTEXT,... (engines in one Swarm), vagrant, or existing.",
     ),
 ]
 Inventory = Annotated[
     Path | None,
     typer.Option(
         "--inventory",
-        help="The machines of --provider existing, as Ansible takes them; unset, those that the scenario names.",
+        help="Ansible inventory of the machines for --provider existing; default: those that the scenario names.",
         exists=True,
         show_default=False,
     ),
 ]
 SshConfig = Annotated[
-    str, typer.Option("--ssh-config", envvar="HARNESS_SSH_CONFIG", help="How ssh reaches existing machines.")
+    str,
+    typer.Option(
+        "--ssh-config",
+        envvar="HARNESS_SSH_CONFIG",
+        help="ssh_config(5) file for existing machines.",
+    ),
 ]
-Check = Annotated[bool, typer.Option("--check", help="Show what would change on existing machines, and end.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Change existing machines, once it is shown what changes.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Show what would change on existing machines, then exit.")
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Show what changes on existing machines, then change it.")
+]
 ReportDirectory = Annotated[
     Path | None,
-    typer.Option("--report", help="Write the report to this directory too.", show_default=False),
+    typer.Option("--report", help="Also write the report to this directory.", show_default=False),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 Verbose = Annotated[
     bool,
     typer.Option(
@@ -78,7 +92,7 @@ Verbose = Annotated[
         "-v",
         envvar="HARNESS_VERBOSE",
         callback=set_verbose,
-        help="Show Ansible's tasks, and each command on a host.",
+        help="Show Ansible's tasks and each command that runs on a host.",
     ),
 ]
 DEFAULT_RUNS = Path("runs")

@@ -1,4 +1,4 @@
-"""The verbs of benchmarks."""
+"""Commands for benchmarks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from harness import bench, providers
 from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Releases, Runs, Settings
 from harness.cli.opening import must_be_writable
 from harness.cli.printing import Format, out, print_json, progress, table_of
-from harness.resources import SCENARIOS
+from harness.shipped_files import SCENARIOS
 
 app = typer.Typer(no_args_is_help=True, help="Measure the harness itself.")
-Repeat = Annotated[int, typer.Option(min=1, help="How often; the median counts.")]
-FEDERATION, ELASTIC, SCALE = (SCENARIOS / f"{name}.yml" for name in ("federation", "elastic-l3", "scale"))
+Repeat = Annotated[int, typer.Option(min=1, help="Number of rounds; the median counts.")]
+FEDERATION, ELASTIC, SCALE = (
+    SCENARIOS / f"{name}.yml" for name in ("federation", "elastic-l3", "scale")
+)
 
 
 def _shipped(path: Path) -> Any:
-    """Return the argument that names a scenario; unset, it is a shipped one, whose path help has in short."""
+    """Return the argument for a scenario whose default is shipped; help shows a short path."""
     return typer.Argument(help="The scenario file.", show_default=f"scenarios/{path.name}")
 
 
@@ -32,17 +34,21 @@ def first_run(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Compare up and deploy with the floor: the same files and daemons on the same hosts by a plain script.
+    """Compare up and deploy with a plain script that starts the same hosts, files and daemons (the floor).
 
-    And a second deploy, which has nothing to do, with the first.
+    Also compare a second deploy, which has nothing to do, with the first.
     """
-    result = bench.first_run(scenario_path, providers.get("docker"), runs, progress(), repeat=repeat)
+    result = bench.first_run(
+        scenario_path, providers.get("docker"), runs, progress(), repeat=repeat
+    )
     if format_ is Format.json:
         return print_json(result)
-    for number, (seconds, ratio) in enumerate(zip(result["rounds"], result["ratios"], strict=True), 1):
+    for number, (seconds, ratio) in enumerate(
+        zip(result["rounds"], result["ratios"], strict=True), 1
+    ):
         for who, stages in seconds.items():
-            told = ", ".join(f"{name} {value:.1f}" for name, value in stages.items())
-            out.print(f"round {number}  {who:8} {sum(stages.values()):5.1f} s  ({told})")
+            details = ", ".join(f"{name} {value:.1f}" for name, value in stages.items())
+            out.print(f"round {number}  {who:8} {sum(stages.values()):5.1f} s  ({details})")
         out.print(f"round {number}  ratio    {ratio:5.2f}")
     out.print(
         f"median ratio {result['ratio']:.2f}, of a second deploy to the first {result['again']:.2f};"
@@ -56,21 +62,28 @@ def elastic(
     scenario_path: Annotated[Path, _shipped(ELASTIC)] = ELASTIC,
     release: Releases = None,
     repeat: Repeat = 5,
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes a job brings at once.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Number of nodes that a job starts at once.")
+    ] = 1,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Time jobs that bring their nodes, beside the same hosts started by hand until slurmctld knows their slurmds."""
+    """Time jobs whose nodes come up for them.
+
+    The floor is the same hosts, started by hand, until slurmd registers.
+    """
     docker = providers.get("docker")
     result = bench.elastic_nodes(
         scenario_path, docker, runs, progress(), choices=release or (), repeat=repeat, count=nodes
     )
     if format_ is Format.json:
         return print_json(result)
-    rows = {str(number): one for number, one in enumerate(result["rounds"], 1)}
+    rows = {str(number): seconds for number, seconds in enumerate(result["rounds"], 1)}
     rows |= {"median": result["median"], "worst": result["worst"]}
     _print_seconds(rows)
-    out.print(f"{result['scenario']}: {result['nodes']} nodes, {result['provision']}, release {result['release']}")
+    out.print(
+        f"{result['scenario']}: {result['nodes']} nodes, {result['provision']}, release {result['release']}"
+    )
     return None
 
 
@@ -80,13 +93,19 @@ def nodes_(
     release: Releases = None,
     nodes: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="A number of nodes. Can be repeated.", show_default="50, 100, 200, 500, 1000"),
+        typer.Option(
+            min=1,
+            help="A number of nodes. Can be repeated.",
+            show_default="50, 100, 200, 500, 1000",
+        ),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write nodes.json and nodes.svg.")] = Path(),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Directory for nodes.json and nodes.svg.")
+    ] = Path(),
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Measure memory and time of nodes that share hosts, with growing numbers of them."""
+    """Measure the memory and startup time of nodes that share hosts, for growing numbers of nodes."""
     must_be_writable(output)
     counts = {"counts": nodes} if nodes else {}
     docker = providers.get("docker")
@@ -96,9 +115,20 @@ def nodes_(
     (output / "nodes.svg").write_text(bench.plot(result))
     if format_ is Format.json:
         return print_json(result)
-    headings = ("nodes", "hosts", "s until registered", "MiB a slurmd", "MiB slurmctld", "MiB of the machine a node")
-    out.print(table_of(headings, (map(str, row.values()) for row in result["rows"]), justify="right"))
-    out.print(f"{result['scenario']}: release {result['release']}; {output / 'nodes.json'}, {output / 'nodes.svg'}")
+    headings = (
+        "nodes",
+        "hosts",
+        "s until registered",
+        "MiB per slurmd",
+        "MiB slurmctld",
+        "MiB of the machine per node",
+    )
+    out.print(
+        table_of(headings, (map(str, row.values()) for row in result["rows"]), justify="right")
+    )
+    out.print(
+        f"{result['scenario']}: release {result['release']}; {output / 'nodes.json'}, {output / 'nodes.svg'}"
+    )
     return None
 
 
@@ -107,12 +137,12 @@ def jobs_(
     scenario_path: Annotated[Path, _shipped(SCALE)] = SCALE,
     release: Releases = None,
     settings: Settings = None,
-    jobs: Annotated[int, typer.Option(min=1, help="How many.")] = 1000,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of jobs.")] = 1000,
     repeat: Repeat = 3,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Compare short jobs and the wait for their end with the floor: sbatch and squeue in a shell; and with an array."""
+    """Compare submitting and awaiting short jobs with the floor, sbatch and squeue in a shell, and with an array."""
     result = bench.jobs(
         scenario_path,
         providers.get("docker"),
@@ -125,16 +155,19 @@ def jobs_(
     )
     if format_ is Format.json:
         return print_json(result)
-    _print_seconds({str(number): one for number, one in enumerate(result["rounds"], 1)})
-    told = ", ".join(f"{way} {ratio:.2f}" for way, ratio in result["ratio"].items())
+    _print_seconds({str(number): seconds for number, seconds in enumerate(result["rounds"], 1)})
+    ratios = ", ".join(f"{way} {ratio:.2f}" for way, ratio in result["ratio"].items())
     out.print(
-        f"{result['scenario']}: {result['jobs']} jobs, release {result['release']}; median ratios to the floor: {told}"
+        f"{result['scenario']}: {result['jobs']} jobs, release {result['release']};"
+        f" median ratios to the floor: {ratios}"
     )
     return None
 
 
 def _print_seconds(rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Print how long each step of each round took; all rounds have the same steps."""
+    """Print how many seconds each step of each round took; all rounds have the same steps."""
     headings = ("seconds", *next(iter(rows.values())))
-    numbers = ([name, *(f"{value:.1f}" for value in one.values())] for name, one in rows.items())
+    numbers = (
+        [name, *(f"{value:.1f}" for value in seconds.values())] for name, seconds in rows.items()
+    )
     out.print(table_of(headings, numbers, justify="right"))

@@ -1,4 +1,4 @@
-"""The verbs of a run's hosts: run a command on one, copy files to it or from it."""
+"""Commands for a run's hosts: run a command on one, copy files to it or from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.cli.printing import out
 from harness.errors import UsageError
 
 app = typer.Typer()
-# Runs a command with the environment and directory that a login would give it.
+# Runs a command with the environment and directory of a login.
 _AT_HOME = (
     "HOME=$(getent passwd {user} | cut -d: -f6) USER={user} LOGNAME={user}; export HOME USER LOGNAME; "
     'cd "$HOME" 2> /dev/null || cd /; exec {line}'
@@ -27,56 +27,76 @@ _AT_HOME = (
 @app.command("exec", context_settings={"ignore_unknown_options": True})
 def exec_(
     host: Annotated[str, typer.Argument(help="The host.", show_default=False)],
-    command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
+    command: Annotated[
+        list[str], typer.Argument(help="The command, after --.", show_default=False)
+    ],
     user: Annotated[str, typer.Option("--user", help="The account to run it as.")] = "root",
     detach: Annotated[
-        bool, typer.Option("--detach", help="Run it in the background; print the name of its systemd unit.")
+        bool,
+        typer.Option(
+            "--detach", help="Run it in the background; print the name of its systemd unit."
+        ),
     ] = False,
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Run a command on a host, in the user's home: `harness exec HOST -- sinfo -N`.
+    """Run a command on a host, in the user's home directory: `harness exec HOST -- sinfo -N`.
 
-    The output of a detached command is in the host's journal: `harness exec HOST -- journalctl --unit UNIT`.
+    A detached command writes to the host's journal: `harness exec HOST -- journalctl --unit UNIT`.
     """
-    live = open_run(runs, which)
-    on = find_host(live, host).name
-    if user != "root" and live.ssh.run(on, ["id", user], check=False).exit_code != 0:
-        raise UsageError(f"{on} has no user {user}")
+    run = open_run(runs, which)
+    name = find_host(run, host).name
+    if user != "root" and run.ssh.run(name, ["id", user], check=False).exit_code != 0:
+        raise UsageError(f"{name} has no user {user}")
     if detach:
         unit = f"harness-exec-{secrets.token_hex(4)}"
         options = ["--quiet", "--collect", f"--unit={unit}", f"--property=User={user}"]
         # "-": a missing directory is no error, because daemons' accounts have no home.
         home = ["--property=WorkingDirectory=-~"]
-        live.ssh.run(on, ["systemd-run", *options, *home, "--", *command])
+        run.ssh.run(name, ["systemd-run", *options, *home, "--", *command])
         out.print(unit)
         return
     line = shlex.join(command)
     if user != "root":
         # Daemons' accounts have no shell and perhaps no home.
-        line = shlex.join(["runuser", "-u", user, "--", "sh", "-c", _AT_HOME.format(user=user, line=line)])
-    raise typer.Exit(subprocess.run(live.ssh.command(on, [line]), check=False).returncode)
+        line = shlex.join(
+            ["runuser", "-u", user, "--", "sh", "-c", _AT_HOME.format(user=user, line=line)]
+        )
+    raise typer.Exit(subprocess.run(run.ssh.command(name, [line]), check=False).returncode)
 
 
 @app.command("cp")
 def cp(
-    source: Annotated[str, typer.Argument(help="A file or directory: PATH here, or HOST:PATH.", show_default=False)],
-    target: Annotated[str, typer.Argument(help="Where to copy it: PATH here, or HOST:PATH.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Argument(help="A file or directory: PATH here, or HOST:PATH.", show_default=False),
+    ],
+    target: Annotated[
+        str, typer.Argument(help="Where to copy it: PATH here, or HOST:PATH.", show_default=False)
+    ],
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Copy a file or directory to a host or from it, as `cp -r` does. On a host, root owns the copy."""
+    """Copy a file or directory to a host or from it, as `cp -r` does.
+
+    On a host, root owns the copy.
+    """
     from_host, from_path = _place(source)
     to_host, to_path = _place(target)
     if bool(from_host) == bool(to_host):
-        raise UsageError("one argument must be HOST:PATH, the other a PATH here", hint="harness cp job.sh ctl:/root")
+        raise UsageError(
+            "one argument must be HOST:PATH, the other a PATH here",
+            hint="harness cp job.sh ctl:/root",
+        )
     if not from_path or not to_path:
-        raise UsageError(f"{from_host or to_host}: names no path", hint=f"{from_host or to_host}:/root")
-    live = open_run(runs, which)
+        raise UsageError(
+            f"{from_host or to_host}: has no path", hint=f"{from_host or to_host}:/root"
+        )
+    run = open_run(runs, which)
     if to_host:
-        transfer.put(live.ssh, find_host(live, to_host).name, Path(from_path), to_path)
+        transfer.put(run.ssh, find_host(run, to_host).name, Path(from_path), to_path)
     else:
-        transfer.get(live.ssh, find_host(live, from_host).name, from_path, Path(to_path))
+        transfer.get(run.ssh, find_host(run, from_host).name, from_path, Path(to_path))
 
 
 def _place(text: str) -> tuple[str, str]:

@@ -1,4 +1,7 @@
-"""What the options name: a run, a host of it, a provider, a release."""
+"""Open what the options name: a run, one of its hosts, a provider, a release.
+
+Refuse what cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -11,53 +14,56 @@ from tempfile import TemporaryFile
 
 import typer
 
-from harness import lifecycle, providers, releases, rundir
+from harness import extras, lifecycle, providers, releases, rundir
 from harness.cli.arguments import DEFAULT_SSH_CONFIG
 from harness.cli.printing import print_changes, progress
 from harness.errors import HarnessError, UsageError
-from harness.live import Live
+from harness.open_run import OpenRun
 from harness.plan import Host
-from harness.providers.existing import ExistingProvider
-from harness.providers.preview import HostChanges
+from harness.providers.existing.hosts import ExistingProvider
+from harness.providers.existing.preview import HostChanges
 from harness.rundir import RunDir
 
 
 def find_run(runs: Path, which: str | None) -> RunDir:
-    """Return the newest run that `--run` names; one that is seen to be up comes before newer ones."""
+    """Return the newest run that `--run` names.
+
+    Runs that are up come before newer ones that are down.
+    """
     named = rundir.named(runs, which)
     if len(named) > 1:
-        with suppress(HarnessError):  # what the user wants of the run may need no engine
+        with suppress(HarnessError):  # the command may need no engine
             hosts = providers.get(named[-1].provider, runs).runs()
             named = [run for run in named if hosts.get(run.id)] or named
     return named[-1]
 
 
-def open_run(runs: Path, which: str | None) -> Live:
-    """Open such a run; progress is printed."""
+def open_run(runs: Path, which: str | None) -> OpenRun:
+    """Open the run that `--run` names, with printed progress."""
     directory = find_run(runs, which)
     return lifecycle.open_run(directory, providers.get(directory.provider, runs), progress())
 
 
 def with_report(runs: Path, which: str) -> Path:
-    """Return a run's directory, or one that holds no more than a report; "" is the newest run's."""
+    """Return a run's directory, or one that only has a report; "" is the newest run's."""
     if which and (Path(which) / "report.json").exists():
         return Path(which)
     try:
         return rundir.find(runs, which or None).path
     except UsageError:
-        if Path(which).is_dir():  # the user means it: let it be told what it lacks
+        if Path(which).is_dir():  # the error about it says what is missing
             return Path(which)
         raise
 
 
-def find_host(live: Live, name: str) -> Host:
-    """Return a host of a run; UsageError tells those that there are."""
-    for host in live.plan.hosts:
+def find_host(run: OpenRun, name: str) -> Host:
+    """Return a host of a run; UsageError lists the hosts if there is none of that name."""
+    for host in run.plan.hosts:
         if host.name == name:
             return host
     raise UsageError(
-        f"no host {name} in {live.run.id}",
-        hint=f"hosts are {', '.join(host.name for host in live.plan.hosts)}",
+        f"no host {name} in {run.directory.id}",
+        hint=f"hosts are {', '.join(host.name for host in run.plan.hosts)}",
     )
 
 
@@ -73,44 +79,55 @@ def find_provider(
     """Return a provider; existing machines it changes with `yes` only, when the user has seen what changes."""
     if name != ExistingProvider.name:
         if inventory or only_look or yes:
-            raise UsageError("--inventory, --check and --yes are for machines that are there: --provider existing")
+            raise UsageError("--inventory, --check and --yes require --provider existing")
         return providers.get(name, runs)
 
+    extras.need("run", f"provider {name}")
+
     def agree(changes: Sequence[HostChanges]) -> None:
-        for one in changes:
-            print_changes(one)
+        for of_host in changes:
+            print_changes(of_host)
         if only_look:
             raise typer.Exit
         if not yes:
-            raise UsageError("nothing was changed", hint="--yes changes it, --check shows it only")
+            raise UsageError(
+                "nothing was changed", hint="--yes makes the changes, --check only shows them"
+            )
 
     return ExistingProvider(runs, inventory, ssh_config, agree)
 
 
 def must_be_known(*names: str | None) -> None:
-    """Refuse releases that nothing is known of; None is no release."""
+    """UsageError for a release that is not known; None stands for no release."""
     for name in filter(None, names):
         if name not in releases.KNOWN:
-            raise UsageError(f"no release {name}", hint=f"known are {', '.join(releases.KNOWN)}")
+            raise UsageError(
+                f"unknown release {name}", hint=f"known releases: {', '.join(releases.KNOWN)}"
+            )
 
 
 def must_be_writable(directory: Path | None) -> None:
-    """Refuse a directory in which no file can be written, before the work whose results it is for.
+    """UsageError if no file can be written in a directory, before the work whose results it is for.
 
-    What does not exist yet must have a parent in which it can be made; nothing is made. None is no directory.
+    A directory that does not exist must have a parent in which it can be created; nothing is
+    created. None stands for no directory.
     """
     if directory is None:
         return
     try:
-        there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-        with TemporaryFile(dir=there):
+        parents = directory.absolute().parents
+        existing = next(path for path in (directory, *parents) if path.exists())
+        with TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise UsageError(f"{directory} cannot be written: {error.strerror}") from error
 
 
 def must_be_writable_file(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work whose result it is for; it may exist."""
+    """UsageError if a file cannot be written, before the work whose result it is for.
+
+    It may exist.
+    """
     if path.is_dir():
         raise UsageError(f"{path} is a directory", hint="name a file")
     if not path.parent.exists():

@@ -1,4 +1,4 @@
-"""How what was done is told: on stdout what was asked for, on stderr progress and errors."""
+"""Print results on stdout, and progress and errors on stderr."""
 
 from __future__ import annotations
 
@@ -8,36 +8,48 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from harness import check, checkers, diff, page
-from harness.providers.preview import HostChanges
-from harness.report import FAILED, PASSED, Check, Report, exit_code
+from harness.progress import Say, Step
+from harness.providers.existing.preview import HostChanges
+from harness.rehearsal import invariants
+from harness.report import html_report
+from harness.report.model import FAILED, PASSED, Check, Report, exit_code
 from harness.rundir import RunDir
+from harness.slurmconf import check as configuration_check
+from harness.slurmconf import diff
+from harness.status import Row
+
+if TYPE_CHECKING:  # its packages may be missing
+    from harness import doctor
 
 _LOG = logging.getLogger("harness")
+# Excused problems of an invariant that are printed.
+_MOST_EXCUSED = 3
 
 
 class Output(Console):
-    """A console that loses its reader without an error: `| head` has read enough, or the terminal has closed.
+    """A console without an error when its reader goes away: `| head` has read enough, or the terminal has closed.
 
-    What the command does goes on to its end, and its exit code means what it always means.
+    The command continues to its end, and its exit code keeps its meaning.
     """
 
     lost = False
 
     def print(self, *objects: Any, **look: Any) -> None:
-        """Print as rich does; progress that cannot be printed, whatever the reason, stops no cleanup."""
+        """Print as rich does; progress that cannot be printed, for whatever reason, stops no cleanup."""
         try:
             super().print(*objects, **look)
         except OSError as error:
@@ -46,7 +58,7 @@ class Output(Console):
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Send what else is printed nowhere; Python itself flushes the stream at exit."""
+        """Discard further output; Python itself flushes the stream at exit."""
         self.quiet = self.lost = True
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
@@ -57,19 +69,77 @@ err = Output(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 class Format(StrEnum):
-    """How data is printed."""
+    """Output formats."""
 
     text = "text"
     json = "json"
 
 
-def progress() -> Callable[[str], None]:
-    """Return what prints a line of progress, with the seconds since the beginning."""
-    started = time.monotonic()
+class Progress:
+    """Prints lines of progress with the seconds since the beginning.
 
-    def say(text: str) -> None:
-        err.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {escape(text)}")
+    On a terminal, steps share one line.
+    """
 
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Print a line."""
+        err.print(f"[dim]{self._seconds()}[/dim]  {escape(text)}")
+
+    @contextmanager
+    def steps(self) -> Iterator[Callable[[Step], None]]:
+        """Yield a function that shows a step: see progress.ShowsSteps."""
+        # FORCE_COLOR lets rich take a pipe for a terminal, but nothing can change in place there.
+        if not (err.is_terminal and err.file.isatty()) or err.is_dumb_terminal:
+            yield lambda step: self(str(step))
+            return
+        line = _StepLine(self._seconds)
+        live = Live(
+            line,
+            console=err,
+            transient=True,
+            refresh_per_second=2,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        with suppress(OSError):  # the terminal may have closed
+            live.start()
+        try:
+            yield line.show
+        finally:
+            with suppress(OSError):
+                live.stop()
+
+    def _seconds(self) -> str:
+        return f"{time.monotonic() - self._started:6.1f} s"
+
+
+class _StepLine:
+    """The line of the step that runs; its times change with each refresh."""
+
+    def __init__(self, seconds: Callable[[], str]) -> None:
+        self._seconds = seconds
+        self._step: Step | None = None
+        self._shown = time.monotonic()
+
+    def show(self, step: Step) -> None:
+        """Replace the step."""
+        self._step, self._shown = step, time.monotonic()
+
+    def __rich__(self) -> Text:
+        step = self._step
+        if step and step.seconds_left:
+            left = max(step.seconds_left - (time.monotonic() - self._shown), 0)
+            step = replace(step, seconds_left=left)
+        text = f"  {step}" if step else ""
+        return Text(f"{self._seconds()}{text}", style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def progress() -> Progress:
+    """Return what prints progress; long waits, and with --verbose each command, are part of it."""
+    say = Progress()
     _LOG.handlers = [_Saying(say)]
     if not _LOG.level:
         _LOG.setLevel(logging.INFO)
@@ -77,19 +147,19 @@ def progress() -> Callable[[str], None]:
 
 
 class _Saying(logging.Handler):
-    """Has long waits, and with --verbose each command, told among the progress."""
+    """Prints log records as lines of progress."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Say) -> None:
         super().__init__()
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
+        """Print a record."""
         self._say(record.getMessage())
 
 
 def set_verbose(verbose: bool) -> None:
-    """Have each command on a host told among the progress, or not."""
+    """Show or hide each command on a host in the progress."""
     _LOG.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
@@ -99,7 +169,7 @@ def print_json(data: Any) -> None:
 
 
 def table_of(headings: Iterable[str], rows: Iterable[Iterable[str]], **look: Any) -> Table:
-    """Return a table; `look` is what rich's Table.add_column takes, the same for each column."""
+    """Return a table; `look` is passed to rich's Table.add_column for each column."""
     table = Table(box=None, header_style="bold")
     for heading in headings:
         table.add_column(heading, **look)
@@ -109,13 +179,13 @@ def table_of(headings: Iterable[str], rows: Iterable[Iterable[str]], **look: Any
 
 
 def print_changes(changes: HostChanges) -> None:
-    """Print what a run would change on a machine that is somebody's."""
+    """Print what a run would change on an existing machine."""
     out.print(f"[bold]{changes.host}[/bold]")
-    for what, path, difference in (
+    for kind, path, difference in (
         *(("new    ", path, text) for path, text in changes.new),
         *(("differs", path, difference) for path, difference in changes.differing),
     ):
-        out.print(f"  {what}  {escape(path)}")
+        out.print(f"  {kind}  {escape(path)}")
         for line in difference.splitlines():
             color = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "default")
             out.print(f"           [{color}]{escape(line)}[/{color}]")
@@ -124,7 +194,7 @@ def print_changes(changes: HostChanges) -> None:
     for daemon in changes.daemons:
         out.print(f"  daemon   {daemon}")
     for user in changes.users:
-        out.print(f"  user     {user} is made")
+        out.print(f"  user     {user} is created")
     for note in changes.notes:
         out.print(f"  [yellow]note     {escape(note)}[/yellow]")
     if changes == HostChanges(changes.host, notes=changes.notes):
@@ -132,7 +202,7 @@ def print_changes(changes: HostChanges) -> None:
 
 
 def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: list[str]) -> None:
-    """Print which lines differ, what each needs, and the steps that take them into a running cluster."""
+    """Print which lines differ, what each change needs, and the steps that apply them to a running cluster."""
     colors = {"+": "green", "-": "red", "@": "cyan"}
     for file in files:
         if file.hosts:
@@ -146,18 +216,24 @@ def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: li
     out.print()
     for change in changes:
         what = " ".join(filter(None, [change.file, change.option]))
-        values = f": {change.before or '-'} -> {change.after or '-'}" if change.before or change.after else ""
+        values = (
+            f": {change.before or '-'} -> {change.after or '-'}"
+            if change.before or change.after
+            else ""
+        )
         where = f" on {change.hosts}" if change.hosts else ""
-        needs = f"{'drain, ' if change.drain else ''}{diff.NEEDS.get(change.needs, change.needs) or 'look at it'}"
+        needs = f"{'drain, ' if change.drain else ''}{diff.NEEDS.get(change.needs, change.needs) or 'review it'}"
         why = f" ({change.why})" if change.why else ""
         out.print(f"{escape(what + values + where)}\n    [bold]{needs}[/bold]{escape(why)}")
-    out.print("\n[bold]To take it into a running cluster:[/bold]")
+    out.print("\n[bold]To apply it to a running cluster:[/bold]")
     for number, step in enumerate(steps, 1):
         out.print(f"{number}. {escape(step)}")
 
 
-def print_report(report: Report, format_: Format, path: Path | None = None, *, every_check: bool = False) -> None:
-    """Print a report, and where it can be read in a browser; that is `path`, or in the run's directory.
+def print_report(
+    report: Report, format_: Format, path: Path | None = None, *, every_check: bool = False
+) -> None:
+    """Print a report and the path of its HTML page: `path`, or the one in the run's directory.
 
     Checks that passed are only counted, unless `every_check`.
     """
@@ -165,47 +241,50 @@ def print_report(report: Report, format_: Format, path: Path | None = None, *, e
         print_json(asdict(report))
         return
     color = {PASSED: "green", FAILED: "red"}.get(report.verdict, "yellow")
-    for one in report.checks:
+    for check in report.checks:
         if every_check:
-            _print_check(one)
-        elif one.outcome != "passed":
-            out.print(f"\n[bold]{escape(one.id)}[/bold]: {one.outcome}\n{escape(one.message)}")
+            _print_check(check)
+        elif check.outcome != "passed":
+            out.print(
+                f"\n[bold]{escape(check.id)}[/bold]: {check.outcome}\n{escape(check.message)}"
+            )
     if report.problem:
-        out.print(f"\n[bold]could not judge:[/bold] {escape(report.problem)}")
+        out.print(f"\n[bold]no verdict:[/bold] {escape(report.problem)}")
     for fault in report.known_faults:
         out.print(f"\n[bold]known fault of Slurm:[/bold] {escape(fault)}")
-    counts = Counter(one.outcome for one in report.checks)
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none"
+    outcomes = _counts(Counter(check.outcome for check in report.checks)) or "none"
     seconds = sum(stage["seconds"] for stage in report.stages)
-    what = escape(f"{report.scenario}: {report.description}")
-    out.print(f"\n[bold {color}]{report.verdict.upper()}[/bold {color}]  {what}")
-    out.print(f"  checks    {told}")
-    out.print(f"  releases  {escape(', '.join(f'{name} {release}' for name, release in report.releases.items()))}")
+    title = escape(f"{report.scenario}: {report.description}")
+    out.print(f"\n[bold {color}]{report.verdict.upper()}[/bold {color}]  {title}")
+    out.print(f"  checks    {outcomes}")
+    out.print(
+        f"  releases  {escape(', '.join(f'{name} {release}' for name, release in report.releases.items()))}"
+    )
     if report.kubernetes:
         out.print(f"  ledger    {escape(report.kubernetes)}")
     stages = ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in report.stages)
-    out.print(f"  seconds   {escape(stages)}; in all {seconds:.0f}")
+    out.print(f"  seconds   {escape(stages)}; {seconds:.0f} in total")
     out.print(f"  jobs      {len(report.jobs)} records")
     if report.verdict != PASSED:
-        out.print(f"  look      {page.repeat(report)} --keep", markup=False)
+        out.print(f"  repeat    {html_report.repeat(report)} --keep", markup=False)
     out.print(f"  report    {_relative(path or Path(report.run) / 'report.html')}", markup=False)
 
 
 def _print_check(check: Check) -> None:
-    """Print a check's outcome, and below it what it says."""
+    """Print a check's outcome, and its message below it."""
     color = {"passed": "green", "failed": "red", "skipped": "dim"}.get(check.outcome, "yellow")
-    out.print(f"[{color}]{check.outcome:8}[/{color}] {escape(page.promise(check))}")
+    out.print(f"[{color}]{check.outcome:8}[/{color}] {escape(html_report.promise(check))}")
     for line in check.message.splitlines():
         out.print(f"         {escape(line)}")
 
 
 def print_comparison(differing: dict[str, Any], format_: Format) -> None:
-    """Print what runs have in common and what not."""
+    """Print what runs have in common, and how they differ."""
     if format_ is Format.json:
         return print_json(differing)
     colors = {PASSED: "green", FAILED: "red", None: "dim"}
 
-    def told(value: Any) -> str:
+    def cell(value: Any) -> str:
         text = f"{value:.1f}" if isinstance(value, float) else "-" if value is None else str(value)
         return f"[{colors[value]}]{text}[/{colors[value]}]" if value in colors else escape(text)
 
@@ -214,44 +293,58 @@ def print_comparison(differing: dict[str, Any], format_: Format) -> None:
     for number, run in enumerate(differing["runs"], 1):
         out.print(f"{number}  {escape(run)}")
         table.add_column(str(number), justify="right", overflow="fold")
-    table.add_row("scenario", *map(told, differing["scenarios"]))
-    table.add_row("verdict", *map(told, differing["verdicts"]))
+    table.add_row("scenario", *map(cell, differing["scenarios"]))
+    table.add_row("verdict", *map(cell, differing["verdicts"]))
     for kind in ("releases", "seconds"):
         for name, values in differing[kind].items():
-            table.add_row(escape(f"{kind} {name}"), *map(told, values))
+            table.add_row(escape(f"{kind} {name}"), *map(cell, values))
     out.print(table)
-    out.print(f"{differing['checks_alike']} checks have the same outcome; {len(differing['checks'])} do not")
+    out.print(
+        f"{differing['checks_alike']} checks have the same outcome; {len(differing['checks'])} differ"
+    )
     for name, values in differing["checks"].items():
-        out.print(f"  {', '.join(map(told, values))}  {escape(name)}")
+        out.print(f"  {', '.join(map(cell, values))}  {escape(name)}")
     return None
 
 
-def print_judgement(run: RunDir, format_: Format) -> None:
-    """Print what the checkers say of a run's last rehearsal, and exit as its verdict says."""
-    history = checkers.read(run.events(), run.plan())
-    findings = checkers.judge(history)
-    verdict = checkers.verdict(findings)
-    answers = Counter(one.answer for one in history.submissions)
+def print_rehearsal(run: RunDir, format_: Format) -> None:
+    """Print the verdict on a run's last rehearsal, and exit with its exit code."""
+    history = invariants.read(run.events(), run.plan())
+    findings = invariants.evaluate(history)
+    verdict = invariants.verdict(findings)
+    answers = Counter(submission.answer for submission in history.submissions)
     if format_ is Format.json:
-        print_json({"verdict": verdict, "submissions": answers, "findings": [asdict(one) for one in findings]})
+        print_json(
+            {
+                "verdict": verdict,
+                "submissions": answers,
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
     else:
-        colors = {PASSED: "green", FAILED: "red", checkers.SKIPPED: "dim"}
-        for one in findings:
-            color = colors.get(one.outcome, "yellow")
-            out.print(f"[{color}]{one.outcome:8}[/{color}] {one.name.replace('_', ' ')}")
-            for problem in one.problems:
-                out.print(f"         {escape(problem)}")
-            for excused in one.excused[:3]:
-                out.print(f"         [dim]excused: {escape(excused)}[/dim]")
-            if len(one.excused) > 3:
-                out.print(f"         [dim]excused: {len(one.excused) - 3} more; --format json tells them[/dim]")
-        told = ", ".join(f"{count} {answer}" for answer, count in answers.items())
-        out.print(f"{verdict.upper()}  submissions: {told}; executions seen: {len(history.witnesses)}")
+        for finding in findings:
+            _print_invariant(finding)
+        out.print(
+            f"{verdict.upper()}  submissions: {_counts(answers)}; executions seen: {len(history.traces)}"
+        )
     raise typer.Exit(exit_code(verdict))
 
 
-def print_findings(findings: list[check.Finding]) -> None:
-    """Print what `check` found, each with its place, and what does not start."""
+def _print_invariant(finding: invariants.InvariantResult) -> None:
+    """Print the outcome of an invariant, its problems, and the first few that known faults excuse."""
+    colors = {PASSED: "green", FAILED: "red", invariants.SKIPPED: "dim"}
+    color = colors.get(finding.outcome, "yellow")
+    out.print(f"[{color}]{finding.outcome:8}[/{color}] {finding.name.replace('_', ' ')}")
+    for problem in finding.problems:
+        out.print(f"         {escape(problem)}")
+    for excused in finding.excused[:_MOST_EXCUSED]:
+        out.print(f"         [dim]excused: {escape(excused)}[/dim]")
+    if (more := len(finding.excused) - _MOST_EXCUSED) > 0:
+        out.print(f"         [dim]excused: {more} more; --format json lists them[/dim]")
+
+
+def print_findings(findings: list[configuration_check.Finding]) -> None:
+    """Print the findings of `harness check`, each with its place, and the daemons that will not start."""
     colors = {"fatal": "bold red", "error": "red", "warning": "yellow", "info": "dim"}
     for finding in findings:
         color = colors[finding.severity]
@@ -263,30 +356,49 @@ def print_findings(findings: list[check.Finding]) -> None:
         if finding.hint:
             out.print(f"    hint: {escape(finding.hint)}")
     counts = Counter(finding.severity for finding in findings)
-    told = ", ".join(f"{counts[severity]} {severity}" for severity in colors if counts[severity])
-    stops = sorted({finding.daemon for finding in findings if finding.severity == "fatal"})
-    refusal = f"; does not start: {', '.join(stops)}" if stops else ""
-    err.print(f"{told or 'nothing to say'}{refusal}")
+    summary = ", ".join(f"{counts[severity]} {severity}" for severity in colors if counts[severity])
+    daemons = sorted({finding.daemon for finding in findings if finding.severity == "fatal"})
+    refusal = f"; will not start: {', '.join(daemons)}" if daemons else ""
+    err.print(f"{summary or 'no findings'}{refusal}")
 
 
-def status_table(rows: list[dict[str, Any]]) -> Group:
+def print_finding(finding: doctor.Requirement) -> None:
+    """Print a finding of `harness doctor`, and the command that fixes it."""
+    if finding.ok:
+        mark = "[green]ok[/green]     "
+    elif finding.fatal:
+        mark = "[red]missing[/red]"
+    else:
+        mark = "[yellow]weak[/yellow]   "
+    out.print(f"{mark} {finding.subject}: {escape(finding.text)}")
+    if not finding.ok and finding.fix:
+        out.print(f"        fix: {escape(finding.fix)}")
+
+
+def status_table(rows: Sequence[Row]) -> Group:
     """Return what `status` shows."""
     table = table_of(
         ("run", "hosts up", "verdict"),
-        ((row["run"], ", ".join(row["hosts_up"]) or "-", row["verdict"] or "-") for row in rows),
+        ((row.run, ", ".join(row.hosts_up) or "-", row.verdict or "-") for row in rows),
         overflow="fold",
     )
-    told: list[str] = []
+    lines: list[str] = []
     for row in rows:
-        for cluster, does in row["clusters"].items():
-            kinds = (
-                f"{kind} {', '.join(f'{count} {state}' for state, count in does[kind].items()) or 'none'}"
+        for cluster, activity in row.clusters.items():
+            text = activity.get("problem") or "; ".join(
+                f"{kind} {_counts(activity[kind]) or 'none'}"
                 for kind in ("nodes", "jobs")
-                if kind in does
+                if kind in activity
             )
-            told.append(escape(f"{row['run']} {cluster}: {does.get('problem') or '; '.join(kinds)}"))
-        told += [f"[yellow]{escape(text)}[/yellow]" for text in (*row["leaked"], row["problem"]) if text]
-    return Group(table, *told)
+            lines.append(escape(f"{row.run} {cluster}: {text}"))
+        warnings = filter(None, (*row.leaked, row.problem))
+        lines += [f"[yellow]{escape(text)}[/yellow]" for text in warnings]
+    return Group(table, *lines)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    """Write counts such as "3 idle, 1 down"; "" for none."""
+    return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
 def _relative(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Base images: one for each release, tagged by what it is made of, shared by all scenarios."""
+"""Base images, one for each release, tagged with a digest of the sources."""
 
 from __future__ import annotations
 
@@ -16,63 +16,95 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import docker
-from docker.errors import APIError, BuildError, ImageNotFound
+from docker.errors import APIError, ImageNotFound
 from docker.models.containers import Container
 from docker.types import LogConfig
 from docker.utils import parse_repository_tag
 from filelock import FileLock, Timeout
 
-from harness import private, releases
+from harness import file_ownership, progress, releases
 from harness.errors import EngineError, UsageError
-from harness.providers.engine import engine_errors
+from harness.progress import Say, Step
+from harness.providers.docker.engine import engine_errors
 from harness.releases import Release
 from harness.render import RenderedFile
-from harness.resources import IMAGES
+from harness.rundir import RunDir
+from harness.shipped_files import IMAGES
 
 REPOSITORY = "slurm-harness"
-# Images of ours with more packages.
+# Base images with additional packages.
 EXTENDED = f"{REPOSITORY}-extended"
-# The label of such an image that names the one it extends.
+# The label of such an image that names its base.
 _BASE = "harness.base"
 BOOT = "/usr/local/sbin/boot"
 Numbers = tuple[Mapping[str, int], Mapping[str, int]]
-# What deployment and boot call in every host.
+# Programs that deployment and boot call on every host.
 _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
-# Seconds in which an image says what it has, also on a busy machine.
+# Seconds in which an image answers what it has, also on a busy machine.
 _ANSWERS_WITHIN = 60
 _IMAGE_GB = 2
 _CHUNK = 2**20
+# What the engine prints as it begins a step of a Dockerfile, and how much of the instruction is
+# shown.
+_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
+_STEP_WIDTH = 60
 _HOST_PACKAGES = (
-    *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "openssh-client", "python3"),
+    *(
+        "systemd",
+        "systemd-sysv",
+        "dbus",
+        "libpam-systemd",
+        "openssh-server",
+        "openssh-client",
+        "python3",
+    ),
     *("iproute2", "nftables", "libseccomp2", "procps", "munge", "mariadb-server", "libfaketime"),
     *("crun", "busybox-static"),  # run a user's container; the smallest thing to have in one
 )
 
 
 def tag(release: Release) -> str:
-    """Return the image's name: it changes with whatever the image is made of."""
-    of_debian = (release.suite, release.further_suite, release.packages, release.apt_options, _HOST_PACKAGES)
+    """Return the image's name, which changes with its sources."""
+    of_debian = (
+        release.suite,
+        release.further_suite,
+        release.packages,
+        release.apt_options,
+        _HOST_PACKAGES,
+    )
     return f"{REPOSITORY}:{release.name}-{digest(IMAGES, repr(of_debian))}"
 
 
 def extended_tag(release: Release, packages: Sequence[str]) -> str:
-    """Return the name of a release's image with more packages; without any, the release's own."""
+    """Return the name of a release's image with additional packages.
+
+    Without any, the base image.
+    """
     if not packages:
         return tag(release)
     made_of = digest(IMAGES / "extended", f"{tag(release)} {sorted({*packages})}")
     return f"{EXTENDED}:{release.name}-{made_of}"
 
 
-def extend(client: docker.DockerClient, release: Release, packages: Sequence[str], say: Callable[[str], None]) -> str:
-    """Return the name of a release's image with more Debian packages; build it if the engine does not have it."""
+def extend(
+    client: docker.DockerClient,
+    release: Release,
+    packages: Sequence[str],
+    say: Callable[[str], None],
+) -> str:
+    """Return the name of a release's image with additional packages; build it if it is missing."""
     name = extended_tag(release, packages)
     base = ensure(client, release, say)
     if packages and not _has(client, name):
         with alone(f"-{release.suite}", f"image {name}", say):
             if not _has(client, name):
                 say(f"image {name}: installing {', '.join(packages)} in {base}")
-                arguments = {"BASE": base, "PACKAGES": " ".join(packages), "APT_OPTIONS": apt_options(release)}
-                from_dockerfile(client, IMAGES / "extended", name, arguments, {_BASE: base})
+                arguments = {
+                    "BASE": base,
+                    "PACKAGES": " ".join(packages),
+                    "APT_OPTIONS": apt_options(release),
+                }
+                from_dockerfile(client, IMAGES / "extended", name, arguments, say, {_BASE: base})
     return name
 
 
@@ -85,7 +117,7 @@ def current_extensions(client: docker.DockerClient) -> set[str]:
 
 
 def digest(directory: Path, more: str) -> str:
-    """Return what changes with any file of a directory, and with `more`."""
+    """Return a digest of all files of a directory, and of `more`."""
     made_of = hashlib.sha256(more.encode())
     for path in sorted(path for path in directory.iterdir() if path.is_file()):
         made_of.update(path.name.encode() + path.read_bytes())
@@ -93,9 +125,9 @@ def digest(directory: Path, more: str) -> str:
 
 
 def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
-    """Return the name of the image for a release; build it first if the engine does not have it.
+    """Return the name of the image for a release; build it first if it is missing.
 
-    Of several runs that want images of one suite at once, one builds and the others wait.
+    If several runs need images of one suite at the same time, one builds and the others wait.
     """
     name = tag(release)
     if not _has(client, name):
@@ -107,12 +139,12 @@ def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], N
 
 @contextmanager
 def alone(kind: str, what: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Keep this user's other runs from building something of a kind while this is entered."""
-    lock = FileLock(private.cache() / f"image{kind}.lock", mode=0o600)
+    """Keep this user's other runs from building the same within the block."""
+    lock = FileLock(file_ownership.cache() / f"image{kind}.lock", mode=0o600)
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        say(f"{what}: waiting for another run to build its own")
+        say(f"{what}: waiting for another run that is building")
         lock.acquire()
     try:
         yield
@@ -120,25 +152,30 @@ def alone(kind: str, what: str, say: Callable[[str], None]) -> Iterator[None]:
         lock.release()
 
 
-def copy(image: str, source: docker.DockerClient, target: docker.DockerClient, say: Callable[[str], None]) -> None:
-    """Give an engine an image that another has, if it lacks it."""
+def copy(
+    image: str, source: docker.DockerClient, target: docker.DockerClient, say: Callable[[str], None]
+) -> None:
+    """Copy an image from one engine to another that lacks it."""
     if _has(target, image):
         return
     say(f"image {image}: copying to the engine on {target.info()['Name']}")
     with engine_errors(f"cannot copy {image}"):
-        # docker's types know bytes and files only; the HTTP library under it takes any iterator.
+        # docker's types declare bytes and files only; its HTTP library takes any iterator.
         target.images.load(source.images.get(image).save(named=True))  # type: ignore[arg-type]
 
 
 def wanted() -> set[str]:
-    """Return the names of all images that this version of the harness makes; it uses no others of ours."""
+    """Return the names of all images that this version of the harness builds and uses."""
     known = [releases.get(name) for name in releases.PACKAGED]
     return {tag(release) for one in known for release in (one, releases.with_apptainer(one))}
 
 
 def save(client: docker.DockerClient, names: Sequence[str], file: Path) -> None:
-    """Write images to a file that `load` and `docker load` take; what goes wrong leaves no half of it."""
-    # The SDK's own call takes one image; asked for together, they share what they have in common.
+    """Write images to a file for `load` and `docker load`.
+
+    After an error there is no partial file.
+    """
+    # The SDK's own call saves one image; saved together, images share their layers.
     url = f"{client.api.base_url}/v{client.api.api_version}/images/get"
     part = file.with_name(f"{file.name}.part")
     try:
@@ -158,17 +195,17 @@ def save(client: docker.DockerClient, names: Sequence[str], file: Path) -> None:
 
 
 def load(client: docker.DockerClient, file: Path) -> list[str]:
-    """Give the engine what `save` wrote, and return the images' names; UsageError if they are not `wanted`."""
+    """Load what `save` wrote, and return the images' names; UsageError if one is not `wanted`."""
     try:
         with tarfile.open(file) as tar:
             manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO())
         names = [name for image in manifest for name in image["RepoTags"]]
     except (OSError, tarfile.TarError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(f"{file} is not a file of `harness images save`: {error}") from error
+        raise UsageError(f"{file} was not written by `harness images save`: {error}") from error
     if others := sorted({*names} - wanted()):
         raise UsageError(
             f"{file} has {', '.join(others)}, which this version of the harness does not use",
-            hint="`harness images save` of the same version, on a machine with a registry, writes those that it does",
+            hint="run `harness images save` of the same version on a machine with a registry",
         )
     with engine_errors(f"cannot load {file}"), file.open("rb") as tar:
         client.images.load(tar)
@@ -184,8 +221,9 @@ def _has(client: docker.DockerClient, image: str) -> bool:
 
 
 def release_of(client: docker.DockerClient, image: str) -> str:
-    """Return the Slurm release in an image of the user's own; EngineError says what it lacks to be a host.
+    """Return the Slurm release in an image of the user's own.
 
+    EngineError says what the image lacks.
     The image is pulled if the engine does not have it, and its programs are run.
     """
     script = f"""
@@ -194,7 +232,7 @@ def release_of(client: docker.DockerClient, image: str) -> str:
         python3 -I -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2> /dev/null || echo lacks libseccomp
         slurmctld -V || slurmd -V || slurmdbd -V
     """
-    with engine_errors(f"cannot look into image {image}"):
+    with engine_errors(f"cannot inspect image {image}"):
         try:
             client.images.get(image)
         except ImageNotFound:
@@ -211,7 +249,10 @@ def release_of(client: docker.DockerClient, image: str) -> str:
 
 
 def _said_without_rights(client: docker.DockerClient, image: str, script: str) -> str:
-    """Return what a script prints that the image's own shell runs, in a container with no right and no network."""
+    """Run a script with the image's shell, in a container without rights and network.
+
+    Return its output.
+    """
     container = client.containers.create(
         image,
         ["-c", script],
@@ -234,12 +275,15 @@ def _said_without_rights(client: docker.DockerClient, image: str, script: str) -
 
 
 def entry_point() -> list[Entry]:
-    """Return what starts a host: an image of the user's own lacks it."""
-    return [Entry(f"/usr/local/sbin/{name}", (IMAGES / name).read_bytes(), 0o755) for name in ("boot", "restrict")]
+    """Return the files that start a host, which an image of the user's own lacks."""
+    return [
+        Entry(f"/usr/local/sbin/{name}", (IMAGES / name).read_bytes(), 0o755)
+        for name in ("boot", "restrict")
+    ]
 
 
 def build(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
-    """Build the image for a release from Debian's packages, on Debian's own image or one bootstrapped here."""
+    """Build the image for a release from Debian's packages."""
     if not release.suite:
         raise UsageError(
             f"Debian has no packages of Slurm {release.name}",
@@ -255,12 +299,12 @@ def build(client: docker.DockerClient, release: Release, say: Callable[[str], No
         "FURTHER_SUITE": release.further_suite or "",
         "APT_OPTIONS": apt_options(release),
     }
-    from_dockerfile(client, IMAGES, name, arguments)
+    from_dockerfile(client, IMAGES, name, arguments, say)
     return name
 
 
 def apt_options(release: Release) -> str:
-    """Return what apt-get needs to install from a release's suite."""
+    """Return the options of apt-get to install from a release's suite."""
     return " ".join(f"-o {option}" for option in release.apt_options)
 
 
@@ -269,46 +313,58 @@ def from_dockerfile(
     directory: Path,
     name: str,
     arguments: dict[str, str],
+    say: Say,
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Build an image from the Dockerfile of a directory; EngineError says what it said last."""
-    with engine_errors(f"cannot build {name}"):
-        try:
-            client.images.build(
-                path=str(directory),
-                tag=name,
-                buildargs=arguments,
-                rm=True,
-                forcerm=True,
-                labels={"harness.image": name, **(labels or {})},
-            )
-        except BuildError as error:
-            log = "".join(str(entry.get("stream") or entry.get("error") or "") for entry in error.build_log)
-            raise EngineError(f"cannot build {name}: {error.msg}\n" + log[-2000:]) from error
+    """Build an image from the Dockerfile of a directory, and show each step; EngineError has the end of the output."""
+    output = ""
+    with engine_errors(f"cannot build {name}"), progress.steps(say) as show:
+        for entry in client.api.build(
+            path=str(directory),
+            tag=name,
+            buildargs=arguments,
+            rm=True,
+            forcerm=True,
+            labels={"harness.image": name, **(labels or {})},
+            decode=True,
+        ):
+            text = str(entry.get("stream") or entry.get("error") or "")
+            output += text
+            if step := _STEP.match(text):
+                show(Step("step", int(step[1]), int(step[2]), f"{name}: {step[3][:_STEP_WIDTH]}"))
+            if "error" in entry:
+                raise EngineError(f"cannot build {name}: {entry['error']}\n{output[-2000:]}")
 
 
 def built(client: docker.DockerClient, repository: str = REPOSITORY) -> list[tuple[str, str, int]]:
-    """Return release, name and size in bytes of every image of ours; an old one's release is in its name."""
+    """Return release, name and size in bytes of every image that the harness has built."""
     with engine_errors("cannot list images"):
         images = client.images.list(name=repository, filters={"label": "harness.image"})
     return sorted(
-        (name.split(":")[1].split("-")[0], name, image.attrs["Size"]) for image in images for name in image.tags
+        (name.split(":")[1].split("-")[0], name, image.attrs["Size"])
+        for image in images
+        for name in image.tags
     )
 
 
 def _want_disk(client: docker.DockerClient) -> None:
-    """Refuse to begin what would fill the disk, where the engine's disk is this machine's."""
+    """EngineError if a build would fill the engine's disk, if that is on this machine."""
     root = Path(client.info()["DockerRootDir"])
     free = shutil.disk_usage(root).free / 1e9 if root.exists() else _IMAGE_GB
     if free < _IMAGE_GB:
         raise EngineError(
             f"only {free:.1f} GB free in {root}; an image takes up to {_IMAGE_GB} GB while it is built",
-            hint="`docker system prune` removes what is not used",
+            hint="`docker system prune` removes unused data",
         )
 
 
-def _base(client: docker.DockerClient, suite: str, apt_options: tuple[str, ...], say: Callable[[str], None]) -> str:
-    """Return a minimal Debian image: pulled from a registry, or made by mmdebstrap where none can be reached."""
+def _base(
+    client: docker.DockerClient,
+    suite: str,
+    apt_options: tuple[str, ...],
+    say: Callable[[str], None],
+) -> str:
+    """Return a minimal Debian image: from a registry, or else built by mmdebstrap."""
     official = f"debian:{suite}-slim"
     own = f"{REPOSITORY}-base:{suite}"
     for name in (official, own):
@@ -321,19 +377,23 @@ def _base(client: docker.DockerClient, suite: str, apt_options: tuple[str, ...],
         if not shutil.which("mmdebstrap"):
             raise EngineError(
                 f"cannot pull {official}: {error.explanation}",
-                hint="without a registry the image is made from Debian's packages: apt-get install mmdebstrap",
+                hint="to build the image from Debian's packages instead: apt-get install mmdebstrap",
             ) from error
     else:
         return official
     say(f"image {own}: no registry answers; bootstrapping Debian {suite} with mmdebstrap")
     with tempfile.TemporaryDirectory() as directory:
         tar = Path(directory) / "base.tar"
-        # mmdebstrap wants apt.conf(5)'s syntax where apt-get takes KEY=VALUE.
+        # mmdebstrap needs apt.conf(5)'s syntax where apt-get takes KEY=VALUE.
         options = ['--aptopt={} "{}"'.format(*option.split("=", 1)) for option in apt_options]
         command = ["mmdebstrap", "--variant=minbase", "--quiet", *options, suite, str(tar)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
         if done.returncode != 0:
-            raise EngineError(f"{' '.join(command)}  (exit {done.returncode})\n{done.stderr.strip()}")
+            raise EngineError(
+                f"{' '.join(command)}  (exit {done.returncode})\n{done.stderr.strip()}"
+            )
         with engine_errors(f"cannot import {own}"):
             client.api.import_image_from_file(str(tar), repository=own.split(":")[0], tag=suite)
     return own
@@ -341,7 +401,7 @@ def _base(client: docker.DockerClient, suite: str, apt_options: tuple[str, ...],
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file for `archive`, or a directory if it has no content; `link` makes it a symbolic link."""
+    """A file for `archive`; a directory if `content` is None, a symbolic link if `link` is set."""
 
     path: str
     content: bytes | None
@@ -351,7 +411,10 @@ class Entry:
 
 
 def archive(entries: Iterable[Entry], numbers: Numbers | None = None) -> bytes:
-    """Return a tar of files. tar(1) goes by the names of their owners, Docker by their numbers: unset, root's."""
+    """Return a tar of files.
+
+    Tar(1) uses the names of owners, Docker their numbers: by default root's.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for entry in entries:
@@ -369,18 +432,32 @@ def archive(entries: Iterable[Entry], numbers: Numbers | None = None) -> bytes:
     return buffer.getvalue()
 
 
-def seed(files: Sequence[RenderedFile], units: Sequence[str]) -> list[Entry]:
-    """Return what makes a host of one which was never started: its files, and units enabled."""
+def keys(run: RunDir) -> list[Entry]:
+    """Return the run's SSH keys as the files of a host."""
     return [
-        *(Entry(file.path, file.text.encode(), int(file.mode, 8), (file.owner, file.group)) for file in files),
+        Entry("/root/.ssh/authorized_keys", run.key("ssh_key.pub").read_bytes(), 0o600),
+        Entry("/etc/ssh/ssh_host_ed25519_key", run.key("ssh_host_key").read_bytes(), 0o600),
+    ]
+
+
+def seed(files: Sequence[RenderedFile], units: Sequence[str]) -> list[Entry]:
+    """Return what a host needs before its first boot: its files, and its units enabled."""
+    return [
+        *(
+            Entry(file.path, file.text.encode(), int(file.mode, 8), (file.owner, file.group))
+            for file in files
+        ),
         *(enabled(unit) for unit in units),
-        # Users of sysusers.d come into being at the first boot.
-        Entry("/etc/systemd/system/systemd-sysusers.service.d/always.conf", b"[Unit]\nConditionNeedsUpdate=\n"),
+        # The users of sysusers.d are created at the first boot.
+        Entry(
+            "/etc/systemd/system/systemd-sysusers.service.d/always.conf",
+            b"[Unit]\nConditionNeedsUpdate=\n",
+        ),
     ]
 
 
 def enabled(unit: str, target: str = "multi-user") -> Entry:
-    """Return what has systemd start a service when it boots to a target."""
+    """Return the link that makes systemd start a service with a target."""
     path = f"/etc/systemd/system/{target}.target.wants/{unit}.service"
     return Entry(path, None, link=f"/lib/systemd/system/{unit}.service")
 

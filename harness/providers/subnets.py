@@ -1,4 +1,4 @@
-"""Subnets for the networks of runs: free ones, and who has which address in them."""
+"""Subnets for the networks of runs, and the addresses of hosts in them."""
 
 from __future__ import annotations
 
@@ -9,38 +9,44 @@ from pathlib import Path
 from harness.errors import EngineError
 from harness.plan import Plan
 
-# Where a subnet is looked for if a scenario names none: RFC 2544 keeps this range for tests in one laboratory.
+# The range of subnets for scenarios that name none: RFC 2544 reserves it for tests in a laboratory.
 RANGE = IPv4Network("198.18.0.0/15")
 # The first belongs to this machine, the second to the gateway between sites.
 GATEWAY, FIRST_HOST = 2, 10
 
 
 def free(size: int, taken: Iterable[IPv4Network] = ()) -> Iterator[IPv4Network]:
-    """Yield subnets of at least `size` addresses, none of which is in `taken` or has a route from this machine."""
+    """Yield subnets of `size` or more addresses, neither in `taken` nor routed by this machine."""
     used = [*taken, *routes()]
     for subnet in RANGE.subnets(new_prefix=min(24, 32 - size.bit_length())):
         if not any(subnet.overlaps(other) for other in used):
             yield subnet
 
 
-def for_site(plan: Plan, site: str, more: int = 0, taken: Iterable[IPv4Network] = ()) -> Iterator[IPv4Network]:
-    """Yield the subnet that the scenario names for a site, or else free ones with an address for each of its hosts.
+def for_site(
+    plan: Plan, site: str, more: int = 0, taken: Iterable[IPv4Network] = ()
+) -> Iterator[IPv4Network]:
+    """Yield the subnet that the scenario names for a site, or else free subnets of its size.
 
-    `more` are further addresses that it has to have. EngineError if there is none, or none is left.
+    `more` is a number of addresses needed besides those of the hosts. EngineError if no subnet is
+    left.
     """
     size = sum(host.site == site for host in plan.hosts) + FIRST_HOST + 1 + more
     wanted = plan.scenario.sites[site].subnet
     if wanted and wanted.num_addresses < size + 1:
-        raise EngineError(f"subnet {wanted} of site {site} is too small: {size + 1} addresses are needed")
+        raise EngineError(
+            f"subnet {wanted} of site {site} is too small: {size + 1} addresses are needed"
+        )
     yield from [wanted] if wanted else free(size, taken)
     if not wanted:
         raise EngineError(
-            f"no free subnet for site {site} in {RANGE}", hint="`harness down --all` frees those of old runs"
+            f"no free subnet for site {site} in {RANGE}",
+            hint="`harness down --all` frees those of old runs",
         )
 
 
 def addresses(plan: Plan, sites: Mapping[str, IPv4Network]) -> dict[str, str]:
-    """Return the address of each host at some sites, those that are not up yet too."""
+    """Return the address of each host at some sites, also of hosts that are not up yet."""
     left = {site: map(str, _for_hosts(subnet)) for site, subnet in sites.items()}
     return {host.name: next(left[host.site]) for host in plan.hosts if host.site in left}
 
@@ -50,12 +56,15 @@ def _for_hosts(subnet: IPv4Network) -> Iterator[IPv4Address]:
 
 
 def routes(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:
-    """Return the subnets that this machine has routes to, but for the default route: see proc_pid_net(5)."""
+    """Return the subnets that this machine has routes to, but for the default: proc_pid_net(5)."""
     if not table.exists():
         return []
     found = []
     for line in table.read_text().splitlines()[1:]:
         _, destination, _, _, _, _, _, mask, *_ = line.split()
-        address, netmask = (IPv4Address(int.from_bytes(bytes.fromhex(word), "little")) for word in (destination, mask))
+        address, netmask = (
+            IPv4Address(int.from_bytes(bytes.fromhex(word), "little"))
+            for word in (destination, mask)
+        )
         found.append(IPv4Network(f"{address}/{netmask}"))
     return [subnet for subnet in found if subnet.prefixlen > 0]

@@ -1,6 +1,6 @@
 """The scenario file."""
 
-from harness.scenario.contradictions import MOST_NODES_OF_A_HOST
+from harness.scenario.contradictions import FIRST_NODE_PORT, MOST_NODES_OF_A_HOST
 from harness.scenario.loading import is_named_like_one, load, name_of, unprobed_images
 from harness.scenario.model import (
     SLURMDBD,
@@ -21,6 +21,7 @@ from harness.scenario.model import (
 )
 
 __all__ = [
+    "FIRST_NODE_PORT",
     "MOST_NODES_OF_A_HOST",
     "SLURMDBD",
     "Accounting",

@@ -1,16 +1,16 @@
-"""What is wrong between parts of a scenario that are right by themselves."""
+"""Contradictions between parts of a scenario each of which is valid by itself."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from math import prod
 from typing import Any
 
-from harness import hostlist, releases
+from harness import releases
+from harness.parsing import hostlist, topology_rules
 from harness.scenario.model import (
     SLURMDBD,
     Accounting,
@@ -23,18 +23,23 @@ from harness.scenario.model import (
     did_you_mean,
 )
 
-# The file and the key with which a release came to have each kind of topology. topology/3d_torus of before 25.05 is not
-# meant: it ends a slurmctld that was not built for three dimensions, as Debian's is not.
+# The file and the key with which a release introduced each kind of topology. The older
+# topology/3d_torus is not meant: it ends a slurmctld that was built without three dimensions, such
+# as Debian's.
 _TOPOLOGY_KEYS = {
     "tree": ("topology.conf", "SwitchName"),
     "block": ("topology.conf", "BlockSizes"),
     "torus3d": ("topology.yaml", "torus3d"),
 }
 _SECONDS, _MEMORY = ("resumetimeout", "suspendtimeout"), ("defmempercpu",)
-# Options that the harness puts in scripts, units, packet filters or SQL: what they may be.
+# The form of options that the harness writes to scripts, units, packet filters or SQL.
 _FORMS = (
     ({"slurmuser", "slurmduser"}, r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "the name of a user"),
-    ({"slurmctldport", "srunportrange"}, r"[0-9]{1,5}(-[0-9]{1,5})?", "a port, or two with a hyphen between"),
+    (
+        {"slurmctldport", "srunportrange"},
+        r"[0-9]{1,5}(-[0-9]{1,5})?",
+        "a port or a range such as 6817-6820",
+    ),
     ({"slurmdport", "dbdport"}, r"[0-9]{1,5}", "a port"),
     ({"storageloc"}, r"[A-Za-z0-9_][A-Za-z0-9_.$-]*", "the name of a database"),
     ({*_SECONDS}, r"[0-9]{1,9}", "a number of seconds"),
@@ -48,45 +53,75 @@ _FORMS = (
         "an absolute path of letters, digits and .,:=@+~_- (%h and %n stand for host and node)",
     ),
 )
-# Of the line that slurmd gets of a node that slurm.conf does not name.
+# In the line with which slurmd registers a node that slurm.conf does not name.
 _NOT_IN_A_COMMAND = re.compile(r"[\s'\"\\$%]")
 # Users of Debian's base system, and of the packages of the daemons.
 _SYSTEM_USERS = frozenset(
     {
-        *("root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy", "www-data"),
-        *("backup", "list", "irc", "nobody", "_apt", "messagebus", "sshd", "mysql", "munge", "slurm", "slurmrestd"),
+        *(
+            "root",
+            "daemon",
+            "bin",
+            "sys",
+            "sync",
+            "games",
+            "man",
+            "lp",
+            "mail",
+            "news",
+            "uucp",
+            "proxy",
+            "www-data",
+        ),
+        *(
+            "backup",
+            "list",
+            "irc",
+            "nobody",
+            "_apt",
+            "messagebus",
+            "sshd",
+            "mysql",
+            "munge",
+            "slurm",
+            "slurmrestd",
+        ),
     }
 )
 # What `harness render` writes beside a directory for each host.
 _BESIDE_HOSTS = {"manifest.json", "install.sh"}
 # hostname(7).
 _LONGEST_HOST_NAME = 64
-# The ports of slurmds that share a host begin at 20001, and Linux gives those from 32768 on to clients.
-MOST_NODES_OF_A_HOST = 32767 - 20000
+# The ports of slurmds that share a host begin here; Linux gives those from 32768 on to clients.
+FIRST_NODE_PORT = 20001
+MOST_NODES_OF_A_HOST = 32768 - FIRST_NODE_PORT
 
 
 def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    """Yield what is wrong between parts that are right by themselves.
+    """Yield contradictions between parts each of which is valid by itself.
 
     Names are taken from `raw`, so that a cluster with another problem still counts as defined.
     """
     if SLURMDBD in scenario.clusters:
-        yield ("clusters", SLURMDBD), "a cluster may not be called like the daemon"
+        yield ("clusters", SLURMDBD), "a cluster cannot have the name of the daemon"
     yield from _wrong_hosts(scenario, raw)
     yield from _wrong_sites(scenario, raw)
     yield from _wrong_federations(scenario, raw)
     yield from _wrong_accounting(scenario, raw)
     for name, cluster in scenario.clusters.items():
-        only = (*_SECONDS, *_MEMORY) if cluster.kubernetes else _SECONDS if cluster.elastic() else ()
+        only = (
+            (*_SECONDS, *_MEMORY) if cluster.kubernetes else _SECONDS if cluster.elastic() else ()
+        )
         yield from _wrong_values(cluster.options, ("clusters", name, "options"), only)
     if scenario.accounting:
         yield from _wrong_values(scenario.accounting.slurmdbd, ("accounting", "slurmdbd"), ())
 
 
 def _wrong_values(options: Options, at: Path_, only: Sequence[str]) -> Iterator[tuple[Path_, str]]:
-    """Yield the options that go into other files than Slurm's own, where they are not what these can have there.
+    """Yield the values that other files than Slurm's, to which they are written too, cannot hold.
 
-    `only` are those in lower case that do so in this scenario, of those that most scenarios keep to Slurm's files.
+    Times and memory are written there only in some scenarios: `only` names those options, in lower
+    case.
     """
     for name, value in options.items():
         key = name.lower()
@@ -98,27 +133,35 @@ def _wrong_values(options: Options, at: Path_, only: Sequence[str]) -> Iterator[
 
 
 def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
-    """Yield where slurmdbd cannot serve a cluster (see Slurm's guide to upgrades, on compatibility), or slurmrestd."""
+    """Yield clusters whose release lacks what they need, or that slurmdbd cannot serve.
+
+    Slurm's guide to upgrades explains which releases slurmdbd serves.
+    """
     for name, cluster in scenario.clusters.items():
         release = scenario.release_of(cluster)
         most, count = releases.get(release).most_nodes, len(cluster.node_names())
         if most and count > most:
             yield (
                 (*place_of(name), "nodes"),
-                f"{count} nodes, but slurmctld {release} takes {most} at most; a federation may have more",
+                f"{count} nodes, but slurmctld {release} accepts at most {most}; a federation "
+                "can have more",
             )
         if cluster.rest and not releases.get(release).tokens_are_safe:
             yield (
                 (*place_of(name), "rest"),
-                f"release {release} does not ask each request for its token and limit the token's life; 22.05 does",
+                f"release {release} neither checks the token of each request nor limits its "
+                f"life; {_first('tokens_are_safe')} does",
             )
         if cluster.oci is not None and "oci.conf" not in releases.get(release).options:
-            yield (*place_of(name), "oci"), f"release {release} runs no containers; {releases.first('oci.conf')} does"
-        if cluster.kubernetes and not releases.get(release).rest_tells_allocations:
-            since = next(known for known in releases.KNOWN if releases.get(known).rest_tells_allocations)
+            yield (
+                (*place_of(name), "oci"),
+                f"release {release} cannot run containers; {releases.first('oci.conf')} can",
+            )
+        if cluster.kubernetes and not releases.get(release).rest_reports_allocations:
+            since = _first("rest_reports_allocations")
             yield (
                 (*place_of(name), "kubernetes"),
-                f"slurmrestd {release} is too old to tell what jobs have; {since} does",
+                f"slurmrestd {release} does not report what jobs have; {since} does",
             )
     if not scenario.accounting:
         return
@@ -128,17 +171,25 @@ def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
         release = scenario.release_of(cluster)
         at = (*place_of(name), "release")
         if release > slurmdbd:
-            rule = "slurmdbd is at least as new as every slurmctld it serves"
+            rule = "slurmdbd must be at least as new as every slurmctld it serves"
         elif release not in window:
             earlier = len(window) - 1
-            rule = f"slurmdbd {slurmdbd} serves {', '.join(window)}, its own release and the {earlier} before it"
+            rule = (
+                f"slurmdbd {slurmdbd} serves {', '.join(window)}, its own release and the "
+                f"{earlier} before it"
+            )
         else:
             continue
         yield at, f"{release}, but slurmdbd is {slurmdbd}; rule: {rule}"
 
 
+def _first(behaviour: str) -> str:
+    """Return the first release that has a behaviour."""
+    return next(name for name in releases.KNOWN if getattr(releases.get(name), behaviour))
+
+
 def place_of(part: str) -> Path_:
-    """Return where a scenario has one of its parts."""
+    """Return the place of a part in the scenario file."""
     return ("accounting",) if part == SLURMDBD else ("clusters", part)
 
 
@@ -147,70 +198,112 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
     if scenario.accounting and not _may_run_slurmdbd(scenario, scenario.accounting):
         owner[scenario.accounting.host] = "accounting.host"
     if scenario.accounting and scenario.accounting.backup:
-        yield from _claim(owner, ("accounting", "backup"), "host", scenario.accounting.backup, "accounting.backup")
+        yield from _claim(
+            owner, ("accounting", "backup"), "host", scenario.accounting.backup, "accounting.backup"
+        )
     for name, cluster in scenario.clusters.items():
-        here = f"clusters.{name}"
-        if cluster.controller in owner:
-            yield (
-                ("clusters", name, "controller"),
-                f"host {cluster.controller} is already {owner[cluster.controller]}",
-            )
-        owner[cluster.controller] = f"{here}.controller"
-        at: Path_
-        for index, backup in enumerate(cluster.backup_controllers):
-            at = ("clusters", name, "backup_controllers", index)
-            yield from _claim(owner, at, "host", backup, f"{here}.backup_controllers")
-            if cluster.elastic():
-                yield at, "powers no nodes: those that come and go want one controller"
-        if not cluster.nodes and not raw["clusters"][name].get("nodes") and not cluster.room_for_nodes():
-            yield ("clusters", name, "nodes"), "a cluster needs at least one node"
-        yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
-        yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
+        yield from _wrong_controllers(cluster, name, owner)
+        yield from _wrong_nodes(scenario, name, raw)
         yield from _wrong_topology(cluster, name)
-        if cluster.oci is not None:
-            if not cluster.defaults:
-                yield ("clusters", name, "oci"), "wants the defaults; without them write oci.conf yourself, in files"
-            if "oci.conf" in cluster.files:
-                yield ("clusters", name, "files", "oci.conf"), "is written from oci, not taken as it is"
-        if cluster.rest:
-            at = ("clusters", name, "rest")
-            if not cluster.defaults:
-                yield at, "wants the defaults, with AuthAltTypes"
-            if cluster.rest.host not in {None, cluster.controller}:
-                yield from _claim(owner, (*at, "host"), "host", cluster.rest.host, here)
+        yield from _wrong_oci(cluster, ("clusters", name))
+        yield from _wrong_rest(cluster, name, owner)
         if cluster.kubernetes:
             yield from _wrong_kubernetes(cluster, ("clusters", name))
         if cluster.packages and cluster.image:
-            yield ("clusters", name, "packages"), "are for the harness's image; install them in yours"
-        if cluster.hosts:
-            yield from _claim(owner, ("clusters", name, "hosts"), "host", cluster.hosts, here)
-            if (count := len(hostlist.expand(cluster.hosts))) > len(cluster.node_names()) > 0:
-                yield ("clusters", name, "hosts"), f"{count} hosts are too many for {len(cluster.node_names())} nodes"
-            if max(map(len, cluster.nodes_on().values()), default=0) > MOST_NODES_OF_A_HOST:
-                most = f"a host has ports for {MOST_NODES_OF_A_HOST}"
-                yield ("clusters", name, "hosts"), f"too few for {len(cluster.node_names())} nodes; {most}"
-            if not cluster.defaults:
-                yield ("clusters", name, "hosts"), "wants the defaults, with a port and directories for each slurmd"
-        # Nodes that share hosts need only differ from one another.
+            yield (
+                ("clusters", name, "packages"),
+                "are for the harness's image; install them in your own image",
+            )
+        yield from _wrong_shared_hosts(cluster, name, owner)
+        # Nodes that share hosts only need to differ from one another.
         owner_of_node = {} if cluster.hosts else owner
         for index, group in enumerate(cluster.nodes):
-            yield from _claim(owner_of_node, ("clusters", name, "nodes", index, "name"), "node", group.name, here)
-        known = {*cluster.node_names()}
-        for partition_name, partition in cluster.partitions.items():
-            if partition.nodes == "ALL":
-                continue
-            if unknown := [node for node in hostlist.expand(partition.nodes) if node not in known]:
-                at = ("clusters", name, "partitions", partition_name, "nodes")
-                yield at, f"no such node in cluster {name}: {hostlist.fold(unknown)}"
-        defaults = [key for key, partition in cluster.partitions.items() if partition.default]
-        if len(defaults) > 1:
-            yield (
-                ("clusters", name, "partitions", defaults[1], "default"),
-                f"{defaults[0]} is the default already",
-            )
+            at = ("clusters", name, "nodes", index, "name")
+            yield from _claim(owner_of_node, at, "node", group.name, f"clusters.{name}")
+        yield from _wrong_partitions(cluster, name)
     for key, hosts in (("disks", scenario.disks), ("machines", scenario.machines)):
         for host in {*hosts} - {*owner}:
             yield (key, host), f'no host "{host}"{did_you_mean(host, list(owner))}'
+
+
+def _wrong_controllers(
+    cluster: Cluster, name: str, owner: dict[str, str]
+) -> Iterator[tuple[Path_, str]]:
+    here = f"clusters.{name}"
+    if cluster.controller in owner:
+        yield (
+            ("clusters", name, "controller"),
+            f"host {cluster.controller} is already {owner[cluster.controller]}",
+        )
+    owner[cluster.controller] = f"{here}.controller"
+    for index, backup in enumerate(cluster.backup_controllers):
+        at = ("clusters", name, "backup_controllers", index)
+        yield from _claim(owner, at, "host", backup, f"{here}.backup_controllers")
+        if cluster.elastic():
+            yield (
+                at,
+                "powers no nodes: a cluster whose nodes come and go must have a single controller",
+            )
+
+
+def _wrong_nodes(scenario: Scenario, name: str, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    cluster = scenario.clusters[name]
+    named = cluster.nodes or raw["clusters"][name].get("nodes")
+    if not named and not cluster.room_for_nodes():
+        yield ("clusters", name, "nodes"), "a cluster needs at least one node"
+    yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
+    yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
+
+
+def _wrong_oci(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    if cluster.oci is None:
+        return
+    if not cluster.defaults:
+        yield (*at, "oci"), "requires the defaults; without them, write oci.conf under files"
+    if "oci.conf" in cluster.files:
+        yield (*at, "files", "oci.conf"), "is generated from oci; remove it here"
+
+
+def _wrong_rest(cluster: Cluster, name: str, owner: dict[str, str]) -> Iterator[tuple[Path_, str]]:
+    if cluster.rest is None:
+        return
+    at = ("clusters", name, "rest")
+    if not cluster.defaults:
+        yield at, "requires the defaults, with AuthAltTypes"
+    if cluster.rest.host not in {None, cluster.controller}:
+        yield from _claim(owner, (*at, "host"), "host", cluster.rest.host, f"clusters.{name}")
+
+
+def _wrong_shared_hosts(
+    cluster: Cluster, name: str, owner: dict[str, str]
+) -> Iterator[tuple[Path_, str]]:
+    if not cluster.hosts:
+        return
+    at = ("clusters", name, "hosts")
+    yield from _claim(owner, at, "host", cluster.hosts, f"clusters.{name}")
+    node_count = len(cluster.node_names())
+    if (count := len(hostlist.expand(cluster.hosts))) > node_count > 0:
+        yield at, f"{count} hosts are too many for {node_count} nodes"
+    if max(map(len, cluster.nodes_on().values()), default=0) > MOST_NODES_OF_A_HOST:
+        yield at, f"too few for {node_count} nodes; a host has ports for {MOST_NODES_OF_A_HOST}"
+    if not cluster.defaults:
+        yield at, "requires the defaults, with a port and directories for each slurmd"
+
+
+def _wrong_partitions(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]]:
+    known = {*cluster.node_names()}
+    for partition_name, partition in cluster.partitions.items():
+        if partition.nodes == "ALL":
+            continue
+        if unknown := [node for node in hostlist.expand(partition.nodes) if node not in known]:
+            at = ("clusters", name, "partitions", partition_name, "nodes")
+            yield at, f"no such node in cluster {name}: {hostlist.fold(unknown)}"
+    defaults = [key for key, partition in cluster.partitions.items() if partition.default]
+    if len(defaults) > 1:
+        yield (
+            ("clusters", name, "partitions", defaults[1], "default"),
+            f"{defaults[0]} is the default already",
+        )
 
 
 def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
@@ -221,13 +314,16 @@ def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]
         if cluster.hosts:
             yield here, "nodes that share hosts are always up"
         if not cluster.defaults:
-            yield here, "wants the defaults, with the programs that power nodes up and down"
+            yield here, "requires the defaults, with the programs that power nodes up and down"
         if cluster.controller in hostlist.expand(group.name):
             yield here, f"{cluster.controller} is the controller, which is always up"
 
 
 def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
-    """Yield where nodes cannot tell of themselves: see slurm.schedmd.com/dynamic_nodes.html."""
+    """Yield the nodes that cannot register by themselves.
+
+    See slurm.schedmd.com/dynamic_nodes.html.
+    """
     release = scenario.release_of(cluster)
     dynamic: set[str] = set()
     for index, group in enumerate(cluster.nodes):
@@ -236,78 +332,102 @@ def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[
         dynamic.update(hostlist.expand(group.name))
         here = (*at, "nodes", index, "dynamic")
         if "maxnodecount" not in releases.get(release).options["slurm.conf"]:
-            yield here, f"release {release} has no dynamic nodes; 22.05 has them"
+            yield (
+                here,
+                f"release {release} has no dynamic nodes; "
+                f"{releases.since('slurm.conf', 'MaxNodeCount')} has them",
+            )
         if cluster.elastic():
-            yield here, "nodes that come and go need cloud_dns, with which there are no dynamic nodes"
+            yield (
+                here,
+                "cannot be combined with nodes that come and go: these need cloud_dns, which "
+                "excludes dynamic nodes",
+            )
         for name, value in group.options.items():
             if _NOT_IN_A_COMMAND.search(str(value)):
                 yield (
                     (*at, "nodes", index, "options", name),
-                    "slurmd -Z gets it: no blanks, quotes, $, % or backslashes",
+                    "is passed to slurmd -Z: no blanks, quotes, $, % or backslashes",
                 )
         if cluster.hosts:
             yield here, "nodes that share hosts are named in slurm.conf, each with its port"
         if not cluster.defaults:
-            yield here, "wants the defaults, with MaxNodeCount"
+            yield here, "requires the defaults, with MaxNodeCount"
     for name, partition in cluster.partitions.items():
-        if partition.nodes != "ALL" and (named := dynamic.intersection(hostlist.expand(partition.nodes))):
+        if partition.nodes != "ALL" and (
+            named := dynamic.intersection(hostlist.expand(partition.nodes))
+        ):
             where = (*at, "partitions", name, "nodes")
-            yield where, f"{hostlist.fold(sorted(named))} is dynamic; only ALL, or a NodeSet of a feature, takes it"
+            yield (
+                where,
+                f"{hostlist.fold(sorted(named))} is dynamic; only ALL or a NodeSet with a "
+                "feature can hold it",
+            )
 
 
 def _wrong_kubernetes(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
-    """Yield where a copilot could not keep what pods have from Slurm."""
+    """Yield what keeps an operator from taking away from Slurm what pods have."""
     here = (*at, "kubernetes")
     if not cluster.rest:
-        yield here, "wants rest: its copilot changes nodes over slurmrestd"
+        yield here, "requires rest: its operator changes nodes through slurmrestd"
     if not cluster.defaults:
-        yield here, "wants the defaults, with JobSubmitPlugins"
+        yield here, "requires the defaults, with JobSubmitPlugins"
     if cluster.elastic() or any(group.dynamic for group in cluster.nodes):
-        yield here, "wants nodes that last and stand in slurm.conf"
+        yield here, "requires static nodes that slurm.conf names"
     if "job_submit.lua" in cluster.files:
-        yield (*at, "files", "job_submit.lua"), "is written for kubernetes, not taken as it is"
+        yield (*at, "files", "job_submit.lua"), "is generated for kubernetes; remove it here"
 
 
 def _wrong_topology(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]]:
-    """Yield where a topology is none, or does not have each node exactly once."""
+    """Yield topologies that are incomplete, or do not have each node exactly once."""
     at = ("clusters", name)
     for file in {"topology.conf", "topology.yaml"} & {*cluster.files} if cluster.topology else ():
-        yield (*at, "files", file), "is written from topology, not taken as it is"
+        yield (*at, "files", file), "is generated from topology; remove it here"
     for topology_name, topology in cluster.topology.items():
         here = (*at, "topology", topology_name)
         if sum(map(bool, (topology.switches, topology.blocks, topology.toruses))) != 1:
-            yield here, "has switches, blocks or toruses: one of them"
+            yield here, "must have either switches, blocks or toruses"
             continue
         yield from _wrong_places(cluster, name, topology_name)
         yield from _wrong_tree(topology, here)
         yield from _wrong_blocks(topology, here)
         yield from _wrong_toruses(topology, here)
         if any(group.dynamic for group in cluster.nodes):
-            yield here, "wants all nodes in slurm.conf, which does not name dynamic ones"
+            yield here, "requires that slurm.conf names all nodes; it does not name dynamic ones"
     known = list(cluster.topology)
     for partition_name, partition in cluster.partitions.items():
         if partition.topology and partition.topology not in known:
             where = (*at, "partitions", partition_name, "topology")
-            yield where, f'no topology "{partition.topology}"{did_you_mean(partition.topology, known)}'
+            yield (
+                where,
+                f'no topology "{partition.topology}"{did_you_mean(partition.topology, known)}',
+            )
 
 
 def _wrong_places(cluster: Cluster, name: str, topology_name: str) -> Iterator[tuple[Path_, str]]:
-    """Yield the nodes that a topology does not know, has twice, or lacks."""
+    """Yield the nodes of a topology that do not exist, or that it has twice or not at all."""
     at = ("clusters", name, "topology", topology_name)
     topology, known = cluster.topology[topology_name], dict.fromkeys(cluster.node_names())
     place_of: dict[str, str] = {}
     for place, nodes in topology.nodes_of().items():
         if unknown := [node for node in nodes if node not in known]:
             names = hostlist.fold(unknown)
-            yield (*at, *place), f"no such node in cluster {name}: {names}; its nodes are {hostlist.fold(known)}"
+            yield (
+                (*at, *place),
+                f"no such node in cluster {name}: {names}; its nodes are {hostlist.fold(known)}",
+            )
         for node, count in Counter(nodes).items():
             if node in place_of or count > 1:
                 yield (*at, *place), f"node {node} is in {place_of.get(node, place[1])} already"
             place_of[node] = str(place[1])
     # Slurm warns of nodes that no switch or block has; a torus may be a part of the cluster.
-    users = [part for part in cluster.partitions.values() if cluster.topology_of(part) == topology_name]
+    users = [
+        part for part in cluster.partitions.values() if cluster.topology_of(part) == topology_name
+    ]
     placed = {node for part in users for node in cluster.nodes_of_partition(part)}
-    lacking = [node for node in known if node not in place_of and (node in placed or not topology.toruses)]
+    lacking = [
+        node for node in known if node not in place_of and (node in placed or not topology.toruses)
+    ]
     if lacking:
         yield at, f"has no place for {hostlist.fold(lacking)}"
 
@@ -316,7 +436,7 @@ def _wrong_tree(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
     above: dict[str, str] = {}
     for name, switch in topology.switches.items():
         if bool(switch.nodes) == bool(switch.switches):
-            yield (*at, "switches", name), "has nodes or switches: one of them"
+            yield (*at, "switches", name), "must have either nodes or switches"
     for name, below in topology.switches_below().items():
         here = (*at, "switches", name, "switches")
         for child in below:
@@ -325,34 +445,35 @@ def _wrong_tree(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
             elif child in above:
                 yield here, f"switch {child} is below {above[child]} already"
             above.setdefault(child, name)
-    try:
-        TopologicalSorter(topology.switches_below()).prepare()
-    except CycleError as error:
-        yield (*at, "switches", error.args[1][0], "switches"), f"is a loop: {' - '.join(error.args[1])}"
+    if loop := topology_rules.loop(topology.switches_below()):
+        yield (*at, "switches", loop[0], "switches"), f"is a loop: {' - '.join(loop)}"
 
 
 def _wrong_blocks(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
     if topology.block_sizes and not topology.blocks:
-        yield (*at, "block_sizes"), "is for blocks"
+        yield (*at, "block_sizes"), "requires blocks"
     if not topology.block_sizes or not topology.blocks:
         return
     base = topology.block_sizes[0]
-    for index, size in enumerate(topology.block_sizes):
-        if size % base or (size // base).bit_count() != 1:
-            yield (*at, "block_sizes", index), f"{size} is not {base} times a power of two"
+    for index in topology_rules.wrong_block_sizes(topology.block_sizes):
+        size = topology.block_sizes[index]
+        yield (*at, "block_sizes", index), f"{size} is not {base} times a power of two"
     for place, nodes in topology.nodes_of().items():
         if len(nodes) > base:
-            yield (*at, *place), f"{len(nodes)} nodes are more than a block of {base}"
+            yield (*at, *place), f"{len(nodes)} nodes are more than a block of {base} has"
 
 
 def _wrong_toruses(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
     for name, torus in topology.toruses.items():
         here = (*at, "toruses", name)
         if (count := len(hostlist.expand(torus.nodes))) != (wanted := prod(torus.dims)):
-            yield (*here, "nodes"), f"{count} nodes, but {_times(torus.dims)} are {wanted}"
+            yield (*here, "nodes"), f"{count} nodes, but {_times(torus.dims)} is {wanted}"
         for index, placement in enumerate(torus.placements):
             if any(size > limit for size, limit in zip(placement, torus.dims, strict=True)):
-                yield (*here, "placements", index), f"{_times(placement)} is more than the torus, {_times(torus.dims)}"
+                yield (
+                    (*here, "placements", index),
+                    f"{_times(placement)} does not fit the torus, {_times(torus.dims)}",
+                )
 
 
 def _times(dimensions: Dimensions) -> str:
@@ -360,7 +481,7 @@ def _times(dimensions: Dimensions) -> str:
 
 
 def too_old_for_topology(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
-    """Yield the topologies that a cluster's release does not have, with the release that has them."""
+    """Yield the topologies that a cluster's release lacks, with the first release that has them."""
     for name, cluster in scenario.clusters.items():
         release = scenario.release_of(cluster)
         for index, (topology_name, topology) in enumerate(cluster.topology.items()):
@@ -370,31 +491,45 @@ def too_old_for_topology(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
                 since = releases.since(section, key)
                 yield (
                     at,
-                    f"topology/{topology.plugin} wants {key} of {section}, not in release {release}; {since} has it",
+                    f"topology/{topology.plugin} needs {key} of {section}, which release "
+                    f"{release} lacks; {since} has it",
                 )
             elif index and releases.get(release).topology_file == "topology.conf":
-                yield at, f"release {release} has one topology at a time; {releases.first('topology.yaml')} has several"
+                yield (
+                    at,
+                    f"release {release} supports only one topology; "
+                    f"{releases.first('topology.yaml')} supports several",
+                )
 
 
-def _claim(owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str) -> Iterator[tuple[Path_, str]]:
-    """Note that a hostlist at a place owns its names; yield those that another part than the controller owns."""
+def _claim(
+    owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str
+) -> Iterator[tuple[Path_, str]]:
+    """Record the owner of a hostlist's names; yield the names that have another owner already.
+
+    A node may have the name of its cluster's controller.
+    """
     expanded = hostlist.expand(names)
     for name, count in Counter(expanded).items():
         if len(name) > _LONGEST_HOST_NAME:
-            yield at, f"{kind} {name[:20]}...: a name has {_LONGEST_HOST_NAME} characters at most"
+            yield at, f"{kind} {name[:20]}...: a name has at most {_LONGEST_HOST_NAME} characters"
         if name in _BESIDE_HOSTS:
-            yield at, f"{kind} {name}: `harness render` writes a file of this name beside the hosts' directories"
+            yield (
+                at,
+                f"{kind} {name}: `harness render` writes a file of this name next to the hosts' "
+                "directories",
+            )
         taken = owner.get(name)
         if taken and taken != f"{cluster}.controller":
             yield at, f"{kind} {name} is already {taken}"
         elif count > 1:
-            yield at, f"{kind} {name} stands in this hostlist {count} times"
+            yield at, f"{kind} {name} is in this hostlist {count} times"
     place = ".".join(map(str, at)).removesuffix(".name")
     owner.update(dict.fromkeys(expanded, place))
 
 
 def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
-    """Tell whether the accounting host is one of a cluster's, which is like it in all that a host is made of."""
+    """Tell whether the accounting host is a host of a cluster of its site, image and release."""
     return any(
         accounting.host in {cluster.controller, *cluster.nodes_on()}
         and (cluster.site, cluster.image) == (accounting.site, accounting.image)
@@ -404,7 +539,7 @@ def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
 
 
 def _names(part: Any, key: str) -> list[str]:
-    """Return the names that a part of the file defines under a key; none where that is no mapping."""
+    """Return the names that a part of the file defines under a key; none if it is not a mapping."""
     named = part.get(key) if isinstance(part, dict) else None
     return list(named) if isinstance(named, dict) else []
 
@@ -418,12 +553,15 @@ def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
         members.append((("accounting",), scenario.accounting.site))
     for at, site in members:
         if site is None and len(sites) > 1:
-            yield (*at, "site"), f"is required, because there are several sites: {', '.join(sites)}"
+            yield (*at, "site"), f"is required because there are several sites: {', '.join(sites)}"
         elif site is not None and site not in sites:
             yield (*at, "site"), f'no site "{site}"{did_you_mean(site, sites)}'
     for (one, first), (other, second) in combinations(scenario.sites.items(), 2):
         if first.subnet and second.subnet and first.subnet.overlaps(second.subnet):
-            yield ("sites", other, "subnet"), f"{second.subnet} overlaps {first.subnet} of site {one}"
+            yield (
+                ("sites", other, "subnet"),
+                f"{second.subnet} overlaps {first.subnet} of site {one}",
+            )
 
 
 def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
@@ -435,10 +573,13 @@ def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tupl
             if cluster not in clusters:
                 yield (*at, index), f'no cluster "{cluster}"{did_you_mean(cluster, clusters)}'
             elif cluster in member_of:
-                yield (*at, index), f"cluster {cluster} is already in federation {member_of[cluster]}"
+                yield (
+                    (*at, index),
+                    f"cluster {cluster} is already in federation {member_of[cluster]}",
+                )
             member_of[cluster] = name
     if scenario.federations and "accounting" not in raw:
-        yield ("federations",), "a federation needs accounting: slurmdbd holds it"
+        yield ("federations",), "a federation needs accounting: slurmdbd stores it"
 
 
 def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
@@ -451,23 +592,35 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
         try:
             scenario.accounting.accounts_parents_first()
         except ValueError as error:
-            yield ("accounting", "accounts", str(error), "parent"), "the account is its own ancestor"
+            yield (
+                ("accounting", "accounts", str(error), "parent"),
+                "the account is its own ancestor",
+            )
         for index, name in enumerate(scenario.accounting.slurm_user_accounts):
             if name not in accounts:
-                yield ("accounting", "slurm_user_accounts", index), f'no account "{name}"{did_you_mean(name, accounts)}'
+                yield (
+                    ("accounting", "slurm_user_accounts", index),
+                    f'no account "{name}"{did_you_mean(name, accounts)}',
+                )
     uids: dict[int, str] = {}
     for name, user in scenario.users.items():
         if name in _SYSTEM_USERS:
-            yield ("users", name), f"every host has a system user {name}; an ordinary user needs another name"
+            yield (
+                ("users", name),
+                f"{name} is a system user of every host; choose a different name",
+            )
         for index, account_name in enumerate(user.accounts):
             if account_name not in accounts:
                 at: Path_ = ("users", name, "accounts", index)
                 yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
         for index, qos_name in enumerate(user.qos):
             if qos_name not in qos:
-                yield ("users", name, "qos", index), f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}'
+                yield (
+                    ("users", name, "qos", index),
+                    f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}',
+                )
         if user.admin and not user.accounts:
-            yield ("users", name, "admin"), "needs accounts: accounting knows no user without one"
+            yield ("users", name, "admin"), "needs accounts: accounting has no users without one"
         if user.uid in uids:
             yield ("users", name, "uid"), f"uid {user.uid} is already {uids[user.uid]}'s"
         uids[user.uid] = name

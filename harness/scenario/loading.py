@@ -1,4 +1,4 @@
-"""Read a scenario file; every problem is told with its place."""
+"""Read a scenario file, and report every problem with its place."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from harness import plain_yaml, releases
+from harness import releases
 from harness.errors import Problem, ScenarioError, UsageError
-from harness.scenario.contradictions import contradictions, place_of, too_old_for_topology, wrong_releases
+from harness.parsing import bounded_yaml
+from harness.scenario.contradictions import (
+    contradictions,
+    place_of,
+    too_old_for_topology,
+    wrong_releases,
+)
 from harness.scenario.model import Model, Path_, Scenario, did_you_mean
 
-# All but tabs: what goes to a terminal, or is a line or a text of its own in another file.
+# Control characters except tabs: texts go to terminals, and into lines of other files.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def name_of(path: Path) -> str:
-    """Return the name of the scenario in a file; UsageError if runs cannot be named after it."""
+    """Return the name of a file's scenario; UsageError if runs cannot be named after it."""
     if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]*", path.stem):
         raise UsageError(
             f'"{path.name}": a run is named after its scenario\'s file',
@@ -32,7 +38,10 @@ def name_of(path: Path) -> str:
 
 
 def is_named_like_one(path: Path) -> bool:
-    """Tell a scenario's file from those of Slurm's own, of which one is YAML too."""
+    """Tell whether a file is a scenario by its name, and not one of Slurm's files.
+
+    One of these, topology.yaml, is YAML too.
+    """
     return path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml"
 
 
@@ -45,29 +54,41 @@ def load(
 ) -> Scenario:
     """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
-    `settings` are laid over the file, each KEY=VALUE: keys with dots between, such as clusters.a.nodes.0.cpus, and a
-    value as in the file. `release_of_image` tells which release an image has, `lacks` what the hosts cannot do. Unset,
-    no image is looked into: see `unprobed_images`.
-    ScenarioError tells all problems of the file, in the order of their lines.
+    `settings` override values of the file. Each is KEY=VALUE: keys with dots between, such as
+    clusters.a.nodes.0.cpus, and a value as in the file. `release_of_image` returns the release of
+    an image, and `lacks` what the hosts cannot do. Without `release_of_image` no image is
+    inspected: see `unprobed_images`.
+
+    ScenarioError lists all problems of the file, in the order of their lines.
     """
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(plain_yaml.MOST_BYTES + 1)
+            text = file.read(bounded_yaml.MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}", hint="scenarios/ holds complete examples") from error
+        raise UsageError(
+            f"{path}: cannot be read: {error}", hint="scenarios/ holds complete examples"
+        ) from error
     keys: dict[Path_, tuple[int, int]] = {}
     values: dict[Path_, tuple[int, int]] = {}
     found: list[tuple[Path_, str, bool]] = []
     try:
-        document = plain_yaml.Document(text)
+        document = bounded_yaml.Document(text)
         if isinstance(document.node, MappingNode):
             found += ((at, message, True) for at, message in _walk(document.node, (), keys, values))
         data = document.data()
-    except plain_yaml.NotPlain as error:
+    except bounded_yaml.NotPlain as error:
         raise ScenarioError([Problem(path, error.line, error.column, "", error.message)]) from error
     if not isinstance(data, dict):
         raise ScenarioError(
-            [Problem(path, 1, 1, "", 'a scenario is a mapping that begins with a key such as "clusters:"')]
+            [
+                Problem(
+                    path,
+                    1,
+                    1,
+                    "",
+                    'a scenario must be a mapping with keys such as "clusters:"',
+                )
+            ]
         )
 
     for setting in settings:
@@ -76,7 +97,9 @@ def load(
     scenario = _validate(data, found)
     if scenario:
         impossible = [*lacks(scenario)]
-        found.extend((at, message, False) for at, message in (*contradictions(scenario, data), *impossible))
+        found.extend(
+            (at, message, False) for at, message in (*contradictions(scenario, data), *impossible)
+        )
         asked = None if impossible else release_of_image
         scenario, wrong_images = _asked_of_images(scenario.put_on(choices), asked)
         wrong = (*wrong_images, *wrong_releases(scenario), *too_old_for_topology(scenario))
@@ -90,44 +113,53 @@ def load(
         line, column = places[prefix]
         return Problem(path, line, column, ".".join(map(str, at)), message)
 
-    raise ScenarioError(sorted((problem(*entry) for entry in dict.fromkeys(found)), key=lambda p: (p.line, p.column)))
+    raise ScenarioError(
+        sorted(
+            (problem(*entry) for entry in dict.fromkeys(found)), key=lambda p: (p.line, p.column)
+        )
+    )
 
 
 def unprobed_images(path: Path, scenario: Scenario) -> list[Problem]:
-    """Return where a scenario names images of the user's own, for those who do not look into them."""
-    told: list[Problem] = []
+    """Return where a scenario names the user's own images, for verbs that do not inspect them."""
+    problems: list[Problem] = []
     places: dict[Path_, tuple[int, int]] = {}
     for name, part in scenario.parts().items():
         if part.image:
-            if not places and (node := plain_yaml.Document(path.read_text(encoding="utf-8")).node):
+            if not places and (
+                node := bounded_yaml.Document(path.read_text(encoding="utf-8")).node
+            ):
                 [*_walk(node, (), {}, places)]
             at = (*place_of(name), "image")
             line, column = places.get(at, (1, 1))  # --set may have brought it
-            message = f"{part.image} was not looked into; taken for Slurm {scenario.release_of(part)}"
-            told.append(Problem(path, line, column, ".".join(map(str, at)), message))
-    return told
+            message = f"{part.image} was not inspected; assuming Slurm {scenario.release_of(part)}"
+            problems.append(Problem(path, line, column, ".".join(map(str, at)), message))
+    return problems
 
 
 def _set(data: dict[str, Any], setting: str) -> None:
-    """Put the value of KEY=VALUE in its place; UsageError if there is none."""
+    """Set the value of KEY=VALUE; UsageError if there is no such key."""
     key, is_one, value = setting.partition("=")
     *above, last = key.split(".")
     place: Any = data
     try:
         if not is_one:
-            raise ValueError("no =")  # noqa: TRY301  told with the others
+            raise ValueError("no =")  # noqa: TRY301  reported with the others
         for part in above:
             place = place[int(part)] if isinstance(place, list) else place[part]
-        place[int(last) if isinstance(place, list) else last] = plain_yaml.load(value)
+        place[int(last) if isinstance(place, list) else last] = bounded_yaml.load(value)
     except (LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"--set {setting}: the scenario has no such place, or this is no value for it",
-            hint="such as clusters.alpha.nodes.0.cpus=4: keys of the file, and numbers from 0 for items of a list",
+            f"--set {setting}: the scenario has no such key, or the value is invalid",
+            hint=(
+                "write KEY=VALUE, such as clusters.alpha.nodes.0.cpus=4; items of a list count "
+                "from 0"
+            ),
         ) from error
 
 
 def _unprintable(data: Any, at: Path_ = ()) -> Iterator[tuple[Path_, str]]:
-    """Yield the texts that have control characters or ends of lines where a text is one line of another file."""
+    """Yield texts with control characters, or with line ends where a text must be a single line."""
     match data:
         case dict():
             for key, value in data.items():
@@ -138,14 +170,16 @@ def _unprintable(data: Any, at: Path_ = ()) -> Iterator[tuple[Path_, str]]:
                 yield from _unprintable(item, (*at, index))
         case str():
             several_lines = at == ("description",) or at[2:3] == ("files",)
-            if wrong := _CONTROL.search(data.replace("\n", "").replace("\r", "") if several_lines else data):
+            if wrong := _CONTROL.search(
+                data.replace("\n", "").replace("\r", "") if several_lines else data
+            ):
                 yield at, f"has a control character ({wrong[0]!a})"
 
 
 def _walk(
     node: Node, at: Path_, keys: dict[Path_, tuple[int, int]], values: dict[Path_, tuple[int, int]]
 ) -> Iterator[tuple[Path_, str]]:
-    """Note where each key and value stands; yield the keys that stand twice in one mapping."""
+    """Record the place of each key and value; yield the keys that one mapping has twice."""
     place = (node.start_mark.line + 1, node.start_mark.column + 1)
     values[at] = place
     keys.setdefault(at, place)
@@ -166,7 +200,7 @@ def _walk(
 
 
 def _validate(data: dict[str, Any], found: list[tuple[Path_, str, bool]]) -> Scenario | None:
-    """Return the scenario without the parts that are wrong; add what was wrong to `found`."""
+    """Return the scenario without its invalid parts; add the problems to `found`."""
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
@@ -175,7 +209,9 @@ def _validate(data: dict[str, Any], found: list[tuple[Path_, str, bool]]) -> Sce
         at = _in_data(entry["loc"], data)
         missing = entry["type"] == "missing"
         unknown = entry["type"] == "extra_forbidden"
-        found.append(((*at, entry["loc"][-1]) if missing else at, _reason(entry), unknown or missing))
+        found.append(
+            ((*at, entry["loc"][-1]) if missing else at, _reason(entry), unknown or missing)
+        )
     rest = deepcopy(data)
     while True:  # each round removes something, so it ends
         wrong = {_in_data(entry["loc"], rest) for entry in errors}
@@ -190,7 +226,7 @@ def _validate(data: dict[str, Any], found: list[tuple[Path_, str, bool]]) -> Sce
 
 
 def _in_data(loc: tuple[str | int, ...], data: Any) -> Path_:
-    """Cut off what pydantic adds to a place: the names of keys and of union members."""
+    """Remove what pydantic adds to a place: the names of keys and of union members."""
     at: list[str | int] = []
     for part in loc:
         if isinstance(data, str):
@@ -204,7 +240,7 @@ def _in_data(loc: tuple[str | int, ...], data: Any) -> Path_:
 
 
 def _remove(data: Any, at: Path_) -> None:
-    """Remove a part; of a list also what follows it, so that the indices of what stays remain right."""
+    """Remove a part; of a list, remove the rest too, so that other indices stay valid."""
     *above, last = at
     try:
         for part in above:
@@ -248,7 +284,7 @@ def _fields_at(loc: tuple[str | int, ...]) -> list[str]:
 def _asked_of_images(
     scenario: Scenario, release_of_image: Callable[[str], str] | None
 ) -> tuple[Scenario, list[tuple[Path_, str]]]:
-    """Return the scenario with the releases that its own images have, and where it says otherwise."""
+    """Return the scenario with the releases of its images, and where it contradicts them."""
     wrong: list[tuple[Path_, str]] = []
     found: dict[str, str | None] = {}
     for name, part in scenario.parts().items():
@@ -256,10 +292,15 @@ def _asked_of_images(
             continue
         release = release_of_image(part.image)
         if part.release not in {None, release}:
-            wrong.append(((*place_of(name), "release"), f"{part.release}, but image {part.image} has Slurm {release}"))
+            wrong.append(
+                (
+                    (*place_of(name), "release"),
+                    f"{part.release}, but image {part.image} has Slurm {release}",
+                )
+            )
         elif release not in releases.KNOWN:
             known = ", ".join(releases.KNOWN)
-            wrong.append(((*place_of(name), "image"), f"it has Slurm {release}; known are {known}"))
+            wrong.append(((*place_of(name), "image"), f"it has Slurm {release}; known: {known}"))
         else:
             found[name] = release
     return scenario.with_releases(found), wrong

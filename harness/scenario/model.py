@@ -1,4 +1,4 @@
-"""What a scenario file may say: one field, one description."""
+"""The model of the scenario file: each field carries its own description."""
 
 from __future__ import annotations
 
@@ -10,19 +10,31 @@ from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 
-from harness import conf, hostlist, releases
+from harness import releases
 from harness.errors import UsageError
+from harness.parsing import conf, hostlist
 
 Path_ = tuple[str | int, ...]
-# What slurmdbd is called beside the clusters where each has its release; a cluster's name may not be this.
+# The name of slurmdbd where each cluster and slurmdbd has its release; no cluster can have it.
 SLURMDBD = "slurmdbd"
-# What the hosts of a cluster cannot share, besides what is below some of them.
-_PRIVATE_DIRECTORIES = {
-    *("/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr"),  # noqa: S108
-    *("/var", "/var/lib", "/var/lib/mysql", "/var/lib/slurm", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108
-}
+# Directories that hosts cannot share, besides those below some of them.
+_PRIVATE_DIRECTORIES = frozenset(
+    (
+        *("/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/root", "/run", "/sbin", "/sys"),
+        *("/tmp", "/usr", "/var", "/var/lib", "/var/lib/mysql", "/var/lib/slurm"),  # noqa: S108
+        *("/var/log", "/var/run", "/var/tmp"),  # noqa: S108
+    )
+)
 
 
 # src/interfaces/gres.c, MAX_GRES_BITMAP: each has a bit of its own.
@@ -39,30 +51,42 @@ def _hostlist(value: str) -> str:
 def _release(value: Any) -> Any:
     name = f"{value:.2f}" if isinstance(value, float) else value
     if name is not None and name not in releases.KNOWN:
-        raise ValueError(f'no release "{name}"; known are {", ".join(releases.KNOWN)}')
+        raise ValueError(f'unknown release "{name}"; known: {", ".join(releases.KNOWN)}')
     if name != value:
-        raise ValueError(f'a release is text: write "{name}", with the quotes')
+        raise ValueError(f'a release is a string: write "{name}", with the quotes')
     return value
 
 
 def _option(value: Any) -> Any:
     for item in value if isinstance(value, list | tuple) else [value]:
-        if not isinstance(item, bool | int | float | str | None):  # pydantic wants a ValueError
-            raise ValueError("an option's value is a text, a number, true, false, null or a list of them")
+        if not isinstance(item, bool | int | float | str | None):  # pydantic expects a ValueError
+            raise ValueError(
+                "the value of an option must be a string, a number, true, false, null or a list "
+                "of these"
+            )
         if isinstance(item, str) and ("\n" in item or "\r" in item):
-            raise ValueError("an option's value is one line")
+            raise ValueError("the value of an option must be a single line")
     return value
 
 
 def _file_option(value: Any) -> Any:
     for item in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(item, str) and '"' in item and re.search(r"\s", item) and not re.fullmatch('"[^"]*"', item):
-            raise ValueError("Slurm's files cannot have a value with blanks and a double quote")
+        if (
+            isinstance(item, str)
+            and '"' in item
+            and re.search(r"\s", item)
+            and not re.fullmatch('"[^"]*"', item)
+        ):
+            raise ValueError(
+                "Slurm's files cannot hold a value with both blanks and a double quote"
+            )
     return _option(value)
 
 
 def gres_count(gres: str) -> int:
-    """Return how many there are of a gres such as gpu:a100:2K; slurm.conf(5), Gres: one where it does not say.
+    """Return the count of a GRES such as gpu:a100:2K.
+
+    Without a number it is 1: slurm.conf(5), Gres.
 
     >>> gres_count("gpu:a100:4"), gres_count("bandwidth:2K"), gres_count("gpu:a100")
     (4, 2048, 1)
@@ -73,55 +97,69 @@ def gres_count(gres: str) -> int:
 
 def _gres(value: str) -> str:
     if value.lower().partition(":")[0] == "gpu" and gres_count(value) > _MOST_GPUS:
-        raise ValueError(f"a node has {_MOST_GPUS} GPUs at most")
+        raise ValueError(f"a node has at most {_MOST_GPUS} GPUs")
     return value
 
 
 def _nodes(value: Any) -> Any:
-    """Refuse more nodes than a hostlist may stand for, before any are made; what is no group is refused later."""
+    """Refuse more nodes than a hostlist can name, before they are created.
+
+    Groups are validated later.
+    """
     count = 0
     for group in value if isinstance(value, list) else ():
         name = group.get("name") if isinstance(group, dict) else None
         with suppress(ValueError):
             count += hostlist.count(name) if isinstance(name, str) else 0
     if count > hostlist.MOST_NAMES:
-        raise ValueError(f"{count} nodes; a cluster has {hostlist.MOST_NAMES} at most")
+        raise ValueError(f"{count} nodes; a cluster has at most {hostlist.MOST_NAMES}")
     return value
 
 
 def _further_file(value: str) -> str:
     if len(value) > _LONGEST_NAME:
-        raise ValueError(f"the name of a file has {_LONGEST_NAME} characters at most")
+        raise ValueError(f"the name of a file has at most {_LONGEST_NAME} characters")
     if value in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
-        raise ValueError(f"{value} is written from options, not taken as it is")
+        raise ValueError(f"{value} is generated from options; set these instead")
     return value
 
 
 def _shareable(value: str) -> str:
-    if value in _PRIVATE_DIRECTORIES or value.startswith(("/dev/", "/etc/", "/proc/", "/run/", "/sys/", "/usr/")):
-        raise ValueError(f"every host needs {value} for itself")
+    if value in _PRIVATE_DIRECTORIES or value.startswith(
+        ("/dev/", "/etc/", "/proc/", "/run/", "/sys/", "/usr/")
+    ):
+        raise ValueError(f"every host needs its own {value}")
     return value
 
 
-# Who powers a node up when a job wants it: nobody, it is always up; someone outside of Slurm; slurmctld over SSH; or
-# the provisioning API, which starts an existing host or makes one.
+# Who powers a node up when a job needs it: nobody, it is always up; a person or program outside of
+# Slurm; slurmctld over SSH; or the provisioning API, which starts an existing host or creates one.
 Provision = Literal["static", "manual", "remote", "power", "create"]
 Hostlist = Annotated[str, AfterValidator(_hostlist)]
-Release = Annotated[str, BeforeValidator(_release), WithJsonSchema({"type": "string", "enum": list(releases.KNOWN)})]
-HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")]
-# slurm.conf(5), ClusterName: lower case only, because the name becomes part of database tables' names.
+Release = Annotated[
+    str, BeforeValidator(_release), WithJsonSchema({"type": "string", "enum": list(releases.KNOWN)})
+]
+HostName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")
+]
+# slurm.conf(5), ClusterName: lower case only, because the name becomes part of database tables'
+# names.
 ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Directory = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.-]+)+$")]
 SharedDirectory = Annotated[Directory, AfterValidator(_shareable)]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
 # As ssh(1) takes it, with a port.
-Destination = Annotated[str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.-]+(:[0-9]{1,5})?$")]
+Destination = Annotated[
+    str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.-]+(:[0-9]{1,5})?$")
+]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FileName = Annotated[Word, AfterValidator(_further_file)]
 # slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
 Gres = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(:[A-Za-z_][A-Za-z0-9_.-]*)*(:[0-9]{1,9}[KMGTPkmgtp]?)?$"),
+    StringConstraints(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(:[A-Za-z_][A-Za-z0-9_.-]*)*(:[0-9]{1,9}[KMGTPkmgtp]?)?$"
+    ),
     AfterValidator(_gres),
 ]
 # Debian's policy manual, 5.6.7: as `apt-get install` takes it.
@@ -132,16 +170,20 @@ Count = Annotated[int, Field(ge=1)]
 # Along x, y and z.
 Dimensions = tuple[Count, Count, Count]
 OptionValue = bool | int | float | str | None
-Options = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_file_option)]]
-SacctmgrOptions = Mapping[Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]]
+Options = Mapping[
+    Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_file_option)]
+]
+SacctmgrOptions = Mapping[
+    Word, Annotated[OptionValue | tuple[OptionValue, ...], BeforeValidator(_option)]
+]
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """Return the end of a message about a word that nobody knows: the nearest that is known, or all of them."""
+    """Return the end of a message about an unknown word: the nearest known word, or all of them."""
     close = difflib.get_close_matches(word.lower(), known, n=1)
     if close:
         return f'; did you mean "{close[0]}"?'
-    return f"; known are {', '.join(known)}" if known else ""
+    return f"; known: {', '.join(known)}" if known else ""
 
 
 class Model(BaseModel):
@@ -151,9 +193,11 @@ class Model(BaseModel):
 
 
 class Site(Model):
-    """A network of its own. Sites of one scenario are joined by a gateway with only Slurm's ports open."""
+    """A network. A gateway that opens only Slurm's ports connects the sites of a scenario."""
 
-    subnet: IPv4Network | None = Field(None, description="such as 10.20.0.0/24; unset, a free one is taken")
+    subnet: IPv4Network | None = Field(
+        None, description="such as 10.20.0.0/24; default: a free one"
+    )
 
 
 class NodeGroup(Model):
@@ -162,25 +206,42 @@ class NodeGroup(Model):
     name: Hostlist = Field(description="hostlist of the nodes, such as c[1-4]")
     cpus: int = Field(1, ge=1, description="CPUs of each node")
     memory: int = Field(500, ge=1, description="RealMemory of each node, in MiB")
-    features: tuple[Word, ...] = Field((), description="features that jobs can ask for with --constraint")
-    provision: Provision = Field("static", description="how they come and go: see docs/elastic.md")
-    dynamic: bool = Field(False, description="slurm.conf does not name them: slurmd -Z tells slurmctld of them")
-    gres: tuple[Gres, ...] = Field(
-        (), description="such as gpu:a100:4; where there are none, copies of /dev/null stand for the devices of GPUs"
+    features: tuple[Word, ...] = Field(
+        (), description="features that jobs request with --constraint"
     )
-    options: Options = Field({}, description="more options of the NodeName line; null removes a default")
+    provision: Provision = Field(
+        "static", description="who powers them up and down: see docs/elastic.md"
+    )
+    dynamic: bool = Field(
+        False, description="slurm.conf does not name them: slurmd -Z registers them with slurmctld"
+    )
+    gres: tuple[Gres, ...] = Field(
+        (),
+        description=(
+            "such as gpu:a100:4; on hosts without GPUs, copies of /dev/null represent their devices"
+        ),
+    )
+    options: Options = Field(
+        {}, description="additional options of the NodeName line; null removes a default"
+    )
 
     def counted_cpus(self, *, with_default: bool = True) -> int:
-        """Return the CPUs that slurmctld counts on each node: see _parse_nodename() in Slurm's read_config.c.
+        """Return the CPUs that slurmctld counts on each node.
 
-        Options override `cpus`. Where neither is given, or where they do not fit the sockets, the sockets decide.
-        `with_default` tells whether slurm.conf has the default of `cpus`.
+        See _parse_nodename() in Slurm's read_config.c.
+
+        Options override `cpus`. Where neither is given, or where they do not fit the sockets, the
+        sockets decide. `with_default`: slurm.conf has the default of `cpus`.
 
         >>> NodeGroup(name="c1", options={"CPUs": None, "Sockets": 2, "CoresPerSocket": 4}).counted_cpus()
         8
         """
         options = {name.lower(): str(value) for name, value in self.options.items()}
-        sizes = {name: size for name, value in options.items() if (size := conf.number(value)) is not None}
+        sizes = {
+            name: size
+            for name, value in options.items()
+            if (size := conf.number(value)) is not None
+        }
         given = self.cpus if with_default or "cpus" in self.model_fields_set else 0
         cpus = sizes.get("cpus") or sizes.get("procs") or (0 if "cpus" in options else given)
         cores, boards = sizes.get("corespersocket") or 1, sizes.get("boards") or 1
@@ -194,47 +255,59 @@ class Partition(Model):
     """A partition of a cluster."""
 
     nodes: Hostlist | Literal["ALL"] = Field("ALL", description="hostlist of its nodes, or ALL")
-    default: bool = Field(False, description="jobs go here unless they say otherwise")
+    default: bool = Field(False, description="the partition of jobs that name none")
     topology: Word | None = Field(
-        None, description="which of the cluster's topologies places its jobs; unset, the first"
+        None, description="the topology that places its jobs; default: the cluster's first"
     )
-    options: Options = Field({}, description="more options of the PartitionName line; null removes a default")
+    options: Options = Field(
+        {}, description="additional options of the PartitionName line; null removes a default"
+    )
 
 
 class Switch(Model):
-    """A switch of a tree: a leaf with nodes, or one above other switches."""
+    """A switch of a tree: a leaf switch with nodes, or a switch above others."""
 
     nodes: Hostlist | None = Field(None, description="hostlist of the nodes of a leaf switch")
     switches: Hostlist | None = Field(None, description="hostlist of the switches below it")
 
 
 class Torus(Model):
-    """A 3-D torus, of which jobs get contiguous sub-cubes."""
+    """A 3-D torus. Jobs get contiguous sub-cubes of it."""
 
-    dims: Dimensions = Field(description="how many nodes along x, y and z")
-    nodes: Hostlist = Field(description="hostlist of its nodes, x varying fastest, then y")
+    dims: Dimensions = Field(description="number of nodes along x, y and z")
+    nodes: Hostlist = Field(description="hostlist of its nodes; x varies fastest, then y")
     placements: tuple[Dimensions, ...] = Field(
-        min_length=1, description="sub-cubes that jobs may get; a job of another size gets nothing"
+        min_length=1,
+        description="sub-cubes that jobs can get; a job of any other size never starts",
     )
 
 
 class Topology(Model):
-    """How the nodes of a cluster are joined: a tree of switches, blocks, or toruses. See docs/topology.md."""
+    """How the nodes of a cluster are connected: a tree of switches, blocks or toruses.
+
+    See docs/topology.md.
+    """
 
     switches: Mapping[Word, Switch] = Field({}, description="a tree (topology/tree)")
-    blocks: Mapping[Word, Hostlist] = Field({}, description="blocks in their order, with their nodes (topology/block)")
+    blocks: Mapping[Word, Hostlist] = Field(
+        {}, description="blocks, in order, with their nodes (topology/block)"
+    )
     block_sizes: tuple[Count, ...] = Field(
-        (), description="nodes of a block, then of blocks that are one for larger jobs; unset, Slurm joins up to 16"
+        (),
+        description=(
+            "nodes of a block, then of the larger blocks that it is combined into; default: "
+            "Slurm combines up to 16 blocks"
+        ),
     )
     toruses: Mapping[Word, Torus] = Field({}, description="3-D toruses (topology/torus3d)")
 
     @property
     def plugin(self) -> str:
-        """The plugin that knows such a topology."""
+        """The plugin for this kind of topology."""
         return "tree" if self.switches else "block" if self.blocks else "torus3d"
 
     def nodes_of(self) -> dict[Path_, tuple[str, ...]]:
-        """Return the nodes of each leaf switch, block or torus, by the place in the topology where they stand."""
+        """Return the nodes of each leaf switch, block or torus, by the path of its hostlist."""
         return {
             **{
                 ("switches", name, "nodes"): hostlist.expand(switch.nodes)
@@ -242,74 +315,130 @@ class Topology(Model):
                 if switch.nodes
             },
             **{("blocks", name): hostlist.expand(nodes) for name, nodes in self.blocks.items()},
-            **{("toruses", name, "nodes"): hostlist.expand(torus.nodes) for name, torus in self.toruses.items()},
+            **{
+                ("toruses", name, "nodes"): hostlist.expand(torus.nodes)
+                for name, torus in self.toruses.items()
+            },
         }
 
     def switches_below(self) -> dict[str, tuple[str, ...]]:
-        """Return the switches right below each one; those without any are leaves."""
+        """Return the switches directly below each one; a leaf has none."""
         return {
-            name: hostlist.expand(switch.switches) if switch.switches else () for name, switch in self.switches.items()
+            name: hostlist.expand(switch.switches) if switch.switches else ()
+            for name, switch in self.switches.items()
         }
 
 
 class Rest(Model):
-    """slurmrestd, Slurm's REST API, for those who bring a token: see docs/rest.md."""
+    """slurmrestd, Slurm's REST API, for clients with a token: see docs/rest.md."""
 
-    host: HostName | None = Field(None, description="a host of its own; unset, the controller runs it too")
-    port: int = Field(6820, ge=1024, lt=2**16, description="where it listens, at its host's own address")
+    host: HostName | None = Field(
+        None, description="the host that runs it; default: the controller"
+    )
+    port: int = Field(
+        releases.DEFAULT_PORTS["slurmrestd"],
+        ge=1024,
+        lt=2**16,
+        description="the port on which it listens, at its host's address",
+    )
     max_token_life: int | None = Field(
-        None, ge=1, description="seconds for which an ordinary user's token may live; unset, no limit"
+        None,
+        ge=1,
+        description="longest life of an ordinary user's token, in seconds; default: no limit",
     )
 
 
 class Cluster(Model):
     """One Slurm cluster: a slurmctld and its slurmds."""
 
-    controller: HostName = Field(description="the host that runs slurmctld; it may be a node too")
+    controller: HostName = Field(description="the host that runs slurmctld; it can also be a node")
     backup_controllers: tuple[HostName, ...] = Field(
-        (), description="hosts whose slurmctld takes over, in this order; they share StateSaveLocation with the first"
+        (),
+        description=(
+            "hosts whose slurmctld takes over, in this order; they share StateSaveLocation with "
+            "the controller"
+        ),
     )
     nodes: Annotated[tuple[NodeGroup, ...], BeforeValidator(_nodes)] = Field(
         description="its compute nodes, a group for each shape"
     )
     hosts: Hostlist | None = Field(
-        None, description="hosts that share the nodes, each with many slurmd; unset, every node is a host of its own"
+        None,
+        description=(
+            "hosts that share the nodes, each with several slurmds; default: one host for each node"
+        ),
     )
     partitions: Mapping[Word, Partition] = Field(
-        {"main": Partition(default=True)}, min_length=1, description="its partitions; unset, main has all nodes"
+        {"main": Partition(default=True)},
+        min_length=1,
+        description="its partitions; default: main, with all nodes",
     )
     topology: Mapping[Word, Topology] = Field(
-        {}, description="how its nodes are joined; of several, the first is for partitions that name none"
+        {},
+        description="how its nodes are connected; partitions that name no topology use the first",
     )
-    site: Word | None = Field(None, description="the site all its hosts are in; needed where there are several")
-    release: Release | None = Field(None, description="Slurm release; unset, the scenario's")
-    image: str | None = Field(None, description="a Docker image of your own for its hosts; its release is asked of it")
-    apptainer: bool = Field(False, description="install Apptainer on its nodes, if Debian has it for the release")
+    site: Word | None = Field(
+        None, description="the site of all its hosts; required if there are several sites"
+    )
+    release: Release | None = Field(None, description="Slurm release; default: the scenario's")
+    image: str | None = Field(
+        None, description="your own Docker image for its hosts; the release is read from it"
+    )
+    apptainer: bool = Field(
+        False, description="install Apptainer on its nodes, if Debian packages it for the release"
+    )
     packages: tuple[Package, ...] = Field(
-        (), description="more Debian packages on its hosts, such as expect; see `harness images extend`"
+        (),
+        description="Debian packages to add to its hosts: see `harness images extend`",
     )
-    configless: bool = Field(False, description="nodes get their configuration from slurmctld, not from files")
-    features: tuple[Word, ...] = Field((), description="features for sbatch --cluster-constraint in a federation")
+    configless: bool = Field(
+        False, description="nodes fetch their configuration from slurmctld instead of files"
+    )
+    features: tuple[Word, ...] = Field(
+        (), description="features for sbatch --cluster-constraint in a federation"
+    )
     defaults: bool = Field(
-        True, description="lay the options over the harness's own; if false, files say what the scenario says, no more"
+        True,
+        description=(
+            "start from the harness's defaults, which the options override; if false, files "
+            "contain only what the scenario says"
+        ),
     )
-    options: Options = Field({}, description="more options of slurm.conf; null removes a default")
+    options: Options = Field(
+        {}, description="additional options of slurm.conf; null removes a default"
+    )
     lines: tuple[Options, ...] = Field(
-        (), description="more lines of slurm.conf, each of its options in order, such as NodeSet and Feature"
+        (),
+        description=(
+            "additional lines of slurm.conf, each as its options in order, such as NodeSet and "
+            "Feature"
+        ),
     )
     files: Mapping[FileName, str] = Field(
         {},
-        description="more files for the directory of slurm.conf on every host, such as gres.conf: their texts; "
-        "one that begins with #! is a program",
+        description=(
+            "additional files next to slurm.conf on every host, such as gres.conf, with their "
+            "text; "
+            "a file that begins with #! is executable"
+        ),
     )
-    cgroup: Options = Field({}, description="more options of cgroup.conf; null removes a default")
+    cgroup: Options = Field(
+        {}, description="additional options of cgroup.conf; null removes a default"
+    )
     oci: Options | None = Field(
         None,
-        description="Slurm runs users' containers (--container): more options of oci.conf, null removes a default; "
-        "unset, it runs none; see docs/containers.md",
+        description=(
+            "run users' containers (--container): additional options of oci.conf, null removes a "
+            "default; "
+            "default: no containers; see docs/containers.md"
+        ),
     )
-    rest: Rest | None = Field(None, description="slurmrestd, for those who bring a token: see docs/rest.md")
-    kubernetes: bool = Field(False, description="Kubernetes places pods on its nodes, too: see docs/hybrid.md")
+    rest: Rest | None = Field(
+        None, description="slurmrestd, for clients with a token: see docs/rest.md"
+    )
+    kubernetes: bool = Field(
+        False, description="Kubernetes places pods on its nodes as well: see docs/hybrid.md"
+    )
 
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes, in the scenario's order."""
@@ -317,24 +446,32 @@ class Cluster(Model):
 
     def provision_of(self) -> dict[str, Provision]:
         """Return how each node is provisioned."""
-        return {name: group.provision for group in self.nodes for name in hostlist.expand(group.name)}
+        return {
+            name: group.provision for group in self.nodes for name in hostlist.expand(group.name)
+        }
 
     def room_for_nodes(self) -> bool:
-        """Tell whether slurmctld takes nodes that slurm.conf does not name."""
+        """Tell whether slurmctld accepts nodes that slurm.conf does not name."""
         return any(option.lower() == "maxnodecount" for option in self.options)
 
     def gpus(self) -> dict[str, int]:
-        """Return how many GPUs each node that lasts has, if it has any."""
+        """Return the number of GPUs of each static node that has any."""
         return {
             name: count
             for group in self.nodes
             if group.provision == "static"
-            and (count := sum(gres_count(gres) for gres in group.gres if gres.partition(":")[0].lower() == "gpu"))
+            and (
+                count := sum(
+                    gres_count(gres)
+                    for gres in group.gres
+                    if gres.partition(":")[0].lower() == "gpu"
+                )
+            )
             for name in hostlist.expand(group.name)
         }
 
     def static_nodes(self) -> dict[str, int]:
-        """Return the CPUs of each node that lasts, as slurmctld counts them."""
+        """Return the CPUs of each static node, as slurmctld counts them."""
         return {
             name: group.counted_cpus(with_default=self.defaults)
             for group in self.nodes
@@ -347,7 +484,10 @@ class Cluster(Model):
         return self.node_names() if partition.nodes == "ALL" else hostlist.expand(partition.nodes)
 
     def topology_of(self, partition: Partition) -> str | None:
-        """Return the name of the topology that places a partition's jobs; None if the cluster has none."""
+        """Return the name of the topology that places a partition's jobs.
+
+        It is None if the cluster has no topology.
+        """
         return partition.topology or next(iter(self.topology), None)
 
     def elastic(self) -> bool:
@@ -355,7 +495,10 @@ class Cluster(Model):
         return any(group.provision != "static" for group in self.nodes)
 
     def nodes_on(self) -> dict[str, tuple[str, ...]]:
-        """Return the hosts with the nodes whose slurmd each runs: its own name's, or an even share of all."""
+        """Return the hosts with the nodes whose slurmd each runs.
+
+        A host runs the node of its name, or an even share of all nodes.
+        """
         nodes = self.node_names()
         if not self.hosts:
             return {node: (node,) for node in nodes}
@@ -367,34 +510,53 @@ class Cluster(Model):
 class Account(Model):
     """A bank account in the accounting database."""
 
-    parent: Word | None = Field(None, description="the account above it; unset, root")
-    options: SacctmgrOptions = Field({}, description="more sacctmgr options, such as Fairshare or GrpTRES")
+    parent: Word | None = Field(None, description="the account above it; default: root")
+    options: SacctmgrOptions = Field(
+        {}, description="additional sacctmgr options, such as Fairshare or GrpTRES"
+    )
 
 
 class Qos(Model):
     """A quality of service."""
 
-    options: SacctmgrOptions = Field({}, description="sacctmgr options, such as Priority or MaxJobsPerUser")
+    options: SacctmgrOptions = Field(
+        {}, description="sacctmgr options, such as Priority or MaxJobsPerUser"
+    )
 
 
 class Accounting(Model):
     """One host with MariaDB and slurmdbd, for all clusters of the scenario."""
 
     host: HostName = Field("accounting", description="the host that runs MariaDB and slurmdbd")
-    backup: HostName | None = Field(None, description="a host whose slurmdbd takes over, with the same database")
-    site: Word | None = Field(None, description="the site the host is in; needed where there are several")
-    release: Release | None = Field(None, description="release of slurmdbd; unset, the scenario's")
-    image: str | None = Field(None, description="a Docker image of your own for the host; its release is asked of it")
-    accounts: Mapping[Word, Account] = Field({}, description="bank accounts, whatever their order")
-    qos: Mapping[Word, Qos] = Field({}, description="qualities of service, besides normal")
-    slurm_user_accounts: tuple[Word, ...] = Field(
-        (), description="accounts that SlurmUser may charge: without one it cannot submit jobs"
+    backup: HostName | None = Field(
+        None, description="a host whose slurmdbd takes over; it uses the same database"
     )
-    job_completion: bool = Field(False, description="also write job completion records (jobcomp/mysql)")
-    slurmdbd: Options = Field({}, description="more options of slurmdbd.conf; null removes a default")
+    site: Word | None = Field(
+        None, description="the site of the host; required if there are several sites"
+    )
+    release: Release | None = Field(
+        None, description="release of slurmdbd; default: the scenario's"
+    )
+    image: str | None = Field(
+        None, description="your own Docker image for the host; the release is read from it"
+    )
+    accounts: Mapping[Word, Account] = Field({}, description="bank accounts, in any order")
+    qos: Mapping[Word, Qos] = Field({}, description="qualities of service in addition to normal")
+    slurm_user_accounts: tuple[Word, ...] = Field(
+        (), description="accounts that SlurmUser can charge: without one it cannot submit jobs"
+    )
+    job_completion: bool = Field(
+        False, description="also write job completion records (jobcomp/mysql)"
+    )
+    slurmdbd: Options = Field(
+        {}, description="additional options of slurmdbd.conf; null removes a default"
+    )
 
     def accounts_parents_first(self) -> list[str]:
-        """Return the names of all accounts, each after its parent; ValueError names one that is its own ancestor."""
+        """Return the names of all accounts, each after its parent.
+
+        ValueError names an account that is its own ancestor.
+        """
         graph: TopologicalSorter[str] = TopologicalSorter()
         for name, account in self.accounts.items():
             graph.add(name)
@@ -407,9 +569,9 @@ class Accounting(Model):
 
 
 def _ordinary(uid: int) -> int:
-    # Debian's daemons and systemd's own users have these.
+    # Debian's daemons and systemd's users have these.
     if 60000 < uid < 65536:
-        raise ValueError("60001 to 65535 are the system's own")
+        raise ValueError("60001 to 65535 are reserved for the system")
     return uid
 
 
@@ -417,40 +579,57 @@ class User(Model):
     """An ordinary user, with the same uid on every host."""
 
     uid: Annotated[int, AfterValidator(_ordinary)] = Field(
-        ge=1000, lt=2**31, description="on every host; 60001 to 65535 are the system's own"
+        ge=1000,
+        lt=2**31,
+        description="the same on every host; 60001 to 65535 are reserved for the system",
     )
-    accounts: tuple[Word, ...] = Field((), description="accounts the user may charge; the first is the default")
-    qos: tuple[Word, ...] = Field((), description="QOS the user may ask for besides normal")
+    accounts: tuple[Word, ...] = Field(
+        (), description="accounts that the user can charge; the first is the default"
+    )
+    qos: tuple[Word, ...] = Field(
+        (), description="QOS that the user can request in addition to normal"
+    )
     admin: Literal["Operator", "Administrator"] | None = Field(
-        None, description="AdminLevel in the accounting database; unset, none"
+        None, description="AdminLevel in the accounting database; default: none"
     )
 
 
 class Federation(Model):
-    """Clusters that place jobs as one."""
+    """Clusters that schedule jobs together."""
 
-    clusters: tuple[str, ...] = Field(min_length=1, description="in this order they get ids 1, 2, ...")
+    clusters: tuple[str, ...] = Field(
+        min_length=1, description="in the order of their federation ids, from 1"
+    )
 
 
 class ScheduledFault(Model):
-    """A fault that comes at its time and is healed."""
+    """A fault that is injected at a given time and healed again."""
 
     at: float = Field(ge=0, description="seconds after the first submission")
     lasts: float = Field(ge=0, description="seconds until it is healed")
-    fault: str = Field(description="as `harness fault inject` takes it, such as kill-daemon ctl slurmctld")
-    saved: bool = Field(
-        False, description="nobody submits before it until every slurmctld has saved what it knows: it takes 5 s for it"
+    fault: str = Field(
+        description="as in `harness fault inject`, such as kill-daemon ctl slurmctld"
     )
-    quiet: bool = Field(False, description="nobody submits while it lasts")
+    saved: bool = Field(
+        False,
+        description=(
+            "before the fault, submit nothing until every slurmctld has saved its state, which "
+            "takes up to 5 s"
+        ),
+    )
+    quiet: bool = Field(False, description="submit nothing while it lasts")
 
 
 class Rehearsal(Model):
-    """Jobs of many kinds while faults come and go; what was seen is judged. See docs/rehearsal.md."""
+    """Jobs of many kinds while faults come and go, and a check of what happened.
 
-    jobs: int = Field(100, ge=1, description="how many jobs; arrays count once")
+    See docs/rehearsal.md.
+    """
+
+    jobs: int = Field(100, ge=1, description="number of jobs; an array counts as one")
     seconds: float = Field(60, gt=0, description="seconds over which they are submitted")
-    seed: int = Field(1, description="another number makes other jobs")
-    faults: tuple[ScheduledFault, ...] = Field((), description="what breaks, and when")
+    seed: int = Field(1, description="seed of the jobs: the same seed generates the same jobs")
+    faults: tuple[ScheduledFault, ...] = Field((), description="faults and their times")
 
 
 class Checks(Model):
@@ -458,35 +637,58 @@ class Checks(Model):
 
     submit: tuple[Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z][^\r\n]*$")], ...] = Field(
         (),
-        description="options of sbatch, srun and salloc that every job of the checks needs, such as --time=5, "
-        "--account=physics or --reservation=tests; an option of a check's own overrides them",
+        description=(
+            "options of sbatch, srun and salloc that every job of the checks needs, such as "
+            "--time=5, "
+            "--account=physics or --reservation=tests; options of a check override them"
+        ),
     )
 
 
 class Scenario(Model):
-    """Slurm clusters the way an administrator thinks of them."""
+    """Slurm clusters as an administrator describes them."""
 
-    description: str = Field("", description="one line for people")
+    description: str = Field("", description="one line that says what the scenario is for")
     release: Release = Field(
-        releases.DEFAULT, description="Slurm release of every cluster and slurmdbd that names none"
+        releases.DEFAULT,
+        description="Slurm release of every cluster and slurmdbd that does not name its own",
     )
     sites: Mapping[Word, Site] = Field(
-        {"site": Site()}, min_length=1, description="networks that a gateway joins; unset, one"
+        {"site": Site()}, min_length=1, description="networks that a gateway connects; default: one"
     )
-    clusters: Mapping[ClusterName, Cluster] = Field(min_length=1, description="by their ClusterName")
-    accounting: Accounting | None = Field(None, description="a host with slurmdbd; unset, jobs are not recorded")
-    users: Mapping[UserName, User] = Field({}, description="who submits jobs; where there are none, no check does")
-    federations: Mapping[Word, Federation] = Field({}, description="clusters that place jobs as one")
+    clusters: Mapping[ClusterName, Cluster] = Field(
+        min_length=1, description="the clusters, by ClusterName"
+    )
+    accounting: Accounting | None = Field(
+        None, description="a host with slurmdbd; default: jobs are not recorded"
+    )
+    users: Mapping[UserName, User] = Field(
+        {}, description="ordinary users, who submit jobs; without any, checks submit none"
+    )
+    federations: Mapping[Word, Federation] = Field(
+        {}, description="clusters that schedule jobs together"
+    )
     shared_directories: tuple[SharedDirectory, ...] = Field(
-        (), description="directories that all hosts share, such as /home; hosts on one Docker engine can"
+        (),
+        description=(
+            "directories that all hosts share, such as /home; requires that all hosts are on one "
+            "Docker engine"
+        ),
     )
-    rehearsal: Rehearsal | None = Field(None, description="what users do while faults come and go")
+    rehearsal: Rehearsal | None = Field(
+        None, description="jobs that users submit while faults come and go"
+    )
     checks: Checks = Field(Checks(), description="how the checks use the clusters")
     machines: Mapping[HostName, Destination] = Field(
-        {}, description="for --provider existing: [USER@]ADDRESS[:PORT] of each host, see docs/existing.md"
+        {},
+        description="[USER@]ADDRESS[:PORT] of each host, for --provider existing: docs/existing.md",
     )
     disks: Mapping[HostName, Mapping[Directory, Size]] = Field(
-        {}, description="for each host, directories that are a disk of their own, so small (600M) that it can be filled"
+        {},
+        description=(
+            "for each host, directories on a small disk of their own (such as 600M) that can be "
+            "filled up"
+        ),
     )
 
     def release_of(self, part: Cluster | Accounting) -> str:
@@ -494,11 +696,14 @@ class Scenario(Model):
         return part.release or self.release
 
     def parts(self) -> dict[str, Cluster | Accounting]:
-        """Return what has a release of its own: the clusters by their names, and slurmdbd."""
+        """Return the parts that have a release: the clusters by name, and slurmdbd."""
         return {**self.clusters, **({SLURMDBD: self.accounting} if self.accounting else {})}
 
     def with_releases(self, releases_: Mapping[str, str | None]) -> Scenario:
-        """Return this scenario with some of `parts` on other releases; None stands for the scenario's."""
+        """Return this scenario with other releases for some of its `parts`.
+
+        None is the scenario's.
+        """
         clusters = {
             name: cluster.model_copy(update={"release": releases_.get(name, cluster.release)})
             for name, cluster in self.clusters.items()
@@ -509,7 +714,10 @@ class Scenario(Model):
         return self.model_copy(update={"clusters": clusters, "accounting": accounting})
 
     def put_on(self, choices: Sequence[str]) -> Scenario:
-        """Return this scenario on the releases that a user chose: "26.05" for all parts, "aws=26.05" for one."""
+        """Return this scenario with the releases that a user chose.
+
+        A choice is "26.05" for all parts, or "aws=26.05" for one.
+        """
         scenario = self
         for choice in choices:
             name, is_one, release = choice.rpartition("=")
@@ -518,11 +726,22 @@ class Scenario(Model):
             except ValueError as error:
                 raise UsageError(str(error)) from error
             if is_one and name not in scenario.parts():
-                raise UsageError(f'--release {choice}: no cluster "{name}"{did_you_mean(name, list(scenario.parts()))}')
-            scenario = scenario.with_releases({name: release} if is_one else dict.fromkeys(scenario.parts(), release))
+                raise UsageError(
+                    f'--release {choice}: no cluster "{name}"'
+                    f"{did_you_mean(name, list(scenario.parts()))}"
+                )
+            scenario = scenario.with_releases(
+                {name: release} if is_one else dict.fromkeys(scenario.parts(), release)
+            )
         return scenario
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of scenario files, for editors; what is wrong between parts it does not know."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema()}
+    """Return the JSON Schema of scenario files, for editors.
+
+    It does not know contradictions between parts.
+    """
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Scenario.model_json_schema(),
+    }

@@ -1,4 +1,7 @@
-"""The tests of the suite, the outcomes they reported, and which of these are unexpected. Pure: no host, no engine."""
+"""The tests of the suite, the outcomes they reported, and which of these are unexpected.
+
+Pure: no host, no engine.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class Outcome:
 
 
 class Expected(BaseModel):
-    """The tests of a release that do not pass, each with the reason, and a selection that takes minutes.
+    """The tests of a release that do not pass, with reasons, and a selection that takes minutes.
 
     In names `*` matches anything.
     """
@@ -77,7 +80,10 @@ class Expected(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A test whose outcome is not the expected one. `why` is the reason that the list gives for that one."""
+    """A test whose outcome is not the expected one.
+
+    `why` is the reason that the list gives for that one.
+    """
 
     outcome: Outcome
     expected: str
@@ -101,9 +107,20 @@ def read_expected(release: str, path: Path | None = None) -> Expected:
 def tests_of(source: Path) -> list[SuiteTest]:
     """Return the tests of a source tree of Slurm, in their order; UsageError if it has none."""
     suite = source / "testsuite"
-    expect = [match[0] for path in suite.glob("expect/test*") if (match := _EXPECT_TEST.fullmatch(path.name))]
-    python = [match[1] for path in suite.glob("python/tests/*.py") if (match := _PYTHON_TEST.fullmatch(path.name))]
-    found = [*(SuiteTest(name, python=True) for name in python), *(SuiteTest(name, python=False) for name in expect)]
+    expect = [
+        match[0]
+        for path in suite.glob("expect/test*")
+        if (match := _EXPECT_TEST.fullmatch(path.name))
+    ]
+    python = [
+        match[1]
+        for path in suite.glob("python/tests/*.py")
+        if (match := _PYTHON_TEST.fullmatch(path.name))
+    ]
+    found = [
+        *(SuiteTest(name, python=True) for name in python),
+        *(SuiteTest(name, python=False) for name in expect),
+    ]
     if not found:
         raise UsageError(
             f"{source} has no testsuite/expect or testsuite/python/tests",
@@ -113,16 +130,25 @@ def tests_of(source: Path) -> list[SuiteTest]:
 
 
 def release_of(source: Path) -> str:
-    """Return the release of a source tree, such as 24.11; UsageError if its META file does not name one."""
+    """Return the release of a source tree, such as 24.11.
+
+    UsageError if its META file does not name one.
+    """
     try:
-        facts = dict(re.findall(r"^\s*(Major|Minor):\s*(\d+)", (source / "META").read_text(), re.MULTILINE))
+        facts = dict(
+            re.findall(r"^\s*(Major|Minor):\s*(\d+)", (source / "META").read_text(), re.MULTILINE)
+        )
         return f"{facts['Major']}.{facts['Minor']}"
     except (OSError, KeyError) as error:
-        raise UsageError(f"{source} is not a source tree of Slurm: it has no META file with a release") from error
+        raise UsageError(
+            f"{source} is not a source tree of Slurm: it has no META file with a release"
+        ) from error
 
 
 def select(tests: Sequence[SuiteTest], patterns: Iterable[str]) -> list[SuiteTest]:
-    """Return the tests that match patterns such as 1.*, test1.1 or test_101_*; UsageError if a pattern matches none.
+    """Return the tests that match patterns such as 1.*, test1.1 or test_101_*.
+
+    UsageError if a pattern matches none.
 
     >>> select([SuiteTest("test1.1", False), SuiteTest("test1.10", False)], ["1.1"])
     [SuiteTest(name='test1.1', python=False)]
@@ -132,24 +158,30 @@ def select(tests: Sequence[SuiteTest], patterns: Iterable[str]) -> list[SuiteTes
         forms = {pattern.removesuffix(".py"), f"test{pattern}", f"test_{pattern}"}
         named = {test.name for test in tests if any(_matches(form, test.name) for form in forms)}
         if not named:
-            raise UsageError(f"no test {pattern} in the suite", hint="names are such as test_101_1, 1.1 or 37.*")
+            raise UsageError(
+                f"no test {pattern} in the suite", hint="names are such as test_101_1, 1.1 or 37.*"
+            )
         chosen |= named
     return [test for test in tests if test.name in chosen]
 
 
 def of_expect(test: SuiteTest, exit_code: int, output: str, seconds: float) -> Outcome:
-    """Return the outcome of an expect test from its exit code, as the suite's regression.py does."""
+    """Return the outcome of an expect test from its exit code, as regression.py does."""
     if exit_code == 0:
         return Outcome(test.name, PASSED, seconds)
     status = SKIPPED if exit_code >= _SKIPPED_FROM else FAILED
     for level in _EXPECT_REASONS:
         if found := re.search(rf"\[[^\]]+\][ \[]+{level}[ \]:]+(.*)", output):
             # The call stack at the end is of no use without the suite's source.
-            return Outcome(test.name, status, seconds, _short(re.sub(r" \([\w@.,:/-]+\)\s*$", "", found[1])))
+            return Outcome(
+                test.name, status, seconds, _short(re.sub(r" \([\w@.,:/-]+\)\s*$", "", found[1]))
+            )
     return Outcome(test.name, status, seconds, f"exit {exit_code}: {_last_line(output)}")
 
 
-def of_pytest(test: SuiteTest, exit_code: int, output: str, junit: str, seconds: float) -> list[Outcome]:
+def of_pytest(
+    test: SuiteTest, exit_code: int, output: str, junit: str, seconds: float
+) -> list[Outcome]:
     """Return the outcomes of a pytest test's functions from its JUnit file.
 
     A test without any result, because pytest did not get to run it, has failed.
@@ -166,7 +198,9 @@ def of_pytest(test: SuiteTest, exit_code: int, output: str, junit: str, seconds:
             merged[outcome.id] = outcome
     if merged:
         return list(merged.values())
-    return [Outcome(test.name, FAILED, seconds, f"pytest exited with {exit_code}: {_last_line(output)}")]
+    return [
+        Outcome(test.name, FAILED, seconds, f"pytest exited with {exit_code}: {_last_line(output)}")
+    ]
 
 
 def timed_out(test: SuiteTest, seconds: float) -> Outcome:
@@ -175,7 +209,7 @@ def timed_out(test: SuiteTest, seconds: float) -> Outcome:
 
 
 def news(outcomes: Iterable[Outcome], expected: Expected) -> list[News]:
-    """Return the outcomes that differ from the list: other failures and skips, and tests that pass unexpectedly."""
+    """Return the outcomes that differ from the list: failures, skips, and unexpected passes."""
     found = []
     for outcome in outcomes:
         status, why = expected.of(outcome.id)
@@ -199,7 +233,9 @@ def _of_case(test: SuiteTest, case: ET.Element) -> Outcome:
         element = case.find(tag)
         # The suite itself expects an xfail.
         if element is not None and element.get("type") != "pytest.xfail":
-            return Outcome(id_, status, seconds, _short(element.get("message") or element.text or ""))
+            return Outcome(
+                id_, status, seconds, _short(element.get("message") or element.text or "")
+            )
     return Outcome(id_, PASSED, seconds)
 
 

@@ -1,4 +1,4 @@
-"""Copy the suite to a run's hosts, run its tests there one after the other, and keep their results."""
+"""Copy the suite to a run's hosts, run its tests there one by one, and keep their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import transfer
 from harness.errors import UsageError
-from harness.live import Live
+from harness.open_run import OpenRun
 from harness.schedmd import results
 from harness.schedmd.results import Expected, News, Outcome, SuiteTest
 from harness.ssh import Result
@@ -20,7 +20,8 @@ from harness.ssh import Result
 # Programs that the tests need, and the package of each.
 _PROGRAMS = {"expect": "expect", "pytest-3": "python3-pytest", "gcc": "gcc", "make": "make"}
 _PYTEST_OPTIONS = ("-p", "no:cacheprovider", "--color=no")
-# Options of the suite's own conftest.py. Tests may change the accounting database, because it is the run's.
+# Options of the suite's own conftest.py. Tests may change the accounting database, because it is
+# the run's.
 _CONFTEST_OPTIONS = ("--no-color", "--allow-slurmdbd-modify")
 # The directory of temporary files, which is shared because jobs on other hosts read some of them.
 _SCRATCH = "tmp"
@@ -39,18 +40,19 @@ _PATIENCE = 120
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The suite on the hosts of a run. `user` runs the tests and owns `directory`, which all hosts share.
+    """The suite on the hosts of a run.
 
+    `user` runs the tests and owns `directory`, which all hosts share.
     A test is stopped after `most_seconds`; `options` are those of pytest.
     """
 
-    live: Live
+    run: OpenRun
     user: str
     directory: str
     most_seconds: float
     options: Sequence[str]
 
-    def run(self, test: SuiteTest) -> tuple[list[Outcome], str]:
+    def run_test(self, test: SuiteTest) -> tuple[list[Outcome], str]:
         """Run a test; return its outcomes and its output."""
         began = time.monotonic()
         part = "python" if test.python else "expect"
@@ -78,101 +80,133 @@ class Suite:
         return results.of_pytest(test, done.exit_code, done.stdout, written, seconds), done.stdout
 
     def clean(self) -> None:
-        """Cancel the user's jobs, delete reservations and resume nodes, in case a stopped test left any behind.
+        """Clean up after a stopped test: cancel jobs, delete reservations, resume nodes.
 
         Existing machines keep their reservations and the states of their nodes.
         """
-        for cluster in self.live.plan.scenario.clusters.values():
+        for cluster in self.run.plan.scenario.clusters.values():
             script = f"scancel --user={self.user}; "
-            script += _CLEAN if self.live.provider.offers.engine else ""
-            self.live.ssh.run(cluster.controller, ["sh", "-c", script], check=False, timeout=_PATIENCE)
+            script += _CLEAN if self.run.provider.capabilities.engine else ""
+            self.run.ssh.run(
+                cluster.controller, ["sh", "-c", script], check=False, timeout=_PATIENCE
+            )
 
     def delete_leftovers(self) -> None:
         """Delete the federations and clusters in accounting that are not the scenario's.
 
         Without auto-config mode tests leave them behind, and other tests then fail to create them.
         """
-        scenario = self.live.plan.scenario
+        scenario = self.run.plan.scenario
         for kind, known in (("federation", scenario.federations), ("cluster", scenario.clusters)):
-            shown = self._sacctmgr("--noheader", "--parsable2", "show", kind, f"format={kind}").stdout
+            shown = self._sacctmgr(
+                "--noheader", "--parsable2", "show", kind, f"format={kind}"
+            ).stdout
             if leftovers := {*shown.split()} - {*known}:
                 self._sacctmgr("--immediate", "delete", kind, ",".join(sorted(leftovers)))
 
     def restore_federations(self) -> None:
-        """Add the clusters to the scenario's federations again: tests move them to a federation of their own."""
-        for name, federation in self.live.plan.scenario.federations.items():
+        """Add the clusters to the scenario's federations again: tests move them to others."""
+        for name, federation in self.run.plan.scenario.federations.items():
             members = f"clusters={','.join(federation.clusters)}"
             done = self._sacctmgr("--immediate", "modify", "federation", name, "set", members)
             # sacctmgr also fails if there is nothing to change.
             if done.exit_code and "Nothing modified" not in done.stdout + done.stderr:
-                self.live.say(f"cannot restore federation {name}: {done.stdout}{done.stderr}".strip())
+                self.run.say(
+                    f"cannot restore federation {name}: {done.stdout}{done.stderr}".strip()
+                )
 
     def _sacctmgr(self, *words: str) -> Result:
-        client = self.live.plan.with_daemon("slurmctld")[0].name
-        return self.live.ssh.run(client, ["sacctmgr", *words], check=False, timeout=_PATIENCE)
+        client = self.run.plan.with_daemon("slurmctld")[0].name
+        return self.run.ssh.run(client, ["sacctmgr", *words], check=False, timeout=_PATIENCE)
 
     def _as_user(self, host: str, script: str, seconds: float) -> Result:
         user = None if self.user == "root" else self.user
-        return self.live.ssh.run(host, ["sh", "-c", script], user=user, check=False, timeout=seconds)
+        return self.run.ssh.run(host, ["sh", "-c", script], user=user, check=False, timeout=seconds)
 
     def _host_of(self, test: SuiteTest) -> str:
-        """Return the host to run a test on: a controller of the federation if the test needs one."""
-        members = _three_of_a_federation(self.live)
-        clusters = self.live.plan.scenario.clusters
-        return clusters[members[0] if test.federated and members else next(iter(clusters))].controller
+        """Return the host to run a test on: a controller of the federation if needed."""
+        members = _three_of_a_federation(self.run)
+        clusters = self.run.plan.scenario.clusters
+        return clusters[
+            members[0] if test.federated and members else next(iter(clusters))
+        ].controller
 
 
-def put(live: Live, source: Path, user: str, most_seconds: float) -> Suite:
-    """Copy the suite of a source tree to the hosts of a run; UsageError if they lack what it needs."""
-    scenario = live.plan.scenario
+def put(run: OpenRun, source: Path, user: str, most_seconds: float) -> Suite:
+    """Copy the suite of a source tree to the hosts of a run.
+
+    UsageError if they lack what it needs.
+    """
+    scenario = run.plan.scenario
     if user not in {"root", *scenario.users}:
-        raise UsageError(f"no user {user} in {live.run.id}", hint=f"users are {', '.join(['root', *scenario.users])}")
+        raise UsageError(
+            f"no user {user} in {run.directory.id}",
+            hint=f"users are {', '.join(['root', *scenario.users])}",
+        )
     directory = f"{next(iter(scenario.shared_directories), '/home')}/schedmd-suite-{user}"
     conftest = source / "testsuite" / "python" / "conftest.py"
     conftest_text = conftest.read_text() if conftest.exists() else ""
-    options = [*_PYTEST_OPTIONS, *(option for option in _CONFTEST_OPTIONS if option in conftest_text)]
-    suite = Suite(live, user, directory, most_seconds, options)
-    members = _three_of_a_federation(live)
+    options = [
+        *_PYTEST_OPTIONS,
+        *(option for option in _CONFTEST_OPTIONS if option in conftest_text),
+    ]
+    suite = Suite(run, user, directory, most_seconds, options)
+    members = _three_of_a_federation(run)
     client = next(iter(scenario.clusters.values())).controller
     for host in {client, *(scenario.clusters[name].controller for name in members[:1])}:
-        _require_programs(live, host)
-    live.ssh.run(client, ["sh", "-c", f"rm -rf {directory} && mkdir -m 0755 {directory} {directory}/{_SCRATCH}"])
-    transfer.put(live.ssh, client, source / "testsuite", f"{directory}/testsuite")
-    files = {"testsuite.conf": _testsuite_conf(directory), "globals.local": _globals(directory, members)}
+        _require_programs(run, host)
+    run.ssh.run(
+        client,
+        ["sh", "-c", f"rm -rf {directory} && mkdir -m 0755 {directory} {directory}/{_SCRATCH}"],
+    )
+    transfer.put(run.ssh, client, source / "testsuite", f"{directory}/testsuite")
+    files = {
+        "testsuite.conf": _testsuite_conf(directory),
+        "globals.local": _globals(directory, members),
+    }
     for name in members:
         controller = scenario.clusters[name].controller
-        files[f"fed/{name}/slurm.conf"] = live.ssh.run(controller, ["cat", "/etc/slurm/slurm.conf"]).stdout
+        files[f"fed/{name}/slurm.conf"] = run.ssh.run(
+            controller, ["cat", "/etc/slurm/slurm.conf"]
+        ).stdout
     for path, text in files.items():
-        live.ssh.run(client, ["install", "-D", "-m", "0644", "/dev/stdin", f"{directory}/{path}"], stdin=text)
+        run.ssh.run(
+            client, ["install", "-D", "-m", "0644", "/dev/stdin", f"{directory}/{path}"], stdin=text
+        )
     for name in members:
-        live.ssh.run(client, ["sh", "-c", _wrappers(f"{directory}/fed/{name}")])
+        run.ssh.run(client, ["sh", "-c", _wrappers(f"{directory}/fed/{name}")])
     if conftest_text:
-        # update_tmp_path_exec_permissions() opens pytest's directories to other users, but only below /tmp.
+        # update_tmp_path_exec_permissions() opens pytest's directories to other users, but only
+        # below /tmp.
         moved = f"s,/tmp/pytest-of-,{directory}/{_SCRATCH}/pytest-of-,"
-        live.ssh.run(client, ["sed", "-i", moved, f"{directory}/testsuite/python/conftest.py"])
-    if live.provider.offers.engine and user != "root":
-        for one in live.plan.hosts:
-            _give_sudo(live, one.name, user)
-    live.ssh.run(client, ["chown", "-R", f"{user}:", directory], timeout=_PATIENCE)
+        run.ssh.run(client, ["sed", "-i", moved, f"{directory}/testsuite/python/conftest.py"])
+    if run.provider.capabilities.engine and user != "root":
+        for one in run.plan.hosts:
+            _give_sudo(run, one.name, user)
+    run.ssh.run(client, ["chown", "-R", f"{user}:", directory], timeout=_PATIENCE)
     return suite
 
 
 def run(suite: Suite, tests: Sequence[SuiteTest], expected: Expected) -> list[Outcome]:
-    """Run tests; keep their results, and the output of those that did not pass, in RUN/schedmd-suite."""
-    live = suite.live
-    kept = live.run.path / "schedmd-suite"
+    """Run tests; keep results, and the output of tests that did not pass, in RUN/schedmd-suite."""
+    run = suite.run
+    kept = run.directory.path / "schedmd-suite"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir()
     outcomes: list[Outcome] = []
     suite.clean()
     try:
         for number, test in enumerate(tests, 1):
-            reported, output = suite.run(test)
-            if live.plan.scenario.accounting:
+            reported, output = suite.run_test(test)
+            if run.plan.scenario.accounting:
                 suite.delete_leftovers()
             outcomes += reported
-            counted = ", ".join(f"{count} {status}" for status, count in results.counts(reported).items() if count)
-            live.say(f"{number} of {len(tests)}: {test.name}: {counted}{_shown(results.news(reported, expected))}")
+            counted = ", ".join(
+                f"{count} {status}" for status, count in results.counts(reported).items() if count
+            )
+            run.say(
+                f"{number} of {len(tests)}: {test.name}: {counted}{_shown(results.news(reported, expected))}"
+            )
             if any(outcome.status != results.PASSED for outcome in reported):
                 (kept / f"{test.name}.log").write_text(output)
             write_report(kept / "report.json", suite, outcomes, expected)
@@ -190,7 +224,7 @@ def write_report(path: Path, suite: Suite, outcomes: Sequence[Outcome], expected
 def report(suite: Suite, outcomes: Sequence[Outcome], expected: Expected) -> dict[str, object]:
     """Return the results for JSON."""
     return {
-        "run": str(suite.live.run.path),
+        "run": str(suite.run.directory.path),
         "user": suite.user,
         "counts": results.counts(outcomes),
         "news": [asdict(one) for one in results.news(outcomes, expected)],
@@ -202,10 +236,10 @@ def _shown(found: Sequence[News]) -> str:
     return f", {len(found)} not as expected" if found else ""
 
 
-def _require_programs(live: Live, host: str) -> None:
+def _require_programs(run: OpenRun, host: str) -> None:
     looked = " ".join(_PROGRAMS)
     script = f"for program in {looked}; do command -v $program > /dev/null || echo $program; done"
-    if lacking := live.ssh.run(host, ["sh", "-c", script]).stdout.split():
+    if lacking := run.ssh.run(host, ["sh", "-c", script]).stdout.split():
         packages = ", ".join(_PROGRAMS[program] for program in lacking)
         raise UsageError(
             f"{host} lacks {', '.join(lacking)}, which Slurm's tests need",
@@ -213,15 +247,18 @@ def _require_programs(live: Live, host: str) -> None:
         )
 
 
-def _give_sudo(live: Live, host: str, user: str) -> None:
-    """Give a user full sudo rights on a host made for the run, if it has sudo: many tests are skipped without."""
+def _give_sudo(run: OpenRun, host: str, user: str) -> None:
+    """Give a user full sudo rights, if the host has sudo: many tests are skipped without."""
     script = "[ ! -d /etc/sudoers.d ] || cat > /etc/sudoers.d/schedmd-suite"
-    live.ssh.run(host, ["sh", "-c", script], stdin=f"{user} ALL=(ALL:ALL) NOPASSWD: ALL\n")
+    run.ssh.run(host, ["sh", "-c", script], stdin=f"{user} ALL=(ALL:ALL) NOPASSWD: ALL\n")
 
 
-def _three_of_a_federation(live: Live) -> tuple[str, ...]:
-    """Return three members of a federation, as many as some tests need; none if no federation has three."""
-    federations = live.plan.scenario.federations.values()
+def _three_of_a_federation(run: OpenRun) -> tuple[str, ...]:
+    """Return three members of a federation, as many as some tests need.
+
+    None if no federation has three.
+    """
+    federations = run.plan.scenario.federations.values()
     return next((one.clusters[:3] for one in federations if len(one.clusters) >= 3), ())
 
 
@@ -239,7 +276,10 @@ def _globals(directory: str, members: Sequence[str]) -> str:
 
 
 def _wrappers(directory: str) -> str:
-    """Return a script that creates wrappers of Slurm's commands in DIRECTORY/bin; they use DIRECTORY/slurm.conf."""
+    """Return a script that creates wrappers of Slurm's commands in DIRECTORY/bin.
+
+    They use DIRECTORY/slurm.conf.
+    """
     wrapper = shlex.quote(f'#!/bin/sh\nSLURM_CONF={directory}/slurm.conf exec "${{0##*/}}" "$@"\n')
     return (
         f"mkdir -p {directory}/bin && cd {directory}/bin && for path in /usr/bin/s*; do "

@@ -10,17 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from harness import drift, elastic, hybrid, lifecycle, options, providers, render, slurm, witness
-from harness.errors import CommandFailed
-from harness.hybrid import Hybrid
-from harness.live import Live
+from harness import lifecycle, options, providers, render
+from harness.cluster import slurm
+from harness.cluster.slurm import FINISHED, JobKey, SlurmCluster, job_key
+from harness.elastic import provisioning
+from harness.errors import CommandFailed, WaitTimeout
+from harness.kubernetes import hybrid
+from harness.kubernetes.hybrid import Hybrid
+from harness.open_run import OpenRun
 from harness.plan import Plan
 from harness.rundir import RunDir
-from harness.slurm import FINISHED, JobKey, SlurmCluster, job_key
+from harness.slurmconf import drift
 from harness.ssh import Ssh
 from harness.testing import Federation
+from harness.verify import job_trace
+from harness.verify.job_trace import JobTrace
 from harness.wait import wait_until
-from harness.witness import Witness
 
 # Slurm counts time limits in minutes, and looks for jobs that exceed theirs every half minute.
 SHORTEST_TIME_LIMIT = "--time=1"
@@ -35,20 +40,24 @@ echo inside > where
 
 @dataclass
 class Jobs:
-    """Submits jobs that leave a witness, and keeps a list of them."""
+    """Submits jobs that leave a trace, and keeps a list of them."""
 
     ssh: Ssh
     plan: Plan
     user: str
     submitted: list[JobKey] = field(default_factory=list)
-    long_lived: set[JobKey] = field(default_factory=set)
+    left_alone: set[JobKey] = field(default_factory=set)
     _ways: dict[str, list[str]] = field(default_factory=dict)
 
-    def submit(self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None) -> int:
-        """Submit a witness job on a cluster's controller and return its id; its output is discarded."""
-        script = witness.script(body)
+    def submit(
+        self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None
+    ) -> int:
+        """Submit a trace job on a cluster's controller and return its id; its output is discarded."""
+        script = job_trace.script(body)
         ways = self.ways_in(cluster)
-        job_id = cluster.submit(script, "--output=/dev/null", *ways, *options, user=user or self.user)
+        job_id = cluster.submit(
+            script, "--output=/dev/null", *ways, *options, user=user or self.user
+        )
         self.submitted.append(job_key(cluster.name, job_id))
         return job_id
 
@@ -66,9 +75,9 @@ class Jobs:
             self._ways[cluster.name] = [*named, *ways_in(line, self.plan)]
         return self._ways[cluster.name]
 
-    def witnesses(self) -> list[Witness]:
-        """Return the witnesses of all jobs so far."""
-        return witness.collect(self.ssh, self.places())
+    def traces(self) -> list[JobTrace]:
+        """Return the traces of all jobs so far."""
+        return job_trace.collect(self.ssh, self.places())
 
     def places(self) -> list[str]:
         """Return the hosts with the directories that jobs write to."""
@@ -85,7 +94,7 @@ def longest(plan: Plan, cluster: str) -> float:
 def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
     """Return options of a job as small as possible, for so many minutes or as many as every partition allows."""
     part = plan.scenario.clusters[cluster]
-    conf = options.slurm_conf(plan.scenario, cluster, plan.offers)
+    conf = plan.slurm_conf(cluster)
     allowed = min(minutes, longest(plan, cluster))
     counts_memory = "memory" in (options.get(conf, "SelectTypeParameters") or "").lower()
     memory = ["--mem=50"] if counts_memory and options.has_memory(part) else []
@@ -118,26 +127,26 @@ def ways_in(partition: drift.Options, plan: Plan) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def harness_run(pytestconfig: pytest.Config) -> Live:
+def harness_run(pytestconfig: pytest.Config) -> OpenRun:
     """The run under test, in any state: the checks report what is wrong with it."""
     run = RunDir(Path(pytestconfig.getoption("--harness-run")))
     return lifecycle.open_run(run, providers.get(run.provider, run.root), print)
 
 
 @pytest.fixture(scope="session")
-def run(harness_run: Live) -> RunDir:
+def run(harness_run: OpenRun) -> RunDir:
     """The directory of the run under test."""
-    return harness_run.run
+    return harness_run.directory
 
 
 @pytest.fixture(scope="session")
-def plan(harness_run: Live) -> Plan:
+def plan(harness_run: OpenRun) -> Plan:
     """The plan of the run."""
     return harness_run.plan
 
 
 @pytest.fixture(scope="session")
-def ssh(harness_run: Live) -> Ssh:
+def ssh(harness_run: OpenRun) -> Ssh:
     """Commands on hosts."""
     return harness_run.ssh
 
@@ -162,16 +171,27 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
     for cluster in clusters.values():
         if left := [job_id for name, job_id in active if name == cluster.name]:
             cluster.run("scancel", *map(str, left), check=False)
-    wait_until(
-        lambda: active_jobs(clusters, jobs), lambda left: not left, what="all jobs to end on every cluster", timeout=90
-    )
+    try:
+        wait_until(
+            lambda: active_jobs(clusters, jobs),
+            lambda left: not left,
+            what="all jobs to end on every cluster",
+            timeout=90,
+        )
+    except WaitTimeout:
+        # The check that left them has reported them; the clean-ups of later checks need not wait
+        # again.
+        jobs.left_alone |= {job_key(*job) for job in active_jobs(clusters, jobs)}
+        raise
 
 
-def active_jobs(clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None) -> list[tuple[str, int]]:
+def active_jobs(
+    clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None
+) -> list[tuple[str, int]]:
     """Return the harness's jobs that have not ended, except long-lived ones and copies that never run."""
     there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
     copies = slurm.left_copies(there)
-    going_on = jobs.long_lived if jobs else set()
+    going_on = jobs.left_alone if jobs else set()
     return [
         (name, job.job_id)
         for name, seen in there.items()
@@ -188,7 +208,7 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
     """A job that reaches its time limit while other checks run; it takes one CPU of the last cluster."""
     cluster = list(clusters.values())[-1]
     job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
-    jobs.long_lived.add(job_key(cluster.name, job_id))
+    jobs.left_alone.add(job_key(cluster.name, job_id))
     cluster.wait_for([job_id], {"RUNNING"})
     cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5")
     return job_id
@@ -204,20 +224,22 @@ def _start_early(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _manual_power(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) -> Iterator[None]:
     """Power the nodes that Slurm does not power itself, as an administrator would."""
-    with elastic.manual_nodes_powered(plan, clusters, ssh):
+    with provisioning.manual_nodes_powered(plan, clusters, ssh):
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def copilots(
+def operators(
     run: RunDir, plan: Plan, clusters: dict[str, SlurmCluster], ssh: Ssh, _manual_power: None
 ) -> Iterator[dict[str, Hybrid]]:
-    """The clusters shared with Kubernetes, with their copilots running; without them the nodes take no jobs."""
-    with hybrid.copilots(run, plan, clusters, ssh) as there:
+    """The clusters shared with Kubernetes, with their operators running; without them the nodes take no jobs."""
+    with hybrid.operators(run, plan, clusters, ssh) as there:
         yield there
 
 
-def all_records_sent(clusters: Collection[SlurmCluster], seconds: float = 15) -> Callable[[object], bool]:
+def all_records_sent(
+    clusters: Collection[SlurmCluster], seconds: float = 15
+) -> Callable[[object], bool]:
     """Return a `hopeless` for waits for records: no slurmctld had anything to send to slurmdbd for so many seconds."""
     last = time.monotonic()
 
@@ -230,29 +252,55 @@ def all_records_sent(clusters: Collection[SlurmCluster], seconds: float = 15) ->
     return nothing_to_send
 
 
-def wait_for_records(cluster: SlurmCluster, wanted: Mapping[int, tuple[str, int | None]], timeout: float = 60) -> None:
-    """Wait until accounting has jobs with these states and exit codes (None: any).
+def wait_for_records(
+    cluster: SlurmCluster,
+    wanted: Mapping[int, tuple[str, int | None]],
+    timeout: float = 60,
+    where: str = "accounting",
+) -> None:
+    """Wait until accounting has jobs with these states and exit codes (None: any); errors call it `where`.
 
     slurmctld sends records in the background, and again if slurmdbd does not answer.
     """
 
     def look() -> dict[int, tuple[str, int | None]]:
         return {
-            record.job_id: (record.state, None if wanted[record.job_id][1] is None else record.exit_code)
+            record.job_id: (
+                record.state,
+                None if wanted[record.job_id][1] is None else record.exit_code,
+            )
             for record in cluster.records("--local", "--allocations")
             if record.job_id in wanted
         }
 
     wait_until(
-        look, lambda seen: seen == wanted, what=f"accounting to have {wanted}", timeout=timeout, ignore=(CommandFailed,)
+        look,
+        lambda seen: seen == wanted,
+        what=f"{where} to have {wanted}",
+        timeout=timeout,
+        ignore=(CommandFailed,),
     )
+
+
+def slurmdbd_differences(cluster: SlurmCluster, plan: Plan) -> list[str]:
+    """Return how the configuration of the slurmdbd in control differs from the rendered one."""
+    answer = cluster.run("sacctmgr", "show", "configuration").stdout
+    held = drift.printed(answer.partition("SlurmDBD configuration:")[2])
+    if not held:
+        return [f"it prints no configuration: {answer}"]
+    wanted = {key.lower(): value for key, value in options.slurmdbd_conf(plan.scenario).items()}
+    return [*drift.config("slurmdbd.conf", wanted, held)]
 
 
 def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
     """Wait until slurmctld has saved a job with `mark`: it saves every 5 s (SAVE_MAX_WAIT)."""
-    directory = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "StateSaveLocation")
+    directory = options.get(plan.slurm_conf(cluster.name), "StateSaveLocation")
     wait_until(
-        lambda: cluster.run("grep", "--quiet", "--text", mark, f"{directory}/job_state", check=False).exit_code,
+        lambda: (
+            cluster.run(
+                "grep", "--quiet", "--text", mark, f"{directory}/job_state", check=False
+            ).exit_code
+        ),
         lambda code: code == 0,
         what=f"slurmctld of {cluster.name} to save its jobs in {directory}",
         timeout=60,

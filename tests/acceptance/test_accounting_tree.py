@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import associations
-from harness.associations import ASSOCIATION, QOS
+from harness.cluster import associations
+from harness.cluster.associations import ASSOCIATION, QOS
+from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("accounting")
@@ -20,43 +20,61 @@ def show(cluster: SlurmCluster, *query: str) -> str:
     return cluster.run("sacctmgr", "--parsable2", "--noheader", "show", *query).stdout
 
 
-def test_associations_and_qos_are_the_scenarios(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+def test_associations_and_qos_are_the_scenarios(
+    clusters: dict[str, SlurmCluster], plan: Plan
+) -> None:
     """Checks fair share, limits, parent and QOS of each association on each cluster, and each QOS."""
     found = []
     columns = associations.columns(ASSOCIATION)
     for name, cluster in clusters.items():
         # WOPLimits: without the limits that an association inherits.
         query = ("association", "woplimits", "where", f"cluster={name}")
-        seen = associations.parse(show(cluster, *query, f"format=account,user,{','.join(columns)}"), 2, columns)
+        seen = associations.parse(
+            show(cluster, *query, f"format=account,user,{','.join(columns)}"), 2, columns
+        )
         wanted = associations.associations(plan.scenario)
-        found += [f"{name}: {text}" for text in associations.differences(wanted, seen, "association")]
+        found += [
+            f"{name}: {text}" for text in associations.differences(wanted, seen, "association")
+        ]
     columns = associations.columns(QOS)
     seen = associations.parse(show(cluster, "qos", f"format=name,{','.join(columns)}"), 1, columns)
     found += associations.differences(associations.qos(plan.scenario), seen, "QOS")
     assert not found, "\n".join(found)
 
 
-def test_users_and_accounts_are_the_scenarios(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+def test_users_and_accounts_are_the_scenarios(
+    clusters: dict[str, SlurmCluster], plan: Plan
+) -> None:
     """Checks default accounts, AdminLevel, coordinators, descriptions and organizations."""
     cluster = next(iter(clusters.values()))
     columns = ["DefaultAccount", "AdminLevel", "Coordinators"]
-    seen = associations.parse(show(cluster, "user", "withcoord", f"format=user,{','.join(columns)}"), 1, columns)
+    seen = associations.parse(
+        show(cluster, "user", "withcoord", f"format=user,{','.join(columns)}"), 1, columns
+    )
     found = associations.differences(associations.users(plan.scenario), seen, "user")
     columns = ["Description", "Organization", "Coordinators"]
-    seen = associations.parse(show(cluster, "account", "withcoord", f"format=account,{','.join(columns)}"), 1, columns)
+    seen = associations.parse(
+        show(cluster, "account", "withcoord", f"format=account,{','.join(columns)}"), 1, columns
+    )
     found += associations.differences(associations.accounts(plan.scenario), seen, "account")
     assert not found, "\n".join(found)
 
 
-def test_every_slurmctld_knows_the_scenarios_associations(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+def test_every_slurmctld_knows_the_scenarios_associations(
+    clusters: dict[str, SlurmCluster], plan: Plan
+) -> None:
     """Only what slurmctld has in memory is enforced; slurmdbd sends it changes in the background."""
     wanted = associations.in_memory(plan.scenario)
 
     def look_at(cluster: SlurmCluster) -> Callable[[], list[str]]:
         def look() -> list[str]:
-            seen = associations.parse_memory(cluster.run("scontrol", "--oneliner", "show", "assoc_mgr").stdout)
+            seen = associations.parse_memory(
+                cluster.run("scontrol", "--oneliner", "show", "assoc_mgr").stdout
+            )
             kinds = zip(wanted, seen, ("user", "association", "QOS"), strict=True)
-            return [text for *tables, kind in kinds for text in associations.differences(*tables, kind)]
+            return [
+                text for *tables, kind in kinds for text in associations.differences(*tables, kind)
+            ]
 
         return look
 

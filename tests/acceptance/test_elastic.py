@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from conftest import Jobs
+from conftest import Jobs, only
 
-from harness import hostlist, options, providers, witness
-from harness.history import Recorder, Sighting
+from harness import options, providers
+from harness.cluster.history import Recorder, Sighting
+from harness.cluster.node_state import is_powered_down
+from harness.cluster.slurm import FINISHED, SlurmCluster, job_key
+from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.rundir import RunDir
-from harness.slurm import FINISHED, SlurmCluster, job_key, powered_down
 from harness.ssh import Ssh
 from harness.testing import Federation
+from harness.verify import job_trace
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("elastic", "users"), pytest.mark.provokes()]
 # Seconds for slurmctld's own loops on a busy machine, in addition to the times in slurm.conf.
 ROUNDS = 60
-# Seconds in which a job must start once its node is up. By itself slurmctld looks for such jobs every half minute.
+# Seconds in which a job must start once its node is up. By itself slurmctld looks for such jobs
+# every half minute.
 BEGINS = 10
 
 
@@ -41,16 +46,22 @@ class Elastic:
     def nodes(self) -> dict[str, str]:
         """The nodes that come and go, and how each is provisioned."""
         provision_of = self.plan.scenario.clusters[self.cluster.name].provision_of()
-        return {name: provision for name, provision in provision_of.items() if provision != "static"}
+        return {
+            name: provision for name, provision in provision_of.items() if provision != "static"
+        }
 
     def seconds(self, option: str) -> int:
         """Return a time in slurm.conf, in seconds."""
-        conf = options.slurm_conf(self.plan.scenario, self.cluster.name, self.plan.offers)
+        conf = self.plan.slurm_conf(self.cluster.name)
         return int(options.get(conf, option) or 0)
 
     def states(self) -> dict[str, set[str]]:
         """Return the state and flags of each node that comes and goes."""
-        return {node.name: {*node.state.split("+")} for node in self.cluster.nodes() if node.name in self.nodes}
+        return {
+            node.name: {*node.state.split("+")}
+            for node in self.cluster.nodes()
+            if node.name in self.nodes
+        }
 
     def resumed(self, since: float) -> set[str]:
         """Return the nodes that were powered up since a time at which all were down.
@@ -58,7 +69,12 @@ class Elastic:
         A node may come so fast that nothing sees it POWERING_UP; it then stays up for SuspendTime.
         """
         now = time.time()
-        wait_until(lambda: self.recorder.looked, lambda at: at > now, what="a look at the nodes", timeout=ROUNDS)
+        wait_until(
+            lambda: self.recorder.looked,
+            lambda at: at > now,
+            what="a look at the nodes",
+            timeout=ROUNDS,
+        )
         return {node for node in self.nodes if any(map(_awake, self.recorder.of(node, since)))}
 
     def running(self) -> set[str]:
@@ -69,7 +85,9 @@ class Elastic:
             if not hosts.get(name):
                 continue
             if provision in {"manual", "remote"}:
-                asked = self.ssh.run(name, ["systemctl", "is-active", "--quiet", "slurmd"], check=False)
+                asked = self.ssh.run(
+                    name, ["systemctl", "is-active", "--quiet", "slurmd"], check=False
+                )
                 if asked.exit_code != 0:
                     continue
             found.add(name)
@@ -78,19 +96,26 @@ class Elastic:
     def awake(self) -> dict[str, str]:
         """Return the nodes that are not powered down, with their states."""
         nodes = (node for node in self.cluster.nodes() if node.name in self.nodes)
-        return {node.name: node.state for node in nodes if not powered_down(node.state)}
+        return {node.name: node.state for node in nodes if not is_powered_down(node.state)}
 
     def wait_until_down(self) -> None:
         """Wait until every node is powered down and its host is gone."""
-        limit = self.seconds("SuspendTime") + self.seconds("SuspendTimeout") + self.seconds("ResumeTimeout") + ROUNDS
+        limit = (
+            self.seconds("SuspendTime")
+            + self.seconds("SuspendTimeout")
+            + self.seconds("ResumeTimeout")
+            + ROUNDS
+        )
         wait_until(
             self.awake,
             lambda left: not left,
             what="all nodes to power down",
             timeout=limit,
-            hopeless=lambda left: any("DRAIN" in state for state in left.values()),
+            give_up=lambda left: any("DRAIN" in state for state in left.values()),
         )
-        wait_until(self.running, lambda left: not left, what="their hosts to be removed", timeout=60)
+        wait_until(
+            self.running, lambda left: not left, what="their hosts to be removed", timeout=60
+        )
 
 
 def _awake(seen: Sighting) -> bool:
@@ -102,20 +127,24 @@ class Signal:
 
     def __init__(self, elastic: Elastic, jobs: Jobs) -> None:
         self._elastic, self._jobs = elastic, jobs
-        self._file = f"{witness.DIRECTORY}/.end-{secrets.token_hex(4)}"
+        self._file = f"{job_trace.DIRECTORY}/.end-{secrets.token_hex(4)}"
         self.awaited = f"until [ -e {self._file} ]; do sleep 0.5; done"
 
     def give(self) -> None:
         """Let the jobs end."""
-        command = f"mkdir -p -m 1777 {witness.DIRECTORY} && touch {self._file}"
+        command = f"mkdir -p -m 1777 {job_trace.DIRECTORY} && touch {self._file}"
         for host in self._jobs.places():
             self._elastic.ssh.run(host, ["sh", "-c", command])
 
 
 @pytest.fixture(scope="module")
-def elastic(clusters: dict[str, SlurmCluster], plan: Plan, run: RunDir, ssh: Ssh) -> Iterator[Elastic]:
+def elastic(
+    clusters: dict[str, SlurmCluster], plan: Plan, run: RunDir, ssh: Ssh
+) -> Iterator[Elastic]:
     """The cluster whose nodes come and go."""
-    cluster = next(clusters[name] for name, part in plan.scenario.clusters.items() if part.elastic())
+    cluster = next(
+        clusters[name] for name, part in plan.scenario.clusters.items() if part.elastic()
+    )
     with Recorder(cluster, run) as recorder:
         yield Elastic(cluster, plan, run, ssh, recorder)
 
@@ -125,7 +154,9 @@ def test_job_brings_the_node_that_it_wants_and_no_other(elastic: Elastic, jobs: 
     node = list(elastic.nodes)[-1]
     began = time.time()
     job_id = jobs.submit_here(elastic.cluster, "srun true", f"--nodelist={node}")
-    elastic.cluster.wait_for([job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    elastic.cluster.wait_for(
+        [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+    )
     seen = wait_until(
         lambda: [one for one in elastic.recorder.of(node, began) if "POWER" not in one.state],
         bool,
@@ -133,37 +164,82 @@ def test_job_brings_the_node_that_it_wants_and_no_other(elastic: Elastic, jobs: 
         timeout=ROUNDS,
     )
     assert elastic.resumed(began) == {node}
-    assert [one.host for one in jobs.witnesses() if one.key == job_key(elastic.cluster.name, job_id)] == [node]
-    started = next(one.start for one in jobs.witnesses() if one.key == job_key(elastic.cluster.name, job_id))
+    assert [
+        one.host for one in jobs.traces() if one.key == job_key(elastic.cluster.name, job_id)
+    ] == [node]
+    started = next(
+        one.start for one in jobs.traces() if one.key == job_key(elastic.cluster.name, job_id)
+    )
     waited = started - seen[0].at
     assert waited < BEGINS, f"the job began {waited:.0f} s after its node was up"
 
 
 def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, jobs: Jobs) -> None:
     job_id = jobs.submit_here(elastic.cluster, "true", f"--nodelist={first(elastic, 1)}")
-    elastic.cluster.wait_for([job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    elastic.cluster.wait_for(
+        [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+    )
     elastic.wait_until_down()
     assert elastic.awake() == {}
     there = providers.get(elastic.run.provider).hosts(elastic.run.id)
-    assert not {name for name, provision in elastic.nodes.items() if provision == "create" and name in there}
+    assert not {
+        name for name, provision in elastic.nodes.items() if provision == "create" and name in there
+    }
 
 
 def test_jobs_bring_as_many_nodes_as_they_want_at_once(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     count = max(1, len(elastic.nodes) - 1)
     began = time.time()
-    wide = jobs.submit_here(elastic.cluster, "srun true", f"--nodes={count}", f"--nodelist={first(elastic, count)}")
-    elastic.cluster.wait_for([wide], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    wide = jobs.submit_here(
+        elastic.cluster, "srun true", f"--nodes={count}", f"--nodelist={first(elastic, count)}"
+    )
+    elastic.cluster.wait_for(
+        [wide], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+    )
     assert len(elastic.resumed(began)) == count
-    array = jobs.submit_here(elastic.cluster, "true", "--array=1-4", f"--nodelist={first(elastic, 1)}")
+    array = jobs.submit_here(
+        elastic.cluster, "true", "--array=1-4", f"--nodelist={first(elastic, 1)}"
+    )
     wait_until(
-        lambda: [job.state for job in elastic.cluster.jobs("--local", "--array", f"--jobs={array}")],
+        lambda: [
+            job.state for job in elastic.cluster.jobs("--local", "--array", f"--jobs={array}")
+        ],
         lambda states: states == ["COMPLETED"] * 4,
         what="the array to complete",
         timeout=elastic.seconds("ResumeTimeout") + ROUNDS,
-        hopeless=lambda states: bool({*states} & (FINISHED - {"COMPLETED"})),
+        give_up=lambda states: bool({*states} & (FINISHED - {"COMPLETED"})),
     )
     assert len(elastic.resumed(began)) == count
+
+
+def test_every_user_is_the_same_on_nodes_that_come(elastic: Elastic, jobs: Jobs) -> None:
+    """Such nodes may be gone while other checks look for users on hosts, so a job on all of them looks."""
+    nodes = [*elastic.nodes]
+    users = elastic.plan.scenario.users
+    script = f"for user in {shlex.join(users)}; do echo $SLURMD_NODENAME $user $(id -u $user 2> /dev/null); done"
+    answer = elastic.cluster.run(
+        *("srun", *only(elastic.cluster, elastic.plan), *jobs.ways_in(elastic.cluster)),
+        *(
+            f"--nodelist={','.join(nodes)}",
+            f"--nodes={len(nodes)}",
+            "--ntasks-per-node=1",
+            "sh",
+            "-c",
+            script,
+        ),
+        user=jobs.user,
+    )
+    seen = {(node, user): uid for node, user, *uid in map(str.split, answer.stdout.splitlines())}
+    wrong = [
+        f"{node}: {user} has uid {' '.join(seen[node, user])}, should have {facts.uid}"
+        if seen.get((node, user))
+        else f"{node} has no user {user}"
+        for node in nodes
+        for user, facts in users.items()
+        if seen.get((node, user)) != [str(facts.uid)]
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def first(elastic: Elastic, count: int) -> str:
@@ -177,7 +253,12 @@ def test_administrator_powers_a_node_up_and_down(elastic: Elastic) -> None:
     began = time.time()
     elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_UP")
     limit = elastic.seconds("ResumeTimeout") + ROUNDS
-    wait_until(elastic.running, lambda running: running == {node}, what=f"only {node} to run", timeout=limit)
+    wait_until(
+        elastic.running,
+        lambda running: running == {node},
+        what=f"only {node} to run",
+        timeout=limit,
+    )
     # It may be suspended again before the next poll, so ask the recorder.
     up = {"IDLE", "CLOUD"}
     wait_until(
@@ -192,7 +273,9 @@ def test_administrator_powers_a_node_up_and_down(elastic: Elastic) -> None:
 
 
 @pytest.mark.needs("static_too")
-def test_nodes_that_are_there_anyway_are_filled_first_and_never_suspended(elastic: Elastic, jobs: Jobs) -> None:
+def test_nodes_that_are_there_anyway_are_filled_first_and_never_suspended(
+    elastic: Elastic, jobs: Jobs
+) -> None:
     elastic.wait_until_down()
     provision_of = elastic.plan.scenario.clusters[elastic.cluster.name].provision_of()
     static = {name for name, provision in provision_of.items() if provision == "static"}
@@ -202,7 +285,7 @@ def test_nodes_that_are_there_anyway_are_filled_first_and_never_suspended(elasti
     elastic.cluster.wait_for(given, {"RUNNING"})
     signal.give()
     elastic.cluster.wait_for(given, {"COMPLETED"})
-    assert {one.host for one in jobs.witnesses() if one.job_id in given} == static
+    assert {one.host for one in jobs.traces() if one.job_id in given} == static
     assert elastic.resumed(began) == set()
     assert not [one for node in static for one in elastic.recorder.of(node) if "POWER" in one.state]
 
@@ -217,7 +300,9 @@ def test_job_brings_a_node_of_the_shape_that_it_asks_for(elastic: Elastic, jobs:
         for group in groups
         if group.features and group.provision != "static"
     }
-    elastic.cluster.wait_for(given.values(), {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    elastic.cluster.wait_for(
+        given.values(), {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+    )
     assert len(elastic.resumed(began)) == len(given)
 
 
@@ -239,15 +324,20 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
     # All at once: a job that has ended would leave its node to the next one.
     elastic.cluster.wait_for(burst, {"RUNNING"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
     signal.give()
-    assert Counter(map(ran_on, given)) == {federation.origin.name: on_origin, elastic.cluster.name: 8}
+    assert Counter(map(ran_on, given)) == {
+        federation.origin.name: on_origin,
+        elastic.cluster.name: 8,
+    }
     wanted, left = 0, 8
     for _, room in rooms(plan, elastic.cluster.name, cpus):
         wanted += left > 0
         left -= room
     # Only their number is checked: 22.05 does not always take the nodes of the least weight.
     resumed = sorted(elastic.resumed(began))
-    assert len(resumed) == wanted, f"{wanted} nodes have room for the jobs, {resumed} were powered up"
-    seen = {one.job_id: (one.cluster, one.host) for one in jobs.witnesses() if one.job_id in given}
+    assert len(resumed) == wanted, (
+        f"{wanted} nodes have room for the jobs, {resumed} were powered up"
+    )
+    seen = {one.job_id: (one.cluster, one.host) for one in jobs.traces() if one.job_id in given}
     assert {*seen} == {*given}
     if plan.scenario.accounting:
         wait_until(
@@ -266,10 +356,13 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
 def rooms(plan: Plan, cluster: str, cpus: int) -> list[tuple[str, int]]:
     """Return the nodes of a cluster in the order in which Slurm fills them, and how many jobs each has room for."""
     groups = plan.scenario.clusters[cluster].nodes
-    weighed = sorted(groups, key=lambda group: (group.provision != "static", options.get(group.options, "Weight") or 0))
+    weighed = sorted(
+        groups,
+        key=lambda group: (group.provision != "static", options.get(group.options, "Weight") or 0),
+    )
     return [(node, group.cpus // cpus) for group in weighed for node in hostlist.expand(group.name)]
 
 
 def test_every_job_on_nodes_that_came_ran_once(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
-    assert not witness.ran_twice(jobs.witnesses())
+    assert not job_trace.ran_twice(jobs.traces())

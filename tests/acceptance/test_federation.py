@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from conftest import Jobs, origin_of
 
-from harness import witness
+from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
 from harness.testing import Federation
+from harness.verify import job_trace
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("federation", "users")]
@@ -26,12 +26,26 @@ def table(cluster: SlurmCluster, *command: str) -> list[list[str]]:
 def test_federation_is_formed_with_all_clusters_active(
     federation: Federation, clusters: dict[str, SlurmCluster]
 ) -> None:
-    rows = table(federation.origin, "show", "federation", federation.name, "format=federation,cluster,id,fedstate")
-    wanted = {(federation.name, name, str(number), "ACTIVE") for number, name in enumerate(federation.members, 1)}
+    rows = table(
+        federation.origin,
+        "show",
+        "federation",
+        federation.name,
+        "format=federation,cluster,id,fedstate",
+    )
+    wanted = {
+        (federation.name, name, str(number), "ACTIVE")
+        for number, name in enumerate(federation.members, 1)
+    }
     assert {tuple(row) for row in rows} == wanted
     for name in federation.members:
-        seen = {(one.cluster, one.federation_id, one.state, one.synced) for one in clusters[name].siblings()}
-        assert seen == {(member, number, "ACTIVE", True) for number, member in enumerate(federation.members, 1)}, name
+        seen = {
+            (one.cluster, one.federation_id, one.state, one.synced)
+            for one in clusters[name].siblings()
+        }
+        assert seen == {
+            (member, number, "ACTIVE", True) for number, member in enumerate(federation.members, 1)
+        }, name
 
 
 def test_job_ids_carry_the_origin_and_are_unique(
@@ -40,7 +54,9 @@ def test_job_ids_carry_the_origin_and_are_unique(
     jobs: Jobs,
     ran_on: Callable[[int], str],
 ) -> None:
-    given = [(name, jobs.submit(clusters[name], "true")) for _ in range(3) for name in federation.members]
+    given = [
+        (name, jobs.submit(clusters[name], "true")) for _ in range(3) for name in federation.members
+    ]
     assert [origin_of(job_id, federation) for _, job_id in given] == [name for name, _ in given]
     assert max(Counter(job_id for _, job_id in given).values()) == 1
     # A job cancelled at the moment it ends is CANCELLED although it exited with 0, so let them end.
@@ -61,7 +77,7 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
         assert tracking, f"{federation.origin.name} does not track job {job_id}"
         assert tracking.state == "REVOKED", tracking
     # Where they ran, according to the jobs and not to Slurm.
-    seen = [one for one in jobs.witnesses() if one.job_id in bursting]
+    seen = [one for one in jobs.traces() if one.job_id in bursting]
     assert {one.cluster for one in seen} <= siblings
     assert sorted(one.job_id for one in seen) == sorted(bursting), "each ran exactly once"
     assert_full(federation, full_origin)
@@ -69,7 +85,9 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
 
 def assert_full(federation: Federation, filling: list[int]) -> None:
     """Fail unless the jobs that fill the origin still run."""
-    assert {federation.origin.job(job_id).state for job_id in filling} == {"RUNNING"}, "the origin was not full"
+    assert {federation.origin.job(job_id).state for job_id in filling} == {"RUNNING"}, (
+        "the origin was not full"
+    )
 
 
 def test_clusters_option_keeps_jobs_where_it_says(
@@ -114,7 +132,9 @@ def set_state_of_sibling(federation: Federation) -> Iterator[Callable[[str], Non
     name = federation.sibling.name
 
     def set_state(state: str) -> None:
-        federation.origin.run("sacctmgr", "--immediate", "modify", "cluster", name, "set", f"fedstate={state}")
+        federation.origin.run(
+            "sacctmgr", "--immediate", "modify", "cluster", name, "set", f"fedstate={state}"
+        )
         for cluster in (federation.origin, federation.sibling):
             wait_until(
                 lambda cluster=cluster: {one.cluster: one.state for one in cluster.siblings()},
@@ -134,8 +154,9 @@ def test_draining_cluster_gets_no_new_federated_jobs(
     plan: Plan,
     ran_on: Callable[[int], str],
 ) -> None:
-    # A job keeps the sibling from reaching DRAINED, which its slurmctld checks every five seconds: if it is set active
-    # at that moment, it does not answer for minutes, and is DRAINED afterwards (seen in 24.11).
+    # A job keeps the sibling from reaching DRAINED, which its slurmctld checks every five seconds:
+    # if it is set active at that moment, it does not answer for minutes, and is DRAINED afterwards
+    # (seen in 24.11).
     running = jobs.submit_here(federation.sibling, "sleep 300")
     federation.sibling.wait_for([running], {"RUNNING"})
     set_state_of_sibling("DRAIN")
@@ -144,34 +165,48 @@ def test_draining_cluster_gets_no_new_federated_jobs(
     nodes = len(plan.scenario.clusters[federation.origin.name].node_names())
     given = [jobs.submit(federation.origin, "sleep 1", "--exclusive") for _ in range(2 * nodes)]
     assert {ran_on(job_id) for job_id in given} == others
-    assert {one.cluster for one in jobs.witnesses() if one.job_id in given} == others
+    assert {one.cluster for one in jobs.traces() if one.job_id in given} == others
 
 
 def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
     federation: Federation, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     given = [
-        jobs.submit(clusters[name], "sleep 300", f"--clusters={name}") for name in federation.members for _ in (1, 2)
+        jobs.submit(clusters[name], "sleep 300", f"--clusters={name}")
+        for name in federation.members
+        for _ in (1, 2)
     ]
-    for name, pair in zip(federation.members, zip(given[::2], given[1::2], strict=True), strict=True):
+    for name, pair in zip(
+        federation.members, zip(given[::2], given[1::2], strict=True), strict=True
+    ):
         clusters[name].wait_for(pair, {"RUNNING"})
     running = wait_until(
-        lambda: {one.job_id: (one.cluster, one.host) for one in jobs.witnesses() if one.job_id in given},
+        lambda: {
+            one.job_id: (one.cluster, one.host) for one in jobs.traces() if one.job_id in given
+        },
         lambda seen: len(seen) == len(given),
         what="the jobs to start",
         timeout=90,
     )
-    hosts_of = {node: host for name in federation.members for node, host in plan.hosts_of(name).items()}
+    hosts_of = {
+        node: host for name in federation.members for node, host in plan.hosts_of(name).items()
+    }
     for name in federation.members:
-        queue = {job.job_id: hosts_of.get(job.node_list) for job in clusters[name].jobs("--federation")}
-        assert {job_id: queue.get(job_id) for job_id in given} == {job_id: running[job_id][1] for job_id in given}, name
+        queue = {
+            job.job_id: hosts_of.get(job.node_list) for job in clusters[name].jobs("--federation")
+        }
+        assert {job_id: queue.get(job_id) for job_id in given} == {
+            job_id: running[job_id][1] for job_id in given
+        }, name
         view = (
             clusters[name]
             .run("sinfo", "--federation", "--noheader", "--Node", "--Format=Cluster:40,NodeList:40")
             .stdout
         )
         members = {
-            (cluster, node) for cluster in federation.members for node in plan.scenario.clusters[cluster].node_names()
+            (cluster, node)
+            for cluster in federation.members
+            for node in plan.scenario.clusters[cluster].node_names()
         }
         assert {tuple(line.split()) for line in view.splitlines()} == members, name
     if plan.scenario.accounting:
@@ -190,6 +225,6 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
 
 def test_no_federated_job_ran_twice(jobs: Jobs) -> None:
     """Last in this file, because it covers all jobs so far."""
-    seen = jobs.witnesses()
-    assert seen, "no job left a witness"
-    assert not witness.ran_twice(seen)
+    seen = jobs.traces()
+    assert seen, "no job left a trace"
+    assert not job_trace.ran_twice(seen)

@@ -16,21 +16,24 @@ from threading import Event
 import pytest
 from conftest import Jobs, wait_until_saved
 
-from harness import faults, hostlist, ledger
+from harness import faults
+from harness.cluster.slurm import SlurmCluster
 from harness.errors import CommandFailed
 from harness.faults import Fault
-from harness.hybrid import Hybrid
-from harness.ledger import READY, REFUSED, Amount, Use
-from harness.live import Live
+from harness.kubernetes import ledger
+from harness.kubernetes.hybrid import Hybrid
+from harness.kubernetes.ledger import READY, REFUSED, Amount, Use
+from harness.open_run import OpenRun
+from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.rundir import RunDir
-from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("kubernetes", "users"), pytest.mark.provokes()]
 
-# How many jobs and pods come and go after something is killed, and how many jobs may wait meanwhile.
+# How many jobs and pods come and go after something is killed, and how many jobs may wait
+# meanwhile.
 SOME, MOST_WAITING = 5, 3
 SEED = 1
 # CPUs and MiB of jobs in `scontrol show node`: as requested from the ledger, and as allocated.
@@ -39,16 +42,20 @@ ALLOCATED = r"AllocTRES=cpu=(\d+),mem=(\d+)M"
 
 
 @pytest.fixture
-def hybrid(copilots: dict[str, Hybrid]) -> Hybrid:
+def hybrid(operators: dict[str, Hybrid]) -> Hybrid:
     """The first cluster that is shared with Kubernetes."""
-    return next(iter(copilots.values()))
+    return next(iter(operators.values()))
 
 
 @pytest.fixture
 def whole(hybrid: Hybrid, plan: Plan) -> dict[str, Amount]:
     """The size of each of its nodes."""
     groups = plan.scenario.clusters[hybrid.cluster.name].nodes
-    return {name: ledger.of_slurm(one.cpus, one.memory) for one in groups for name in hostlist.expand(one.name)}
+    return {
+        name: ledger.of_slurm(one.cpus, one.memory)
+        for one in groups
+        for name in hostlist.expand(one.name)
+    }
 
 
 @contextmanager
@@ -69,7 +76,7 @@ def wait_for_answer(hybrid: Hybrid, node: str, name: str, wanted: str) -> None:
         lambda answer: answer == wanted,
         what=f"the pod on {node} to be {wanted}",
         timeout=180,
-        hopeless=bool,
+        give_up=bool,
     )
 
 
@@ -86,7 +93,10 @@ def test_pod_is_refused_where_jobs_have_the_room_and_job_waits_where_pods_have_i
     hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
-    half, most = Amount(size.millicpus // 2, size.memory // 2), Amount(size.millicpus // 2 + 100, 100)
+    half, most = (
+        Amount(size.millicpus // 2, size.memory // 2),
+        Amount(size.millicpus // 2 + 100, 100),
+    )
     options = (f"--nodelist={node}", f"--ntasks={half.cpus}", f"--mem={half.memory}")
     first = jobs.submit_here(cluster, "sleep 300", *options)
     cluster.wait_for([first], {"RUNNING"})
@@ -121,11 +131,15 @@ def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothin
     """The reverse direction: a scheduler of pods asks Slurm alone, and binds a pod when its external job runs."""
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     options = (f"--nodelist={node}", f"--ntasks={size.cpus // 2 + 1}")
-    external = cluster.run("sbatch", "--parsable", "--external", *options, user=jobs.user).stdout.strip()
+    external = cluster.run(
+        "sbatch", "--parsable", "--external", *options, user=jobs.user
+    ).stdout.strip()
     cluster.wait_for([int(external)], {"RUNNING"})
     job_id = jobs.submit_here(cluster, "sleep 300", *options)
     assert_waits(cluster, job_id)
-    started = ssh.run(node, ["pgrep", "--list-full", "--full", rf"^slurmstepd: \[{external}\."], check=False).stdout
+    started = ssh.run(
+        node, ["pgrep", "--list-full", "--full", rf"^slurmstepd: \[{external}\."], check=False
+    ).stdout
     assert not started, f"the external job has started {started}"
     with pod(hybrid, node, Amount(size.millicpus // 2, 0), REFUSED):
         pass
@@ -134,11 +148,17 @@ def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothin
 
 
 @pytest.mark.needs("external_jobs", "room_for_nodes")
-def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restarts(hybrid: Hybrid, jobs: Jobs) -> None:
+def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restarts(
+    hybrid: Hybrid, jobs: Jobs
+) -> None:
     """Slurm does the accounting for a node outside of it, such as one that belongs to Kubernetes alone."""
     cluster = hybrid.cluster
-    with external_node(cluster, jobs.user, "CPUs=2 RealMemory=500 Gres=k8scpu:2,k8smemory:500") as node:
-        ordinary = cluster.run("sbatch", f"--nodelist={node}", "--wrap=true", user=jobs.user, check=False)
+    with external_node(
+        cluster, jobs.user, "CPUs=2 RealMemory=500 Gres=k8scpu:2,k8smemory:500"
+    ) as node:
+        ordinary = cluster.run(
+            "sbatch", f"--nodelist={node}", "--wrap=true", user=jobs.user, check=False
+        )
         assert ordinary.exit_code, f"a job that needs slurmd may start on {node}, which has none"
         ask = ("sbatch", "--parsable", "--external", f"--nodelist={node}", "--ntasks=2")
         first = int(cluster.run(*ask, user=jobs.user).stdout)
@@ -156,11 +176,19 @@ def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
     """Create a node without slurmd; at the end delete it, and cancel the user's jobs."""
     node = f"outside-{secrets.token_hex(4)}"
     # Any address will do, but slurmctld resolves it: if it is unknown, ten times, a second apart.
-    cluster.run("scontrol", "create", f"NodeName={node}", "State=EXTERNAL", "NodeAddr=127.0.0.1", *size.split())
+    cluster.run(
+        "scontrol",
+        "create",
+        f"NodeName={node}",
+        "State=EXTERNAL",
+        "NodeAddr=127.0.0.1",
+        *size.split(),
+    )
     try:
         yield node
     finally:
-        # All of the user's jobs, because one that waits for the node would start on it a moment later.
+        # All of the user's jobs, because one that waits for the node would start on it a moment
+        # later.
         cluster.run("scancel", f"--user={user}")
         wait_until(
             lambda: cluster.run("squeue", "--noheader", f"--user={user}").stdout,
@@ -177,6 +205,7 @@ def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
         (),
         ("--ntasks=3",),
         ("--cpus-per-task=2", "--mem-per-cpu=70"),
+        ("--cpus-per-task=2", "--mem-per-cpu=300"),
         ("--ntasks=2", "--cpus-per-task=2", "--mem=333"),
         ("--mincpus=3",),
         ("--nodes=2", "--ntasks-per-node=2"),
@@ -200,14 +229,25 @@ def test_every_job_asks_for_what_it_gets_of_a_node(
         )
 
 
-def test_user_cannot_get_around_the_ledger(hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs) -> None:
+def test_user_cannot_get_around_the_ledger(
+    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
+) -> None:
     cluster, node = hybrid.cluster, next(iter(whole))
     job_id = jobs.submit_here(cluster, "true", "--hold")
     refused = [
-        *(("sbatch", f"--{option}", "--wrap=true") for option in ("exclusive", "mem=0", "mem-per-cpu=0")),
+        *(
+            ("sbatch", f"--{option}", "--wrap=true")
+            for option in ("exclusive", "mem=0", "mem-per-cpu=0")
+        ),
         *(
             ("scontrol", "update", f"JobId={job_id}", change)
-            for change in ("Gres=k8scpu:0", "NumCPUs=2", "NumTasks=2", "MinMemoryNode=500", "MinMemoryCPU=500")
+            for change in (
+                "Gres=k8scpu:0",
+                "NumCPUs=2",
+                "NumTasks=2",
+                "MinMemoryNode=500",
+                "MinMemoryCPU=500",
+            )
         ),
         ("scontrol", "update", f"NodeName={node}", "Gres=k8scpu:99,k8smemory:99999"),
         ("scontrol", "update", f"NodeName={node}", "State=RESUME"),
@@ -215,7 +255,9 @@ def test_user_cannot_get_around_the_ledger(hybrid: Hybrid, whole: dict[str, Amou
         ("scontrol", "create", "NodeName=mine", "State=CLOUD"),
     ]
     allowed = [
-        " ".join(command) for command in refused if not cluster.run(*command, user=jobs.user, check=False).exit_code
+        " ".join(command)
+        for command in refused
+        if not cluster.run(*command, user=jobs.user, check=False).exit_code
     ]
     assert not allowed, f"{jobs.user} was allowed: {allowed}"
     cluster.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=5", user=jobs.user)
@@ -223,12 +265,12 @@ def test_user_cannot_get_around_the_ledger(hybrid: Hybrid, whole: dict[str, Amou
 
 @contextmanager
 def killed(hybrid: Hybrid) -> Iterator[None]:
-    """Kill the copilot, and start it again at the end."""
-    hybrid.kill_copilot()
+    """Kill the operator, and start it again at the end."""
+    hybrid.kill_operator()
     try:
         yield
     finally:
-        hybrid.start_copilot()
+        hybrid.start_operator()
 
 
 @contextmanager
@@ -238,7 +280,8 @@ def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
     try:
         yield
     finally:
-        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        # slurmctld refuses this if something else has resumed the node.
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
         wait_until(
             lambda: next(one.reason for one in cluster.nodes() if one.name == node),
             lambda reason: "no fan" not in reason,
@@ -247,16 +290,22 @@ def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
         )
 
 
-def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_has_told_it(
-    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, harness_run: Live
+def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_has_told_it(
+    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, harness_run: OpenRun
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     other = next(name for name in whole if name != node)
     offered = f"Gres=k8scpu:1,k8smemory:{size.memory - 100}"
     with drained(cluster, other), pod(hybrid, node, Amount(size.millicpus - 1000, 100)):
-        assert offered in shown(cluster, node)
+        text = shown(cluster, node)
+        assert offered in text, (
+            f"{node} has {' '.join(re.findall('Gres=[^ ]*', text))}, the operator has set {offered}: "
+            "something else changes Gres of nodes"
+        )
         with killed(hybrid):
-            with faults.injected(harness_run, Fault("stop-daemon", cluster.controller, "slurmctld")):
+            with faults.injected(
+                harness_run, Fault("stop-daemon", cluster.controller, "slurmctld")
+            ):
                 pass
             wait_until(
                 lambda: [one.name for one in cluster.nodes() if one.slurmd_start],
@@ -264,6 +313,11 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_ha
                 what="all nodes to register with slurmctld",
                 timeout=120,
                 ignore=(CommandFailed,),
+            )
+            states = {one.name: one.state for one in cluster.nodes()}
+            assert "DRAIN" in states[other], (
+                f"{other}, which an administrator drained, is {states[other]} although no operator runs: "
+                "something else resumes nodes"
             )
             job_id = jobs.submit_here(cluster, "sleep 300", f"--nodelist={node}", "--ntasks=2")
             assert_waits(cluster, job_id)
@@ -275,7 +329,9 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_copilot_ha
         )
         assert cluster.job(job_id).state == "PENDING"
         reasons = {one.name: one.reason for one in cluster.nodes()}
-        assert "no fan" in reasons[other], f"the copilot has {other} take jobs, which an administrator drained"
+        assert "no fan" in reasons[other], (
+            f"the operator has {other} take jobs, which an administrator drained"
+        )
     cluster.wait_for([job_id], {"RUNNING"})
 
 
@@ -309,7 +365,8 @@ class Pods:
         if more and len(self.asked) < 2 * len(self.whole):
             node, size = self.chance.choice([*self.whole.items()])
             share = self.chance.uniform(0.1, 0.5)
-            # Some request all CPUs, which are free only between the end of one job and the start of the next, if ever.
+            # Some request all CPUs, which are free only between the end of one job and the start of
+            # the next, if ever.
             cpus = self.chance.choice((share, 1))
             wanted = Amount(int(size.millicpus * cpus), int(size.memory * share))
             name = f"pod-{secrets.token_hex(4)}"
@@ -321,7 +378,10 @@ class Pods:
         while not stopped.wait(0.2):
             self.step(more=True)
         wait_until(
-            lambda: self.step(more=False) or [*self.asked], lambda left: not left, what="pods to go", timeout=120
+            lambda: self.step(more=False) or [*self.asked],
+            lambda left: not left,
+            what="pods to go",
+            timeout=120,
         )
 
 
@@ -342,7 +402,11 @@ class Work:
         while not stopped.wait(0.2):
             if sum(job.state == "PENDING" for job in self.cluster.jobs("--local")) < MOST_WAITING:
                 body = f"sleep {self.chance.uniform(0.5, 3):.1f}"
-                self.submit(body, self.chance.randint(1, size.cpus // 2), self.chance.randint(50, size.memory // 2))
+                self.submit(
+                    body,
+                    self.chance.randint(1, size.cpus // 2),
+                    self.chance.randint(50, size.memory // 2),
+                )
 
     def submit(self, body: str, cpus: int, memory: int) -> int | None:
         """Submit a job and return its id; None if no node has enough resources left."""
@@ -358,36 +422,53 @@ class Work:
         return job_id
 
     def uses(self) -> list[Use]:
-        """Return what the jobs had of their nodes, according to their witnesses."""
+        """Return what the jobs had of their nodes, according to their traces."""
         return [
-            Use(f"job {seen.job_id}", seen.host, Amount(seen.cpus[0] * 1000, memory), seen.start, seen.end)
-            for seen in self.jobs.witnesses()
+            Use(
+                f"job {seen.job_id}",
+                seen.host,
+                Amount(seen.cpus[0] * 1000, memory),
+                seen.start,
+                seen.end,
+            )
+            for seen in self.jobs.traces()
             if (memory := self.memory_of.get(seen.job_id)) and seen.end
         ]
 
 
 def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
-    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, harness_run: Live, plan: Plan, run: RunDir
+    hybrid: Hybrid,
+    whole: dict[str, Amount],
+    jobs: Jobs,
+    harness_run: OpenRun,
+    plan: Plan,
+    run: RunDir,
 ) -> None:
-    """Random jobs and pods come and go while the copilot, slurmrestd and slurmctld are killed, one after the other.
+    """Random jobs and pods come and go while the operator, slurmrestd and slurmctld are killed, one after the other.
 
-    The scheduler of pods records what pods had, and the jobs what they had: neither asks the other side.
+    The scheduler of pods records what pods had, and the jobs what they had: neither asks the other
+    side.
     """
     pods = Pods(hybrid, whole, random.Random(SEED))  # noqa: S311  no secret
     work = Work(hybrid.cluster, whole, jobs, random.Random(SEED))  # noqa: S311
 
     def kill(daemon: str) -> None:
-        with faults.injected(harness_run, Fault("kill-daemon", plan.with_daemon(daemon)[0].name, daemon)):
+        with faults.injected(
+            harness_run, Fault("kill-daemon", plan.with_daemon(daemon)[0].name, daemon)
+        ):
             pass
 
-    def kill_copilot() -> None:
+    def kill_operator() -> None:
         with killed(hybrid):
             pass
 
     def kill_slurmctld() -> None:
-        # It loses what it learned last, even that a job runs, so let one job run and start no other.
+        # It loses what it learned last, even that a job runs, so let one job run and start no
+        # other.
         hybrid.cluster.wait_for([*work.memory_of], timeout=180)
-        lasting = wait_until(lambda: work.submit("sleep 15", 1, 50), bool, what="a job to be accepted", timeout=180)
+        lasting = wait_until(
+            lambda: work.submit("sleep 15", 1, 50), bool, what="a job to be accepted", timeout=180
+        )
         hybrid.cluster.wait_for([lasting], {"RUNNING"})
         mark = f"last-{secrets.token_hex(4)}"
         jobs.submit_here(hybrid.cluster, "true", "--hold", f"--job-name={mark}")
@@ -399,7 +480,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
         with_pods = side.submit(pods.run, ended)
         try:
             go_on(side, work, pods, with_pods)
-            go_on(side, work, pods, with_pods, kill_copilot)
+            go_on(side, work, pods, with_pods, kill_operator)
             go_on(side, work, pods, with_pods, lambda: kill("slurmrestd"))
             kill_slurmctld()
             go_on(side, work, pods, with_pods)
@@ -408,8 +489,17 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
         with_pods.result()
     hybrid.cluster.wait_for([*work.memory_of], timeout=180)
     uses = work.uses()
-    beside = [one for one in uses if any(other.node == one.node and at_once(one, other) for other in pods.uses)]
-    told = {"jobs": len(uses), "pods": len(pods.uses), "jobs_beside_pods": len(beside), "refused_pods": pods.refused}
+    beside = [
+        one
+        for one in uses
+        if any(other.node == one.node and at_once(one, other) for other in pods.uses)
+    ]
+    told = {
+        "jobs": len(uses),
+        "pods": len(pods.uses),
+        "jobs_beside_pods": len(beside),
+        "refused_pods": pods.refused,
+    }
     run.event("hybrid", **told, refused_jobs=work.refused)
     wrong = ledger.overcommitted([*uses, *pods.uses], whole)
     assert not wrong, "\n".join(wrong)
@@ -442,7 +532,12 @@ def go_on(
         if kill:
             kill()
         enough = [count + SOME for count in there()]
-        wait_until(there, lambda seen: all(map(ge, seen, enough)), what=f"{SOME} more jobs and pods", timeout=120)
+        wait_until(
+            there,
+            lambda seen: all(map(ge, seen, enough)),
+            what=f"{SOME} more jobs and pods",
+            timeout=120,
+        )
     finally:
         ended.set()
     with_jobs.result()

@@ -11,17 +11,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import zip_longest
+from math import inf
 
 import pytest
 from conftest import Jobs
 
-from harness import faults, job_events, options
+from harness import faults, options
+from harness.cluster.slurm import SlurmCluster
 from harness.faults import Fault
-from harness.job_events import Event
-from harness.live import Live
+from harness.open_run import OpenRun
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
+from harness.verify import job_events
+from harness.verify.job_events import Event
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("users", "job_events"), pytest.mark.provokes()]
@@ -35,7 +37,11 @@ TASK = f"{TELL} tell task begins; tell task ends"
 def told(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, SlurmCluster]:
     """The clusters that record their jobs' events."""
     parts = plan.scenario.clusters
-    return {name: cluster for name, cluster in clusters.items() if job_events.PROGRAM in parts[name].files}
+    return {
+        name: cluster
+        for name, cluster in clusters.items()
+        if job_events.PROGRAM in parts[name].files
+    }
 
 
 @pytest.fixture(scope="session")
@@ -59,14 +65,16 @@ class Events:
     def of(self, cluster: SlurmCluster, job_id: int) -> list[Event]:
         return job_events.collect(self.ssh, self.plan, cluster.name, job_id)
 
-    def wait(self, cluster: SlurmCluster, job_id: int, what: str, count: int = 1, timeout: float = 90) -> list[Event]:
+    def wait(
+        self, cluster: SlurmCluster, job_id: int, what: str, count: int = 1, timeout: float = 90
+    ) -> list[Event]:
         """Wait until an event of a job has happened `count` times; return all its events."""
         return wait_until(
             lambda: self.of(cluster, job_id),
             lambda events: sum(event.what == what for event in events) >= count,
             what=f"job {job_id} to report: {what}",
             timeout=timeout,
-            show=lambda events: ", ".join(event.what for event in events),
+            show=lambda events: ", ".join(f"{event.what} ({event.host})" for event in events),
         )
 
     @contextmanager
@@ -100,7 +108,8 @@ def around(name: str) -> list[str]:
 
 TASK_EVENTS = [*around("TaskProlog"), *around("task"), *around("TaskEpilog")]
 LAST_EVENTS = ["completed", *around("Epilog"), "freed"]
-# Events that happen while slurmctld or the node does something else, without a fixed place in the order.
+# Events that happen while slurmctld or the node does something else, without a fixed place in the
+# order.
 BESIDE_OTHERS = {*around("PrologSlurmctld"), *around("EpilogSlurmctld"), "step launched"}
 MODES = ["srun", "sbatch", "salloc", "salloc without a step"]
 
@@ -125,7 +134,13 @@ def expected(mode: str, *, at_allocation: bool, script_here: bool) -> list[str]:
             middle = [*late, *TASK_EVENTS]
         case "sbatch" if script_here:
             script = ["script begins", *TASK_EVENTS, "script ends"]
-            middle = [*late, "batch launched", *around("TaskProlog"), *script, *around("TaskEpilog")]
+            middle = [
+                *late,
+                "batch launched",
+                *around("TaskProlog"),
+                *script,
+                *around("TaskEpilog"),
+            ]
         case "sbatch":
             middle = [*late, *TASK_EVENTS]
         case "salloc":
@@ -155,12 +170,20 @@ def test_events_of_a_job_come_in_the_order_of_its_mode(
                 for event in seen
                 if event.host in {host, cluster.controller} and event.what not in BESIDE_OTHERS
             ]
-            wanted = expected(mode, at_allocation=at_allocation(plan, name), script_here=node == next(iter(hosts)))
-            assert told_here == wanted, f"job {job_id} on {node} of {name}: {first_difference(told_here, wanted)}"
+            wanted = expected(
+                mode, at_allocation=at_allocation(plan, name), script_here=node == next(iter(hosts))
+            )
+            assert told_here == wanted, (
+                f"job {job_id} on {node} of {name}: {first_difference(told_here, wanted)}"
+            )
         time_of = {event.what: event.time for event in seen}
         early = [event.what for event in seen if event.time < time_of["PrologSlurmctld ends"]]
-        assert {*early} <= {"submitted", "allocated", "PrologSlurmctld begins"}, f"before PrologSlurmctld ends: {early}"
-        assert time_of["completed"] <= time_of["EpilogSlurmctld begins"], "EpilogSlurmctld before the job's end"
+        assert {*early} <= {"submitted", "allocated", "PrologSlurmctld begins"}, (
+            f"before PrologSlurmctld ends: {early}"
+        )
+        assert time_of["completed"] <= time_of["EpilogSlurmctld begins"], (
+            "EpilogSlurmctld before the job's end"
+        )
 
 
 def test_each_program_around_a_job_runs_as_slurm_says(
@@ -169,12 +192,16 @@ def test_each_program_around_a_job_runs_as_slurm_says(
     """slurm.conf(5): Prolog and Epilog as root, those of a task as its user, those of slurmctld as SlurmUser."""
     user = plan.scenario.users[users[0]].uid
     for name, cluster in told.items():
-        conf = options.slurm_conf(plan.scenario, name, plan.offers)
-        slurm_user = int(cluster.run("id", "--user", options.get(conf, "SlurmUser") or "root").stdout)
+        conf = plan.slurm_conf(name)
+        slurm_user = int(
+            cluster.run("id", "--user", options.get(conf, "SlurmUser") or "root").stdout
+        )
         job_id = start("srun", cluster, 1, jobs)
         events.wait(cluster, job_id, "freed")
         seen = events.wait(cluster, job_id, "EpilogSlurmctld ends")
-        ran_as = {event.what.split()[0]: event.uid for event in seen if event.what.endswith(" begins")}
+        ran_as = {
+            event.what.split()[0]: event.uid for event in seen if event.what.endswith(" begins")
+        }
         assert ran_as == {
             **dict.fromkeys(("PrologSlurmctld", "EpilogSlurmctld"), slurm_user),
             **dict.fromkeys(("Prolog", "Epilog"), 0),
@@ -188,12 +215,17 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
 ) -> None:
     """With salloc, and since 22.05 with srun, it waits for Prolog on all nodes; otherwise only on its own."""
     one, other = nodes
-    waits_for_all = mode == "salloc" or (mode == "srun" and plan.releases()[cluster.name] >= "22.05")
+    waits_for_all = mode == "salloc" or (
+        mode == "srun" and plan.releases()[cluster.name] >= "22.05"
+    )
     with ThreadPoolExecutor(1) as pool, events.held(other, "prolog_slurmd"):
         before = newest_job(cluster)
         starting = pool.submit(start, mode, cluster, len(nodes), jobs)
         job_id = wait_until(
-            lambda: newest_job(cluster), lambda newest: newest > before, what=f"{mode} to create a job", timeout=60
+            lambda: newest_job(cluster),
+            lambda newest: newest > before,
+            what=f"{mode} to create a job",
+            timeout=60,
         )
         if not waits_for_all:
             events.wait(cluster, job_id, "task ends")
@@ -202,7 +234,9 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
             # Meanwhile a later job runs to its end on the other node.
             cluster.run("srun", f"--nodelist={one}", "true", user=jobs.user)
         held = {event.what for event in events.of(cluster, job_id) if event.host == other}
-        assert held - {"step launched"} == {"Prolog begins"}, f"while Prolog runs on {other}: {sorted(held)}"
+        assert held - {"step launched"} == {"Prolog begins"}, (
+            f"while Prolog runs on {other}: {sorted(held)}"
+        )
     assert starting.result() == job_id
     seen = events.wait(cluster, job_id, "freed", len(nodes))
     order = [event.what for event in seen if event.what in {"Prolog ends", "task begins"}]
@@ -216,16 +250,26 @@ def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
     first, last = nodes[0], nodes[-1]
     with events.held(last, "epilog_slurmd"):
         before = jobs.submit(cluster, "true", f"--nodes={len(nodes)}", "--exclusive")
+        # A later job may start before it while jobs of others have a part of the nodes.
+        cluster.wait_for([before], {"COMPLETING", "COMPLETED"})
         on_last = jobs.submit(cluster, "true", f"--nodelist={last}")
         on_first = jobs.submit(cluster, "true", f"--nodelist={first}")
         cluster.wait_for([on_first], {"COMPLETED"})
-        assert cluster.job(on_last).state == "PENDING", f"{last} is given away although Epilog runs on it"
+        assert cluster.job(on_last).state == "PENDING", (
+            f"{last} is given away although Epilog runs on it"
+        )
         assert cluster.job(before).state == "COMPLETING"
     cluster.wait_for([before, on_last], {"COMPLETED"})
     for node, after in ((first, on_first), (last, on_last)):
-        ended = next(one for one in events.of(cluster, before) if (one.host, one.what) == (node, "Epilog ends"))
+        ended = next(
+            one
+            for one in events.of(cluster, before)
+            if (one.host, one.what) == (node, "Epilog ends")
+        )
         began = next(one for one in events.of(cluster, after) if one.what == "Prolog begins")
-        assert ended.time < began.time, f"job {after} began on {node} before Epilog of job {before} had ended"
+        assert ended.time < began.time, (
+            f"job {after} began on {node} before Epilog of job {before} had ended"
+        )
 
 
 def test_steps_start_the_tasks_that_are_asked_for_where_they_are(
@@ -234,24 +278,39 @@ def test_steps_start_the_tasks_that_are_asked_for_where_they_are(
     tell = "echo $SLURM_STEP_ID $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURMD_NODENAME $SLURM_NTASKS"
     block, cyclic = (f"srun --distribution={kind} sh -c '{tell}'" for kind in ("block", "cyclic"))
     script = f"{block}; {cyclic}; srun sh -c 'exit $((SLURM_PROCID * 3))'; echo ended with $?"
-    size = [f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", "--ntasks=4", "--ntasks-per-node=2"]
-    said = cluster.run("salloc", "--quiet", *size, "sh", "-c", script, user=jobs.user).stdout.splitlines()
+    size = [
+        f"--nodelist={','.join(nodes)}",
+        f"--nodes={len(nodes)}",
+        "--ntasks=4",
+        "--ntasks-per-node=2",
+    ]
+    said = cluster.run(
+        "salloc", "--quiet", *size, "sh", "-c", script, user=jobs.user
+    ).stdout.splitlines()
     one, two = nodes
     wanted = [
         *(f"0 0 0 0 {one} 4", f"0 1 1 0 {one} 4", f"0 2 0 1 {two} 4", f"0 3 1 1 {two} 4"),
         *(f"1 0 0 0 {one} 4", f"1 1 0 1 {two} 4", f"1 2 1 0 {one} 4", f"1 3 1 1 {two} 4"),
         "ended with 9",
     ]
-    assert sorted(said) == wanted, f"step, task, its number on the node, node's number, node, tasks: {sorted(said)}"
+    assert sorted(said) == wanted, (
+        f"step, task, its number on the node, node's number, node, tasks: {sorted(said)}"
+    )
 
 
 def test_array_has_a_job_for_each_index_with_its_own_exit_code(
     cluster: SlurmCluster, jobs: Jobs, events: Events
 ) -> None:
-    indices = "$SLURM_ARRAY_TASK_MIN $SLURM_ARRAY_TASK_MAX $SLURM_ARRAY_TASK_STEP $SLURM_ARRAY_TASK_COUNT"
-    tell = f'logger --tag {job_events.PROGRAM} "$SLURM_ARRAY_JOB_ID index $SLURM_ARRAY_TASK_ID of {indices}"'
-    script = f"#!/bin/sh\n{tell}\nexit $SLURM_ARRAY_TASK_ID\n"
-    array = cluster.submit(script, "--array=1-5:2", "--output=/dev/null", user=jobs.user)
+    indices = (
+        "$SLURM_ARRAY_TASK_MIN $SLURM_ARRAY_TASK_MAX $SLURM_ARRAY_TASK_STEP $SLURM_ARRAY_TASK_COUNT"
+    )
+    tell = f'logger --tag {job_events.PROGRAM} "$SLURM_ARRAY_JOB_ID'
+    begins, ends = (
+        f'{tell} index $SLURM_ARRAY_TASK_ID of {indices}"',
+        f'{tell} end of $SLURM_ARRAY_TASK_ID"',
+    )
+    script = f"#!/bin/sh\n{begins}\nsleep 1\n{ends}\nexit $SLURM_ARRAY_TASK_ID\n"
+    array = cluster.submit(script, "--array=1-5:2%1", "--output=/dev/null", user=jobs.user)
     shown = wait_until(
         lambda: cluster.run("scontrol", "--oneliner", "show", "job", str(array)).stdout,
         lambda text: text.count("JobState=FAILED") == 3,
@@ -260,8 +319,37 @@ def test_array_has_a_job_for_each_index_with_its_own_exit_code(
     )
     ended = sorted(re.findall(r" ArrayTaskId=(\d+) .* ExitCode=(\S+)", shown))
     assert ended == [("1", "1:0"), ("3", "3:0"), ("5", "5:0")], f"index and exit code: {ended}"
-    told = sorted(event.what for event in events.of(cluster, array) if event.what.startswith("index"))
-    assert told == [f"index {index} of 1 5 2 3" for index in (1, 3, 5)]
+    told = [
+        event.what
+        for event in events.of(cluster, array)
+        if event.what.startswith(("index", "end of"))
+    ]
+    assert sorted(told[::2]) == [f"index {index} of 1 5 2 3" for index in (1, 3, 5)], (
+        f"one at a time: {told}"
+    )
+    assert [what.split()[-1] for what in told[1::2]] == [what.split()[1] for what in told[::2]], (
+        f"one at a time: {told}"
+    )
+
+
+def test_job_waits_for_the_end_of_the_job_that_it_depends_on(
+    cluster: SlurmCluster, jobs: Jobs
+) -> None:
+    """And for an end of the kind that it asks for: after one of another kind it never starts."""
+    failing = jobs.submit(cluster, "sleep 1; exit 3")
+    after_failure, after_success = (
+        jobs.submit(cluster, "true", f"--dependency={kind}:{failing}")
+        for kind in ("afternotok", "afterok")
+    )
+    cluster.wait_for([failing], {"FAILED"})
+    cluster.wait_for([after_failure], {"COMPLETED"})
+    state = cluster.job(after_success)
+    assert state.state == "PENDING", (
+        f"a job that depends on the success of one that failed is {state.state}"
+    )
+    seen = {one.job_id: one for one in jobs.traces() if one.cluster == cluster.name}
+    waited = seen[after_failure].start - (seen[failing].end or inf)
+    assert waited >= 0, f"a job began {-waited:.1f} s before the end of the job that it depends on"
 
 
 def test_components_of_a_heterogeneous_job_share_one_step(
@@ -270,11 +358,21 @@ def test_components_of_a_heterogeneous_job_share_one_step(
     tell = "echo $SLURM_PROCID $SLURMD_NODENAME"
     ids = "$SLURM_HET_SIZE $SLURM_JOB_ID $SLURM_JOB_ID_HET_GROUP_0 $SLURM_JOB_ID_HET_GROUP_1"
     script = f"echo {ids}; srun --het-group=0,1 sh -c '{tell}'"
-    components = [f"--nodelist={nodes[0]}", "--ntasks=1", ":", f"--nodelist={nodes[1]}", "--ntasks=2"]
-    told, *tasks = cluster.run("salloc", "--quiet", *components, "sh", "-c", script, user=jobs.user).stdout.splitlines()
+    components = [
+        f"--nodelist={nodes[0]}",
+        "--ntasks=1",
+        ":",
+        f"--nodelist={nodes[1]}",
+        "--ntasks=2",
+    ]
+    told, *tasks = cluster.run(
+        "salloc", "--quiet", *components, "sh", "-c", script, user=jobs.user
+    ).stdout.splitlines()
     size, job_id, *ids_of = map(int, told.split())
     assert (size, ids_of) == (2, [job_id, job_id + 1])
-    assert sorted(tasks) == [f"0 {nodes[0]}", f"1 {nodes[1]}", f"2 {nodes[1]}"], f"task and node: {sorted(tasks)}"
+    assert sorted(tasks) == [f"0 {nodes[0]}", f"1 {nodes[1]}", f"2 {nodes[1]}"], (
+        f"task and node: {sorted(tasks)}"
+    )
 
 
 def test_srun_carries_the_streams_of_its_tasks_unharmed(
@@ -296,7 +394,9 @@ def test_srun_carries_the_streams_of_its_tasks_unharmed(
     assert said == [*to_all, "1: line", "stdout out", "stderr err", "unharmed"], said
     for task, node in enumerate(nodes):
         path = f"{name}.{task}.{node}"
-        there = ssh.run(node, ["sh", "-c", f"sha256sum < {path} && rm {path}"], user=jobs.user, check=False).stdout
+        there = ssh.run(
+            node, ["sh", "-c", f"sha256sum < {path} && rm {path}"], user=jobs.user, check=False
+        ).stdout
         assert there.strip() == wanted, f"{path} on {node} is not what the task wrote"
 
 
@@ -304,38 +404,56 @@ def test_srun_carries_the_streams_of_its_tasks_unharmed(
 DEAF = 'for name in USR1 TERM; do trap "tell {0} got $name" $name; done; tell {0} begins; while :; do sleep 1; done'
 
 
-def test_signals_reach_those_they_are_meant_for(cluster: SlurmCluster, jobs: Jobs, events: Events, plan: Plan) -> None:
+def test_signals_reach_those_they_are_meant_for(
+    cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs, events: Events, plan: Plan
+) -> None:
+    """The script runs on the first node, a task on each."""
+    hosts_of = plan.hosts_of(cluster.name)
+    script_host, *hosts = (hosts_of[node] for node in (nodes[0], *nodes))
+    size = (f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}")
+
+    def signals(seen: list[Event], host: str) -> list[str]:
+        return [event.what for event in seen if event.host == host and " got " in event.what]
+
     step = f"srun sh -c '{TELL} {DEAF.format('task')}'"
     script = f"#!/bin/bash\n{TELL}\n{step} &\n{DEAF.format('script')}\n"
     # Slurm looks at time limits every half minute, and warns up to a minute early.
     warned, job_id = (
-        cluster.submit(script, "--output=/dev/null", *more, user=jobs.user)
+        cluster.submit(script, "--output=/dev/null", *size, *more, user=jobs.user)
         for more in (["--time=1", "--signal=B:USR1@60"], ["--time=10"])
     )
-    events.wait(cluster, job_id, "task begins")
+    events.wait(cluster, job_id, "task begins", len(nodes))
     events.wait(cluster, job_id, "script begins")
     cluster.run("scancel", "--signal=USR1", str(job_id), user=jobs.user)
-    events.wait(cluster, job_id, "task got USR1")
+    events.wait(cluster, job_id, "task got USR1", len(nodes))
     cluster.run("scancel", "--batch", "--signal=USR1", str(job_id), user=jobs.user)
     events.wait(cluster, job_id, "script got USR1")
     cluster.run("scancel", str(job_id), user=jobs.user)
-    events.wait(cluster, job_id, "freed")
-    seen = events.wait(cluster, job_id, "Epilog begins")  # nodes are asked before slurmctld's log is read
-    told = [event.what for event in seen if " got " in event.what]
-    assert told[:2] == ["task got USR1", "script got USR1"], f"signals arrived as {told}"
-    assert sorted(told[2:]) == ["script got TERM", "task got TERM"], f"signals arrived as {told}"
-    time_of = {event.what: event.time for event in seen}
+    events.wait(cluster, job_id, "freed", len(nodes))
+    # Nodes are asked before slurmctld's log is read.
+    seen = events.wait(cluster, job_id, "Epilog begins", len(nodes))
     wait = int(options.get(plan.scenario.clusters[cluster.name].options, "KillWait") or 30)
-    survived = time_of["Epilog begins"] - time_of["script got TERM"]
-    assert wait - 1 < survived < wait + 10, f"killed {survived:.1f} s after TERM, KillWait is {wait}"
+    for host in hosts:
+        told = signals(seen, host)
+        first = ["task got USR1", *["script got USR1"] * (host == script_host)]
+        last = [*["script got TERM"] * (host == script_host), "task got TERM"]
+        assert told[: len(first)] == first, f"signals arrived as {told} on {host}"
+        assert sorted(told[len(first) :]) == last, f"signals arrived as {told} on {host}"
+        time_of = {event.what: event.time for event in seen if event.host == host}
+        survived = time_of["Epilog begins"] - time_of["task got TERM"]
+        assert wait - 1 < survived < wait + 10, (
+            f"killed on {host} {survived:.1f} s after TERM, KillWait is {wait}"
+        )
     seen = events.wait(cluster, warned, "script got USR1", timeout=120)
-    told = [event.what for event in seen if " got " in event.what]
+    told = [what for host in hosts for what in signals(seen, host)]
     assert told == ["script got USR1"], f"signals arrived as {told}"
     cluster.run("scancel", "--full", "--signal=KILL", str(warned), user=jobs.user)
-    events.wait(cluster, warned, "freed")
+    events.wait(cluster, warned, "freed", len(nodes))
 
 
-def test_interrupting_srun_twice_ends_its_tasks(cluster: SlurmCluster, jobs: Jobs, events: Events) -> None:
+def test_interrupting_srun_twice_ends_its_tasks(
+    cluster: SlurmCluster, jobs: Jobs, events: Events
+) -> None:
     """As with Ctrl-C in a terminal: the first time srun prints the state of its tasks."""
     name = f"interrupted-{secrets.token_hex(4)}"
     script = f"""
@@ -356,18 +474,25 @@ def test_job_credential_that_slurmctld_did_not_sign_is_refused(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
     """`srun --no-allocate` does not ask slurmctld for a credential but creates one itself."""
-    answer = cluster.run("srun", "--no-allocate", f"--nodelist={nodes[0]}", "id", "-u", user=jobs.user, check=False)
-    assert not answer.stdout, f"{nodes[0]} ran a task with a credential that {jobs.user} made"
+    command = ("srun", "--no-allocate", f"--nodelist={nodes[0]}", "echo", "ran")
+    answer = cluster.run(*command, user=jobs.user, check=False)
+    assert "ran" not in answer.stdout.splitlines(), (
+        f"{nodes[0]} ran a task with a credential that {jobs.user} made"
+    )
     assert f"failed on node {nodes[0]}" in answer.stderr, answer.stderr
 
 
 def test_job_credential_that_is_too_old_is_refused(
-    harness_run: Live, cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
+    harness_run: OpenRun, cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
     """On the node it is 200 s later than when it was created; slurm.conf(5), AuthInfo: cred_expire is 120 s."""
     with faults.injected(harness_run, Fault("step-clock", nodes[0], "200")):
-        answer = cluster.run("srun", f"--nodelist={nodes[0]}", "id", "-u", user=jobs.user, check=False)
-    assert not answer.stdout, f"{nodes[0]} took a credential that is 200 s old"
+        answer = cluster.run(
+            "srun", f"--nodelist={nodes[0]}", "echo", "ran", user=jobs.user, check=False
+        )
+    assert "ran" not in answer.stdout.splitlines(), (
+        f"{nodes[0]} took a credential that is 200 s old"
+    )
     assert "Job credential expired" in answer.stderr, answer.stderr
     answer = cluster.run("srun", f"--nodelist={nodes[0]}", "echo", "healed", user=jobs.user)
     assert answer.stdout == "healed\n"
@@ -388,7 +513,9 @@ def test_munge_credential_is_good_once_for_its_time_and_its_user(
     assert "Success" in decode(once)
     assert "Replayed credential" in decode(once), "a credential was accepted twice"
     for_another = encode(f"--restrict-uid={plan.scenario.users[users[1]].uid}")
-    assert "Unauthorized credential" in decode(for_another, users[0]), "a credential was accepted for another user"
+    assert "Unauthorized credential" in decode(for_another, users[0]), (
+        "a credential was accepted for another user"
+    )
     assert "Success" in decode(for_another, users[1])
     short_lived = encode("--ttl=1")
     wait_until(

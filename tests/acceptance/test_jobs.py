@@ -8,9 +8,14 @@ from collections import Counter
 import pytest
 from conftest import Jobs, only, slurm_conf, ways_in
 
-from harness import drift, hostlist, options, slurm, topology, witness
+from harness import options, topology
+from harness.cluster import node_state
+from harness.cluster.slurm import SlurmCluster, job_key
+from harness.errors import WaitTimeout
+from harness.parsing import hostlist
 from harness.plan import Plan
-from harness.slurm import SlurmCluster, job_key
+from harness.slurmconf import drift
+from harness.verify import job_trace
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users")
@@ -23,32 +28,55 @@ def start_command(request: pytest.FixtureRequest) -> list[str]:
 
 
 def test_interactive_job_runs_on_a_node_as_its_user(
-    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs, start_command: list[str]
+    clusters: dict[str, SlurmCluster],
+    plan: Plan,
+    users: list[str],
+    jobs: Jobs,
+    start_command: list[str],
 ) -> None:
     for name, cluster in clusters.items():
         program, *rest = start_command
         rest = [*jobs.ways_in(cluster), *rest]
-        task = ["sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u)"]
-        answer = cluster.run(program, *only(cluster, plan), *rest, *task, user=users[0])
+        task = ["sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u); exit 7"]
+        answer = cluster.run(
+            program, *only(cluster, plan), *rest, *task, user=users[0], check=False
+        )
+        assert answer.exit_code == 7, (
+            f"{name}: {program} ends with {answer.exit_code}, its task with 7: {answer.stderr}"
+        )
         host, uid = answer.stdout.split()
         assert host in plan.scenario.clusters[name].nodes_on()
         assert int(uid) == plan.scenario.users[users[0]].uid
 
 
-def test_batch_job_runs_once_on_every_host_of_nodes(clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs) -> None:
-    """A cluster whose nodes all come and go gets one job for any node: such nodes have checks of their own."""
+def test_batch_job_runs_once_on_every_host_of_nodes(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    """Each runs in its user's home and has its output there.
+
+    A cluster whose nodes all come and go gets one job for any node: such nodes have checks of their
+    own.
+    """
     wanted: dict[tuple[str, int], str] = {}
     for name, cluster in clusters.items():
         for host, place in _places(name, cluster, plan).items():
-            wanted[name, jobs.submit_here(cluster, "srun true", *place)] = host
+            options = (f"--output={job_trace.OUTPUT}", *place)
+            wanted[name, jobs.submit_here(cluster, f"{job_trace.WHERE}\nsrun true", *options)] = (
+                host
+            )
     for name, cluster in clusters.items():
         cluster.wait_for([job_id for at, job_id in wanted if at == name], {"COMPLETED"})
-    seen = jobs.witnesses()
+    seen = jobs.traces()
     for (name, job_id), host in wanted.items():
-        ran = [(one.cluster, one.host, one.exit_code) for one in seen if one.key == job_key(name, job_id)]
-        assert len(ran) == 1, f"{name}: job {job_id} for {host or 'any node'} ran {len(ran)} times"
+        job = f"{name}: job {job_id} for {host or 'any node'}"
+        ran = [one for one in seen if one.key == job_key(name, job_id)]
+        assert len(ran) == 1, f"{job} ran {len(ran)} times"
         hosts = [host] if host else plan.scenario.clusters[name].nodes_on()
-        assert ran[0] in [(name, one, 0) for one in hosts], f"{name}: job {job_id} for {host or 'any node'}"
+        assert (ran[0].cluster, ran[0].host, ran[0].exit_code) in [
+            (name, one, 0) for one in hosts
+        ], job
+        wrong = job_trace.misplaced(ran[0])
+        assert not wrong, f"{job}: {'; '.join(wrong)}"
 
 
 def _places(name: str, cluster: SlurmCluster, plan: Plan) -> dict[str, list[str]]:
@@ -76,7 +104,7 @@ def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
             f"{name}: {node.name} {node.state} {node.reason}".strip()
             for name, cluster in clusters.items()
             for node in cluster.nodes()
-            if slurm.takes_no_jobs(node.state)
+            if node_state.is_out_of_service(node.state)
         ],
         lambda left: not left,
         what="every node to take jobs",
@@ -96,7 +124,10 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
         there = {partition.name: partition for partition in cluster.partitions()}
         assert {*there} == {*configured}, name
         for partition in there.values():
-            wanted = options.get(configured[partition.name].options, "Nodes") or configured[partition.name].nodes
+            wanted = (
+                options.get(configured[partition.name].options, "Nodes")
+                or configured[partition.name].nodes
+            )
             nodes = (*hosts_of,) if wanted == "ALL" else hostlist.expand(str(wanted))
             if {*nodes} <= {*hosts_of}:  # otherwise it names a NodeSet
                 assert sorted(partition.nodes) == sorted(nodes), partition.name
@@ -109,16 +140,27 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
             count = min(len(partition.nodes), int(most) if most.isdigit() else len(partition.nodes))
             if partition.name in placed:
                 count = min(count, placed[partition.name].most_nodes())
-            answer = cluster.run(
-                *("srun", *only(cluster, plan), f"--partition={partition.name}", *ways_in(line, plan)),
-                *(f"--nodes={count}", "--ntasks-per-node=1"),
-                *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
-                user="root" if drift.holds(line, "RootOnly") else users[0],
-            )
-            seen = Counter(answer.stdout.splitlines())
             able = Counter(f"{hosts_of[node]} {node}" for node in partition.nodes)
+            command = (
+                *("srun", *only(cluster, plan), f"--partition={partition.name}"),
+                *(*ways_in(line, plan), f"--nodes={count}", "--ntasks-per-node=1"),
+                *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
+            )
+            try:
+                answer = cluster.run(
+                    *command, user="root" if drift.holds(line, "RootOnly") else users[0]
+                )
+            except WaitTimeout as error:
+                silent = able - Counter(error.printed.splitlines())
+                nodes_without = hostlist.fold(line.split()[1] for line in silent)
+                raise WaitTimeout(
+                    f"{partition.name}: no output of {nodes_without}: {error}"
+                ) from error
+            seen = Counter(answer.stdout.splitlines())
             assert seen.total() == count, partition.name
-            assert seen <= able, f"{partition.name}: tasks that should not be, by host and node: {[*(seen - able)]}"
+            assert seen <= able, (
+                f"{partition.name}: tasks that should not be, by host and node: {[*(seen - able)]}"
+            )
 
 
 def test_failing_job_is_seen_as_failed_with_its_exit_code(
@@ -132,11 +174,15 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
         assert "ExitCode=7:0" in shown.stdout
 
 
-def test_job_gets_the_variables_that_its_user_exports(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
+def test_job_gets_the_variables_that_its_user_exports(
+    clusters: dict[str, SlurmCluster], jobs: Jobs
+) -> None:
     """For such a job slurmd runs a login shell of the user to get the environment."""
     for cluster in clusters.values():
         job_id = jobs.submit_here(
-            cluster, '[ "$PASSWORD" = sesame ] && [ "$USER" = "$(id -un)" ]', "--export=PASSWORD=sesame"
+            cluster,
+            '[ "$PASSWORD" = sesame ] && [ "$USER" = "$(id -un)" ]',
+            "--export=PASSWORD=sesame",
         )
         cluster.wait_for([job_id], {"COMPLETED"})
 
@@ -160,7 +206,9 @@ def test_user_cannot_cancel_anothers_job(
     "Security violation, .*(UPDATE_NODE|UPDATE_PARTITION|RECONFIGURE|SHUTDOWN)",
     "_slurm_rpc_reconfigure_controller: Invalid user id",
 )
-def test_user_cannot_change_the_cluster(clusters: dict[str, SlurmCluster], plan: Plan, users: list[str]) -> None:
+def test_user_cannot_change_the_cluster(
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str]
+) -> None:
     if plan.scenario.users[users[0]].admin:
         pytest.skip("every user of the scenario has an AdminLevel")
     for name, cluster in clusters.items():
@@ -174,13 +222,15 @@ def test_user_cannot_change_the_cluster(clusters: dict[str, SlurmCluster], plan:
         ):
             answer = cluster.run(*command, user=users[0], check=False)
             assert answer.exit_code != 0, f"{name}: {command} was allowed"
-            assert re.search("Invalid user id|Access/permission denied", answer.stderr), answer.stderr
+            assert re.search("Invalid user id|Access/permission denied", answer.stderr), (
+                answer.stderr
+            )
         flags = {flag for node in cluster.nodes() for flag in node.state.split("+")}
         assert not flags & {"DOWN", "DRAIN"}, flags
 
 
 def test_every_job_ran_at_most_once(jobs: Jobs) -> None:
     """Last in this file, because it covers all jobs so far."""
-    seen = jobs.witnesses()
-    assert seen, "no job left a witness"
-    assert not witness.ran_twice(seen)
+    seen = jobs.traces()
+    assert seen, "no job left a trace"
+    assert not job_trace.ran_twice(seen)

@@ -10,8 +10,8 @@ import pytest
 from conftest import SMALLEST_ROOT, Jobs, longest, only, small
 
 from harness import options, releases
+from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
 from harness.wait import wait_until
 
 # Time limit of jobs that a check ends itself.
@@ -42,7 +42,9 @@ def limited(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Limited]:
         )
         for cluster in plan.clusters_with_limits()
         for name, qos in accounting.qos.items()
-        for user in [next((user for user, one in plan.scenario.users.items() if name in one.qos), "")]
+        for user in [
+            next((user for user, one in plan.scenario.users.items() if name in one.qos), "")
+        ]
         if user
     ]
 
@@ -56,7 +58,15 @@ def submit(jobs: Jobs, limited: Limited, *wanted: str) -> int:
     """Submit a job under the limits that runs until it is cancelled."""
     here = only(limited.cluster, jobs.plan)
     least = small(jobs.plan, limited.cluster.name, MINUTES)
-    return jobs.submit(limited.cluster, "sleep 300", *here, *least, *wanted, f"--qos={limited.qos}", user=limited.user)
+    return jobs.submit(
+        limited.cluster,
+        "sleep 300",
+        *here,
+        *least,
+        *wanted,
+        f"--qos={limited.qos}",
+        user=limited.user,
+    )
 
 
 def waits_because(cluster: SlurmCluster, job_id: int, reason: str) -> None:
@@ -66,13 +76,19 @@ def waits_because(cluster: SlurmCluster, job_id: int, reason: str) -> None:
         lambda job: job is not None and (job.state, job.reason) == ("PENDING", reason),
         what=f"job {job_id} to pend with the reason {reason}",
         timeout=120,
-        hopeless=lambda job: job is not None and job.state == "RUNNING",
+        give_up=lambda job: job is not None and job.state == "RUNNING",
     )
 
 
 @pytest.mark.needs("limit_of_jobs")
-def test_user_has_no_more_jobs_at_a_time_than_the_qos_allows(limited: list[Limited], jobs: Jobs, plan: Plan) -> None:
-    able = [one for one in limited if int(one.limits.get("MaxJobsPerUser", sys.maxsize)) <= cpus_of(one, plan)]
+def test_user_has_no_more_jobs_at_a_time_than_the_qos_allows(
+    limited: list[Limited], jobs: Jobs, plan: Plan
+) -> None:
+    able = [
+        one
+        for one in limited
+        if int(one.limits.get("MaxJobsPerUser", sys.maxsize)) <= cpus_of(one, plan)
+    ]
     if not able:
         pytest.skip("no cluster has the CPUs for as many jobs as a QOS allows")
     for one in able:
@@ -87,7 +103,9 @@ def test_user_has_no_more_jobs_at_a_time_than_the_qos_allows(limited: list[Limit
 
 
 @pytest.mark.needs("limit_of_gpus")
-def test_user_has_no_more_gpus_at_a_time_than_the_qos_allows(limited: list[Limited], jobs: Jobs, plan: Plan) -> None:
+def test_user_has_no_more_gpus_at_a_time_than_the_qos_allows(
+    limited: list[Limited], jobs: Jobs, plan: Plan
+) -> None:
     for one in (one for one in limited if plan.scenario.clusters[one.cluster.name].gpus()):
         if allowed := re.search(r"gres/gpu=(\d+)", one.limits.get("MaxTRESPerUser", "")):
             all_of_them = submit(jobs, one, f"--gres=gpu:{allowed[1]}")
@@ -101,23 +119,44 @@ def test_user_has_no_more_gpus_at_a_time_than_the_qos_allows(limited: list[Limit
 
 
 @pytest.mark.needs("limit_of_time")
-def test_job_that_wants_more_time_than_the_qos_allows_does_not_start(limited: list[Limited], jobs: Jobs) -> None:
-    walls = [(one, int(options.minutes(one.limits["MaxWall"])) + 1) for one in limited if "MaxWall" in one.limits]
+def test_job_that_wants_more_time_than_the_qos_allows_does_not_start(
+    limited: list[Limited], jobs: Jobs
+) -> None:
+    walls = [
+        (one, int(options.minutes(one.limits["MaxWall"])) + 1)
+        for one in limited
+        if "MaxWall" in one.limits
+    ]
     # 20.11 reports the limit of the partition first.
-    reachable = [(one, too_long) for one, too_long in walls if too_long <= longest(jobs.plan, one.cluster.name)]
+    reachable = [
+        (one, too_long)
+        for one, too_long in walls
+        if too_long <= longest(jobs.plan, one.cluster.name)
+    ]
     if not reachable:
-        pytest.skip("MaxTime of a partition is below MaxWall of every QOS: no job can exceed only the latter")
+        pytest.skip(
+            "MaxTime of a partition is below MaxWall of every QOS: no job can exceed only the latter"
+        )
     for one, too_long in reachable:
-        waits_because(one.cluster, submit(jobs, one, f"--time={too_long}"), "QOSMaxWallDurationPerJobLimit")
+        waits_because(
+            one.cluster, submit(jobs, one, f"--time={too_long}"), "QOSMaxWallDurationPerJobLimit"
+        )
 
 
 @pytest.mark.needs("gpus")
 def test_gpus_are_given_to_one_job_at_a_time_and_told_to_it(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
-    name, gpus = next((name, part.gpus()) for name, part in plan.scenario.clusters.items() if part.gpus())
+    name, gpus = next(
+        (name, part.gpus()) for name, part in plan.scenario.clusters.items() if part.gpus()
+    )
     cluster, (node, count) = clusters[name], next(iter(gpus.items()))
-    here = [*only(cluster, jobs.plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES), f"--nodelist={node}"]
+    here = [
+        *only(cluster, jobs.plan),
+        *jobs.ways_in(cluster),
+        *small(plan, name, MINUTES),
+        f"--nodelist={node}",
+    ]
     ask = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
     taken: set[str] = set()
     for _ in range(count - 1):
@@ -138,26 +177,50 @@ def test_user_builds_a_container_image_and_runs_it_as_slurm_says(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
 ) -> None:
     """The image is built from a directory, so no registry is needed, and is unchanged afterwards."""
-    for name, part in ((name, part) for name, part in plan.scenario.clusters.items() if part.apptainer):
+    for name, part in (
+        (name, part) for name, part in plan.scenario.clusters.items() if part.apptainer
+    ):
         if not any(host.apptainer and host.cluster == name for host in plan.hosts):
-            able = [release for release in releases.PACKAGED if releases.get(release).apptainer_suite]
-            pytest.skip(f"Debian has Apptainer for Slurm {', '.join(able)}, not for {plan.releases()[name]}")
-        node = next(node for host in plan.hosts if host.apptainer and host.cluster == name for node in host.nodes)
+            able = [
+                release for release in releases.PACKAGED if releases.get(release).apptainer_suite
+            ]
+            pytest.skip(
+                f"Debian has Apptainer for Slurm {', '.join(able)}, not for {plan.releases()[name]}"
+            )
+        node = next(
+            node
+            for host in plan.hosts
+            if host.apptainer and host.cluster == name
+            for node in host.nodes
+        )
         cluster, user = clusters[name], users[0]
-        srun = ["srun", "--job-name=interactive", *only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node}"]
+        srun = [
+            "srun",
+            "--job-name=interactive",
+            *only(cluster, plan),
+            *jobs.ways_in(cluster),
+            f"--nodelist={node}",
+        ]
         image = f"/home/{user}/smallest.sif"
         cluster.run(*srun, "sh", "-c", _BUILD.format(image=image), user=user)
         before = cluster.run(*srun, "sha256sum", image, user=user).stdout
         look = ["sh", "-c", 'echo $(id -u) $SLURM_PROCID "$CUDA_VISIBLE_DEVICES" $(cat /where)']
         gpus = ["--gres=gpu:1"] if node in part.gpus() else []
         inside = ["apptainer", "--quiet", "exec", image]
-        seen = cluster.run(*srun, "--ntasks=2", *gpus, *inside, *look, user=user).stdout.splitlines()
+        seen = cluster.run(
+            *srun, "--ntasks=2", *gpus, *inside, *look, user=user
+        ).stdout.splitlines()
         uid = plan.scenario.users[user].uid
         gpu = "0" if gpus else ""
         assert sorted(seen) == [f"{uid} {task} {gpu} inside" for task in (0, 1)]
         cpus = ["sh", "-c", "grep Cpus_allowed_list /proc/self/status"]
-        assert cluster.run(*srun, *inside, *cpus, user=user).stdout == cluster.run(*srun, *cpus, user=user).stdout
-        batch = jobs.submit_here(cluster, f'[ "$({" ".join(inside)} cat /where)" = inside ]', f"--nodelist={node}")
+        assert (
+            cluster.run(*srun, *inside, *cpus, user=user).stdout
+            == cluster.run(*srun, *cpus, user=user).stdout
+        )
+        batch = jobs.submit_here(
+            cluster, f'[ "$({" ".join(inside)} cat /where)" = inside ]', f"--nodelist={node}"
+        )
         cluster.wait_for([batch], {"COMPLETED"})
         assert cluster.run(*srun, "sha256sum", image, user=user).stdout == before
 

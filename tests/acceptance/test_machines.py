@@ -8,16 +8,21 @@ from dataclasses import dataclass
 import pytest
 from conftest import Jobs, only, small, wait_for_records, wait_until_saved
 
-from harness import faults, slurm
+from harness import faults
+from harness.cluster import slurm
+from harness.cluster.slurm import SlurmCluster
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
 from harness.faults import Fault
-from harness.live import Live
+from harness.open_run import OpenRun
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-pytestmark = [pytest.mark.needs("users"), pytest.mark.provokes()]
+pytestmark = [
+    pytest.mark.needs("users"),
+    pytest.mark.provokes(),
+    pytest.mark.provokes("Main process exited"),  # of a host that reboots or loses its power
+]
 
 MINUTES = 10
 # Deadline in seconds for a host to start the reboot that was asked for.
@@ -61,7 +66,12 @@ def test_job_over_its_memory_is_killed_and_recorded_as_out_of_memory(
     for name in plan.clusters_that_confine("ConstrainRAMSpace"):
         cluster = clusters[name]
         greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
-        here = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES), "--output=/dev/null"]
+        here = [
+            *only(cluster, plan),
+            *jobs.ways_in(cluster),
+            *small(plan, name, MINUTES),
+            "--output=/dev/null",
+        ]
         job_id = cluster.submit(greedy, *here, user=jobs.user)
         cluster.wait_for([job_id], {"OUT_OF_MEMORY"})
         if plan.scenario.accounting:
@@ -84,7 +94,7 @@ def test_node_reboots_when_it_is_told_and_takes_jobs_again(
         lambda: boot_of(node, ssh),
         lambda boot: boot not in {"", before},
         what=f"{node.host} to come up again",
-        timeout=plan.offers.boot_seconds,
+        timeout=plan.capabilities.boot_seconds,
     )
     takes_jobs(node, plan, users[0], jobs)
 
@@ -93,7 +103,7 @@ def test_node_reboots_when_it_is_told_and_takes_jobs_again(
 def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_jobs_again(
     node: NodeUnderTest,
     plan: Plan,
-    harness_run: Live,
+    harness_run: OpenRun,
     clusters: dict[str, SlurmCluster],
     users: list[str],
     jobs: Jobs,
@@ -115,15 +125,20 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
 
     def look() -> dict[int, tuple[str, str]]:
         if node.host == cluster.controller:
-            # When the node registered, slurmctld had only just started, and for 20 s (BatchStartTimeout and
-            # MessageTimeout) it assumes that jobs are well. By itself it asks the node again only with about every
-            # 20th ping, so have slurmd register.
-            harness_run.ssh.run(node.host, ["sh", "-c", "systemctl reset-failed; systemctl try-restart slurmd"])
+            # When the node registered, slurmctld had only just started, and for 20 s
+            # (BatchStartTimeout and MessageTimeout) it assumes that jobs are well. By itself it
+            # asks the node again only with about every 20th ping, so have slurmd register.
+            harness_run.ssh.run(
+                node.host, ["sh", "-c", "systemctl reset-failed; systemctl try-restart slurmd"]
+            )
         return {job_id: state_of(cluster, job_id) for job_id in (again, never)}
 
     wait_until(
         look,
-        lambda seen: seen[again] in {("PENDING", "1"), ("RUNNING", "1")} and seen[never] == ("NODE_FAIL", "0"),
+        lambda seen: (
+            seen[again] in {("PENDING", "1"), ("RUNNING", "1")}
+            and seen[never] == ("NODE_FAIL", "0")
+        ),
         what=f"job {again} to be requeued, and job {never} to fail, because {node.name} lost its power",
         timeout=180,
         interval=5,
@@ -141,7 +156,9 @@ def join_again(cluster: SlurmCluster, clusters: dict[str, SlurmCluster], plan: P
     Otherwise they keep them for good, and it waits for its siblings (seen in 24.11).
     """
     for federation in plan.scenario.federations.values():
-        for sibling in {*federation.clusters} - {cluster.name} if cluster.name in federation.clusters else ():
+        for sibling in (
+            {*federation.clusters} - {cluster.name} if cluster.name in federation.clusters else ()
+        ):
             clusters[sibling].run("systemctl", "restart", "slurmctld")
     slurm.wait_until_ready(plan, clusters)
 
@@ -169,11 +186,13 @@ def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
             lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster").stdout,
             bool,
             what="slurmdbd to answer again",
-            timeout=plan.offers.boot_seconds,
+            timeout=plan.capabilities.boot_seconds,
             ignore=(CommandFailed, Unreachable),
         )
     wait_until(
-        lambda: next(f"{one.state} {one.reason}" for one in cluster.nodes() if one.name == node.name),
+        lambda: next(
+            f"{one.state} {one.reason}" for one in cluster.nodes() if one.name == node.name
+        ),
         lambda state: state.split()[0] == "IDLE",
         what=f"{node.name} to take jobs again",
         timeout=180,

@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 
@@ -14,14 +14,18 @@ import pytest
 from conftest import only, slurm_conf, ways_in
 from test_hosts import everywhere
 
-from harness import hostlist, logs, options, render, slurm, topology
-from harness.plan import Plan
-from harness.slurm import Partition, SlurmCluster
+from harness import options, render, topology
+from harness.cluster import logs, slurm
+from harness.cluster.slurm import Partition, SlurmCluster
+from harness.parsing import hostlist
+from harness.plan import Host, Plan
 from harness.ssh import Ssh
+from harness.wait import wait_until
 
 # A reservation that begins within so many seconds delays jobs that may run longer than that.
 _SOON = 24 * 3600
-# Other nodes that each node starts a step on, at most: so few that there is no fan-out (slurm.conf(5), TreeWidth).
+# Other nodes that each node starts a step on, at most: so few that there is no fan-out
+# (slurm.conf(5), TreeWidth).
 _MOST_NEIGHBOURS = 16
 # Seconds by which the time that a daemon logs may differ from the kernel's time of the write.
 _SAME_TIME = 5
@@ -29,8 +33,9 @@ _SAME_TIME = 5
 _OF_MEMORY = {"Max processes", "Max pending signals"}
 # Deadline in seconds for a job whose steps hang for 25 s twice.
 _PATIENCE = 400
-# Prints the task's limits, then runs a step on the next nodes of its job, where each task reads more than fits in a
-# packet. If that fails, a step on each of them shows which node is to blame. Steps inherit only the job's id.
+# Prints the task's limits, then runs a step on the next nodes of its job, where each task reads
+# more than fits in a packet. If that fails, a step on each of them shows which node is to blame.
+# Steps inherit only the job's id.
 _STEPS = r"""
 me=$SLURMD_NODENAME
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -68,16 +73,22 @@ def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
     wrong = []
     for number, (user, configured) in enumerate(plan.scenario.users.items()):
         facts = {host: _user_facts(lines[number]) for host, lines in seen.items()}
-        usual = {fact: Counter(one[fact] for one in facts.values()).most_common(1)[0][0] for fact in _user_facts("")}
+        usual = {
+            fact: Counter(one[fact] for one in facts.values()).most_common(1)[0][0]
+            for fact in _user_facts("")
+        }
         wanted = usual | {"uid": str(configured.uid), "home": f"/home/{user}"}
-        if plan.offers.engine:
+        if plan.capabilities.engine:
             wanted |= {"gid": str(configured.uid), "shell": "/bin/bash", "groups": user}
         for host, one in facts.items():
             if not one["uid"]:
                 wrong.append(f"{host} has no user {user}")
                 continue
             differing = [fact for fact in one if one[fact] != wanted[fact]]
-            wrong += [f"{host}: {user} has {fact} {one[fact]}, should have {wanted[fact]}" for fact in differing]
+            wrong += [
+                f"{host}: {user} has {fact} {one[fact]}, should have {wanted[fact]}"
+                for fact in differing
+            ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -87,7 +98,9 @@ def _user_facts(line: str) -> dict[str, str]:
     return {"uid": uid, "gid": gid, "home": home, "shell": shell, "groups": groups}
 
 
-def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(ssh: Ssh, plan: Plan) -> None:
+def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
+    ssh: Ssh, plan: Plan
+) -> None:
     """Checks those of tmpfiles.d, such as SlurmdSpoolDir and homes, and /tmp."""
     tree = render.render(plan)
     user = next(iter(plan.scenario.users), "root")
@@ -97,9 +110,16 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(ssh
         texts = [file.text for file in tree[name] if file.path.startswith("/etc/tmpfiles.d/")]
         rendered = re.findall(r"^d (\S+) 0?(\d+) (\S+) (\S+)$", "\n".join(texts), re.M)
         # systemd removes a RuntimeDirectory when its daemon stops, as on nodes that come and go.
-        rendered = [facts for facts in rendered if name in static or not facts[0].startswith("/run/")]
+        rendered = [
+            facts for facts in rendered if name in static or not facts[0].startswith("/run/")
+        ]
         writers = {"/tmp": user, **{path: owner for path, _, owner, _ in rendered}}
-        script = "".join(map(_STAT_AND_WRITE.format_map, ({"path": path, "user": writers[path]} for path in writers)))
+        script = "".join(
+            map(
+                _STAT_AND_WRITE.format_map,
+                ({"path": path, "user": writers[path]} for path in writers),
+            )
+        )
         *answers, _ = ssh.run(name, ["sh", "-c", script]).stdout.split("\nend\n")
         wanted = {"/tmp": "1777 root root", **{path: " ".join(facts) for path, *facts in rendered}}
         wrong = []
@@ -108,18 +128,33 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(ssh
             if found != wanted[path]:
                 wrong.append(f"{name}:{path} is {found}, should be {wanted[path]}")
             wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
-        return wrong
+        return [*wrong, *_unwritable_power_log(ssh, plan, name)]
 
     wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
     found = [line for lines in wrong.values() for line in lines]
     assert not found, "\n".join(found)
 
 
+def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:
+    """Yield why slurmctld's programs cannot note on a host what they do with nodes that come and go."""
+    host = next(host for host in plan.lasting_hosts() if host.name == name)
+    if host.with_elastic and host.cluster:
+        conf = plan.slurm_conf(host.cluster)
+        user = options.get(conf, "SlurmUser") or "root"
+        script = f"[ ! -e {options.POWER_LOG} ] || runuser -u {user} -- test -w {options.POWER_LOG}"
+        if ssh.run(name, ["sh", "-c", script], check=False).exit_code:
+            yield f"{name}:{options.POWER_LOG} cannot be written by {user}"
+
+
 @pytest.mark.needs("two_hosts")
-def test_every_name_of_a_host_leads_to_that_host(ssh: Ssh, plan: Plan, clusters: dict[str, SlurmCluster]) -> None:
+def test_every_name_of_a_host_leads_to_that_host(
+    ssh: Ssh, plan: Plan, clusters: dict[str, SlurmCluster]
+) -> None:
     hosts = [host.name for host in plan.lasting_hosts()]
-    names = shlex.join(hosts)
-    script = f"hostname -I; for name in {names}; do echo $name $(getent ahosts $name | head -n 1); done"
+    names = shlex.join(host.name for host in plan.hosts)
+    script = (
+        f"hostname -I; for name in {names}; do echo $name $(getent ahosts $name | head -n 1); done"
+    )
     seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
     host_at = {address: host for host, (own, *_) in seen.items() for address in own.split()}
     wrong = [
@@ -128,14 +163,39 @@ def test_every_name_of_a_host_leads_to_that_host(ssh: Ssh, plan: Plan, clusters:
         for name, address in (line.split()[:2] for line in lines if " " in line)
         if host_at.get(address, name) != name
     ]
+    wrong += _wrong_names({host: lines for host, (_, *lines) in seen.items()}, {*hosts})
     for name, cluster in clusters.items():
         answer = cluster.run("scontrol", "--all", "--oneliner", "show", "node").stdout
         for node, address in re.findall(r"^NodeName=(\S+) .*\bNodeAddr=(\S+)", answer, re.M):
             host = plan.hosts_of(name).get(node)
             at = host_at.get(address, address)
             if host in hosts and at in hosts and at != host:
-                wrong.append(f"slurmctld of {name} has {address} as the address of {node}, which is {at}")
+                wrong.append(
+                    f"slurmctld of {name} has {address} as the address of {node}, which is {at}"
+                )
     assert not wrong, "\n".join(wrong)
+
+
+def _wrong_names(seen: Mapping[str, Iterable[str]], lasting: Collection[str]) -> Iterator[str]:
+    """Yield where names of hosts that come and go share an address, or lead elsewhere than on most other hosts.
+
+    Such a host cannot be asked for its own addresses: it may not exist.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for host, lines in seen.items():
+        names: dict[str, str] = {}
+        for name, address in (line.split()[:2] for line in lines if " " in line):
+            if name not in lasting:
+                found.setdefault(name, {})[host] = address
+                if address in names:
+                    yield f"on {host}, {names[address]} and {name} are both {address}"
+                names[address] = name
+    for name, addresses in found.items():
+        usual = Counter(addresses.values()).most_common(1)[0][0]
+        for host, address in addresses.items():
+            if address != usual:
+                others = hostlist.fold(other for other in addresses if addresses[other] == usual)
+                yield f"on {host}, {name} is {address}, but {usual} on {others}"
 
 
 def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster]) -> None:
@@ -155,8 +215,11 @@ def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> Non
     """A file that SlurmUser writes to StateSaveLocation on one is visible to SlurmUser on the others at once."""
     wrong = []
     for name, part in plan.scenario.clusters.items():
-        conf = options.slurm_conf(plan.scenario, name, plan.offers)
-        directory, user = options.state_save_location(conf), options.get(conf, "SlurmUser") or "root"
+        conf = plan.slurm_conf(name)
+        directory, user = (
+            options.state_save_location(conf),
+            options.get(conf, "SlurmUser") or "root",
+        )
         as_user = ["runuser", "-u", user, "--"]
         write = ["mktemp", "--tmpdir=" + directory, "harness.XXXXXXXXXX"]
         path = ssh.run(part.controller, [*as_user, *write]).stdout.strip()
@@ -171,6 +234,48 @@ def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> Non
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.needs("backup_controllers")
+def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan) -> None:
+    """Controllers that do not reach each other may both take control, and a host that reaches one of them has none."""
+
+    def look(host: Host) -> list[str]:
+        cluster = plan.scenario.clusters[host.cluster]
+        answer = ssh.run(host.name, ["scontrol", "ping"], check=False).stdout
+        return [
+            f"{host.name} does not reach slurmctld of {controller}"
+            for controller in (cluster.controller, *cluster.backup_controllers)
+            if not re.search(rf" at {re.escape(controller)} is UP$", answer, re.M)
+        ]
+
+    hosts = [host for host in plan.lasting_hosts() if host.cluster]
+    _wait_until_reached(look, hosts, "every host to reach every slurmctld of its cluster")
+
+
+@pytest.mark.needs("backup_controllers", "accounting")
+def test_every_controller_reaches_slurmdbd(ssh: Ssh, plan: Plan) -> None:
+    """A slurmctld that takes over waits for slurmdbd before it takes jobs."""
+
+    def look(host: Host) -> list[str]:
+        answer = ssh.run(host.name, ["sacctmgr", "--noheader", "show", "cluster"], check=False)
+        problem = " ".join(answer.stderr.splitlines()[:1])
+        return [f"{host.name} does not reach slurmdbd: {problem}"] * (answer.exit_code != 0)
+
+    hosts = [host for host in plan.with_daemon("slurmctld") if host.cluster]
+    _wait_until_reached(look, hosts, "every controller to reach slurmdbd")
+
+
+def _wait_until_reached(
+    look: Callable[[Host], list[str]], hosts: Sequence[Host], what: str
+) -> None:
+    """Wait until `look` finds nothing wrong on any host; a busy daemon may answer late."""
+
+    def unreached() -> list[str]:
+        with ThreadPoolExecutor(8) as pool:
+            return [*chain.from_iterable(pool.map(look, hosts))]
+
+    wait_until(unreached, lambda left: not left, what=what, timeout=45, show="; ".join)
+
+
 @pytest.mark.needs("users", "two_hosts")
 def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
     ssh: Ssh, plan: Plan, users: list[str]
@@ -178,7 +283,11 @@ def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
     """Runs one job on a node of each host in a partition; if there are many, each starts steps on the next ones."""
 
     def look(cluster: SlurmCluster) -> list[str]:
-        return [line for group in _node_groups(cluster, plan) for line in _wrong_steps(cluster, plan, users[0], *group)]
+        return [
+            line
+            for group in _node_groups(cluster, plan)
+            for line in _wrong_steps(cluster, plan, users[0], *group)
+        ]
 
     with ThreadPoolExecutor() as pool:
         wrong = [*chain(*pool.map(look, slurm.clusters(ssh, plan, _PATIENCE).values()))]
@@ -191,14 +300,20 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
     hosts_of = plan.hosts_of(cluster.name)
     seen: set[str] = set()
     for partition in sorted(cluster.partitions(), key=lambda partition: -len(partition.nodes)):
-        on_hosts = {hosts_of[node]: node for node in reversed(partition.nodes) if hosts_of.get(node) in lasting}
+        on_hosts = {
+            hosts_of[node]: node
+            for node in reversed(partition.nodes)
+            if hosts_of.get(node) in lasting
+        }
         nodes = [*reversed(on_hosts.values())][: partition.max_nodes]
         if partition.state == "UP" and len(nodes) > 1 and not seen.issuperset(nodes):
             seen.update(nodes)
             yield partition, nodes
 
 
-def _wrong_steps(cluster: SlurmCluster, plan: Plan, user: str, partition: Partition, nodes: list[str]) -> Iterator[str]:
+def _wrong_steps(
+    cluster: SlurmCluster, plan: Plan, user: str, partition: Partition, nodes: list[str]
+) -> Iterator[str]:
     """Yield what is wrong with steps between nodes of a partition, and with limits of tasks on them."""
     count = len(nodes)
     placed = topology.placed(plan.scenario, cluster.name).get(partition.name)
@@ -207,7 +322,13 @@ def _wrong_steps(cluster: SlurmCluster, plan: Plan, user: str, partition: Partit
     count = min(count, placed.most_nodes()) if placed else count
     line = slurm_conf(plan, cluster.name).partitions.get(partition.name, {})
     answer = cluster.run(
-        *("srun", *only(cluster, plan), f"--partition={partition.name}", *ways_in(line, plan), *where),
+        *(
+            "srun",
+            *only(cluster, plan),
+            f"--partition={partition.name}",
+            *ways_in(line, plan),
+            *where,
+        ),
         *(f"--nodes={count}", "--ntasks-per-node=1", "--overlap"),
         *("bash", "-c", _STEPS.replace("MOST", str(_MOST_NEIGHBOURS))),
         user="root" if partition.root_only else user,
@@ -219,12 +340,16 @@ def _wrong_steps(cluster: SlurmCluster, plan: Plan, user: str, partition: Partit
         return
     lines = answer.stdout.splitlines()
     asked = {tuple(line.split()[1:3]) for line in lines if line.startswith("asks ")}
-    reached = {tuple(line.split()[-3:-1]) for line in lines if re.search(r"\breached \S+ \S+ 8000$", line)}
+    reached = {
+        tuple(line.split()[-3:-1]) for line in lines if re.search(r"\breached \S+ \S+ 8000$", line)
+    }
     if len({node for node, _ in asked}) != count:
         yield f"{cluster.name}: a job of {count} nodes ran on {sorted({node for node, _ in asked})}"
     for node, other in sorted(asked - reached):
         errors = [
-            line.partition(": ")[2] for line in lines if line.startswith(f"{node} {other}: ") and "error:" in line
+            line.partition(": ")[2]
+            for line in lines
+            if line.startswith(f"{node} {other}: ") and "error:" in line
         ]
         yield f"{node} cannot run a step on {other}: {'; '.join(errors) or 'no answer in 25 s'}"
     yield from _different_limits(cluster, plan, lines)
@@ -233,7 +358,9 @@ def _wrong_steps(cluster: SlurmCluster, plan: Plan, user: str, partition: Partit
 def _different_limits(cluster: SlurmCluster, plan: Plan, lines: list[str]) -> Iterator[str]:
     """Yield the limits of tasks that differ from those on most nodes of the same kind."""
     limits: dict[str, dict[str, str]] = {}
-    for node, limit, values in re.findall(r"^limit (\S+) (Max .*?)  +(\S.*\S)", "\n".join(lines), re.M):
+    for node, limit, values in re.findall(
+        r"^limit (\S+) (Max .*?)  +(\S.*\S)", "\n".join(lines), re.M
+    ):
         limits.setdefault(node, {})[limit] = " ".join(values.split()[:2])
     for group in plan.scenario.clusters[cluster.name].nodes:
         alike = {node: limits[node] for node in hostlist.expand(group.name) if node in limits}
@@ -248,9 +375,14 @@ def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
     """Compares the time in the last line of each log with the file's time of modification."""
 
     def look(name: str) -> Iterator[str]:
-        host = next(host for host in plan.lasting_hosts() if host.name == name)
+        host = plan.host(name)
         daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
-        paths = {path: daemon for daemon in daemons for path in logs.log_files(plan, host, daemon) if daemon != "munge"}
+        paths = {
+            path: daemon
+            for daemon in daemons
+            for path in logs.log_files(plan, host, daemon)
+            if daemon != "munge"
+        }
         script = f"date +%z; for path in {shlex.join(paths)}; do stat -c '%n %.3Y' $path; tail -n 1 $path; done"
         zone, *lines = ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines()
         for line, following in pairwise(lines):

@@ -9,8 +9,8 @@ import pytest
 from conftest import SMALLEST_ROOT, Jobs, only
 
 from harness import options, releases
+from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
 from harness.ssh import Result, Ssh
 from harness.wait import wait_until
 
@@ -38,10 +38,14 @@ class Containers:
     def ended_by(self) -> str:
         return f"{self.directory}/ended-by"
 
-    def srun(self, *command: str, inside: bool = True, stdin: str = "", check: bool = True) -> Result:
+    def srun(
+        self, *command: str, inside: bool = True, stdin: str = "", check: bool = True
+    ) -> Result:
         """Run an interactive job inside a container, or outside."""
         container = [f"--container={self.bundle}"] if inside else []
-        return self.cluster.run("srun", *self.ways, *container, *command, user=self.user, stdin=stdin, check=check)
+        return self.cluster.run(
+            "srun", *self.ways, *container, *command, user=self.user, stdin=stdin, check=check
+        )
 
     def sbatch(self, script: str, output: str = "/dev/null") -> int:
         """Submit a batch job that runs in a container."""
@@ -55,11 +59,16 @@ class Containers:
 
 
 @pytest.fixture(scope="module")
-def containers(clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs) -> Iterator[Containers]:
+def containers(
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
+) -> Iterator[Containers]:
     """A bundle on the first node whose Slurm runs containers."""
     parts = plan.scenario.clusters
     name, node = next(
-        (name, node) for name, part in parts.items() if part.oci is not None for node in part.static_nodes()
+        (name, node)
+        for name, part in parts.items()
+        if part.oci is not None
+        for node in part.static_nodes()
     )
     here = (*only(clusters[name], plan), *jobs.ways_in(clusters[name]), f"--nodelist={node}")
     made = Containers(clusters[name], node, users[0], (*here, "--job-name=interactive"))
@@ -68,12 +77,18 @@ def containers(clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], 
     made.srun("rm", "-r", made.directory, inside=False)
 
 
-def test_container_has_a_root_of_its_own_and_its_users_rights(containers: Containers, plan: Plan) -> None:
+def test_container_has_a_root_of_its_own_and_its_users_rights(
+    containers: Containers, plan: Plan
+) -> None:
     seen = containers.srun("sh", "-c", "echo $(id -u) $(cat /where) /etc/*").stdout
-    assert seen == f"{plan.scenario.users[containers.user].uid} inside /etc/*\n", f"a container shows {seen}"
+    assert seen == f"{plan.scenario.users[containers.user].uid} inside /etc/*\n", (
+        f"a container shows {seen}"
+    )
 
 
-def test_what_a_container_reads_and_writes_and_its_exit_code_pass_through(containers: Containers) -> None:
+def test_what_a_container_reads_and_writes_and_its_exit_code_pass_through(
+    containers: Containers,
+) -> None:
     answer = containers.srun("sh", "-c", "cat; echo no >&2; exit 7", stdin="yes\n", check=False)
     assert (answer.stdout, answer.exit_code) == ("yes\n", 7), answer
     assert "no\n" in answer.stderr
@@ -89,21 +104,41 @@ def test_accounting_names_the_container_of_each_step(containers: Containers) -> 
     job = containers.srun("sh", "-c", "echo $SLURM_JOB_ID").stdout.strip()
     batch = containers.sbatch("true")
     containers.cluster.wait_for([batch], {"COMPLETED"})
-    sacct = ("sacct", "--parsable2", "--noheader", "--format=JobID,Container", f"--jobs={job},{batch}")
+    sacct = (
+        "sacct",
+        "--parsable2",
+        "--noheader",
+        "--format=JobID,Container",
+        f"--jobs={job},{batch}",
+    )
     # slurmctld sends them in the background.
     wait_until(
         lambda: {*containers.cluster.run(*sacct).stdout.splitlines()},
-        lambda seen: seen == {f"{step}|{containers.bundle}" for step in (job, f"{job}.0", batch, f"{batch}.batch")},
+        lambda seen: (
+            seen
+            == {
+                f"{step}|{containers.bundle}" for step in (job, f"{job}.0", batch, f"{batch}.batch")
+            }
+        ),
         what=f"accounting to have {containers.bundle} for the jobs {job} and {batch}, and their steps",
         timeout=60,
     )
 
 
-def test_each_task_has_a_container_that_sees_its_cpus_and_gpus(containers: Containers, plan: Plan) -> None:
-    part, release = plan.scenario.clusters[containers.cluster.name], plan.releases()[containers.cluster.name]
+def test_each_task_has_a_container_that_sees_its_cpus_and_gpus(
+    containers: Containers, plan: Plan
+) -> None:
+    part, release = (
+        plan.scenario.clusters[containers.cluster.name],
+        plan.releases()[containers.cluster.name],
+    )
     if not releases.get(release).container_for_each_task:
-        able = next(known for known in releases.KNOWN if releases.get(known).container_for_each_task)
-        pytest.skip(f"Slurm {release} runs a single task in a container, and hides its resources; {able} does not")
+        able = next(
+            known for known in releases.KNOWN if releases.get(known).container_for_each_task
+        )
+        pytest.skip(
+            f"Slurm {release} runs a single task in a container, and hides its resources; {able} does not"
+        )
     wanted = ["--ntasks=2", *(["--gres=gpu:1"] if containers.node in part.gpus() else [])]
     told = "^SLURM_(PROCID|NTASKS|CPUS_ON_NODE|JOB_GPUS)=|^CUDA_VISIBLE_DEVICES="
     look = f"echo $(env | grep -E '{told}' | sort) $(grep Cpus_allowed_list /proc/self/status)"
@@ -111,7 +146,10 @@ def test_each_task_has_a_container_that_sees_its_cpus_and_gpus(containers: Conta
         sorted(containers.srun(*wanted, "sh", "-c", look, inside=inside).stdout.splitlines())
         for inside in (True, False)
     )
-    assert [("SLURM_PROCID=0" in line, "SLURM_PROCID=1" in line) for line in outside] == [(True, False), (False, True)]
+    assert [("SLURM_PROCID=0" in line, "SLURM_PROCID=1" in line) for line in outside] == [
+        (True, False),
+        (False, True),
+    ]
     assert inside == outside
 
 
@@ -132,7 +170,7 @@ def cancelled(containers: Containers, plan: Plan, ssh: Ssh) -> Cancelled:
     """A job in a container that has to be killed, with a process in a session of its own."""
     cluster = containers.cluster
     host = plan.hosts_of(cluster.name)[containers.node]
-    spool = options.get(options.slurm_conf(plan.scenario, cluster.name, plan.offers), "SlurmdSpoolDir") or ""
+    spool = options.get(plan.slurm_conf(cluster.name), "SlurmdSpoolDir") or ""
     look = f"""
         pgrep --uid {containers.user} --list-full --full 'crun|/tmp/slurm/startup|sleep 4321'
         ls -d {options.CONTAINERS}/{containers.user}/* {spool.replace("%n", containers.node)}/oci-job* 2> /dev/null
@@ -145,7 +183,10 @@ def cancelled(containers: Containers, plan: Plan, ssh: Ssh) -> Cancelled:
     containers.srun("true")
     job = containers.sbatch("trap '' TERM; setsid sleep 4321 & while :; do sleep 1; done")
     running = wait_until(
-        there, lambda seen: "sleep 4321" in seen, what=f"job {job} to run in its container", timeout=90
+        there,
+        lambda seen: "sleep 4321" in seen,
+        what=f"job {job} to run in its container",
+        timeout=90,
     )
     cluster.run("scancel", str(job), user=containers.user)
     # Among them 30 s of KillWait, by default.
@@ -166,7 +207,9 @@ def test_nothing_is_left_of_a_container_that_is_cancelled(cancelled: Cancelled) 
     assert not cancelled.left, cancelled.left
 
 
-def test_hooks_of_a_bundle_run_as_its_user(cancelled: Cancelled, containers: Containers, plan: Plan) -> None:
+def test_hooks_of_a_bundle_run_as_its_user(
+    cancelled: Cancelled, containers: Containers, plan: Plan
+) -> None:
     """Slurm cleans up as root, but must not run hooks of a user's bundle as root."""
     assert cancelled.ended_by == {str(plan.scenario.users[containers.user].uid)}
 
@@ -179,8 +222,8 @@ def test_bundle_is_as_it_was_after_its_containers(containers: Containers) -> Non
     assert not changed, "\n".join(sorted(changed))
 
 
-# The directories and files are mount points that Slurm needs. Docker masks parts of /proc, so no other /proc can be
-# mounted; without a PID namespace none is needed.
+# The directories and files are mount points that Slurm needs. Docker masks parts of /proc, so no
+# other /proc can be mounted; without a PID namespace none is needed.
 _BUNDLE = f"""set -e; mkdir -p "$1/rootfs"; cd "$1/rootfs"
 {SMALLEST_ROOT}
 ln -s busybox usr/bin/true; ln -s busybox usr/bin/sort

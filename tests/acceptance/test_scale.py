@@ -8,11 +8,13 @@ from collections import Counter
 import pytest
 from conftest import Jobs
 
-from harness import hostlist, slurm, witness
-from harness.checks import many_nodes
+from harness.cluster import slurm
+from harness.cluster.slurm import FINISHED, Node, SlurmCluster, job_key
+from harness.parsing import hostlist
 from harness.plan import Plan
-from harness.slurm import FINISHED, Node, SlurmCluster, job_key
 from harness.ssh import Ssh
+from harness.verify import job_trace
+from harness.verify.selection import has_many_nodes
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users", "lasting", "many_nodes")
@@ -28,22 +30,35 @@ LEAST_PER_SECOND = 4
 @pytest.fixture
 def large(clusters: dict[str, SlurmCluster], plan: Plan) -> SlurmCluster:
     """The first cluster with many nodes."""
-    return next(one for name, one in clusters.items() if many_nodes(plan.scenario.clusters[name]))
+    return next(
+        one for name, one in clusters.items() if has_many_nodes(plan.scenario.clusters[name])
+    )
 
 
-def test_every_node_is_idle_and_has_a_slurmd_of_its_own(large: SlurmCluster, plan: Plan, jobs: Jobs, ssh: Ssh) -> None:
+def test_every_node_is_idle_and_has_a_slurmd_of_its_own(
+    large: SlurmCluster, plan: Plan, jobs: Jobs, ssh: Ssh
+) -> None:
     for host, nodes in plan.scenario.clusters[large.name].nodes_on().items():
-        # Only children of systemd, because a slurmd that starts a job is two processes for a moment.
-        found = ssh.run(host, ["pgrep", "--parent=1", "--list-full", "--exact", "slurmd"], check=False).stdout
+        # Only children of systemd, because a slurmd that starts a job is two processes for a
+        # moment.
+        found = ssh.run(
+            host, ["pgrep", "--parent=1", "--list-full", "--exact", "slurmd"], check=False
+        ).stdout
         running = Counter(re.findall(r" -N (\S+)", found))
         others = {*(running - Counter(nodes)), *(Counter(nodes) - running)}
         assert running == Counter(nodes), f"{host}: not one slurmd of each: {hostlist.fold(others)}"
 
     def look() -> list[Node]:
-        going_on = [job for job in large.jobs("--local") if job_key(large.name, job.job_id) in jobs.long_lived]
+        going_on = [
+            job
+            for job in large.jobs("--local")
+            if job_key(large.name, job.job_id) in jobs.left_alone
+        ]
         busy = {job.node_list for job in going_on if job.state not in FINISHED}
         return [
-            node for node in large.nodes() if not node.slurmd_start or (node.state != "IDLE" and node.name not in busy)
+            node
+            for node in large.nodes()
+            if not node.slurmd_start or (node.state != "IDLE" and node.name not in busy)
         ]
 
     wait_until(
@@ -51,11 +66,15 @@ def test_every_node_is_idle_and_has_a_slurmd_of_its_own(large: SlurmCluster, pla
         lambda left: not left,
         what="every node to register and be idle",
         timeout=60,
-        show=lambda left: "; ".join(f"{node.name} {node.state} {node.reason}" for node in left[:20]),
+        show=lambda left: "; ".join(
+            f"{node.name} {node.state} {node.reason}" for node in left[:20]
+        ),
     )
 
 
-def test_each_of_many_short_jobs_runs_once_and_has_one_record(large: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
+def test_each_of_many_short_jobs_runs_once_and_has_one_record(
+    large: SlurmCluster, plan: Plan, jobs: Jobs
+) -> None:
     hosts_of = plan.hosts_of(large.name)
     count = JOBS_OF_A_NODE * len(hosts_of)
     sizes = slurm.array_sizes(count)
@@ -65,11 +84,13 @@ def test_each_of_many_short_jobs_runs_once_and_has_one_record(large: SlurmCluste
     ended = large.wait_for(arrays, {"COMPLETED"}, timeout=seconds)
     keys = {job_key(large.name, job.job_id) for job in ended}
     assert len(keys) == count, f"{len(keys)} jobs of {count}"
-    witnesses = jobs.witnesses()
+    traces = jobs.traces()
     wait_until(
-        lambda: witness.differences(keys, witnesses, large.records("--local"), {large.name: hosts_of}, OVERHEAD),
+        lambda: job_trace.differences(
+            keys, traces, large.records("--local"), {large.name: hosts_of}, OVERHEAD
+        ),
         lambda found: not found,
-        what=f"accounting to agree with the witnesses of {count} jobs",
+        what=f"accounting to agree with the traces of {count} jobs",
         timeout=60 + count / 30,
         show=lambda found: "\n".join([*found[:10], f"{len(found)} differences"]),
     )

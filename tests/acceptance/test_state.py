@@ -7,8 +7,8 @@ import secrets
 import pytest
 from conftest import Jobs, wait_until_saved
 
+from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
 from harness.ssh import Ssh
 
 

@@ -6,15 +6,23 @@ import secrets
 import time
 
 import pytest
-from conftest import Jobs, wait_for_records, wait_until_saved
+from conftest import (
+    Jobs,
+    slurm_conf,
+    slurmdbd_differences,
+    wait_for_records,
+    wait_until_saved,
+)
 
-from harness import faults, rehearsal, witness
-from harness.errors import CommandFailed
+from harness import faults, options
+from harness.cluster.slurm import SlurmCluster
+from harness.errors import CommandFailed, WaitTimeout
 from harness.faults import Fault
-from harness.live import Live
+from harness.open_run import OpenRun
 from harness.plan import Plan
-from harness.slurm import SlurmCluster
+from harness.rehearsal import execution
 from harness.ssh import Ssh
+from harness.verify import job_trace
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("users"), pytest.mark.provokes()]
@@ -24,44 +32,77 @@ PATIENCE = 180
 
 @pytest.mark.needs("backup_controllers", "accounting")
 def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
-    harness_run: Live, clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh, jobs: Jobs, timed_out_job: int
+    harness_run: OpenRun,
+    clusters: dict[str, SlurmCluster],
+    plan: Plan,
+    ssh: Ssh,
+    jobs: Jobs,
+    timed_out_job: int,
 ) -> None:
-    name, part = next((name, part) for name, part in plan.scenario.clusters.items() if part.backup_controllers)
-    first, second = clusters[name], SlurmCluster(ssh, name, part.backup_controllers[0])
+    name, part = next(
+        (name, part) for name, part in plan.scenario.clusters.items() if part.backup_controllers
+    )
+    allowed = int(slurm_conf(plan, name).options.get("slurmctldtimeout") or 120)
+    # Slurm's commands and slurmstepds wait for a backup on standby for SlurmctldTimeout and a half.
+    patience = PATIENCE + 2 * allowed
+    first, second = (
+        clusters[name],
+        SlurmCluster(ssh, name, part.backup_controllers[0], timeout=patience),
+    )
     first.wait_for([timed_out_job], {"TIMEOUT"}, timeout=PATIENCE)
-    running = jobs.submit_here(first, "sleep 20")
-    array = jobs.submit_here(first, "sleep 20", "--array=1-4")
+    # The end of a job is recorded late if no slurmctld is in control.
+    until_takeover = f"sleep {20 + allowed * 3 // 2}"
+    running = jobs.submit_here(first, until_takeover)
+    array = jobs.submit_here(first, until_takeover, "--array=1-4")
     wait_until(
-        lambda: [job.state for job in first.jobs("--local", "--array", f"--jobs={running},{array}")],
+        lambda: [
+            job.state for job in first.jobs("--local", "--array", f"--jobs={running},{array}")
+        ],
         lambda states: states == ["RUNNING"] * 5,
         what="the jobs to run",
         timeout=PATIENCE,
     )
     mark = f"last-{secrets.token_hex(4)}"
-    pending = jobs.submit_here(first, "true", f"--dependency=afterok:{running}", f"--job-name={mark}")
-    rehearsal.save_usage(harness_run, first)
+    pending = jobs.submit_here(
+        first, "true", f"--dependency=afterok:{running}", f"--job-name={mark}"
+    )
+    execution.save_usage(harness_run, first)
     wait_until_saved(first, mark, plan)
     killed = Fault("kill-daemon", part.controller, "slurmctld")
     with faults.injected(harness_run, killed, how=faults.inject_between_saves):
         began = time.monotonic()
-        during = submit_to(second, jobs)
-        harness_run.run.event("takeover", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
-        second.wait_for([during, array, running, pending], {"COMPLETED"}, timeout=PATIENCE)
+        during = submit_to(second, jobs, patience)
+        seconds = round(time.monotonic() - began, 1)
+        harness_run.directory.event("takeover", daemon="slurmctld", seconds=seconds)
+        wait_for_every_slurmd(second, plan, jobs)
+        try:
+            second.wait_for([during, array, running, pending], {"COMPLETED"}, timeout=PATIENCE)
+        except WaitTimeout as error:
+            taken = (
+                f"{second.controller} took over after {seconds} s, SlurmctldTimeout is {allowed} s"
+            )
+            raise WaitTimeout(f"{taken}: {error}") from error
         wait_for_control(second)
     began = time.monotonic()
     wait_for_control(first)
-    harness_run.run.event("given_back", daemon="slurmctld", seconds=round(time.monotonic() - began, 1))
+    harness_run.directory.event(
+        "given_back", daemon="slurmctld", seconds=round(time.monotonic() - began, 1)
+    )
     with faults.injected(harness_run, Fault("stop-daemon", second.controller, "slurmctld")):
         after = jobs.submit_here(first, "true")
         first.wait_for([after], {"COMPLETED"})
-    states = [job.state for job in first.jobs("--local", "--array", f"--jobs={running},{array},{pending},{during}")]
+    states = [
+        job.state
+        for job in first.jobs("--local", "--array", f"--jobs={running},{array},{pending},{during}")
+    ]
     assert states == ["COMPLETED"] * 7
-    seen = {one.job_id for one in jobs.witnesses()}
+    seen = {one.job_id for one in jobs.traces()}
     assert seen >= {running, array, pending, during, after}
-    assert not witness.ran_twice(jobs.witnesses())
+    twice = job_trace.ran_twice(jobs.traces())
+    assert not twice, f"both controllers were in control: {'; '.join(twice)}"
 
 
-def submit_to(backup: SlurmCluster, jobs: Jobs) -> int:
+def submit_to(backup: SlurmCluster, jobs: Jobs, timeout: float) -> int:
     """Submit a job as soon as the backup controller takes it, and return its id.
 
     At the moment of the takeover connections are reset, so retry.
@@ -75,19 +116,55 @@ def submit_to(backup: SlurmCluster, jobs: Jobs) -> int:
         look,
         lambda seen: seen[1] > 0,
         what=f"{backup.controller} to take jobs",
-        timeout=PATIENCE,
-        hopeless=lambda seen: seen[0] != "active",
+        timeout=timeout,
+        give_up=lambda seen: seen[0] != "active",
         show=lambda seen: f"slurmctld is {seen[0]}",
         ignore=(CommandFailed,),
     )
     return job_id
 
 
+def wait_for_every_slurmd(backup: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
+    """Run a job on each host of the default partition: its slurmd must hear the backup, and answer it."""
+    lasting = {host.name for host in plan.lasting_hosts()}
+    hosts, cluster = plan.hosts_of(backup.name), plan.scenario.clusters[backup.name]
+    partition = cluster.partitions[slurm_conf(plan, backup.name).default_partition()]
+    nodes = {
+        hosts[node]: node
+        for node in cluster.nodes_of_partition(partition)
+        if hosts[node] in lasting
+    }
+    submitted = {
+        jobs.submit_here(backup, "true", f"--nodelist={node}"): node for node in nodes.values()
+    }
+
+    def unfinished() -> list[str]:
+        states = {job.job_id: job.state for job in backup.jobs("--local")}
+        return [
+            f"job {job_id} on {node} is {states[job_id]}"
+            for job_id, node in submitted.items()
+            if states.get(job_id, "COMPLETED") != "COMPLETED"
+        ]
+
+    wait_until(
+        unfinished,
+        lambda left: not left,
+        what=f"slurmctld of {backup.controller} and each slurmd to reach each other",
+        timeout=PATIENCE,
+        show="; ".join,
+        ignore=(CommandFailed,),
+    )
+
+
 def wait_for_control(cluster: SlurmCluster) -> None:
     """Wait until slurmdbd has the address of `cluster.controller` as that of the controller in charge."""
     address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
     wait_until(
-        lambda: cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=controlhost").stdout,
+        lambda: (
+            cluster.run(
+                "sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=controlhost"
+            ).stdout
+        ),
         lambda seen: address in seen.split(),
         what=f"{cluster.controller} to be in control",
         timeout=PATIENCE,
@@ -97,14 +174,40 @@ def wait_for_control(cluster: SlurmCluster) -> None:
 
 @pytest.mark.needs("backup_slurmdbd")
 def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
-    harness_run: Live, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+    harness_run: OpenRun, clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh, jobs: Jobs
 ) -> None:
     cluster = next(iter(clusters.values()))
     accounting = plan.scenario.accounting
+    recorded: dict[int, tuple[str, int | None]] = {}
     for lost in (accounting.host, accounting.backup):
         with faults.injected(harness_run, Fault("kill-daemon", lost, "slurmdbd")):
             began = time.monotonic()
             job_id = jobs.submit_here(cluster, "true")
             cluster.wait_for([job_id], {"COMPLETED"})
-            wait_for_records(cluster, {job_id: ("COMPLETED", 0)}, timeout=PATIENCE)
-            harness_run.run.event("takeover", daemon="slurmdbd", seconds=round(time.monotonic() - began, 1))
+            recorded[job_id] = ("COMPLETED", 0)
+            wait_for_records(cluster, {job_id: recorded[job_id]}, timeout=PATIENCE)
+            harness_run.directory.event(
+                "takeover", daemon="slurmdbd", seconds=round(time.monotonic() - began, 1)
+            )
+            other = accounting.backup if lost == accounting.host else accounting.host
+            wrong = [f"slurmdbd of {other}: {line}" for line in slurmdbd_differences(cluster, plan)]
+            assert not wrong, "\n".join(wrong)
+        wait_for_standby(ssh, plan)
+        where = f"slurmdbd of {accounting.host}, whose database must be that of {accounting.backup} too,"
+        wait_for_records(cluster, recorded, timeout=60, where=where)
+
+
+def wait_for_standby(ssh: Ssh, plan: Plan) -> None:
+    """Wait until the backup slurmdbd does not listen, because the first one is back."""
+    accounting = plan.scenario.accounting
+    port = options.slurmdbd_conf(plan.scenario)["DbdPort"]
+    listeners = ["ss", "--no-header", "--listening", "--numeric", "--tcp", f"sport = :{port}"]
+    wait_until(
+        lambda: ssh.run(accounting.backup, listeners).stdout.strip(),
+        lambda listening: not listening,
+        what=f"slurmdbd of {accounting.backup} to give control back to slurmdbd of {accounting.host}",
+        timeout=PATIENCE,
+        show=lambda listening: (
+            f"it listens at port {port}; does it reach {accounting.host}:{port}?"
+        ),
+    )

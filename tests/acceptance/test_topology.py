@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
 from conftest import Jobs, only
 
-from harness import hostlist, releases, slurm, topology
+from harness import releases, topology
+from harness.cluster import slurm
+from harness.cluster.slurm import Job, SlurmCluster
+from harness.parsing import hostlist
 from harness.plan import Plan
-from harness.slurm import Job, SlurmCluster
 from harness.topology import Level, Placed, Unit
 from harness.wait import wait_until
 
@@ -21,6 +23,8 @@ pytestmark = pytest.mark.needs("topology", "lasting")
 
 # How long a job waits for the switches that it requests, since Slurm first considered the job.
 SECONDS_FOR_SWITCHES = 5
+# The nodes of each switch, block or torus.
+Parts = Mapping[str, Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,9 @@ class Fabric:
     placed: Placed
 
     def __str__(self) -> str:
-        return f"{self.cluster.name}, partition {self.placed.partition}, topology {self.placed.name}"
+        return (
+            f"{self.cluster.name}, partition {self.placed.partition}, topology {self.placed.name}"
+        )
 
     def submit(self, jobs: Jobs, count: int, *more: str) -> int:
         """Submit a job that requests this many whole nodes."""
@@ -47,7 +53,11 @@ class Fabric:
 @pytest.fixture
 def fabrics(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Fabric]:
     """All topologies that place jobs."""
-    return [Fabric(clusters[name], one) for name in clusters for one in topology.placed_once(plan.scenario, name)]
+    return [
+        Fabric(clusters[name], one)
+        for name in clusters
+        for one in topology.placed_once(plan.scenario, name)
+    ]
 
 
 @pytest.fixture
@@ -60,7 +70,13 @@ def at_rest(clusters: dict[str, SlurmCluster], plan: Plan) -> Callable[[], None]
 def kept_free_of_jobs(cluster: SlurmCluster, nodes: Iterable[str]) -> Iterator[None]:
     """Reserve nodes for no one, because a topology would influence jobs that fill them."""
     name = f"check-{secrets.token_hex(4)}"
-    wanted = (f"Nodes={hostlist.fold(nodes)}", "StartTime=now", "Duration=30", "Users=root", "Flags=IGNORE_JOBS")
+    wanted = (
+        f"Nodes={hostlist.fold(nodes)}",
+        "StartTime=now",
+        "Duration=30",
+        "Users=root",
+        "Flags=IGNORE_JOBS",
+    )
     cluster.run("scontrol", "create", "reservation", f"ReservationName={name}", *wanted)
     try:
         yield
@@ -80,12 +96,31 @@ def without_room(units: Level, size: int, free: Unit | None = None) -> set[str]:
 
 
 def test_every_switch_block_and_torus_has_its_nodes(fabrics: list[Fabric], plan: Plan) -> None:
+    wrong: list[str] = []
     for fabric in fabrics:
-        file = releases.get(plan.releases()[fabric.cluster.name]).topology_file
-        name = [fabric.placed.name] if file == "topology.yaml" else []
-        seen = {part: sorted(nodes) for part, nodes in fabric.cluster.topology(*name).items()}
-        wanted = {part: sorted(nodes) for part, nodes in topology.parts(fabric.placed.topology).items()}
-        assert seen == wanted, f"{fabric}: slurmctld knows {seen}"
+        release = releases.get(plan.releases()[fabric.cluster.name])
+        name = [fabric.placed.name] if release.topology_file == "topology.yaml" else []
+        wanted = topology.parts(fabric.placed.topology)
+        if release.lists_joined_blocks:
+            wanted |= topology.joined_blocks(fabric.placed.topology)
+        if not (seen := fabric.cluster.topology(*name)):
+            wrong.append(f"{fabric}: slurmctld prints no topology")
+            continue
+        wrong += [
+            f"{fabric}: {difference}"
+            for difference in differences(seen, wanted, release.topology_file)
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def differences(seen: Parts, wanted: Parts, file: str) -> Iterator[str]:
+    """Yield a line for each switch, block or torus that slurmctld holds with other nodes than its file has."""
+    for part in {**wanted, **seen}:
+        held, right = (
+            hostlist.fold(parts[part]) if part in parts else "missing" for parts in (seen, wanted)
+        )
+        if held != right:
+            yield f"{part} is {held} in slurmctld's memory, {right} in {file}"
 
 
 @pytest.mark.needs("placement")
@@ -118,12 +153,21 @@ def test_job_waits_for_the_switches_that_it_wants_and_then_takes_what_there_is(
             taken = [leaf.name for leaf in leaves if seen & {*leaf.nodes}]
             assert len(taken) > 1, f"{fabric}: it got {hostlist.fold(seen)} of {taken}"
             waited = seconds_until_start(fabric.cluster, job_id)
-            assert waited >= SECONDS_FOR_SWITCHES, f"{fabric}: it took switches {taken} after only {waited} s"
+            assert waited >= SECONDS_FOR_SWITCHES, (
+                f"{fabric}: it took switches {taken} after only {waited} s"
+            )
 
 
 def seconds_until_start(cluster: SlurmCluster, job_id: int) -> int:
     """Return how long a job waited."""
-    command = ("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--format=%V %S")
+    command = (
+        "env",
+        "SLURM_TIME_FORMAT=%s",
+        "squeue",
+        "--noheader",
+        "--states=all",
+        "--format=%V %S",
+    )
     submitted, started = cluster.run(*command, f"--jobs={job_id}").stdout.split()
     return int(started) - int(submitted)
 
@@ -141,7 +185,9 @@ def test_job_in_segments_takes_blocks_or_sub_cubes_that_make_no_larger_one(
         with kept_free_of_jobs(fabric.cluster, fabric.placed.nodes - free):
             whole = fabric.submit(jobs, len(free))
             job = looked_at(fabric.cluster, whole)
-            assert job.state == "PENDING", f"{fabric}: a job got {job.node_list}, which is no larger unit"
+            assert job.state == "PENDING", (
+                f"{fabric}: a job got {job.node_list}, which is no larger unit"
+            )
             fabric.cluster.run("scancel", str(whole))
             in_segments = fabric.submit(jobs, len(free), f"--segment={len(segments[0].nodes)}")
             assert fabric.ran_on(in_segments) == free, str(fabric)
@@ -151,7 +197,9 @@ def looked_at(cluster: SlurmCluster, job_id: int) -> Job:
     """Wait until slurmctld has tried to start a job."""
     return wait_until(
         lambda: cluster.job(job_id),
-        lambda job: job is not None and (job.state != "PENDING" or job.reason not in {"None", "Priority"}),
+        lambda job: (
+            job is not None and (job.state != "PENDING" or job.reason not in {"None", "Priority"})
+        ),
         what=f"slurmctld to consider job {job_id}",
         timeout=120,
     )
@@ -164,9 +212,25 @@ def test_job_sees_where_its_node_is(fabrics: list[Fabric], plan: Plan, users: li
         default = next(iter(plan.scenario.clusters[fabric.cluster.name].topology.values()))
         count = fabric.placed.most_nodes()
         task = ["sh", "-c", "echo $SLURMD_NODENAME $SLURM_TOPOLOGY_ADDR"]
-        wanted = (f"--partition={fabric.placed.partition}", f"--nodes={count}", "--ntasks-per-node=1")
-        answer = fabric.cluster.run("srun", *only(fabric.cluster, plan), *wanted, *task, user=users[0]).stdout
+        wanted = (
+            f"--partition={fabric.placed.partition}",
+            f"--nodes={count}",
+            "--ntasks-per-node=1",
+        )
+        answer = fabric.cluster.run(
+            "srun", *only(fabric.cluster, plan), *wanted, *task, user=users[0]
+        ).stdout
         # A leaf directly below the top has empty levels in between.
-        seen = {node: re.sub(r"\.+", ".", there) for node, there in map(str.split, answer.splitlines())}
-        assert seen == {node: topology.address(default, node) for node in seen}, f"{fabric}: {seen}"
-        assert len(seen) == count, f"{fabric}: {seen}"
+        seen = {
+            node: re.sub(r"\.+", ".", there) for node, there in map(str.split, answer.splitlines())
+        }
+        right = {node: topology.address(default, node) for node in seen}
+        wrong = [
+            f"{fabric}: slurmd of {node} places it at {there}, should be {right[node]}"
+            for node, there in sorted(seen.items())
+            if there != right[node]
+        ]
+        assert not wrong, "\n".join(wrong)
+        assert len(seen) == count, (
+            f"{fabric}: tasks ran on {hostlist.fold(seen)}, should be {count} nodes"
+        )

@@ -7,10 +7,11 @@ import re
 import pytest
 from conftest import Jobs, active_jobs, all_records_sent, wait_for_records
 
-from harness import job_events, options, render, witness
+from harness import options, render
+from harness.cluster.slurm import JobKey, Record, SlurmCluster, job_key
 from harness.plan import Plan
-from harness.slurm import JobKey, Record, SlurmCluster, job_key
 from harness.ssh import Ssh
+from harness.verify import job_events, job_trace
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("accounting")
@@ -23,10 +24,12 @@ def table(cluster: SlurmCluster, *command: str) -> set[tuple[str, ...]]:
     return {tuple(line.split("|")) for line in answer.splitlines()}
 
 
-def test_every_cluster_is_registered_with_its_controller(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
+def test_every_cluster_is_registered_with_its_controller(
+    clusters: dict[str, SlurmCluster], plan: Plan
+) -> None:
     for name, cluster in clusters.items():
         address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
-        port = options.get(options.slurm_conf(plan.scenario, name, plan.offers), "SlurmctldPort") or "6817"
+        port = options.port_of(plan.slurm_conf(name), "slurmctld")
         able = {(name, address, str(number)) for number in options.ports(port)}
         for asked in clusters.values():
             there = table(asked, "show", "cluster", "format=cluster,controlhost,controlport")
@@ -36,18 +39,26 @@ def test_every_cluster_is_registered_with_its_controller(clusters: dict[str, Slu
 
 def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
     host = plan.with_daemon("mariadb")[0].name
-    text = next(file.text for file in render.render(plan)[host] if file.path.endswith("90-slurm.cnf"))
+    text = next(
+        file.text for file in render.render(plan)[host] if file.path.endswith("90-slurm.cnf")
+    )
     wanted = {
         name.removeprefix("loose_"): value
-        for name, value in re.findall(r"^((?:loose_)?innodb_\w+|max_allowed_packet)=(\S+)", text, re.MULTILINE)
+        for name, value in re.findall(
+            r"^((?:loose_)?innodb_\w+|max_allowed_packet)=(\S+)", text, re.MULTILINE
+        )
     }
-    query = f"show global variables where variable_name in ({', '.join(repr(name) for name in wanted)})"
+    query = (
+        f"show global variables where variable_name in ({', '.join(repr(name) for name in wanted)})"
+    )
     answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout
     seen = dict(line.split("\t") for line in answer.splitlines())
     assert seen
     for name, value in seen.items():
         number = re.fullmatch(r"(\d+)M", wanted[name])
-        assert value == (str(int(number[1]) << 20) if number else wanted[name]), f"MariaDB's {name} is {value}"
+        assert value == (str(int(number[1]) << 20) if number else wanted[name]), (
+            f"MariaDB's {name} is {value}"
+        )
 
 
 def test_tables_of_accounting_have_one_collation(plan: Plan, ssh: Ssh) -> None:
@@ -63,7 +74,9 @@ def test_tables_of_accounting_have_one_collation(plan: Plan, ssh: Ssh) -> None:
 
 
 @pytest.mark.needs("users")
-def test_failed_and_cancelled_jobs_are_recorded_as_such(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
+def test_failed_and_cancelled_jobs_are_recorded_as_such(
+    clusters: dict[str, SlurmCluster], jobs: Jobs
+) -> None:
     cluster = list(clusters.values())[-1]
     failing = jobs.submit_here(cluster, "exit 3")
     cancelled = jobs.submit_here(cluster, "sleep 300")
@@ -74,7 +87,9 @@ def test_failed_and_cancelled_jobs_are_recorded_as_such(clusters: dict[str, Slur
 
 
 @pytest.mark.needs("users", "lasting")
-def test_job_that_timed_out_is_recorded_as_such(clusters: dict[str, SlurmCluster], timed_out_job: int) -> None:
+def test_job_that_timed_out_is_recorded_as_such(
+    clusters: dict[str, SlurmCluster], timed_out_job: int
+) -> None:
     cluster = list(clusters.values())[-1]
     cluster.wait_for([timed_out_job], {"TIMEOUT"}, timeout=180)
     wait_for_records(cluster, {timed_out_job: ("TIMEOUT", None)})
@@ -82,23 +97,25 @@ def test_job_that_timed_out_is_recorded_as_such(clusters: dict[str, SlurmCluster
 
 def _job_with_steps() -> str:
     """Return the script of a job that succeeds although one of its steps fails."""
-    return "\n".join(["srun true", witness.step(1, "--ntasks=1 sh -c 'exit 3'"), "exit 0"])
+    return "\n".join(["srun true", job_trace.step(1, "--ntasks=1 sh -c 'exit 3'"), "exit 0"])
 
 
 def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
     """Return a user who may run jobs and whose tasks' memory slurmstepd can measure; None if there is none.
 
-    In a container, slurmstepd may not read /proc/PID/io of other users, and gives up (_handle_stats in common_jag.c).
+    In a container, slurmstepd may not read /proc/PID/io of other users, and gives up (_handle_stats
+    in common_jag.c).
     """
-    conf = options.slurm_conf(plan.scenario, cluster.name, plan.offers)
+    conf = plan.slurm_conf(cluster.name)
     if (options.get(conf, "JobAcctGatherType") or "none").lower().endswith("none"):
         return None
-    if plan.offers.own_kernel:
+    if plan.capabilities.own_kernel:
         return jobs.user
     kept_out = (options.get(conf, "DisableRootJobs") or "no").lower() in {"yes", "true", "1"}
     return (
         None
-        if kept_out or {"--account", "--qos"} & {way.partition("=")[0] for way in jobs.ways_in(cluster)}
+        if kept_out
+        or {"--account", "--qos"} & {way.partition("=")[0] for way in jobs.ways_in(cluster)}
         else "root"
     )
 
@@ -117,44 +134,58 @@ def _unlike_the_request(records: list[Record], keys: list[JobKey]) -> list[str]:
 def test_accounting_matches_what_every_job_saw(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, ssh: Ssh
 ) -> None:
-    """Compares the records of all jobs of the checks with their witnesses: none missing, no duplicates, all correct."""
+    """Compares the records of all jobs of the checks with their traces: none missing, no duplicates, all correct."""
     cluster = next(iter(clusters.values()))
     fresh = [
         job_key(one.name, jobs.submit(one, body, *REQUEST))
         for one in clusters.values()
         for body in ("srun true", "srun true; sleep 1", _job_with_steps())
     ]
-    measured = [(one, user) for one in clusters.values() if (user := _measured_user(one, plan, jobs))]
-    body = witness.step_with_memory(0, mebibytes=20)
-    fresh += [job_key(one.name, jobs.submit(one, body, *REQUEST, user=user)) for one, user in measured]
-    wait_until(lambda: active_jobs(clusters), lambda left: not left, what="all jobs to end", timeout=180)
-    witnesses = jobs.witnesses()
-    seen = {one.key for one in witnesses}
-    # A job that a check cancelled before it started has no witness; those of this check must have one.
-    judged = {key for key in jobs.submitted if key in seen} | {*fresh}
+    measured = [
+        (one, user) for one in clusters.values() if (user := _measured_user(one, plan, jobs))
+    ]
+    body = job_trace.step_with_memory(0, mebibytes=20)
+    fresh += [
+        job_key(one.name, jobs.submit(one, body, *REQUEST, user=user)) for one, user in measured
+    ]
+    wait_until(
+        lambda: active_jobs(clusters), lambda left: not left, what="all jobs to end", timeout=180
+    )
+    traces = jobs.traces()
+    seen = {one.key for one in traces}
+    # A job that a check cancelled before it started has no trace; those of this check must have
+    # one.
+    verified = {key for key in jobs.submitted if key in seen} | {*fresh}
     everywhere = f"--clusters={','.join(clusters)}"
     hosts_of = {name: plan.hosts_of(name) for name in clusters}
 
     def look() -> list[str]:
         records = cluster.records(everywhere)
-        return witness.differences(judged, witnesses, records, hosts_of) + _unlike_the_request(records, fresh)
+        return job_trace.differences(verified, traces, records, hosts_of) + _unlike_the_request(
+            records, fresh
+        )
 
     # slurmctld sends records in the background.
     wait_until(
         look,
         lambda found: not found,
-        what="accounting to agree with the jobs' witness",
+        what="accounting to agree with the jobs' trace",
         timeout=180,
-        hopeless=all_records_sent(clusters.values()),
+        give_up=all_records_sent(clusters.values()),
         show="\n".join,
     )
     records = cluster.records(everywhere)
-    # Jobs of srun and salloc, and jobs that are not the harness's, leave no witness.
-    unseen = [one for one in records if not one.step and one.state == "COMPLETED" and one.key not in seen]
-    invented = [
-        f"{one.cluster}: job {one.job_id} ({one.name} of {one.user})" for one in job_events.invented(ssh, plan, unseen)
+    # Jobs of srun and salloc, and jobs that are not the harness's, leave no trace.
+    unseen = [
+        one for one in records if not one.step and one.state == "COMPLETED" and one.key not in seen
     ]
-    assert not invented, f"accounting has completed jobs that slurmctld's log does not know: {'; '.join(invented)}"
+    invented = [
+        f"{one.cluster}: job {one.job_id} ({one.name} of {one.user})"
+        for one in job_events.invented(ssh, plan, unseen)
+    ]
+    assert not invented, (
+        f"accounting has completed jobs that slurmctld's log does not know: {'; '.join(invented)}"
+    )
     steps = {record.key for record in records if record.step == "0"}
     assert {*fresh} <= steps, "a step that srun started inside a job has no record"
 
@@ -182,8 +213,15 @@ def test_job_completion_records_match_accounting(
         }
 
     def in_completion() -> set[tuple[int, int, str]]:
-        rows = (line.split("\t") for line in ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines())
-        return {(int(job_id), int(state), nodes) for job_id, state, nodes in rows if int(job_id) in given}
+        rows = (
+            line.split("\t")
+            for line in ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines()
+        )
+        return {
+            (int(job_id), int(state), nodes)
+            for job_id, state, nodes in rows
+            if int(job_id) in given
+        }
 
     # Both kinds of records are written in the background.
     wait_until(

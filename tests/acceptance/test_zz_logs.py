@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from test_hosts import complaints, daemons_with_logs, everywhere
 
-from harness import timeline
 from harness.plan import Plan
+from harness.report import timeline
 from harness.rundir import RunDir
 from harness.ssh import Ssh
 
@@ -19,6 +19,8 @@ from harness.ssh import Ssh
 BEGAN = time.time()
 # Seconds after a check or fault during which daemons may still log errors that it provoked.
 AFTERMATH = 20
+# Seconds before the checks that count, too: selected checks may take less than systemd needs to start a daemon again.
+MOMENT = 2
 # Errors that daemons log although nothing is wrong, and why they cannot be avoided.
 HARMLESS = {
     r"stepd_connect to StepId=\S+ failed: No such file": "slurmd queries a slurmstepd that is just starting or ending",
@@ -38,7 +40,9 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
 
     def look(of: tuple[str, str, str]) -> list[str]:
         name, daemon, path = of
-        zone, *lines = ssh.run(name, ["sh", "-c", f"date +%z; cat {path} || true"]).stdout.splitlines()
+        zone, *lines = ssh.run(
+            name, ["sh", "-c", f"date +%z; cat {path} || true"]
+        ).stdout.splitlines()
         return [
             f"{name}: {daemon}: {line}"
             for at, line in complaints(lines, zone, BEGAN, end, levels="error|fatal")
@@ -47,6 +51,31 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
         ]
 
     found = [line for lines in everywhere(look, daemons_with_logs(plan)).values() for line in lines]
+    assert not found, "\n".join(found)
+
+
+def test_no_daemon_ended_unless_a_fault_ended_it(
+    request: pytest.FixtureRequest, ssh: Ssh, plan: Plan, run: RunDir
+) -> None:
+    """A daemon that systemd started again at once seems to run all the time."""
+    marks = [mark for item in request.session.items for mark in item.iter_markers("provokes")]
+    spans = timeline.faults(run.events())
+    script = (
+        f"journalctl --quiet --no-pager --output=short-unix --since=@{BEGAN - MOMENT:.0f} _PID=1"
+        " | grep -aE ' slurm[^ ]*: Main process exited' || true"
+    )
+
+    def look(name: str) -> list[str]:
+        lines = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
+        return [
+            f"{name}: {line.partition(': ')[2]}"
+            for line in lines
+            if not any(one.begin <= float(line.split()[0]) <= one.end + AFTERMATH for one in spans)
+            and not any(re.search(pattern, line) for mark in marks for pattern in mark.args)
+        ]
+
+    names = [host.name for host in plan.lasting_hosts()]
+    found = [line for lines in everywhere(look, names).values() for line in lines]
     assert not found, "\n".join(found)
 
 

@@ -9,10 +9,10 @@ from datetime import datetime
 import pytest
 from conftest import Jobs, all_records_sent
 
-from harness import logs, records
+from harness.cluster import logs, records
+from harness.cluster.slurm import JobKey, SlurmCluster
 from harness.plan import Plan
 from harness.rundir import RunDir
-from harness.slurm import JobKey, SlurmCluster
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
@@ -22,10 +22,14 @@ CLOCKS = 60
 JOB_ID = r"JobId=[0-9]+(_[0-9]+\([0-9]+\))?"
 
 
-def wait_until_none(look: Callable[[], list[str]], what: str, clusters: dict[str, SlurmCluster]) -> None:
+def wait_until_none(
+    look: Callable[[], list[str]], what: str, clusters: dict[str, SlurmCluster]
+) -> None:
     """Wait until `look` returns nothing, because slurmctld sends records in the background."""
     given_up = all_records_sent(clusters.values())
-    wait_until(look, lambda found: not found, what=what, timeout=180, hopeless=given_up, show="\n".join)
+    wait_until(
+        look, lambda found: not found, what=what, timeout=180, give_up=given_up, show="\n".join
+    )
 
 
 @pytest.mark.needs("users")
@@ -34,20 +38,22 @@ def test_accounting_agrees_with_what_slurmctld_remembers(
 ) -> None:
     """Compares ended jobs field by field, times to the second; only jobs that run or wait may have an open record.
 
-    Open records of a rehearsal's jobs are left to the rehearsal, which knows what a fault may have made Slurm lose.
+    A rehearsal's jobs are left to the rehearsal, which knows what Slurm may have lost to a fault.
     """
     rehearsed = {event["name"] for event in run.events() if event["kind"] == "submission"}
     for cluster in clusters.values():
         cluster.wait_for([jobs.submit_here(cluster, "true")], timeout=180)
 
     def look() -> list[str]:
-        found = []
+        problems = []
         for cluster in clusters.values():
-            in_accounting = cluster.records("--local", "--allocations")
-            remembered = cluster.remembered()
-            found += records.disagreements(remembered, in_accounting)
-            found += records.runaways(remembered, (one for one in in_accounting if one.name not in rehearsed))
-        return found
+            recorded, remembered = (
+                [record for record in source if record.name not in rehearsed]
+                for source in (cluster.records("--local", "--allocations"), cluster.remembered())
+            )
+            problems += records.disagreements(remembered, recorded)
+            problems += records.runaways(remembered, recorded)
+        return problems
 
     wait_until_none(look, "accounting to agree with slurmctld", clusters)
 
@@ -57,16 +63,24 @@ def test_accounting_has_no_job_that_was_never_submitted(
 ) -> None:
     """Every job was submitted by a check, or slurmctld remembers it, or slurmctld's log names it."""
     ready = [
-        datetime.fromisoformat(event["time"]).timestamp() for event in run.events() if event.get("name") == "ready"
+        datetime.fromisoformat(event["time"]).timestamp()
+        for event in run.events()
+        if event.get("name") == "ready"
     ]
     since = ready[0] - CLOCKS if ready else 0
 
     if jobs.submitted and not _logged(plan, ssh).intersection(jobs.submitted):
-        pytest.skip("slurmctld's log names no jobs: SlurmctldDebug is below info, or there is no SlurmctldLogFile")
+        pytest.skip(
+            "slurmctld's log names no jobs: SlurmctldDebug is below info, or there is no SlurmctldLogFile"
+        )
 
     def look() -> list[str]:
-        in_accounting = [one for cluster in clusters.values() for one in cluster.records("--local", "--allocations")]
-        known = {*jobs.submitted, *(seen.key for seen in jobs.witnesses())}
+        in_accounting = [
+            one
+            for cluster in clusters.values()
+            for one in cluster.records("--local", "--allocations")
+        ]
+        known = {*jobs.submitted, *(seen.key for seen in jobs.traces())}
         known |= {job.key for cluster in clusters.values() for job in cluster.remembered()}
         known |= _logged(plan, ssh)
         return records.strangers(in_accounting, known, since)
@@ -80,5 +94,7 @@ def _logged(plan: Plan, ssh: Ssh) -> set[JobKey]:
     for host in plan.with_daemon("slurmctld"):
         for path in logs.log_files(plan, host, "slurmctld"):
             script = f"grep -Eo '{JOB_ID}' {shlex.quote(path)} | sort --unique"
-            found |= records.named(ssh.run(host.name, ["sh", "-c", script]).stdout, str(host.cluster))
+            found |= records.named(
+                ssh.run(host.name, ["sh", "-c", script]).stdout, str(host.cluster)
+            )
     return found

@@ -11,20 +11,31 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from harness.live import Live
+from harness.open_run import OpenRun
 from support import Harness, command_line, environment_of, kept
 
 # What a worker's run needs at most: 12 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY = 12 * 7, 1.5e9
-# Modules whose cases share no run, and modules in which only the cases of a test do. All tests of any other module run
-# on one worker.
-_BY_CASE = ("judge", "releases", "scenarios", "upgrade")
+# Modules whose cases share no run, and modules in which only the cases of a test do. All tests of
+# any other module run on one worker.
+_BY_CASE = ("reference", "releases", "scenarios", "upgrade")
 _BY_TEST = ("elastic", "sabotage")
-# Modules in which the sabotages of each sabotage_*.py have a run of their own, unless `make test` selects only a few.
+# Modules in which the sabotages of each sabotage_*.py have a run of their own, unless `make test`
+# selects only a few.
 _BY_KIND = ("sabotage",)
 # The longest modules, which start first, so that no worker still runs one when the others are done.
 _LONGEST = (
-    *("sabotage", "elastic", "elastic_failures", "ha", "rehearsal", "engines", "hybrid", "upgrade", "judge"),
+    *(
+        "sabotage",
+        "elastic",
+        "elastic_failures",
+        "ha",
+        "rehearsal",
+        "engines",
+        "hybrid",
+        "upgrade",
+        "reference",
+    ),
     *("scenarios", "apptainer", "rest"),
 )
 
@@ -61,11 +72,16 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Put the longest modules first; mark one sabotage of each kind as part of `make test`."""
     order = {module: number for number, module in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(_module(item.nodeid), len(order)))
-    with_sabotage = [item for item in items if "[" in item.nodeid and "sabotage" in item.callspec.params]
+    with_sabotage = [
+        item for item in items if "[" in item.nodeid and "sabotage" in item.callspec.params
+    ]
     # `make test` uses no virtual machines.
     with_sabotage = [item for item in with_sabotage if _module(item.nodeid) != "vagrant"]
     first_of_each_kind = {
-        (item.originalname, item.callspec.id.partition("-")[0] if _module(item.nodeid) in _BY_KIND else ""): item
+        (
+            item.originalname,
+            item.callspec.id.partition("-")[0] if _module(item.nodeid) in _BY_KIND else "",
+        ): item
         for item in reversed(with_sabotage)
     }
     for item in first_of_each_kind.values():
@@ -101,18 +117,18 @@ def quick(pytestconfig: pytest.Config) -> bool:
 
 
 @pytest.fixture(scope="session")
-def federation(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
+def federation(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
     """The federation, passed and still up."""
     yield from kept(harness, runs, "federation", quick=quick)
 
 
 @pytest.fixture(scope="session")
-def elastic_nodes(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
+def elastic_nodes(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
     """The scenario whose nodes are created for jobs, passed and still up."""
     yield from kept(harness, runs, "elastic-l3", quick=quick)
 
 
 @pytest.fixture(scope="session")
-def single_node(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
+def single_node(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
     """The single node, passed and still up."""
     yield from kept(harness, runs, "single-node", quick=quick)

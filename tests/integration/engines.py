@@ -15,7 +15,8 @@ import docker
 from docker.errors import DockerException
 
 from harness import releases
-from harness.providers import engine, images
+from harness.providers import images
+from harness.providers.docker import engine
 from harness.wait import wait_until
 
 
@@ -50,13 +51,24 @@ class Engines:
             self._plug(name, f"{self._address(number)}/24")
             self.start(name)
             endpoint = f"host={self.host(name)}"
-            run("docker", "--config", str(self.config), "context", "create", name, "--docker", endpoint)
+            run(
+                "docker",
+                "--config",
+                str(self.config),
+                "context",
+                "create",
+                name,
+                "--docker",
+                endpoint,
+            )
         first, *others = self.names
         address = self._address(1)
         self.client(first).swarm.init(advertise_addr=address)
         token = self.client(first).swarm.attrs["JoinTokens"]["Worker"]
         for number, name in enumerate(others, 2):
-            self.client(name).swarm.join([f"{address}:2377"], token, advertise_addr=self._address(number))
+            self.client(name).swarm.join(
+                [f"{address}:2377"], token, advertise_addr=self._address(number)
+            )
 
     def start(self, name: str) -> None:
         """Start an engine, and wait until it answers."""
@@ -65,8 +77,19 @@ class Engines:
             self._daemons[name] = subprocess.Popen(
                 [
                     *("nsenter", f"--net=/run/netns/{self._namespace(name)}"),
-                    *("dockerd", "--host", f"unix://{directory / 'sock'}", "--pidfile", str(directory / "pid")),
-                    *("--data-root", str(directory / "data"), "--exec-root", str(directory / "exec")),
+                    *(
+                        "dockerd",
+                        "--host",
+                        f"unix://{directory / 'sock'}",
+                        "--pidfile",
+                        str(directory / "pid"),
+                    ),
+                    *(
+                        "--data-root",
+                        str(directory / "data"),
+                        "--exec-root",
+                        str(directory / "exec"),
+                    ),
                 ],
                 stdout=log,
                 stderr=log,
@@ -78,13 +101,15 @@ class Engines:
             bool,
             what=f"engine {name} to start",
             timeout=180,
-            hopeless=lambda _: self._daemons[name].poll() is not None,
+            give_up=lambda _: self._daemons[name].poll() is not None,
         )
         self.client(name).ping()
 
     def kill(self, name: str) -> None:
         """Kill an engine and everything that it runs, as a power failure would."""
-        inits = [container.attrs["State"]["Pid"] for container in self.client(name).containers.list()]
+        inits = [
+            container.attrs["State"]["Pid"] for container in self.client(name).containers.list()
+        ]
         self._daemons[name].kill()
         self._daemons[name].wait()
         self._kill_helpers(name)

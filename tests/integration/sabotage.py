@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import docker
 
-from harness import lifecycle, report, slurm
+from harness import lifecycle
+from harness.cluster import slurm
 from harness.errors import CommandFailed
-from harness.live import Live
+from harness.open_run import OpenRun
+from harness.report import model
 from harness.wait import wait_until
 
 # Of both clusters, because either may run a federated job.
 JOB_TABLES = r"slurm_acct_db.aws_job_table slurm_acct_db.\`on-prem_job_table\`"
 CONF = "/etc/slurm/slurm.conf"
-WITNESSES = "/var/tmp/slurm-harness-witness"
+TRACES = "/var/tmp/slurm-harness-traces"
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 Step = tuple[str, str]  # host, shell script
 NETWORK_OF = "network of "  # prefix of a step's host: the script runs in its network and may set its packet filter
@@ -63,7 +66,10 @@ def trigger(tables: str, when: str, lie: str) -> tuple[Step, Step]:
         name = f"{table.split('.')[0]}.lie{number}"
         make.append(f"create trigger {name} before {when} on {table} for each row set {lie}")
         drop.append(f"drop trigger {name}")
-    return ("accounting", f'mariadb -e "{"; ".join(make)}"'), ("accounting", f'mariadb -e "{"; ".join(drop)}"')
+    return ("accounting", f'mariadb -e "{"; ".join(make)}"'), (
+        "accounting",
+        f'mariadb -e "{"; ".join(drop)}"',
+    )
 
 
 DRAINED = (
@@ -89,7 +95,11 @@ SINGLE_NODE = [
         "systemctl stop stray; systemctl start slurmd",
         "slurmd runs outside of slurmd.service",
     ),
-    on_single("is_of_the_release", *wrapper("slurmd", "echo slurm 19.05.2"), "single has slurm 19.05.2, not 24.11"),
+    on_single(
+        "is_of_the_release",
+        *wrapper("slurmd", "echo slurm 19.05.2"),
+        "single has slurm 19.05.2, not 24.11",
+    ),
     on_single(
         "started_without_an_error",
         "sed -i s,^MailProg=.*,MailProg=/no/such, /etc/slurm/slurm.conf && systemctl restart slurmctld",
@@ -114,19 +124,31 @@ SINGLE_NODE = [
         "rm /etc/slurm/gres.conf",
         "single:/etc/slurm/gres.conf was not rendered",
     ),
-    on_single("foreign_key", *wrapper("unmunge", "exit 0"), "accepts a credential made with another key"),
+    on_single(
+        "foreign_key", *wrapper("unmunge", "exit 0"), "accepts a credential made with another key"
+    ),
     on_single("interactive_job failing_job", *DRAINED, "Required partition not available"),
+    on_single(
+        "as_its_user[salloc]",
+        *wrapper("salloc", '/usr/bin/salloc "$@"; exit 0'),
+        "salloc ends with 0",
+    ),
     on_single("job_on_all_nodes", *DRAINED, "'DRAIN' == 'UP'"),
     on_single(
         "batch_job_runs_once",
-        f"chown root {WITNESSES} && chmod 0755 {WITNESSES}",
-        f"chmod 1777 {WITNESSES}",
+        f"chown root {TRACES} && chmod 0755 {TRACES}",
+        f"chmod 1777 {TRACES}",
         "ran 0 times",
     ),
     on_single(
+        "batch_job_runs_once",
+        *wrapper("sbatch", 'cd /tmp && exec /usr/bin/sbatch "$@"'),
+        "ran in /tmp, not in /home/alice; its output went to /tmp/",
+    ),
+    on_single(
         "job_ran_at_most_once",
-        f"cd {WITNESSES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again",
-        f"rm {WITNESSES}/*.again",
+        f"cd {TRACES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again",
+        f"rm {TRACES}/*.again",
         "ran 2 times",
     ),
     on_single(
@@ -204,12 +226,18 @@ FEDERATION = [
             "LD_PRELOAD=%s FAKETIME=-90s\\n' /usr/lib/*/faketime/libfaketimeMT.so.1 > $directory/late.conf;"
             "systemctl daemon-reload; systemctl restart munge",
         ),
-        ("aws3", "rm -r /run/systemd/system/munge.service.d; systemctl daemon-reload; systemctl restart munge"),
+        (
+            "aws3",
+            "rm -r /run/systemd/system/munge.service.d; systemctl daemon-reload; systemctl restart munge",
+        ),
         "clocks that are off: {'aws3': '-9",
     ),
     Sabotage(
         ("clocks_and_time_zones",),
-        ("aws3", "cp -P /etc/localtime /root; ln -sf /usr/share/zoneinfo/Asia/Tokyo /etc/localtime"),
+        (
+            "aws3",
+            "cp -P /etc/localtime /root; ln -sf /usr/share/zoneinfo/Asia/Tokyo /etc/localtime",
+        ),
         ("aws3", "mv /root/localtime /etc/localtime"),
         "'aws3': '+0900'",
     ),
@@ -221,13 +249,19 @@ FEDERATION = [
     ),
     Sabotage(
         ("every_file",),
-        ("aws2", f"echo JobAcctGatherType=jobacct_gather/none >> {CONF} && systemctl restart slurmd"),
+        (
+            "aws2",
+            f"echo JobAcctGatherType=jobacct_gather/none >> {CONF} && systemctl restart slurmd",
+        ),
         ("aws2", f"sed -i '$d' {CONF} && systemctl restart slurmd"),
         "aws2:/etc/slurm/slurm.conf is not the rendered file",
     ),
     Sabotage(
         ("every_file",),
-        ("accounting", "echo PurgeJobAfter=1hours >> /etc/slurm/slurmdbd.conf && systemctl restart slurmdbd"),
+        (
+            "accounting",
+            "echo PurgeJobAfter=1hours >> /etc/slurm/slurmdbd.conf && systemctl restart slurmdbd",
+        ),
         ("accounting", "sed -i '$d' /etc/slurm/slurmdbd.conf && systemctl restart slurmdbd"),
         "accounting:/etc/slurm/slurmdbd.conf is not the rendered file",
     ),
@@ -251,13 +285,22 @@ FEDERATION = [
     ),
     Sabotage(
         ("one_collation",),
-        ("accounting", "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set latin1'"),
-        ("accounting", "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set utf8mb3'"),
+        (
+            "accounting",
+            "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set latin1'",
+        ),
+        (
+            "accounting",
+            "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set utf8mb3'",
+        ),
         "aws_step_table",
     ),
     Sabotage(
         ("munge_credential_of_every_host",),
-        ("aws2", "cd /etc/munge && cp -p munge.key /root && date | sha256sum > munge.key && systemctl restart munge"),
+        (
+            "aws2",
+            "cd /etc/munge && cp -p munge.key /root && date | sha256sum > munge.key && systemctl restart munge",
+        ),
         ("aws2", "cp -p /root/munge.key /etc/munge && systemctl restart munge slurmd"),
         "refuses a credential of",
     ),
@@ -278,7 +321,10 @@ FEDERATION = [
     ),
     Sabotage(
         ("job_ids_carry_the_origin",),
-        ("onprem-ctl", wrapper("sbatch", 'echo $(($(/usr/bin/sbatch "$@" | cut -d";" -f1) % 67108864))')[0]),
+        (
+            "onprem-ctl",
+            wrapper("sbatch", 'echo $(($(/usr/bin/sbatch "$@" | cut -d";" -f1) % 67108864))')[0],
+        ),
         ("onprem-ctl", "rm /usr/local/bin/sbatch"),
         "on-prem",
     ),
@@ -289,7 +335,9 @@ FEDERATION = [
         " to end; last state:",
     ),
     Sabotage(("clusters_option_keeps",), *ONLY_ON_PREM, "'on-prem' == 'aws'"),
-    Sabotage(("clusters_option_with_several",), *ONLY_ON_PREM, "last state: [('on-prem', 'PENDING')]"),
+    Sabotage(
+        ("clusters_option_with_several",), *ONLY_ON_PREM, "last state: [('on-prem', 'PENDING')]"
+    ),
     Sabotage(
         ("cluster_constraint",),
         (
@@ -310,19 +358,25 @@ FEDERATION = [
     ),
     Sabotage(
         ("federated_views_agree",),
-        ("onprem-ctl", wrapper("squeue", 'exec /usr/bin/squeue $(echo "$@" | sed s/--federation/--local/)')[0]),
+        (
+            "onprem-ctl",
+            wrapper("squeue", 'exec /usr/bin/squeue $(echo "$@" | sed s/--federation/--local/)')[0],
+        ),
         ("onprem-ctl", "rm /usr/local/bin/squeue"),
         "on-prem",
     ),
     Sabotage(
         ("federated_job_ran_twice",),
-        ("aws1", f"cd {WITNESSES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again"),
-        ("aws1", f"rm {WITNESSES}/*.again"),
+        ("aws1", f"cd {TRACES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again"),
+        ("aws1", f"rm {TRACES}/*.again"),
         "ran 2 times",
     ),
     Sabotage(
         ("registered_with_its_controller",),
-        ("accounting", "mariadb -e \"update slurm_acct_db.cluster_table set control_host='x' where name='aws'\""),
+        (
+            "accounting",
+            "mariadb -e \"update slurm_acct_db.cluster_table set control_host='x' where name='aws'\"",
+        ),
         ("aws-ctl", "systemctl restart slurmctld"),
         "'aws'",
     ),
@@ -373,7 +427,8 @@ HA = [
     ),
 ]
 SUBMIT_TWICE = wrapper(
-    "sbatch", 'cat > /tmp/$$; /usr/bin/sbatch "$@" < /tmp/$$ > /dev/null; exec /usr/bin/sbatch "$@" < /tmp/$$'
+    "sbatch",
+    'cat > /tmp/$$; /usr/bin/sbatch "$@" < /tmp/$$ > /dev/null; exec /usr/bin/sbatch "$@" < /tmp/$$',
 )
 # The output must contain each line of the text.
 REHEARSAL = [
@@ -384,10 +439,32 @@ REHEARSAL = [
         "MaxJobsPerUser is 2\nand was not requeued",
     ),
     Sabotage(
-        ("rehearsal_shows_that",), *trigger(JOB_TABLES, "update", "new.nodelist = 'aws9'"), "accounting says aws9"
+        ("rehearsal_shows_that",),
+        *trigger(JOB_TABLES, "update", "new.nodelist = 'aws9'"),
+        "accounting says aws9",
     ),
 ]
 SUSPEND = "/usr/local/sbin/slurm-suspend"
+# Add a rule to a chain of its own.
+NEW_CHAIN = (
+    "nft add table inet lie && nft 'add chain inet lie in { type filter hook input priority 0; }'"
+    " && nft add rule inet lie in"
+)
+# A program that listens instead of the provisioning API, and does nothing of what it is asked.
+ANOTHER_API = """cat > /root/another-api << END
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Yes(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(202)
+        self.end_headers()
+        self.wfile.write(b"{}")
+HTTPServer(("127.0.0.1", 8470), Yes).serve_forever()
+END
+at_once="--property=Restart=always --property=RestartSec=100ms --property=StartLimitIntervalSec=0"
+systemd-run --quiet --unit=another-api $at_once python3 /root/another-api
+listener() { ss -Hltnp sport = :8470; }
+until listener | grep -q python3; do kill $(listener | grep -o 'pid=[0-9]*' | cut -d = -f 2); sleep 0.1; done"""
 ELASTIC = [
     Sabotage(
         ("job_brings_the_node", "as_many_nodes", "of_the_shape"),
@@ -405,7 +482,68 @@ ELASTIC = [
         ("idle_nodes_are_powered_down",),
         ("ctl", f"mv {SUSPEND} /root && printf '#!/bin/sh\\n' > {SUSPEND} && chmod 755 {SUSPEND}"),
         ("ctl", f"mv /root/slurm-suspend {SUSPEND} && {SUSPEND} l1"),
-        "their hosts to be removed",
+        "l1 runs, but slurmctld has powered it down: "
+        "harness exec ctl -- /usr/local/sbin/slurm-suspend l1",
+    ),
+    Sabotage(
+        ("job_brings_the_node",),
+        ("ctl", ANOTHER_API),
+        # SSH carries the port again half a second after it is free.
+        (
+            "ctl",
+            "systemctl stop another-api; rm /root/another-api;"
+            " until ss -Hltn sport = :8470 | grep -q .; do sleep 0.1; done",
+        ),
+        "the provisioning API was not asked for c3, although port 8470 of ctl says so",
+    ),
+    Sabotage(
+        ("job_brings_the_node",),
+        (
+            f"{NETWORK_OF}ctl",
+            f"{NEW_CHAIN} ip saddr $(getent hosts c3 | cut -d ' ' -f 1) tcp dport 6817 drop",
+        ),
+        (f"{NETWORK_OF}ctl", "nft delete table inet lie"),
+        "ctl: slurm-resume-fail c3: slurmd did not register within ResumeTimeout",
+    ),
+    Sabotage(
+        ("job_on_all_nodes",),
+        (
+            f"{NETWORK_OF}ctl",
+            f"{NEW_CHAIN} ip saddr $(getent hosts c1 | cut -d ' ' -f 1) tcp dport 60001-63000 drop",
+        ),
+        (f"{NETWORK_OF}ctl", "nft delete table inet lie"),
+        "main: no output of c1: ",
+    ),
+    Sabotage(
+        ("same_on_nodes_that_come",),
+        (
+            "ctl",
+            "scontrol update SuspendExcNodes=n1,c2"
+            " && srun --nodelist=c2 sed -i s/^bob:x:2002:/bob:x:2003:/ /etc/passwd",
+        ),
+        (
+            "ctl",
+            "scontrol update SuspendExcNodes=n1 && scontrol update NodeName=c2 State=POWER_DOWN",
+        ),
+        "c2: bob has uid 2003, should have 2002",
+    ),
+    Sabotage(
+        ("every_directory",),
+        ("ctl", "chown root:root /var/log/slurm/power.log"),
+        ("ctl", "chown slurm:slurm /var/log/slurm/power.log"),
+        "ctl:/var/log/slurm/power.log cannot be written by slurm",
+    ),
+    Sabotage(
+        ("name_of_a_host",),
+        ("n1", r"cp /etc/hosts /root && sed '/\sc2$/s/^\S*/192.0.2.1/' /root/hosts > /etc/hosts"),
+        ("n1", "cat /root/hosts > /etc/hosts && rm /root/hosts"),
+        "on n1, c2 is 192.0.2.1, but ",
+    ),
+    Sabotage(
+        ("rendered_partitions",),
+        ("ctl", "scontrol update PartitionName=main PowerDownOnIdle=YES"),
+        ("ctl", "scontrol update PartitionName=main PowerDownOnIdle=NO"),
+        "partition main: PowerDownOnIdle is YES, slurm.conf leaves it at NO",
     ),
     Sabotage(
         ("filled_first",),
@@ -415,8 +553,8 @@ ELASTIC = [
     ),
     Sabotage(
         ("that_came_ran_once",),
-        ("ctl", f"cd {WITNESSES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again"),
-        ("ctl", f"rm {WITNESSES}/*.again"),
+        ("ctl", f"cd {TRACES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again"),
+        ("ctl", f"rm {TRACES}/*.again"),
         "ran 2 times",
     ),
 ]
@@ -457,7 +595,11 @@ JOB_START = [
     on_n1("in_the_order_of_its_mode", *WITHOUT_PROLOG, "instead of Prolog"),
     on_n1("runs_as_slurm_says", *WITHOUT_PROLOG, "{'Prolog': 0}"),
     Sabotage(("before_its_prolog_has_ended",), *HASTY_PROGRAMS, "while Prolog runs on n2: ["),
-    Sabotage(("when_its_own_epilog_has_ended",), *HASTY_PROGRAMS, "n2 is given away although Epilog runs on it"),
+    Sabotage(
+        ("when_its_own_epilog_has_ended",),
+        *HASTY_PROGRAMS,
+        "n2 is given away although Epilog runs on it",
+    ),
     *(
         on_n1(check, *LYING_TASK_PROLOG, told)
         for check, told in (
@@ -466,13 +608,48 @@ JOB_START = [
             ("components_of_a_heterogeneous_job", "'7 n1'"),
         )
     ),
-    at_ctl("streams_of_its_tasks_unharmed", "srun", '/usr/bin/srun "$@" | tr -d "\\000"', "unharmed"),
-    at_ctl("signals_reach_those", "scancel", 'exec /usr/bin/scancel --full "$@"', "signals arrived as"),
-    at_ctl("interrupting_srun_twice", "srun", 'exec /usr/bin/srun --quit-on-interrupt "$@"', "ended with"),
-    on_n1(
-        "slurmctld_did_not_sign", changed_conf("s/^SlurmUser=.*/SlurmUser=alice/"), MEND_CONF, "credential that alice"
+    at_ctl(
+        "streams_of_its_tasks_unharmed", "srun", '/usr/bin/srun "$@" | tr -d "\\000"', "unharmed"
     ),
-    on_n1("that_is_too_old", changed_conf("1iAuthInfo=cred_expire=1000"), MEND_CONF, "credential that is 200 s old"),
+    at_ctl(
+        "array_has_a_job",
+        "sbatch",
+        "exec /usr/bin/sbatch $(echo $@ | sed s/%1//)",
+        "one at a time: [",
+    ),
+    at_ctl(
+        "that_it_depends_on",
+        "sbatch",
+        "exec /usr/bin/sbatch $(echo $@ | sed s/--dependency=[a-z:0-9]*//)",
+        "a job that depends on the success of one that failed is",
+    ),
+    Sabotage(
+        ("signals_reach_those",),
+        ("n2", changed_conf("s/^KillWait=.*/KillWait=30/")),
+        ("n2", MEND_CONF),
+        "killed on n2",
+    ),
+    at_ctl(
+        "signals_reach_those", "scancel", 'exec /usr/bin/scancel --full "$@"', "signals arrived as"
+    ),
+    at_ctl(
+        "interrupting_srun_twice",
+        "srun",
+        'exec /usr/bin/srun --quit-on-interrupt "$@"',
+        "ended with",
+    ),
+    on_n1(
+        "slurmctld_did_not_sign",
+        changed_conf("s/^SlurmUser=.*/SlurmUser=alice/"),
+        MEND_CONF,
+        "credential that alice",
+    ),
+    on_n1(
+        "that_is_too_old",
+        changed_conf("1iAuthInfo=cred_expire=1000"),
+        MEND_CONF,
+        "credential that is 200 s old",
+    ),
     at_ctl("good_once_for_its_time", "unmunge", "echo Success", "a credential was accepted twice"),
 ]
 
@@ -489,10 +666,25 @@ TOPOLOGY = [
     *(
         Sabotage((check,), *TWO_NODES_EXCHANGED, told)
         for check, told in (
-            ("every_switch_block_and_torus", "'leaf2': ['n4', 'n6', 'n7', 'n8']"),
+            (
+                "every_switch_block_and_torus",
+                "leaf2 is n[4,6-8] in slurmctld's memory, n[5-8] in topology.yaml",
+            ),
             ("one_switch_block_or_sub_cube", "a job of 4 nodes got n[4,6-8], not leaf2: n[5-8]"),
-            ("sees_where_its_node_is", "'n5': 'core.leaf1.n5'"),
+            (
+                "sees_where_its_node_is",
+                "slurmd of n5 places it at core.leaf1.n5, should be core.leaf2.n5",
+            ),
         )
+    ),
+    Sabotage(
+        ("every_switch_block_and_torus",),
+        (
+            "sim",
+            rf"sed -i.right 's/block_sizes: \[2, 4/&, 8/' {TOPOLOGY_YAML}; systemctl restart slurmctld",
+        ),
+        ("sim", f"mv {TOPOLOGY_YAML}.right {TOPOLOGY_YAML}; systemctl restart slurmctld"),
+        "b[1-4] is n[1-8] in slurmctld's memory, missing in topology.yaml",
     ),
     Sabotage(
         ("one_switch_block_or_sub_cube",),
@@ -508,7 +700,10 @@ TOPOLOGY = [
     ),
     Sabotage(
         ("waits_for_the_switches",),
-        ("sim", f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF}; scontrol reconfigure"),
+        (
+            "sim",
+            f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF}; scontrol reconfigure",
+        ),
         ("sim", f"mv {CONF}.right {CONF}; scontrol reconfigure"),
         "after only",
     ),
@@ -564,32 +759,85 @@ def on_rest(checks: str, lines: str, told: str) -> Sabotage:
     return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), told)
 
 
-# A proxy in the place of slurmrestd that replaces true by null.
+# A proxy in the place of slurmrestd. Of what is asked, and of what is answered, it replaces one
+# text by another.
 LIAR = """
-import socket, threading
-def pour(source, sink, lies):
+import socket, sys, threading
+asked, answered = sys.argv[1:3], sys.argv[3:]
+def pour(source, sink, lie):
     while said := source.recv(65536):
-        sink.sendall(said.replace(b": true", b": null") if lies else said)
+        sink.sendall(said.replace(*(text.encode() for text in lie)) if lie[0] else said)
     sink.shutdown(socket.SHUT_WR)
 server = socket.create_server(("rest", 6820))
 while True:
     asks, tells = server.accept()[0], socket.create_connection(("127.0.0.1", 6821))
-    for pair in ((asks, tells, False), (tells, asks, True)):
-        threading.Thread(target=pour, args=pair).start()
+    for flow in ((asks, tells, asked), (tells, asks, answered)):
+        threading.Thread(target=pour, args=flow).start()
 """
 ASIDE = drop_in("slurmrestd", "ExecStart=\nExecStart=/usr/sbin/slurmrestd 127.0.0.1:6821")
+
+
+def liar(check: str, asked: tuple[str, str], answered: tuple[str, str], told: str) -> Sabotage:
+    """Return a sabotage by a proxy that replaces texts by others of the same length."""
+    lies = shlex.join([*asked, *answered])
+    do = f"{ASIDE[0]};systemd-run --quiet --unit=liar python3 -c '{LIAR}' {lies}"
+    return Sabotage((check,), ("rest", do), ("rest", f"systemctl stop liar; {ASIDE[1]}"), told)
+
+
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
+OTHER_KEY = "/var/lib/slurm/other.key"
+DBD_CONF = "/etc/slurm/slurmdbd.conf"
+DBD_KEY = f"sed -i.right s,jwt_key={JWT_KEY},jwt_key={OTHER_KEY}, {DBD_CONF} && systemctl restart slurmdbd"
 FAKETIME = "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)"
-LATE = drop_in("slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1")
+LATE = drop_in(
+    "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1"
+)
 REST = [
-    on_rest("runs_as_a_user_of_its_own", "User=daemon\nGroup=daemon", "{'daemon'} == {'slurmrestd'}"),
+    on_rest(
+        "runs_as_a_user_of_its_own", "User=daemon\nGroup=daemon", "{'daemon'} == {'slurmrestd'}"
+    ),
     on_rest(
         "runs_as_a_user_of_its_own",
         "CapabilityBoundingSet=CAP_KILL",
         "slurmrestd has capabilities: {'CapBnd': '0000000000000020'}",
     ),
-    on_rest("own_address_only", "ExecStart=\nExecStart=/usr/sbin/slurmrestd 0.0.0.0:6820", "0.0.0.0:6820"),
-    on_rest("every_version_of_the_api", "Environment=SLURMRESTD_DATA_PARSER_PLUGINS=data_parser/v0.0.42", "'v0.0.40'"),
+    Sabotage(
+        ("ended_unless_a_fault",),
+        (
+            "rest",
+            "systemd-run --quiet --unit=killer sh -c"
+            # Else systemd gives up after five starts.
+            " 'while sleep 0.3; do systemctl kill --signal=KILL slurmrestd; systemctl reset-failed; done'",
+        ),
+        ("rest", "systemctl stop killer; systemctl reset-failed; systemctl restart slurmrestd"),
+        "rest: slurmrestd.service: Main process exited, code=killed, status=9/KILL",
+    ),
+    on_rest("runs_as_a_user_of_its_own", "SupplementaryGroups=shadow", "['shadow', 'slurmrestd']"),
+    Sabotage(
+        ("own_address_only",),
+        (
+            f"{NETWORK_OF}rest",
+            f"{NEW_CHAIN} ip saddr $(getent hosts ctl | cut -d ' ' -f 1) tcp dport 6820 drop",
+        ),
+        (f"{NETWORK_OF}rest", "nft delete table inet lie"),
+        "ctl does not reach slurmrestd at rest:6820: no answer in 10 s",
+    ),
+    Sabotage(
+        ("runs_its_daemons",),
+        ("rest", "usermod --append --groups slurm slurmrestd; systemctl restart slurmrestd"),
+        ("rest", "gpasswd --delete slurmrestd slurm; systemctl restart slurmrestd"),
+        "SlurmUser",
+    ),
+    on_rest(
+        "own_address_only",
+        "ExecStart=\nExecStart=/usr/sbin/slurmrestd 0.0.0.0:6820",
+        "0.0.0.0:6820",
+    ),
+    on_rest(
+        "every_version_of_the_api",
+        "Environment=SLURMRESTD_DATA_PARSER_PLUGINS=data_parser/v0.0.42",
+        "'v0.0.40'",
+    ),
     Sabotage(
         ("submits_asks_and_cancels",),
         ("ctl", "scontrol update PartitionName=main State=DRAIN"),
@@ -614,14 +862,24 @@ REST = [
         ("ctl", "sacctmgr -i delete user carol"),
         "'carol'",
     ),
-    Sabotage(
-        ("openapi_document_says",),
-        (
-            "rest",
-            f"{ASIDE[0]};systemd-run --quiet --unit=liar python3 -c '{LIAR}'",
-        ),
-        ("rest", f"systemctl stop liar; {ASIDE[1]}"),
-        "None is not of type 'boolean'",
+    liar("openapi_document_says", ("", ""), (": true", ": null"), "None is not of type 'boolean'"),
+    liar(
+        "submits_asks_and_cancels",
+        ("OF_THE_CHECK=v", "OF_NO_CHECKS=v"),
+        ("", ""),
+        "the job has OF_THE_CHECK=None",
+    ),
+    liar(
+        "submits_asks_and_cancels",
+        ('"/home/alice"', '"/var/tmp///"'),
+        ("", ""),
+        "ran in /var/tmp, not in /home/alice",
+    ),
+    liar(
+        "of_nodes_and_partitions",
+        ("", ""),
+        ('"name": "n2"', '"name": "n3"'),
+        "should be ['n1', 'n2']",
     ),
     Sabotage(
         ("good_token_is_refused",),
@@ -631,7 +889,12 @@ REST = [
     ),
     Sabotage(
         ("lives_as_long",),
-        ("ctl", wrapper("scontrol", 'exec /usr/bin/scontrol $(echo "$@" | sed s/lifespan=8/lifespan=80/)')[0]),
+        (
+            "ctl",
+            wrapper(
+                "scontrol", 'exec /usr/bin/scontrol $(echo "$@" | sed s/lifespan=8/lifespan=80/)'
+            )[0],
+        ),
         ("ctl", "rm /usr/local/bin/scontrol"),
         "a token of 8 s is one of",
     ),
@@ -649,11 +912,24 @@ REST = [
         ),
         "refused with the old key's token",
     ),
+    Sabotage(
+        ("after_its_rotation",),
+        (
+            "accounting",
+            f"echo other > {OTHER_KEY} && chown slurm {OTHER_KEY} && chmod 0400 {OTHER_KEY} && {DBD_KEY}",
+        ),
+        (
+            "accounting",
+            f"mv {DBD_CONF}.right {DBD_CONF}; systemctl restart slurmdbd; rm {OTHER_KEY}",
+        ),
+        "a good token is refused: /slurmdb/",
+    ),
 ]
 
 JOB_SUBMIT = "/etc/slurm/job_submit.lua"
 ASKS_FOR_NOTHING = (
-    "function slurm_job_submit() return slurm.SUCCESS end slurm_job_modify = slurm_job_submit return slurm.SUCCESS"
+    "function slurm_job_submit() return slurm.SUCCESS end"
+    " slurm_job_modify = slurm_job_submit return slurm.SUCCESS"
 )
 
 
@@ -676,20 +952,43 @@ HYBRID = [
         )
     ),
     at_shared(
+        "mem-per-cpu=300",
+        f"sed -i.right 's/job.min_mem_per_cpu [*] cpus/MEMORY_PER_CPU * cpus/' {JOB_SUBMIT}",
+        f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
+        "--mem-per-cpu=300: jobs have (2, 600) of n1, and asked the ledger for (2, 500)",
+    ),
+    at_shared(
         "get_around_the_ledger",
         "chmod u+s /usr/bin/scontrol",
         "chmod u-s /usr/bin/scontrol",
         "alice was allowed: ['scontrol update JobId=",
     ),
     at_shared(
-        "until_the_copilot_has_told_it",
+        "until_the_operator_has_told_it",
         f"sed -i.right 's/State=DRAIN/State=UNKNOWN/' {CONF} && systemctl restart slurmctld",
         f"mv {CONF}.right {CONF} && systemctl restart slurmctld",
         "a job that needs what a pod has is RUNNING",
     ),
     at_shared(
+        "until_the_operator_has_told_it",
+        "systemd-run --quiet --unit=resumer sh -c"
+        " 'while sleep 0.2; do scontrol update NodeName=n1,n2 State=RESUME; done'",
+        "systemctl stop resumer",
+        "although no operator runs: something else resumes nodes",
+    ),
+    at_shared(
+        "until_the_operator_has_told_it",
+        "systemd-run --quiet --unit=changer sh -c"
+        " 'while sleep 0.1; do scontrol update NodeName=n1 Gres=k8scpu:4,k8smemory:1000; done'",
+        "systemctl stop changer",
+        "something else changes Gres of nodes",
+    ),
+    at_shared(
         "external_job_holds_for_a_pod",
-        *wrapper("sbatch", 'exec /usr/bin/sbatch $(echo "$@" | sed "s/--external/--wrap=sleep\\${IFS}300/")'),
+        *wrapper(
+            "sbatch",
+            'exec /usr/bin/sbatch $(echo "$@" | sed "s/--external/--wrap=sleep\\${IFS}300/")',
+        ),
         "the external job has started",
     ),
     at_shared(
@@ -710,7 +1009,9 @@ def constrain(option: str) -> tuple[str, str]:
 
 # Of a virtual machine.
 MACHINE = [
-    on_single("no_more_cpus", *constrain("ConstrainCores"), "a job that was given 1 CPUs runs on 2"),
+    on_single(
+        "no_more_cpus", *constrain("ConstrainCores"), "a job that was given 1 CPUs runs on 2"
+    ),
     on_single("over_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
     on_single(
         "reboots_when_it_is_told",
@@ -752,7 +1053,9 @@ SCALE = [
     Sabotage(
         ("many_short_jobs",),
         *trigger(
-            "slurm_acct_db.scale_job_table", "update", "new.nodelist = if(new.id_array_task = 7, 'n99', new.nodelist)"
+            "slurm_acct_db.scale_job_table",
+            "update",
+            "new.nodelist = if(new.id_array_task = 7, 'n99', new.nodelist)",
         ),
         "accounting says n99",
     ),
@@ -773,7 +1076,9 @@ def of_containers(checks: str, scripts: tuple[str, str], told: str) -> Sabotage:
 
 
 CONTAINERS = [
-    of_containers("has_a_root_of_its_own", (f"mv {OCI} /root", f"mv /root/oci.conf {OCI}"), "/etc/slurm"),
+    of_containers(
+        "has_a_root_of_its_own", (f"mv {OCI} /root", f"mv /root/oci.conf {OCI}"), "/etc/slurm"
+    ),
     of_containers(
         "its_exit_code_pass_through",
         in_oci_conf('s/="exec \\(crun.*run .*\\)"/="\\1; exit 0"/'),
@@ -788,17 +1093,29 @@ CONTAINERS = [
         ),
         "accounting to have /home/alice/containers/bundle",
     ),
-    of_containers("sees_its_cpus_and_gpus", in_oci_conf("s/^EnvExclude=./&CUDA|/"), "CUDA_VISIBLE_DEVICES=0"),
     of_containers(
-        "sees_its_cpus_and_gpus", in_oci_conf('s/="exec crun/="exec taskset --cpu-list 0 crun/'), "Cpus_allowed_list: 0"
+        "sees_its_cpus_and_gpus", in_oci_conf("s/^EnvExclude=./&CUDA|/"), "CUDA_VISIBLE_DEVICES=0"
+    ),
+    of_containers(
+        "sees_its_cpus_and_gpus",
+        in_oci_conf('s/="exec crun/="exec taskset --cpu-list 0 crun/'),
+        "Cpus_allowed_list: 0",
     ),
     of_containers(
         "nothing_is_left_of_a_container",
         in_oci_conf("s/^RunTimeDelete=.*/RunTimeDelete=true/", "rm -r /run/crun/alice/*"),
         "/run/crun/alice/box-",
     ),
-    of_containers("nothing_is_left_of_a_container", in_oci_conf('s/="exec /="/', "pkill -KILL -u alice"), "sleep 4321"),
-    of_containers("hooks_of_a_bundle_run_as_its_user", in_oci_conf('s,^RunTimeDelete=.*-- ,RunTimeDelete=",'), "'0'"),
+    of_containers(
+        "nothing_is_left_of_a_container",
+        in_oci_conf('s/="exec /="/', "pkill -KILL -u alice"),
+        "sleep 4321",
+    ),
+    of_containers(
+        "hooks_of_a_bundle_run_as_its_user",
+        in_oci_conf('s,^RunTimeDelete=.*-- ,RunTimeDelete=",'),
+        "'0'",
+    ),
     of_containers("bundle_is_as_it_was", in_oci_conf("/^MountSpoolDir/d"), "rootfs/var/run/slurm"),
 ]
 
@@ -820,25 +1137,30 @@ MACHINES = [
 ]
 
 
-def break_and_judge(live: Live, sabotage: Sabotage) -> None:
+def break_and_judge(run: OpenRun, sabotage: Sabotage) -> None:
     """Break the cluster, run the checks that must notice, and repair it."""
-    run(live, *sabotage.do)
+    on_host(run, *sabotage.do)
     try:
-        checks, _, problem = lifecycle.verify(live, sabotage.checks)
+        evaluation = lifecycle.verify(run, sabotage.checks)
     finally:
-        run(live, *sabotage.undo)
-        clear_nodes(live)
-        slurm.wait_until_ready(live.plan, slurm.clusters(live.ssh, live.plan))
-    messages = "\n".join(f"{check.outcome} {check.id}: {check.message}" for check in checks) + problem
-    assert not undetected(sabotage, checks), messages
-    assert report.judge(checks, problem) == report.FAILED, messages
+        on_host(run, *sabotage.undo)
+        clear_nodes(run)
+        slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
+    messages = (
+        "\n".join(f"{check.outcome} {check.id}: {check.message}" for check in evaluation.checks)
+        + evaluation.problem
+    )
+    assert not undetected(sabotage, evaluation.checks), messages
+    assert model.verdict(evaluation.checks, evaluation.problem) == model.FAILED, messages
 
 
-def clear_nodes(live: Live) -> None:
+def clear_nodes(run: OpenRun) -> None:
     """Wait until all nodes are free of jobs, and resume those that slurmctld drained because a job did not end."""
-    for cluster in slurm.clusters(live.ssh, live.plan).values():
+    for cluster in slurm.clusters(run.ssh, run.plan).values():
         wait_until(
-            lambda cluster=cluster: [node.name for node in cluster.nodes() if BUSY & {*node.state.split("+")}],
+            lambda cluster=cluster: [
+                node.name for node in cluster.nodes() if BUSY & {*node.state.split("+")}
+            ],
             lambda left: not left,
             what=f"jobs to leave the nodes of {cluster.name}",
             timeout=300,
@@ -849,25 +1171,34 @@ def clear_nodes(live: Live) -> None:
                 cluster.run("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
 
 
-def undetected(sabotage: Sabotage, checks: Sequence[report.Check]) -> list[str]:
+def undetected(sabotage: Sabotage, checks: Sequence[model.Check]) -> list[str]:
     """Return the sabotaged checks that did not run, did not fail, or failed without the expected text."""
     missing = [part for part in sabotage.checks if not any(part in check.id for check in checks)]
-    wrong = [check.id for check in checks if check.outcome != "failed" or sabotage.told not in check.message]
+    wrong = [
+        check.id
+        for check in checks
+        if check.outcome != "failed" or sabotage.told not in check.message
+    ]
     return [*missing, *wrong]
 
 
-def run(live: Live, host: str, script: str) -> None:
+def on_host(run: OpenRun, host: str, script: str) -> None:
     """Run a script on a host, in its network, or on the gateway, which has no SSH unless it is a virtual machine."""
     if host.startswith(NETWORK_OF):
-        in_network(f"{live.run.id}-{host.removeprefix(NETWORK_OF)}", script)
+        in_network(f"{run.directory.id}-{host.removeprefix(NETWORK_OF)}", script)
         return
-    if host == "gateway" and live.provider.name == "vagrant":
+    if host == "gateway" and run.provider.name == "vagrant":
         host = "_gateway"
     if host != "gateway":
-        # systemd refuses to start a unit for the sixth time in ten seconds unless its counter is reset.
-        live.ssh.run(host, ["sh", "-c", f"systemctl reset-failed; {script}"])
+        # systemd refuses to start a unit for the sixth time in ten seconds unless its counter is
+        # reset.
+        run.ssh.run(host, ["sh", "-c", f"systemctl reset-failed; {script}"])
         return
-    code, output = docker.from_env().containers.get(f"{live.run.id}_gateway").exec_run(["sh", "-c", script])
+    code, output = (
+        docker.from_env()
+        .containers.get(f"{run.directory.id}_gateway")
+        .exec_run(["sh", "-c", script])
+    )
     assert code == 0, output
 
 

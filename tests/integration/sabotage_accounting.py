@@ -33,7 +33,9 @@ def invented(job_id: int, changes: str, message: str) -> Sabotage:
 
 def changed(check: str, do: str, undo: str, message: str) -> Sabotage:
     """Return a sabotage: sacctmgr changes something that the scenario sets, and changes it back."""
-    return Sabotage((check,), ("aws-ctl", f"sacctmgr -i {do}"), ("aws-ctl", f"sacctmgr -i {undo}"), message)
+    return Sabotage(
+        (check,), ("aws-ctl", f"sacctmgr -i {do}"), ("aws-ctl", f"sacctmgr -i {undo}"), message
+    )
 
 
 _BOB = "(select id_assoc from slurm_acct_db.aws_assoc_table where user = 'bob' and acct = '{}')"
@@ -46,7 +48,9 @@ _MEMORY = "every_slurmctld_knows"
 _OF_PHYSICS = "of association of account physics"
 _OF_BOB = "of association of user bob in account physics"
 # The accounting host has no slurm.conf.
-_SLURM_CONF = r"ClusterName=aws\nSlurmctldHost=aws-ctl\nAccountingStorageType=accounting_storage/slurmdbd\n"
+_SLURM_CONF = (
+    r"ClusterName=aws\nSlurmctldHost=aws-ctl\nAccountingStorageType=accounting_storage/slurmdbd\n"
+)
 _SHARES = (
     f"printf '{_SLURM_CONF}AccountingStorageHost=accounting\\n' > /root/slurm.conf;"
     "SLURM_CONF=/root/slurm.conf sacctmgr -i modify account physics where cluster=aws set fairshare"
@@ -67,8 +71,15 @@ FEDERATION = [
     ),
     lie(_SAW, JOB_TABLES, f"new.tres_alloc = {_CPUS}", "it had 1 CPUs, accounting says 200"),
     lie(_SAW, JOB_TABLES, "new.id_qos = 2", "its qos is normal, accounting says urgent"),
-    lie(_SAW, JOB_TABLES, "new.partition = 'other'", "its partition is batch, accounting says other"),
-    lie(_SAW, JOB_TABLES, "new.work_dir = '/tmp'", "its work_dir is /home/alice, accounting says /tmp"),
+    lie(
+        _SAW, JOB_TABLES, "new.partition = 'other'", "its partition is batch, accounting says other"
+    ),
+    lie(
+        _SAW,
+        JOB_TABLES,
+        "new.work_dir = '/tmp'",
+        "its work_dir is /home/alice, accounting says /tmp",
+    ),
     lie(
         _SAW,
         JOB_TABLES,
@@ -84,8 +95,12 @@ FEDERATION = [
         "for slurmctld, accounting says",
     ),
     lie(_REMEMBERS, JOB_TABLES, "new.timelimit = 59", "its time limit is 60, accounting says 59"),
-    invented(134299998, "state = 1, time_end = 0", "is RUNNING in accounting, but unknown to slurmctld"),
-    invented(134299999, "state = 5, exit_code = 256", "is FAILED in accounting, but was never submitted"),
+    invented(
+        134299998, "state = 1, time_end = 0", "is RUNNING in accounting, but unknown to slurmctld"
+    ),
+    invented(
+        134299999, "state = 5, exit_code = 256", "is FAILED in accounting, but was never submitted"
+    ),
     changed(
         _TREE,
         "modify account physics set fairshare=1",

@@ -8,10 +8,28 @@ STATE = "/var/lib/slurm/slurmctld"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
 # slurmdbd listens once it has read its file.
 RESTART_SLURMDBD = (
-    "systemctl restart slurmdbd; until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
+    "systemctl restart slurmdbd;"
+    " until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
 )
+# One on standby does not listen, but logs a line. If it has given control back, it does not end at SIGTERM.
+RESTART_STANDBY = """
+on_standby() { grep -c 'running in background mode' /var/log/slurm/slurmdbd.log; }
+before=$(on_standby)
+systemctl kill --signal=KILL slurmdbd
+systemctl restart slurmdbd
+until [ "$(on_standby)" -gt "$before" ]; do sleep 0.1; done"""
 # A busy member of a federation may answer later than scontrol waits.
 RECONFIGURE = "until scontrol reconfigure; do sleep 1; done"
+
+# A slurmdbd that has read the name of a database of its own, a copy of the right one.
+OWN_DATABASE = f"""set -e
+password=$(sed -n s/^StoragePass=//p {DBD_CONF})
+systemctl start mariadb
+mariadb -e "create database slurm_acct_db; grant all on slurm_acct_db.* to slurm@localhost identified by '$password'"
+mariadb-dump --routines --skip-ssl --host=db1 --user=slurm --password="$password" slurm_acct_db | mariadb slurm_acct_db
+sed -i.right s/^StorageHost=.*/StorageHost=localhost/ {DBD_CONF}
+{RESTART_STANDBY}
+mv {DBD_CONF}.right {DBD_CONF}"""
 
 
 def held_back(option: str, reload: str = RECONFIGURE, conf: str = CONF) -> tuple[str, str]:
@@ -21,7 +39,10 @@ def held_back(option: str, reload: str = RECONFIGURE, conf: str = CONF) -> tuple
 
 def partition(name: str, option: str, undo: str) -> tuple[str, str]:
     """Return scripts that change a partition in slurmctld's memory, and change it back."""
-    return f"scontrol update PartitionName={name} {option}", f"scontrol update PartitionName={name} {undo}"
+    return (
+        f"scontrol update PartitionName={name} {option}",
+        f"scontrol update PartitionName={name} {undo}",
+    )
 
 
 SINGLE_NODE = [
@@ -102,17 +123,62 @@ FEDERATION = [
     ),
     Sabotage(
         ("slurmctld_holds_the_rendered_partitions",),
-        *(("aws-ctl", script) for script in partition("batch", "AllowAccounts=chemistry", "AllowAccounts=ALL")),
+        *(
+            ("aws-ctl", script)
+            for script in partition("batch", "AllowAccounts=chemistry", "AllowAccounts=ALL")
+        ),
         "aws: partition batch: AllowAccounts is chemistry, slurm.conf leaves it at ALL",
     ),
     Sabotage(
         ("slurmctld_holds_the_rendered_partitions",),
-        *(("onprem-ctl", script) for script in partition("batch", "AllowQos=urgent", "AllowQos=ALL")),
+        *(
+            ("onprem-ctl", script)
+            for script in partition("batch", "AllowQos=urgent", "AllowQos=ALL")
+        ),
         "on-prem: partition batch: AllowQos is urgent, slurm.conf leaves it at ALL",
     ),
     Sabotage(
         ("slurmdbd_holds_the_rendered_configuration",),
-        *(("accounting", script) for script in held_back("PurgeJobAfter=12months", RESTART_SLURMDBD, DBD_CONF)),
+        *(
+            ("accounting", script)
+            for script in held_back("PurgeJobAfter=12months", RESTART_SLURMDBD, DBD_CONF)
+        ),
         "slurmdbd: PurgeJobAfter is 12 months, slurmdbd.conf leaves it at none",
+    ),
+]
+
+HA = [
+    Sabotage(
+        ("backup_controller_takes_over",),
+        (
+            "ctl2",
+            f"sed -i.right s/^SlurmctldTimeout=.*/SlurmctldTimeout=60/ {CONF} && systemctl restart slurmctld;"
+            f" mv {CONF}.right {CONF}",
+        ),
+        ("ctl2", "systemctl --no-block restart slurmctld"),
+        "SlurmctldTimeout is 5 s: timed out",
+    ),
+    Sabotage(
+        ("backup_controller_takes_over",),
+        (
+            "n2",
+            f"sed -i.right /^SlurmctldHost=ctl2/d {CONF} && systemctl restart slurmd; mv {CONF}.right {CONF}",
+        ),
+        ("n2", "systemctl restart slurmd"),
+        "slurmctld of ctl2 and each slurmd to reach each other; last state: job",
+    ),
+    Sabotage(
+        ("backup_slurmdbd_takes_over",),
+        *(("db2", script) for script in held_back("PurgeJobAfter=1", RESTART_STANDBY, DBD_CONF)),
+        "slurmdbd of db2: PurgeJobAfter is",
+    ),
+    Sabotage(
+        ("backup_slurmdbd_takes_over",),
+        ("db2", OWN_DATABASE),
+        (
+            "db2",
+            f"{RESTART_STANDBY}; mariadb -e 'drop database slurm_acct_db'; systemctl stop mariadb",
+        ),
+        "slurmdbd of db1, whose database must be that of db2 too, to have",
     ),
 ]

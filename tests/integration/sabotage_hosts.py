@@ -14,13 +14,20 @@ def on_host(check: str, host: str, do: str, undo: str, told: str) -> Sabotage:
 
 def late(daemon: str) -> tuple[str, str]:
     """Return scripts that set a daemon's clock back by 90 s, and correct it."""
-    return drop_in(daemon, f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1")
+    return drop_in(
+        daemon, f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1"
+    )
 
 
 def dropped(match: str) -> tuple[str, str]:
     """Return scripts that have a host drop incoming packets, and accept them again."""
     rules = "add table inet lie; add chain inet lie in { type filter hook input priority -5; }; add rule inet lie in"
     return f'nft "{rules} {match} drop"', "nft delete table inet lie"
+
+
+def dropped_from(host: str, port: int) -> tuple[str, str]:
+    """Return scripts that have a host drop what another host sends to a port, and accept it again."""
+    return dropped(f'ip saddr $(getent hosts {host} | cut -d" " -f1) tcp dport {port}')
 
 
 def exchanged(first: str, second: str) -> tuple[str, str]:
@@ -41,7 +48,10 @@ def reserved(nodes: str, when: str, options: str = "Users=bob") -> tuple[str, st
 def in_maintenance(node: str) -> tuple[str, str]:
     """Return scripts that put a node in maintenance, which slurmctld notices within five seconds, and end that."""
     create, delete = reserved(node, "now", "Users=root Flags=MAINT")
-    return f"{create} && until scontrol show node {node} | grep -q MAINT; do sleep 0.1; done", delete
+    return (
+        f"{create} && until scontrol show node {node} | grep -q MAINT; do sleep 0.1; done",
+        delete,
+    )
 
 
 SINGLE_NODE = [
@@ -67,7 +77,11 @@ SINGLE_NODE = [
 
 FEDERATION = [
     on_host(
-        "every_user", "aws2", "usermod -u 3002 bob", "usermod -u 2002 bob", "aws2: bob has uid 3002, should have 2002"
+        "every_user",
+        "aws2",
+        "usermod -u 3002 bob",
+        "usermod -u 2002 bob",
+        "aws2: bob has uid 3002, should have 2002",
     ),
     on_host(
         "every_user",
@@ -97,7 +111,13 @@ FEDERATION = [
         f"chmod 0755 {SPOOL}",
         f"aws3:{SPOOL} is 700 root root, should be 755 root root",
     ),
-    on_host("every_directory", "aws2", "chmod 0755 /tmp", "chmod 1777 /tmp", "aws2:/tmp is 755 root root"),
+    on_host(
+        "every_directory",
+        "aws2",
+        "chmod 0755 /tmp",
+        "chmod 1777 /tmp",
+        "aws2:/tmp is 755 root root",
+    ),
     on_host(
         "every_directory",
         "aws4",
@@ -113,17 +133,34 @@ FEDERATION = [
         "scontrol update NodeName=aws1 NodeAddr=aws1",
         "slurmctld of aws has aws2 as the address of aws1",
     ),
-    on_host("time_of_its_host", "aws-ctl", *late("slurmctld"), "aws-ctl: the clock of slurmctld is -90 s off"),
+    on_host(
+        "time_of_its_host",
+        "aws-ctl",
+        *late("slurmctld"),
+        "aws-ctl: the clock of slurmctld is -90 s off",
+    ),
     on_host("time_of_its_host", "aws3", *late("slurmd"), "aws3: the clock of slurmd is -90 s off"),
-    on_host("time_of_its_host", "accounting", *late("slurmdbd"), "accounting: the clock of slurmdbd is -90 s off"),
-    on_host("no_reservation", "aws-ctl", *reserved("aws4", "now"), "aws: reservation theirs of aws4 for bob"),
+    on_host(
+        "time_of_its_host",
+        "accounting",
+        *late("slurmdbd"),
+        "accounting: the clock of slurmdbd is -90 s off",
+    ),
+    on_host(
+        "no_reservation",
+        "aws-ctl",
+        *reserved("aws4", "now"),
+        "aws: reservation theirs of aws4 for bob",
+    ),
     on_host(
         "no_reservation",
         "onprem-ctl",
         *reserved("onprem2", "now+1hour"),
         "on-prem: reservation theirs of onprem2 for bob",
     ),
-    on_host("every_node_takes_jobs", "aws-ctl", *in_maintenance("aws4"), "aws: aws4 IDLE+MAINTENANCE"),
+    on_host(
+        "every_node_takes_jobs", "aws-ctl", *in_maintenance("aws4"), "aws: aws4 IDLE+MAINTENANCE"
+    ),
     on_host(
         "job_on_all_nodes",
         "aws-ctl",
@@ -137,7 +174,12 @@ FEDERATION = [
         "chmod 0755 $(readlink -f /usr/sbin/slurmstepd) && systemctl restart slurmd",
         "aws4 logged: error: _handle_return_code: Can not read return code from slurmstepd",
     ),
-    on_host("batch_job_runs_once", NETWORK_OF + "aws4", *dropped("tcp sport 6817"), "aws4 does not reach slurmctld"),
+    on_host(
+        "batch_job_runs_once",
+        NETWORK_OF + "aws4",
+        *dropped("tcp sport 6817"),
+        "aws4 does not reach slurmctld",
+    ),
     on_host(
         "starts_steps_on_every_other",
         NETWORK_OF + "aws2",
@@ -173,5 +215,29 @@ HA = [
         "sed -i.right 's/^slurm:x:[0-9]*:/slurm:x:4242:/' /etc/passwd",
         "mv /etc/passwd.right /etc/passwd",
         f"ctl2 does not see what ctl1 writes to {STATE}",
+    ),
+    on_host(
+        "every_host_reaches_every_slurmctld",
+        NETWORK_OF + "ctl2",
+        *dropped_from("n2", 6817),
+        "n2 does not reach slurmctld of ctl2",
+    ),
+    on_host(
+        "every_host_reaches_every_slurmctld",
+        NETWORK_OF + "ctl1",
+        *dropped_from("ctl2", 6817),
+        "ctl2 does not reach slurmctld of ctl1",
+    ),
+    on_host(
+        "every_controller_reaches_slurmdbd",
+        NETWORK_OF + "db1",
+        *dropped_from("ctl2", 6819),
+        "ctl2 does not reach slurmdbd",
+    ),
+    on_host(
+        "backup_slurmdbd_takes_over",
+        NETWORK_OF + "db1",
+        *dropped_from("db2", 6819),
+        "slurmdbd of db2 to give control back to slurmdbd of db1",
     ),
 ]

@@ -1,7 +1,7 @@
-"""A provisioning API that makes hosts wrongly: `spoiled_api.py harness.provisioning RUN ID SPOILED`.
+"""A provisioning API that makes hosts wrongly: `spoiled_api.py harness.elastic.provisioning_api RUN ID SPOILED`.
 
-SPOILED is JSON: host -> {"file": path, "old": text, "new": text}, or host -> null for a host that cannot be had. The
-words in front are those by which the harness finds the API of a run.
+SPOILED is JSON: host -> {"file": path, "old": text, "new": text}, or host -> null for a host that
+cannot be had. The words in front are those by which the harness finds the API of a run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness import provisioning
+from harness.elastic import provisioning_api
 from harness.errors import HarnessError
 from harness.plan import Host, Plan
-from harness.providers.docker import DockerProvider
+from harness.providers.docker.containers import DockerProvider
 from harness.render import RenderedFile, render
 from harness.rundir import RunDir
 
@@ -27,7 +27,13 @@ class Stingy(DockerProvider):
         super().__init__()
         self._refused = refused
 
-    def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
+    def make(
+        self,
+        run: RunDir,
+        plan: Plan,
+        hosts: Sequence[Host],
+        files: Mapping[str, Sequence[RenderedFile]],
+    ) -> None:
         """Make hosts, unless there is no room for one."""
         if full := [host.name for host in hosts if host.name in self._refused]:
             raise HarnessError(f"no capacity for {', '.join(full)}")
@@ -43,14 +49,18 @@ def main() -> None:
     for host, change in spoiled.items():
         if change:
             texts = {file.path: file.text for file in tree[host]}
-            assert change["old"] in texts[change["file"]], f"{host} has nothing to spoil in {change['file']}"
+            assert change["old"] in texts[change["file"]], (
+                f"{host} has nothing to spoil in {change['file']}"
+            )
             tree[host] = [
                 replace(file, text=file.text.replace(change["old"], change["new"]))
                 if file.path == change["file"]
                 else file
                 for file in tree[host]
             ]
-    provisioning.serve(run, plan, tree, Stingy({host for host, change in spoiled.items() if change is None}))
+    provisioning_api.serve(
+        run, plan, tree, Stingy({host for host, change in spoiled.items() if change is None})
+    )
 
 
 if __name__ == "__main__":

@@ -15,11 +15,16 @@ from typing import Any
 import pytest
 
 from harness import lifecycle, providers, rundir
-from harness.live import Live
+from harness.open_run import OpenRun
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 # Reduces the scenario with many nodes to twenty.
-SMALL_SCALE = ("--set", "clusters.scale.nodes.0.name=n[1-20]", "--set", "clusters.scale.hosts=sim[1-2]")
+SMALL_SCALE = (
+    "--set",
+    "clusters.scale.nodes.0.name=n[1-20]",
+    "--set",
+    "clusters.scale.hosts=sim[1-2]",
+)
 Done = subprocess.CompletedProcess[str]
 Harness = Callable[..., Done]
 
@@ -38,30 +43,37 @@ def command_line(environment: dict[str, str]) -> Harness:
     """Return a function that runs the harness with this environment as a user would."""
 
     def run(*arguments: str | Path) -> Done:
-        return subprocess.run(command(*arguments), env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command(*arguments), env=environment, capture_output=True, text=True, check=False
+        )
 
     return run
 
 
-def kept(harness: Harness, runs: Path, scenario: str, *choices: str, quick: bool) -> Iterator[Live]:
+def kept(
+    harness: Harness, runs: Path, scenario: str, *choices: str, quick: bool
+) -> Iterator[OpenRun]:
     """Run a scenario, which must pass, and keep it up for tests that break it; `quick` runs a single check."""
     path = SCENARIOS / f"{scenario}.yml"
     done = harness("up" if quick else "run", path, *([] if quick else ["--keep"]), *choices)
-    run = rundir.find(runs, scenario)
-    live = lifecycle.open_run(run, providers.get(run.provider, runs), print)
+    directory = rundir.find(runs, scenario)
+    run = lifecycle.open_run(directory, providers.get(directory.provider, runs), print)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
-        for stage in (["deploy"], ["verify", "--check", "batch_job_runs_once"]) if quick else ():
-            done = harness(stage[0], "--run", run.path, *stage[1:])
+        for stage in (["deploy"], ["verify", "--select", "batch_job_runs_once"]) if quick else ():
+            done = harness(stage[0], "--run", directory.path, *stage[1:])
             assert done.returncode == 0, done.stdout + done.stderr
-        yield live
+        yield run
     finally:
-        lifecycle.down(live)
+        lifecycle.down(run)
 
 
 def sabotage_modules() -> list[ModuleType]:
     """Return sabotage.py and every sabotage_*.py beside it."""
-    return [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("sabotage*.py"))]
+    return [
+        importlib.import_module(path.stem)
+        for path in sorted(Path(__file__).parent.glob("sabotage*.py"))
+    ]
 
 
 def sabotages(scenario: str) -> list[Any]:
@@ -74,25 +86,30 @@ def sabotages(scenario: str) -> list[Any]:
 
 
 @contextmanager
-def deployed(harness: Harness, runs: Path, path: Path, *options: str) -> Iterator[Live]:
+def deployed(harness: Harness, runs: Path, path: Path, *options: str) -> Iterator[OpenRun]:
     """Bring a scenario up, deploy it, and take it down at the end."""
     up = harness("up", path, *options)
-    live = lifecycle.open_run(rundir.find(runs, path.stem), providers.get("docker"), print)
+    run = lifecycle.open_run(rundir.find(runs, path.stem), providers.get("docker"), print)
     try:
         assert up.returncode == 0, up.stderr
-        lifecycle.deploy(live)
-        yield live
+        lifecycle.deploy(run)
+        yield run
     finally:
-        lifecycle.down(live)
+        lifecycle.down(run)
 
 
-def judged(harness: Harness, path: Path, checks: Iterable[str], *options: str) -> Done:
+def verified(harness: Harness, path: Path, checks: Iterable[str], *options: str) -> Done:
     """Bring a scenario up, deploy it, run some of its checks, and take it down."""
     up = harness("up", path, *options)
     assert up.returncode == 0, up.stderr
     try:
         deploy = harness("deploy", "--run", path.stem)
         assert deploy.returncode == 0, deploy.stdout + deploy.stderr
-        return harness("verify", "--run", path.stem, *(word for check in checks for word in ("--check", check)))
+        return harness(
+            "verify",
+            "--run",
+            path.stem,
+            *(word for check in checks for word in ("--select", check)),
+        )
     finally:
         harness("down", path.stem)

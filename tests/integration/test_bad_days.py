@@ -19,7 +19,8 @@ from harness.wait import wait_until
 from support import SCENARIOS, Harness, command, command_line, environment_of
 
 SINGLE_NODE = SCENARIOS / "single-node.yml"
-# Deadlines in seconds for a run, which takes one minute on an idle machine, and for the cleanup of an interrupted one.
+# Deadlines in seconds for a run, which takes one minute on an idle machine, and for the cleanup of
+# an interrupted one.
 LONGEST_RUN, LONGEST_END = 900, 400
 
 
@@ -52,7 +53,9 @@ def left(runs: Path) -> Left:
     def listed() -> list[str]:
         there = rundir.all_runs(runs)
         own = [{"label": f"harness.run={run.id}"} for run in there]
-        containers = [str(one.name) for run in own for one in engine.containers.list(all=True, filters=run)]
+        containers = [
+            str(one.name) for run in own for one in engine.containers.list(all=True, filters=run)
+        ]
         networks = [str(one.name) for run in own for one in engine.networks.list(filters=run)]
         sockets = [str(run.control_directory) for run in there if run.control_directory.exists()]
         return containers + networks + sockets
@@ -81,7 +84,8 @@ def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "one-process"])
 @pytest.mark.parametrize(
-    "stage", ["[up]", "[deploy]", pytest.param("Start the controllers", marks=pytest.mark.core), "[verify]"]
+    "stage",
+    ["[up]", "[deploy]", pytest.param("Start the controllers", marks=pytest.mark.core), "[verify]"],
 )
 def test_interrupt_removes_everything_and_judges_nothing(
     stage: str, whole_group: bool, left: Left, environment: dict[str, str], runs: Path
@@ -115,7 +119,10 @@ def test_signals_in_a_row_remove_everything_all_the_same(
         out = process.stdout.read()
     assert left() == []
     assert process.returncode == 3, out
-    assert json.loads((rundir.find(runs, "single-node").path / "report.json").read_text())["problem"] == "interrupted"
+    assert (
+        json.loads((rundir.find(runs, "single-node").path / "report.json").read_text())["problem"]
+        == "interrupted"
+    )
 
 
 @pytest.mark.parametrize("stage", ["[up]", "[deploy]", "[verify]"])
@@ -133,7 +140,9 @@ def test_terminal_that_closes_removes_everything(
     os.close(end)
     seen = ""
     while stage not in seen:
-        seen += os.read(terminal, 1000).decode(errors="replace")  # a read may end within a character
+        seen += os.read(terminal, 1000).decode(
+            errors="replace"
+        )  # a read may end within a character
     os.close(terminal)  # the kernel sends SIGHUP, and whatever is printed from now on fails
     process.wait()
     assert left() == []
@@ -141,7 +150,9 @@ def test_terminal_that_closes_removes_everything(
     assert (report["verdict"], report["problem"]) == ("unknown", "interrupted")
 
 
-def test_run_goes_on_although_nobody_reads_its_progress(left: Left, environment: dict[str, str]) -> None:
+def test_run_goes_on_although_nobody_reads_its_progress(
+    left: Left, environment: dict[str, str]
+) -> None:
     with start(environment, "[up]") as process:
         assert process.stderr
         process.stderr.close()
@@ -163,14 +174,16 @@ def test_down_cleans_up_after_a_killed_run_without_its_directory(
         bool,
         what="the run to have something on the engine",
         timeout=LONGEST_RUN,
-        hopeless=lambda _: process.poll() is not None,
+        give_up=lambda _: process.poll() is not None,
         interval=0.01,
     )
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert left() != []
     elsewhere = {**environment, "HARNESS_RUNS": str(tmp_path)}
-    done = subprocess.run(command("down", "--all"), env=elsewhere, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command("down", "--all"), env=elsewhere, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert left() == []
 
@@ -193,8 +206,15 @@ def test_only_root_who_says_so_removes_runs_of_other_users(harness: Harness) -> 
             left_over.remove()
 
 
-def test_two_runs_of_one_scenario_do_not_disturb_each_other(left: Left, environment: dict[str, str]) -> None:
-    arguments = {"text": True, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+def test_two_runs_of_one_scenario_do_not_disturb_each_other(
+    left: Left, environment: dict[str, str]
+) -> None:
+    arguments = {
+        "text": True,
+        "env": environment,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
     both = [subprocess.Popen(command("run", SINGLE_NODE), **arguments) for _ in range(2)]  # type: ignore[call-overload]
     for process in both:
         out, _ = process.communicate(timeout=LONGEST_RUN)
@@ -212,33 +232,45 @@ def test_taken_subnet_is_reported(left: Left, harness: Harness, tmp_path: Path) 
     finally:
         taken.remove()
     assert done.returncode == 3
-    assert "cannot make the network of site here with subnet 10.213.0.0/24" in done.stdout
+    assert "cannot create the network of site here with subnet 10.213.0.0/24" in done.stdout
     assert "hint: another network has this subnet" in done.stdout
     assert "Traceback" not in done.stderr
     assert left() == []
 
 
-def test_failed_task_is_reported_with_the_output_of_its_command(left: Left, harness: Harness, tmp_path: Path) -> None:
+def test_failed_task_is_reported_with_the_output_of_its_command(
+    left: Left, harness: Harness, tmp_path: Path
+) -> None:
     scenario = tmp_path / "refused.yml"
-    scenario.write_text(SINGLE_NODE.read_text() + "\naccounting: {qos: {odd: {options: {GrpTRES: nonsense=3}}}}\n")
+    scenario.write_text(
+        SINGLE_NODE.read_text() + "\naccounting: {qos: {odd: {options: {GrpTRES: nonsense=3}}}}\n"
+    )
     done = harness("run", scenario, "--report", tmp_path / "report")
     assert done.returncode == 3
-    assert re.search("known to slurmdbd: failed\nnon-zero return code\n(.*\n)*.*nonsense", done.stdout), done.stdout
+    assert re.search("in slurmdbd: failed\nnon-zero return code\n(.*\n)*.*nonsense", done.stdout), (
+        done.stdout
+    )
     problem = json.loads((tmp_path / "report" / "report.json").read_text())["problem"]
     assert "nonsense" in problem
     assert left() == []
 
 
-def test_daemon_that_does_not_start_is_reported_with_its_log(left: Left, harness: Harness, tmp_path: Path) -> None:
+def test_daemon_that_does_not_start_is_reported_with_its_log(
+    left: Left, harness: Harness, tmp_path: Path
+) -> None:
     scenario = tmp_path / "broken.yml"
     scenario.write_text(
-        SINGLE_NODE.read_text().replace("nodes:", "options: {SelectType: select/none-such}\n    nodes:")
+        SINGLE_NODE.read_text().replace(
+            "nodes:", "options: {SelectType: select/none-such}\n    nodes:"
+        )
     )
     done = harness("run", scenario, "--report", tmp_path / "report")
     assert done.returncode == 3
-    assert "slurmctld on single said last:" in done.stdout
+    assert "last log lines of slurmctld on single:" in done.stdout
     assert "select/none-such" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     html = (tmp_path / "report" / "report.html").read_text()
-    assert re.search("<b>single/slurmctld.log</b> .*select/none-such", html), "the daemon's log is quoted"
+    assert re.search("<b>single/slurmctld.log</b> .*select/none-such", html), (
+        "the daemon's log is quoted"
+    )
     assert left() == []

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import slurm
+from harness.cluster import slurm
 from harness.errors import WaitTimeout
-from harness.live import Live
+from harness.open_run import OpenRun
 from harness.wait import wait_until
 from support import Harness, deployed
 
@@ -32,7 +32,9 @@ accounting:
 users: {{alice: {{uid: 2001, accounts: [physics]}}, stranger: {{uid: 2002}}}}
 """
 SUBMIT = "sbatch --parsable --output=/dev/null --wrap=true"
-NEW_NODE = "NodeName=c5 NodeHostname=sim2 NodeAddr=sim2 Port=20003 CPUs=2 RealMemory=400 State=UNKNOWN"
+NEW_NODE = (
+    "NodeName=c5 NodeHostname=sim2 NodeAddr=sim2 Port=20003 CPUs=2 RealMemory=400 State=UNKNOWN"
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,14 @@ CHANGES = [
         "slurmctld",
         "reconfigure",
     ),
-    Commonest("NodeName c5 added", f"$ a {NEW_NODE}", "scontrol show node c5", "NodeName=c5", "all", "reconfigure"),
+    Commonest(
+        "NodeName c5 added",
+        f"$ a {NEW_NODE}",
+        "scontrol show node c5",
+        "NodeName=c5",
+        "all",
+        "reconfigure",
+    ),
     Commonest(
         "PurgeJobAfter",
         "s/^PurgeJobAfter=.*/PurgeJobAfter=6months/",
@@ -132,47 +141,55 @@ CHANGES = [
         file="slurmdbd.conf",
     ),
     # The last, because commands use the port in slurm.conf.
-    Commonest("SlurmctldPort", "s/^SlurmctldPort=.*/SlurmctldPort=6827/", "ss -ltn", ":6827", "all", "all"),
+    Commonest(
+        "SlurmctldPort", "s/^SlurmctldPort=.*/SlurmctldPort=6827/", "ss -ltn", ":6827", "all", "all"
+    ),
 ]
 
 
 @pytest.fixture(scope="module", params=["22.05", "24.11"])
 def cluster(
-    request: pytest.FixtureRequest, harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Live]:
+    request: pytest.FixtureRequest,
+    harness: Harness,
+    runs: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[OpenRun]:
     """A cluster that is up; the changes are cumulative."""
     path = tmp_path_factory.mktemp("scenario") / f"changed-{request.param}.yml"
     path.write_text(SCENARIO.format(release=request.param))
-    with deployed(harness, runs, path) as live:
+    with deployed(harness, runs, path) as run:
         prolog = "/usr/local/bin/prolog"
-        on_all(live, f"printf '#!/bin/sh\\necho yes > /tmp/prolog-ran\\n' > {prolog}; chmod 755 {prolog}")
-        yield live
+        on_all(
+            run,
+            f"printf '#!/bin/sh\\necho yes > /tmp/prolog-ran\\n' > {prolog}; chmod 755 {prolog}",
+        )
+        yield run
 
 
-def on_all(live: Live, script: str) -> None:
+def on_all(run: OpenRun, script: str) -> None:
     """Run a shell script on every host."""
-    for host in live.plan.hosts:
-        live.ssh.run(host.name, ["sh", "-c", script])
+    for host in run.plan.hosts:
+        run.ssh.run(host.name, ["sh", "-c", script])
 
 
-def take(live: Live, need: str) -> None:
-    """Do what a word in releases/changes.toml stands for."""
+def take(run: OpenRun, need: str) -> None:
+    """Do what a word in releases/needed_actions.toml stands for."""
     if need == "reconfigure":
-        live.ssh.run("sim1", ["scontrol", "reconfigure"], check=False)
+        run.ssh.run("sim1", ["scontrol", "reconfigure"], check=False)
     elif need == "reload":
-        live.ssh.run("sim1", ["systemctl", "reload", "slurmdbd"])
+        run.ssh.run("sim1", ["systemctl", "reload", "slurmdbd"])
     else:
-        live.ssh.run("sim1", ["systemctl", "stop", "slurmctld"])
+        run.ssh.run("sim1", ["systemctl", "stop", "slurmctld"])
         if need == "all":
-            on_all(live, "systemctl restart slurmd")
-        live.ssh.run("sim1", ["systemctl", "start", "slurmctld"])
+            on_all(run, "systemctl restart slurmd")
+        run.ssh.run("sim1", ["systemctl", "start", "slurmctld"])
 
 
-def seen(live: Live, change: Commonest, timeout: float) -> bool:
+def seen(run: OpenRun, change: Commonest, timeout: float) -> bool:
     """Return whether a change takes effect within so many seconds."""
     try:
         wait_until(
-            lambda: live.ssh.run("sim1", ["sh", "-c", change.probe], check=False).stdout,
+            lambda: run.ssh.run("sim1", ["sh", "-c", change.probe], check=False).stdout,
             lambda text: re.search(change.effect, text, re.M) is not None,
             what=f"{change} to take effect",
             timeout=timeout,
@@ -183,14 +200,25 @@ def seen(live: Live, change: Commonest, timeout: float) -> bool:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_commonest_changes_need_what_diff_says(cluster: Live, harness: Harness, change: Commonest) -> None:
+def test_commonest_changes_need_what_diff_says(
+    cluster: OpenRun, harness: Harness, change: Commonest
+) -> None:
     assert not seen(cluster, change, timeout=0), "the probe sees what is not there yet"
-    live = slurm.clusters(cluster.ssh, cluster.plan)["one"]
-    on_all(cluster, f"[ ! -e /etc/slurm/{change.file} ] || sed -i '{change.change}' /etc/slurm/{change.file}")
+    run = slurm.clusters(cluster.ssh, cluster.plan)["one"]
+    on_all(
+        cluster,
+        f"[ ! -e /etc/slurm/{change.file} ] || sed -i '{change.change}' /etc/slurm/{change.file}",
+    )
 
-    told = harness("diff", cluster.run.path / "tree", cluster.run.path, "--format", "json")
+    told = harness(
+        "diff", cluster.directory.path / "tree", cluster.directory.path, "--format", "json"
+    )
     assert told.returncode == 0, told.stderr
-    found = {one["option"]: one["needs"] for one in json.loads(told.stdout)["changes"] if one["file"] == change.file}
+    found = {
+        one["option"]: one["needs"]
+        for one in json.loads(told.stdout)["changes"]
+        if one["file"] == change.file
+    }
     need = change.before_23_11 if cluster.plan.scenario.release < "23.11" else change.since
     assert found.get(change.option) == need
 
@@ -198,4 +226,6 @@ def test_commonest_changes_need_what_diff_says(cluster: Live, harness: Harness, 
         take(cluster, "reconfigure")
         assert not seen(cluster, change, timeout=2), "scontrol reconfigure would have been enough"
     take(cluster, need)
-    assert seen(cluster, change, timeout=60), live.run("scontrol", "show", "config", check=False).stdout
+    assert seen(cluster, change, timeout=60), run.run(
+        "scontrol", "show", "config", check=False
+    ).stdout

@@ -9,9 +9,9 @@ import docker
 import pytest
 
 from harness import rundir
-from harness.live import Live
+from harness.open_run import OpenRun
 from sabotage import CLOUDBURST, Sabotage, break_and_judge
-from support import SCENARIOS, Harness, judged, kept
+from support import SCENARIOS, Harness, kept, verified
 
 # Each level of the ladder, each on another release; the checks that are about it.
 LADDER = [("elastic-l0", "24.11"), ("elastic-l1", "26.05"), ("elastic-l2", "22.05")]
@@ -33,26 +33,30 @@ def test_ladder(harness: Harness, name: str, release: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def cloudburst(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
+def cloudburst(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
     """The federation that bursts, passed and still up."""
     yield from kept(harness, runs, "cloudburst", quick=quick)
 
 
 @pytest.mark.parametrize("sabotage", CLOUDBURST, ids=str)
-def test_check_fails_on_a_broken_cloudburst(cloudburst: Live, sabotage: Sabotage) -> None:
+def test_check_fails_on_a_broken_cloudburst(cloudburst: OpenRun, sabotage: Sabotage) -> None:
     break_and_judge(cloudburst, sabotage)
 
 
 def test_nodes_may_power_themselves_down(harness: Harness, runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "self.yml"
-    path.write_text((SCENARIOS / "elastic-l2.yml").read_text().replace("    options:\n", POWER_ACTION))
+    path.write_text(
+        (SCENARIOS / "elastic-l2.yml").read_text().replace("    options:\n", POWER_ACTION)
+    )
     verify(harness, path, "26.05")
     asked = [event for event in rundir.find(runs, "self").events() if event["kind"] == "power"]
     assert {event["action"] for event in asked} >= {"resume", "up"}
-    assert not [event for event in asked if event["action"] == "suspend"], "the API was asked to do it"
+    assert not [event for event in asked if event["action"] == "suspend"], (
+        "the API was asked to do it"
+    )
 
 
 def verify(harness: Harness, path: Path, release: str) -> None:
-    done = judged(harness, path, CHECKS, "--release", release)
+    done = verified(harness, path, CHECKS, "--release", release)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not docker.from_env().volumes.list(filters={"label": f"harness.scenario={path.stem}"})

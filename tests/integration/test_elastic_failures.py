@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
-from harness import elastic, slurm, witness
+from harness.cluster import node_state, slurm
+from harness.cluster.history import Recorder
+from harness.cluster.slurm import SlurmCluster, job_key
+from harness.elastic import provisioning
 from harness.errors import CommandFailed
-from harness.history import Recorder
-from harness.live import Live
-from harness.slurm import SlurmCluster, job_key
+from harness.open_run import OpenRun
+from harness.providers import CanCreate, ability
+from harness.verify import job_trace
 from harness.wait import wait_until
 from support import Harness, deployed
 
@@ -44,19 +47,28 @@ users: {alice: {uid: 2001}}
 
 
 @pytest.fixture(scope="module")
-def failing(harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def failing(
+    harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenRun]:
     """A cluster whose nodes do not exist yet."""
     path = tmp_path_factory.mktemp("scenario") / "failing.yml"
     path.write_text(FAILING)
-    with deployed(harness, runs, path) as live:
-        yield live
+    with deployed(harness, runs, path) as run:
+        yield run
 
 
 SPOILED: dict[str, tuple[str, dict[str, str] | None]] = {
-    "c1": ("another munge key", {"file": "/etc/munge/munge.key", "old": "%secret:munge_key%", "new": "f" * 64}),
+    "c1": (
+        "another munge key",
+        {"file": "/etc/munge/munge.key", "old": "%secret:munge_key%", "new": "f" * 64},
+    ),
     "c2": (
         "no way to slurmctld",
-        {"file": "/etc/slurm/slurm.conf", "old": "SlurmctldHost=ctl", "new": "SlurmctldHost=ctl(127.0.0.9)"},
+        {
+            "file": "/etc/slurm/slurm.conf",
+            "old": "SlurmctldHost=ctl",
+            "new": "SlurmctldHost=ctl(127.0.0.9)",
+        },
     ),
     "c3": (
         "a boot time before the resume",
@@ -65,11 +77,24 @@ SPOILED: dict[str, tuple[str, dict[str, str] | None]] = {
     "c4": ("no capacity", None),
 }
 # slurmd reports to slurmctld that its slurm.conf differs, and is accepted nevertheless.
-OTHER_CONF = {"file": "/etc/slurm/slurm.conf", "old": "SlurmctldHost=ctl", "new": "# of its own\nSlurmctldHost=ctl"}
+OTHER_CONF = {
+    "file": "/etc/slurm/slurm.conf",
+    "old": "SlurmctldHost=ctl",
+    "new": "# of its own\nSlurmctldHost=ctl",
+}
 
 
-# The states of a node that did not come: ResumeFailProgram powers it down, so that jobs can use it again.
-GIVEN_UP_AND_BACK = ("POWERING_UP", "DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "IDLE", "POWERED_DOWN")
+# The states of a node that did not come: ResumeFailProgram powers it down, so that jobs can use it
+# again.
+GIVEN_UP_AND_BACK = (
+    "POWERING_UP",
+    "DOWN",
+    "POWERING_DOWN",
+    "POWERED_DOWN",
+    "POWERING_UP",
+    "IDLE",
+    "POWERED_DOWN",
+)
 
 
 @dataclass(frozen=True)
@@ -83,17 +108,19 @@ class Fate:
 
 
 @pytest.fixture(scope="module")
-def fates(failing: Live) -> dict[str, Fate]:
+def fates(failing: OpenRun) -> dict[str, Fate]:
     """Jobs whose hosts are all spoiled at once, each on its node; c5 comes as it should, for c4's job."""
     cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
     wait_until_at_rest(failing, cluster)
     spoiled = {node: change for node, (_, change) in SPOILED.items()} | {"c6": OTHER_CONF}
     wanted = {node: "c[4-5]" if node == "c4" else node for node in spoiled}
-    with Recorder(cluster, failing.run) as recorder:
+    with Recorder(cluster, failing.directory) as recorder:
         with spoiled_api(failing, spoiled):
             began = len(power_log(failing))
             job_of = {
-                node: submit(cluster, "true", f"--nodelist={nodes}", f"--nodes={1 + (node == 'c4')}")
+                node: submit(
+                    cluster, "true", f"--nodelist={nodes}", f"--nodes={1 + (node == 'c4')}"
+                )
                 for node, nodes in wanted.items()
             }
             cluster.wait_for([job_of["c6"]], {"COMPLETED"}, timeout=PATIENCE)
@@ -107,28 +134,40 @@ def fates(failing: Live) -> dict[str, Fate]:
         cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=PATIENCE)
         wait_until_at_rest(failing, cluster)
     return {
-        node: Fate([one.state for one in recorder.of(node)], node in failed, before[node], ran(failing, job_id))
+        node: Fate(
+            [one.state for one in recorder.of(node)],
+            node in failed,
+            before[node],
+            ran(failing, job_id),
+        )
         for node, job_id in job_of.items()
     }
 
 
 @contextmanager
-def spoiled_api(live: Live, spoiled: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+def spoiled_api(run: OpenRun, spoiled: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     """Make the API create faulty hosts while this is entered."""
-    elastic.stop(live.run.id)
+    provisioning.stop(run.directory.id)
     script = Path(__file__).with_name("spoiled_api.py")
-    arguments = ["harness.provisioning", str(live.run.path), live.run.id, json.dumps(spoiled)]
-    with subprocess.Popen([sys.executable, str(script), *arguments], start_new_session=True) as process:
+    arguments = [
+        "harness.elastic.provisioning_api",
+        str(run.directory.path),
+        run.directory.id,
+        json.dumps(spoiled),
+    ]
+    with subprocess.Popen(
+        [sys.executable, str(script), *arguments], start_new_session=True
+    ) as process:
         try:
             yield process
         finally:
             process.send_signal(signal.SIGCONT)
             process.terminate()
-    elastic.start(live.run)
+    provisioning.start(run.directory)
 
 
 @pytest.fixture
-def cluster(failing: Live) -> Iterator[SlurmCluster]:
+def cluster(failing: OpenRun) -> Iterator[SlurmCluster]:
     """The cluster; before and after each test its nodes are powered down and have no hosts."""
     cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
     wait_until_at_rest(failing, cluster)
@@ -136,16 +175,18 @@ def cluster(failing: Live) -> Iterator[SlurmCluster]:
     wait_until_at_rest(failing, cluster)
 
 
-def wait_until_at_rest(live: Live, cluster: SlurmCluster) -> None:
+def wait_until_at_rest(run: OpenRun, cluster: SlurmCluster) -> None:
     wait_until(
-        lambda: [node.state for node in cluster.nodes() if not slurm.powered_down(node.state)],
+        lambda: [
+            node.state for node in cluster.nodes() if not node_state.is_powered_down(node.state)
+        ],
         lambda left: not left,
         what="all nodes to power down",
         timeout=PATIENCE,
         ignore=(CommandFailed,),
     )
     wait_until(
-        lambda: live.provider.hosts(live.run.id),
+        lambda: run.provider.hosts(run.directory.id),
         lambda there: {*there} == {"ctl"},
         what="all hosts to be removed",
         timeout=PATIENCE,
@@ -153,22 +194,26 @@ def wait_until_at_rest(live: Live, cluster: SlurmCluster) -> None:
 
 
 def submit(cluster: SlurmCluster, body: str, *options: str) -> int:
-    return cluster.submit(witness.script(body), "--output=/dev/null", *options, user="alice")
+    return cluster.submit(job_trace.script(body), "--output=/dev/null", *options, user="alice")
 
 
-def ran(live: Live, job_id: int) -> list[str]:
+def ran(run: OpenRun, job_id: int) -> list[str]:
     """Return the hosts on which a job ran, one for each execution."""
-    return [one.host for one in witness.collect(live.ssh, ["ctl"]) if one.key == job_key("cloud", job_id)]
+    return [
+        one.host
+        for one in job_trace.collect(run.ssh, ["ctl"])
+        if one.key == job_key("cloud", job_id)
+    ]
 
 
-def resume_failed(live: Live, since: int) -> set[str]:
+def resume_failed(run: OpenRun, since: int) -> set[str]:
     """Return the nodes for which ResumeFailProgram ran, from this character of the log on."""
-    notes = map(json.loads, power_log(live)[since:].splitlines())
+    notes = map(json.loads, power_log(run)[since:].splitlines())
     return {node for one in notes if one["action"] == "resume-fail" for node in one["nodes"]}
 
 
-def power_log(live: Live) -> str:
-    return live.ssh.run("ctl", ["cat", "/var/log/slurm/power.log"], check=False).stdout
+def power_log(run: OpenRun) -> str:
+    return run.ssh.run("ctl", ["cat", "/var/log/slurm/power.log"], check=False).stdout
 
 
 def wait_for_state(cluster: SlurmCluster, node: str, flag: str, timeout: float = PATIENCE) -> None:
@@ -193,12 +238,16 @@ def test_node_that_does_not_come_is_given_up_and_its_job_runs_once_when_it_can(
     assert fate.ran == [node]
 
 
-def test_node_with_another_slurm_conf_is_taken_and_slurmctld_says_so(failing: Live, fates: dict[str, Fate]) -> None:
+def test_node_with_another_slurm_conf_is_taken_and_slurmctld_says_so(
+    failing: OpenRun, fates: dict[str, Fate]
+) -> None:
     fate = fates["c6"]
     assert not fate.resume_failed
     assert not [state for state in fate.states if "DOWN" in state.split("+")], fate.states
     assert fate.ran_before == fate.ran == ["c6"]
-    log = failing.ssh.run("ctl", ["grep", "different slurm.conf", "/var/log/slurm/slurmctld.log"]).stdout
+    log = failing.ssh.run(
+        "ctl", ["grep", "different slurm.conf", "/var/log/slurm/slurmctld.log"]
+    ).stdout
     assert "c6" in log
 
 
@@ -209,20 +258,28 @@ def in_turn(states: list[str], *flags: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def bad_programs(failing: Live) -> dict[str, Fate]:
+def bad_programs(failing: OpenRun) -> dict[str, Fate]:
     """Jobs whose ResumeProgram fails for one node, and does not end for the other."""
     cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
     wait_until_at_rest(failing, cluster)
     program = "/usr/local/sbin/slurm-resume"
     bad = "case $1 in c1) exit 1 ;; *) exec sleep 1000 ;; esac"
     began = len(power_log(failing))
-    with Recorder(cluster, failing.run) as recorder:
+    with Recorder(cluster, failing.directory) as recorder:
         failing.ssh.run(
-            "ctl", ["sh", "-c", f"mv {program} /root && printf '#!/bin/sh\n{bad}\n' > {program} && chmod 755 {program}"]
+            "ctl",
+            [
+                "sh",
+                "-c",
+                f"mv {program} /root && printf '#!/bin/sh\n{bad}\n' > {program} && chmod 755 {program}",
+            ],
         )
         try:
             job_of = {}
-            for node in ("c1", "c2"):  # one after the other: slurmctld asks for all nodes of a moment at once
+            for node in (
+                "c1",
+                "c2",
+            ):  # one after the other: slurmctld asks for all nodes of a moment at once
                 job_of[node] = submit(cluster, "true", f"--nodelist={node}")
                 wait_for_state(cluster, node, "POWERING_UP")
             failed = wait_until(
@@ -237,14 +294,19 @@ def bad_programs(failing: Live) -> dict[str, Fate]:
         cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=PATIENCE)
         wait_until_at_rest(failing, cluster)
     return {
-        node: Fate([one.state for one in recorder.of(node)], node in failed, before[node], ran(failing, job_id))
+        node: Fate(
+            [one.state for one in recorder.of(node)],
+            node in failed,
+            before[node],
+            ran(failing, job_id),
+        )
         for node, job_id in job_of.items()
     }
 
 
 @pytest.mark.parametrize("node", ["c1", "c2"], ids=["fails", "hangs"])
 def test_program_that_does_not_work_costs_a_resume_timeout_and_no_job(
-    failing: Live, bad_programs: dict[str, Fate], node: str
+    failing: OpenRun, bad_programs: dict[str, Fate], node: str
 ) -> None:
     fate = bad_programs[node]
     assert in_turn(fate.states, *GIVEN_UP_AND_BACK), fate.states
@@ -256,15 +318,18 @@ def test_program_that_does_not_work_costs_a_resume_timeout_and_no_job(
 
 
 def test_slurmd_that_registers_after_its_node_was_given_up_is_taken_and_runs_the_job_once(
-    failing: Live, cluster: SlurmCluster
+    failing: OpenRun, cluster: SlurmCluster
 ) -> None:
     late = {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "[Service]"}
     late["new"] = "[Service]\nExecStartPre=/bin/sleep 32"
     began = len(power_log(failing))
-    with Recorder(cluster, failing.run) as recorder, spoiled_api(failing, {"c1": late}) as api:
+    with (
+        Recorder(cluster, failing.directory) as recorder,
+        spoiled_api(failing, {"c1": late}) as api,
+    ):
         job_id = submit(cluster, "true", "--nodelist=c1")
         wait_until(
-            lambda: failing.provider.hosts(failing.run.id),
+            lambda: failing.provider.hosts(failing.directory.id),
             lambda there: there.get("c1"),
             what="c1 to be made",
             timeout=PATIENCE,
@@ -277,10 +342,14 @@ def test_slurmd_that_registers_after_its_node_was_given_up_is_taken_and_runs_the
     assert ran(failing, job_id) == ["c1"]
 
 
-def test_host_that_could_not_be_suspended_is_named(failing: Live, cluster: SlurmCluster, harness: Harness) -> None:
+def test_host_that_could_not_be_suspended_is_named(
+    failing: OpenRun, cluster: SlurmCluster, harness: Harness
+) -> None:
     began = len(power_log(failing))
     with spoiled_api(failing, {}) as api:
-        cluster.wait_for([submit(cluster, "true", "--nodelist=c1")], {"COMPLETED"}, timeout=PATIENCE)
+        cluster.wait_for(
+            [submit(cluster, "true", "--nodelist=c1")], {"COMPLETED"}, timeout=PATIENCE
+        )
         api.send_signal(signal.SIGSTOP)
         wait_until(
             lambda: power_log(failing)[began:],
@@ -294,21 +363,28 @@ def test_host_that_could_not_be_suspended_is_named(failing: Live, cluster: Slurm
     # The API, which now goes on, may still do it; a second request does no harm.
     failing.ssh.run("ctl", ["/usr/local/sbin/slurm-suspend", "c1"])
     wait_until(
-        lambda: harness("status").stdout, lambda text: told not in text, what="c1 to be removed", timeout=PATIENCE
+        lambda: harness("status").stdout,
+        lambda text: told not in text,
+        what="c1 to be removed",
+        timeout=PATIENCE,
     )
 
 
-def test_api_that_is_down_is_asked_again_until_it_answers(failing: Live, cluster: SlurmCluster) -> None:
-    elastic.stop(failing.run.id)
+def test_api_that_is_down_is_asked_again_until_it_answers(
+    failing: OpenRun, cluster: SlurmCluster
+) -> None:
+    provisioning.stop(failing.directory.id)
     job_id = submit(cluster, "true", "--nodelist=c1")
     wait_for_state(cluster, "c1", "POWERING_UP")
-    assert {*failing.provider.hosts(failing.run.id)} == {"ctl"}
-    elastic.start(failing.run)
+    assert {*failing.provider.hosts(failing.directory.id)} == {"ctl"}
+    provisioning.start(failing.directory)
     cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     assert ran(failing, job_id) == ["c1"]
 
 
-def test_restart_of_slurmctld_while_nodes_come_up_loses_no_job(failing: Live, cluster: SlurmCluster) -> None:
+def test_restart_of_slurmctld_while_nodes_come_up_loses_no_job(
+    failing: OpenRun, cluster: SlurmCluster
+) -> None:
     job_id = submit(cluster, "true", "--nodelist=c2")
     wait_for_state(cluster, "c2", "POWERING_UP")
     failing.ssh.run("ctl", ["systemctl", "restart", "slurmctld"])
@@ -316,12 +392,14 @@ def test_restart_of_slurmctld_while_nodes_come_up_loses_no_job(failing: Live, cl
     assert ran(failing, job_id) == ["c2"]
 
 
-def test_job_whose_host_dies_is_requeued(failing: Live, cluster: SlurmCluster) -> None:
+def test_job_whose_host_dies_is_requeued(failing: OpenRun, cluster: SlurmCluster) -> None:
     # Only its first run lasts until its host is gone.
     job_id = submit(cluster, '[ -n "$SLURM_RESTART_COUNT" ] || sleep 600', "--requeue")
     cluster.wait_for([job_id], {"RUNNING"}, timeout=PATIENCE)
-    [node] = wait_until(lambda: ran(failing, job_id), bool, what="the job to start", timeout=PATIENCE)
-    failing.provider.remove(failing.run.id, node)
+    [node] = wait_until(
+        lambda: ran(failing, job_id), bool, what="the job to start", timeout=PATIENCE
+    )
+    ability(failing.provider, CanCreate, "test").remove(failing.directory.id, node)
     wait_for_state(cluster, node, "DOWN")
     # If the node is back within seconds, the late message that it failed can end the second run.
     cluster.run("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={node}")
@@ -331,25 +409,30 @@ def test_job_whose_host_dies_is_requeued(failing: Live, cluster: SlurmCluster) -
     assert {*again} > {node}
 
 
-def test_of_contradicting_requests_the_last_counts(failing: Live, cluster: SlurmCluster) -> None:
+def test_of_contradicting_requests_the_last_counts(failing: OpenRun, cluster: SlurmCluster) -> None:
     for _ in range(2):
         for action in ("resume", "resume", "suspend", "resume", "suspend", "suspend"):
             failing.ssh.run("ctl", [f"/usr/local/sbin/slurm-{action}", "c[1-2]"])
     wait_until_at_rest(failing, cluster)
     time.sleep(2)  # nothing may come back
-    assert {*failing.provider.hosts(failing.run.id)} == {"ctl"}
+    assert {*failing.provider.hosts(failing.directory.id)} == {"ctl"}
 
 
 @pytest.mark.parametrize(
-    ("spoil", "mend"),
+    ("spoil", "fix"),
     [("chmod 0644 FILE", "chmod 0755 FILE"), ("chmod 0777 FILE", "chmod 0755 FILE")],
     ids=["not executable", "writable by others"],
 )
 def test_program_that_slurmctld_refuses_keeps_the_job_waiting(
-    failing: Live, cluster: SlurmCluster, spoil: str, mend: str
+    failing: OpenRun, cluster: SlurmCluster, spoil: str, fix: str
 ) -> None:
     do: Callable[[str], object] = lambda script: failing.ssh.run(  # noqa: E731
-        "ctl", ["sh", "-c", script.replace("FILE", "/usr/local/sbin/slurm-resume") + "; scontrol reconfigure"]
+        "ctl",
+        [
+            "sh",
+            "-c",
+            script.replace("FILE", "/usr/local/sbin/slurm-resume") + "; scontrol reconfigure",
+        ],
     )
     do(spoil)
     try:
@@ -361,20 +444,24 @@ def test_program_that_slurmctld_refuses_keeps_the_job_waiting(
             what="slurmctld to refuse the program",
             timeout=PATIENCE,
         )
-        assert {*failing.provider.hosts(failing.run.id)} == {"ctl"}
+        assert {*failing.provider.hosts(failing.directory.id)} == {"ctl"}
     finally:
-        do(mend)
+        do(fix)
     cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     assert ran(failing, job_id) == ["c1"]
 
 
-def test_rates_spread_what_comes_and_goes(failing: Live, cluster: SlurmCluster) -> None:
+def test_rates_spread_what_comes_and_goes(failing: OpenRun, cluster: SlurmCluster) -> None:
     nodes = ["c1", "c2", "c3"]
     began = len(power_log(failing))
-    set_rates(failing, 20)  # a minute: every third second there is leave for one node, and one leave can be saved up
+    set_rates(
+        failing, 20
+    )  # a minute: every third second there is leave for one node, and one leave can be saved up
     try:
         cluster.wait_for(
-            [submit(cluster, "sleep 8", f"--nodelist={node}") for node in nodes], {"COMPLETED"}, timeout=PATIENCE
+            [submit(cluster, "sleep 8", f"--nodelist={node}") for node in nodes],
+            {"COMPLETED"},
+            timeout=PATIENCE,
         )
         wait_until_at_rest(failing, cluster)
     finally:
@@ -384,10 +471,11 @@ def test_rates_spread_what_comes_and_goes(failing: Live, cluster: SlurmCluster) 
         asked = [one for one in notes if one["action"] == action]
         assert sorted(node for one in asked for node in one["nodes"]) == nodes
         assert len(asked) == len(nodes), asked
-        # Three seconds lie between the first and the last decision; a program starts up to a second after its own.
+        # Three seconds lie between the first and the last decision; a program starts up to a second
+        # after its own.
         assert asked[2]["time"] - asked[0]["time"] > 2, asked
 
 
-def set_rates(live: Live, rate: int) -> None:
+def set_rates(run: OpenRun, rate: int) -> None:
     change = f"sed -i 's/^\\(ResumeRate\\|SuspendRate\\)=.*/\\1={rate}/' /etc/slurm/slurm.conf && scontrol reconfigure"
-    live.ssh.run("ctl", ["sh", "-c", change])
+    run.ssh.run("ctl", ["sh", "-c", change])

@@ -22,7 +22,10 @@ def three() -> Iterator[Engines]:
 @pytest.fixture(scope="module")
 def harness(three: Engines, runs: Path) -> Harness:
     """The command line of a user who has these engines."""
-    provider = {"HARNESS_PROVIDER": f"docker:{','.join(three.names)}", "DOCKER_CONFIG": str(three.config)}
+    provider = {
+        "HARNESS_PROVIDER": f"docker:{','.join(three.names)}",
+        "DOCKER_CONFIG": str(three.config),
+    }
     return command_line({**environment_of(runs), **provider})
 
 
@@ -46,37 +49,50 @@ def test_image_is_carried_in_a_file_to_an_engine_without_a_registry(
     three: Engines, environment: dict[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "images.tar"
-    here, there = (command_line({**environment, "DOCKER_HOST": three.host(name)}) for name in ("e1", "e3"))
+    here, there = (
+        command_line({**environment, "DOCKER_HOST": three.host(name)}) for name in ("e1", "e3")
+    )
     assert images(there) == []
     saved = here("images", "save", file, "24.11")
     assert saved.returncode == 0, saved.stderr
     loaded = there("images", "load", file)
     assert loaded.returncode == 0, loaded.stderr
     (image,) = images(there)
-    assert (image["image"], image["release"], image["current"]) == (loaded.stdout.strip(), "24.11", True)
+    assert (image["image"], image["release"], image["current"]) == (
+        loaded.stdout.strip(),
+        "24.11",
+        True,
+    )
 
 
-def test_lost_engine_is_no_fault_of_the_clusters_and_nothing_of_a_run_is_left(three: Engines, harness: Harness) -> None:
+def test_lost_engine_is_no_fault_of_the_clusters_and_nothing_of_a_run_is_left(
+    three: Engines, harness: Harness
+) -> None:
     try:
         up = harness("up", SCENARIOS / "federation.yml")
         assert up.returncode == 0, up.stderr
         assert all(left(three, name) for name in three.names)
         deploy = harness("deploy")
         assert deploy.returncode == 0, deploy.stderr
-        verify = harness("verify", "--check", "federation", "--check", "sites")
+        verify = harness("verify", "--select", "federation", "--select", "sites")
         assert verify.returncode == 0, verify.stdout + verify.stderr
 
         three.link("e3", "down")
-        verify = harness("verify", "--check", "job_on_all_nodes")
+        verify = harness("verify", "--select", "job_on_all_nodes")
         assert verify.returncode == 3, verify.stdout + verify.stderr
-        assert "lost on the way: " in verify.stdout
+        assert "stopped during the run: " in verify.stdout
         three.link("e3", "up")
 
         three.kill("e3")
         down = harness("down")
         assert down.returncode == 3
         assert "context e3 does not answer" in down.stderr
-        assert not [one for name in ("e1", "e2") for one in left(three, name) if not one.startswith("federation-")]
+        assert not [
+            one
+            for name in ("e1", "e2")
+            for one in left(three, name)
+            if not one.startswith("federation-")
+        ]
         three.start("e3")
     finally:
         down = harness("down", "--all")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.live import Live
+from harness.open_run import OpenRun
 from sabotage import Sabotage, break_and_judge
 from support import Harness, kept, sabotages
 
 
 @pytest.fixture(scope="module")
-def ha(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
+def ha(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
     """The scenario, passed and still up."""
     yield from kept(harness, runs, "ha", quick=quick)
 
 
 @pytest.mark.parametrize("sabotage", sabotages("HA"))
-def test_check_fails_on_a_broken_pair(ha: Live, sabotage: Sabotage) -> None:
+def test_check_fails_on_a_broken_pair(ha: OpenRun, sabotage: Sabotage) -> None:
     break_and_judge(ha, sabotage)

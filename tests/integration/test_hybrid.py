@@ -8,65 +8,80 @@ from pathlib import Path
 
 import pytest
 
-from harness import copilot, hybrid, lifecycle, slurm
-from harness.copilot import Node, Page, Slurmrestd
-from harness.ledger import READY, REFUSED, Amount
-from harness.live import Live
+from harness import lifecycle
+from harness.cluster import slurm
+from harness.kubernetes import hybrid, operator
+from harness.kubernetes.ledger import READY, REFUSED, Amount
+from harness.kubernetes.operator import Page, SharedNode, Slurmrestd
+from harness.open_run import OpenRun
 from harness.wait import wait_until
 from sabotage import HYBRID, Sabotage, break_and_judge
 from support import SCENARIOS, Harness, deployed
 
 
 @pytest.fixture(scope="module")
-def shared(harness: Harness, runs: Path) -> Iterator[Live]:
+def shared(harness: Harness, runs: Path) -> Iterator[OpenRun]:
     """The scenario, deployed with a release that has external jobs."""
-    with deployed(harness, runs, SCENARIOS / "kubernetes-hybrid.yml", "--release", "26.05") as live:
-        yield live
+    with deployed(harness, runs, SCENARIOS / "kubernetes-hybrid.yml", "--release", "26.05") as run:
+        yield run
 
 
 @pytest.mark.core
-def test_quick_checks_of_the_ledger_pass(shared: Live) -> None:
-    checks, _, problem = lifecycle.verify(
-        shared, ["jobs_have_the_room", "get_around_the_ledger", "copilot_has_told_it", "external_job", "external_node"]
+def test_quick_checks_of_the_ledger_pass(shared: OpenRun) -> None:
+    evaluation = lifecycle.verify(
+        shared,
+        [
+            "jobs_have_the_room",
+            "get_around_the_ledger",
+            "operator_has_told_it",
+            "external_job",
+            "external_node",
+        ],
     )
-    assert {check.outcome for check in checks} == {"passed"}, (checks, problem)
+    assert {check.outcome for check in evaluation.checks} == {"passed"}, evaluation
 
 
 @pytest.mark.parametrize("sabotage", HYBRID, ids=str)
-def test_check_fails_where_the_ledger_is_not_kept(shared: Live, sabotage: Sabotage) -> None:
+def test_check_fails_where_the_ledger_is_not_kept(shared: OpenRun, sabotage: Sabotage) -> None:
     break_and_judge(shared, sabotage)
 
 
 @pytest.mark.parametrize(("jobs_are_asked", "answer"), [(True, REFUSED), (False, READY)])
-def test_copilot_sees_a_job_that_starts_before_it_cuts_all_cpus_because_it_asks_the_jobs(
-    jobs_are_asked: bool, answer: str, shared: Live, monkeypatch: pytest.MonkeyPatch
+def test_operator_sees_a_job_that_starts_before_it_cuts_all_cpus_because_it_asks_the_jobs(
+    jobs_are_asked: bool, answer: str, shared: OpenRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_ids: list[int] = []
     offer = Slurmrestd.offer
 
-    async def offer_after_a_job(self: Slurmrestd, node: Node, amount: Amount) -> None:
+    async def offer_after_a_job(self: Slurmrestd, node: SharedNode, amount: Amount) -> None:
         if not job_ids:
-            job_ids.append(cluster.submit("#!/bin/sh\nsleep 300", "--nodelist=n1", "--output=/dev/null", user="alice"))
+            job_ids.append(
+                cluster.submit(
+                    "#!/bin/sh\nsleep 300", "--nodelist=n1", "--output=/dev/null", user="alice"
+                )
+            )
             cluster.wait_for(job_ids, {"RUNNING"})
         await offer(self, node, amount)
 
-    async def taken_by_none(self: Slurmrestd, node: Node) -> Amount:
+    async def taken_by_none(self: Slurmrestd, node: SharedNode) -> Amount:
         return Amount()
 
     async def answer_to_a_pod() -> str:
         page = Page()
-        async with copilot.connected(*there["shared"].slurmrestd) as slurmrestd:
-            await copilot.settle(slurmrestd, "n1", {"pod": {"cpu": "4"}}, page)
+        async with operator.connected(*there["shared"].slurmrestd) as slurmrestd:
+            await operator.settle(slurmrestd, "n1", {"pod": {"cpu": "4"}}, page)
             told = page.checks()["pod"]["state"]
-            await copilot.settle(slurmrestd, "n1", {}, page)
+            await operator.settle(slurmrestd, "n1", {}, page)
         return told
 
     monkeypatch.setattr(Slurmrestd, "offer", offer_after_a_job)
     if not jobs_are_asked:
         monkeypatch.setattr(Slurmrestd, "taken", taken_by_none)
-    with hybrid.copilots(shared.run, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh) as there:
+    with hybrid.operators(
+        shared.directory, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh
+    ) as there:
         cluster = there["shared"].cluster
-        there["shared"].kill_copilot()
+        there["shared"].kill_operator()
         try:
             assert asyncio.run(answer_to_a_pod()) == answer
         finally:
@@ -74,8 +89,12 @@ def test_copilot_sees_a_job_that_starts_before_it_cuts_all_cpus_because_it_asks_
             cluster.wait_for(job_ids)
 
 
-def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(shared: Live) -> None:
-    with hybrid.copilots(shared.run, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh) as there:
+def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
+    shared: OpenRun,
+) -> None:
+    with hybrid.operators(
+        shared.directory, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh
+    ) as there:
         ledger, cluster = there["shared"], there["shared"].cluster
 
         def node() -> slurm.Node:
@@ -88,12 +107,17 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(sh
             cluster.wait_for([job_id], {"RUNNING"})
             ledger.ask_for("n1", "pod", {"cpu": "1", "memory": "100Mi"})
             wait_until(
-                lambda: ledger.answers("n1").get("pod"), lambda told: told == READY, what="n1 to be cut", timeout=90
+                lambda: ledger.answers("n1").get("pod"),
+                lambda told: told == READY,
+                what="n1 to be cut",
+                timeout=90,
             )
-            ledger.kill_copilot()
+            ledger.kill_operator()
             shared.ssh.run("n1", ["systemctl", "restart", "slurmd"])
-            wait_until(node, lambda seen: "INVALID_REG" in seen.state, what="n1 to drain", timeout=90)
-            ledger.start_copilot()
+            wait_until(
+                node, lambda seen: "INVALID_REG" in seen.state, what="n1 to drain", timeout=90
+            )
+            ledger.start_operator()
             wait_until(node, lambda seen: seen.state == "MIXED", what="n1 to take jobs", timeout=90)
             assert cluster.job(job_id)
         finally:
@@ -104,4 +128,7 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(sh
 def test_slurmrestd_that_is_too_old_is_refused_before_anything_starts(harness: Harness) -> None:
     done = harness("run", SCENARIOS / "kubernetes-hybrid.yml", "--release", "22.05")
     assert done.returncode == 2
-    assert "clusters.shared.kubernetes: slurmrestd 22.05 is too old to tell what jobs have; 24.05 does" in done.stderr
+    assert (
+        "clusters.shared.kubernetes: slurmrestd 22.05 does not report what jobs have; 24.05 does"
+        in done.stderr
+    )

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.live import Live
+from harness.open_run import OpenRun
 from sabotage import JOB_START, Sabotage, break_and_judge
 from support import Harness, kept
 
 
 @pytest.fixture(scope="module")
-def job_modes(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
+def job_modes(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
     """The scenario, passed and still up."""
     yield from kept(harness, runs, "job-modes", quick=quick)
 
 
 @pytest.mark.parametrize("sabotage", JOB_START, ids=str)
-def test_check_fails_where_jobs_start_otherwise(job_modes: Live, sabotage: Sabotage) -> None:
+def test_check_fails_where_jobs_start_otherwise(job_modes: OpenRun, sabotage: Sabotage) -> None:
     break_and_judge(job_modes, sabotage)

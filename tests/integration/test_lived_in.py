@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import slurm
-from harness.live import Live
-from harness.slurm import SlurmCluster
+from harness.cluster import slurm
+from harness.cluster.slurm import SlurmCluster
+from harness.open_run import OpenRun
 from harness.wait import wait_until
 from support import Done, Harness, deployed
 
@@ -73,20 +73,22 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("settings", SITES.values(), ids=SITES.keys())
-def test_cluster_with_settings_of_real_sites_passes(harness: Harness, path: Path, settings: list[str]) -> None:
+def test_cluster_with_settings_of_real_sites_passes(
+    harness: Harness, path: Path, settings: list[str]
+) -> None:
     done = harness("run", path, *(word for setting in settings for word in ("--set", setting)))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
-def lived(harness: Harness, runs: Path, path: Path) -> Iterator[Live]:
+def lived(harness: Harness, runs: Path, path: Path) -> Iterator[OpenRun]:
     """The scenario, deployed."""
-    with deployed(harness, runs, path) as live:
-        yield live
+    with deployed(harness, runs, path) as run:
+        yield run
 
 
 @pytest.fixture
-def cluster(lived: Live) -> Iterator[SlurmCluster]:
+def cluster(lived: OpenRun) -> Iterator[SlurmCluster]:
     """The cluster, and no job left on it afterwards."""
     cluster = slurm.clusters(lived.ssh, lived.plan)["lived"]
     yield cluster
@@ -94,7 +96,7 @@ def cluster(lived: Live) -> Iterator[SlurmCluster]:
     slurm.wait_until_ready(lived.plan, {"lived": cluster}, idle=True)
 
 
-def held(lived: Live, cluster: SlurmCluster, *options: str) -> int:
+def held(lived: OpenRun, cluster: SlurmCluster, *options: str) -> int:
     """Submit a job as alice that is not the harness's, and wait until it runs."""
     job_id = int(lived.ssh.run("lived", [*HOLD, *options], user="alice").stdout)
     cluster.wait_for([job_id], {"RUNNING"})
@@ -103,11 +105,13 @@ def held(lived: Live, cluster: SlurmCluster, *options: str) -> int:
 
 def verify(harness: Harness, *checks: str) -> Done:
     """Run some checks on the cluster."""
-    return harness("verify", "--run", "lived", *(word for check in checks for word in ("--check", check)))
+    return harness(
+        "verify", "--run", "lived", *(word for check in checks for word in ("--select", check))
+    )
 
 
 def test_deploy_and_verify_with_a_job_of_a_user_running_leave_it_alone(
-    harness: Harness, lived: Live, cluster: SlurmCluster
+    harness: Harness, lived: OpenRun, cluster: SlurmCluster
 ) -> None:
     running = held(lived, cluster, "--ntasks=1")
     pending = int(lived.ssh.run("lived", [*HOLD, "--hold"], user="alice").stdout)
@@ -119,7 +123,7 @@ def test_deploy_and_verify_with_a_job_of_a_user_running_leave_it_alone(
 
 
 def test_checks_that_jobs_of_others_keep_from_nodes_say_so(
-    harness: Harness, lived: Live, cluster: SlurmCluster
+    harness: Harness, lived: OpenRun, cluster: SlurmCluster
 ) -> None:
     job_id = held(lived, cluster, "--exclusive")
     assert slurm.not_ready(lived.plan, {"lived": cluster}) == []
@@ -129,21 +133,28 @@ def test_checks_that_jobs_of_others_keep_from_nodes_say_so(
     assert cluster.job(job_id).state == "RUNNING"
 
 
-def test_node_that_an_administrator_set_down_stays_so_and_is_named(lived: Live, cluster: SlurmCluster) -> None:
+def test_node_that_an_administrator_set_down_stays_so_and_is_named(
+    lived: OpenRun, cluster: SlurmCluster
+) -> None:
     cluster.run("scontrol", "update", "NodeName=lived", "State=DOWN", "Reason=no fan")
     before = cluster.nodes()[0].slurmd_start
     try:
         cluster.run("sh", "-c", "systemctl reset-failed; systemctl restart slurmd")
-        wait_until(cluster.nodes, lambda nodes: nodes[0].slurmd_start != before, what="slurmd to register", timeout=90)
-        assert [text.partition(" [")[0] for text in slurm.not_ready(lived.plan, {"lived": cluster})] == [
-            "lived: lived DOWN (no fan"
-        ]
+        wait_until(
+            cluster.nodes,
+            lambda nodes: nodes[0].slurmd_start != before,
+            what="slurmd to register",
+            timeout=90,
+        )
+        assert [
+            text.partition(" [")[0] for text in slurm.not_ready(lived.plan, {"lived": cluster})
+        ] == ["lived: lived DOWN (no fan"]
     finally:
         cluster.run("scontrol", "update", "NodeName=lived", "State=RESUME")
 
 
 def test_interactive_job_of_a_user_is_genuine_and_an_invented_record_of_one_is_not(
-    harness: Harness, lived: Live, cluster: SlurmCluster
+    harness: Harness, lived: OpenRun, cluster: SlurmCluster
 ) -> None:
     lived.ssh.run("lived", ["srun", "--job-name=sh", "hostname"], user="alice")
     genuine = verify(harness, "accounting_matches")
@@ -153,6 +164,9 @@ def test_interactive_job_of_a_user_is_genuine_and_an_invented_record_of_one_is_n
     try:
         done = verify(harness, "accounting_matches")
     finally:
-        lived.ssh.run("lived", ["mariadb", "slurm_acct_db", "-e", "delete from lived_job_table where id_job = 99999"])
+        lived.ssh.run(
+            "lived",
+            ["mariadb", "slurm_acct_db", "-e", "delete from lived_job_table where id_job = 99999"],
+        )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "slurmctld's log does not know: lived: job 99999 (sh of alice)" in done.stdout

@@ -7,21 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from harness import lifecycle, report
-from harness.live import Live
+from harness import lifecycle
+from harness.open_run import OpenRun
+from harness.report import model
 from sabotage import CONTAINERS, Sabotage, break_and_judge
 from support import SCENARIOS, Harness, deployed
 
 
 @pytest.fixture(scope="module")
-def containers(harness: Harness, runs: Path) -> Iterator[Live]:
+def containers(harness: Harness, runs: Path) -> Iterator[OpenRun]:
     """The scenario, whose containers pass their checks."""
-    with deployed(harness, runs, SCENARIOS / "oci.yml") as live:
-        checks, _, problem = lifecycle.verify(live, ["test_oci"])
-        assert report.judge(checks, problem) == report.PASSED
-        yield live
+    with deployed(harness, runs, SCENARIOS / "oci.yml") as run:
+        evaluation = lifecycle.verify(run, ["test_oci"])
+        assert model.verdict(evaluation.checks, evaluation.problem) == model.PASSED
+        yield run
 
 
 @pytest.mark.parametrize("sabotage", CONTAINERS, ids=str)
-def test_check_fails_where_slurm_runs_no_containers_as_it_should(containers: Live, sabotage: Sabotage) -> None:
+def test_check_fails_where_slurm_runs_no_containers_as_it_should(
+    containers: OpenRun, sabotage: Sabotage
+) -> None:
     break_and_judge(containers, sabotage)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.live import Live
-from sabotage import REHEARSAL, Sabotage, run
-from support import Harness, judged, kept
+from harness.open_run import OpenRun
+from sabotage import REHEARSAL, Sabotage, on_host
+from support import Harness, kept, verified
 
 SHORT = ("rehearse", "--no-faults", "--jobs", "50", "--seconds", "6")
 TRACE = """\
@@ -40,19 +40,25 @@ rehearsal:
 
 
 @pytest.fixture(scope="module")
-def faulty(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
+def faulty(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
     """The federation that went through its faults, passed and still up."""
     yield from kept(harness, runs, "federation-faults", quick=quick)
 
 
 @pytest.mark.core
-def test_old_rehearsal_is_judged_again_from_what_was_seen(harness: Harness, faulty: Live) -> None:
-    again = harness("judge", "--run", faulty.run.path, "--format", "json")
+def test_old_rehearsal_is_judged_again_from_what_was_seen(
+    harness: Harness, faulty: OpenRun
+) -> None:
+    again = harness("recheck", "--run", faulty.directory.path, "--format", "json")
     assert again.returncode == 0, again.stdout
-    judged = json.loads(again.stdout)
-    assert judged["verdict"] == "passed"
-    assert judged["submissions"]["accepted"] > 200
-    faults = [(event["fault"], event["action"]) for event in faulty.run.events() if event["kind"] == "fault"]
+    verified = json.loads(again.stdout)
+    assert verified["verdict"] == "passed"
+    assert verified["submissions"]["accepted"] > 200
+    faults = [
+        (event["fault"], event["action"])
+        for event in faulty.directory.events()
+        if event["kind"] == "fault"
+    ]
     assert faults == [
         (one.fault, action)
         for one in faulty.plan.scenario.rehearsal.faults
@@ -60,30 +66,36 @@ def test_old_rehearsal_is_judged_again_from_what_was_seen(harness: Harness, faul
     ]
 
 
-def test_trace_is_replayed(harness: Harness, faulty: Live, tmp_path: Path) -> None:
+def test_trace_is_replayed(harness: Harness, faulty: OpenRun, tmp_path: Path) -> None:
     trace = tmp_path / "trace.swf"
     trace.write_text(TRACE)
-    done = harness("rehearse", "--run", faulty.run.path, "--no-faults", "--trace", trace, "--speed", "60")
+    done = harness(
+        "rehearse", "--run", faulty.directory.path, "--no-faults", "--trace", trace, "--speed", "60"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED  submissions: 5 accepted; executions seen: 5" in done.stdout
 
 
 @pytest.mark.parametrize("sabotage", REHEARSAL, ids=str)
-def test_rehearsal_finds_what_is_wrong(harness: Harness, faulty: Live, sabotage: Sabotage) -> None:
-    run(faulty, *sabotage.do)
+def test_rehearsal_finds_what_is_wrong(
+    harness: Harness, faulty: OpenRun, sabotage: Sabotage
+) -> None:
+    on_host(faulty, *sabotage.do)
     try:
-        done = harness(*SHORT, "--run", faulty.run.path)
+        done = harness(*SHORT, "--run", faulty.directory.path)
     finally:
-        run(faulty, *sabotage.undo)
+        on_host(faulty, *sabotage.undo)
     assert done.returncode == 1, done.stdout + done.stderr
     missing = [line for line in sabotage.told.splitlines() if line not in done.stdout]
     assert not missing, done.stdout
 
 
-def test_daemon_that_does_not_start_again_is_the_only_thing_that_failed(harness: Harness, tmp_path: Path) -> None:
+def test_daemon_that_does_not_start_again_is_the_only_thing_that_failed(
+    harness: Harness, tmp_path: Path
+) -> None:
     path = tmp_path / "down.yml"
     path.write_text(DOWN)
-    done = judged(harness, path, ["rehearsal_shows"])
+    done = verified(harness, path, ["rehearsal_shows"])
     assert done.returncode == 1, done.stdout + done.stderr
     assert "slurmctld on ctl failed: fatal: " in done.stdout
     failed = {*re.findall(r"failed +(\S+)", done.stderr)}

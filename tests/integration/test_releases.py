@@ -9,10 +9,11 @@ from pathlib import Path
 import docker
 import pytest
 
-from harness import lifecycle, providers, releases, rundir, slurm
+from harness import lifecycle, providers, releases, rundir
+from harness.cluster import slurm
+from harness.cluster.slurm import SlurmCluster
 from harness.providers import images
-from harness.slurm import SlurmCluster
-from support import SCENARIOS, Harness, judged
+from support import SCENARIOS, Harness, verified
 
 MIXED = """
 description: Two clusters that are no federation, the older release, configless, under the newer one's slurmdbd.
@@ -25,14 +26,18 @@ users: {alice: {uid: 2001, accounts: [physics]}}
 """
 
 
-@pytest.mark.parametrize("release", [name for name in releases.PACKAGED if name != releases.DEFAULT])
+@pytest.mark.parametrize(
+    "release", [name for name in releases.PACKAGED if name != releases.DEFAULT]
+)
 def test_single_node_passes(release: str, harness: Harness) -> None:
     done = harness("run", SCENARIOS / "single-node.yml", "--release", release)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"single {release}" in done.stdout
 
 
-def test_cluster_of_an_older_release_passes_under_a_newer_slurmdbd(harness: Harness, tmp_path: Path) -> None:
+def test_cluster_of_an_older_release_passes_under_a_newer_slurmdbd(
+    harness: Harness, tmp_path: Path
+) -> None:
     path = tmp_path / "mixed.yml"
     path.write_text(MIXED)
     done = harness("run", path)
@@ -40,18 +45,27 @@ def test_cluster_of_an_older_release_passes_under_a_newer_slurmdbd(harness: Harn
     assert "older 24.11, newer 26.05, slurmdbd 26.05" in done.stdout
 
 
-def test_what_slurm_gets_wrong_in_a_mixed_federation_is_found_and_explained(harness: Harness) -> None:
+def test_what_slurm_gets_wrong_in_a_mixed_federation_is_found_and_explained(
+    harness: Harness,
+) -> None:
     mixed = ("--release", "26.05", "--release", "on-prem=24.11")
-    done = judged(harness, SCENARIOS / "federation.yml", ["accounting_matches"], *mixed)
+    done = verified(harness, SCENARIOS / "federation.yml", ["accounting_matches"], *mixed)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "waiting for accounting to agree with the jobs' witness" in done.stdout
+    assert "waiting for accounting to agree with the jobs' trace" in done.stdout
     assert "known fault of Slurm: slurmdbd 26.05 loses the records of federated jobs" in done.stdout
 
 
-def test_releases_that_cannot_work_together_are_refused_before_anything_starts(harness: Harness) -> None:
-    done = harness("run", SCENARIOS / "federation.yml", "--release", "26.05", "--release", "aws=22.05")
+def test_releases_that_cannot_work_together_are_refused_before_anything_starts(
+    harness: Harness,
+) -> None:
+    done = harness(
+        "run", SCENARIOS / "federation.yml", "--release", "26.05", "--release", "aws=22.05"
+    )
     assert done.returncode == 2
-    assert "clusters.aws.release: 22.05, but slurmdbd is 26.05; rule: slurmdbd 26.05 serves 24.11," in done.stderr
+    assert (
+        "clusters.aws.release: 22.05, but slurmdbd is 26.05; rule: slurmdbd 26.05 serves 24.11,"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("release", ["22.05", "26.05"])
@@ -59,19 +73,19 @@ def test_dynamic_nodes_are_taken_wherever_they_may_work_and_can_go_again(
     release: str, harness: Harness, runs: Path
 ) -> None:
     done = harness("run", SCENARIOS / "dynamic.yml", "--release", release, "--keep")
-    live = lifecycle.open_run(rundir.find(runs, "dynamic"), providers.get("docker"), print)
+    run = lifecycle.open_run(rundir.find(runs, "dynamic"), providers.get("docker"), print)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
-        cluster = slurm.clusters(live.ssh, live.plan)["grows"]
+        cluster = slurm.clusters(run.ssh, run.plan)["grows"]
         assert guests(cluster) == ("d1", "d2")
-        live.ssh.run("d2", ["systemctl", "stop", "slurmd"])
+        run.ssh.run("d2", ["systemctl", "stop", "slurmd"])
         cluster.run("scontrol", "delete", "NodeName=d2")
         assert guests(cluster) == ("d1",)
-        live.ssh.run("d2", ["systemctl", "start", "slurmd"])
-        slurm.wait_until_ready(live.plan, {"grows": cluster})
+        run.ssh.run("d2", ["systemctl", "start", "slurmd"])
+        slurm.wait_until_ready(run.plan, {"grows": cluster})
         assert guests(cluster) == ("d1", "d2")
     finally:
-        lifecycle.down(live)
+        lifecycle.down(run)
 
 
 def guests(cluster: SlurmCluster) -> tuple[str, ...]:
@@ -83,12 +97,16 @@ def own_image() -> Iterator[str]:
     """An image as a user may have it: daemons that start at boot, no entry point."""
     client = docker.from_env()
     text = f"FROM {images.tag(releases.get('26.05'))}\nRUN systemctl enable slurmctld munge\nENTRYPOINT []\n"
-    image, _ = client.images.build(fileobj=io.BytesIO(text.encode()), tag="slurm-harness-test:own", rm=True)
+    image, _ = client.images.build(
+        fileobj=io.BytesIO(text.encode()), tag="slurm-harness-test:own", rm=True
+    )
     yield image.tags[0]
     client.images.remove(image.tags[0], force=True)
 
 
-def test_release_of_an_own_image_is_asked_of_it(own_image: str, harness: Harness, tmp_path: Path) -> None:
+def test_release_of_an_own_image_is_asked_of_it(
+    own_image: str, harness: Harness, tmp_path: Path
+) -> None:
     path = tmp_path / "own.yml"
     text = (SCENARIOS / "single-node.yml").read_text()
     path.write_text(text.replace("    controller: ", f"    image: {own_image}\n    controller: "))

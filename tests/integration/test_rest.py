@@ -8,24 +8,35 @@ from pathlib import Path
 import pytest
 
 from harness import lifecycle
-from harness.live import Live
+from harness.open_run import OpenRun
 from sabotage import REST, Sabotage, break_and_judge
 from support import SCENARIOS, Harness, deployed
 
 
 @pytest.fixture(scope="module")
-def rest(harness: Harness, runs: Path) -> Iterator[Live]:
+def rest(harness: Harness, runs: Path) -> Iterator[OpenRun]:
     """The scenario, deployed."""
-    with deployed(harness, runs, SCENARIOS / "rest.yml") as live:
-        yield live
+    with deployed(harness, runs, SCENARIOS / "rest.yml") as run:
+        yield run
 
 
 @pytest.mark.core
-def test_every_check_of_the_rest_api_passes(rest: Live) -> None:
-    checks, _, problem = lifecycle.verify(rest, ["test_rest"])
-    assert {check.outcome for check in checks} == {"passed"}, (checks, problem)
+def test_every_check_of_the_rest_api_passes(rest: OpenRun) -> None:
+    evaluation = lifecycle.verify(rest, ["test_rest"])
+    assert {check.outcome for check in evaluation.checks} == {"passed"}, evaluation
+
+
+@pytest.mark.core
+def test_daemons_that_a_check_restarted_have_started_without_an_error(rest: OpenRun) -> None:
+    """The check provokes errors in the same second, before the restart."""
+    for check in ("after_its_rotation", "started_without_an_error"):
+        evaluation = lifecycle.verify(rest, [check])
+        outcomes = [one.outcome for one in evaluation.checks]
+        assert outcomes == ["passed"], (evaluation.checks, evaluation.problem)
 
 
 @pytest.mark.parametrize("sabotage", REST, ids=str)
-def test_check_fails_where_the_rest_api_is_not_as_it_should_be(rest: Live, sabotage: Sabotage) -> None:
+def test_check_fails_where_the_rest_api_is_not_as_it_should_be(
+    rest: OpenRun, sabotage: Sabotage
+) -> None:
     break_and_judge(rest, sabotage)

@@ -10,8 +10,9 @@ from contextlib import closing
 import docker
 import pytest
 
-from harness import releases, slurm
-from harness.live import Live
+from harness import releases
+from harness.cluster import slurm
+from harness.open_run import OpenRun
 from harness.providers import images
 
 # Prints whether a TCP connection to ADDRESS PORT comes about.
@@ -33,7 +34,7 @@ echo "a slurmctld with rights"
 
 
 @pytest.mark.core
-def test_users_of_jobs_have_dockers_default_rights(single_node: Live) -> None:
+def test_users_of_jobs_have_dockers_default_rights(single_node: OpenRun) -> None:
     (cluster,) = slurm.clusters(single_node.ssh, single_node.plan).values()
     for namespaces in (["--user"], ["--user", "--map-root-user", "--mount"]):
         done = cluster.run("srun", "unshare", *namespaces, "true", user="alice", check=False)
@@ -47,31 +48,41 @@ def test_users_of_jobs_have_dockers_default_rights(single_node: Live) -> None:
 
 
 @pytest.mark.core
-def test_hosts_reach_no_service_of_the_machine(single_node: Live) -> None:
+def test_hosts_reach_no_service_of_the_machine(single_node: OpenRun) -> None:
     with socket.create_server(("", 0)) as service:
         port = service.getsockname()[1]
         with closing(docker.from_env()) as client:
-            container = client.containers.get(f"{single_node.run.id}-single")
+            container = client.containers.get(f"{single_node.directory.id}-single")
             (network,) = container.attrs["NetworkSettings"]["Networks"].values()
         with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as outward:
             outward.connect((network["IPAddress"], 9))
             machine = outward.getsockname()[0]
         socket.create_connection((machine, port), 10).close()
         for nowhere in ((machine, str(port)), ("192.0.2.1", "80"), ("127.0.0.11", "53")):
-            assert "refused" in single_node.ssh.run("single", ["python3", "-c", CONNECTS, *nowhere]).stdout
+            assert (
+                "refused"
+                in single_node.ssh.run("single", ["python3", "-c", CONNECTS, *nowhere]).stdout
+            )
 
 
 @pytest.mark.core
-def test_machine_reaches_nothing_but_ssh_of_hosts(single_node: Live) -> None:
+def test_machine_reaches_nothing_but_ssh_of_hosts(single_node: OpenRun) -> None:
     with closing(docker.from_env()) as client:
-        container = client.containers.get(f"{single_node.run.id}-single")
+        container = client.containers.get(f"{single_node.directory.id}-single")
         (network,) = container.attrs["NetworkSettings"]["Networks"].values()
     address = network["IPAddress"]
-    listening = single_node.ssh.run("single", ["ss", "--tcp", "--listening", "--numeric", "--no-header"]).stdout
-    ports = {int(line.split()[3].rpartition(":")[2]) for line in listening.splitlines() if "127.0.0." not in line}
+    listening = single_node.ssh.run(
+        "single", ["ss", "--tcp", "--listening", "--numeric", "--no-header"]
+    ).stdout
+    ports = {
+        int(line.split()[3].rpartition(":")[2])
+        for line in listening.splitlines()
+        if "127.0.0." not in line
+    }
     assert {6817, 6818, 22} <= ports
     for port in ports:
-        # The host answers at once if it answers: what is dropped leaves nothing to wait for but time.
+        # The host answers at once if it answers: what is dropped leaves nothing to wait for but
+        # time.
         with closing(socket.socket()) as probe:
             probe.settimeout(3)
             assert (probe.connect_ex((address, port)) == 0) is (port == 22), port
@@ -87,7 +98,9 @@ def wary_image() -> Iterator[str]:
         images.Entry("slurmctld", WARY.encode(), 0o755),
     ]
     context = io.BytesIO(images.archive(made_of))
-    image, _ = client.images.build(fileobj=context, custom_context=True, tag="slurm-harness-test:wary", rm=True)
+    image, _ = client.images.build(
+        fileobj=context, custom_context=True, tag="slurm-harness-test:wary", rm=True
+    )
     yield image.tags[0]
     client.images.remove(image.tags[0], force=True)
 

@@ -7,27 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from harness import lifecycle, report
-from harness.live import Live
+from harness import lifecycle
+from harness.open_run import OpenRun
+from harness.report import model
 from sabotage import SCALE, Sabotage, break_and_judge
 from support import SCENARIOS, SMALL_SCALE, Harness, deployed
 
 
 @pytest.fixture(scope="module")
-def scale(harness: Harness, runs: Path) -> Iterator[Live]:
+def scale(harness: Harness, runs: Path) -> Iterator[OpenRun]:
     """The scenario with twenty nodes on two hosts, deployed."""
-    with deployed(harness, runs, SCENARIOS / "scale.yml", *SMALL_SCALE) as live:
-        yield live
+    with deployed(harness, runs, SCENARIOS / "scale.yml", *SMALL_SCALE) as run:
+        yield run
 
 
 @pytest.mark.core
-def test_many_nodes_and_jobs_are_right(scale: Live) -> None:
-    judged = [name for sabotage in SCALE for name in sabotage.checks]
-    checks, _, problem = lifecycle.verify(scale, [*judged, "without_an_error"])
-    assert len(checks) == 4
-    assert report.judge(checks, problem) == report.PASSED, checks
+def test_many_nodes_and_jobs_are_right(scale: OpenRun) -> None:
+    verified = [name for sabotage in SCALE for name in sabotage.checks]
+    evaluation = lifecycle.verify(scale, [*verified, "without_an_error"])
+    assert len(evaluation.checks) == 4
+    assert model.verdict(evaluation.checks, evaluation.problem) == model.PASSED, evaluation.checks
 
 
 @pytest.mark.parametrize("sabotage", SCALE, ids=str)
-def test_check_fails_where_one_of_many_nodes_or_jobs_is_wrong(scale: Live, sabotage: Sabotage) -> None:
+def test_check_fails_where_one_of_many_nodes_or_jobs_is_wrong(
+    scale: OpenRun, sabotage: Sabotage
+) -> None:
     break_and_judge(scale, sabotage)

@@ -29,7 +29,8 @@ SECOND = [
     ("topology-tree", "20.11"),
     ("topology-tree", "26.05"),
 ]
-# test_releases.py runs single-node and dynamic on several releases; Debian has a single release for the other two.
+# test_releases.py runs single-node and dynamic on several releases; Debian has a single release for
+# the other two.
 ELSEWHERE = {"single-node", "dynamic", "apptainer", "topology"}
 
 
@@ -48,4 +49,6 @@ def test_scenario_passes_on_a_second_release(name: str, release: str, harness: H
 
 
 def test_every_shipped_scenario_has_a_second_release() -> None:
-    assert {name for name, _ in SECOND} | ELSEWHERE == {path.stem for path in SCENARIOS.glob("*.yml")}
+    assert {name for name, _ in SECOND} | ELSEWHERE == {
+        path.stem for path in SCENARIOS.glob("*.yml")
+    }

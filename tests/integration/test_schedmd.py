@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from harness.live import Live
+from harness.open_run import OpenRun
 from harness.wait import wait_until
 from support import SCENARIOS, Harness, deployed
 
@@ -77,7 +77,9 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def cluster(
+    harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenRun]:
     """The scenario for the suite with one node beside the controller, and without its federation."""
     data = YAML(typ="safe").load(SCENARIOS / "schedmd-suite.yml")
     main = data["clusters"]["suite"]
@@ -86,29 +88,59 @@ def cluster(harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp("scenario") / "small-suite.yml"
     with path.open("w") as file:
         YAML().dump({**data, "clusters": {"suite": main}}, file)
-    with deployed(harness, runs, path) as live:
-        yield live
+    with deployed(harness, runs, path) as run:
+        yield run
 
 
-def test_suite_with_the_expected_results_passes(cluster: Live, suite: Path, harness: Harness) -> None:
+def test_suite_with_the_expected_results_passes(
+    cluster: OpenRun, suite: Path, harness: Harness
+) -> None:
     expected = suite.parent / "as-it-is.toml"
-    select = ("--select", "101_*", "--select", "102_*", "--select", "1.1", "--select", "1.2", "--select", "1.3")
-    done = harness("schedmd-suite", suite, "--run", cluster.run.id, "--expected", expected, *select)
+    select = (
+        "--select",
+        "101_*",
+        "--select",
+        "102_*",
+        "--select",
+        "1.1",
+        "--select",
+        "1.2",
+        "--select",
+        "1.3",
+    )
+    done = harness(
+        "schedmd-suite", suite, "--run", cluster.directory.id, "--expected", expected, *select
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "AS EXPECTED  7 tests: 3 passed, 2 failed, 2 skipped" in done.stdout
-    shown = cluster.ssh.run("suite-ctl", ["sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"]).stdout
+    shown = cluster.ssh.run(
+        "suite-ctl", ["sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"]
+    ).stdout
     assert shown == "suite\n"
-    kept = cluster.run.path / "schedmd-suite"
-    assert {path.name for path in kept.glob("*.log")} == {"test_101_1.log", "test1.2.log", "test1.3.log"}
+    kept = cluster.directory.path / "schedmd-suite"
+    assert {path.name for path in kept.glob("*.log")} == {
+        "test_101_1.log",
+        "test1.2.log",
+        "test1.3.log",
+    }
     report = json.loads((kept / "report.json").read_text())
     assert (report["user"], report["news"], len(report["tests"])) == ("carol", [], 7)
 
 
 def test_only_unexpected_results_are_printed_and_a_test_that_does_not_end_is_stopped(
-    cluster: Live, suite: Path, harness: Harness
+    cluster: OpenRun, suite: Path, harness: Harness
 ) -> None:
-    options = ("--expected", suite.parent / "nothing.toml", "--seconds", "30", "--select", "1.*", "--user", "alice")
-    done = harness("schedmd-suite", suite, "--run", cluster.run.id, *options)
+    options = (
+        "--expected",
+        suite.parent / "nothing.toml",
+        "--seconds",
+        "30",
+        "--select",
+        "1.*",
+        "--user",
+        "alice",
+    )
+    done = harness("schedmd-suite", suite, "--run", cluster.directory.id, *options)
     assert done.returncode == 1, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[:2] == ["test1.1: passed", "    expected: failed (srun is broken)"]
@@ -120,39 +152,78 @@ def test_only_unexpected_results_are_printed_and_a_test_that_does_not_end_is_sto
     assert "State=IDLE" in node, node
 
 
-def test_ordinary_user_cannot_do_what_an_administrator_does(cluster: Live, suite: Path, harness: Harness) -> None:
-    expected = ("--expected", suite.parent / "nothing.toml", "--select", "102_1", "--format", "json")
-    done = harness("schedmd-suite", suite, "--run", cluster.run.id, "--user", "alice", *expected)
+def test_ordinary_user_cannot_do_what_an_administrator_does(
+    cluster: OpenRun, suite: Path, harness: Harness
+) -> None:
+    expected = (
+        "--expected",
+        suite.parent / "nothing.toml",
+        "--select",
+        "102_1",
+        "--format",
+        "json",
+    )
+    done = harness(
+        "schedmd-suite", suite, "--run", cluster.directory.id, "--user", "alice", *expected
+    )
     assert done.returncode == 1
     (outcome,) = (one["outcome"] for one in json.loads(done.stdout)["news"])
-    assert (outcome["id"], outcome["status"]) == ("test_102_1::test_administrator_changes_accounting", "failed")
+    assert (outcome["id"], outcome["status"]) == (
+        "test_102_1::test_administrator_changes_accounting",
+        "failed",
+    )
 
 
 def test_source_tree_of_another_release_is_refused(
-    cluster: Live, suite: Path, harness: Harness, tmp_path: Path
+    cluster: OpenRun, suite: Path, harness: Harness, tmp_path: Path
 ) -> None:
     (tmp_path / "META").write_text("Major: 25\nMinor: 05\n")
-    done = harness("schedmd-suite", tmp_path, "--run", cluster.run.id)
+    done = harness("schedmd-suite", tmp_path, "--run", cluster.directory.id)
     assert done.returncode == 2
     assert "is Slurm 25.05, but the run has 24.11" in done.stderr
 
 
-def test_home_is_shared_by_the_hosts_and_slurm_user_submits_jobs(cluster: Live, harness: Harness) -> None:
-    run = ("--run", cluster.run.id)
-    done = harness("exec", "suite-ctl", *run, "--user", "alice", "--", "sh", "-c", "pwd; echo shared > file")
+def test_home_is_shared_by_the_hosts_and_slurm_user_submits_jobs(
+    cluster: OpenRun, harness: Harness
+) -> None:
+    run = ("--run", cluster.directory.id)
+    done = harness(
+        "exec", "suite-ctl", *run, "--user", "alice", "--", "sh", "-c", "pwd; echo shared > file"
+    )
     assert (done.stdout, done.returncode) == ("/home/alice\n", 0), done.stderr
     done = harness("exec", "suite-sim1", *run, "--user", "alice", "--", "cat", "file")
     assert done.stdout == "shared\n", done.stderr
-    done = harness("exec", "suite-ctl", *run, "--user", "slurm", "--", "srun", "--chdir=/", "id", "--user", "--name")
+    done = harness(
+        "exec",
+        "suite-ctl",
+        *run,
+        "--user",
+        "slurm",
+        "--",
+        "srun",
+        "--chdir=/",
+        "id",
+        "--user",
+        "--name",
+    )
     assert done.stdout == "slurm\n", done.stderr
     done = harness("exec", "suite-ctl", *run, "--user", "nobody-here", "--", "true")
     assert (done.returncode, "has no user nobody-here" in done.stderr) == (2, True)
 
 
-def test_detached_command_runs_on_as_its_user(cluster: Live, harness: Harness) -> None:
-    run = ("--run", cluster.run.id)
+def test_detached_command_runs_on_as_its_user(cluster: OpenRun, harness: Harness) -> None:
+    run = ("--run", cluster.directory.id)
     done = harness(
-        "exec", "suite-ctl", *run, "--user", "bob", "--detach", "--", "sh", "-c", "id -un; pwd; exec sleep 600"
+        "exec",
+        "suite-ctl",
+        *run,
+        "--user",
+        "bob",
+        "--detach",
+        "--",
+        "sh",
+        "-c",
+        "id -un; pwd; exec sleep 600",
     )
     assert done.returncode == 0, done.stderr
     unit = done.stdout.strip()
@@ -168,8 +239,10 @@ def test_detached_command_runs_on_as_its_user(cluster: Live, harness: Harness) -
     ssh.run("suite-ctl", ["systemctl", "stop", unit])
 
 
-def test_files_go_to_a_host_and_come_back(cluster: Live, harness: Harness, tmp_path: Path) -> None:
-    run = ("--run", cluster.run.id)
+def test_files_go_to_a_host_and_come_back(
+    cluster: OpenRun, harness: Harness, tmp_path: Path
+) -> None:
+    run = ("--run", cluster.directory.id)
     (tmp_path / "jobs" / "a").mkdir(parents=True)
     (tmp_path / "jobs" / "a" / "run.sh").write_text("#!/bin/sh\n")
     (tmp_path / "jobs" / "a" / "run.sh").chmod(0o755)
@@ -182,7 +255,9 @@ def test_files_go_to_a_host_and_come_back(cluster: Live, harness: Harness, tmp_p
     assert (done.returncode, "suite-ctl has no /none" in done.stderr) == (2, True)
 
 
-def test_extended_image_has_the_packages_and_looks_names_up_as_every_host(cluster: Live, harness: Harness) -> None:
+def test_extended_image_has_the_packages_and_looks_names_up_as_every_host(
+    cluster: OpenRun, harness: Harness
+) -> None:
     packages = cluster.plan.scenario.clusters["suite"].packages
     options = (word for package in packages for word in ("--package", package))
     done = harness("images", "extend", "24.11", *options)
@@ -192,5 +267,11 @@ def test_extended_image_has_the_packages_and_looks_names_up_as_every_host(cluste
     done = harness("images", "extend", "24.11", "--package", "no-such-package-at-all")
     assert done.returncode == 3
     assert "Unable to locate package no-such-package-at-all" in done.stderr
-    assert cluster.ssh.run("suite-ctl", ["grep", "^hosts:", "/etc/nsswitch.conf"]).stdout == "hosts: files\n"
-    assert cluster.ssh.run("suite-ctl", ["sh", "-c", "command -v expect"]).stdout == "/usr/bin/expect\n"
+    assert (
+        cluster.ssh.run("suite-ctl", ["grep", "^hosts:", "/etc/nsswitch.conf"]).stdout
+        == "hosts: files\n"
+    )
+    assert (
+        cluster.ssh.run("suite-ctl", ["sh", "-c", "command -v expect"]).stdout
+        == "/usr/bin/expect\n"
+    )

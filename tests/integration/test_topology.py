@@ -7,30 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from harness.live import Live
+from harness.open_run import OpenRun
 from sabotage import TOPOLOGY, Sabotage, break_and_judge
-from support import SCENARIOS, Harness, judged, kept
+from support import SCENARIOS, Harness, kept, verified
 
 
 @pytest.fixture(scope="module")
-def topologies(harness: Harness, runs: Path, quick: bool) -> Iterator[Live]:
+def topologies(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
     """The scenario with a tree, blocks and a torus, passed and still up."""
     yield from kept(harness, runs, "topology", quick=quick)
 
 
 @pytest.mark.parametrize("sabotage", TOPOLOGY, ids=str)
-def test_check_fails_where_jobs_are_placed_otherwise(topologies: Live, sabotage: Sabotage) -> None:
+def test_check_fails_where_jobs_are_placed_otherwise(
+    topologies: OpenRun, sabotage: Sabotage
+) -> None:
     break_and_judge(topologies, sabotage)
 
 
 @pytest.mark.core
 def test_blocks_of_topology_conf_are_kept_to(harness: Harness) -> None:
-    done = judged(harness, SCENARIOS / "topology-block.yml", ["test_topology"])
+    done = verified(harness, SCENARIOS / "topology-block.yml", ["test_topology"])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_release_without_a_topology_is_refused_before_anything_starts(harness: Harness) -> None:
     done = harness("run", SCENARIOS / "topology.yml", "--release", "24.11")
     assert done.returncode == 2
-    assert "release 24.11 has one topology at a time; 25.05 has several" in done.stderr
-    assert "topology/torus3d wants torus3d of topology.yaml, not in release 24.11; 26.05 has it" in done.stderr
+    assert "release 24.11 supports only one topology; 25.05 supports several" in done.stderr
+    assert (
+        "topology/torus3d needs torus3d of topology.yaml, which release 24.11 lacks; 26.05 has it"
+        in done.stderr
+    )

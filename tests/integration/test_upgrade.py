@@ -8,9 +8,13 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from harness import lifecycle, providers, report, rundir, slurm, upgrade, workload
+from harness import lifecycle, providers, rundir
+from harness.cluster import slurm
 from harness.errors import ClusterError
 from harness.plan import Plan
+from harness.providers import CanCopy, ability
+from harness.rehearsal import upgrade, workload
+from harness.report import model
 from harness.wait import wait_until
 from support import Harness, deployed
 
@@ -44,20 +48,40 @@ def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
     """The database and the state of a cluster with a past: ended jobs of carol, and one that waits."""
     path, state, dump = tmp_path / "past.yml", tmp_path / "state", tmp_path / "dump.sql"
     stores = "AccountingStoreFlags: job_script,job_env,job_comment"
-    path.write_text(ROLLING.replace("OPTION", stores) + "  carol: {uid: 100003, accounts: [physics]}\n")
-    with deployed(harness, runs, path) as live:
-        cluster = slurm.clusters(live.ssh, live.plan)["rolling"]
-        old = ["--job-name=old", "--output=/dev/null", f"--comment={SECRET}", f"--export=ALL,TOKEN={SECRET}"]
+    path.write_text(
+        ROLLING.replace("OPTION", stores) + "  carol: {uid: 100003, accounts: [physics]}\n"
+    )
+    with deployed(harness, runs, path) as run:
+        cluster = slurm.clusters(run.ssh, run.plan)["rolling"]
+        old = [
+            "--job-name=old",
+            "--output=/dev/null",
+            f"--comment={SECRET}",
+            f"--export=ALL,TOKEN={SECRET}",
+        ]
         for _ in range(3):  # one by one: see docs/verdict.md, Limits
-            cluster.wait_for([cluster.submit(WITH_SECRETS, *old, user="carol")], {"FAILED"}, timeout=180)
-        cluster.submit(WITH_SECRETS, "--job-name=waiting", "--begin=now+2hours", "--output=/dev/null", user="carol")
-        wait_until(
-            cluster.waiting_for_slurmdbd, lambda waiting: not waiting, what="slurmdbd to take all messages", timeout=120
+            cluster.wait_for(
+                [cluster.submit(WITH_SECRETS, *old, user="carol")], {"FAILED"}, timeout=180
+            )
+        cluster.submit(
+            WITH_SECRETS,
+            "--job-name=waiting",
+            "--begin=now+2hours",
+            "--output=/dev/null",
+            user="carol",
         )
-        live.ssh.run("ctl", ["systemctl", "stop", "slurmctld"])
-        dump.write_text(live.ssh.run("accounting", ["mariadb-dump", "slurm_acct_db"]).stdout)
+        wait_until(
+            cluster.waiting_for_slurmdbd,
+            lambda waiting: not waiting,
+            what="slurmdbd to take all messages",
+            timeout=120,
+        )
+        run.ssh.run("ctl", ["systemctl", "stop", "slurmctld"])
+        dump.write_text(run.ssh.run("accounting", ["mariadb-dump", "slurm_acct_db"]).stdout)
         assert SECRET in dump.read_text()
-        live.provider.fetch(live.run.id, "ctl", "/var/lib/slurm/slurmctld", tmp_path / "state.tar")
+        ability(run.provider, CanCopy, "fixture").fetch(
+            run.directory.id, "ctl", "/var/lib/slurm/slurmctld", tmp_path / "state.tar"
+        )
     with tarfile.open(tmp_path / "state.tar") as tar:
         tar.extractall(state, filter="data")
     return dump, state / "slurmctld"
@@ -70,33 +94,60 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
     path.write_text(ROLLING.replace("OPTION", ""))
     dump, state = past
     past_options = ("--database", dump, "--state", state)
-    done = harness("upgrade", path, "--to", "24.11:26.05", *past_options, "--keep", "--report", tmp_path / "report")
+    done = harness(
+        "upgrade",
+        path,
+        "--to",
+        "24.11:26.05",
+        *past_options,
+        "--keep",
+        "--report",
+        tmp_path / "report",
+    )
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "PASSED" in done.stdout
         assert_reported(harness, rundir.find(runs, "rolling").path, tmp_path / "report")
-        steps = [event["step"] for event in rundir.find(runs, "rolling").events() if event["kind"] == "upgrade"]
+        steps = [
+            event["step"]
+            for event in rundir.find(runs, "rolling").events()
+            if event["kind"] == "upgrade"
+        ]
         assert steps == ["slurmdbd", "slurmctld of rolling", "nodes n1", "nodes n2"]
         assert "old records are kept" in done.stdout
         [before, after] = [
-            event["tables"] for event in rundir.find(runs, "rolling").events() if event["kind"] == "past"
+            event["tables"]
+            for event in rundir.find(runs, "rolling").events()
+            if event["kind"] == "past"
         ]
         assert before == after
         assert int(before[0].split()[0]) >= 3  # jobs
         sacct = ("sacct", "-X", "-P", "-n", "--user=carol", "--format=jobname,state,comment")
         assert harness("exec", "ctl", "--", *sacct).stdout.splitlines() == ["old|FAILED|"] * 3
-        # Users with jobs in the past exist on every host, and the job that waited can run; its script is empty.
+        # Users with jobs in the past exist on every host, and the job that waited can run; its
+        # script is empty.
         harness("exec", "ctl", "--", "scontrol", "update", "jobname=waiting", "starttime=now")
-        live = lifecycle.open_run(rundir.find(runs, "rolling"), providers.get("docker"), print)
-        [job] = [job for job in slurm.clusters(live.ssh, live.plan)["rolling"].jobs() if job.name == "waiting"]
-        slurm.clusters(live.ssh, live.plan)["rolling"].wait_for([job.job_id], {"COMPLETED"}, timeout=180)
+        run = lifecycle.open_run(rundir.find(runs, "rolling"), providers.get("docker"), print)
+        [job] = [
+            job
+            for job in slurm.clusters(run.ssh, run.plan)["rolling"].jobs()
+            if job.name == "waiting"
+        ]
+        slurm.clusters(run.ssh, run.plan)["rolling"].wait_for(
+            [job.job_id], {"COMPLETED"}, timeout=180
+        )
         dump_after = harness("exec", "accounting", "--", "mariadb-dump", "slurm_acct_db")
         assert (dump_after.returncode, SECRET in dump_after.stdout) == (0, False), dump_after.stderr
         seen = harness("exec", "ctl", "--", "grep", "-rl", SECRET, "/var/lib/slurm/slurmctld")
         assert seen.returncode in {0, 1}, seen.stderr
         assert {PurePosixPath(path).stem for path in seen.stdout.split()} <= {"job_state"}
         # The result is a healthy cluster of 26.05, except that its past is not the scenario's.
-        verified = harness("verify", "--run", "rolling", *(word for check in CHECKS for word in ("--check", check)))
+        verified = harness(
+            "verify",
+            "--run",
+            "rolling",
+            *(word for check in CHECKS for word in ("--select", check)),
+        )
         assert verified.returncode == 0, verified.stdout
         assert "rolling 26.05, slurmdbd 26.05" in verified.stdout
     finally:
@@ -105,10 +156,12 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
 
 def assert_reported(harness: Harness, run: Path, copy: Path) -> None:
     """Assert that an upgrade leaves the same files as a run, and that `harness report` reads them."""
-    told = report.read(run)
+    told = model.read(run)
     assert (told.verdict, told.releases) == ("passed", {"rolling": "26.05", "slurmdbd": "26.05"})
     outcomes = {check.id: check.outcome for check in told.checks}
-    assert outcomes["upgrade::slurmdbd"] == outcomes["rehearsal::no_accepted_job_is_lost"] == "passed"
+    assert (
+        outcomes["upgrade::slurmdbd"] == outcomes["rehearsal::no_accepted_job_is_lost"] == "passed"
+    )
     assert {job["state"] for job in told.jobs} >= {"COMPLETED", "FAILED"}
     assert f'tests="{len(told.checks)}" failures="0" errors="0"' in (run / "junit.xml").read_text()
     for name in ("report.html", "report.json", "junit.xml", "events.jsonl"):
@@ -119,18 +172,30 @@ def assert_reported(harness: Harness, run: Path, copy: Path) -> None:
 def test_step_whose_gate_stays_shut_is_undone(harness: Harness, runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "stuck.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
-    with deployed(harness, runs, path) as live:
-        cluster = slurm.clusters(live.ssh, live.plan)["rolling"]
+    with deployed(harness, runs, path) as run:
+        cluster = slurm.clusters(run.ssh, run.plan)["rolling"]
         job_id = cluster.submit("#!/bin/sh\nsleep 100\n", "--output=/dev/null", user="alice")
         cluster.wait_for([job_id], {"RUNNING"}, timeout=180)
-        new = upgrade.plan_upgrade(live, ["26.05"])
-        works = workload.generate(live.plan.scenario, 300, 300, 1)
-        with pytest.raises(ClusterError, match="slurmctld of rolling could not be upgraded and was rolled back"):
-            upgrade.upgrade(live, with_an_unknown_option(new), works)
-        steps = [(event["id"], event["outcome"]) for event in live.run.events() if event["kind"] == "check"]
-        assert steps == [("upgrade::slurmdbd", "passed"), ("upgrade::slurmctld of rolling", "failed")]
+        new = upgrade.plan_upgrade(run, ["26.05"])
+        works = workload.generate(run.plan.scenario, 300, 300, 1)
+        with pytest.raises(
+            ClusterError, match="slurmctld of rolling could not be upgraded and was rolled back"
+        ):
+            upgrade.upgrade(run, with_an_unknown_option(new), works)
+        steps = [
+            (event["id"], event["outcome"])
+            for event in run.directory.events()
+            if event["kind"] == "check"
+        ]
+        assert steps == [
+            ("upgrade::slurmdbd", "passed"),
+            ("upgrade::slurmctld of rolling", "failed"),
+        ]
         # Earlier steps stay upgraded.
-        assert rundir.find(runs, "stuck").plan().releases() == {"rolling": "24.11", "slurmdbd": "26.05"}
+        assert rundir.find(runs, "stuck").plan().releases() == {
+            "rolling": "24.11",
+            "slurmdbd": "26.05",
+        }
         assert cluster.run("sinfo", "--version").stdout.startswith("slurm-wlm 24.11")
         cluster.wait_for([job_id], {"COMPLETED"}, timeout=300)
 
@@ -139,4 +204,6 @@ def with_an_unknown_option(plan: Plan) -> Plan:
     """Return a plan on which slurmctld refuses to start."""
     cluster = plan.scenario.clusters["rolling"]
     cluster = cluster.model_copy(update={"options": {**cluster.options, "NoSuchOption": "1"}})
-    return replace(plan, scenario=plan.scenario.model_copy(update={"clusters": {"rolling": cluster}}))
+    return replace(
+        plan, scenario=plan.scenario.model_copy(update={"clusters": {"rolling": cluster}})
+    )

@@ -1,6 +1,7 @@
 """Virtual machines: one with all that only they show, and a federation, broken on purpose; machines that come and go.
 
-And what a killed run leaves. All runs where `harness doctor --provider vagrant` finds nothing missing; none installs.
+And what a killed run leaves. All runs where `harness doctor --provider vagrant` finds nothing
+missing; none installs.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from harness import doctor, providers, rundir
-from harness.live import Live
+from harness.open_run import OpenRun
 from harness.wait import wait_until
 from sabotage import MACHINE, MACHINES, Sabotage, break_and_judge
-from support import SCENARIOS, Harness, command, judged, kept
+from support import SCENARIOS, Harness, command, kept, verified
 
 MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
 pytestmark = pytest.mark.skipif(
     bool(MISSING),
     reason="NOT RUN, nothing is proven of virtual machines here: "
-    + "; ".join(f"{finding.subject}: {finding.said}" for finding in MISSING)
-    + "; as root, `harness doctor --provider vagrant --mend`",
+    + "; ".join(f"{finding.subject}: {finding.text}" for finding in MISSING)
+    + "; as root, `harness doctor --provider vagrant --fix`",
 )
 # One node of each kind that comes and goes.
 COMING_AND_GOING = """
@@ -41,11 +42,13 @@ users: {alice: {uid: 2001}}
 """
 
 
-def test_machines_boot_when_jobs_want_their_nodes_and_go_when_these_are_idle(harness: Harness, tmp_path: Path) -> None:
+def test_machines_boot_when_jobs_want_their_nodes_and_go_when_these_are_idle(
+    harness: Harness, tmp_path: Path
+) -> None:
     scenario = tmp_path / "coming-and-going.yml"
     scenario.write_text(COMING_AND_GOING)
     checks = ("job_brings_the_node", "as_many_nodes_as_they_want", "hosts_are_gone", "ran_once")
-    verify = judged(harness, scenario, checks, "--provider", "vagrant")
+    verify = verified(harness, scenario, checks, "--provider", "vagrant")
     assert verify.returncode == 0, verify.stdout
 
 
@@ -58,11 +61,15 @@ def test_nothing_is_left_of_a_run_that_was_killed_and_lost_its_directory(
     with subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
             (run_id,) = wait_until(
-                lambda: [run_id for run_id in libvirt.runs() if run_id not in before and libvirt.hosts(run_id)],
+                lambda: [
+                    run_id
+                    for run_id in libvirt.runs()
+                    if run_id not in before and libvirt.hosts(run_id)
+                ],
                 bool,
                 what="a machine to be made",
                 timeout=300,
-                hopeless=lambda _: process.poll() is not None,
+                give_up=lambda _: process.poll() is not None,
             )
         finally:
             process.kill()
@@ -73,7 +80,7 @@ def test_nothing_is_left_of_a_run_that_was_killed_and_lost_its_directory(
 
 
 @pytest.fixture(scope="module")
-def machines(request: pytest.FixtureRequest, harness: Harness, runs: Path) -> Iterator[Live]:
+def machines(request: pytest.FixtureRequest, harness: Harness, runs: Path) -> Iterator[OpenRun]:
     """A scenario's virtual machines, passed and still up; those of the one before are gone."""
     yield from kept(harness, runs, request.param, "--provider", "vagrant", quick=False)
 
@@ -88,5 +95,5 @@ def machines(request: pytest.FixtureRequest, harness: Harness, runs: Path) -> It
     ids=str,
     scope="module",
 )
-def test_check_fails_on_broken_machines(machines: Live, sabotage: Sabotage) -> None:
+def test_check_fails_on_broken_machines(machines: OpenRun, sabotage: Sabotage) -> None:
     break_and_judge(machines, sabotage)

@@ -1,6 +1,7 @@
 """Properties have no deadline, signals are not ignored, and directories that runs share are the session's own.
 
-A busy machine's pause proves nothing. A shell ignores SIGINT for what it starts in the background, nohup SIGHUP.
+A busy machine's pause proves nothing. A shell ignores SIGINT for what it starts in the background,
+nohup SIGHUP.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def _own_temporary_directory() -> Iterator[None]:
 
     Its path is short, as those of sockets must be.
     """
-    with tempfile.TemporaryDirectory(prefix="unit-") as directory, pytest.MonkeyPatch.context() as patched:
+    with (
+        tempfile.TemporaryDirectory(prefix="unit-") as directory,
+        pytest.MonkeyPatch.context() as patched,
+    ):
         patched.setattr(tempfile, "tempdir", directory)
         patched.setenv("TMPDIR", directory)
         patched.setenv("XDG_CACHE_HOME", directory)

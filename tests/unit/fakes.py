@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from harness.capabilities import Capabilities
 from harness.inventory import Machine, ssh_host
-from harness.options import Offers
 from harness.plan import Host, Plan
 from harness.providers import Drop
 from harness.render import RenderedFile, Tree
@@ -20,10 +20,10 @@ class FakeProvider:
     """A provider whose hosts do not answer; `error` is raised where `where` says, and "boot" means that they stop."""
 
     name = "fake"
-    offers = Offers(cgroups=False, own_hardware=False)
+    capabilities = Capabilities(cgroups=False, own_hardware=False)
 
     def __init__(self, where: str = "", error: BaseException | None = None) -> None:
-        self.there: dict[str, list[str]] = {}
+        self.running: dict[str, list[str]] = {}
         self.dropped: dict[str, list[Drop]] = {}
         self._where, self._error = where, error
 
@@ -50,25 +50,31 @@ class FakeProvider:
         self._maybe("prepare")
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
-        self.there[run.id] = [host.name for host in hosts if self._where != "boot"]
+        self.running[run.id] = [host.name for host in hosts if self._where != "boot"]
         self._maybe("up")
         return [Machine(host.name, "127.0.0.1", 1) for host in hosts]
 
-    def make(self, run: RunDir, plan: Plan, hosts: Sequence[Host], files: Mapping[str, Sequence[RenderedFile]]) -> None:
+    def make(
+        self,
+        run: RunDir,
+        plan: Plan,
+        hosts: Sequence[Host],
+        files: Mapping[str, Sequence[RenderedFile]],
+    ) -> None:
         self._maybe("make")
 
     def start(self, run_id: str, host: str) -> Machine:
         self._maybe("start")
-        self.there.setdefault(run_id, []).append(host)
+        self.running.setdefault(run_id, []).append(host)
         return Machine(host, "127.0.0.1", 1)
 
     def stop(self, run_id: str, host: str) -> None:
         self._maybe("stop")
-        self.there[run_id].remove(host)
+        self.running[run_id].remove(host)
 
     def kill(self, run_id: str, host: str) -> None:
         self._maybe("kill")
-        self.there[run_id].remove(host)
+        self.running[run_id].remove(host)
 
     def pause(self, run_id: str, host: str) -> None:
         self._maybe("pause")
@@ -80,19 +86,26 @@ class FakeProvider:
         self._maybe("drop")
         self.dropped[host] = list(drops)
 
+    def fetch(self, run_id: str, host: str, directory: str, tar: Path) -> None:
+        self._maybe("fetch")
+        tar.touch()
+
+    def put(self, run_id: str, host: str, directory: str, tar: Path) -> None:
+        self._maybe("put")
+
     def remove(self, run_id: str, host: str) -> None:
         self._maybe("remove")
-        self.there[run_id].remove(host)
+        self.running[run_id].remove(host)
 
     def hosts(self, run_id: str) -> dict[str, bool]:
-        return dict.fromkeys(self.there.get(run_id, []), True)
+        return dict.fromkeys(self.running.get(run_id, []), True)
 
     def console(self, run_id: str, host: str) -> str:
         return "the console's last words"
 
     def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
-        return dict(self.there)
+        return dict(self.running)
 
     def down(self, run_id: str) -> list[str]:
-        self.there.pop(run_id, None)
+        self.running.pop(run_id, None)
         return []

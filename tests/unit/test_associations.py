@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness import associations
+from harness.cluster import associations
 from harness.scenario import Scenario
 
 SCENARIO = Scenario.model_validate(
@@ -21,7 +21,9 @@ SCENARIO = Scenario.model_validate(
                     "options": {"Fairshare": 60, "GrpTRES": "cpu=6,mem=2G"},
                 },
             },
-            "qos": {"urgent": {"options": {"Priority": 1000, "MaxWall": "10", "MaxJobsPerUser": 2}}},
+            "qos": {
+                "urgent": {"options": {"Priority": 1000, "MaxWall": "10", "MaxJobsPerUser": 2}}
+            },
         },
         "users": {
             "alice": {"uid": 2001, "accounts": ["Physics", "science"], "qos": ["urgent"]},
@@ -42,12 +44,17 @@ SHOWN = {
 
 def tree(shown: dict[str, dict[str, str]]) -> associations.Table:
     names = associations.columns(associations.ASSOCIATION)
-    text = "".join(f"{key}|{'|'.join(row.get(name, '') for name in names)}\n" for key, row in shown.items())
+    text = "".join(
+        f"{key}|{'|'.join(row.get(name, '') for name in names)}\n" for key, row in shown.items()
+    )
     return associations.parse(text, 2, names)
 
 
 def test_tree_of_the_scenario_has_no_difference() -> None:
-    assert associations.differences(associations.associations(SCENARIO), tree(SHOWN), "association") == []
+    assert (
+        associations.differences(associations.associations(SCENARIO), tree(SHOWN), "association")
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,30 +96,42 @@ def test_tree_of_the_scenario_has_no_difference() -> None:
 def test_every_column_counts(key: str, column: str, text: str, message: str) -> None:
     shown = copy.deepcopy(SHOWN)
     shown[key][column] = text
-    (found,) = associations.differences(associations.associations(SCENARIO), tree(shown), "association")
+    (found,) = associations.differences(
+        associations.associations(SCENARIO), tree(shown), "association"
+    )
     assert message in found
 
 
 def test_missing_and_unexpected_associations_are_found() -> None:
     shown = {**SHOWN, "physics|bob": {"Share": "1"}}
     del shown["science|"]
-    assert associations.differences(associations.associations(SCENARIO), tree(shown), "association") == [
+    assert associations.differences(
+        associations.associations(SCENARIO), tree(shown), "association"
+    ) == [
         "there is no association of account science",
         "the scenario has no association of user bob in account physics",
     ]
 
 
 def test_option_that_is_unknown_leaves_the_columns_of_others_open() -> None:
-    account = SCENARIO.accounting.accounts["science"].model_copy(update={"options": {"GrpCPUs": 3, "MaxJobs": 5}})
+    account = SCENARIO.accounting.accounts["science"].model_copy(
+        update={"options": {"GrpCPUs": 3, "MaxJobs": 5}}
+    )
     accounting = SCENARIO.accounting.model_copy(update={"accounts": {"science": account}})
-    table = associations.associations(SCENARIO.model_copy(update={"accounting": accounting, "users": {}}))
+    table = associations.associations(
+        SCENARIO.model_copy(update={"accounting": accounting, "users": {}})
+    )
     assert table["science", ""] == {"MaxJobs": 5, "ParentName": "root"}
 
 
 def test_option_that_adds_to_what_is_there_is_not_compared() -> None:
-    account = SCENARIO.accounting.accounts["science"].model_copy(update={"options": {"QOS": "+urgent"}})
+    account = SCENARIO.accounting.accounts["science"].model_copy(
+        update={"options": {"QOS": "+urgent"}}
+    )
     accounting = SCENARIO.accounting.model_copy(update={"accounts": {"science": account}})
-    table = associations.associations(SCENARIO.model_copy(update={"accounting": accounting, "users": {}}))
+    table = associations.associations(
+        SCENARIO.model_copy(update={"accounting": accounting, "users": {}})
+    )
     assert "QOS" not in table["science", ""]
     assert table["science", ""]["MaxJobs"] is None
 
@@ -170,10 +189,14 @@ def in_memory(**changes: Any) -> str:
         ({"account": "science"}, ["DefaultAccount of one alice is science, should be physics"]),
     ],
 )
-def test_memory_of_slurmctld_is_compared_with_what_is_inherited(changes: dict[str, str], found: list[str]) -> None:
+def test_memory_of_slurmctld_is_compared_with_what_is_inherited(
+    changes: dict[str, str], found: list[str]
+) -> None:
     tables = zip(
         associations.in_memory(SCENARIO),
         associations.parse_memory(in_memory(**changes)),
         strict=True,
     )
-    assert [text for wanted, seen in tables for text in associations.differences(wanted, seen, "one")] == found
+    assert [
+        text for wanted, seen in tables for text in associations.differences(wanted, seen, "one")
+    ] == found

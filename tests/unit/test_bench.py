@@ -13,5 +13,9 @@ def test_plot_has_a_panel_for_each_quantity_from_zero_to_its_most() -> None:
     ]
     picture = bench.plot({"rows": rows})
     assert ElementTree.fromstring(picture).tag.endswith("svg")  # noqa: S314  made just now
-    assert re.findall(r'<polyline points="([^"]*)', picture) == ["100,60 200,0 ", "100,0 200,0 ", "100,60 200,0 "]
+    assert re.findall(r'<polyline points="([^"]*)', picture) == [
+        "100,60 200,0 ",
+        "100,0 200,0 ",
+        "100,60 200,0 ",
+    ]
     assert "50 nodes: 2.5" in picture

@@ -1,4 +1,4 @@
-"""What `harness check` says; tests/integration/test_judge.py holds it against the genuine daemons."""
+"""What `harness check` says; tests/integration/test_reference.py holds it against the genuine daemons."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness import check, cli, releases, scenario
-from harness.check.grammar import value_problem
+from harness import cli, releases, scenario
 from harness.errors import UsageError
+from harness.slurmconf import check
+from harness.slurmconf.check.grammar import value_problem
 
 BASE = """\
 ClusterName=c
@@ -22,12 +23,16 @@ PartitionName=p Nodes=ALL Default=YES
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yml"))
 
 
-def found(tmp_path: Path, release: str, text: str, older: str | None = None, **files: str) -> list[str]:
+def found(
+    tmp_path: Path, release: str, text: str, older: str | None = None, **files: str
+) -> list[str]:
     """Return what is found in the base configuration with lines added, as LINE:COLUMN: SEVERITY: OPTION: ..."""
     (tmp_path / "slurm.conf").write_text(BASE + text)
     for name, content in files.items():
         (tmp_path / name.replace("_", ".")).write_text(content)
-    findings = check.check_path(tmp_path, releases.get(release), releases.get(older) if older else None)
+    findings = check.check_path(
+        tmp_path, releases.get(release), releases.get(older) if older else None
+    )
     return [str(finding).removeprefix(f"{tmp_path}/") for finding in findings]
 
 
@@ -46,13 +51,20 @@ FIRST = {
     "topology": "26.05",
     "topology-block": "24.05",
 }
-SHIPPED = [(path, release) for path in SCENARIOS for release in releases.KNOWN if release >= FIRST.get(path.stem, "")]
+SHIPPED = [
+    (path, release)
+    for path in SCENARIOS
+    for release in releases.KNOWN
+    if release >= FIRST.get(path.stem, "")
+]
 
 
 @pytest.mark.parametrize(("path", "release"), SHIPPED, ids=str)
 def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, release: str) -> None:
     findings = check.check_scenario(path, scenario.load(path, [release]))
-    assert [finding for finding in findings if "--enable-multiple-slurmd" not in finding.message] == []
+    assert [
+        finding for finding in findings if "--enable-multiple-slurmd" not in finding.message
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -61,26 +73,30 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
         (
             "24.11",
             "SlurmdParameters=config_overrides\nTaskPlugin=task/affinity",
-            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that a node has only by "
-            "config_overrides: its jobs fail, it drains [contradiction]\n    hint: TaskPlugin=task/none",
+            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that exist only because "
+            "of config_overrides: jobs fail and the node drains [contradiction]\n    hint: TaskPlugin=task/none",
         ),
-        ("24.11", "NoSuch=1", "slurm.conf:5:1: fatal: NoSuch: is no option of slurm.conf [unknown]"),
+        (
+            "24.11",
+            "NoSuch=1",
+            "slurm.conf:5:1: fatal: NoSuch: is not an option of slurm.conf [unknown]",
+        ),
         (
             "24.11",
             "TopologyPlugin=topology/3d_torus",
-            "slurm.conf:5:1: fatal: TopologyPlugin: wants a Slurm built with --with-dimensions=3, as Debian's is not"
+            "slurm.conf:5:1: fatal: TopologyPlugin: requires a Slurm built with --with-dimensions=3, unlike Debian's"
             " [plugin]\n    hint: 26.05 has topology/torus3d",
         ),
         (
             "24.11",
             "SlurmctldTimout=1",
-            "slurm.conf:5:1: fatal: SlurmctldTimout: is no option of slurm.conf [unknown]\n"
+            "slurm.conf:5:1: fatal: SlurmctldTimout: is not an option of slurm.conf [unknown]\n"
             "    hint: did you mean SlurmctldTimeout?",
         ),
         (
             "24.11",
             "StorageType=x",
-            "slurm.conf:5:1: fatal: StorageType: is no option of slurm.conf [unknown]\n"
+            "slurm.conf:5:1: fatal: StorageType: is not an option of slurm.conf [unknown]\n"
             "    hint: it belongs in slurmdbd.conf",
         ),
         (
@@ -93,7 +109,11 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
             "CacheGroups=1",
             "slurm.conf:5:1: info: CacheGroups: is ignored since 20.11 [obsolete]\n    hint: remove it",
         ),
-        ("23.11", "CertmgrType=x", "slurm.conf:5:1: fatal: CertmgrType: is unknown before 24.11 [too-new]"),
+        (
+            "23.11",
+            "CertmgrType=x",
+            "slurm.conf:5:1: fatal: CertmgrType: is unknown before 24.11 [too-new]",
+        ),
         (
             "24.11",
             "MessageTimeout=10s",
@@ -109,22 +129,26 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
             "PartitionName=q Nodes=n[1-9]",
             "slurm.conf:5:17: fatal: Nodes: no such node: n[5-9] [undefined]",
         ),
-        ("24.11", "NodeName=n2", "slurm.conf:5:1: fatal: NodeName: node n2 is in line 3 too [twice]"),
+        (
+            "24.11",
+            "NodeName=n2",
+            "slurm.conf:5:1: fatal: NodeName: node n2 is already in line 3 [twice]",
+        ),
         (
             "24.11",
             "NodeName=m[1-2] NodeAddr=10.0.0.[1-3]",
-            "slurm.conf:5:17: fatal: NodeAddr: 3 for 2 nodes; it must be as many, or one [count]",
+            "slurm.conf:5:17: fatal: NodeAddr: 3 for 2 nodes; must be one, or one per node [count]",
         ),
         (
             "24.11",
             "NodeName=m1 State=CLOUD",
-            "slurm.conf:5:13: error: State: CLOUD nodes need SuspendTime, SuspendProgram, ResumeProgram: "
-            "slurmctld never starts or stops them [power-saving]",
+            "slurm.conf:5:13: error: State: CLOUD nodes require SuspendTime, SuspendProgram, ResumeProgram: "
+            "slurmctld never powers them up or down [power-saving]",
         ),
         (
             "24.11",
             "SuspendTime=60",
-            "slurm.conf:5:1: error: SuspendTime: needs SuspendProgram, ResumeProgram; power saving is off "
+            "slurm.conf:5:1: error: SuspendTime: requires SuspendProgram, ResumeProgram; power saving is off "
             "[power-saving]",
         ),
         (
@@ -136,7 +160,9 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
         ("24.11", "DownNodes=x1", "slurm.conf:5:1: error: DownNodes: no such node: x1 [undefined]"),
     ],
 )
-def test_finding_names_its_place_and_what_to_do(tmp_path: Path, release: str, line: str, told: str) -> None:
+def test_finding_names_its_place_and_what_to_do(
+    tmp_path: Path, release: str, line: str, told: str
+) -> None:
     assert found(tmp_path, release, f"{line}\n") == [told]
 
 
@@ -171,8 +197,8 @@ def test_topology_that_leads_back_to_itself_is_found(tmp_path: Path) -> None:
         topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c\nSwitchName=c Switches=b\n",
     )
     assert told == [
-        "topology.conf:2:1: fatal: SwitchName: the switches below it lead back to it [circle]",
-        "topology.conf:3:1: fatal: SwitchName: the switches below it lead back to it [circle]",
+        "topology.conf:2:1: fatal: SwitchName: it is below itself: the switches form a loop [circle]",
+        "topology.conf:3:1: fatal: SwitchName: it is below itself: the switches form a loop [circle]",
     ]
 
 
@@ -184,22 +210,26 @@ def test_switch_that_is_defined_twice_differently_is_told(tmp_path: Path) -> Non
         topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n1\nSwitchName=b Switches=x\n",
     )
     assert [text.partition(" [")[0] for text in told] == [
-        "topology.conf:2:14: warning: Nodes: n1 is on switch a too",
-        "topology.conf:3:1: fatal: SwitchName: switch b is defined already",
-        "topology.conf:3:14: fatal: Switches: there is no switch x for it",
+        "topology.conf:2:14: warning: Nodes: n1 is already on switch a",
+        "topology.conf:3:1: fatal: SwitchName: switch b is already defined",
+        "topology.conf:3:14: fatal: Switches: there is no switch x",
     ]
 
 
 def test_file_that_includes_itself_ends(tmp_path: Path) -> None:
     told = found(tmp_path, "24.11", "Include slurm.conf\n")
-    assert any("Include goes in circles" in text for text in told)
+    assert any("files include one another in a loop" in text for text in told)
 
 
-SECRET = "root:$y$j9T$sesame:19000:0\npassword=open-sesame\nSlurmctldPort=sesame\nNodeName=c[sesame\n"
+SECRET = (
+    "root:$y$j9T$sesame:19000:0\npassword=open-sesame\nSlurmctldPort=sesame\nNodeName=c[sesame\n"
+)
 
 
 @pytest.mark.parametrize("way", ["include", "link"])
-def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(tmp_path: Path, way: str) -> None:
+def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(
+    tmp_path: Path, way: str
+) -> None:
     secret, site = tmp_path / "secret", tmp_path / "site"
     secret.write_text(SECRET)
     site.mkdir()
@@ -207,10 +237,12 @@ def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(tmp_p
         (site / "inside.conf").symlink_to(secret)
         (site / "plugstack.conf").symlink_to(secret)
         (site / "gres.conf").symlink_to(secret)
-    told = "\n".join(found(site, "24.11", "Include inside.conf\n" if way == "link" else f"Include {secret}\n"))
+    told = "\n".join(
+        found(site, "24.11", "Include inside.conf\n" if way == "link" else f"Include {secret}\n")
+    )
     assert "sesame" not in told
     assert "password" not in told
-    assert told.count("the file is outside of the directory that is checked, so its text is not shown") >= 4
+    assert told.count("the file is outside of the checked directory, so its text is not shown") >= 4
     assert f"{'inside.conf' if way == 'link' else secret}:1:1: fatal" in told
 
 
@@ -218,24 +250,32 @@ def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(tmp_p
     "files",
     [
         {"a_conf": "Include slurm.conf\nInclude slurm.conf\n"},
-        {f"{name}_conf": f"Include {below}.conf\n" * 2 for name, below in pairwise("abcdefghijklmnopqrstuvwxyz")},
+        {
+            f"{name}_conf": f"Include {below}.conf\n" * 2
+            for name, below in pairwise("abcdefghijklmnopqrstuvwxyz")
+        },
     ],
     ids=["circle", "tree"],
 )
 def test_includes_that_multiply_end(tmp_path: Path, files: dict[str, str]) -> None:
-    told = "\n".join(found(tmp_path, "24.11", "Include a.conf\nInclude a.conf\n", z_conf="", **files))
-    assert "Include goes in circles" in told or "one of more than 1000 Includes" in told
+    told = "\n".join(
+        found(tmp_path, "24.11", "Include a.conf\nInclude a.conf\n", z_conf="", **files)
+    )
+    assert "files include one another in a loop" in told or "more than 1000 Includes" in told
 
 
 @pytest.mark.parametrize("path", ["/proc/self/mem", "/dev/zero", "/sys/kernel/notes"])
 def test_include_of_what_is_no_file_is_one_that_is_not_there(tmp_path: Path, path: str) -> None:
-    assert any("the included file is not there" in text for text in found(tmp_path, "24.11", f"Include {path}\n"))
+    assert any(
+        "the included file does not exist" in text
+        for text in found(tmp_path, "24.11", f"Include {path}\n")
+    )
 
 
 def test_file_that_is_too_large_is_told(tmp_path: Path) -> None:
     with (tmp_path / "large.conf").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(UsageError, match=r"large.conf: .* has 16 MiB at most"):
+    with pytest.raises(UsageError, match=r"large.conf: .* has at most 16 MiB"):
         found(tmp_path, "24.11", "Include large.conf\n")
 
 
@@ -272,7 +312,9 @@ def test_values_are_taken_as_slurms_parser_takes_them(kind: str, value: str, rig
 def test_command_prints_json_and_its_exit_code_tells_of_errors(tmp_path: Path) -> None:
     path = tmp_path / "slurm.conf"
     path.write_text(BASE)
-    done = CliRunner().invoke(cli.app, ["check", str(path), "--release", "26.05", "--format", "json"])
+    done = CliRunner().invoke(
+        cli.app, ["check", str(path), "--release", "26.05", "--format", "json"]
+    )
     assert (done.exit_code, json.loads(done.stdout)) == (0, {"release": "26.05", "findings": []})
     path.write_text(f"{BASE}FastSchedule=0\n")
     done = CliRunner().invoke(cli.app, ["check", str(path), "--format", "json"])
@@ -309,21 +351,25 @@ def test_release_files_tell_what_differs(before: str, name: str) -> None:
             if since == name:
                 assert word in old.options[section], (section, word)
     for section, refusals in new.refused.items():
-        assert {*refusals} - {section.split()[-1].lower()} <= {*new.options[section]} | {*new.gone.get(section, {})}, (
-            section
-        )
+        assert {*refusals} - {section.split()[-1].lower()} <= {*new.options[section]} | {
+            *new.gone.get(section, {})
+        }, section
 
 
 def test_lines_of_plugstack_conf_that_slurmd_ignores(tmp_path: Path) -> None:
     text = "# comment\nrequired /lib/spank.so size=1\ninclude plugstack.conf.d/*\n\n  mandatory /lib/x.so\noptional\n"
-    assert [line.partition(" is not")[0] for line in found(tmp_path, "24.11", "", plugstack_conf=text)] == [
+    assert [
+        line.partition(" is not")[0] for line in found(tmp_path, "24.11", "", plugstack_conf=text)
+    ] == [
         'plugstack.conf:5:3: error: mandatory: "mandatory /lib/x.so"',
         'plugstack.conf:6:1: error: optional: "optional"',
     ]
 
 
 @pytest.mark.parametrize(("release", "count"), [("20.11", 0), ("22.05", 1), ("26.05", 1)])
-def test_memory_per_cpu_and_per_node_exclude_one_another(tmp_path: Path, release: str, count: int) -> None:
+def test_memory_per_cpu_and_per_node_exclude_one_another(
+    tmp_path: Path, release: str, count: int
+) -> None:
     told = found(tmp_path, release, "DefMemPerCPU=1\nDefMemPerNode=2\n")
     assert len(told) == count
     assert all(line.startswith("slurm.conf:5:1: error: DefMemPerCPU: is ignored") for line in told)
@@ -332,9 +378,13 @@ def test_memory_per_cpu_and_per_node_exclude_one_another(tmp_path: Path, release
 @pytest.mark.parametrize("release", releases.KNOWN)
 def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -> None:
     path = tmp_path / "shared.yml"
-    path.write_text('clusters: {one: {controller: h1, hosts: "h[1-2]", nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}')
+    path.write_text(
+        'clusters: {one: {controller: h1, hosts: "h[1-2]", nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}'
+    )
     findings = check.check_scenario(path, scenario.load(path, [release]))
-    assert [finding for finding in findings if "--enable-multiple-slurmd" not in finding.message] == []
+    assert [
+        finding for finding in findings if "--enable-multiple-slurmd" not in finding.message
+    ] == []
 
 
 def test_command_checks_what_a_scenario_would_be(tmp_path: Path) -> None:

@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from harness import checkers, scenario
-from harness.checkers import CHECKERS, FaultSeen, History, Submission
-from harness.errors import CannotJudge
-from harness.options import OWN_MACHINES
+from harness import scenario
+from harness.capabilities import OWN_MACHINES
+from harness.cluster.slurm import Job, Record, Usage
+from harness.errors import CannotVerify
 from harness.plan import Plan, make_plan
-from harness.resources import SCENARIOS
-from harness.slurm import Job, Record, Usage
-from harness.witness import Witness
+from harness.rehearsal import invariants
+from harness.rehearsal.invariants import CHECKERS, FaultSeen, History, Submission
+from harness.shipped_files import SCENARIOS
+from harness.verify.job_trace import JobTrace
 
-PLAN = make_plan("federation-faults", scenario.load(SCENARIOS / "federation-faults.yml"), OWN_MACHINES)
+PLAN = make_plan(
+    "federation-faults", scenario.load(SCENARIOS / "federation-faults.yml"), OWN_MACHINES
+)
 ID = (1 << 26) + 7
 AWS_ID = (2 << 26) + 8
 
@@ -33,17 +36,38 @@ def good() -> History:
         replace(asked, name="r-2", cluster="aws", job_id=AWS_ID),
         replace(asked, name="r-3", answer="refused", job_id=None),
     ]
-    ran = Witness(ID, "aws", "aws1", 101.5, 104.5, 0, "r-0", None, 0, "alice", "physics", "urgent", ("aws1",), (2,))
+    ran = JobTrace(
+        ID,
+        "aws",
+        "aws1",
+        101.5,
+        104.5,
+        0,
+        "r-0",
+        None,
+        0,
+        "alice",
+        "physics",
+        "urgent",
+        ("aws1",),
+        (2,),
+    )
     here = replace(ran, cluster="on-prem", host="onprem1", nodes=("onprem1",), qos="normal")
-    history.witnesses = [
+    history.traces = [
         ran,
         replace(here, job_id=ID + 1, name="r-1", task=1, user="bob", account="chemistry"),
         replace(here, job_id=ID + 2, name="r-1", task=2, user="bob", account="chemistry"),
-        replace(ran, job_id=AWS_ID, name="r-2", start=101.2, end=102.1, exit_code=143, qos="normal"),
+        replace(
+            ran, job_id=AWS_ID, name="r-2", start=101.2, end=102.1, exit_code=143, qos="normal"
+        ),
         replace(ran, job_id=AWS_ID, name="r-2", start=110.2, end=111.1, restarts=1, qos="normal"),
     ]
-    record = Record(ID, "", "aws", "r-0", "alice", "physics", "COMPLETED", 0, 0, "aws1", 100, 101, 104, 3)
-    on_prem = replace(record, cluster="on-prem", node_list="onprem1", name="r-1", user="bob", account="chemistry")
+    record = Record(
+        ID, "", "aws", "r-0", "alice", "physics", "COMPLETED", 0, 0, "aws1", 100, 101, 104, 3
+    )
+    on_prem = replace(
+        record, cluster="on-prem", node_list="onprem1", name="r-1", user="bob", account="chemistry"
+    )
     history.records = [
         record,
         replace(record, cluster="on-prem", state="REVOKED", start=None, elapsed=0),
@@ -72,14 +96,16 @@ def good() -> History:
 
 
 def outcomes(history: History) -> dict[str, str]:
-    return {finding.name: finding.outcome for finding in checkers.judge(history)}
+    return {finding.name: finding.outcome for finding in invariants.evaluate(history)}
 
 
 def test_good_history_passes_all_checkers() -> None:
-    findings = checkers.judge(good())
-    assert dict.fromkeys(CHECKERS, "passed") == {finding.name: finding.outcome for finding in findings}
+    findings = invariants.evaluate(good())
+    assert dict.fromkeys(CHECKERS, "passed") == {
+        finding.name: finding.outcome for finding in findings
+    }
     assert not any(finding.excused for finding in findings)
-    assert checkers.verdict(findings) == "passed"
+    assert invariants.verdict(findings) == "passed"
 
 
 Change = Callable[[History], object]
@@ -91,14 +117,18 @@ def lose(history: History) -> None:
 
 def set_record(name: str, **wrong: Any) -> Change:
     def change(history: History) -> None:
-        at = max(index for index, record in enumerate(history.records) if record.name == name and record.start)
+        at = max(
+            index
+            for index, record in enumerate(history.records)
+            if record.name == name and record.start
+        )
         history.records[at] = replace(history.records[at], **wrong)
 
     return change
 
 
 def run_again(**other: Any) -> Change:
-    return lambda history: history.witnesses.append(replace(history.witnesses[0], **other))
+    return lambda history: history.traces.append(replace(history.traces[0], **other))
 
 
 def set_usage(account: str, user: str, seconds: int) -> Change:
@@ -117,12 +147,36 @@ def set_past(seen: list[tuple[str, ...]]) -> Change:
 
 BAD: list[tuple[str, Change, str]] = [
     ("no_accepted_job_is_lost", lose, "job 67108871 (r-0) of on-prem: 1 of 1 are lost"),
-    ("no_accepted_job_is_lost", set_record("r-0", state="RUNNING", end=None), "has not ended: RUNNING"),
-    ("no_accepted_job_is_lost", lambda history: history.records.pop(3), "(r-1) of on-prem: 1 of 2 are lost"),
-    ("jobs_end_as_they_should", set_record("r-0", state="FAILED"), "ended FAILED, should end COMPLETED"),
-    ("no_job_runs_twice", run_again(start=102.0, end=105.0, host="aws2"), "ran twice at once, on aws1 and aws2"),
-    ("no_job_runs_twice", run_again(start=106.0, end=107.0), "ran twice, on aws1 and aws1, and was not requeued"),
-    ("no_refused_job_runs", run_again(name="r-3", job_id=ID + 9), "r-3 was refused, but there it is"),
+    (
+        "no_accepted_job_is_lost",
+        set_record("r-0", state="RUNNING", end=None),
+        "has not ended: RUNNING",
+    ),
+    (
+        "no_accepted_job_is_lost",
+        lambda history: history.records.pop(3),
+        "(r-1) of on-prem: 1 of 2 are lost",
+    ),
+    (
+        "jobs_end_as_they_should",
+        set_record("r-0", state="FAILED"),
+        "ended FAILED, should end COMPLETED",
+    ),
+    (
+        "no_job_runs_twice",
+        run_again(start=102.0, end=105.0, host="aws2"),
+        "ran twice at the same time, on aws1 and aws2",
+    ),
+    (
+        "no_job_runs_twice",
+        run_again(start=106.0, end=107.0),
+        "ran twice, on aws1 and aws1, and was not requeued",
+    ),
+    (
+        "no_refused_job_runs",
+        run_again(name="r-3", job_id=ID + 9),
+        "r-3 was refused, but exists",
+    ),
     (
         "job_ids_are_unique",
         lambda history: history.submissions.append(replace(history.submissions[0], name="r-4")),
@@ -130,58 +184,96 @@ BAD: list[tuple[str, Change, str]] = [
     ),
     (
         "job_ids_are_unique",
-        lambda history: history.submissions.append(replace(history.submissions[0], name="r-4", job_id=AWS_ID + 1)),
-        "was given by on-prem, its id says another origin",
+        lambda history: history.submissions.append(
+            replace(history.submissions[0], name="r-4", job_id=AWS_ID + 1)
+        ),
+        "was submitted to on-prem, but its id has a different origin cluster",
     ),
     (
         "siblings_are_revoked",
-        lambda history: history.queue["on-prem"].append(replace(history.queue["aws"][0], state="PENDING")),
-        "says slurmctld: aws COMPLETED, on-prem PENDING",
+        lambda history: history.queue["on-prem"].append(
+            replace(history.queue["aws"][0], state="PENDING")
+        ),
+        "according to slurmctld: aws COMPLETED, on-prem PENDING",
     ),
     (
         "siblings_are_revoked",
-        lambda history: history.records.append(replace(history.records[0], cluster="on-prem", state="CANCELLED")),
-        "says accounting: aws COMPLETED, on-prem CANCELLED",
+        lambda history: history.records.append(
+            replace(history.records[0], cluster="on-prem", state="CANCELLED")
+        ),
+        "according to accounting: aws COMPLETED, on-prem CANCELLED",
     ),
     (
         "no_node_is_overcommitted",
         run_again(job_id=ID + 9, cpus=(3,), start=104.0),
-        "jobs had 5 CPUs of aws's aws1 at a time, it has 4",
+        "jobs had 5 CPUs of aws's aws1 at the same time, it has 4",
     ),
-    ("accounting_equals_the_witness", set_record("r-0", end=120, elapsed=19), "ended at 104, accounting says 120"),
-    ("accounting_equals_the_witness", set_record("r-0", node_list="aws2"), "accounting says aws2"),
-    ("accounting_equals_the_witness", set_record("r-0", user="bob"), "its user is alice, accounting says bob"),
-    ("accounting_equals_the_witness", set_record("r-0", cpus=200), "it had 2 CPUs, accounting says 200"),
-    ("accounting_equals_the_witness", lambda history: history.records.pop(), "has no record of its run on aws1"),
     (
-        "accounting_equals_the_witness",
+        "accounting_equals_the_trace",
+        set_record("r-0", end=120, elapsed=19),
+        "ended at 104, accounting says 120",
+    ),
+    ("accounting_equals_the_trace", set_record("r-0", node_list="aws2"), "accounting says aws2"),
+    (
+        "accounting_equals_the_trace",
+        set_record("r-0", user="bob"),
+        "its user is alice, accounting says bob",
+    ),
+    (
+        "accounting_equals_the_trace",
+        set_record("r-0", cpus=200),
+        "it had 2 CPUs, accounting says 200",
+    ),
+    (
+        "accounting_equals_the_trace",
+        lambda history: history.records.pop(),
+        "has no record of its run on aws1",
+    ),
+    (
+        "accounting_equals_the_trace",
         lambda history: history.records.append(replace(history.records[0], start=300)),
-        "accounting has a run on aws1 that nobody saw",
+        "accounting has a run on aws1 without a trace",
     ),
     (
         "limits_are_kept",
-        lambda history: history.witnesses.extend([history.witnesses[0]] * 2),
-        "QOS urgent of alice: 3 jobs at a time on aws, MaxJobsPerUser is 2",
+        lambda history: history.traces.extend([history.traces[0]] * 2),
+        "QOS urgent of alice: 3 jobs at the same time on aws, MaxJobsPerUser is 2",
     ),
     (
         "limits_are_kept",
-        lambda history: history.witnesses.extend([history.witnesses[1]] * 2),
-        "account chemistry: 8 CPUs at a time on on-prem, GrpTRES is 6",
+        lambda history: history.traces.extend([history.traces[1]] * 2),
+        "account chemistry: 8 CPUs at the same time on on-prem, GrpTRES is 6",
     ),
-    ("old_records_are_kept", set_past([("7\t99", "9\t111"), ("6\t98", "9\t111")]), "they are ('6\\t98', '9\\t111')"),
-    ("old_records_are_kept", set_past([("7\t99", "9\t111")]), "before the upgrade, nobody saw them after it"),
-    ("usage_of_an_account_is_that_of_its_parts", set_usage("physics", "", 20), "physics has used 20 s, its parts 10 s"),
-    ("usage_is_that_of_the_jobs", set_usage("physics", "alice", 1), "alice in physics has used 1 s, the jobs took"),
+    (
+        "old_records_are_kept",
+        set_past([("7\t99", "9\t111"), ("6\t98", "9\t111")]),
+        "after it they were ('6\\t98', '9\\t111')",
+    ),
+    (
+        "old_records_are_kept",
+        set_past([("7\t99", "9\t111")]),
+        "before the upgrade, they were not read after it",
+    ),
+    (
+        "usage_of_an_account_is_that_of_its_parts",
+        set_usage("physics", "", 20),
+        "physics has used 20 s, its parts 10 s",
+    ),
+    (
+        "usage_is_that_of_the_jobs",
+        set_usage("physics", "alice", 1),
+        "alice in physics has used 1 s, the jobs took",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "told"), BAD)
-def test_checker_finds_what_it_is_about(name: str, change: Change, told: str) -> None:
+@pytest.mark.parametrize(("name", "change", "message"), BAD)
+def test_checker_finds_what_it_is_about(name: str, change: Change, message: str) -> None:
     history = good()
     change(history)
-    finding = next(finding for finding in checkers.judge(history) if finding.name == name)
+    finding = next(finding for finding in invariants.evaluate(history) if finding.name == name)
     assert finding.outcome == "failed"
-    assert any(told in problem for problem in finding.problems), finding.problems
+    assert any(message in problem for problem in finding.problems), finding.problems
     assert not finding.excused
 
 
@@ -189,15 +281,17 @@ def test_every_checker_is_seen_to_fail() -> None:
     assert {name for name, _, _ in BAD} == {*CHECKERS}
 
 
-@pytest.mark.parametrize("kind", ["queue", "record", "witness", "usage", "run"])
+@pytest.mark.parametrize("kind", ["queue", "record", "trace", "usage", "run"])
 def test_where_evidence_is_missing_nothing_is_said(kind: str) -> None:
     history = good()
     history.missing[kind].append("of aws1: it does not answer")
     found = outcomes(history)
-    wanting = {name for name, (_, evidence, _) in CHECKERS.items() if kind == "run" or kind in evidence}
+    wanting = {
+        name for name, (_, evidence, _) in CHECKERS.items() if kind == "run" or kind in evidence
+    }
     assert wanting
     assert {name for name, outcome in found.items() if outcome == "unknown"} == wanting
-    assert checkers.verdict(checkers.judge(history)) == "unknown"
+    assert invariants.verdict(invariants.evaluate(history)) == "unknown"
 
 
 def test_where_no_job_was_accepted_nothing_is_said() -> None:
@@ -215,7 +309,7 @@ def test_what_slurmctld_learned_just_before_it_was_killed_is_excused_and_nothing
     history = good()
     lose(history)
     killed(history, 104)
-    [excused] = checkers.judge(history)[0].excused
+    [excused] = invariants.evaluate(history)[0].excused
     assert "1 of 1 are lost: slurmctld was killed within 5 s of it" in excused
     assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
     killed(history, 106)
@@ -231,20 +325,27 @@ def test_kill_that_takes_its_time_excuses_what_was_learned_until_it_was_done() -
     assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
 
 
-def test_copy_whose_slurmctld_was_killed_before_it_saved_the_revocation_may_fail_but_not_have_run() -> None:
+def test_copy_whose_slurmctld_was_killed_before_it_saved_the_revocation_may_fail_but_not_have_run() -> (
+    None
+):
     history = good()
     history.queue["on-prem"][0] = replace(history.queue["on-prem"][0], state="FAILED")
     assert outcomes(history)["siblings_are_revoked"] == "failed", "nothing was killed"
     killed = "kill-daemon onprem-ctl slurmctld"
     history.faults = [FaultSeen(107, action, killed) for action in ("inject", "injected", "heal")]
-    finding = next(one for one in checkers.judge(history) if one.name == "siblings_are_revoked")
+    finding = next(
+        one for one in invariants.evaluate(history) if one.name == "siblings_are_revoked"
+    )
     assert finding.outcome == "passed"
-    assert "slurmctld of on-prem was killed before it had saved that the copy was revoked" in finding.excused[0]
+    assert (
+        "slurmctld of on-prem was killed before it had saved that the copy was revoked"
+        in finding.excused[0]
+    )
     history.faults = [FaultSeen(130, action, killed) for action in ("inject", "injected", "heal")]
     assert outcomes(history)["siblings_are_revoked"] == "failed", "slurmctld had saved it"
     history.faults = [FaultSeen(107, action, killed) for action in ("inject", "injected", "heal")]
-    ran = replace(history.witnesses[0], start=90.0, end=95.0)
-    history.witnesses.append(replace(ran, cluster="on-prem", host="onprem1", nodes=("onprem1",)))
+    ran = replace(history.traces[0], start=90.0, end=95.0)
+    history.traces.append(replace(ran, cluster="on-prem", host="onprem1", nodes=("onprem1",)))
     assert outcomes(history)["siblings_are_revoked"] == "failed", "the copy ran"
 
 
@@ -253,16 +354,27 @@ def test_copies_of_a_cluster_that_was_away_may_be_cancelled_but_may_not_have_run
     copy = replace(history.records[1], state="CANCELLED")
     history.records[1] = copy
     assert outcomes(history)["siblings_are_revoked"] == "failed"
-    history.faults = [FaultSeen(98, "inject", "cut on-prem aws"), FaultSeen(108, "heal", "cut on-prem aws")]
+    history.faults = [
+        FaultSeen(98, "inject", "cut on-prem aws"),
+        FaultSeen(108, "heal", "cut on-prem aws"),
+    ]
     assert outcomes(history)["siblings_are_revoked"] == "passed"
-    history.faults = [FaultSeen(58, "inject", "cut on-prem aws"), FaultSeen(68, "heal", "cut on-prem aws")]
+    history.faults = [
+        FaultSeen(58, "inject", "cut on-prem aws"),
+        FaultSeen(68, "heal", "cut on-prem aws"),
+    ]
     assert outcomes(history)["siblings_are_revoked"] == "failed"
-    history.faults = [FaultSeen(98, "inject", "cut on-prem aws"), FaultSeen(108, "heal", "cut on-prem aws")]
+    history.faults = [
+        FaultSeen(98, "inject", "cut on-prem aws"),
+        FaultSeen(108, "heal", "cut on-prem aws"),
+    ]
     history.records[1] = replace(copy, state="COMPLETED", start=101, node_list="onprem1")
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
-def test_record_of_a_copy_may_stay_open_where_the_database_was_killed_but_not_that_of_a_second_run() -> None:
+def test_record_of_a_copy_may_stay_open_where_the_database_was_killed_but_not_that_of_a_second_run() -> (
+    None
+):
     history = good()
     history.records[1] = replace(history.records[1], state="CANCELLED", end=None)
     killed = FaultSeen(107, "inject", "kill-daemon accounting mariadb")
@@ -281,7 +393,10 @@ COMMIT_FAILED = "[2026-11-23T01:02:41.516] error: commit failed"
 @pytest.mark.parametrize(
     ("changed", "excused"),
     [
-        ({"state": "COMPLETED", "start": None, "node_list": "None assigned"}, "has no record of its run on aws1"),
+        (
+            {"state": "COMPLETED", "start": None, "node_list": "None assigned"},
+            "has no record of its run on aws1",
+        ),
         ({"state": "RUNNING", "end": None}, "has not ended: RUNNING"),
     ],
     ids=["start", "end"],
@@ -296,7 +411,7 @@ def test_record_may_lack_what_slurmdbd_did_not_commit_when_the_database_was_kill
         FaultSeen(105, "injected", "kill-daemon accounting mariadb"),
     ]
     history.faults, history.log = killed, [COMMIT_FAILED]
-    findings = checkers.judge(history)
+    findings = invariants.evaluate(history)
     assert {one.outcome for one in findings} <= {"passed", "skipped"}
     assert [text for one in findings for text in one.excused if excused in text]
     history.faults = [replace(fault, at=fault.at - 10) for fault in killed]
@@ -310,22 +425,34 @@ def test_record_may_lack_what_slurmdbd_did_not_commit_when_the_database_was_kill
 def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
     history = good()
     history.records[0] = replace(history.records[0], state="FAILED", exit_code=2)
-    history.log = [f"_handle_stray_script: Purging vestigial job script /var/lib/slurm/slurmd/job{ID}/slurm_script"]
-    finding = next(one for one in checkers.judge(history) if one.name == "jobs_end_as_they_should")
+    history.log = [
+        f"_handle_stray_script: Purging vestigial job script /var/lib/slurm/slurmd/job{ID}/slurm_script"
+    ]
+    finding = next(
+        one for one in invariants.evaluate(history) if one.name == "jobs_end_as_they_should"
+    )
     assert finding.outcome == "failed"
-    assert "should end COMPLETED; known fault of Slurm: slurmd took the slurmstepd" in finding.problems[0]
+    assert (
+        "should end COMPLETED; known fault of Slurm: slurmd mistook a starting slurmstepd"
+        in finding.problems[0]
+    )
     history.log = [f"Purging vestigial job script /var/lib/slurm/slurmd/job{ID}7/slurm_script"]
-    finding = next(one for one in checkers.judge(history) if one.name == "jobs_end_as_they_should")
+    finding = next(
+        one for one in invariants.evaluate(history) if one.name == "jobs_end_as_they_should"
+    )
     assert finding.problems[0].endswith("should end COMPLETED")
 
 
 def test_requeued_job_may_have_one_record_where_slurmdbd_was_upgraded_meanwhile() -> None:
     history = good()
     del history.records[-2]
-    history.faults = [FaultSeen(105, "inject", "upgrade accounting"), FaultSeen(109, "heal", "upgrade accounting")]
-    assert outcomes(history)["accounting_equals_the_witness"] == "passed"
+    history.faults = [
+        FaultSeen(105, "inject", "upgrade accounting"),
+        FaultSeen(109, "heal", "upgrade accounting"),
+    ]
+    assert outcomes(history)["accounting_equals_the_trace"] == "passed"
     history.faults = [replace(fault, at=fault.at - 20) for fault in history.faults]
-    assert outcomes(history)["accounting_equals_the_witness"] == "failed"
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed"
 
 
 def test_job_that_ends_while_slurmctld_is_away_is_recorded_late() -> None:
@@ -335,25 +462,31 @@ def test_job_that_ends_while_slurmctld_is_away_is_recorded_late() -> None:
         FaultSeen(90, "inject", "stop-daemon aws-ctl slurmctld"),
         FaultSeen(125, "heal", "stop-daemon aws-ctl slurmctld"),
     ]
-    finding = next(one for one in checkers.judge(history) if one.name == "accounting_equals_the_witness")
+    finding = next(
+        one for one in invariants.evaluate(history) if one.name == "accounting_equals_the_trace"
+    )
     assert finding.outcome == "passed"
-    assert "aws's slurmctld was away, and noticed it late" in finding.excused[0]
+    assert "aws's slurmctld was down, and noticed it late" in finding.excused[0]
     history.faults[1] = replace(history.faults[1], at=95)
-    assert outcomes(history)["accounting_equals_the_witness"] == "failed"
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed"
 
 
 def test_job_that_waits_for_a_reservation_of_the_site_is_excused_and_no_other_is() -> None:
-    def waiting(reason: str, reservations: list[str]) -> checkers.Finding:
+    def waiting(reason: str, reservations: list[str]) -> invariants.InvariantResult:
         history = good()
         set_record("r-0", state="PENDING", start=None, end=None, node_list="None assigned")(history)
         history.queue["aws"][0] = replace(history.queue["aws"][0], state="PENDING", reason=reason)
         history.reservations["aws"] = reservations
-        return next(one for one in checkers.judge(history) if one.name == "no_accepted_job_is_lost")
+        return next(
+            one for one in invariants.evaluate(history) if one.name == "no_accepted_job_is_lost"
+        )
 
     reserved = "ReqNodeNotAvail, May be reserved for other job"
     excused = waiting(reserved, ["maintenance"])
     assert excused.outcome == "passed"
-    assert f"PENDING ({reserved}): aws has reservations of its own: maintenance" in excused.excused[0]
+    assert (
+        f"PENDING ({reserved}): aws has reservations of its own: maintenance" in excused.excused[0]
+    )
     assert waiting(reserved, []).outcome == "failed"
     assert waiting("Resources", ["maintenance"]).outcome == "failed"
     assert waiting("ReqNodeNotAvail, UnavailableNodes:aws1", ["maintenance"]).outcome == "failed"
@@ -361,17 +494,21 @@ def test_job_that_waits_for_a_reservation_of_the_site_is_excused_and_no_other_is
 
 def test_where_all_jobs_wait_for_a_reservation_nothing_is_said() -> None:
     history = good()
-    history.witnesses = []
-    history.records = [replace(history.records[0], state="PENDING", start=None, end=None, node_list="")]
+    history.traces = []
+    history.records = [
+        replace(history.records[0], state="PENDING", start=None, end=None, node_list="")
+    ]
     history.submissions = history.submissions[:1]
     history.queue["aws"] = [replace(history.queue["aws"][0], state="PENDING", reason="Reservation")]
     history.reservations["aws"] = ["maintenance"]
-    assert checkers.verdict(checkers.judge(history)) == "unknown"
+    assert invariants.verdict(invariants.evaluate(history)) == "unknown"
 
 
 def test_record_of_a_refused_job_that_never_had_a_node_is_no_run() -> None:
     history = good()
-    never = replace(history.records[0], name="r-3", state="FAILED", start=None, node_list="None assigned")
+    never = replace(
+        history.records[0], name="r-3", state="FAILED", start=None, node_list="None assigned"
+    )
     history.records.append(never)
     assert outcomes(history)["no_refused_job_runs"] == "passed"
     history.records[-1] = replace(never, state="PENDING")
@@ -389,7 +526,9 @@ def test_record_of_a_refused_job_that_never_had_a_node_is_no_run() -> None:
         ({"PriorityDecayHalfLife": "0:30"}, "skipped"),
     ],
 )
-def test_usage_is_compared_only_where_it_keeps_what_jobs_took(options: dict[str, str | None], outcome: str) -> None:
+def test_usage_is_compared_only_where_it_keeps_what_jobs_took(
+    options: dict[str, str | None], outcome: str
+) -> None:
     history = good()
     set_usage("physics", "alice", 1)(history)
     history.plan = with_options(options)
@@ -408,14 +547,18 @@ def with_options(options: dict[str, str | None]) -> Plan:
 def test_node_has_the_cpus_of_its_options() -> None:
     history = good()
     cluster = PLAN.scenario.clusters["aws"]
-    groups = tuple(group.model_copy(update={"cpus": 1, "options": {"CPUs": 8}}) for group in cluster.nodes)
+    groups = tuple(
+        group.model_copy(update={"cpus": 1, "options": {"CPUs": 8}}) for group in cluster.nodes
+    )
     clusters = {**PLAN.scenario.clusters, "aws": cluster.model_copy(update={"nodes": groups})}
     history.plan = replace(PLAN, scenario=PLAN.scenario.model_copy(update={"clusters": clusters}))
     run_again(job_id=ID + 9, cpus=(6,), start=104.0)(history)
     assert outcomes(history)["no_node_is_overcommitted"] == "passed"
     run_again(job_id=ID + 10, cpus=(1,), start=104.0)(history)
-    finding = next(one for one in checkers.judge(history) if one.name == "no_node_is_overcommitted")
-    assert finding.problems == ("jobs had 9 CPUs of aws's aws1 at a time, it has 8",)
+    finding = next(
+        one for one in invariants.evaluate(history) if one.name == "no_node_is_overcommitted"
+    )
+    assert finding.problems == ("jobs had 9 CPUs of aws's aws1 at the same time, it has 8",)
 
 
 @pytest.mark.parametrize(
@@ -426,7 +569,10 @@ def test_node_has_the_cpus_of_its_options() -> None:
         ({"procs": "6"}, 6),
         ({"CPUs": None, "Sockets": 2, "CoresPerSocket": 4, "ThreadsPerCore": 2}, 16),
         ({"CPUs": 8, "Sockets": 2, "CoresPerSocket": 4, "ThreadsPerCore": 2}, 8),
-        ({"CPUs": 5, "Sockets": 2, "CoresPerSocket": 4, "ThreadsPerCore": 2}, 16),  # Slurm resets it
+        (
+            {"CPUs": 5, "Sockets": 2, "CoresPerSocket": 4, "ThreadsPerCore": 2},
+            16,
+        ),  # Slurm resets it
         ({"CPUs": 8, "CoresPerSocket": 2, "ThreadsPerCore": 2}, 8),
         ({"CPUs": None, "Boards": 2, "SocketsPerBoard": 2, "CoresPerSocket": 3}, 12),
         ({"CPUs": None}, 1),
@@ -443,21 +589,30 @@ def test_job_that_ends_while_a_sibling_does_not_answer_is_recorded_late_but_not_
         FaultSeen(104, "inject", "reconfigure onprem-ctl"),
         FaultSeen(112, "heal", "reconfigure onprem-ctl"),
     ]
-    finding = next(one for one in checkers.judge(history) if one.name == "accounting_equals_the_witness")
+    finding = next(
+        one for one in invariants.evaluate(history) if one.name == "accounting_equals_the_trace"
+    )
     assert finding.outcome == "passed"
     assert finding.excused == (
         f"job {ID} (r-0): ended at 104, accounting says 130: "
         "aws's slurmctld waited for on-prem, which did not answer, and noticed it late",
     )
     history.faults[1] = replace(history.faults[1], at=109)
-    assert outcomes(history)["accounting_equals_the_witness"] == "failed", "20 s after the fault was healed"
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", (
+        "20 s after the fault was healed"
+    )
     history.faults = [
         FaultSeen(106, "inject", "reconfigure onprem-ctl"),
         FaultSeen(112, "heal", "reconfigure onprem-ctl"),
     ]
-    assert outcomes(history)["accounting_equals_the_witness"] == "failed", "the job ended before it"
-    history.faults = [FaultSeen(104, "inject", "pause-host aws1"), FaultSeen(112, "heal", "pause-host aws1")]
-    assert outcomes(history)["accounting_equals_the_witness"] == "failed", "not the sibling's controller"
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "the job ended before it"
+    history.faults = [
+        FaultSeen(104, "inject", "pause-host aws1"),
+        FaultSeen(112, "heal", "pause-host aws1"),
+    ]
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", (
+        "not the sibling's controller"
+    )
 
 
 def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
@@ -471,7 +626,7 @@ def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
         begin,
         *({"kind": "submission", **asdict(one)} for one in history.submissions),
         {"kind": "fault", "action": "inject", "fault": "pause-host aws1", "time": at.isoformat()},
-        *({"kind": "witness", "seen_by": "aws1", **asdict(one)} for one in history.witnesses),
+        *({"kind": "trace", "seen_by": "aws1", **asdict(one)} for one in history.traces),
         *({"kind": "record", "seen_by": "aws", **asdict(one)} for one in history.records),
         *(
             {"kind": "queue", "seen_by": cluster, **asdict(one)}
@@ -483,13 +638,17 @@ def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
             for cluster, rows in history.usage.items()
             for one in rows
         ),
-        *({"kind": "past", "cluster": name, "tables": [*one]} for name, seen in history.past.items() for one in seen),
-        {"kind": "no_evidence", "of": "witness", "where": "aws2", "why": "does not answer\nat all"},
+        *(
+            {"kind": "past", "cluster": name, "tables": [*one]}
+            for name, seen in history.past.items()
+            for one in seen
+        ),
+        {"kind": "no_evidence", "of": "trace", "where": "aws2", "why": "does not answer\nat all"},
     ]
     end = {"kind": "rehearsal", "action": "end"}
     history.faults = [FaultSeen(at.timestamp(), "inject", "pause-host aws1")]
-    history.missing["witness"] = ["of aws2: does not answer"]
-    assert checkers.read([*events, end], PLAN) == history
-    assert checkers.read(events, PLAN).missing["run"]
-    with pytest.raises(CannotJudge, match="no rehearsal"):
-        checkers.read([], PLAN)
+    history.missing["trace"] = ["of aws2: does not answer"]
+    assert invariants.read([*events, end], PLAN) == history
+    assert invariants.read(events, PLAN).missing["run"]
+    with pytest.raises(CannotVerify, match="no rehearsal"):
+        invariants.read([], PLAN)

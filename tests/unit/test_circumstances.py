@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fakes import SCENARIO, FakeProvider
-from harness import circumstances, plan, scenario
+from harness import plan, scenario
+from harness.cluster import diagnosis
 from harness.errors import WaitTimeout
 from harness.ssh import Result, Ssh
 
@@ -28,8 +29,10 @@ class Controller(Ssh):
 
 
 def seen(**answers: str) -> list[str]:
-    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.offers)
-    return circumstances.of_failure(Controller(**answers), single, (NOW - timedelta(seconds=30)).timestamp())
+    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
+    return diagnosis.of_failure(
+        Controller(**answers), single, (NOW - timedelta(seconds=30)).timestamp()
+    )
 
 
 def logged(seconds_ago: float, text: str) -> str:
@@ -48,9 +51,13 @@ def test_what_keeps_jobs_from_running_is_shown() -> None:
 
 def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
     lines = (
-        logged(300, "error: old") + logged(9, "error: no memory for job 7") + logged(8, "error: no memory for job 8")
+        logged(300, "error: old")
+        + logged(9, "error: no memory for job 7")
+        + logged(8, "error: no memory for job 8")
     )
-    told = seen(squeue="", node="", reservation="", tail=f"+0000\n{lines}{logged(-200, 'error: later')}")
+    told = seen(
+        squeue="", node="", reservation="", tail=f"+0000\n{lines}{logged(-200, 'error: later')}"
+    )
     assert told == ["single logged: error: no memory for job 8"]
 
 
@@ -61,6 +68,22 @@ def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
     ):
         told = seen(squeue="", node="", reservation="", tail=f"+0000\nscontrol ping: {said}\n")
         assert told == [f"single does not reach slurmctld: {shown}"]
+
+
+def test_daemon_that_has_ended_is_shown_with_how_it_ended() -> None:
+    told = seen(
+        squeue="",
+        node="",
+        reservation="",
+        tail="+0000\nnot active: slurmctld is failed (core-dump)\n",
+    )
+    assert told == ["single: slurmctld is failed (core-dump)"]
+
+
+def test_daemon_that_systemd_started_again_is_shown_once() -> None:
+    line = "slurmrestd.service: Main process exited, code=killed, status=9/KILL"
+    told = seen(squeue="", node="", reservation="", tail=f"+0000\n{line}\n{line}\n")
+    assert told == [f"single: {line}"]
 
 
 def test_cluster_that_does_not_answer_is_shown_as_that() -> None:

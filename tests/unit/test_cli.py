@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import check, releases, scenario
+from harness import releases, scenario
+from harness.slurmconf import check
 
 ROOT = Path(__file__).parents[2]
 SINGLE_NODE = ROOT / "scenarios" / "single-node.yml"
@@ -29,12 +30,16 @@ def test_bad_scenario_is_2_with_places_on_stderr(tmp_path: Path) -> None:
     (tmp_path / "bad.yml").write_text("clusters:\n  a: {controler: x, nodes: [{name: n}]}\n")
     done = harness("run", "bad.yml", cwd=tmp_path)
     assert done.returncode == 2
-    assert 'bad.yml:2:7: clusters.a.controler: unknown key; did you mean "controller"?' in done.stderr
+    assert (
+        'bad.yml:2:7: clusters.a.controler: unknown key; did you mean "controller"?' in done.stderr
+    )
     assert done.stdout == ""
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["nonsense"], ["run", "x.yml", "--provider", "moon"], ["exec"]])
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["nonsense"], ["run", "x.yml", "--provider", "moon"], ["exec"]]
+)
 def test_bad_usage_is_2(arguments: list[str], tmp_path: Path) -> None:
     assert harness(*arguments, cwd=tmp_path).returncode == 2
 
@@ -62,11 +67,18 @@ def test_doctor_without_an_engine_is_3_and_speaks_json(tmp_path: Path) -> None:
     assert done.returncode == 3
     findings = {finding["subject"]: finding for finding in json.loads(done.stdout)}
     assert findings["engine"]["ok"] is False
-    assert findings["engine"]["mend"] is None, "an engine that the user chose is the user's to start"
+    assert findings["engine"]["fix"] is None, "an engine that the user chose is the user's to start"
 
 
 def test_render_needs_no_engine(tmp_path: Path) -> None:
-    done = harness("render", ROOT / "scenarios" / "federation.yml", "-o", "tree", cwd=tmp_path, environment=NO_ENGINE)
+    done = harness(
+        "render",
+        ROOT / "scenarios" / "federation.yml",
+        "-o",
+        "tree",
+        cwd=tmp_path,
+        environment=NO_ENGINE,
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "tree" / "aws1" / "etc" / "slurm" / "slurm.conf").exists()
 
@@ -85,7 +97,10 @@ def test_report_is_written_again_and_runs_are_compared(tmp_path: Path) -> None:
     assert "no Docker engine answers" in (tmp_path / "one" / "report.html").read_text()
     both = harness("report", "one", "single-node", "--format", "json", cwd=tmp_path)
     assert json.loads(both.stdout)["verdicts"] == ["unknown", "unknown"]
-    assert "0 checks have the same outcome" in harness("report", "one", "single-node", cwd=tmp_path).stdout
+    assert (
+        "0 checks have the same outcome"
+        in harness("report", "one", "single-node", cwd=tmp_path).stdout
+    )
 
 
 def test_report_of_what_has_none_is_2_with_a_hint(tmp_path: Path) -> None:
@@ -108,7 +123,7 @@ def test_init_writes_a_scenario_that_is_right_and_overwrites_none(tmp_path: Path
     (tmp_path / "lab.yml").write_text("mine")
     again = harness("init", "lab.yml", cwd=tmp_path)
     assert again.returncode == 2
-    assert "lab.yml is there already\nhint:" in again.stderr
+    assert "lab.yml already exists\nhint:" in again.stderr
     assert (tmp_path / "lab.yml").read_text() == "mine"
 
 
@@ -129,7 +144,9 @@ def test_init_refuses_what_cannot_be_a_scenario(arguments: list[str], tmp_path: 
 def test_completion_knows_the_verbs(tmp_path: Path) -> None:
     asked = {"_HARNESS_COMPLETE": "complete_bash", "COMP_WORDS": "harness rep", "COMP_CWORD": "1"}
     program = Path(sys.executable).with_name("harness")
-    done = subprocess.run([program], env={**os.environ, **asked}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["report"]
 
 
@@ -148,7 +165,9 @@ def test_completion_knows_the_verbs(tmp_path: Path) -> None:
     ],
     ids=lambda arguments: " ".join(word for word in arguments if isinstance(word, str)),
 )
-def test_output_that_cannot_be_written_is_2_before_anything_starts(arguments: list[str | Path], tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_2_before_anything_starts(
+    arguments: list[str | Path], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("mine")
     done = harness(*arguments, cwd=tmp_path, environment=NO_ENGINE)
     assert done.returncode == 2, done.stderr
@@ -166,15 +185,26 @@ def test_unexpected_error_is_3_with_its_traceback_and_how_to_report_it(tmp_path:
         "cli.main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "broken.py", "schema"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "broken.py", "schema"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 3
     assert "Traceback" in done.stderr
-    assert "unexpected error: KeyError: 'partitions'\nhint: this is a bug in the harness" in done.stderr
+    assert (
+        "unexpected error: KeyError: 'partitions'\nhint: this is a bug in the harness"
+        in done.stderr
+    )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_interrupt_while_the_command_line_loads_is_3_without_a_traceback(number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name
+)
+def test_interrupt_while_the_command_line_loads_is_3_without_a_traceback(
+    number: signal.Signals,
+) -> None:
     # `harness.cli` is the first of the modules that take long.
     slow = "import os, sys; sys.modules['harness.cli'] = None; from harness import __main__, interrupts\n"
     slow += f"interrupts.exit_quietly(); os.kill(os.getpid(), {int(number)}); __main__.main()"
@@ -186,7 +216,9 @@ def test_reader_that_has_read_enough_changes_no_exit_code(tmp_path: Path) -> Non
     reading = "; exit ${PIPESTATUS[0]}"
     for pipe in ("true", "head -1"):  # `schema` prints more than a pipe holds
         script = f"'{sys.executable}' -m harness schema | {pipe}{reading}"
-        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stderr) == (0, ""), pipe
 
 
@@ -194,7 +226,8 @@ OWN_IMAGE = "clusters:\n  one:\n    image: mine:1\n    controller: box\n    node
 
 
 @pytest.mark.parametrize(
-    "arguments", [["check", "own.yml"], ["render", "own.yml", "-o", "out"], ["diff", "own.yml", "own.yml"]]
+    "arguments",
+    [["check", "own.yml"], ["render", "own.yml", "-o", "out"], ["diff", "own.yml", "own.yml"]],
 )
 def test_images_are_run_only_if_that_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text(OWN_IMAGE)
@@ -202,7 +235,7 @@ def test_images_are_run_only_if_that_is_asked_for(arguments: list[str], tmp_path
     assert done.returncode == 0, done.stderr
     told = done.stdout + done.stderr
     assert "own.yml:3:12: " in told
-    assert "clusters.one.image: mine:1 was not looked into; taken for Slurm 24.11" in told
+    assert "clusters.one.image: mine:1 was not inspected; assuming Slurm 24.11" in told
     assert "`release:` beside `image:`" in told
     probed = harness(*arguments, "--probe-images", cwd=tmp_path, environment=NO_ENGINE)
     assert probed.returncode == 3

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import conf, releases
-from harness.check import check_path
-from harness.check.source import KINDS, OTHER_KINDS
+from harness import releases
+from harness.parsing import conf
+from harness.slurmconf.check import check_path
+from harness.slurmconf.check.source import KINDS, OTHER_KINDS
 
 PIECES = [
     *'aN=#\\"; \t\r\n,[]-:%/*+.0\0\x1cä\ufeff\udcff',
@@ -24,7 +25,12 @@ PIECES = [
     "\\\n",
 ]
 OPTIONS = sorted(
-    {option.name for name in releases.KNOWN for part in releases.get(name).options.values() for option in part.values()}
+    {
+        option.name
+        for name in releases.KNOWN
+        for part in releases.get(name).options.values()
+        for option in part.values()
+    }
 )
 VALUES = st.one_of(
     st.lists(st.sampled_from(PIECES), max_size=6).map("".join),
@@ -117,7 +123,10 @@ def test_place_follows_continuations_and_escapes() -> None:
 
 
 def test_include_must_begin_its_line() -> None:
-    assert [line.include for line in conf.read("include a.conf\n Include b.conf\nIncludes c\nInclude=d\n")] == [
+    assert [
+        line.include
+        for line in conf.read("include a.conf\n Include b.conf\nIncludes c\nInclude=d\n")
+    ] == [
         "a.conf",
         None,
         None,

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import diff, releases, scenario
+from harness import releases, scenario
+from harness.capabilities import OWN_MACHINES
 from harness.errors import UsageError
-from harness.options import OWN_MACHINES
 from harness.plan import make_plan
 from harness.render import render
-from harness.resources import SCENARIOS
+from harness.shipped_files import SCENARIOS
+from harness.slurmconf import diff
 from harness.ssh import Result, Ssh
 
 SLURM_CONF = """\
@@ -39,7 +40,9 @@ def told(
 ) -> dict[str, tuple[str, bool]]:
     """Return the options that differ, with what they need."""
     found = diff.changes(side(directory, "a", **before), side(directory, "b", **after), release)
-    return {f"{change.file} {change.option}".strip(): (change.needs, change.drain) for change in found}
+    return {
+        f"{change.file} {change.option}".strip(): (change.needs, change.drain) for change in found
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,17 +79,25 @@ def test_one_change_is_told_alone_with_what_it_needs(
     tmp_path: Path, old: str, new: str, option: str, needs: tuple[str, bool]
 ) -> None:
     changed = SLURM_CONF.replace(old, new)
-    assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": changed}) == {f"slurm.conf {option}": needs}
+    assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": changed}) == {
+        f"slurm.conf {option}": needs
+    }
 
 
 def test_other_words_for_the_same_are_no_change(tmp_path: Path) -> None:
-    same = SLURM_CONF.replace("NodeName=n[1-4] NodeAddr=10.0.0.[1-4]", "NodeName=n[1-2] NodeAddr=10.0.0.[1-2]")
+    same = SLURM_CONF.replace(
+        "NodeName=n[1-4] NodeAddr=10.0.0.[1-4]", "NodeName=n[1-2] NodeAddr=10.0.0.[1-2]"
+    )
     same += "NodeName=n[3-4] NodeAddr=10.0.0.[3-4] realmemory=500  # the rest\n"
     assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": same}) == {}
 
 
 def test_eras_need_different_things(tmp_path: Path) -> None:
-    before = {"slurm_conf": SLURM_CONF, "slurmdbd_conf": "DbdHost=a\n", "gres_conf": "Name=gpu File=/dev/gpu[0-3]\n"}
+    before = {
+        "slurm_conf": SLURM_CONF,
+        "slurmdbd_conf": "DbdHost=a\n",
+        "gres_conf": "Name=gpu File=/dev/gpu[0-3]\n",
+    }
     after = {
         "slurm_conf": SLURM_CONF.replace("n[1-4]", "n[1-5]").replace("0.[1-4]", "0.[1-5]")
         + "PriorityType=priority/basic\n",
@@ -100,7 +111,10 @@ def test_eras_need_different_things(tmp_path: Path) -> None:
         "slurmdbd.conf PurgeJobAfter": ("reload", False),
         "gres.conf File": ("all", True),
     }
-    assert {needs for needs, _ in told(tmp_path, before, after, "23.11").values()} == {"reconfigure", "reload"}
+    assert {needs for needs, _ in told(tmp_path, before, after, "23.11").values()} == {
+        "reconfigure",
+        "reload",
+    }
 
 
 def test_passwords_are_compared_and_not_shown(tmp_path: Path) -> None:
@@ -120,7 +134,11 @@ def federation(release: str = "24.11", **options: str) -> diff.Side:
     read = scenario.load(SCENARIOS / "federation.yml", [release])
     aws = read.clusters["aws"]
     aws = aws.model_copy(update={"options": {**aws.options, **options}})
-    plan = make_plan("federation", read.model_copy(update={"clusters": {**read.clusters, "aws": aws}}), OWN_MACHINES)
+    plan = make_plan(
+        "federation",
+        read.model_copy(update={"clusters": {**read.clusters, "aws": aws}}),
+        OWN_MACHINES,
+    )
     return diff.plan_side("federation", plan, render(plan))
 
 
@@ -134,7 +152,9 @@ def test_hosts_with_the_same_change_are_told_once() -> None:
 
 def test_another_release_is_an_upgrade() -> None:
     found = diff.changes(federation("22.05"), federation("24.11"))
-    assert ("Slurm", "22.05", "24.11") in {(change.option, change.before, change.after) for change in found}
+    assert ("Slurm", "22.05", "24.11") in {
+        (change.option, change.before, change.after) for change in found
+    }
     assert any("upgrade Slurm" in step for step in diff.steps(found))
 
 
@@ -144,12 +164,15 @@ def test_directory_is_compared_with_its_own_cluster(tmp_path: Path) -> None:
     cgroup = whole.hosts["aws-ctl"]["/etc/slurm/cgroup.conf"]
     (tmp_path / "etc").mkdir()
     mine = side(
-        tmp_path / "etc", "slurm", slurm_conf=conf.replace("ReturnToService=1", "ReturnToService=2"), cgroup_conf=cgroup
+        tmp_path / "etc",
+        "slurm",
+        slurm_conf=conf.replace("ReturnToService=1", "ReturnToService=2"),
+        cgroup_conf=cgroup,
     )
     (change,) = diff.changes(*diff.matched(whole, mine))
     assert (change.option, change.before, change.after) == ("ReturnToService", "1", "2")
     stranger = side(tmp_path, "stranger", slurm_conf="ClusterName=nobody\n")
-    with pytest.raises(ValueError, match="has no cluster nobody"):
+    with pytest.raises(ValueError, match="is of cluster nobody"):
         diff.matched(whole, stranger)
 
 
@@ -160,13 +183,18 @@ def test_data_names_only_options_that_some_release_has() -> None:
         for section in releases.get(name).options
         for option in releases.get(name).options[section]
     } | {
-        option.lower() for name in releases.KNOWN for section in releases.get(name).gone.values() for option in section
+        option.lower()
+        for name in releases.KNOWN
+        for section in releases.get(name).gone.values()
+        for option in section
     }
-    path = Path(releases.__file__).parent / "changes.toml"
+    path = Path(releases.__file__).parent / "needed_actions.toml"
     for era in tomllib.loads(path.read_text())["era"]:
         for file, part in era["files"].items():
             for need, words in part.items():
-                options = words if need == "why" else words.lower().split() if need != "default" else []
+                options = (
+                    words if need == "why" else words.lower().split() if need != "default" else []
+                )
                 for option in options:
                     word = option.lower().rpartition("@")[2]
                     assert word in known | {"added", "removed", "*"}, f"{file}: {option}"
@@ -182,11 +210,13 @@ def test_what_is_outside_of_a_directory_is_not_shown(tmp_path: Path) -> None:
         (f"Include {secret}", str(secret))
     ]
     (tmp_path / "b" / "key").symlink_to(secret)
-    shown = "".join(one.text for one in diff.file_diffs(before, diff.directory_side(tmp_path / "b")))
+    shown = "".join(
+        one.text for one in diff.file_diffs(before, diff.directory_side(tmp_path / "b"))
+    )
     assert "# outside of this directory: hidden-" in shown
     assert "987654" not in shown
     (tmp_path / "b" / "gres.conf").symlink_to(secret)
-    with pytest.raises(UsageError, match=r"gres.conf leads out of its directory"):
+    with pytest.raises(UsageError, match=r"gres.conf is a link to a file outside of its directory"):
         diff.directory_side(tmp_path / "b")
 
 
@@ -208,7 +238,11 @@ def test_paths_that_a_host_sends_lead_nowhere_else(tmp_path: Path) -> None:
             pass
 
         def run(self, *_: object, **__: object) -> Result:
-            return Result(0, f"\0/etc/slurm/../../{tmp_path}/evil\0text\0/etc/slurm/slurm.conf\0{SLURM_CONF}", "")
+            return Result(
+                0,
+                f"\0/etc/slurm/../../{tmp_path}/evil\0text\0/etc/slurm/slurm.conf\0{SLURM_CONF}",
+                "",
+            )
 
     found = diff.live_side("run", plan, render(plan), Sends(), {})
     assert {path for files in found.hosts.values() for path in files} == {"/etc/slurm/slurm.conf"}

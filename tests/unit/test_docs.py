@@ -17,11 +17,17 @@ from ruamel.yaml import YAML
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from harness import cli, scenario
+import golden
+from harness import cli, render, rundir, scenario
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 CI = ROOT / "docs" / "how-to" / "ci.md"
 ACTION = ROOT / "action.yml"
 GITLAB = CI.with_name("gitlab-ci.yml")
@@ -51,7 +57,7 @@ WITH_ENGINE = {
     "shell": "test_handles",
     "ssh": "test_handles",
     "rehearse": "test_rehearsal",
-    "judge": "test_rehearsal",
+    "recheck": "test_rehearsal",
     "upgrade": "test_upgrade",
     "fault inject": "test_faults",
     "fault heal": "test_faults",
@@ -150,7 +156,9 @@ def parse(words: Words) -> None:
         context = command.make_context(name, words, parent=context)
         if not isinstance(command, TyperGroup):
             return
-        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+        name, command, words = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
 
 
 def of_harness(page: Path) -> list[Words]:
@@ -167,8 +175,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_HOST", "nowhere://")
     monkeypatch.delenv("HARNESS_RUNS", raising=False)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    rundir.write_rendered(
+        tmp_path / "tree", render.render(golden.plan_of("federation")), with_secrets=False
+    )
     for name in ("etc-slurm", "site", "new"):
-        shutil.copytree(ROOT / "tests" / "golden" / "federation" / "onprem-ctl" / "etc" / "slurm", tmp_path / name)
+        shutil.copytree(tmp_path / "tree" / "onprem-ctl" / "etc" / "slurm", tmp_path / name)
     for name in ("hosts.yml", "dump.sql.gz", "lublin.swf"):
         (tmp_path / name).touch()
     (tmp_path / "state").mkdir()
@@ -185,7 +196,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_command_shown_is_one_that_there_is(page: Path, words: Words) -> None:
     parse(words)
     for word in words:
-        assert not word.startswith("scenarios/") or (ROOT / word).exists(), f"{page.name} names {word}"
+        assert not word.startswith("scenarios/") or (ROOT / word).exists(), (
+            f"{page.name} names {word}"
+        )
 
 
 def test_every_command_shown_is_run_by_a_test() -> None:
@@ -195,10 +208,14 @@ def test_every_command_shown_is_run_by_a_test() -> None:
             assert name, f"{page.name}: no test runs `harness {' '.join(words)}`"
     for name, module in WITH_ENGINE.items():
         text = (ROOT / "tests" / "integration" / f"{module}.py").read_text()
-        assert ", ".join(f'"{word}"' for word in name.split()) in text, f"{module} does not run `harness {name}`"
+        assert ", ".join(f'"{word}"' for word in name.split()) in text, (
+            f"{module} does not run `harness {name}`"
+        )
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if of_harness(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if of_harness(page)], ids=lambda page: page.stem
+)
 def test_commands_that_need_no_engine_do_what_a_page_says(page: Path, desk: Path) -> None:
     runner = CliRunner()
     # What pages take for a report that somebody gave you, or for earlier runs.
@@ -210,7 +227,11 @@ def test_commands_that_need_no_engine_do_what_a_page_says(page: Path, desk: Path
         words = [word.replace("/etc/slurm", "etc-slurm") for word in words]
         if words[0] == "cp":
             shutil.copyfile(*words[1:])
-        if words[0] != "harness" or verb(words[1:]) not in WITHOUT_ENGINE or words[1:] == OF_LIVE_HOSTS:
+        if (
+            words[0] != "harness"
+            or verb(words[1:]) not in WITHOUT_ENGINE
+            or words[1:] == OF_LIVE_HOSTS
+        ):
             continue
         if "--provider" in words or "--inventory" in words:
             continue  # machines of the user's
@@ -219,7 +240,9 @@ def test_commands_that_need_no_engine_do_what_a_page_says(page: Path, desk: Path
             assert done.exit_code == 2
             assert all(line in page.read_text() for line in done.output.splitlines())
         else:
-            assert done.exit_code in WITHOUT_ENGINE[verb(words[1:])], f"{' '.join(words)}\n{done.output}"
+            assert done.exit_code in WITHOUT_ENGINE[verb(words[1:])], (
+                f"{' '.join(words)}\n{done.output}"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -230,7 +253,11 @@ def test_commands_in_the_text_have_verbs_and_options_that_there_are(page: Path) 
         while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
             assert words[0] in command.commands, f"{page.name}: `harness {told}`"
             command = command.commands[words.pop(0)]
-        options = {option for one in command.params for option in one.opts} | {"--install-completion", "--help"}
+        options = {option for one in command.params for option in one.opts} | {
+            "--install-completion",
+            "--show-completion",
+            "--help",
+        }
         wrong = {word for word in words if word.startswith("-")} - options
         assert not wrong, f"{page.name}: `harness {told}` has no {', '.join(wrong)}"
 
@@ -249,10 +276,10 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.stem)
 def test_every_link_leads_somewhere(page: Path) -> None:
     text = page.read_text()
-    for link in re.findall(r"\]\(([^)\s]+)\)|src(?:set)?=\"([^\"]+)\"", text):
+    for link in re.findall(r"\]\(([^)]+)\)|src(?:set)?=\"([^\"]+)\"", text):
         name, _, heading = "".join(link).partition("#")
         if name.startswith("https:"):
             continue
@@ -263,12 +290,15 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / name).resolve() for name in re.findall(r"\]\(([^)#]+)", index.read_text())}
+    linked = {
+        (index.parent / name).resolve() for name in re.findall(r"\]\(([^)#]+)", index.read_text())
+    }
     assert {page for page in PAGES if page.is_relative_to(index.parent)} <= {*linked, index}
 
 
-def test_every_scenario_is_in_the_readme() -> None:
-    linked = re.findall(r"\(scenarios/([\w-]+)\.yml\)", (ROOT / "README.md").read_text())
+def test_every_scenario_is_listed() -> None:
+    page = ROOT / "docs" / "scenarios.md"
+    linked = re.findall(r"\(\.\./scenarios/([\w-]+)\.yml\)", page.read_text())
     assert sorted(linked) == sorted(path.stem for path in (ROOT / "scenarios").glob("*.yml"))
 
 
@@ -276,14 +306,16 @@ def test_every_module_is_on_the_map() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     package = ROOT / "harness"
     modules = {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
-    folders = {f"{path.parent.relative_to(ROOT)}/" for path in package.rglob("__init__.py") if path.parent != package}
+    folders = {f"harness/{path.parent.name}/" for path in package.glob("*/__init__.py")}
     assert {name for name in modules | folders if name not in text} == set()
 
 
 def test_pages_made_from_the_program_are_what_it_is_now(tmp_path: Path) -> None:
     subprocess.run([sys.executable, REFERENCE / "generate.py", tmp_path], check=True)
     for made in tmp_path.iterdir():
-        assert (REFERENCE / made.name).read_text() == made.read_text(), "`make docs` makes them anew"
+        assert (REFERENCE / made.name).read_text() == made.read_text(), (
+            "`make docs` makes them anew"
+        )
 
 
 def test_check_that_is_shown_is_one_that_there_is() -> None:
@@ -309,9 +341,15 @@ def test_example_of_the_scenario_file_is_a_right_scenario(tmp_path: Path) -> Non
 )
 def test_ci_for_users_fits_its_schema(schema: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "ci.yml").write_text(text)
-    command = [Path(sys.executable).with_name("check-jsonschema"), "--builtin-schema", f"vendor.{schema}"]
+    command = [
+        Path(sys.executable).with_name("check-jsonschema"),
+        "--builtin-schema",
+        f"vendor.{schema}",
+    ]
     transform = ["--data-transform", "gitlab-ci"] if schema == "gitlab-ci" else []
-    done = subprocess.run([*command, *transform, tmp_path / "ci.yml"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *transform, tmp_path / "ci.yml"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -325,14 +363,19 @@ def test_ci_for_users_fits_its_schema(schema: str, text: str, tmp_path: Path) ->
 )
 def test_ci_for_users_runs_commands_that_there_are(scripts: list[str]) -> None:
     text = re.sub(r"\$\{RELEASE:\+(.*?)\}", r"\1", "\n".join(scripts))
-    commands = [shlex.split(found) for found in re.findall(r"(?:^|[{|] )\s*harness ([^;|&>\n]+)", text, re.M)]
+    commands = [
+        shlex.split(found)
+        for found in re.findall(r"(?:^|[{|] )\s*harness ([^;|&>\n]+)", text, re.M)
+    ]
     for words in commands:
         parse([word for word in words if word != "${options[@]}"])
     assert {verb(words) for words in commands} >= {"run", "images load", "images save"}
 
 
 def test_promises_name_tests_that_are_there() -> None:
-    named = re.findall(r"`(?:(tests/\w+/\w+\.py)::)?(test_\w+)`", (ROOT / "SECURITY.md").read_text())
+    named = re.findall(
+        r"`(?:(tests/\w+/\w+\.py)::)?(test_\w+)`", (ROOT / "SECURITY.md").read_text()
+    )
     file = ""
     for path, test in named:
         file = path or file

@@ -7,17 +7,18 @@ from types import SimpleNamespace
 import pytest
 
 from harness import doctor
-from harness.doctor import Finding
-from harness.providers import engine, subnets
+from harness.doctor import Requirement
+from harness.providers import subnets
+from harness.providers.docker import engine
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FULL = "MemTotal: 8000000 kB\nMemAvailable: {} kB\n"
 
 
-def of_file(look: str, path: Path, text: str) -> Finding:
+def of_file(look: str, path: Path, text: str) -> Requirement:
     path.write_text(text)
     (finding,) = getattr(doctor, look)(path)
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, Requirement)
     return finding
 
 
@@ -26,7 +27,10 @@ def test_good_and_bad_are_told_apart_with_what_mends_them(tmp_path: Path) -> Non
         (doctor._memory(FULL.format(4_000_000)), doctor._memory(FULL.format(100_000))),
         (doctor._ssh_sockets("/tmp"), doctor._ssh_sockets(f"/tmp/{'long' * 10}")),
         (doctor._subnets(2), doctor._subnets(1)),
-        (doctor._clock(NOW, NOW + timedelta(seconds=0.5)), doctor._clock(NOW, NOW - timedelta(minutes=1))),
+        (
+            doctor._clock(NOW, NOW + timedelta(seconds=0.5)),
+            doctor._clock(NOW, NOW - timedelta(minutes=1)),
+        ),
         (of_file("_inotify", tmp_path / "i", "1024"), of_file("_inotify", tmp_path / "i", "20")),
         (
             of_file("_cgroup2", tmp_path / "f", "nodev\tcgroup2\n"),
@@ -36,17 +40,19 @@ def test_good_and_bad_are_told_apart_with_what_mends_them(tmp_path: Path) -> Non
     for good, bad in pairs:
         assert good.ok, good
         assert not bad.ok, bad
-        assert bad.mend or bad.subject == "cgroups", "nobody's kernel is replaced by a command"
+        assert bad.fix or bad.subject == "cgroups", "nobody's kernel is replaced by a command"
 
 
 def test_disk_that_is_too_small_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "GB free" in doctor._disk(tmp_path).said
+    assert "GB free" in doctor._disk(tmp_path).text
     monkeypatch.setattr(doctor, "_DISK_GB", 10**9)
     assert not doctor._disk(tmp_path).ok
 
 
 def test_clock_says_whose_and_how_much() -> None:
-    assert doctor._clock(NOW - timedelta(minutes=1), NOW).said == "the engine's is 60.0 s behind"
+    assert (
+        doctor._clock(NOW - timedelta(minutes=1), NOW).text == "the engine's clock is 60.0 s behind"
+    )
 
 
 class FakeEngine:
@@ -59,15 +65,19 @@ class FakeEngine:
         return {"Version": "28.0"}
 
     def info(self) -> dict[str, object]:
-        return {"DockerRootDir": "/far", "MemTotal": 64 * 10**9, "SystemTime": "2020-01-01T00:00:00.123456789Z"}
+        return {
+            "DockerRootDir": "/far",
+            "MemTotal": 64 * 10**9,
+            "SystemTime": "2020-01-01T00:00:00.123456789Z",
+        }
 
 
 def test_engine_of_another_machine_is_asked_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "connect", FakeEngine)
     monkeypatch.setattr(subnets, "routes", list)
     found = {finding.subject: finding for finding in doctor.examine()}
-    assert found["memory"].said.startswith("64.0 GB")
-    assert found["subnets"].said.startswith("512 ")
+    assert found["memory"].text.startswith("64.0 GB")
+    assert found["subnets"].text.startswith("512 ")
     assert not found["clock"].ok
     assert not {"inotify", "cgroups"} & {*found}, "this machine's say nothing of the engine's"
 
@@ -77,14 +87,20 @@ def test_what_a_daemon_brings_along_when_it_is_started_is_not_mended_too(
 ) -> None:
     daemon = tmp_path / "daemon"
 
-    def examine(_: str) -> list[Finding]:
+    def examine(_: str) -> list[Requirement]:
         there = daemon.exists()
         return [
-            Finding("daemon", there, "does not answer", f"touch {daemon}", fatal=True),
-            Finding("its pool", there, "is not active", "echo it is there already >&2; exit 1", fatal=True),
+            Requirement("daemon", there, "does not answer", f"touch {daemon}", fatal=True),
+            Requirement(
+                "its pool",
+                there,
+                "is not active",
+                "echo it is there already >&2; exit 1",
+                fatal=True,
+            ),
         ]
 
     monkeypatch.setattr(doctor, "examine", examine)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/apt-get")
-    assert doctor.mend(lambda _: None) == []
+    assert doctor.fix(lambda _: None) == []

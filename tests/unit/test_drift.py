@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from harness import drift, releases
+import golden
+from harness import releases, render
+from harness.slurmconf import drift
 
 CONF = """\
 ClusterName=c
@@ -42,7 +42,8 @@ NodeName=n2 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:2 Nod
 """
 PARTITIONS = """\
 PartitionName=short AllowAccounts=ALL Default=NO MaxNodes=UNLIMITED MaxTime=01:00:00 Nodes=n1 State=UP
-PartitionName=main AllowAccounts=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:00:00 Nodes=n[1-2] State=UP
+PartitionName=main AllowAccounts=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:00:00 Nodes=n[1-2] State=UP \
+SuspendTime=GLOBAL PowerDownOnIdle=NO
 """
 
 
@@ -67,8 +68,16 @@ def test_what_slurm_prints_in_other_words_is_no_difference() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("JobRequeue              = 1", "JobRequeue = 0", "JobRequeue is 0, slurm.conf leaves it at 1"),
-        ("associations,limits,qos", "none", "AccountingStorageEnforce is none, slurm.conf has limits,QOS"),
+        (
+            "JobRequeue              = 1",
+            "JobRequeue = 0",
+            "JobRequeue is 0, slurm.conf leaves it at 1",
+        ),
+        (
+            "associations,limits,qos",
+            "none",
+            "AccountingStorageEnforce is none, slurm.conf has limits,QOS",
+        ),
         ("300 sec", "2 sec", "MinJobAge is 2 sec, slurm.conf leaves it at 300"),
         ("= ctl2", "= ctl3", "SlurmctldHost is ctl1,ctl3, slurm.conf has ctl1,ctl2(10.0.0.2)"),
     ],
@@ -81,7 +90,11 @@ def test_option_that_differs_in_memory_is_named(before: str, after: str, message
     ("before", "after", "message"),
     [
         ("Weight=3", "Weight=1", "node n1: Weight is 1, slurm.conf has 3"),
-        ("ActiveFeatures=local", "ActiveFeatures=big", "node n1: Features is big, slurm.conf has local"),
+        (
+            "ActiveFeatures=local",
+            "ActiveFeatures=big",
+            "node n1: Features is big, slurm.conf has local",
+        ),
         ("tesla:2(S:0)", "tesla:1", "node n1: Gres is gpu:tesla:1, slurm.conf has gpu:tesla:2"),
         ("NodeName=n1", "NodeName=n9", "node n1 is unknown to slurmctld"),
     ],
@@ -97,8 +110,22 @@ def test_node_that_differs_in_memory_is_named(before: str, after: str, message: 
         ("01:00:00", "00:05:00", "partition short: MaxTime is 00:05:00, slurm.conf has 60"),
         ("Default=YES", "Default=NO", "partition main: Default is NO, slurm.conf has YES"),
         ("Nodes=n[1-2]", "Nodes=n1", "partition main: Nodes is n1, slurm.conf has ALL"),
-        ("AllowAccounts=ALL", "DenyAccounts=x", "partition short: DenyAccounts is x, slurm.conf leaves it at NONE"),
+        (
+            "AllowAccounts=ALL",
+            "DenyAccounts=x",
+            "partition short: DenyAccounts is x, slurm.conf leaves it at NONE",
+        ),
         ("State=UP", "State=DOWN", "partition short: State is DOWN, slurm.conf leaves it at UP"),
+        (
+            "OnIdle=NO",
+            "OnIdle=YES",
+            "partition main: PowerDownOnIdle is YES, slurm.conf leaves it at NO",
+        ),
+        (
+            "SuspendTime=GLOBAL",
+            "SuspendTime=60",
+            "partition main: SuspendTime is 60, slurm.conf leaves it at GLOBAL",
+        ),
     ],
 )
 def test_partition_that_differs_in_memory_is_named(before: str, after: str, message: str) -> None:
@@ -118,7 +145,8 @@ def test_options_of_the_table_are_known_to_slurm(file: str) -> None:
 
 
 def test_rendered_configurations_of_all_shipped_scenarios_are_read() -> None:
-    for path in Path(__file__).parents[1].glob("golden/*/*/etc/slurm/slurm.conf"):
-        rendered = drift.read(path.read_text())
-        assert rendered.options["clustername"], path
-        assert rendered.partitions, path
+    for plan in map(golden.plan_of, golden.SCENARIOS):
+        for cluster in plan.scenario.clusters:
+            rendered = drift.read(render.slurm_conf(plan, cluster))
+            assert rendered.options["clustername"] == cluster
+            assert rendered.partitions

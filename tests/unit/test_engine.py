@@ -18,11 +18,12 @@ from docker.errors import APIError, ImageNotFound
 from harness import releases, scenario
 from harness.errors import EngineError
 from harness.plan import make_plan
-from harness.providers import engine, images, packets
-from harness.providers.docker import DockerProvider
+from harness.providers import images, packet_filters
+from harness.providers.docker import engine
+from harness.providers.docker.containers import DockerProvider
 from harness.providers.subnets import routes
-from harness.resources import IMAGES, SCENARIOS
 from harness.rundir import RunDir
+from harness.shipped_files import IMAGES, SCENARIOS
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -50,7 +51,9 @@ def test_engine_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         engine.connect()
 
 
-def test_disk_without_room_for_an_image_is_told_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_without_room_for_an_image_is_told_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(images.shutil, "disk_usage", lambda path: Usage(100, 99, 5e8))
     with pytest.raises(EngineError, match=r"0\.5 GB free in /") as caught:
         images.ensure(FakeClient(), releases.get("24.11"), print)  # type: ignore[arg-type]
@@ -67,7 +70,10 @@ def test_disk_without_room_for_an_image_is_told_before_anything_is_built(monkeyp
     ],
 )
 def test_engines_own_errors_come_with_a_hint(explanation: str, hint: str) -> None:
-    with pytest.raises(EngineError, match="cannot do it") as caught, engine.engine_errors("cannot do it"):
+    with (
+        pytest.raises(EngineError, match="cannot do it") as caught,
+        engine.engine_errors("cannot do it"),
+    ):
         raise APIError("x", response=requests.Response(), explanation=explanation)
     assert hint in str(caught.value.hint)
 
@@ -106,7 +112,10 @@ class Busy:
 
 
 def test_host_that_cannot_be_frozen_at_first_is_frozen_then() -> None:
-    provider, busy = DockerProvider(), Busy("runc did not terminate successfully: unable to freeze", "unable to freeze")
+    provider, busy = (
+        DockerProvider(),
+        Busy("runc did not terminate successfully: unable to freeze", "unable to freeze"),
+    )
     provider._connected[""] = busy  # type: ignore[assignment]
     provider.pause("run", "host")
     assert busy.errors == []
@@ -162,19 +171,25 @@ def made(name: str, tmp_path: Path, *choices: str) -> tuple[Making, dict[str, di
     """Return an engine on which a scenario's hosts were made, and how each was."""
     path, there, provider = SCENARIOS / f"{name}.yml", Making(), DockerProvider()
     provider._connected[""] = there  # type: ignore[assignment]
-    plan = make_plan(name, scenario.load(path, choices), provider.offers)
+    plan = make_plan(name, scenario.load(path, choices), provider.capabilities)
     run = RunDir.create(tmp_path, path, plan, provider.name)
     run.make_secrets({})
     provider.make(run, plan, plan.hosts, {})
-    hosts = {name.removeprefix(f"{run.id}-"): given for name, given in there.made.items() if "hostname" in given}
+    hosts = {
+        name.removeprefix(f"{run.id}-"): given
+        for name, given in there.made.items()
+        if "hostname" in given
+    }
     return there, {host.name: hosts[host.name] for host in plan.hosts}
 
 
 def test_hosts_are_made_with_a_packet_filter_of_all_their_sites(tmp_path: Path) -> None:
     there, hosts = made("federation", tmp_path)
-    pools = [given["ipam"]["Config"][0]["Subnet"] for given in there.made.values() if "ipam" in given]
+    pools = [
+        given["ipam"]["Config"][0]["Subnet"] for given in there.made.values() if "ipam" in given
+    ]
     assert len({*pools}) == 2
-    rules = packets.only_hosts(map(IPv4Network, pools))
+    rules = packet_filters.only_hosts(map(IPv4Network, pools))
     assert {given["environment"]["HARNESS_FILTER"] for given in hosts.values()} == {rules}
 
 
@@ -197,11 +212,15 @@ def test_hosts_boot_with_the_program_that_gives_rights_up(tmp_path: Path) -> Non
     (put,) = [text for texts in there.put.values() for text in texts]
     assert "usr/local/sbin/boot" in put
     assert (IMAGES / "restrict").read_text() in put
-    assert (IMAGES / "boot").read_text().rstrip().endswith("exec /usr/local/sbin/restrict /sbin/init")
+    assert (
+        (IMAGES / "boot").read_text().rstrip().endswith("exec /usr/local/sbin/restrict /sbin/init")
+    )
 
 
 def test_packet_filter_lets_only_hosts_and_ssh_of_the_machine_in() -> None:
-    rules = packets.only_hosts(map(IPv4Network, ("198.18.1.0/24", "198.18.2.0/24"))).splitlines()
+    rules = packet_filters.only_hosts(
+        map(IPv4Network, ("198.18.1.0/24", "198.18.2.0/24"))
+    ).splitlines()
     machine, subnets = "{ 198.18.1.1, 198.18.2.1 }", "{ 198.18.1.0/24, 198.18.2.0/24 }"
     chains = [line.strip() for line in rules]
     assert chains[1:8] == [
@@ -226,7 +245,8 @@ def test_packet_filter_lets_only_hosts_and_ssh_of_the_machine_in() -> None:
     ]
 
 
-# What Docker's default profile allows with CAP_SYS_ADMIN only: profiles/seccomp/default_linux.go in its source.
+# What Docker's default profile allows with CAP_SYS_ADMIN only: profiles/seccomp/default_linux.go in
+# its source.
 WITH_SYS_ADMIN = """
 bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr move_mount open_tree
 perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog umount umount2 unshare
@@ -251,7 +271,9 @@ class Library:
         self.names.append(name.decode())
         return -1 if name in {b"mount_setattr", b"quotactl_fd"} else len(self.names)
 
-    def seccomp_rule_add_array(self, context: Any, action: Any, number: int, count: int, comparisons: Any) -> int:
+    def seccomp_rule_add_array(
+        self, context: Any, action: Any, number: int, count: int, comparisons: Any
+    ) -> int:
         name = {442: "mount_setattr", 443: "quotactl_fd"}.get(number) or self.names[number - 1]
         self.denied.setdefault(name, set()).add(action.value - 0x50000)
         for one in comparisons:
@@ -265,7 +287,9 @@ class Library:
 
 
 @pytest.mark.parametrize("namespaces", [False, True])
-def test_hosts_may_call_what_dockers_default_profile_allows(namespaces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_may_call_what_dockers_default_profile_allows(
+    namespaces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library = Library()
     library.seccomp_init = type("Init", (), {"__call__": lambda self, action: 1})()
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
@@ -274,9 +298,12 @@ def test_hosts_may_call_what_dockers_default_profile_allows(namespaces: bool, mo
     loader.exec_module(module)
     module.restrict(namespaces)
     kept = {*OF_NAMESPACES.split()} if namespaces else set()
-    wanted = {name: {errno.ENOSYS if name == "clone3" else errno.EPERM} for name in WITH_SYS_ADMIN.split()}
+    wanted = {
+        name: {errno.ENOSYS if name == "clone3" else errno.EPERM} for name in WITH_SYS_ADMIN.split()
+    }
     assert library.denied == {name: errors for name, errors in wanted.items() if name not in kept}
-    # CLONE_NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWCGROUP; NEWTIME. slurmrestd unshares other things.
+    # CLONE_NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWCGROUP; NEWTIME. slurmrestd
+    # unshares other things.
     assert library.flags == ({} if namespaces else {"clone": 0x7E020000, "unshare": 0x7E020080})
     assert library.loaded == 1
 

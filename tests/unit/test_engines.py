@@ -10,15 +10,15 @@ from docker.errors import APIError
 from harness import providers, scenario
 from harness.errors import EngineError, UsageError
 from harness.plan import Plan, make_plan
-from harness.providers import engine
-from harness.providers.docker import DockerProvider
+from harness.providers.docker import engine
+from harness.providers.docker.containers import DockerProvider
 from harness.render import render
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
 def plan(name: str) -> Plan:
-    return make_plan(name, scenario.load(SCENARIOS / f"{name}.yml"), DockerProvider.offers)
+    return make_plan(name, scenario.load(SCENARIOS / f"{name}.yml"), DockerProvider.capabilities)
 
 
 def test_hosts_go_where_their_sites_are() -> None:
@@ -50,7 +50,9 @@ def test_without_engines_all_is_on_the_users_own() -> None:
         ("podman", "known are docker"),
     ],
 )
-def test_wrong_places_are_refused_before_anything_starts(name: str, told: str, tmp_path: Path) -> None:
+def test_wrong_places_are_refused_before_anything_starts(
+    name: str, told: str, tmp_path: Path
+) -> None:
     wanted = plan("federation")
     with pytest.raises(UsageError) as caught:
         providers.get(name, tmp_path).ask(wanted, render(wanted))
@@ -76,7 +78,9 @@ class SlowSwarm:
         pass
 
 
-def test_host_that_a_busy_swarm_did_not_attach_in_time_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_that_a_busy_swarm_did_not_attach_in_time_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     provider = DockerProvider()
     container = SlowSwarm()
     monkeypatch.setattr(provider, "_container", lambda run_id, host: ("", container))

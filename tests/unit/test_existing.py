@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from harness import faults, inventory, scenario
+from harness.capabilities import OWN_MACHINES
 from harness.errors import ScenarioError, UsageError
 from harness.inventory import Machine
-from harness.options import OWN_MACHINES
 from harness.plan import Plan, make_plan
-from harness.providers import host_side, preview
-from harness.providers.existing import ExistingProvider, read_inventory
-from harness.providers.host_side import HELD, HostSide, Refused
+from harness.providers.existing import host_side, preview
+from harness.providers.existing.host_side import HELD, HostSide, Refused
+from harness.providers.existing.hosts import ExistingProvider, read_inventory
 from harness.render import render
 from harness.ssh import Ssh
 
@@ -60,13 +60,16 @@ def facts(plan: Plan, index: int = 0, **others: Any) -> dict[str, Any]:
         "hardware": "NodeName=worker CPUs=2 Boards=1 RealMemory=1900",
         "files": dict.fromkeys(wanted["files"]),
         "units": {
-            unit: {"LoadState": "loaded", "ActiveState": "inactive", "UnitFileState": ""} for unit in wanted["units"]
+            unit: {"LoadState": "loaded", "ActiveState": "inactive", "UnitFileState": ""}
+            for unit in wanted["units"]
         },
         "uids": dict.fromkeys(wanted["users"]),
         "owners": {},
         "directories": dict.fromkeys(wanted["directories"]),
         "shared": {},
-        "mariadb": {"problem": "", "accounts": [["root", "localhost"]], "databases": ["mysql"]} if index == 0 else None,
+        "mariadb": {"problem": "", "accounts": [["root", "localhost"]], "databases": ["mysql"]}
+        if index == 0
+        else None,
         "databases": [],
         **others,
     }
@@ -78,53 +81,83 @@ def facts(plan: Plan, index: int = 0, **others: Any) -> dict[str, Any]:
         (
             0,
             {"held": {**RUN, "id": "other"}},
-            "run other holds it, of me@here, where `harness down other` gives it back",
+            "run other of me@here holds it; `harness down other` there restores it",
         ),
         (0, {"lacking": ["slurmctld"]}, "apt-get install slurmctld"),
-        (0, {"name": "chief"}, "it calls itself chief"),
-        (0, {"unresolved": ["worker"]}, "it does not know the addresses of worker"),
+        (0, {"name": "chief"}, "its host name is chief"),
+        (0, {"unresolved": ["worker"]}, "it cannot resolve worker"),
         (
             0,
             {"releases": {"slurmctld": "slurm-wlm 22.05.8"}},
-            "of release 22.05, the scenario's is 24.11: --release 22.05",
+            "is release 22.05, the scenario requires 24.11: --release 22.05",
         ),
         (1, {"clusters": [(CONF, "foreign")]}, "belongs to cluster foreign, not to lent"),
-        (1, {"clusters": [("slurmd, process 7", None)]}, "belongs to a cluster whose name it does not tell"),
-        (1, {"uids": {"alice": 1500}}, "user alice has uid 1500 there, the scenario's has 2001"),
-        (1, {"owners": {"alice": "carol"}}, "uid 2001 is carol's there"),
-        (1, {"hardware": "NodeName=worker CPUs=1 RealMemory=1900"}, "it has CPUs=1, the scenario says 2"),
-        (0, {"databases": ["slurm_acct_db"]}, "it has a database slurm_acct_db already"),
-        (0, {"mariadb": {**MARIADB, "databases": ["slurm_acct_db"]}}, "it has a database slurm_acct_db already"),
-        (0, {"mariadb": {**MARIADB, "accounts": [["slurm", "localhost"]]}}, "has an account slurm@localhost already"),
-        (0, {"mariadb": {**MARIADB, "problem": "ERROR 1045"}}, "does not tell root what it has: ERROR 1045"),
+        (
+            1,
+            {"clusters": [("slurmd, process 7", None)]},
+            "belongs to a cluster of unknown name",
+        ),
+        (
+            1,
+            {"uids": {"alice": 1500}},
+            "user alice has uid 1500 on the host and 2001 in the scenario",
+        ),
+        (1, {"owners": {"alice": "carol"}}, "uid 2001 belongs to carol on the host"),
+        (
+            1,
+            {"hardware": "NodeName=worker CPUs=1 RealMemory=1900"},
+            "it has CPUs=1, the scenario requires 2",
+        ),
+        (0, {"databases": ["slurm_acct_db"]}, "it already has a database slurm_acct_db"),
+        (
+            0,
+            {"mariadb": {**MARIADB, "databases": ["slurm_acct_db"]}},
+            "it already has a database slurm_acct_db",
+        ),
+        (
+            0,
+            {"mariadb": {**MARIADB, "accounts": [["slurm", "localhost"]]}},
+            "already has an account slurm@localhost",
+        ),
+        (
+            0,
+            {"mariadb": {**MARIADB, "problem": "ERROR 1045"}},
+            "root cannot list the databases and accounts of its MariaDB: ERROR 1045",
+        ),
         (
             1,
             {"shared": {"/etc/slurm": "a link to /home/slurm"}},
-            "/etc/slurm is a link to /home/slurm, so what the run",
+            "/etc/slurm is a link to /home/slurm, so other machines may share",
         ),
     ],
 )
 def test_host_that_cannot_or_must_not_be_the_plans_is_refused(
     index: int, others: dict[str, Any], said: str, plan: Plan
 ) -> None:
-    told = list(preview.refusals(plan, plan.hosts[index], facts(plan, index, **others), None))
-    assert len(told) == 1
-    assert said in told[0]
+    problems = list(preview.refusals(plan, plan.hosts[index], facts(plan, index, **others), None))
+    assert len(problems) == 1
+    assert said in problems[0]
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_fit_host_is_taken_and_one_of_the_same_cluster_too(index: int, plan: Plan) -> None:
     host = plan.hosts[index]
-    assert not list(preview.refusals(plan, host, facts(plan, index, clusters=[(CONF, "lent")]), None))
+    assert not list(
+        preview.refusals(plan, host, facts(plan, index, clusters=[(CONF, "lent")]), None)
+    )
     own = facts(plan, index, held=RUN, held_for_this=True, databases=["slurm_acct_db"])
     assert not list(preview.refusals(plan, host, own, RUN["id"]))
     changed = facts(plan, index, held=RUN, held_for_this=False)
-    assert "is not what it was held for" in next(preview.refusals(plan, host, changed, RUN["id"]))
+    assert "has changed since the run began to hold it" in next(
+        preview.refusals(plan, host, changed, RUN["id"])
+    )
 
 
 def test_nodes_that_run_containers_must_have_crun(plan: Plan) -> None:
     cluster = plan.scenario.clusters["lent"].model_copy(update={"oci": {}})
-    with_oci = replace(plan, scenario=plan.scenario.model_copy(update={"clusters": {"lent": cluster}}))
+    with_oci = replace(
+        plan, scenario=plan.scenario.model_copy(update={"clusters": {"lent": cluster}})
+    )
     asked = [{*preview.wanted(one, one.hosts[1], ())["packages"]} for one in (plan, with_oci)]
     assert asked[1] - asked[0] == {"crun", "busybox-static"}
 
@@ -146,32 +179,45 @@ def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
     there["files"]["/etc/slurm/slurmdbd.conf"] |= {"sha256": "", "mode": "0640"}
     there["files"]["/etc/slurm/cgroup.conf"] = None
     there["units"]["slurmctld"]["ActiveState"] = there["units"]["slurmd"]["ActiveState"] = "active"
-    told = preview.changes(boss, tree, there, {})
-    assert [path for path, _ in told.new] == ["/etc/slurm/cgroup.conf"]
-    assert "+ConstrainCores=YES" in dict(told.new)["/etc/slurm/cgroup.conf"].splitlines()
-    differences = dict(told.differing)
+    changes = preview.changes(boss, tree, there, {})
+    assert [path for path, _ in changes.new] == ["/etc/slurm/cgroup.conf"]
+    assert "+ConstrainCores=YES" in dict(changes.new)["/etc/slurm/cgroup.conf"].splitlines()
+    differences = dict(changes.differing)
     assert "-JobCompPass=hidden" in differences[CONF]
-    assert "sesame" not in str(told)
-    assert differences["/etc/slurm/slurmdbd.conf"].startswith("- slurm slurm 0640\n+ slurm slurm 0600\nits text is not")
-    assert told.daemons == ("munge starts", "mariadb starts", "slurmdbd starts", "slurmctld restarts")
-    assert told.users == ("alice",)
-    assert told.notes == ("slurmd is not the scenario's, and runs: the checks will say so",)
+    assert "sesame" not in str(changes)
+    assert differences["/etc/slurm/slurmdbd.conf"].startswith(
+        "- slurm slurm 0640\n+ slurm slurm 0600\nits text is not"
+    )
+    assert changes.daemons == (
+        "munge starts",
+        "mariadb starts",
+        "slurmdbd starts",
+        "slurmctld restarts",
+    )
+    assert changes.users == ("alice",)
+    assert changes.notes == ("slurmd is not part of the scenario, but runs: checks will report it",)
 
 
 def test_changes_show_directories_and_a_mariadb_of_others(plan: Plan) -> None:
     boss, wanted = plan.hosts[0], facts(plan)["directories"]
-    there = {path: ["slurm", "slurm", "0755"] for path in wanted} | {"/var/log/slurm": ["root", "adm", "2750"]}
+    there = {path: ["slurm", "slurm", "0755"] for path in wanted} | {
+        "/var/log/slurm": ["root", "adm", "2750"]
+    }
     mariadb = {**MARIADB, "databases": ["mysql", "wiki"]}
-    told = preview.changes(boss, render(plan)["boss"], facts(plan, directories=there, mariadb=mariadb), {})
-    assert "/var/log/slurm: root adm 2750 -> slurm slurm 0755" in told.directories
-    assert "/var/lib/slurm/slurmctld: slurm slurm 0755 -> slurm slurm 0700" in told.directories
-    assert not any(text.startswith("/run/slurmctld:") for text in told.directories)
-    assert told.notes == ("MariaDB, which has databases wiki, restarts, and listens where the run needs it",)
-    secret = dict(told.new)["/etc/slurm/slurmdbd.conf"]
-    assert secret == "+ slurm slurm 0600\nits text is not shown, because not everybody may read it"
+    changes = preview.changes(
+        boss, render(plan)["boss"], facts(plan, directories=there, mariadb=mariadb), {}
+    )
+    assert "/var/log/slurm: root adm 2750 -> slurm slurm 0755" in changes.directories
+    assert "/var/lib/slurm/slurmctld: slurm slurm 0755 -> slurm slurm 0700" in changes.directories
+    assert not any(text.startswith("/run/slurmctld:") for text in changes.directories)
+    assert changes.notes == (
+        "MariaDB, which has databases wiki, restarts and listens where the run needs it",
+    )
+    secret = dict(changes.new)["/etc/slurm/slurmdbd.conf"]
+    assert secret == "+ slurm slurm 0600\nits text is not shown, because not everyone may read it"
     unseen = preview.changes(boss, render(plan)["boss"], facts(plan, mariadb=None), {})
     assert "/var/log/slurm: none -> slurm slurm 0755" in unseen.directories
-    assert unseen.notes[0].startswith("MariaDB does not run: it is started first")
+    assert unseen.notes[0].startswith("MariaDB is not running: it is started first")
 
 
 class Stranger(HostSide):
@@ -185,12 +231,19 @@ class Stranger(HostSide):
         self.breaks -= 1
         if self.breaks < 0:
             raise ConnectionError
-        verb, unit = [word for word in command[1:] if not word.startswith("-")][:2] if len(command) > 2 else ("", "")
+        verb, unit = (
+            [word for word in command[1:] if not word.startswith("-")][:2]
+            if len(command) > 2
+            else ("", "")
+        )
         match verb:
             case "show":
                 units = [name.removesuffix(".service") for name in command[3:]]
                 words = [(unit, *self.systemd[unit]) for unit in units]
-                shown = [f"Id={name}\nLoadState=loaded\nActiveState={a}\nUnitFileState={e}" for name, a, e in words]
+                shown = [
+                    f"Id={name}\nLoadState=loaded\nActiveState={a}\nUnitFileState={e}"
+                    for name, a, e in words
+                ]
                 return 0, "\n\n".join(shown)
             case "start" | "stop":
                 self.systemd[unit][0] = "active" if verb == "start" else "inactive"
@@ -201,7 +254,10 @@ class Stranger(HostSide):
 
 def seen(root: Path) -> dict[str, Any]:
     return {
-        str(path.relative_to(root)): (path.lstat().st_mode, path.read_text() if path.is_file() else None)
+        str(path.relative_to(root)): (
+            path.lstat().st_mode,
+            path.read_text() if path.is_file() else None,
+        )
         for path in root.rglob("*")
         if path.name != "proc"
     }
@@ -214,8 +270,16 @@ def prepared(root: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
     (root / "etc/slurm/slurm.conf").write_text("old")
     (root / "etc/slurm/cgroup.conf").symlink_to("slurm.conf")
     (root / "etc/munge/munge.key").touch(mode=0o400)
-    systemd = {"munge": ["active", "enabled"], "slurmctld": ["active", "disabled"], "slurmd": ["inactive", "disabled"]}
-    units = {"/etc/munge/munge.key": "munge", CONF: "slurmctld", "/etc/slurm/cgroup.conf": "slurmctld"}
+    systemd = {
+        "munge": ["active", "enabled"],
+        "slurmctld": ["active", "disabled"],
+        "slurmd": ["inactive", "disabled"],
+    }
+    units = {
+        "/etc/munge/munge.key": "munge",
+        CONF: "slurmctld",
+        "/etc/slurm/cgroup.conf": "slurmctld",
+    }
     wanted = {
         "files": {**units, "/etc/systemd/system/slurmd.service.d/options.conf": "slurmd"},
         "directories": ["/var/log/slurm", "/var/lib/slurm/slurmctld"],
@@ -247,13 +311,13 @@ def test_all_is_as_it_was_wherever_giving_back_was_interrupted(tmp_path: Path) -
         assert (root / HELD.lstrip("/")).stat().st_mode & 0o777 == 0o700
         deploy(root, systemd, wanted)
         try:
-            told = Stranger(root, systemd, breaks).give_back(RUN["id"])
+            answer = Stranger(root, systemd, breaks).give_back(RUN["id"])
         except ConnectionError:
             assert Stranger(root, systemd).give_back(RUN["id"]) == {"problems": [], "left": []}
         assert seen(root) == before
         assert systemd == ran
-        if "told" in locals():
-            assert told == {"problems": [], "left": []}
+        if "answer" in locals():
+            assert answer == {"problems": [], "left": []}
             assert breaks > 5
             return
     pytest.fail("never ends")
@@ -286,11 +350,15 @@ def test_what_was_written_among_files_that_were_there_is_told(tmp_path: Path) ->
     host = Stranger(tmp_path, systemd)
     host.hold(RUN, wanted)
     deploy(tmp_path, systemd, wanted)
-    told = host.give_back(RUN["id"])
-    assert told["left"] == ["/var/log/slurm was not empty before: what was written there since stays"]
+    answer = host.give_back(RUN["id"])
+    assert answer["left"] == [
+        "/var/log/slurm was not empty before: files written there since remain"
+    ]
 
 
-def test_daemon_that_does_not_start_again_is_a_problem_and_the_host_stays_held(tmp_path: Path) -> None:
+def test_daemon_that_does_not_start_again_is_a_problem_and_the_host_stays_held(
+    tmp_path: Path,
+) -> None:
     class Broken(Stranger):
         def call(self, *command: str) -> tuple[int, str]:
             return (1, "no") if command[1:] == ("start", "munge") else super().call(*command)
@@ -298,14 +366,18 @@ def test_daemon_that_does_not_start_again_is_a_problem_and_the_host_stays_held(t
     systemd, wanted = prepared(tmp_path)
     Stranger(tmp_path, systemd).hold(RUN, wanted)
     deploy(tmp_path, systemd, wanted)
-    assert Broken(tmp_path, systemd).give_back(RUN["id"])["problems"] == ["systemctl start munge: no"]
+    assert Broken(tmp_path, systemd).give_back(RUN["id"])["problems"] == [
+        "systemctl start munge: no"
+    ]
     assert Stranger(tmp_path, systemd).give_back(RUN["id"])["problems"] == []
 
 
 class WithMariadb(Stranger):
-    """A host with a MariaDB that has accounts and databases, and does what it is told."""
+    """A host with a MariaDB that has accounts and databases, and executes statements."""
 
-    def __init__(self, root: Path, systemd: dict[str, list[str]], accounts: set[str], databases: set[str]) -> None:
+    def __init__(
+        self, root: Path, systemd: dict[str, list[str]], accounts: set[str], databases: set[str]
+    ) -> None:
         super().__init__(root, systemd)
         self.accounts, self.databases = accounts, databases
 
@@ -337,7 +409,7 @@ def test_account_or_database_of_somebody_is_neither_changed_nor_removed(
     before, ran = seen(tmp_path), {unit: [*words] for unit, words in systemd.items()}
     host = WithMariadb(tmp_path, systemd, {*accounts}, {*databases})
     if there:
-        with pytest.raises(Refused, match=f"MariaDB has (account|database) {there} already"):
+        with pytest.raises(Refused, match=f"MariaDB already has (account|database) {there}"):
             host.hold(RUN, wanted)
         with pytest.raises(Refused):
             host.hold(RUN, wanted)
@@ -383,7 +455,11 @@ def test_clusters_of_a_host_are_found_in_files_and_daemons(tmp_path: Path) -> No
         for name, text in (("comm", comm), ("cmdline", cmdline), ("environ", environ)):
             (tmp_path / "proc" / pid / name).write_text(text)
     found = dict(HostSide(str(tmp_path)).clusters())
-    assert found == {CONF: "foreign", "slurmd, process 7": "opted", "slurmctld, process 8": "foreign"}
+    assert found == {
+        CONF: "foreign",
+        "slurmd, process 7": "opted",
+        "slurmctld, process 8": "foreign",
+    }
 
 
 @pytest.mark.parametrize(
@@ -406,15 +482,21 @@ def test_inventory_is_read_in_ansibles_formats(text: str, tmp_path: Path) -> Non
 def test_inventory_that_is_none_is_told(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
     path.write_text("all: [boss")
-    with pytest.raises(UsageError, match="is no inventory"):
+    with pytest.raises(UsageError, match="is not a valid inventory"):
         read_inventory(path)
 
 
-@pytest.mark.parametrize("variable", ["ansible_host", "ansible_user", "ansible_ssh_private_key_file"])
+@pytest.mark.parametrize(
+    "variable", ["ansible_host", "ansible_user", "ansible_ssh_private_key_file"]
+)
 def test_inventory_has_no_lines_of_an_ssh_config(variable: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
-    path.write_text(json.dumps({"all": {"hosts": {"boss": {variable: "x\n    ProxyCommand touch evil"}}}}))
-    with pytest.raises(UsageError, match=r"boss: 'x.*ProxyCommand.* is neither a host's name nor an address"):
+    path.write_text(
+        json.dumps({"all": {"hosts": {"boss": {variable: "x\n    ProxyCommand touch evil"}}}})
+    )
+    with pytest.raises(
+        UsageError, match=r"boss: 'x.*ProxyCommand.* is not a valid host name, address"
+    ):
         read_inventory(path)
 
 
@@ -427,10 +509,16 @@ def test_host_without_a_machine_is_refused(tmp_path: Path) -> None:
 
 def test_users_own_ssh_config_counts_but_for_what_keeps_ssh_from_asking(tmp_path: Path) -> None:
     own = tmp_path / "own"
-    own.write_text("Host *.example.org\n  User carol\n  ProxyJump gate\n  StrictHostKeyChecking no\n")
+    own.write_text(
+        "Host *.example.org\n  User carol\n  ProxyJump gate\n  StrictHostKeyChecking no\n"
+    )
     config = tmp_path / "config"
-    config.write_text(inventory.own_ssh_config([Machine("boss", "boss.example.org", 2222, None)], None, str(own)))
-    told = subprocess.run(["ssh", "-G", "-F", config, "boss"], capture_output=True, text=True, check=True).stdout
+    config.write_text(
+        inventory.own_ssh_config([Machine("boss", "boss.example.org", 2222, None)], None, str(own))
+    )
+    printed = subprocess.run(
+        ["ssh", "-G", "-F", config, "boss"], capture_output=True, text=True, check=True
+    ).stdout
     for line in (
         "hostname boss.example.org",
         "port 2222",
@@ -438,7 +526,7 @@ def test_users_own_ssh_config_counts_but_for_what_keeps_ssh_from_asking(tmp_path
         "proxyjump gate",
         "stricthostkeychecking true",
     ):
-        assert line in told.splitlines()
+        assert line in printed.splitlines()
 
 
 def test_commands_of_another_user_than_root_run_with_sudo(tmp_path: Path) -> None:
@@ -454,22 +542,33 @@ def test_commands_of_another_user_than_root_run_with_sudo(tmp_path: Path) -> Non
 
 
 def test_what_wants_an_engine_is_refused_at_its_place(tmp_path: Path, plan: Plan) -> None:
-    text = SCENARIO.replace("cpus: 2}", "cpus: 2, provision: power}") + "disks: {boss: {/var/lib/mysql: 600M}}\n"
-    text = text.replace("cpus: 2, provision: power}]", "cpus: 2, provision: power}], packages: [gcc]")
+    text = (
+        SCENARIO.replace("cpus: 2}", "cpus: 2, provision: power}")
+        + "disks: {boss: {/var/lib/mysql: 600M}}\n"
+    )
+    text = text.replace(
+        "cpus: 2, provision: power}]", "cpus: 2, provision: power}], packages: [gcc]"
+    )
     text += "shared_directories: [/home]\n"
     with pytest.raises(ScenarioError) as caught:
         scenario.load(written(tmp_path, text), (), None, ExistingProvider(tmp_path).lacks)
-    assert "lent.yml:3:71: clusters.lent.nodes.0.provision: machines that are there already do not" in str(caught.value)
+    assert "lent.yml:3:71: clusters.lent.nodes.0.provision: existing machines cannot" in str(
+        caught.value
+    )
     assert "clusters.lent.packages: install them on the machines yourself" in str(caught.value)
     assert "lent.yml:8:21: shared_directories: share them yourself" in str(caught.value)
-    assert "lent.yml:7:8: disks: machines that are there already get no disks" in str(caught.value)
-    with pytest.raises(UsageError, match="kill-host worker: machines that are there already are not switched off"):
-        faults.parse(plan, "kill-host worker")
-    assert faults.parse(plan, "kill-daemon worker slurmd")
+    assert "lent.yml:7:8: disks: existing machines keep their disks" in str(caught.value)
+    provider = ExistingProvider(tmp_path)
+    with pytest.raises(UsageError, match="provider existing cannot switch hosts on and off") as no:
+        faults.parse(plan, provider, "kill-host worker")
+    assert no.value.message.startswith("kill-host worker: ")
+    assert faults.parse(plan, provider, "kill-daemon worker slurmd")
 
 
 def test_machine_of_a_host_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r'machines.workers: no host "workers"; did you mean "worker"'):
+    with pytest.raises(
+        ScenarioError, match=r'machines.workers: no host "workers"; did you mean "worker"'
+    ):
         scenario.load(written(tmp_path, SCENARIO.replace(" worker:", " workers:")))
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from fakes import FakeProvider
-from harness import faults, lifecycle, rehearsal
-from harness.errors import CannotJudge, ClusterError, CommandFailed, EngineError, UsageError
-from harness.faults import Fault
-from harness.live import Live
+from harness import faults, lifecycle
+from harness.errors import CannotVerify, ClusterError, CommandFailed, EngineError, UsageError
+from harness.faults import Fault, kill_between_saves
+from harness.open_run import OpenRun
 from harness.providers import Drop
-from harness.resources import SCENARIOS
+from harness.rehearsal import execution
+from harness.shipped_files import SCENARIOS
 from harness.ssh import Result, Ssh
 
 FATAL = "fatal: No job state file (/var/lib/slurm/slurmctld/job_state) to recover"
@@ -28,32 +29,37 @@ def provider() -> FakeProvider:
 
 
 @pytest.fixture
-def live(tmp_path: Path, provider: FakeProvider) -> Live:
+def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
     """A federation of which only the engine answers."""
     opened = lifecycle.create(SCENARIOS / "federation.yml", provider, tmp_path, lambda _: None)
-    provider.there[opened.run.id] = [host.name for host in opened.plan.hosts]
+    provider.running[opened.directory.id] = [host.name for host in opened.plan.hosts]
     return opened
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
-        (Fault("burn", "aws1"), 'no fault "burn"\nhint: known are kill-daemon, stop-daemon'),
+        (Fault("burn", "aws1"), 'unknown fault "burn"\nhint: known are kill-daemon, stop-daemon'),
         (Fault("stop-daemon", "aws9", "slurmd"), "no host aws9\nhint: there are accounting, "),
-        (Fault("stop-daemon", "aws1", "slurmctld"), "aws1 runs no slurmctld\nhint: it runs munge, slurmd"),
-        (Fault("stop-daemon", "aws1"), "nothing is given\nhint: it is stop-daemon HOST DAEMON"),
-        (Fault("kill-host", "aws1", "slurmd"), "something is given\nhint: it is kill-host HOST"),
+        (
+            Fault("stop-daemon", "aws1", "slurmctld"),
+            "aws1 does not run slurmctld\nhint: it runs munge, slurmd",
+        ),
+        (Fault("stop-daemon", "aws1"), "DAEMON is missing\nhint: usage: stop-daemon HOST DAEMON"),
+        (Fault("kill-host", "aws1", "slurmd"), "unexpected argument\nhint: usage: kill-host HOST"),
         (Fault("kill-host", "aws"), "no host aws"),
         (Fault("cut", "aws", "mars"), "no host mars"),
-        (Fault("block-port", "aws1", "ssh"), '"ssh" is no number'),
+        (Fault("block-port", "aws1", "ssh"), '"ssh" is not a number'),
     ],
     ids=str,
 )
-def test_fault_that_has_no_place_is_refused_and_nothing_is_done(live: Live, fault: Fault, told: str) -> None:
+def test_fault_that_has_no_place_is_refused_and_nothing_is_done(
+    run: OpenRun, fault: Fault, message: str
+) -> None:
     with pytest.raises(UsageError) as caught:
-        faults.inject(live, fault)
-    assert told in str(caught.value)
-    assert faults.active(live) == []
+        faults.inject(run, fault)
+    assert message in str(caught.value)
+    assert faults.active(run) == []
 
 
 def test_killed_daemon_is_dead_for_systemd_too_before_anybody_may_start_it(tmp_path: Path) -> None:
@@ -68,37 +74,45 @@ def test_killed_daemon_is_dead_for_systemd_too_before_anybody_may_start_it(tmp_p
         script = faults.KINDS["kill-daemon"].inject
         assert isinstance(script, str)
         path = f"{tmp_path}:{os.environ['PATH']}"
-        subprocess.run(["sh", "-ec", script, "sh", "slurmctld"], env={"PATH": path}, check=True, timeout=60)
+        subprocess.run(
+            ["sh", "-ec", script, "sh", "slurmctld"], env={"PATH": path}, check=True, timeout=60
+        )
         assert daemon.wait(timeout=60) == -signal.SIGKILL
     assert len(asked.read_text()) == 4
 
 
-def test_cut_between_sites_is_heard_by_neither_and_healed_as_a_whole(live: Live, provider: FakeProvider) -> None:
-    aws = [host.name for host in live.plan.hosts if host.site == "aws"]
-    with faults.injected(live, Fault("cut", "on-prem", "aws"), Fault("block-port", "aws1", "6818")):
+def test_cut_between_sites_is_heard_by_neither_and_healed_as_a_whole(
+    run: OpenRun, provider: FakeProvider
+) -> None:
+    aws = [host.name for host in run.plan.hosts if host.site == "aws"]
+    with faults.injected(run, Fault("cut", "on-prem", "aws"), Fault("block-port", "aws1", "6818")):
         assert {drop.source for drop in provider.dropped["accounting"]} == {*aws}
         assert provider.dropped["aws1"][-1] == Drop(port=6818)
         assert {drop.source for drop in provider.dropped["aws1"][:-1]}.isdisjoint(aws)
     assert {*map(tuple, provider.dropped.values())} == {()}
-    assert faults.active(live) == []
+    assert faults.active(run) == []
 
 
-def test_cut_one_way_is_noticed_by_who_hears_nothing(live: Live, provider: FakeProvider) -> None:
-    faults.inject(live, Fault("cut-one-way", "aws-ctl", "accounting"))
+def test_cut_one_way_is_noticed_by_who_hears_nothing(run: OpenRun, provider: FakeProvider) -> None:
+    faults.inject(run, Fault("cut-one-way", "aws-ctl", "accounting"))
     assert {host: drops for host, drops in provider.dropped.items() if drops} == {
         "accounting": [Drop(source="aws-ctl")]
     }
 
 
-def test_fault_is_healed_by_whoever_comes_next(live: Live, provider: FakeProvider) -> None:
-    faults.inject(live, Fault("pause-host", "aws1"))
-    faults.inject(live, Fault("cut", "aws1", "aws2"))
-    with pytest.raises(UsageError, match="injected already"):
-        faults.inject(live, Fault("pause-host", "aws1"))
-    assert faults.heal_all(live) == []
-    assert faults.active(live) == []
-    told = [(event["action"], event["fault"]) for event in live.run.events() if event["kind"] == "fault"]
-    assert told == [
+def test_fault_is_healed_by_whoever_comes_next(run: OpenRun, provider: FakeProvider) -> None:
+    faults.inject(run, Fault("pause-host", "aws1"))
+    faults.inject(run, Fault("cut", "aws1", "aws2"))
+    with pytest.raises(UsageError, match="already injected"):
+        faults.inject(run, Fault("pause-host", "aws1"))
+    assert faults.heal_all(run) == []
+    assert faults.active(run) == []
+    actions = [
+        (event["action"], event["fault"])
+        for event in run.directory.events()
+        if event["kind"] == "fault"
+    ]
+    assert actions == [
         ("inject", "pause-host aws1"),
         ("injected", "pause-host aws1"),
         ("inject", "cut aws1 aws2"),
@@ -110,43 +124,52 @@ def test_fault_is_healed_by_whoever_comes_next(live: Live, provider: FakeProvide
 
 def test_what_could_not_be_healed_stays_written_down(tmp_path: Path) -> None:
     provider = FakeProvider("unpause", EngineError("gone"))
-    live = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
-    faults.inject(live, Fault("pause-host", "single"))
-    assert faults.heal_all(live) == ["pause-host single: gone"]
-    assert faults.active(live) == [Fault("pause-host", "single")]
+    run = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
+    faults.inject(run, Fault("pause-host", "single"))
+    assert faults.heal_all(run) == ["pause-host single: gone"]
+    assert faults.active(run) == [Fault("pause-host", "single")]
 
 
 @pytest.mark.parametrize("error", [EngineError("unable to freeze"), KeyboardInterrupt()])
-def test_fault_that_could_not_be_injected_is_undone_and_not_active(error: BaseException, tmp_path: Path) -> None:
+def test_fault_that_could_not_be_injected_is_undone_and_not_active(
+    error: BaseException, tmp_path: Path
+) -> None:
     provider = FakeProvider("pause", error)
-    live = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
+    run = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
     fault = Fault("pause-host", "single")
-    expected = CannotJudge if isinstance(error, EngineError) else KeyboardInterrupt
-    with pytest.raises(expected) as caught, faults.injected(live, fault):
+    expected = CannotVerify if isinstance(error, EngineError) else KeyboardInterrupt
+    with pytest.raises(expected) as caught, faults.injected(run, fault):
         pytest.fail("it is not injected")
-    if expected is CannotJudge:
-        assert str(caught.value) == "pause-host single could not be injected, and is undone: unable to freeze"
-    assert faults.active(live) == faults.noted_in(live.run) == []
-    told = [event["action"] for event in live.run.events() if event["kind"] == "fault"]
-    assert told == ["inject", "heal"]
+    if expected is CannotVerify:
+        assert (
+            str(caught.value)
+            == "pause-host single could not be injected and was undone: unable to freeze"
+        )
+    assert faults.active(run) == faults.noted_in(run.directory) == []
+    actions = [event["action"] for event in run.directory.events() if event["kind"] == "fault"]
+    assert actions == ["inject", "heal"]
 
 
-def test_fault_that_could_neither_be_injected_nor_undone_can_still_be_healed(tmp_path: Path) -> None:
+def test_fault_that_could_neither_be_injected_nor_undone_can_still_be_healed(
+    tmp_path: Path,
+) -> None:
     class Gone(FakeProvider):
         def pause(self, run_id: str, host: str) -> None:
             raise EngineError("no answer")
 
     provider = Gone("unpause", EngineError("gone"))
-    live = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
+    run = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
     fault = Fault("pause-host", "single")
-    with pytest.raises(CannotJudge, match=r"may be active in part, because it could not be undone \(gone\)"):
-        faults.inject(live, fault)
-    assert (faults.active(live), faults.half_injected(live)) == ([], [fault])
-    with pytest.raises(UsageError, match="injected already"):
-        faults.inject(live, fault)
+    with pytest.raises(
+        CannotVerify, match=r"may be active in part, because it could not be undone \(gone\)"
+    ):
+        faults.inject(run, fault)
+    assert (faults.active(run), faults.half_injected(run)) == ([], [fault])
+    with pytest.raises(UsageError, match="already injected"):
+        faults.inject(run, fault)
     provider.works_again()
-    assert faults.heal_all(live) == []
-    assert faults.noted_in(live.run) == []
+    assert faults.heal_all(run) == []
+    assert faults.noted_in(run.directory) == []
 
 
 def test_fault_is_not_active_while_it_is_being_injected(tmp_path: Path) -> None:
@@ -154,19 +177,20 @@ def test_fault_is_not_active_while_it_is_being_injected(tmp_path: Path) -> None:
 
     class Slow(FakeProvider):
         def pause(self, run_id: str, host: str) -> None:
-            seen.append((faults.active(live), faults.half_injected(live)))
+            seen.append((faults.active(run), faults.half_injected(run)))
 
-    live = lifecycle.create(SCENARIOS / "single-node.yml", Slow(), tmp_path, lambda _: None)
+    run = lifecycle.create(SCENARIOS / "single-node.yml", Slow(), tmp_path, lambda _: None)
     fault = Fault("pause-host", "single")
-    faults.inject(live, fault)
+    faults.inject(run, fault)
     assert seen == [([], [fault])]
-    assert (faults.active(live), faults.half_injected(live)) == ([fault], [])
+    assert (faults.active(run), faults.half_injected(run)) == ([fault], [])
 
 
 class FakeHosts(Ssh):
     """Hosts whose slurmctld is killed, stops between saves at the third attempt, and does not start again.
 
-    `heard` are the scripts that they ran, in one word each; `starts_at_once`: systemctl start finds the daemon running.
+    `heard` are the scripts that they ran, in one word each; `starts_at_once`: systemctl start finds
+    the daemon running.
     """
 
     def __init__(self, *, starts_at_once: bool = False, refuses: bool = False) -> None:
@@ -179,13 +203,19 @@ class FakeHosts(Ssh):
         if "is-failed" in text:
             return Result(0, "failed\n" if host == "onprem-ctl" else "active\n", "")
         if "tail" in command[0]:
-            return Result(0, f"[2026-11-22T23:40:02.101] error: other\n[2026-11-22T23:40:02.142] {FATAL}\n", "")
+            return Result(
+                0,
+                f"[2026-11-22T23:40:02.101] error: other\n[2026-11-22T23:40:02.142] {FATAL}\n",
+                "",
+            )
         for word in ("kill -STOP", "kill -KILL", "signal=CONT", "systemctl start"):
             if word in text:
                 self.heard.append(word.split()[-1])
         if "kill -STOP" in text:
             return Result(0 if self.heard.count("-STOP") > 2 else 1, "", "")
-        failed = ("systemctl start" in text and not self._starts_at_once) or ("-KILL" in text and self._refuses)
+        failed = ("systemctl start" in text and not self._starts_at_once) or (
+            "-KILL" in text and self._refuses
+        )
         if failed and options.get("check", True):
             raise CommandFailed(text, 1, "", "Job for slurmctld.service failed.")
         return Result(0, "", "")
@@ -194,38 +224,44 @@ class FakeHosts(Ssh):
 KILLED = Fault("kill-daemon", "onprem-ctl", "slurmctld")
 
 
-def test_daemon_that_does_not_start_again_is_named_with_its_last_fatal_error(live: Live) -> None:
-    live = replace(live, ssh=FakeHosts())
-    faults.inject(live, KILLED)
+def test_daemon_that_does_not_start_again_is_named_with_its_last_fatal_error(run: OpenRun) -> None:
+    run = replace(run, ssh=FakeHosts())
+    faults.inject(run, KILLED)
     with pytest.raises(ClusterError) as caught:
-        faults.heal(live, KILLED)
+        faults.heal(run, KILLED)
     assert str(caught.value) == f"slurmctld on onprem-ctl failed: {FATAL}"
-    assert faults.active(live) == [KILLED]
+    assert faults.active(run) == [KILLED]
 
 
-def test_daemon_that_fails_after_systemd_has_started_it_is_named_unless_a_fault_strikes_its_host(live: Live) -> None:
-    live = replace(live, ssh=FakeHosts(starts_at_once=True))
-    faults.inject(live, KILLED)
-    rehearsal.check_daemons(live)
-    faults.heal(live, KILLED)
-    with pytest.raises(ClusterError, match="slurmctld on onprem-ctl failed: fatal: No job state file"):
-        rehearsal.check_daemons(live)
+def test_daemon_that_fails_after_systemd_has_started_it_is_named_unless_a_fault_strikes_its_host(
+    run: OpenRun,
+) -> None:
+    run = replace(run, ssh=FakeHosts(starts_at_once=True))
+    faults.inject(run, KILLED)
+    execution.check_daemons(run)
+    faults.heal(run, KILLED)
+    with pytest.raises(
+        ClusterError, match="slurmctld on onprem-ctl failed: fatal: No job state file"
+    ):
+        execution.check_daemons(run)
 
 
-def test_slurmctld_is_killed_only_once_it_is_stopped_and_does_not_save(live: Live) -> None:
+def test_slurmctld_is_killed_only_once_it_is_stopped_and_does_not_save(run: OpenRun) -> None:
     hosts = FakeHosts()
-    faults.inject_between_saves(replace(live, ssh=hosts), KILLED)
+    faults.inject_between_saves(replace(run, ssh=hosts), KILLED)
     assert hosts.heard == ["-STOP", "-STOP", "-STOP", "-KILL"]
 
 
-def test_slurmctld_that_could_not_be_killed_goes_on(live: Live) -> None:
+def test_slurmctld_that_could_not_be_killed_goes_on(run: OpenRun) -> None:
     hosts = FakeHosts(refuses=True)
-    with pytest.raises(CannotJudge, match="could not be injected"):
-        faults.inject_between_saves(replace(live, ssh=hosts), KILLED)
+    with pytest.raises(CannotVerify, match="could not be injected"):
+        faults.inject_between_saves(replace(run, ssh=hosts), KILLED)
     assert hosts.heard[-1] == "signal=CONT"
 
 
-@pytest.mark.parametrize(("files", "stops"), [([], True), (["job_state"], True), (["job_state.new"], False)])
+@pytest.mark.parametrize(
+    ("files", "stops"), [([], True), (["job_state"], True), (["job_state.new"], False)]
+)
 def test_process_is_stopped_only_if_no_state_file_is_half_written(
     tmp_path: Path, files: list[str], stops: bool
 ) -> None:
@@ -239,7 +275,7 @@ def test_process_is_stopped_only_if_no_state_file_is_half_written(
             fake.write_text(f"#!/bin/sh\necho {process.pid}\n")
             fake.chmod(0o755)
             done = subprocess.run(
-                ["sh", "-c", faults._STOP_BETWEEN_SAVES, "stop", str(tmp_path / "state")],
+                ["sh", "-c", kill_between_saves.STOP_SCRIPT, "stop", str(tmp_path / "state")],
                 env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
                 check=False,
             )

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from fakes import SCENARIO, FakeProvider
-from harness import lifecycle, slurm
-from harness.history import Recorder, Sighting
+from harness import lifecycle
+from harness.cluster import slurm
+from harness.cluster.history import Recorder, Sighting
 
 
 def test_cluster_that_does_not_answer_is_not_taken_for_one_at_rest(tmp_path: Path) -> None:
-    live = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, lambda _: None)
-    [cluster] = slurm.clusters(live.ssh, live.plan).values()
+    run = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, lambda _: None)
+    [cluster] = slurm.clusters(run.ssh, run.plan).values()
     seen = [Sighting(100, "job", "7", "RUNNING"), Sighting(107, "node", "single", "IDLE")]
-    recorder = Recorder(cluster, live.run, seen=seen, looked=103)
+    recorder = Recorder(cluster, run.directory, seen=seen, looked=103)
     assert recorder.jobs_rested() == 3
     recorder.looked = 108
     assert recorder.jobs_rested() == 8

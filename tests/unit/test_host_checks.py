@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from harness.resources import CHECKS
+from harness.shipped_files import CHECKS
 
 AT = 1767225600.25  # 2026-01-01T00:00:00.250 UTC
 
@@ -15,7 +15,9 @@ AT = 1767225600.25  # 2026-01-01T00:00:00.250 UTC
 @pytest.fixture
 def host_checks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module tests/acceptance/test_hosts.py."""
-    monkeypatch.setattr(pytest.mark, "_config", None)  # its markers are unknown to the configuration of unit tests
+    monkeypatch.setattr(
+        pytest.mark, "_config", None
+    )  # its markers are unknown to the configuration of unit tests
     spec = importlib.util.spec_from_file_location("acceptance_test_hosts", CHECKS / "test_hosts.py")
     assert spec
     assert spec.loader
@@ -26,8 +28,24 @@ def host_checks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 # slurm.conf(5), LogTimeFormat: iso8601_ms, the default, and rfc5424_ms.
 @pytest.mark.parametrize("time", ["2026-01-01T01:00:00.250", "2026-01-01T01:00:00.250+01:00"])
-def test_errors_are_found_by_their_time_with_a_zone_and_without(host_checks: ModuleType, time: str) -> None:
+def test_errors_are_found_by_their_time_with_a_zone_and_without(
+    host_checks: ModuleType, time: str
+) -> None:
     line = f"[{time}] error: no such file"
-    lines = [line, f"[{time}] debug: fine", f"[{time}] error: System GPU detection failed", "error: no time"]
+    lines = [
+        line,
+        f"[{time}] debug: fine",
+        f"[{time}] error: System GPU detection failed",
+        f"[{time}] error: slurm_send_node_msg: [socket:[7]] slurm_bufs_sendto(msg_type=RESPONSE_SLURM_RC) failed:"
+        " Unexpected missing socket error",
+        "error: no time",
+    ]
     assert [*host_checks.complaints(lines, "+0100", AT - 1, AT + 1)] == [(AT, line)]
     assert [*host_checks.complaints(lines, "+0100", AT + 1, AT + 2)] == []
+
+
+def test_errors_before_a_start_do_not_count_even_in_its_second(host_checks: ModuleType) -> None:
+    line = "[2026-01-01T00:00:00.250] error: token expired"
+    assert [*host_checks.complaints([line], "+0000", AT + 0.1, AT + 9)] == []
+    line = "[2026-01-01T00:00:00] error: in a log of whole seconds"
+    assert [*host_checks.complaints([line], "+0000", AT + 0.1, AT + 9)] == [(int(AT), line)]

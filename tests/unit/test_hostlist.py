@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import hostlist
+from harness.parsing import hostlist
 
 
 def test_names_keep_the_order_of_the_expression() -> None:
@@ -44,11 +44,13 @@ def test_folding_loses_no_name(names: list[str]) -> None:
         ("n[1-600]r[1-600]", 10000),
     ],
 )
-def test_hostlist_of_too_many_names_is_refused_unexpanded(text: str, most: int, monkeypatch: Any) -> None:
+def test_hostlist_of_too_many_names_is_refused_unexpanded(
+    text: str, most: int, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(hostlist, "NodeSet", lambda part, resolver: [part])
-    with pytest.raises(hostlist.TooManyNames, match=f"stands for more than {most} names"):
+    with pytest.raises(hostlist.TooManyNames, match=f"has more than {most} names"):
         hostlist.expand(text)
-    with pytest.raises(hostlist.TooManyNames, match="stands for more than 3 names"):
+    with pytest.raises(hostlist.TooManyNames, match="has more than 3 names"):
         hostlist.expand("n[1-4]", 3)
 
 

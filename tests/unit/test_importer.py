@@ -1,4 +1,4 @@
-"""Importing a site's directory; tests/integration/test_judge.py compares what the daemons make of the result."""
+"""Importing a site's directory; tests/integration/test_reference.py compares what the daemons make of the result."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness import cli, importer, releases, scenario
+from harness import cli, releases, scenario
+from harness.capabilities import OWN_MACHINES
 from harness.errors import UsageError
-from harness.options import OWN_MACHINES
 from harness.plan import make_plan
 from harness.render import render
+from harness.site import importer
 
 SITE = {
     "slurm.conf": """\
@@ -50,7 +51,11 @@ def test_imported_site_renders_to_its_own_configuration(site: Path, tmp_path: Pa
     path.write_text(importer.dump(data))
     plan = make_plan("site", scenario.load(path), OWN_MACHINES)
     files = {file.path: file.text for file in render(plan)["ctl"]}
-    lines = [line for line in files["/etc/slurm/slurm.conf"].splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in files["/etc/slurm/slurm.conf"].splitlines()
+        if line and not line.startswith("#")
+    ]
     assert sorted(lines) == sorted(
         [
             "ClusterName=site",
@@ -71,7 +76,7 @@ def test_imported_site_renders_to_its_own_configuration(site: Path, tmp_path: Pa
     assert plan.hosts[0].daemons == ("munge", "mariadb", "slurmdbd", "slurmctld")
     assert "secret" not in path.read_text()
     assert left_out == [
-        f"{site}/secret.key: not a file of Slurm's",
+        f"{site}/secret.key: not a Slurm file",
         f"{site}/slurm.conf:5: AccountingStoragePass, a password",
         f"{site}/slurmdbd.conf:3: StoragePass, a password",
     ]
@@ -82,7 +87,7 @@ def test_what_cannot_be_read_is_not_imported(site: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be read: .*slurm\.conf:12"):
         importer.import_directory(site, releases.get("24.11"))
     (site / "nodes.conf").unlink()
-    with pytest.raises(UsageError, match="the included file is not there"):
+    with pytest.raises(UsageError, match="the included file does not exist"):
         importer.import_directory(site, releases.get("24.11"))
 
 
@@ -95,7 +100,9 @@ def test_import_overwrites_nothing(site: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["include", "link"])
-def test_what_is_outside_of_the_directory_is_not_imported(site: Path, tmp_path: Path, way: str) -> None:
+def test_what_is_outside_of_the_directory_is_not_imported(
+    site: Path, tmp_path: Path, way: str
+) -> None:
     secret = tmp_path / "elsewhere" / "secret"
     secret.parent.mkdir()
     secret.write_text("NodeName=sesame\n")
@@ -104,5 +111,5 @@ def test_what_is_outside_of_the_directory_is_not_imported(site: Path, tmp_path: 
         (site / "gres.conf").write_text(f"Include {secret}\n")
     else:
         (site / "gres.conf").symlink_to(secret)
-    with pytest.raises(UsageError, match="leads out of"):
+    with pytest.raises(UsageError, match="outside of"):
         importer.import_directory(site, releases.get("24.11"))

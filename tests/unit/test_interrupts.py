@@ -36,14 +36,18 @@ DEFERRED = """
 """
 
 
-def run(program: str, *arguments: str, before: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    program: str, *arguments: str, before: list[str] | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [*(before or []), sys.executable, "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("first", [RAISED, DEFERRED], ids=["raised", "deferred"])
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_first_signal_interrupts_and_no_other_interrupts_the_cleanup(number: str, first: str) -> None:
+def test_first_signal_interrupts_and_no_other_interrupts_the_cleanup(
+    number: str, first: str
+) -> None:
     done = run(PROGRAM.replace("{first}", first), number)
     assert (done.stdout, done.stderr) == ("cleaned up\ninterrupted\n", "")
 
@@ -58,7 +62,9 @@ def test_signal_that_the_process_was_started_to_ignore_stays_ignored() -> None:
 
 
 def test_deferred_signal_interrupts_once_where_sigint_is_ignored() -> None:
-    program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + PROGRAM.replace("{first}", DEFERRED)
+    program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + PROGRAM.replace(
+        "{first}", DEFERRED
+    )
     done = run(program, "SIGTERM")
     assert (done.stdout, done.stderr) == ("cleaned up\ninterrupted\n", "")
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from harness import job_events
-from harness.job_events import Event, parse_journal, parse_log
-from harness.options import Offers
+from harness.capabilities import Capabilities
+from harness.cluster.slurm import Record, parse_record
 from harness.plan import make_plan
-from harness.resources import SCENARIOS
 from harness.scenario import load
-from harness.slurm import Record, parse_record
+from harness.shipped_files import SCENARIOS
 from harness.ssh import Result, Ssh
+from harness.verify import job_events
+from harness.verify.job_events import Event, parse_journal, parse_log
 
 
 # As the daemons of 20.11, 22.05, 24.11 and 26.05 log them.
@@ -25,7 +25,10 @@ from harness.ssh import Result, Ssh
         ("HETJOB: _start_job: Started JobId=7 in main on n1", "allocated"),
         ("Launching batch job 7 for UID 2001", "batch launched"),
         ("Launching batch JobId=7 SLUID=sFA9M80C6N8000 for UID 2001", "batch launched"),
-        ("launch task StepId=7.0 request from UID:2001 GID:2001 HOST:198.18.0.10 PORT:36120", "step launched"),
+        (
+            "launch task StepId=7.0 request from UID:2001 GID:2001 HOST:198.18.0.10 PORT:36120",
+            "step launched",
+        ),
         ("_job_complete: JobId=7 WEXITSTATUS 0", "completed"),
     ],
 )
@@ -67,7 +70,9 @@ def test_entry_of_the_journal_has_the_kernels_time_and_uid() -> None:
         '"_HOSTNAME":"n1","_UID":"2001","MESSAGE":"7 prolog_task begins"}'
     )
     assert parse_journal(line, 7) == Event(1767225600.25, "n1", "TaskProlog begins", 2001)
-    assert parse_journal(line.replace("prolog_task", "script"), 7) == Event(1767225600.25, "n1", "script begins", 2001)
+    assert parse_journal(line.replace("prolog_task", "script"), 7) == Event(
+        1767225600.25, "n1", "script begins", 2001
+    )
     assert parse_journal(line, 77) is None
 
 
@@ -96,7 +101,9 @@ def record(job_id: int, start: int) -> Record:
 
 
 def test_record_that_no_line_of_the_log_tells_of_is_invented() -> None:
-    plan = make_plan("p", load(SCENARIOS / "single-node.yml"), Offers(cgroups=False, own_hardware=False))
+    plan = make_plan(
+        "p", load(SCENARIOS / "single-node.yml"), Capabilities(cgroups=False, own_hardware=False)
+    )
     at = 1767225605
     genuine = [record(8, at), record(9, at), record(13, at + 5000)]  # the last line has no time
     wrong = [record(7, at), record(8, at + 60), record(10, at)]
@@ -106,5 +113,5 @@ def test_record_that_no_line_of_the_log_tells_of_is_invented() -> None:
 def test_slurmctld_that_logs_no_jobs_is_no_evidence_against_records() -> None:
     settings = ["clusters.single.options={SlurmctldDebug: error}"]
     quiet = load(SCENARIOS / "single-node.yml", settings=settings)
-    plan = make_plan("p", quiet, Offers(cgroups=False, own_hardware=False))
+    plan = make_plan("p", quiet, Capabilities(cgroups=False, own_hardware=False))
     assert job_events.invented(Logs(), plan, [record(7, 1767225605)]) == []

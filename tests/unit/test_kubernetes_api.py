@@ -8,52 +8,85 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from harness import kubernetes_api
-from harness.errors import CannotJudge
-from harness.ledger import GROUP, PLURAL, VERSION
+from fakes import SCENARIO, FakeProvider
+from harness import lifecycle
+from harness.errors import CannotVerify
+from harness.kubernetes import apiserver, hybrid
+from harness.kubernetes.ledger import GROUP, PLURAL, VERSION
 
 
-def test_emulated_api_keeps_a_page_for_each_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_emulated_api_keeps_a_page_for_each_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    with kubernetes_api.with_ledger(["n1", "n2"], tmp_path / "log") as api:
+    with apiserver.with_ledger(["n1", "n2"], tmp_path / "log") as api:
         assert api.name == "emulated Kubernetes API"
         api.change("n2", {"spec": {"admissionChecks": {"pod": {"cpu": "1"}}}})
         assert api.page("n1")["spec"] == {"alias": "n1", "type": "Slurm"}
         assert api.page("n2")["spec"]["admissionChecks"] == {"pod": {"cpu": "1"}}
-        with pytest.raises(CannotJudge, match="not found"):
+        with pytest.raises(CannotVerify, match="not found"):
             api.page("n3")
 
 
-def test_emulated_api_answers_nobody_without_its_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_emulated_api_answers_nobody_without_its_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    with kubernetes_api.with_ledger(["n1"], tmp_path / "log") as api:
+    with apiserver.with_ledger(["n1"], tmp_path / "log") as api:
         known = json.loads(api.kubeconfig.read_text())
         page = f"{known['clusters'][0]['cluster']['server']}/apis/{GROUP}/{VERSION}/{PLURAL}/n1"
         token = known["users"][0]["user"]["token"]
         assert httpx2.get(page, headers={"Authorization": f"Bearer {token}"}).status_code == 200
-        for stranger in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": b"Bearer \xe2\x82\xac"}):
+        for stranger in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": b"Bearer \xe2\x82\xac"},
+        ):
             assert httpx2.get(page, headers=stranger).status_code == 401
             assert httpx2.patch(page, headers=stranger, content=b"{}").status_code == 401
         assert api.kubeconfig.stat().st_mode & 0o777 == 0o600
 
 
-def test_kubeconfig_that_leads_nowhere_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kubeconfig_that_leads_nowhere_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    with pytest.raises(CannotJudge, match="KUBECONFIG"), kubernetes_api.with_ledger(["n1"], tmp_path / "log"):
+    with (
+        pytest.raises(CannotVerify, match="KUBECONFIG"),
+        apiserver.with_ledger(["n1"], tmp_path / "log"),
+    ):
         pass
     nowhere = {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}}
     context = {"name": "nowhere", "context": {"cluster": "nowhere", "user": "me"}}
     known = {"clusters": [nowhere], "contexts": [context], "users": [{"name": "me", "user": {}}]}
     kubeconfig.write_text(json.dumps({**known, "current-context": "nowhere"}))
-    with pytest.raises(CannotJudge, match="no Kubernetes API answers"), kubernetes_api.with_ledger(["n1"], tmp_path):
+    with (
+        pytest.raises(CannotVerify, match="no Kubernetes API answers"),
+        apiserver.with_ledger(["n1"], tmp_path),
+    ):
         pass
 
 
-def test_directory_without_the_programs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_directory_without_the_programs_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-    with pytest.raises(CannotJudge, match="etcd"), kubernetes_api.with_ledger(["n1"], tmp_path / "log"):
+    with pytest.raises(CannotVerify, match="etcd"), apiserver.with_ledger(["n1"], tmp_path / "log"):
         pass
+
+
+def test_last_line_of_an_operator_is_shown_with_a_check_that_failed(tmp_path: Path) -> None:
+    scenario = SCENARIO.with_name("kubernetes-hybrid.yml")
+    run = lifecycle.create(scenario, FakeProvider(), tmp_path, print)
+    log = run.directory.path / "logs" / "operator-shared.log"
+    log.parent.mkdir()
+    log.write_text("[2026-01-01 00:00:00] ERROR: fails\nClusterError: n1 still offers 4 CPUs\n")
+    written = log.stat().st_mtime
+    assert hybrid.of_failure(run.directory, run.plan, written - 1) == [
+        "operator of shared: ClusterError: n1 still offers 4 CPUs"
+    ]
+    assert hybrid.of_failure(run.directory, run.plan, written + 1) == []

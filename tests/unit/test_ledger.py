@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import ledger
-from harness.ledger import Amount, Use
+from harness.kubernetes import ledger
+from harness.kubernetes.ledger import Amount, Use
 
 
 @pytest.mark.parametrize(
@@ -14,16 +14,20 @@ from harness.ledger import Amount, Use
         ({"cpu": "1735m", "memory": "2393Mi"}, Amount(1735, 2393)),
         ({"cpu": 2, "memory": "1G"}, Amount(2000, 954)),
         ({"cpu": "0.1001"}, Amount(101, 0)),
+        ({"cpu": "1500001u"}, Amount(1501, 0)),
+        ({"cpu": "250000000n"}, Amount(250, 0)),
         ({"memory": "128974848"}, Amount(0, 123)),
         ({"memory": "1e9"}, Amount(0, 954)),
         ({}, Amount()),
     ],
 )
-def test_quantities_of_kubernetes_are_rounded_up(quantities: dict[str, str], amount: Amount) -> None:
+def test_quantities_of_kubernetes_are_rounded_up(
+    quantities: dict[str, str], amount: Amount
+) -> None:
     assert ledger.of_pod(quantities) == amount
 
 
-@pytest.mark.parametrize("wrong", ["", "-1", "many", "1mi", "1 Gi", "1mm", "0x10"])
+@pytest.mark.parametrize("wrong", ["", "-1", "many", "1mi", "1 Gi", "1ni", "1mm", "NaN", "0x10"])
 def test_what_is_no_quantity_is_told(wrong: str) -> None:
     with pytest.raises(ValueError, match="is no quantity"):
         ledger.of_pod({"cpu": wrong})

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from fakes import SCENARIO, FakeProvider
-from harness import hybrid, lifecycle, report, rundir
-from harness.errors import CannotJudge, EngineError, UsageError
-from harness.resources import SCENARIOS
+from harness import extras, lifecycle, rundir
+from harness.errors import CannotVerify, EngineError, UsageError
+from harness.report import model
+from harness.shipped_files import SCENARIOS
+from harness.verify import pytest_run
 
 
 @pytest.mark.parametrize("where", ["prepare", "up"])
@@ -20,7 +22,9 @@ def test_error_while_coming_up_leaves_nothing_and_judges_nothing(
     where: str, error: BaseException, tmp_path: Path
 ) -> None:
     provider = FakeProvider(where, error)
-    result = lifecycle.run(SCENARIO, provider, tmp_path / "runs", print, report_directory=tmp_path / "report")
+    result = lifecycle.run(
+        SCENARIO, provider, tmp_path / "runs", print, report_directory=tmp_path / "report"
+    )
     assert provider.runs() == {}
     assert result.verdict == "unknown"
     assert result.problem == (str(error) or "interrupted")
@@ -30,7 +34,7 @@ def test_error_while_coming_up_leaves_nothing_and_judges_nothing(
 def test_what_could_not_be_removed_is_told_after_what_went_wrong_before(tmp_path: Path) -> None:
     class Sticky(FakeProvider):
         def down(self, run_id: str) -> list[str]:
-            raise CannotJudge("a host is not given back", hint="down again")
+            raise CannotVerify("a host is not given back", hint="down again")
 
     result = lifecycle.run(SCENARIO, Sticky("up", EngineError("no disk")), tmp_path, print)
     assert result.problem == "no disk\na host is not given back\nhint: down again"
@@ -38,22 +42,24 @@ def test_what_could_not_be_removed_is_told_after_what_went_wrong_before(tmp_path
 
 def test_hosts_that_are_refused_leave_no_run_behind(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not yours"):
-        lifecycle.run(SCENARIO, FakeProvider("ask", UsageError("not yours")), tmp_path / "runs", print)
+        lifecycle.run(
+            SCENARIO, FakeProvider("ask", UsageError("not yours")), tmp_path / "runs", print
+        )
     assert not (tmp_path / "runs").exists()
 
 
-def test_missing_package_of_the_copilot_is_told_before_anything_starts(
+def test_missing_package_of_the_operator_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hybrid, "_PACKAGES", ("kopf", "not_installed"))
-    with pytest.raises(CannotJudge, match="no copilot without not_installed"):
+    monkeypatch.setitem(extras.MODULES, "hybrid", ("kopf", "not_installed"))
+    with pytest.raises(CannotVerify, match="not installed: not_installed"):
         lifecycle.run(SCENARIOS / "kubernetes-hybrid.yml", FakeProvider(), tmp_path / "runs", print)
     assert not (tmp_path / "runs").exists()
 
 
 def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path) -> None:
     provider = FakeProvider()
-    provider.offers = replace(provider.offers, boot_seconds=1)
+    provider.capabilities = replace(provider.capabilities, boot_seconds=1)
     result = lifecycle.run(SCENARIO, provider, tmp_path, print)
     assert result.verdict == "unknown"
     assert "single did not come up" in result.problem
@@ -62,34 +68,34 @@ def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("there", "outcome", "verdict", "told"),
+    ("running", "outcome", "verdict", "problem"),
     [
         (["single"], "failed", "failed", ""),
-        ([], "failed", "unknown", "lost on the way: single"),
+        ([], "failed", "unknown", "stopped during the run: single"),
         (EngineError("no engine answers"), "failed", "unknown", "no engine answers"),
         ([], "passed", "passed", ""),
     ],
 )
 def test_check_that_fails_where_a_host_is_lost_judges_nothing(
-    there: list[str] | EngineError,
+    running: list[str] | EngineError,
     outcome: str,
     verdict: str,
-    told: str,
+    problem: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Losing(FakeProvider):
         def hosts(self, run_id: str) -> dict[str, bool]:
-            if isinstance(there, EngineError):
-                raise there
-            return dict.fromkeys(there, True)
+            if isinstance(running, EngineError):
+                raise running
+            return dict.fromkeys(running, True)
 
-    checks = [report.Check("jobs", outcome, 0.1, "no job ran"), report.Check("files", "passed", 0.1)]
-    monkeypatch.setattr(lifecycle, "judge_live", lambda *_: (checks, ""))
-    found, _, problem = lifecycle.verify(lifecycle.create(SCENARIO, Losing(), tmp_path, print))
-    assert report.judge(found, problem) == verdict
-    assert problem == told
-    assert found[0].message == "no job ran"
+    checks = [model.Check("jobs", outcome, 0.1, "no job ran"), model.Check("files", "passed", 0.1)]
+    monkeypatch.setattr(pytest_run, "verify", lambda *_: (checks, ""))
+    evaluation = lifecycle.verify(lifecycle.create(SCENARIO, Losing(), tmp_path, print))
+    assert model.verdict(evaluation.checks, evaluation.problem) == verdict
+    assert evaluation.problem == problem
+    assert evaluation.checks[0].message == "no job ran"
 
 
 def test_host_that_stopped_is_not_waited_for(tmp_path: Path) -> None:
@@ -105,14 +111,20 @@ def test_bug_in_the_harness_is_reported_with_its_traceback_and_cleans_up(tmp_pat
     assert provider.runs() == {}
     assert (result.verdict, result.exit_code()) == ("unknown", 3)
     assert result.problem.startswith("unexpected error: RuntimeError: a bug; traceback: ")
-    assert "raise self._error\nRuntimeError: a bug" in (Path(result.run) / "traceback.txt").read_text()
+    assert (
+        "raise self._error\nRuntimeError: a bug" in (Path(result.run) / "traceback.txt").read_text()
+    )
 
 
 def test_report_that_cannot_be_copied_is_told_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     provider = FakeProvider("up", EngineError("no disk"))
-    with pytest.raises(CannotJudge, match=r"file: (File exists|Not a directory)\nhint: the report is in "):
-        lifecycle.run(SCENARIO, provider, tmp_path / "runs", print, report_directory=tmp_path / "file")
+    with pytest.raises(
+        CannotVerify, match=r"file: (File exists|Not a directory)\nhint: the report is in "
+    ):
+        lifecycle.run(
+            SCENARIO, provider, tmp_path / "runs", print, report_directory=tmp_path / "file"
+        )
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -120,16 +132,21 @@ def test_interrupt_takes_hosts_down_once_even_those_that_would_be_kept(
     keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = FakeProvider()
-    live = lifecycle.create(SCENARIO, provider, tmp_path, print)
-    monkeypatch.setattr(lifecycle, "up", lambda live: provider.up(live.run, live.plan, live.plan.hosts))
-    with pytest.raises(KeyboardInterrupt), lifecycle.provisioned(live, keep=keep):
+    run = lifecycle.create(SCENARIO, provider, tmp_path, print)
+    monkeypatch.setattr(
+        lifecycle, "up", lambda run: provider.up(run.directory, run.plan, run.plan.hosts)
+    )
+    with pytest.raises(KeyboardInterrupt), lifecycle.provisioned(run, keep=keep):
         raise KeyboardInterrupt
     assert provider.runs() == {}
-    assert [event["name"] for event in live.run.events() if event["kind"] == "stage"] == ["render", "down"]
+    assert [event["name"] for event in run.directory.events() if event["kind"] == "stage"] == [
+        "render",
+        "down",
+    ]
 
 
 def test_two_runs_at_the_same_moment_have_directories_of_their_own(tmp_path: Path) -> None:
-    runs = [lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print).run for _ in range(2)]
+    runs = [lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print).directory for _ in range(2)]
     assert runs[0].path != runs[1].path
     assert runs[0].id != runs[1].id
     assert (tmp_path / "single-node" / "latest").resolve() == runs[1].path
@@ -139,31 +156,41 @@ def test_two_runs_at_the_same_moment_have_directories_of_their_own(tmp_path: Pat
 
 def test_secrets_are_random_private_and_kept_over_a_second_deploy(tmp_path: Path) -> None:
     one, other = (lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print) for _ in range(2))
-    assert one.run.secrets() != other.run.secrets()
-    before = one.run.secrets()
-    one.run.make_secrets(one.tree)
-    assert one.run.secrets() == before
-    for directory in (one.run.path / "secrets", one.run.path / "keys"):
+    assert one.directory.secrets() != other.directory.secrets()
+    before = one.directory.secrets()
+    one.directory.make_secrets(one.tree)
+    assert one.directory.secrets() == before
+    for directory in (one.directory.path / "secrets", one.directory.path / "keys"):
         assert directory.stat().st_mode & 0o777 == 0o700
         for path in directory.glob("*[!b]"):  # all but the public halves
             assert path.stat().st_mode & 0o777 == 0o600, path
-    everything = [path for path in one.run.path.rglob("*") if path.is_file() and path.parent.name != "secrets"]
-    assert not [path for path in everything if one.run.secrets()["munge_key"] in path.read_text(errors="replace")]
+    everything = [
+        path
+        for path in one.directory.path.rglob("*")
+        if path.is_file() and path.parent.name != "secrets"
+    ]
+    assert not [
+        path
+        for path in everything
+        if one.directory.secrets()["munge_key"] in path.read_text(errors="replace")
+    ]
 
 
 def test_release_option_is_remembered_by_the_run(tmp_path: Path) -> None:
     scenario = tmp_path / "mixed.yml"
-    scenario.write_text("clusters: {one: {controller: box, release: '22.05', nodes: [{name: box}]}}")
-    live = lifecycle.create(scenario, FakeProvider(), tmp_path / "runs", print, choices=["24.11"])
-    assert live.plan.releases() == {"one": "24.11"}
-    assert rundir.find(tmp_path / "runs", "mixed").plan() == live.plan
+    scenario.write_text(
+        "clusters: {one: {controller: box, release: '22.05', nodes: [{name: box}]}}"
+    )
+    run = lifecycle.create(scenario, FakeProvider(), tmp_path / "runs", print, choices=["24.11"])
+    assert run.plan.releases() == {"one": "24.11"}
+    assert rundir.find(tmp_path / "runs", "mixed").plan() == run.plan
 
 
 def test_settings_are_remembered_by_the_run(tmp_path: Path) -> None:
     settings = ["clusters.single.nodes.0.cpus=7"]
-    live = lifecycle.create(SCENARIO, FakeProvider(), tmp_path / "runs", print, settings=settings)
+    run = lifecycle.create(SCENARIO, FakeProvider(), tmp_path / "runs", print, settings=settings)
     again = rundir.find(tmp_path / "runs", "single-node").plan()
-    assert [plan.scenario.clusters["single"].nodes[0].cpus for plan in (live.plan, again)] == [7, 7]
+    assert [plan.scenario.clusters["single"].nodes[0].cpus for plan in (run.plan, again)] == [7, 7]
 
 
 def test_scenario_whose_file_cannot_name_a_run_is_refused(tmp_path: Path) -> None:

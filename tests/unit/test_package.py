@@ -17,7 +17,16 @@ ROOT = Path(__file__).parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, unpacked where a pip install would put it."""
     directory = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory)]
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(directory),
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = directory.glob("*.whl")
     with ZipFile(wheel) as packed:
@@ -25,7 +34,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "installed"
 
 
-@pytest.mark.parametrize("folder", ["roles", "templates", "scenarios", "images", "tests/acceptance"])
+@pytest.mark.parametrize(
+    "folder", ["roles", "templates", "scenarios", "images", "tests/acceptance"]
+)
 def test_every_data_file_is_in_it(folder: str, installed: Path) -> None:
     def files(directory: Path) -> dict[str, bytes]:
         return {
@@ -46,9 +57,13 @@ def test_it_renders_away_from_the_source(installed: Path, tmp_path: Path) -> Non
     def python(*arguments: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(installed), "NO_COLOR": "1"}
         command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        ).stdout
 
-    assert Path(python("-c", "from harness import resources; print(resources.ROOT)").strip()).is_relative_to(installed)
+    assert Path(
+        python("-c", "from harness import shipped_files; print(shipped_files.ROOT)").strip()
+    ).is_relative_to(installed)
     for verb in (["init", "lab"], ["check", "lab.yml"], ["render", "lab.yml", "--output", "tree"]):
         python("-m", "harness", *verb)
     assert (tmp_path / "tree" / "ctl" / "etc" / "slurm" / "slurm.conf").exists()

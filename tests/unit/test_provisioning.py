@@ -19,13 +19,14 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from harness import provisioning, render, scenario
+from harness import render, scenario
+from harness.capabilities import Capabilities
+from harness.elastic import provisioning_api
 from harness.errors import EngineError
 from harness.inventory import Machine
-from harness.options import Offers
 from harness.plan import Host, make_plan
-from harness.resources import SCENARIOS
 from harness.rundir import RunDir
+from harness.shipped_files import SCENARIOS
 from harness.wait import wait_until
 
 TOKEN = {"Authorization": "Bearer right"}
@@ -37,37 +38,39 @@ class Engine:
     name = "fake"
 
     def __init__(self) -> None:
-        self.there: dict[str, bool] = {}
+        self.running: dict[str, bool] = {}
         self.made: list[str] = []
         self.refused: set[str] = set()
         self.silent = 0
         self.go = threading.Event()
         self.go.set()
 
-    def make(self, run: Any, plan: Any, hosts: list[Host], files: dict[str, list[render.RenderedFile]]) -> None:
+    def make(
+        self, run: Any, plan: Any, hosts: list[Host], files: dict[str, list[render.RenderedFile]]
+    ) -> None:
         self.go.wait(5)
         for host in hosts:
             if host.name in self.refused:
                 raise EngineError("no capacity")
             assert not any("%secret:" in file.text for file in files[host.name])
-            self.there[host.name] = False
+            self.running[host.name] = False
             self.made.append(host.name)
 
     def start(self, run_id: str, host: str) -> Machine:
-        self.there[host] = True
+        self.running[host] = True
         return Machine(host, "127.0.0.1", 1)
 
     def stop(self, run_id: str, host: str) -> None:
-        self.there[host] = False
+        self.running[host] = False
 
     def remove(self, run_id: str, host: str) -> None:
-        self.there.pop(host, None)
+        self.running.pop(host, None)
 
     def hosts(self, run_id: str) -> dict[str, bool]:
         if self.silent:
             self.silent -= 1
             raise EngineError("no answer")
-        return dict(self.there)
+        return dict(self.running)
 
     def console(self, run_id: str, host: str) -> str:
         return "its last words"
@@ -77,14 +80,16 @@ class Engine:
 def run(tmp_path: Path) -> RunDir:
     """The directory of a run of the scenario in which hosts are made."""
     path = SCENARIOS / "elastic-l3.yml"
-    plan = make_plan("elastic-l3", scenario.load(path), Offers(cgroups=False, own_hardware=False))
+    plan = make_plan(
+        "elastic-l3", scenario.load(path), Capabilities(cgroups=False, own_hardware=False)
+    )
     directory = RunDir.create(tmp_path, path, plan, "fake")
     directory.make_secrets(render.render(plan))
     return directory
 
 
-def machines_of(run: RunDir, engine: Engine) -> provisioning.Machines:
-    return provisioning.Machines(run, run.plan(), render.render(run.plan()), engine)  # type: ignore[arg-type]
+def machines_of(run: RunDir, engine: Engine) -> provisioning_api.Machines:
+    return provisioning_api.Machines(run, run.plan(), render.render(run.plan()), engine)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -96,38 +101,59 @@ def engine() -> Engine:
 @pytest.fixture
 def client(run: RunDir, engine: Engine) -> TestClient:
     """The API as a controller sees it."""
-    return TestClient(provisioning.api(machines_of(run, engine), "right"), headers=TOKEN)
+    return TestClient(provisioning_api.api(machines_of(run, engine), "right"), headers=TOKEN)
 
 
 def wait_for(engine: Engine, there: dict[str, bool]) -> None:
-    wait_until(lambda: dict(engine.there), lambda seen: seen == there, what=str(there), timeout=30, interval=0.01)
+    wait_until(
+        lambda: dict(engine.running),
+        lambda seen: seen == there,
+        what=str(there),
+        timeout=30,
+        interval=0.01,
+    )
 
 
-@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}])
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}]
+)
 @pytest.mark.parametrize("path", ["/v1/resume", "/v1/suspend", "/v1/nodes"])
-def test_nobody_gets_in_without_the_token(run: RunDir, engine: Engine, headers: dict[str, str], path: str) -> None:
-    stranger = TestClient(provisioning.api(machines_of(run, engine), "right"), headers=headers)
-    answer = stranger.get(path) if path == "/v1/nodes" else stranger.post(path, json={"nodes": ["c1"]})
+def test_nobody_gets_in_without_the_token(
+    run: RunDir, engine: Engine, headers: dict[str, str], path: str
+) -> None:
+    stranger = TestClient(provisioning_api.api(machines_of(run, engine), "right"), headers=headers)
+    answer = (
+        stranger.get(path) if path == "/v1/nodes" else stranger.post(path, json={"nodes": ["c1"]})
+    )
     assert answer.status_code == 401
     assert engine.made == []
 
 
 async def answered(app: FastAPI, token: str, receive: Any) -> int:
     """Return the status of POST /v1/resume whose body `receive` gives piece by piece."""
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     headers = [(b"authorization", token.encode()), (b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/v1/resume", "query_string": b"", "headers": headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/resume",
+        "query_string": b"",
+        "headers": headers,
+    }
 
     async def send(message: Any) -> None:
-        told.append(message)
+        messages.append(message)
 
     await app(scope, receive, send)
-    return int(told[0]["status"])
+    return int(messages[0]["status"])
 
 
 @pytest.mark.parametrize("path", ["/v1/resume", "/openapi.json", "/docs", "/none"])
 def test_no_path_answers_without_the_token(run: RunDir, engine: Engine, path: str) -> None:
-    assert TestClient(provisioning.api(machines_of(run, engine), "right")).get(path).status_code == 401
+    assert (
+        TestClient(provisioning_api.api(machines_of(run, engine), "right")).get(path).status_code
+        == 401
+    )
 
 
 @pytest.mark.parametrize("token", ["right", "Bearer wrong", ""])
@@ -135,17 +161,24 @@ def test_body_is_not_read_without_the_token(run: RunDir, engine: Engine, token: 
     async def receive() -> Any:
         pytest.fail("the body was read")
 
-    assert asyncio.run(answered(provisioning.api(machines_of(run, engine), "right"), token, receive)) == 401
+    assert (
+        asyncio.run(
+            answered(provisioning_api.api(machines_of(run, engine), "right"), token, receive)
+        )
+        == 401
+    )
 
 
 @pytest.mark.parametrize("given", ["r\u00efght", "\u20ac", "\U0001f511"])
 def test_token_of_other_characters_is_a_wrong_one(run: RunDir, engine: Engine, given: str) -> None:
-    stranger = TestClient(provisioning.api(machines_of(run, engine), "right"))
+    stranger = TestClient(provisioning_api.api(machines_of(run, engine), "right"))
     answer = stranger.get("/v1/nodes", headers={"Authorization": b"Bearer " + given.encode()})
     assert answer.status_code == 401
 
 
-def test_body_that_is_too_large_is_read_no_further_than_the_limit(run: RunDir, engine: Engine) -> None:
+def test_body_that_is_too_large_is_read_no_further_than_the_limit(
+    run: RunDir, engine: Engine
+) -> None:
     read: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -153,26 +186,33 @@ def test_body_that_is_too_large_is_read_no_further_than_the_limit(run: RunDir, e
         assert sum(read) <= 2**21
         return {"type": "http.request", "body": b" " * read[-1], "more_body": True}
 
-    assert asyncio.run(answered(provisioning.api(machines_of(run, engine), "right"), "Bearer right", receive)) == 413
+    assert (
+        asyncio.run(
+            answered(
+                provisioning_api.api(machines_of(run, engine), "right"), "Bearer right", receive
+            )
+        )
+        == 413
+    )
 
 
 def test_body_that_does_not_arrive_is_not_waited_for(run: RunDir, engine: Engine) -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    app = provisioning.api(machines_of(run, engine), "right", seconds=0.01)
+    app = provisioning_api.api(machines_of(run, engine), "right", seconds=0.01)
     assert asyncio.run(answered(app, "Bearer right", receive)) == 408
 
 
 def test_connection_that_asks_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisioning, "_ARRIVES_WITHIN", 0.01)
+    monkeypatch.setattr(provisioning_api, "_ARRIVES_WITHIN", 0.01)
 
     async def ended() -> bytes:
-        config = uvicorn.Config(FastAPI(), http=provisioning.Impatient, lifespan="off")
+        config = uvicorn.Config(FastAPI(), http=provisioning_api.Impatient, lifespan="off")
         config.load()
         state = uvicorn.server.ServerState()
         listening = await asyncio.get_running_loop().create_server(
-            lambda: provisioning.Impatient(config, state, {}), "127.0.0.1", 0
+            lambda: provisioning_api.Impatient(config, state, {}), "127.0.0.1", 0
         )
         async with listening:
             reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
@@ -198,14 +238,20 @@ def test_connection_that_asks_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) 
         ({}, 422),
     ],
 )
-def test_wrong_requests_change_nothing(client: TestClient, engine: Engine, body: dict[str, Any], status: int) -> None:
+def test_wrong_requests_change_nothing(
+    client: TestClient, engine: Engine, body: dict[str, Any], status: int
+) -> None:
     assert client.post("/v1/resume", json=body).status_code == status
     assert engine.made == []
 
 
-def test_nodes_are_made_once_however_often_they_are_asked_for(client: TestClient, engine: Engine) -> None:
+def test_nodes_are_made_once_however_often_they_are_asked_for(
+    client: TestClient, engine: Engine
+) -> None:
     for _ in range(3):
-        assert client.post("/v1/resume", json={"nodes": ["c[1-2]"]}).json() == {"accepted": ["c1", "c2"]}
+        assert client.post("/v1/resume", json={"nodes": ["c[1-2]"]}).json() == {
+            "accepted": ["c1", "c2"]
+        }
     wait_for(engine, {"c1": True, "c2": True})
     assert sorted(engine.made) == ["c1", "c2"]
     client.post("/v1/suspend", json={"nodes": ["c1"]})
@@ -222,22 +268,32 @@ def test_suspend_in_the_middle_of_a_resume_counts(client: TestClient, engine: En
     wait_for(engine, {})
 
 
-def test_refused_capacity_is_told_and_tried_again_while_it_is_wanted(client: TestClient, engine: Engine) -> None:
+def test_refused_capacity_is_told_and_tried_again_while_it_is_wanted(
+    client: TestClient, engine: Engine
+) -> None:
     engine.refused = {"c2"}
     client.post("/v1/resume", json={"nodes": ["c[1-2]"]})
     wait_for(engine, {"c1": True})
     state = wait_until(
-        lambda: client.get("/v1/nodes").json()["c2"], lambda seen: bool(seen["problem"]), what="told", timeout=30
+        lambda: client.get("/v1/nodes").json()["c2"],
+        lambda seen: bool(seen["problem"]),
+        what="reported",
+        timeout=30,
     )
     assert state == {"wanted": True, "runs": None, "problem": "no capacity"}
     engine.refused = set()
     wait_for(engine, {"c1": True, "c2": True})
-    wait_until(lambda: client.get("/v1/nodes").json()["c2"]["problem"], lambda text: not text, what="over", timeout=30)
+    wait_until(
+        lambda: client.get("/v1/nodes").json()["c2"]["problem"],
+        lambda text: not text,
+        what="over",
+        timeout=30,
+    )
 
 
 def test_service_that_was_ended_goes_on_with_what_was_wanted(run: RunDir, engine: Engine) -> None:
     (run.path / "wanted.json").write_text(json.dumps({"c1": True, "c2": False}))
-    engine.there = {"c2": True}
+    engine.running = {"c2": True}
     machines_of(run, engine).go_on()
     wait_for(engine, {"c1": True})
 
@@ -249,7 +305,7 @@ def test_engine_that_does_not_answer_is_asked_again(client: TestClient, engine: 
 
 
 def test_host_that_was_not_finished_is_made_anew(client: TestClient, engine: Engine) -> None:
-    engine.there = {"c1": False}
+    engine.running = {"c1": False}
     client.post("/v1/resume", json={"nodes": ["c1"]})
     wait_for(engine, {"c1": True})
     assert engine.made == ["c1"]
@@ -261,14 +317,18 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
     wait_for(engine, {"c1": True})
 
     def stopped() -> str:
-        engine.there["c1"] = False  # again, where it was not seen to be up before and so was started anew
+        engine.running["c1"] = (
+            False  # again, where it was not seen to be up before and so was started anew
+        )
         machines.look()
         return str(machines.states()["c1"]["problem"])
 
     wait_until(stopped, bool, what="noted", timeout=30)
     machines.look()
-    told = [event for event in run.events() if event.get("action") == "problem"]
-    assert [(event["nodes"], event["problem"]) for event in told] == [(["c1"], "stopped by itself\nits last words")]
+    problems = [event for event in run.events() if event.get("action") == "problem"]
+    assert [(event["nodes"], event["problem"]) for event in problems] == [
+        (["c1"], "stopped by itself\nits last words")
+    ]
 
 
 class ToldToEnd(Engine):
@@ -276,12 +336,12 @@ class ToldToEnd(Engine):
 
     def __init__(self, run_id: str, number: signal.Signals) -> None:
         super().__init__()
-        self.run_id, self.number, self.told = run_id, number, False
+        self.run_id, self.number, self.ended = run_id, number, False
 
     def runs(self) -> dict[str, list[str]]:
-        if not self.told:
+        if not self.ended:
             os.kill(os.getpid(), self.number)
-            self.told = True
+            self.ended = True
             time.sleep(0.01)
         return {self.run_id: []}
 
@@ -289,11 +349,13 @@ class ToldToEnd(Engine):
 def serve_nothing(run: RunDir, number: signal.Signals) -> None:
     plan = replace(run.plan(), hosts=())
     run.control_directory.mkdir(mode=0o700)
-    provisioning.serve(run, plan, {}, ToldToEnd(run.id, number))  # type: ignore[arg-type]
+    provisioning_api.serve(run, plan, {}, ToldToEnd(run.id, number))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_end_that_it_is_told_of_while_it_asks_the_engine_is_not_forgotten(run: RunDir, number: signal.Signals) -> None:
+def test_end_that_it_is_told_of_while_it_asks_the_engine_is_not_forgotten(
+    run: RunDir, number: signal.Signals
+) -> None:
     process = multiprocessing.get_context("spawn").Process(target=serve_nothing, args=[run, number])
     process.start()
     try:

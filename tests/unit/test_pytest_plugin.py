@@ -12,11 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import evidence, releases, sessions, testing
-from harness.errors import CannotJudge, WaitTimeout
-from harness.live import Say
+from harness import releases, testing
+from harness.errors import CannotVerify, WaitTimeout
+from harness.open_run import Say
 from harness.providers import Provider
-from harness.sessions import Wanted
+from harness.pytest_plugin import evidence, sessions
+from harness.pytest_plugin.sessions import Wanted
 
 pytest_plugins = ["pytester"]
 
@@ -29,7 +30,7 @@ class FakeUser:
 
 
 class FakeFaults:
-    def __init__(self, live: object) -> None:
+    def __init__(self, run: object) -> None:
         pass
 
     def heal_all(self) -> None:
@@ -40,11 +41,13 @@ class FakeFaults:
 
 
 @contextmanager
-def of_scenario(wanted: Wanted, provider: Provider, runs: Path, say: Say, *, keep: bool) -> Iterator[SimpleNamespace]:
+def of_scenario(
+    wanted: Wanted, provider: Provider, runs: Path, say: Say, *, keep: bool
+) -> Iterator[SimpleNamespace]:
     """Say what a run would be of; a broken one does not come up."""
     path = wanted.path
     if path.stem == "broken":
-        raise CannotJudge("no engine", hint="harness doctor")
+        raise CannotVerify("no engine", hint="harness doctor")
     say(f"up {path.name} {[*wanted.choices]} {[*wanted.settings]} {keep}")
     yield SimpleNamespace(ssh=None, plan=path)
     say(f"down {path.name}")
@@ -57,7 +60,9 @@ def of_failure(used: object, begin: float, end: float, message: str) -> list[tup
 @pytest.fixture(autouse=True)
 def _no_clusters(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> None:
     """Sessions within this process have runs that are not there, and no plugin that only kmock wants."""
-    monkeypatch.delenv("CI", raising=False)  # with it pytest's summary tells all of an error once more
+    monkeypatch.delenv(
+        "CI", raising=False
+    )  # with it pytest's summary tells all of an error once more
     pytester.makeini("[pytest]\naddopts = -p no:asyncio -p no:kmock")
     monkeypatch.setattr(sessions, "of_scenario", of_scenario)
     monkeypatch.setattr(evidence, "of_failure", of_failure)
@@ -65,13 +70,16 @@ def _no_clusters(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> 
     monkeypatch.setattr(testing, "Faults", FakeFaults)
 
 
-def test_session_without_its_fixtures_imports_nothing_of_the_harness(pytester: pytest.Pytester) -> None:
+def test_session_without_its_fixtures_imports_nothing_of_the_harness(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(
         """
         import sys
 
         def test_it():
-            assert {name for name in sys.modules if name.startswith("harness")} == {"harness", "harness.pytest_plugin"}
+            plugin = {"harness", "harness.pytest_plugin", "harness.pytest_plugin.plugin"}
+            assert {name for name in sys.modules if name.startswith("harness")} == plugin
         """
     )
     # In a process of its own: this one has imported it.
@@ -99,14 +107,24 @@ def test_fixtures_and_markers_of_a_projects_own_win(pytester: pytest.Pytester) -
 
 def test_option_chooses_the_scenario_and_all_tests_share_its_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_one(slurm): pass\ndef test_two(slurm): pass")
-    options = ("--scenario", "lab.yml", "--harness-release", "26.05", "--harness-set", "a.b=1", "--harness-keep")
+    options = (
+        "--scenario",
+        "lab.yml",
+        "--harness-release",
+        "26.05",
+        "--harness-set",
+        "a.b=1",
+        "--harness-keep",
+    )
     result = pytester.runpytest(*options)
     result.assert_outcomes(passed=2)
-    told = re.findall(r"slurm-harness: (.*)", result.stderr.str())
-    assert told == ["up lab.yml ['26.05'] ['a.b=1'] True", "down lab.yml"]
+    lines = re.findall(r"slurm-harness: (.*)", result.stderr.str())
+    assert lines == ["up lab.yml ['26.05'] ['a.b=1'] True", "down lab.yml"]
 
 
-def test_scenarios_of_markers_and_of_the_option_are_up_one_after_the_other(pytester: pytest.Pytester) -> None:
+def test_scenarios_of_markers_and_of_the_option_are_up_one_after_the_other(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -123,8 +141,8 @@ def test_scenarios_of_markers_and_of_the_option_are_up_one_after_the_other(pytes
     result = pytester.runpytest("-v", "--scenario", "b.yml")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["*test_on_both?a?*"])
-    told = re.findall(r"slurm-harness: (\w+ \w)", result.stderr.str())
-    assert told == ["up a", "down a", "up b", "down b"]
+    lines = re.findall(r"slurm-harness: (\w+ \w)", result.stderr.str())
+    assert lines == ["up a", "down a", "up b", "down b"]
 
 
 def test_marker_names_the_releases_of_its_run(pytester: pytest.Pytester) -> None:
@@ -144,7 +162,9 @@ def test_marker_names_the_releases_of_its_run(pytester: pytest.Pytester) -> None
     )
     result = pytester.runpytest("-v", "--harness-release", "26.05")
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["*test_on_one_release?a-22.05?*", "*test_on_two?a-24.11-aws=22.05?*"])
+    result.stdout.fnmatch_lines(
+        ["*test_on_one_release?a-22.05?*", "*test_on_two?a-24.11-aws=22.05?*"]
+    )
     assert re.findall(r"up a.yml (\[.*?\])", result.stderr.str()) == [
         "['26.05', '22.05']",
         "['26.05', '24.11', 'aws=22.05']",
@@ -182,7 +202,9 @@ def test_marker_of_a_parameter_names_the_scenario_of_its_case(pytester: pytest.P
     ]
 
 
-def test_parameter_without_clusters_beside_others_says_how_to_have_some(pytester: pytest.Pytester) -> None:
+def test_parameter_without_clusters_beside_others_says_how_to_have_some(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -199,8 +221,13 @@ def test_parameter_without_clusters_beside_others_says_how_to_have_some(pytester
 @pytest.mark.parametrize("of", ["function", "parameter"])
 def test_marker_with_an_unknown_keyword_is_an_error(of: str, pytester: pytest.Pytester) -> None:
     mark = 'pytest.mark.scenario("a.yml", releases="22.05")'
-    marks = {"function": f"@{mark}", "parameter": f"@pytest.mark.parametrize('x', [pytest.param(1, marks={mark})])"}
-    pytester.makepyfile(f"import pytest\n{marks[of]}\ndef test_it(slurm{', x' * (of == 'parameter')}): pass")
+    marks = {
+        "function": f"@{mark}",
+        "parameter": f"@pytest.mark.parametrize('x', [pytest.param(1, marks={mark})])",
+    }
+    pytester.makepyfile(
+        f"import pytest\n{marks[of]}\ndef test_it(slurm{', x' * (of == 'parameter')}): pass"
+    )
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*::test_it: the marker scenario() does not take releases"])
@@ -210,11 +237,11 @@ def test_line_of_a_worker_of_xdist_names_it(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
         import pytest
-        from harness import pytest_plugin
+        from harness.pytest_plugin import plugin
 
         @pytest.fixture
         def say(request):
-            return pytest_plugin._say(request.config)
+            return plugin._say(request.config)
         """
     )
     pytester.makepyfile("def test_it(say): say('up lab')")
@@ -236,7 +263,9 @@ def test_test_without_any_clusters_says_how_to_have_some(pytester: pytest.Pytest
     result.stdout.fnmatch_lines(["no clusters", "hint: pytest --scenario FILE*"])
 
 
-def test_run_that_does_not_come_up_is_tried_once_and_told_without_a_traceback(pytester: pytest.Pytester) -> None:
+def test_run_that_does_not_come_up_is_tried_once_and_told_without_a_traceback(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile("def test_one(slurm): pass\ndef test_two(slurm): pass")
     result = pytester.runpytest("--scenario", "broken.yml")
     result.assert_outcomes(errors=2)
@@ -248,15 +277,23 @@ def test_failed_test_shows_its_jobs_and_cancels_them(pytester: pytest.Pytester) 
     pytester.makepyfile("def test_it(slurm):\n    assert 1 == 2\ndef test_fine(slurm): pass")
     result = pytester.runpytest("--scenario", "lab.yml")
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["*Slurm's job 7*", "FAILED test_*py:2: AssertionError", "*cancelled*"])
+    result.stdout.fnmatch_lines(
+        ["*Slurm's job 7*", "FAILED test_*py:2: AssertionError", "*cancelled*"]
+    )
     assert result.stdout.str().count("Slurm's job 7") == 1
 
 
-def test_faults_are_healed_before_jobs_are_cancelled_and_clusters_awaited(pytester: pytest.Pytester) -> None:
+def test_faults_are_healed_before_jobs_are_cancelled_and_clusters_awaited(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile("def test_it(faults): pass")
     result = pytester.runpytest("--scenario", "lab.yml", "-s")
     result.assert_outcomes(passed=1)
-    assert re.findall(r"\b(healed|cancelled|ready)", result.stdout.str()) == ["healed", "cancelled", "ready"]
+    assert re.findall(r"\b(healed|cancelled|ready)", result.stdout.str()) == [
+        "healed",
+        "cancelled",
+        "ready",
+    ]
 
 
 def test_clusters_are_awaited_although_jobs_are_left(
@@ -288,12 +325,18 @@ def test_scenario_of_the_examples_is_checked_clean(release: str) -> None:
     path = ROOT / "examples" / "cluster.yml"
     command = [sys.executable, "-m", "harness", "check", path, "--release", release]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == "nothing to say", done.stdout
+    assert done.stderr.strip() == "no findings", done.stdout
 
 
 @pytest.mark.parametrize("arguments", ["5", "'a.yml', release=24.11", "'a.yml', release=[None]"])
-def test_marker_with_something_else_than_text_is_told(arguments: str, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(f"import pytest\n@pytest.mark.scenario({arguments})\ndef test_it(slurm): pass")
+def test_marker_with_something_else_than_text_is_told(
+    arguments: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        f"import pytest\n@pytest.mark.scenario({arguments})\ndef test_it(slurm): pass"
+    )
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*::test_it: its marker scenario() takes texts: files, and release="])
+    result.stdout.fnmatch_lines(
+        ["*::test_it: its marker scenario() takes texts: files, and release="]
+    )

@@ -14,28 +14,42 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness import conf, install, render, scenario
+from harness import install_script, render, scenario
+from harness.capabilities import OWN_MACHINES
 from harness.errors import ScenarioError
-from harness.options import OWN_MACHINES
+from harness.parsing import conf
 from harness.plan import make_plan
-from harness.providers import packets
+from harness.providers import packet_filters
 
 # As a scenario takes them: no control characters.
-TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")) | st.sampled_from("'\"\\`$%#;&|{}\t *"))
+TEXTS = st.text(
+    st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
+    | st.sampled_from("'\"\\`$%#;&|{}\t *")
+)
 HOSTILE = "slurm'; touch evil; echo $(touch evil)`touch evil` \\"
 
 
 def scenario_of(conf: dict[str, Any] | None = None, **accounting: Any) -> scenario.Scenario:
     """Return a scenario as code may make it: the file's own rules do not hold here."""
     cluster = {"controller": "ctl", "nodes": [{"name": "n1"}], "options": conf or {}}
-    return scenario.Scenario.model_validate({"clusters": {"c": cluster}, "accounting": {"host": "ctl", **accounting}})
+    return scenario.Scenario.model_validate(
+        {"clusters": {"c": cluster}, "accounting": {"host": "ctl", **accounting}}
+    )
 
 
 def bash(script: str, *arguments: str, cwd: Path, programs: Path | None = None) -> list[str]:
     """Run a script; return what it prints, which zeros separate."""
     path = f"{programs}:{os.environ['PATH']}" if programs else os.environ["PATH"]
     command = ["bash", "-c", script, "bash", *arguments]
-    done = subprocess.run(command, cwd=cwd, env={"PATH": path}, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     return done.stdout.split("\0")[:-1]
 
 
@@ -44,11 +58,14 @@ def test_install_script_gives_its_shells_what_the_scenario_says(tmp_path: Path, 
     plan = make_plan("c", scenario_of({"SlurmUser": user}), OWN_MACHINES)
     tree = render.render(plan)
     tree["ctl"] = (*tree["ctl"], render.RenderedFile("/etc/a file", "", owner=user, group=user))
-    script = install.script(plan, tree)
+    script = install_script.script(plan, tree)
     puts = "\n".join(line for line in script.splitlines() if line.startswith("put "))
     sent = bash("""put() { printf '%s\\0' "$2"; }\n""" + puts, cwd=tmp_path)
     assert len(sent) == 2
-    quiet = "\n".join(f"{name}() {{ :; }}" for name in ("systemctl", "chmod", "systemd-tmpfiles", "systemd-sysusers"))
+    quiet = "\n".join(
+        f"{name}() {{ :; }}"
+        for name in ("systemctl", "chmod", "systemd-tmpfiles", "systemd-sysusers")
+    )
     owners = bash(f"""{quiet}\nchown() {{ printf '%s\\0' "$@"; }}\n{sent[0]}""", cwd=tmp_path)
     assert owners[-2:] == [f"{user}:{user}", "/etc/a file"]
     assert not list(tmp_path.iterdir())
@@ -64,7 +81,9 @@ def test_accounting_script_gives_sacctmgr_what_the_scenario_says(tmp_path: Path)
     )
     plan = make_plan("c", read, OWN_MACHINES)
     script = next(
-        file.text for file in render.render(plan)["ctl"] if file.path == "/usr/local/sbin/slurm-accounting-objects"
+        file.text
+        for file in render.render(plan)["ctl"]
+        if file.path == "/usr/local/sbin/slurm-accounting-objects"
     )
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tres").write_text(f"gres|{name}\n")
@@ -84,7 +103,12 @@ case "$*" in *"show tres"*) cat {tmp_path}/bin/tres;; *show*) ;; *) printf '%s\\
 @example(HOSTILE, "c[1-2]")
 @example('"; import os #', "\U0001f600")
 def test_power_program_has_its_values_as_they_are(known_hosts: str, nodes: str) -> None:
-    facts = {"levels": {nodes: "power"}, "port": 1, "log": known_hosts, "patience": {"resume": 60, "suspend": 30}}
+    facts = {
+        "levels": {nodes: "power"},
+        "port": 1,
+        "log": known_hosts,
+        "patience": {"resume": 60, "suspend": 30},
+    }
     text = render.template("/usr/local/sbin/slurm-power", known_hosts=known_hosts, **facts)
     values = {
         one.targets[0].id: one.value
@@ -102,11 +126,15 @@ def test_power_program_has_its_values_as_they_are(known_hosts: str, nodes: str) 
 def test_sql_has_texts_and_names_as_they_are(text: str) -> None:
     statements = render.template("/etc/mysql/slurm.sql", grants={text: (text, "%", text)})
     literal = r"'(?:[^'\\]|''|\\.)*'"
-    altered = re.search(rf"^ALTER USER ({literal})@'%' IDENTIFIED BY ({literal});$", statements, re.MULTILINE)
+    altered = re.search(
+        rf"^ALTER USER ({literal})@'%' IDENTIFIED BY ({literal});$", statements, re.MULTILINE
+    )
     assert altered
     for found in altered.groups():
         assert re.sub(r"''|\\(.)", lambda match: match[1] or "'", found[1:-1]) == text
-    name = re.search(r"^CREATE DATABASE IF NOT EXISTS (\w+|`(?:[^`]|``)*`);$", statements, re.MULTILINE)
+    name = re.search(
+        r"^CREATE DATABASE IF NOT EXISTS (\w+|`(?:[^`]|``)*`);$", statements, re.MULTILINE
+    )
     assert name
     assert name[1] == text or name[1][1:-1].replace("``", "`") == text
 
@@ -114,7 +142,9 @@ def test_sql_has_texts_and_names_as_they_are(text: str) -> None:
 @given(TEXTS)
 @example('a" b')
 def test_unit_has_the_flags_as_they_are(text: str) -> None:
-    unit = render.template("/etc/systemd/system/slurmd.service.d/options.conf", nodes=[], flags=[text])
+    unit = render.template(
+        "/etc/systemd/system/slurmd.service.d/options.conf", nodes=[], flags=[text]
+    )
     found = re.search(r'^Environment=SLURMD_OPTIONS="((?:[^"\\%]|\\.|%%)*)"$', unit, re.MULTILINE)
     assert found
     assert re.sub(r"\\(.)|%%", lambda match: match[1] or "%", found[1]) == text
@@ -132,26 +162,34 @@ def test_slurms_files_have_the_values_that_a_scenario_takes(text: str) -> None:
     if re.fullmatch('"[^"]*"', text):  # the user's own quotes
         text = text[1:-1]
     value = read.clusters["c"].options["Comment"]
-    (line,) = conf.read(render.template("/etc/slurm/cgroup.conf", options={"Comment": value}).splitlines()[1])
+    (line,) = conf.read(
+        render.template("/etc/slurm/cgroup.conf", options={"Comment": value}).splitlines()[1]
+    )
     assert [(pair.key, pair.value) for pair in line.pairs] == [("Comment", text)]
     assert line.rest is None
 
 
 @pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="wants systemd-tmpfiles")
-@pytest.mark.parametrize("name", ["plain", "a b", "it's", 'say "x"', "back\\slash", "100%h", "$(touch evil)"])
+@pytest.mark.parametrize(
+    "name", ["plain", "a b", "it's", 'say "x"', "back\\slash", "100%h", "$(touch evil)"]
+)
 def test_tmpfiles_make_the_directories_that_the_scenario_names(tmp_path: Path, name: str) -> None:
     directories = {f"/{name}": (str(os.getuid()), "0700")}
     config = tmp_path / "slurm.conf"
-    config.write_text(render.template("/etc/tmpfiles.d/slurm.conf", directories=directories, devices=[]))
+    config.write_text(
+        render.template("/etc/tmpfiles.d/slurm.conf", directories=directories, devices=[])
+    )
     (tmp_path / "root").mkdir()
     subprocess.run(["systemd-tmpfiles", "--create", f"--root={tmp_path}/root", config], check=True)
     assert [path.name for path in (tmp_path / "root").iterdir()] == [name]
 
 
 def test_packet_filter_takes_ports_and_nothing_else() -> None:
-    plan = make_plan("c", scenario_of({"SrunPortRange": "1-65535 } accept; tcp dport { 1"}), OWN_MACHINES)
+    plan = make_plan(
+        "c", scenario_of({"SrunPortRange": "1-65535 } accept; tcp dport { 1"}), OWN_MACHINES
+    )
     with pytest.raises(ValueError, match="invalid literal"):
-        packets.between_sites(plan, {"ctl": "10.0.0.1", "n1": "10.0.0.2"})
+        packet_filters.between_sites(plan, {"ctl": "10.0.0.1", "n1": "10.0.0.2"})
 
 
 LAB = """
@@ -172,17 +210,33 @@ accounting: {slurmdbd: {OF_SLURMDBD}}
             'SlurmUser: "slurm\'; touch X"',
             'options.SlurmUser: "slurm\'; touch X" is not the name of a user',
         ),
-        ("OF_CLUSTER", 'SrunPortRange: "1-2 } accept"', "'1-2 } accept' is not a port, or two with a hyphen between"),
+        (
+            "OF_CLUSTER",
+            'SrunPortRange: "1-2 } accept"',
+            "'1-2 } accept' is not a port or a range such as 6817-6820",
+        ),
         ("OF_CLUSTER", 'slurmdport: "6818; x"', "is not a port"),
         ("OF_CLUSTER", 'ResumeTimeout: "60}; import os"', "is not a number of seconds"),
-        ("OF_CLUSTER", 'StateSaveLocation: "/var/a b"', "is not an absolute path of letters, digits"),
+        (
+            "OF_CLUSTER",
+            'StateSaveLocation: "/var/a b"',
+            "is not an absolute path of letters, digits",
+        ),
         ("OF_CLUSTER", "SlurmdLogFile: slurmd.log", "is not an absolute path of letters, digits"),
         ("OF_CLUSTER", r'Epilog: "/bin/\x1b[2J"', r"has a control character ('\x1b')"),
         ("OF_CLUSTER", r'"Epi\x7flog": x', r"has a control character ('\x7f')"),
-        ("OF_CLUSTER", "Comment: 'a \" b'", "cannot have a value with blanks and a double quote"),
+        (
+            "OF_CLUSTER",
+            "Comment: 'a \" b'",
+            "cannot hold a value with both blanks and a double quote",
+        ),
         ("OF_SLURMDBD", 'StorageLoc: "x; DROP"', "is not the name of a database"),
         ("OF_SLURMDBD", r'StoragePass: "a\nb"', r"has a control character ('\n')"),
-        ("OF_NODE", 'dynamic: true, options: {Reason: "it\'s"}', "slurmd -Z gets it: no blanks, quotes"),
+        (
+            "OF_NODE",
+            'dynamic: true, options: {Reason: "it\'s"}',
+            "is passed to slurmd -Z: no blanks, quotes",
+        ),
     ],
 )
 def test_value_that_another_file_could_not_have_is_refused_at_its_place(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness import records
-from harness.slurm import Record
+from harness.cluster import records
+from harness.cluster.slurm import Record
 
 JOB = Record(
     *(7, "", "aws", "j", "alice", "physics", "COMPLETED", 0, 0, "aws[1-2]", 999, 1000, 1010, 10),
@@ -69,8 +69,12 @@ def test_exit_code_of_a_job_that_slurm_ended_may_differ() -> None:
 def test_record_without_an_end_must_be_of_a_job_that_goes_on() -> None:
     going_on = replace(JOB, state="RUNNING", end=None)
     assert records.runaways([going_on], [going_on]) == []
-    assert records.runaways([JOB], [going_on]) == ["job 7 on aws is RUNNING in accounting, but COMPLETED for slurmctld"]
-    assert records.runaways([], [going_on]) == ["job 7 on aws is RUNNING in accounting, but unknown to slurmctld"]
+    assert records.runaways([JOB], [going_on]) == [
+        "job 7 on aws is RUNNING in accounting, but COMPLETED for slurmctld"
+    ]
+    assert records.runaways([], [going_on]) == [
+        "job 7 on aws is RUNNING in accounting, but unknown to slurmctld"
+    ]
 
 
 def test_unknown_job_is_found_unless_it_is_older_than_the_clusters() -> None:

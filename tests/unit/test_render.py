@@ -7,41 +7,73 @@ from typing import Any
 
 import pytest
 
-from harness import install, options, render, rundir, scenario
-from harness.options import Offers
+import golden
+from harness import (
+    capabilities,
+    install_script,
+    options,
+    render,
+    rundir,
+    scenario,
+    secret_placeholders,
+)
+from harness.capabilities import Capabilities
 from harness.plan import Plan, Volume, make_plan
 
 ROOT = Path(__file__).parents[2]
-CONTAINERS = Offers(cgroups=False, own_hardware=False)
+CONTAINERS = Capabilities(cgroups=False, own_hardware=False)
 
 
-def plan_of(name: str, changes: dict[str, Any] | None = None, offers: Offers = CONTAINERS) -> Plan:
+def plan_of(
+    name: str, changes: dict[str, Any] | None = None, capabilities: Capabilities = CONTAINERS
+) -> Plan:
     """Return the plan of a shipped scenario; `changes` are laid over its first cluster."""
     read = scenario.load(ROOT / "scenarios" / f"{name}.yml")
     if changes:
         data = read.model_dump(mode="json")
         next(iter(data["clusters"].values())).update(changes)
         read = scenario.Scenario.model_validate(data)
-    return make_plan(name, read, offers)
+    return make_plan(name, read, capabilities)
 
 
 def text_of(plan: Plan, host: str, path: str) -> str:
     return next(file.text for file in render.render(plan)[host] if file.path == path)
 
 
-@pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "scenarios").glob("*.yml"))])
-def test_tree_is_the_golden_one(name: str, tmp_path: Path) -> None:
-    """After a wanted change: `harness render scenarios/NAME.yml --containers -o tests/golden/NAME`."""
-    plan = plan_of(name)
-    tree = render.render(plan)
-    rundir.write_rendered(tmp_path, tree, with_secrets=False)
-    (tmp_path / "install.sh").write_text(install.script(plan, tree))
-    golden = ROOT / "tests" / "golden" / name
+@pytest.mark.parametrize("name", golden.SCENARIOS)
+def test_tree_is_the_golden_one(name: str) -> None:
+    stored, now = (golden.DIRECTORY / f"{name}.txt").read_text(), golden.rendered(name)
+    different = golden.differences(golden.load(stored), now)
+    assert not different, (
+        f"{name} is rendered differently; `make golden` accepts this:\n{different}"
+    )
+    assert stored == golden.dump(now)
 
-    def files(directory: Path) -> dict[str, str]:
-        return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
-    assert files(tmp_path) == files(golden)
+def test_every_golden_tree_is_of_a_scenario() -> None:
+    assert {path.stem for path in golden.DIRECTORY.iterdir()} == {*golden.SCENARIOS}
+
+
+def test_difference_from_a_golden_tree_names_hosts_and_path_once_and_shows_it() -> None:
+    before = golden.rendered("federation")
+    now = {
+        place: text.replace("d /home/bob 0700", "d /home/bob 0755")
+        for place, text in before.items()
+    }
+    del now["aws1", "/etc/slurm/cgroup.conf"]
+    told = golden.differences(before, now)
+    assert [
+        line for line in told.splitlines() if not line.startswith((" ", "@", "---", "+++"))
+    ] == [
+        "accounting,aws[1-4],aws-ctl,onprem[1-2],onprem-ctl:/etc/tmpfiles.d/cluster-users.conf",
+        "-d /home/bob 0700 bob bob",
+        "+d /home/bob 0755 bob bob",
+        "",
+        "aws1:/etc/slurm/cgroup.conf",
+        "-0644 root:root  restart slurmd",
+        "-# cgroup.conf",
+        "-CgroupPlugin=disabled",
+    ]
 
 
 def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path: Path) -> None:
@@ -50,7 +82,10 @@ def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path:
     clusters = "".join(
         f"  {name}:\n    controller: {name}-ctl\n    hosts: {name}[1-5]\n"
         f"    nodes: [{{name: '{name}-n[1-{size * parts}]', cpus: 2}}]\n    partitions:\n"
-        + "".join(f"      p{n}: {{nodes: '{name}-n[{n * size + 1}-{n * size + size}]'}}\n" for n in range(parts))
+        + "".join(
+            f"      p{n}: {{nodes: '{name}-n[{n * size + 1}-{n * size + size}]'}}\n"
+            for n in range(parts)
+        )
         for name in ("east", "west")
     )
     path = tmp_path / "huge.yml"
@@ -71,11 +106,14 @@ def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path:
             for n in range(5)
         ]
         assert [line for line in lines if line.startswith("PartitionName=")] == [
-            f"PartitionName=p{n} Nodes={name}-n[{n * size + 1}-{n * size + size}] State=UP" for n in range(parts)
+            f"PartitionName=p{n} Nodes={name}-n[{n * size + 1}-{n * size + size}] State=UP"
+            for n in range(parts)
         ]
         hosts = [f"{name}-ctl", *(f"{name}{n}" for n in range(1, 6))]
         assert {text[host, "/etc/slurm/slurm.conf"] for host in hosts} == {conf}
-        units = [text[host, "/etc/systemd/system/slurmd.service"].splitlines() for host in hosts[1:]]
+        units = [
+            text[host, "/etc/systemd/system/slurmd.service"].splitlines() for host in hosts[1:]
+        ]
         wanted = [line for unit in units for line in unit if line.startswith("Wants=")]
         assert wanted == [f"Wants=slurmd@{name}-n{n}.service" for n in range(1, size * parts + 1)]
 
@@ -89,7 +127,10 @@ def test_secrets_are_written_only_when_asked_for_and_then_privately(tmp_path: Pa
     rundir.write_rendered(tmp_path / "without", tree, with_secrets=False)
     rundir.write_rendered(tmp_path / "with", tree, with_secrets=True)
     assert not list((tmp_path / "without").rglob("munge.key"))
-    assert "%secret:database_password%" in (tmp_path / "without/accounting/etc/slurm/slurmdbd.conf").read_text()
+    assert (
+        "%secret:database_password%"
+        in (tmp_path / "without/accounting/etc/slurm/slurmdbd.conf").read_text()
+    )
     keys = {path.read_text() for path in (tmp_path / "with").rglob("munge.key")}
     assert len(keys) == 1
     assert len(keys.pop()) >= 32
@@ -100,8 +141,15 @@ def test_secrets_are_written_only_when_asked_for_and_then_privately(tmp_path: Pa
 
 def test_manifest_tells_owner_mode_hash_and_service(tmp_path: Path) -> None:
     rundir.write_rendered(tmp_path, render.render(plan_of("federation")), with_secrets=False)
-    facts = json.loads((tmp_path / "manifest.json").read_text())["accounting"]["/etc/slurm/slurmdbd.conf"]
-    assert (facts["owner"], facts["mode"], facts["unit"], facts["action"]) == ("slurm", "0600", "slurmdbd", "restart")
+    facts = json.loads((tmp_path / "manifest.json").read_text())["accounting"][
+        "/etc/slurm/slurmdbd.conf"
+    ]
+    assert (facts["owner"], facts["mode"], facts["unit"], facts["action"]) == (
+        "slurm",
+        "0600",
+        "slurmdbd",
+        "restart",
+    )
     assert len(facts["sha256"]) == 64
 
 
@@ -109,8 +157,15 @@ def test_any_option_can_be_set_and_null_removes_a_default() -> None:
     plan = plan_of(
         "single-node",
         {
-            "options": {"returntoservice": 0, "MailProg": None, "NoSuchOption": ["a", "b"], "Prolog": True},
-            "nodes": [{"name": "single", "options": {"State": None, "Weight": 7, "Reason": "two words"}}],
+            "options": {
+                "returntoservice": 0,
+                "MailProg": None,
+                "NoSuchOption": ["a", "b"],
+                "Prolog": True,
+            },
+            "nodes": [
+                {"name": "single", "options": {"State": None, "Weight": 7, "Reason": "two words"}}
+            ],
             "partitions": {"p": {"options": {"Default": True, "MaxTime": "1:00", "State": None}}},
             "cgroup": {"CgroupPlugin": None, "ConstrainCores": False},
         },
@@ -122,11 +177,15 @@ def test_any_option_can_be_set_and_null_removes_a_default() -> None:
     assert "Prolog=YES" in conf
     assert 'NodeName=single CPUs=1 RealMemory=500 Weight=7 Reason="two words"' in conf
     assert "PartitionName=p Nodes=ALL Default=YES MaxTime=1:00" in conf
-    assert text_of(plan, "single", "/etc/slurm/cgroup.conf").splitlines()[1:] == ["ConstrainCores=NO"]
+    assert text_of(plan, "single", "/etc/slurm/cgroup.conf").splitlines()[1:] == [
+        "ConstrainCores=NO"
+    ]
 
 
 def test_further_file_that_is_a_program_is_executable() -> None:
-    plan = plan_of("single-node", {"files": {"prolog": "#!/bin/sh\n", "gres.conf": "AutoDetect=off\n"}})
+    plan = plan_of(
+        "single-node", {"files": {"prolog": "#!/bin/sh\n", "gres.conf": "AutoDetect=off\n"}}
+    )
     mode_of = {file.path: file.mode for file in render.render(plan)["single"]}
     assert (mode_of["/etc/slurm/prolog"], mode_of["/etc/slurm/gres.conf"]) == ("0755", "0644")
 
@@ -134,25 +193,38 @@ def test_further_file_that_is_a_program_is_executable() -> None:
 def test_slurmdbd_options_pass_through() -> None:
     read = scenario.load(ROOT / "scenarios/federation.yml")
     data = read.model_dump(mode="json")
-    data["accounting"]["slurmdbd"] = {"DebugLevel": "debug", "PidFile": None, "storageuser": "me", "StoragePass": None}
+    data["accounting"]["slurmdbd"] = {
+        "DebugLevel": "debug",
+        "PidFile": None,
+        "storageuser": "me",
+        "StoragePass": None,
+    }
     plan = make_plan("federation", scenario.Scenario.model_validate(data), CONTAINERS)
     conf = text_of(plan, "accounting", "/etc/slurm/slurmdbd.conf")
     assert "DebugLevel=debug" in conf
     assert "PidFile" not in conf
-    assert "'me'@'localhost' IDENTIFIED BY ''" in text_of(plan, "accounting", "/etc/mysql/slurm.sql")
+    assert "'me'@'localhost' IDENTIFIED BY ''" in text_of(
+        plan, "accounting", "/etc/mysql/slurm.sql"
+    )
 
 
 def test_accounts_are_made_after_their_parents() -> None:
     read = scenario.load(ROOT / "scenarios/federation.yml")
     data = read.model_dump(mode="json")
-    data["accounting"]["accounts"] = {"optics": {"parent": "physics"}, "physics": {}, "chemistry": {}}
+    data["accounting"]["accounts"] = {
+        "optics": {"parent": "physics"},
+        "physics": {},
+        "chemistry": {},
+    }
     plan = make_plan("federation", scenario.Scenario.model_validate(data), CONTAINERS)
     script = text_of(plan, "onprem-ctl", "/usr/local/sbin/slurm-accounting-objects")
     assert script.index("add account physics") < script.index("add account optics")
 
 
 def test_admin_levels_and_the_accounts_of_slurm_user_are_set() -> None:
-    script = text_of(plan_of("schedmd-suite"), "suite-ctl", "/usr/local/sbin/slurm-accounting-objects")
+    script = text_of(
+        plan_of("schedmd-suite"), "suite-ctl", "/usr/local/sbin/slurm-accounting-objects"
+    )
     assert "set_options user carol set adminlevel=Administrator" in script
     assert "set_options user alice" not in script
     assert 'add user slurm cluster="${where%,}" account=suite defaultaccount=suite' in script
@@ -164,29 +236,33 @@ def test_all_hosts_have_the_shared_directories() -> None:
 
 
 def test_hosts_with_cgroups_get_them() -> None:
-    plan = plan_of("single-node", offers=Offers(cgroups=True, own_hardware=True))
+    plan = plan_of("single-node", capabilities=Capabilities(cgroups=True, own_hardware=True))
     conf = text_of(plan, "single", "/etc/slurm/slurm.conf")
     assert "ProctrackType=proctrack/cgroup" in conf
     assert "config_overrides" not in conf
 
 
 def test_ports_of_other_numbers_are_opened_between_sites() -> None:
-    plan = plan_of("federation", {"options": {"slurmctldport": 7000, "SrunPortRange": "50000-50010"}})
+    plan = plan_of(
+        "federation", {"options": {"slurmctldport": 7000, "SrunPortRange": "50000-50010"}}
+    )
     ports = {host.name: host.ports for host in plan.hosts}
     assert ports["onprem-ctl"] == ("22", "7000", "50000-50010")
     assert ports["accounting"] == ("22", "6819", "3306")
 
 
 def test_every_mark_is_revealed() -> None:
-    text = f"a={options.secret('x')} b={options.secret('y')}"
-    assert options.secrets_in(text) == {"x", "y"}
-    assert options.reveal(text, {"x": "1", "y": "2"}) == "a=1 b=2"
+    text = f"a={secret_placeholders.secret('x')} b={secret_placeholders.secret('y')}"
+    assert secret_placeholders.secrets_in(text) == {"x", "y"}
+    assert secret_placeholders.reveal(text, {"x": "1", "y": "2"}) == "a=1 b=2"
 
 
 def test_host_of_slurmdbd_and_slurmctld_gets_the_directories_of_both(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
-    path.write_text("clusters: {one: {controller: ctl, nodes: [{name: n1}]}}\naccounting: {host: ctl}\n")
-    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    path.write_text(
+        "clusters: {one: {controller: ctl, nodes: [{name: n1}]}}\naccounting: {host: ctl}\n"
+    )
+    plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
     text = text_of(plan, "ctl", "/etc/tmpfiles.d/slurm.conf")
     assert "d /var/lib/slurm/slurmctld 0700 slurm slurm" in text
     assert "d /run/slurmdbd 0755 slurm slurm" in text
@@ -198,10 +274,15 @@ REST = "clusters: {one: {controller: ctl, rest: {%s}, nodes: [{name: n1}, {name:
 def test_slurmrestd_has_a_user_and_a_host_of_its_own_and_no_key(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(REST % "host: web, port: 7000, max_token_life: 60" + "accounting: {}\n")
-    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
     hosts = {host.name: host for host in plan.hosts}
     assert (hosts["web"].daemons, hosts["web"].ports[1]) == (("munge", "slurmrestd"), "7000")
-    keys = {host: file for host, files in render.render(plan).items() for file in files if file.path == options.JWT_KEY}
+    keys = {
+        host: file
+        for host, files in render.render(plan).items()
+        for file in files
+        if file.path == options.JWT_KEY
+    }
     assert {host: (key.owner, key.mode, key.unit) for host, key in keys.items()} == {
         "accounting": ("slurm", "0400", "slurmdbd"),
         "ctl": ("slurm", "0400", "slurmctld"),
@@ -215,34 +296,48 @@ def test_slurmrestd_has_a_user_and_a_host_of_its_own_and_no_key(tmp_path: Path) 
     assert f"jwt_key={options.JWT_KEY}\n" in text_of(plan, "accounting", "/etc/slurm/slurmdbd.conf")
 
 
-def oci_conf(offers: Offers, release: str) -> dict[str, str]:
-    return options.oci_conf(scenario.load(ROOT / "scenarios" / "oci.yml", [release]), "containers", offers)
+def oci_conf(capabilities: Capabilities, release: str) -> dict[str, str]:
+    return options.oci_conf(
+        scenario.load(ROOT / "scenarios" / "oci.yml", [release]), "containers", capabilities
+    )
 
 
 def test_oci_conf_has_the_options_of_its_release_and_runs_nothing_of_a_users_as_root() -> None:
-    conf = oci_conf(options.OWN_MACHINES, "24.11")
-    assert conf.keys() - oci_conf(options.OWN_MACHINES, "22.05").keys() == {
+    conf = oci_conf(capabilities.OWN_MACHINES, "24.11")
+    assert conf.keys() - oci_conf(capabilities.OWN_MACHINES, "22.05").keys() == {
         *("MountSpoolDir", "EnvExclude", "RunTimeEnvExclude")
     }
     # slurmstepd calls this one as the user already.
-    as_root = {name: value for name, value in conf.items() if "crun" in value and name != "RunTimeRun"}
+    as_root = {
+        name: value for name, value in conf.items() if "crun" in value and name != "RunTimeRun"
+    }
     assert as_root.keys() == {"RunTimeKill", "RunTimeDelete"}
-    assert all(value.startswith("/usr/sbin/runuser --user=%u -- crun ") for value in as_root.values())
+    assert all(
+        value.startswith("/usr/sbin/runuser --user=%u -- crun ") for value in as_root.values()
+    )
 
 
 def test_containers_do_without_pivot_root_only_in_containers() -> None:
     assert " --no-pivot " in oci_conf(CONTAINERS, "24.11")["RunTimeRun"]
-    assert " --no-pivot " not in oci_conf(options.OWN_MACHINES, "24.11")["RunTimeRun"]
+    assert " --no-pivot " not in oci_conf(capabilities.OWN_MACHINES, "24.11")["RunTimeRun"]
 
 
-@pytest.mark.parametrize(("release", "plugins"), [("22.05", None), ("24.11", "slurmctld"), ("26.05", "slurmctld,util")])
-def test_slurmrestd_loads_what_works_without_slurmdbd(tmp_path: Path, release: str, plugins: str | None) -> None:
+@pytest.mark.parametrize(
+    ("release", "plugins"), [("22.05", None), ("24.11", "slurmctld"), ("26.05", "slurmctld,util")]
+)
+def test_slurmrestd_loads_what_works_without_slurmdbd(
+    tmp_path: Path, release: str, plugins: str | None
+) -> None:
     path = tmp_path / "s.yml"
     path.write_text(REST % "" + f'release: "{release}"\n')
-    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
     assert plan.hosts[0].daemons == ("munge", "slurmctld", "slurmrestd", "slurmd")
     unit = text_of(plan, "ctl", "/etc/systemd/system/slurmrestd.service.d/options.conf")
-    found = [line.partition("PLUGINS=")[2].replace("openapi/", "") for line in unit.splitlines() if "PLUGINS" in line]
+    found = [
+        line.partition("PLUGINS=")[2].replace("openapi/", "")
+        for line in unit.splitlines()
+        if "PLUGINS" in line
+    ]
     assert found == ([plugins] if plugins else [])
 
 
@@ -261,7 +356,7 @@ clusters:
 def test_nodes_that_share_hosts_have_a_slurmd_each(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("configless: true", ""))
-    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
     conf = text_of(plan, "h2", "/etc/slurm/slurm.conf")
     assert "NodeName=c[1-2] NodeHostname=h1 NodeAddr=h1 Port=[20001-20002] CPUs=4" in conf
     assert "NodeName=c3 NodeHostname=h2 NodeAddr=h2 Port=[20001] CPUs=4" in conf
@@ -272,21 +367,28 @@ def test_nodes_that_share_hosts_have_a_slurmd_each(tmp_path: Path) -> None:
         plan, "h2", "/etc/systemd/system/slurmd.service"
     )
     assert plan.hosts_of("one") == {"c1": "h1", "c2": "h1", "c3": "h2", "g1": "h2"}
-    assert next(host.ports for host in plan.hosts if host.name == "h2") == ("22", "20001-20002", "60001-63000")
+    assert next(host.ports for host in plan.hosts if host.name == "h2") == (
+        "22",
+        "20001-20002",
+        "60001-63000",
+    )
 
 
 def test_gpus_that_are_none_have_devices(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("configless: true", ""))
-    plan = make_plan("s", scenario.load(path), options.OWN_MACHINES)
+    plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
     gres = text_of(plan, "h1", "/etc/slurm/gres.conf")
     assert (
-        "NodeName=g1 Name=gpu Type=a100 File=/dev/slurm-gpu[0-1]\nNodeName=g1 Name=gpu File=/dev/slurm-gpu2\n" in gres
+        "NodeName=g1 Name=gpu Type=a100 File=/dev/slurm-gpu[0-1]\nNodeName=g1 Name=gpu File=/dev/slurm-gpu2\n"
+        in gres
     )
-    assert "c /dev/slurm-gpu2 0666 root root - 1:3" in text_of(plan, "h2", "/etc/tmpfiles.d/slurm.conf")
+    assert "c /dev/slurm-gpu2 0666 root root - 1:3" in text_of(
+        plan, "h2", "/etc/tmpfiles.d/slurm.conf"
+    )
     assert "GresTypes=gpu,craynetwork" in text_of(plan, "h1", "/etc/slurm/slurm.conf")
     path.write_text("clusters: {one: {controller: ctl, nodes: [{name: n1, gres: [gpu:2]}]}}")
-    own = render.render(make_plan("s", scenario.load(path), options.OWN_MACHINES))["n1"]
+    own = render.render(make_plan("s", scenario.load(path), capabilities.OWN_MACHINES))["n1"]
     assert "/etc/slurm/gres.conf" not in {file.path for file in own}
 
 
@@ -294,7 +396,7 @@ def test_gpus_that_are_none_have_devices(tmp_path: Path) -> None:
 def test_configless_nodes_have_no_files_of_slurm(tmp_path: Path, hosts: str) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("hosts: h[1-2]", hosts))
-    tree = render.render(make_plan("s", scenario.load(path), options.OWN_MACHINES))
+    tree = render.render(make_plan("s", scenario.load(path), capabilities.OWN_MACHINES))
     files = {host: {file.path: file.text for file in of} for host, of in tree.items()}
     assert "SlurmctldParameters=enable_configless" in files["ctl"]["/etc/slurm/slurm.conf"]
     for host in files.keys() - {"ctl"}:
@@ -302,9 +404,13 @@ def test_configless_nodes_have_no_files_of_slurm(tmp_path: Path, hosts: str) -> 
         assert any("--conf-server=ctl:6817" in text for text in files[host].values())
 
 
-@pytest.mark.parametrize(("release", "file"), [("24.11", "topology.conf"), ("25.05", "topology.yaml")])
+@pytest.mark.parametrize(
+    ("release", "file"), [("24.11", "topology.conf"), ("25.05", "topology.yaml")]
+)
 def test_partition_names_its_topology_where_there_is_a_choice(release: str, file: str) -> None:
-    plan = plan_of("topology-block", {"release": release, "partitions": {"main": {"topology": "racks"}}})
+    plan = plan_of(
+        "topology-block", {"release": release, "partitions": {"main": {"topology": "racks"}}}
+    )
     conf = text_of(plan, "sim", "/etc/slurm/slurm.conf")
     assert ("TopologyPlugin=topology/block" in conf) == (release == "24.11")
     assert ("Topology=racks" in conf) == (release == "25.05")
@@ -312,18 +418,25 @@ def test_partition_names_its_topology_where_there_is_a_choice(release: str, file
 
 
 @pytest.mark.parametrize(("release", "late"), [("20.11", True), ("22.05", True), ("24.11", False)])
-def test_federation_waits_where_its_controllers_cannot_join_unregistered_ones(release: str, late: bool) -> None:
+def test_federation_waits_where_its_controllers_cannot_join_unregistered_ones(
+    release: str, late: bool
+) -> None:
     read = scenario.load(ROOT / "scenarios" / "federation.yml", [release])
     plan = make_plan("federation", read, CONTAINERS)
     objects = text_of(plan, "onprem-ctl", "/usr/local/sbin/slurm-accounting-objects")
     in_late_part, _, rest = objects.rpartition("    exit\n")
     assert ("add federation" in in_late_part) is late
     assert ("add federation" in rest) is not late
-    assert ("slurm-accounting-objects late" in install.script(plan, render.render(plan))) is late
+    assert (
+        "slurm-accounting-objects late" in install_script.script(plan, render.render(plan))
+    ) is late
 
 
-def test_nodes_shared_with_kubernetes_are_counted_in_the_ledger_and_wait_for_the_copilot() -> None:
-    plan = plan_of("kubernetes-hybrid", {"nodes": [{"name": "n1", "cpus": 4, "memory": 900, "gres": ["gpu:2"]}]})
+def test_nodes_shared_with_kubernetes_are_counted_in_the_ledger_and_wait_for_the_operator() -> None:
+    plan = plan_of(
+        "kubernetes-hybrid",
+        {"nodes": [{"name": "n1", "cpus": 4, "memory": 900, "gres": ["gpu:2"]}]},
+    )
     conf = text_of(plan, "n1", "/etc/slurm/slurm.conf").splitlines()
     assert "NodeName=n1 CPUs=4 RealMemory=900 Gres=gpu:2,k8scpu:4,k8smemory:900 State=DRAIN" in conf
     assert {"GresTypes=gpu,k8scpu,k8smemory", "JobSubmitPlugins=lua", "DefMemPerCPU=225"} <= {*conf}

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import page, report, scenario
+from harness import scenario
+from harness.capabilities import Capabilities
 from harness.errors import UsageError
-from harness.options import Offers
 from harness.plan import make_plan
-from harness.report import Check, Report
+from harness.report import html_report, model
+from harness.report.model import Check, Report
 from harness.topology import Box
 
 
@@ -29,7 +30,10 @@ from harness.topology import Box
     ],
 )
 def test_verdict(outcomes: list[str], problem: str, verdict: str) -> None:
-    assert report.judge([Check(str(n), outcome, 0.1) for n, outcome in enumerate(outcomes)], problem) == verdict
+    assert (
+        model.verdict([Check(str(n), outcome, 0.1) for n, outcome in enumerate(outcomes)], problem)
+        == verdict
+    )
 
 
 def a_report(verdict: str) -> Report:
@@ -40,63 +44,107 @@ def a_report(verdict: str) -> Report:
     stages = [{"name": "up", "seconds": 2.0}]
     drawn = {"a: t": [Box("top", (Box("leaf<1>", rows=(("n1", "n2"),)),))]}
     return Report(
-        *("s", "d", verdict, {"a": "24.11"}, "docker", "/r", stages, checks, [job, pending], "broken"), topologies=drawn
+        *(
+            "s",
+            "d",
+            verdict,
+            {"a": "24.11"},
+            "docker",
+            "/r",
+            stages,
+            checks,
+            [job, pending],
+            "broken",
+        ),
+        topologies=drawn,
     )
 
 
 def test_exit_codes() -> None:
-    assert [a_report(verdict).exit_code() for verdict in ("passed", "failed", "unknown")] == [0, 1, 3]
+    assert [a_report(verdict).exit_code() for verdict in ("passed", "failed", "unknown")] == [
+        0,
+        1,
+        3,
+    ]
 
 
 def test_command_that_repeats_a_run_has_its_settings() -> None:
-    told = page.repeat(replace(a_report("passed"), settings=["clusters.a.nodes.0.name=n[1-2]"]))
+    told = html_report.repeat(
+        replace(a_report("passed"), settings=["clusters.a.nodes.0.name=n[1-2]"])
+    )
     assert told == "harness run s.yml --release 24.11 --set 'clusters.a.nodes.0.name=n[1-2]'"
 
 
 def test_json_keeps_its_contract(tmp_path: Path) -> None:
-    report.write(a_report("failed"), tmp_path)
+    model.write(a_report("failed"), tmp_path)
     data = json.loads((tmp_path / "report.json").read_text())
     promised = {"scenario", "verdict", "releases", "provider", "stages", "checks", "jobs", "events"}
     assert promised <= set(data)
     assert set(data["checks"][0]) == {"id", "outcome", "seconds", "message"}
-    assert report.read(tmp_path) == a_report("failed")
+    assert model.read(tmp_path) == a_report("failed")
 
 
 def test_report_of_an_older_harness_can_be_read(tmp_path: Path) -> None:
-    report.write(a_report("failed"), tmp_path)
+    model.write(a_report("failed"), tmp_path)
     path = tmp_path / "report.json"
     data = json.loads(path.read_text())
-    for name in ("problem", "known_faults", "topologies", "scenario_path", "started", "nodes", "federations", "layout"):
+    for name in (
+        "problem",
+        "known_faults",
+        "topologies",
+        "scenario_path",
+        "started",
+        "nodes",
+        "federations",
+        "layout",
+    ):
         del data[name]
     path.write_text(json.dumps(data | {"of_a_newer_one": 1}))
-    assert report.read(tmp_path).checks == a_report("failed").checks
-    assert "failed" in page.write(tmp_path).read_text()
+    assert model.read(tmp_path).checks == a_report("failed").checks
+    assert "failed" in html_report.write(tmp_path).read_text()
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "has no report.json"), ("{}", "is not a report"), ("[", "is not a report")]
+    ("text", "message"),
+    [(None, "has no report.json"), ("{}", "is not a report"), ("[", "is not a report")],
 )
-def test_what_is_no_report_is_refused_with_a_hint(text: str | None, message: str, tmp_path: Path) -> None:
+def test_what_is_no_report_is_refused_with_a_hint(
+    text: str | None, message: str, tmp_path: Path
+) -> None:
     if text is not None:
         (tmp_path / "report.json").write_text(text)
     with pytest.raises(UsageError, match=message) as caught:
-        page.write(tmp_path)
+        html_report.write(tmp_path)
     assert caught.value.hint
 
 
 def test_page_escapes_and_needs_nothing_from_outside(tmp_path: Path) -> None:
-    report.write(a_report("failed"), tmp_path)
-    html = page.write(tmp_path).read_text()
+    model.write(a_report("failed"), tmp_path)
+    html = html_report.write(tmp_path).read_text()
     assert "&lt;script&gt;" in html
     assert not re.search(r"<(script|link|img|iframe)|https?:|@import|src=", html)
-    assert "<li>top<ul><li>leaf&lt;1&gt;<table><tr><td>n1</td><td>n2</td></tr></table></li></ul></li>" in html
+    assert (
+        "<li>top<ul><li>leaf&lt;1&gt;<table><tr><td>n1</td><td>n2</td></tr></table></li></ul></li>"
+        in html
+    )
 
 
 def test_page_tells_what_the_daemons_said_while_a_check_failed(tmp_path: Path) -> None:
-    told = replace(a_report("failed"), checks=[Check("t.py::test_x[one]", "failed", 5, "job 7 never ended")])
-    report.write(told, tmp_path)
-    check = {"kind": "check", "id": "t.py::test_x[one]", "outcome": "failed", "seconds": 5, "message": ""}
-    lines = [json.dumps({"time": "2026-01-01T12:00:10+00:00", **check}), '{"time": "2026-01-01T12:0']
+    told = replace(
+        a_report("failed"), checks=[Check("t.py::test_x[one]", "failed", 5, "job 7 never ended")]
+    )
+    model.write(told, tmp_path)
+    check = {
+        "kind": "check",
+        "id": "t.py::test_x[one]",
+        "outcome": "failed",
+        "seconds": 5,
+        "message": "",
+    }
+    lines = [
+        json.dumps({"time": "2026-01-01T12:00:10+00:00", **check}),
+        '{"time": "2026-01-01T12:0',
+    ]
     (tmp_path / "events.jsonl").write_text("\n".join(lines))
     logs = tmp_path / "logs" / "ctl"
     (logs / "slurm").mkdir(parents=True)
@@ -112,7 +160,7 @@ def test_page_tells_what_the_daemons_said_while_a_check_failed(tmp_path: Path) -
         "[2026-01-01T14:00:09.004] error: Nodes n1 not responding\n"
         "[2026-01-01T14:00:09.005] debug: sched: Running job scheduler\n"
     )
-    html = page.write(tmp_path).read_text()
+    html = html_report.write(tmp_path).read_text()
     said = html.partition('<pre class="log" tabindex="0">')[2].partition("</pre>")[0]
     assert said.splitlines() == [
         "11:00:00.001 <b>ctl/slurmctld.log</b> sched: Allocate JobId=7 NodeList=n1",
@@ -124,20 +172,25 @@ def test_page_tells_what_the_daemons_said_while_a_check_failed(tmp_path: Path) -
 
 def test_commands_repeat_the_run_on_its_releases() -> None:
     told = replace(
-        a_report("failed"), scenario_path="my dir/s.yml", releases={"a": "24.11", "slurmdbd": "26.05"}, run="/runs/s/1"
+        a_report("failed"),
+        scenario_path="my dir/s.yml",
+        releases={"a": "24.11", "slurmdbd": "26.05"},
+        run="/runs/s/1",
     )
-    assert [*page.commands(told).values()] == [
+    assert [*html_report.commands(told).values()] == [
         "harness run 'my dir/s.yml' --release a=24.11 --release slurmdbd=26.05",
         "harness run 'my dir/s.yml' --release a=24.11 --release slurmdbd=26.05 --keep",
-        "harness verify --check test_x",
+        "harness verify --select test_x",
         "harness report /runs/s/1",
     ]
 
 
 def test_layout_shows_hosts_by_daemon_in_clusters_in_federations() -> None:
     path = Path(__file__).parents[2] / "scenarios" / "federation.yml"
-    plan = make_plan("federation", scenario.load(path), Offers(cgroups=False, own_hardware=False))
-    federation, accounting = report.layout(plan)
+    plan = make_plan(
+        "federation", scenario.load(path), Capabilities(cgroups=False, own_hardware=False)
+    )
+    federation, accounting = model.layout(plan)
     assert [box.name for box in federation.boxes] == [
         "cluster on-prem, Slurm 24.11, site on-prem",
         "cluster aws, Slurm 24.11, site aws",
@@ -152,17 +205,25 @@ def test_comparison_tells_where_runs_differ() -> None:
         one,
         verdict="passed",
         checks=[Check("test_x", "passed", 1), Check("test_y", "passed", 1)],
-        stages=[{"name": "up", "seconds": 1.0}, {"name": "verify", "seconds": 5.0}, {"name": "verify", "seconds": 6.0}],
+        stages=[
+            {"name": "up", "seconds": 1.0},
+            {"name": "verify", "seconds": 5.0},
+            {"name": "verify", "seconds": 6.0},
+        ],
         releases={"a": "26.05"},
     )
-    assert report.compare({Path("one"): one, Path("other"): other, Path("again"): other}) == {
+    assert model.compare({Path("one"): one, Path("other"): other, Path("again"): other}) == {
         "runs": ["one", "other", "again"],
         "scenarios": ["s", "s", "s"],
         "verdicts": ["failed", "passed", "passed"],
         "releases": {"a": ["24.11", "26.05", "26.05"]},
         "checks": {"test_x": ["failed", "passed", "passed"], "test_y": [None, "passed", "passed"]},
         "checks_alike": 0,
-        "seconds": {"up": [2.0, 1.0, 1.0], "verify": [None, 11.0, 11.0], "in all": [2.0, 12.0, 12.0]},
+        "seconds": {
+            "up": [2.0, 1.0, 1.0],
+            "verify": [None, 11.0, 11.0],
+            "total": [2.0, 12.0, 12.0],
+        },
     }
 
 
@@ -173,8 +234,10 @@ def test_junit_has_every_outcome_and_no_character_that_xml_forbids(tmp_path: Pat
         Check("rehearsal::lost", "error", 0, "unknown"),
         Check("rehearsal::old", "skipped", 0),
     ]
-    report.write_junit(checks, tmp_path / "junit.xml")
+    model.write_junit(checks, tmp_path / "junit.xml")
     text = (tmp_path / "junit.xml").read_text()
     assert 'tests="4" failures="1" errors="1" skipped="1" time="1.500"' in text
-    assert '<failure message="2 &gt; 1 &amp; ?[31mred">2 &gt; 1 &amp; ?[31mred\nmore</failure>' in text
+    assert (
+        '<failure message="2 &gt; 1 &amp; ?[31mred">2 &gt; 1 &amp; ?[31mred\nmore</failure>' in text
+    )
     assert '<testcase classname="upgrade" name="slurmdbd" time="1.500" />' in text

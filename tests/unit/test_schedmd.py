@@ -46,8 +46,20 @@ def tree(root: Path, *tests: str, version: str = "24 11") -> Path:
 
 
 def test_tests_of_a_source_tree_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    names = ("expect/test1.10", "expect/test1.9", "expect/test1.9.prog.c", "expect/globals", "expect/inc1.9.1")
-    source = tree(tmp_path, *names, "python/tests/test_102_1.py", "python/tests/test_11_1.py", "python/tests/x.py")
+    names = (
+        "expect/test1.10",
+        "expect/test1.9",
+        "expect/test1.9.prog.c",
+        "expect/globals",
+        "expect/inc1.9.1",
+    )
+    source = tree(
+        tmp_path,
+        *names,
+        "python/tests/test_102_1.py",
+        "python/tests/test_11_1.py",
+        "python/tests/x.py",
+    )
     found = results.tests_of(source)
     assert [test.name for test in found] == ["test_11_1", "test_102_1", "test1.9", "test1.10"]
     assert [test.python for test in found] == [True, True, False, False]
@@ -74,7 +86,12 @@ def test_directory_that_is_no_source_tree_is_a_usage_error(tmp_path: Path) -> No
     ],
 )
 def test_tests_are_selected_by_their_names(pattern: str, chosen: list[str]) -> None:
-    tests = [PYTHON, EXPECT, SuiteTest("test1.11", python=False), SuiteTest("test37.1", python=False)]
+    tests = [
+        PYTHON,
+        EXPECT,
+        SuiteTest("test1.11", python=False),
+        SuiteTest("test37.1", python=False),
+    ]
     assert [test.name for test in results.select(tests, [pattern])] == chosen
 
 
@@ -95,13 +112,22 @@ def test_tests_of_chapter_37_are_about_a_federation() -> None:
         (0, FATAL, PASSED, ""),
         (1, FATAL, FAILED, "Failed to submit job"),
         (1, "invalid command name\n\n", FAILED, "exit 1: invalid command name"),
-        (255, "[2026] Warning  no gres (of any type) (skip@globals:399,test1.1:31)", SKIPPED, "no gres (of any type)"),
+        (
+            255,
+            "[2026] Warning  no gres (of any type) (skip@globals:399,test1.1:31)",
+            SKIPPED,
+            "no gres (of any type)",
+        ),
         (127, "", FAILED, "exit 127: no output"),
         (128, "", SKIPPED, "exit 128: no output"),
     ],
 )
-def test_exit_code_says_what_a_test_under_expect_did(exit_code: int, output: str, status: str, reason: str) -> None:
-    assert results.of_expect(EXPECT, exit_code, output, 3.0) == Outcome("test1.1", status, 3.0, reason)
+def test_exit_code_says_what_a_test_under_expect_did(
+    exit_code: int, output: str, status: str, reason: str
+) -> None:
+    assert results.of_expect(EXPECT, exit_code, output, 3.0) == Outcome(
+        "test1.1", status, 3.0, reason
+    )
 
 
 def test_each_function_of_a_test_under_pytest_reports_once() -> None:
@@ -116,17 +142,23 @@ def test_each_function_of_a_test_under_pytest_reports_once() -> None:
 
 def test_module_that_is_skipped_as_a_whole_is_one_test() -> None:
     junit = '<testsuite><testcase name="tests.test_101_1"><skipped message="no sudo"/></testcase></testsuite>'
-    assert results.of_pytest(PYTHON, 5, "", junit, 1.0) == [Outcome("test_101_1", SKIPPED, 0.0, "no sudo")]
+    assert results.of_pytest(PYTHON, 5, "", junit, 1.0) == [
+        Outcome("test_101_1", SKIPPED, 0.0, "no sudo")
+    ]
 
 
 @pytest.mark.parametrize("junit", ["", "<testsuite/>", "<testsui"])
 def test_test_under_pytest_that_reports_nothing_failed(junit: str) -> None:
     (outcome,) = results.of_pytest(PYTHON, 4, "collecting\nERROR: no module atf\n", junit, 1.0)
-    assert outcome == Outcome("test_101_1", FAILED, 1.0, "pytest exited with 4: ERROR: no module atf")
+    assert outcome == Outcome(
+        "test_101_1", FAILED, 1.0, "pytest exited with 4: ERROR: no module atf"
+    )
 
 
 def test_only_what_the_list_does_not_expect_is_news() -> None:
-    expected = Expected(failed={"test37.10": "a bug"}, skipped={"test_102_1::*": "needs sudo", "test1.9": "no MPI"})
+    expected = Expected(
+        failed={"test37.10": "a bug"}, skipped={"test_102_1::*": "needs sudo", "test1.9": "no MPI"}
+    )
     as_expected = [
         Outcome("test1.1", PASSED, 1),
         Outcome("test37.10", FAILED, 1, "job is there"),
@@ -147,8 +179,12 @@ def test_only_what_the_list_does_not_expect_is_news() -> None:
     assert results.counts(as_expected) == {PASSED: 1, FAILED: 1, SKIPPED: 1}
 
 
-@pytest.mark.parametrize("text", ['skiped = {"test1.1" = "x"}', 'quick = "1.1"', "[failed]\na = 1", "quick = ["])
-def test_file_that_is_no_list_of_expected_results_is_a_usage_error(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ['skiped = {"test1.1" = "x"}', 'quick = "1.1"', "[failed]\na = 1", "quick = ["]
+)
+def test_file_that_is_no_list_of_expected_results_is_a_usage_error(
+    text: str, tmp_path: Path
+) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=r"mine\.toml is not a list of expected results"):

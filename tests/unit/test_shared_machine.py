@@ -18,15 +18,23 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fakes import SCENARIO, FakeProvider
-from harness import cli, doctor, elastic, hybrid, kubernetes_api, lifecycle, private, providers, rundir, verify
-from harness.errors import CannotJudge, UsageError, WaitTimeout
-from harness.providers import docker, images, vagrant
-from harness.providers.docker import DockerProvider
+from harness import cli, doctor, file_ownership, lifecycle, providers, rundir
+from harness.elastic import provisioning
+from harness.errors import CannotVerify, UsageError, WaitTimeout
+from harness.kubernetes import apiserver, hybrid
+from harness.providers import images
+from harness.providers.docker import containers
+from harness.providers.docker.containers import DockerProvider
+from harness.providers.vagrant import machines
 from harness.rundir import RunDir
+from harness.verify import pytest_run
 from harness.wait import wait_until
 
 OTHER_USER = 54321
-TYPES = '{"id": "x", "scenario": "s", "scenario_path": "s", "provider": "p", "offers": 5, "releases": [], "started": 5}'
+TYPES = (
+    '{"id": "x", "scenario": "s", "scenario_path": "s", "provider": "p", "capabilities": 5,'
+    ' "releases": [], "started": 5}'
+)
 UNREADABLE = ["", '{"id": "single', "{}", "[]", "[" * 100_000, TYPES]
 
 
@@ -54,9 +62,9 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
 
 def created(runs: Path, provider: FakeProvider | None = None) -> RunDir:
     """Return a run, whose hosts are up if it has a provider."""
-    run = lifecycle.create(SCENARIO, provider or FakeProvider(), runs, lambda _: None).run
+    run = lifecycle.create(SCENARIO, provider or FakeProvider(), runs, lambda _: None).directory
     if provider:
-        provider.there[run.id] = ["single"]
+        provider.running[run.id] = ["single"]
     return run
 
 
@@ -73,7 +81,9 @@ def test_nobody_can_guess_where_a_run_has_its_sockets(tmp_path: Path, shared: Pa
     assert longest < 108, "unix(7)"
 
 
-def test_sockets_stay_where_they_are_when_tmpdir_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_stay_where_they_are_when_tmpdir_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = created(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert RunDir(run.path).control_directory == run.control_directory
@@ -93,7 +103,7 @@ def test_socket_directory_that_others_could_write_is_not_used(
     ssh = run.ssh()
     if kind == "another user's":
         as_other_user()
-    with pytest.raises(CannotJudge, match="others could read or replace what would be in it"):
+    with pytest.raises(CannotVerify, match="other users could read or replace files in it"):
         ssh.command("single")
 
 
@@ -105,18 +115,22 @@ def test_socket_directory_that_was_cleaned_away_is_made_again(tmp_path: Path) ->
         run.control_directory.rmdir()
 
 
-def test_image_lock_is_out_of_other_users_reach(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_lock_is_out_of_other_users_reach(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with images.alone("-bookworm", "image", print):
         assert [path.stat().st_mode & 0o777 for path in (tmp_path / "cache").iterdir()] == [0o700]
         assert not [*shared.iterdir()]
 
 
-def test_cache_that_cannot_be_written_is_told_with_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written_is_told_with_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
-    with pytest.raises(CannotJudge, match="XDG_CACHE_HOME names another"):
-        private.cache()
+    with pytest.raises(CannotVerify, match="set XDG_CACHE_HOME to a different directory"):
+        file_ownership.cache()
 
 
 @pytest.mark.parametrize("arguments", [["--all"], ["single-node"]])
@@ -124,9 +138,9 @@ def test_down_removes_the_sockets_of_a_run_that_was_killed(
     arguments: list[str], tmp_path: Path, provider: FakeProvider
 ) -> None:
     run = created(tmp_path, provider)
-    private.directory(run.control_directory)
+    file_ownership.directory(run.control_directory)
     (run.control_directory / "api").touch()
-    del provider.there[run.id]
+    del provider.running[run.id]
     done = harness("down", *arguments, "--runs", tmp_path)
     assert done.exit_code == 0, done.output
     assert not run.control_directory.exists()
@@ -136,8 +150,8 @@ def test_down_removes_the_sockets_of_a_run_whose_directory_is_lost(
     tmp_path: Path, provider: FakeProvider, shared: Path
 ) -> None:
     run = created(tmp_path / "elsewhere", provider)
-    private.directory(run.control_directory)
-    other = private.directory(created(tmp_path / "elsewhere").control_directory)
+    file_ownership.directory(run.control_directory)
+    other = file_ownership.directory(created(tmp_path / "elsewhere").control_directory)
     assert harness("down", run.id, "--runs", tmp_path).exit_code == 0
     assert [*shared.iterdir()] == [other]
 
@@ -151,7 +165,7 @@ def test_run_is_for_nobody_else(tmp_path: Path, as_other_user: Callable[[], None
     else:
         as_other_user()
     assert (rundir.all_runs(tmp_path), rundir.unreadable(tmp_path)) == ([], {})
-    with pytest.raises(UsageError, match=r"files run commands, and .* belongs to "):
+    with pytest.raises(UsageError, match=r"its files run commands, but .* belongs to "):
         RunDir(run.path)
 
 
@@ -165,7 +179,7 @@ def test_run_that_others_could_have_written_is_not_opened(name: str, tmp_path: P
         path.touch()
     RunDir(run.path)
     path.chmod(path.stat().st_mode | 0o020)
-    with pytest.raises(UsageError, match="others than its owner can write") as caught:
+    with pytest.raises(UsageError, match="users other than its owner can write") as caught:
         RunDir(run.path)
     assert "chmod -R go-w" in str(caught.value.hint)
 
@@ -174,7 +188,7 @@ class Started(Exception):
     """A program would have been started."""
 
 
-@pytest.mark.parametrize("program", ["provisioning", "copilot", "emulator", "verify"])
+@pytest.mark.parametrize("program", ["provisioning", "operator", "emulator", "verify"])
 def test_programs_import_nothing_from_the_working_directory(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,17 +199,17 @@ def test_programs_import_nothing_from_the_working_directory(
         raise Started
 
     run = created(tmp_path / "runs")
-    copilot = hybrid.Hybrid(
+    operator = hybrid.Hybrid(
         SimpleNamespace(),  # type: ignore[arg-type]
         SimpleNamespace(kubeconfig=""),  # type: ignore[arg-type]
         ("socket", "v0.0.42", "token"),
         tmp_path / "log",
     )
     begin = {
-        "provisioning": lambda: elastic.start(run),
-        "copilot": copilot.start_copilot,
-        "emulator": lambda: kubernetes_api._emulated(["n1"]).__enter__(),
-        "verify": lambda: verify.verify(run, print),
+        "provisioning": lambda: provisioning.start(run),
+        "operator": operator.start_operator,
+        "emulator": lambda: apiserver._emulated(["n1"]).__enter__(),
+        "verify": lambda: pytest_run.verify(run, print),
     }
     with monkeypatch.context() as patched:
         patched.setattr(subprocess, "Popen", start)
@@ -205,7 +219,9 @@ def test_programs_import_nothing_from_the_working_directory(
     (tmp_path / "planted.py").write_text("print('planted')")
     (command,) = commands
     python = command[command.index(sys.executable) : command.index("-m")]
-    done = subprocess.run([*python, "-c", "import planted"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*python, "-c", "import planted"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert "No module named 'planted'" in done.stderr
 
 
@@ -213,11 +229,17 @@ def test_programs_import_nothing_from_the_working_directory(
 def impostor() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A process with the arguments of a run's provisioning API, and the run's id."""
     run_id = "mine-20261122T041700-d94c01"
-    words = ["sh", "-c", "read forever", "sh", "harness.provisioning", run_id]
+    words = ["sh", "-c", "read forever", "sh", "harness.elastic.provisioning_api", run_id]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
         # The kernel sets a new program's arguments a moment after Popen returns.
         cmdline = Path(f"/proc/{process.pid}/cmdline")
-        wait_until(cmdline.read_text, lambda text: run_id in text, what="the impostor to start", timeout=30, interval=0)
+        wait_until(
+            cmdline.read_text,
+            lambda text: run_id in text,
+            what="the impostor to start",
+            timeout=30,
+            interval=0,
+        )
         yield run_id, process
         process.kill()
 
@@ -226,16 +248,25 @@ def test_process_of_another_user_does_not_pass_for_the_api_of_a_run(
     impostor: tuple[str, subprocess.Popen[bytes]], as_other_user: Callable[[], None]
 ) -> None:
     run_id, process = impostor
-    assert [*elastic._processes(run_id)] == [process.pid]
+    assert [*provisioning._processes(run_id)] == [process.pid]
     as_other_user()
-    assert [*elastic._processes(run_id)] == []
-    elastic.stop(run_id)
+    assert [*provisioning._processes(run_id)] == []
+    provisioning.stop(run_id)
     assert process.poll() is None
 
 
-def test_process_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_does_not_end_when_it_is_asked_to_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run_id = "mine-20261122T041700-d94c01"
-    stubborn = ["sh", "-c", "trap '' TERM; echo; read forever", "sh", "harness.provisioning", run_id]
+    stubborn = [
+        "sh",
+        "-c",
+        "trap '' TERM; echo; read forever",
+        "sh",
+        "harness.elastic.provisioning_api",
+        run_id,
+    ]
     asked: list[Any] = []
 
     def wait(look: Callable[[], Any], *rest: Any, **options: Any) -> None:
@@ -244,11 +275,11 @@ def test_process_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch: py
             raise WaitTimeout("it still runs")
         wait_until(look, *rest, **options)
 
-    monkeypatch.setattr(elastic, "wait_until", wait)
+    monkeypatch.setattr(provisioning, "wait_until", wait)
     with subprocess.Popen(stubborn, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        elastic.stop(run_id)
+        provisioning.stop(run_id)
         assert process.wait() == -signal.SIGKILL
 
 
@@ -269,15 +300,23 @@ class Engine:
         ]
 
 
-def test_runs_on_the_engine_are_ones_own_unless_all_users_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, others = {docker.OWNER: str(os.geteuid())}, {docker.OWNER: str(OTHER_USER)}
-    engine = Engine({docker.RUN: "mine", **mine}, {docker.RUN: "theirs", **others}, {docker.RUN: "of an older harness"})
-    monkeypatch.setattr("harness.providers.engine.connect", lambda: engine)
+def test_runs_on_the_engine_are_ones_own_unless_all_users_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine, others = {containers.OWNER: str(os.geteuid())}, {containers.OWNER: str(OTHER_USER)}
+    engine = Engine(
+        {containers.RUN: "mine", **mine},
+        {containers.RUN: "theirs", **others},
+        {containers.RUN: "of an older harness"},
+    )
+    monkeypatch.setattr("harness.providers.docker.engine.connect", lambda: engine)
     assert {*DockerProvider().runs()} == {"mine"}
     assert {*DockerProvider().runs(all_users=True)} == {"mine", "theirs", "of an older harness"}
 
 
-def test_machines_of_a_run_are_ones_own_if_its_network_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_of_a_run_are_ones_own_if_its_network_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     defined: dict[str, str] = {}
 
     def virsh(*words: str, check: bool = True, stdin: str = "") -> str:
@@ -288,53 +327,61 @@ def test_machines_of_a_run_are_ones_own_if_its_network_says_so(tmp_path: Path, m
                 return defined[name].replace("'", '"')  # as libvirt prints it
         return ""
 
-    monkeypatch.setattr(vagrant, "virsh", virsh)
-    monkeypatch.setattr(vagrant, "names", lambda verb, *_: [*defined] if verb == "net-list" else [])
-    monkeypatch.setattr("harness.providers.libvirt.volumes", list)
+    monkeypatch.setattr(machines, "virsh", virsh)
+    monkeypatch.setattr(
+        machines, "names", lambda verb, *_: [*defined] if verb == "net-list" else []
+    )
+    monkeypatch.setattr("harness.providers.vagrant.libvirt.volumes", list)
     monkeypatch.setattr("harness.providers.subnets.routes", list)
     plan = created(tmp_path).plan()
     run_id = "single-node-20261122T041700-d94c01"
-    vagrant._make_network(run_id, plan, next(iter(plan.sites())))
-    assert [*vagrant.VagrantProvider(tmp_path).runs()] == [run_id]
+    machines._make_network(run_id, plan, next(iter(plan.sites())))
+    assert [*machines.VagrantProvider(tmp_path).runs()] == [run_id]
     monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
-    assert not vagrant.VagrantProvider(tmp_path).runs()
-    assert [*vagrant.VagrantProvider(tmp_path).runs(all_users=True)] == [run_id]
+    assert not machines.VagrantProvider(tmp_path).runs()
+    assert [*machines.VagrantProvider(tmp_path).runs(all_users=True)] == [run_id]
 
 
 def test_other_users_runs_are_for_root_alone_to_remove(
     tmp_path: Path, as_other_user: Callable[[], None], provider: FakeProvider
 ) -> None:
-    provider.there["theirs"] = ["single"]
+    provider.running["theirs"] = ["single"]
     as_other_user()
     done = harness("down", "--all-users", "--runs", tmp_path)
-    assert (done.exit_code, provider.there) == (2, {"theirs": ["single"]})
-    assert "--all-users is for root" in done.output
+    assert (done.exit_code, provider.running) == (2, {"theirs": ["single"]})
+    assert "--all-users requires root" in done.output
 
 
 def test_root_removes_the_runs_of_all_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: FakeProvider
 ) -> None:
-    provider.there["theirs"] = ["single"]
-    monkeypatch.setattr(provider, "runs", lambda *, all_users=False: dict(provider.there) if all_users else {})
+    provider.running["theirs"] = ["single"]
+    monkeypatch.setattr(
+        provider, "runs", lambda *, all_users=False: dict(provider.running) if all_users else {}
+    )
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "no runs are up" in harness("down", "--all", "--runs", tmp_path).output
     assert harness("down", "--all-users", "--runs", tmp_path).exit_code == 0
-    assert provider.there == {}
+    assert provider.running == {}
 
 
-def test_two_users_of_one_scenario_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_users_of_one_scenario_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Networks, bridges, labels and sockets; hosts' ports are free ones that the engine chooses, subnets are tried."""
-    monkeypatch.setattr("harness.providers.engine.version_of", lambda _: (27, 0))
-    monkeypatch.setattr("harness.providers.engine.connect", SimpleNamespace)
+    monkeypatch.setattr("harness.providers.docker.engine.version_of", lambda _: (27, 0))
+    monkeypatch.setattr("harness.providers.docker.engine.connect", SimpleNamespace)
     named: list[set[str]] = []
     for user in (os.geteuid(), OTHER_USER):
         run = created(tmp_path / str(user))
         plan = run.plan()
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         bridges = DockerProvider()._bridge_options(run, plan, next(iter(plan.sites())))
-        labels = docker._labels(run, plan)
-        assert labels[docker.OWNER] == str(user)
-        named.append({run.id, str(run.control_directory), bridges["com.docker.network.bridge.name"]})
+        labels = containers._labels(run, plan)
+        assert labels[containers.OWNER] == str(user)
+        named.append(
+            {run.id, str(run.control_directory), bridges["com.docker.network.bridge.name"]}
+        )
     assert not named[0] & named[1]
 
 
@@ -343,11 +390,15 @@ def test_subnet_that_another_users_run_has_is_not_taken() -> None:
 
     first = next(subnets.free(10))
     assert next(subnets.free(10, [first])) != first
-    assert not next(subnets.free(10, [IPv4Network("198.18.0.0/16")])).overlaps(IPv4Network("198.18.0.0/16"))
+    assert not next(subnets.free(10, [IPv4Network("198.18.0.0/16")])).overlaps(
+        IPv4Network("198.18.0.0/16")
+    )
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
-def test_unreadable_run_is_named_by_status_and_skipped(text: str, tmp_path: Path, provider: FakeProvider) -> None:
+def test_unreadable_run_is_named_by_status_and_skipped(
+    text: str, tmp_path: Path, provider: FakeProvider
+) -> None:
     good, bad = (created(tmp_path, provider) for _ in range(2))
     (bad.path / "run.json").write_text(text)
     done = harness("status", "--format", "json", "--runs", tmp_path)
@@ -367,22 +418,28 @@ def test_unreadable_run_is_removed_all_the_same(
     text: str, named_by: str, tmp_path: Path, provider: FakeProvider
 ) -> None:
     good, bad = (created(tmp_path, provider) for _ in range(2))
-    private.directory(bad.control_directory)
+    file_ownership.directory(bad.control_directory)
     (bad.path / "run.json").write_text(text)
     done = harness("down", getattr(bad, named_by), "--runs", tmp_path)
     assert done.exit_code == 0, done.output
-    assert [*provider.there] == [good.id]
+    assert [*provider.running] == [good.id]
     assert not bad.control_directory.exists()
 
 
-def test_unreadable_run_leaves_reports_of_others_readable(tmp_path: Path, provider: FakeProvider) -> None:
-    result = lifecycle.run(SCENARIO, FakeProvider("up", CannotJudge("no disk")), tmp_path, lambda _: None)
+def test_unreadable_run_leaves_reports_of_others_readable(
+    tmp_path: Path, provider: FakeProvider
+) -> None:
+    result = lifecycle.run(
+        SCENARIO, FakeProvider("up", CannotVerify("no disk")), tmp_path, lambda _: None
+    )
     bad = created(tmp_path)
     (bad.path / "run.json").write_text("")
     done = harness("report", "--runs", tmp_path)
     assert done.exit_code == 0, done.output
     assert result.run in done.output.replace("\n", "")
-    assert "run.json is empty" in harness("report", bad.id, "--runs", tmp_path).output.replace("\n", " ")
+    assert "run.json is empty" in harness("report", bad.id, "--runs", tmp_path).output.replace(
+        "\n", " "
+    )
 
 
 def test_report_and_event_that_were_not_written_to_their_ends_keep_nothing_else_from_being_read(
@@ -413,12 +470,12 @@ def test_doctor_names_what_killed_runs_have_left(tmp_path: Path, provider: FakeP
     kept, killed, working = (created(tmp_path, provider) for _ in range(3))
     assert [finding.ok for finding in doctor.leftovers(provider, tmp_path)] == [True]
     for run in (kept, killed, working):
-        private.directory(run.control_directory)
-    gone = private.directory(created(tmp_path / "elsewhere").control_directory)
-    provider.there["lost"] = ["single"]
+        file_ownership.directory(run.control_directory)
+    gone = file_ownership.directory(created(tmp_path / "elsewhere").control_directory)
+    provider.running["lost"] = ["single"]
     subprocess.run([sys.executable, "-c", KILLED, str(killed.path)], check=False)
     with working.worked_on():
-        found = {finding.said: finding.mend for finding in doctor.leftovers(provider, tmp_path)}
+        found = {finding.text: finding.fix for finding in doctor.leftovers(provider, tmp_path)}
     assert found == {
         f"{killed.id}: the process that worked on it was killed": f"harness down {killed.id}",
         f"lost: it has no directory in {tmp_path}": "harness down lost",
@@ -426,7 +483,7 @@ def test_doctor_names_what_killed_runs_have_left(tmp_path: Path, provider: FakeP
     }
     for run in (kept, killed, working):
         assert harness("down", run.id, "--runs", tmp_path).exit_code == 0
-    del provider.there["lost"]
+    del provider.running["lost"]
     gone.rmdir()
     assert [finding.ok for finding in doctor.leftovers(provider, tmp_path)] == [True]
 
@@ -448,11 +505,21 @@ def test_it(started):
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
-def test_checks_end_what_they_have_started_when_a_signal_ends_them(number: str, tmp_path: Path) -> None:
+def test_checks_end_what_they_have_started_when_a_signal_ends_them(
+    number: str, tmp_path: Path
+) -> None:
     run = created(tmp_path / "runs")
     (tmp_path / "test_it.py").write_text(CHECK.format(number))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-p", "harness.pytest_plugin", "-p", "harness.checks"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "harness.pytest_plugin.plugin",
+        "-p",
+        "harness.verify.plugin",
+    ]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         [*command, "--harness-run", str(run.path), "test_it.py"],

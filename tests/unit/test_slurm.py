@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from harness import slurm
-from harness.errors import CannotJudge, WaitTimeout
-from harness.slurm import Record, Reservation, Sibling, SlurmCluster
+from harness.cluster import node_state, slurm
+from harness.cluster.slurm import Record, Reservation, Sibling, SlurmCluster
+from harness.errors import CannotVerify, WaitTimeout
 from harness.ssh import Result, Ssh
 
 # As Slurm 24.11 prints them.
@@ -30,7 +30,9 @@ def test_sibling_without_both_connections_is_not_synced() -> None:
     for broken in ("Send/Recv:Yes/No", "Send/Recv:No/Yes"):
         text = FEDERATION.replace("Send/Recv:Yes/Yes", broken)
         assert [one.synced for one in slurm.parse_federation(text)] == [True, False]
-    assert [one.synced for one in slurm.parse_federation(FEDERATION.replace("Synced:Yes", "Synced:No"))] == [
+    assert [
+        one.synced for one in slurm.parse_federation(FEDERATION.replace("Synced:Yes", "Synced:No"))
+    ] == [
         True,
         False,
     ]
@@ -66,10 +68,29 @@ def test_job_that_slurmctld_remembers_is_like_its_record() -> None:
         " NodeList=c[1-2] NumNodes=2 NumCPUs=4 ReqTRES=cpu=4 WorkDir=/home/alice StdErr=/dev/null"
     )
     assert slurm.parse_remembered(line, "aws") == Record(
-        *(7, "", "aws", "a job", "alice", "physics", "FAILED", 3, 0, "c[1-2]", 1700000000, 1700000001, 1700000066, 65),
+        *(
+            7,
+            "",
+            "aws",
+            "a job",
+            "alice",
+            "physics",
+            "FAILED",
+            3,
+            0,
+            "c[1-2]",
+            1700000000,
+            1700000001,
+            1700000066,
+            65,
+        ),
         *("normal", "batch", 4, "1470", "/home/alice"),
     )
-    waiting = line.replace("FAILED", "PENDING").replace("c[1-2]", "(null)").replace("NumCPUs=4", "NumCPUs=4-8")
+    waiting = (
+        line.replace("FAILED", "PENDING")
+        .replace("c[1-2]", "(null)")
+        .replace("NumCPUs=4", "NumCPUs=4-8")
+    )
     seen = slurm.parse_remembered(waiting, "aws")
     assert (seen.start, seen.end, seen.node_list, seen.cpus) == (None, None, "", 4)
 
@@ -80,9 +101,9 @@ def test_origin_is_in_the_bits_above_the_local_id() -> None:
 
 def test_node_in_maintenance_takes_no_jobs_whatever_the_release_calls_it() -> None:
     for state in ("MAINT", "IDLE+MAINTENANCE", "IDLE+DRAIN", "DOWN+NOT_RESPONDING", "MIXED+MAINT"):
-        assert slurm.takes_no_jobs(state), state
+        assert node_state.is_out_of_service(state), state
     for state in ("IDLE", "MIXED", "ALLOCATED+PLANNED", "IDLE+CLOUD+POWERED_DOWN", "IDLE+RESERVED"):
-        assert not slurm.takes_no_jobs(state), state
+        assert not node_state.is_out_of_service(state), state
 
 
 def test_reservation_is_for_whoever_may_use_it() -> None:
@@ -103,7 +124,9 @@ class LocalSsh(Ssh):
 
     def run(self, host: str, command: Any, *, stdin: str = "", **_: Any) -> Result:
         path = {"PATH": f"{self.programs}:/usr/bin:/bin"}
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=True, env=path)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=True, env=path
+        )
         return Result(0, done.stdout, done.stderr)
 
 
@@ -114,8 +137,12 @@ def cluster_with(tmp_path: Path, program: str, text: str) -> SlurmCluster:
 
 
 def test_one_script_is_submitted_with_several_sets_of_options(tmp_path: Path) -> None:
-    cluster = cluster_with(tmp_path, "sbatch", f'echo "$*" >> {tmp_path}/seen; cat >> {tmp_path}/seen; echo "7;c"')
-    assert cluster.submit_each("#!/bin/sh\necho '$HOME' \"\n", [["-J", "a b"], ["-J", "$c"]], "alice") == [7, 7]
+    cluster = cluster_with(
+        tmp_path, "sbatch", f'echo "$*" >> {tmp_path}/seen; cat >> {tmp_path}/seen; echo "7;c"'
+    )
+    assert cluster.submit_each(
+        "#!/bin/sh\necho '$HOME' \"\n", [["-J", "a b"], ["-J", "$c"]], "alice"
+    ) == [7, 7]
     script = "#!/bin/sh\necho '$HOME' \"\n"
     assert (tmp_path / "seen").read_text() == "".join(
         f"--comment=slurm-harness --parsable -J {name}\n{script}" for name in ("a b", "$c")
@@ -165,7 +192,9 @@ def test_job_that_slurmctld_has_forgotten_is_found_in_accounting(tmp_path: Path)
 
 def test_wait_for_nodes_that_jobs_of_others_have_is_no_verdict(tmp_path: Path) -> None:
     squeue = 'echo "7|RUNNING|n[1-2]|bob|None|7||x"; echo "8|PENDING||alice|{}|8|slurm-harness|x"'
-    with pytest.raises(CannotJudge, match=r"busy with jobs of others: n\[1-2\] with job 7 of bob"):
+    with pytest.raises(CannotVerify, match=r"busy with jobs of others: n\[1-2\] with job 7 of bob"):
         cluster_with(tmp_path, "squeue", squeue.format("Resources")).wait_for([8], timeout=0.1)
     with pytest.raises(WaitTimeout, match=r"waiting: 8 PENDING \(QOSMaxJobsPerUserLimit\)"):
-        cluster_with(tmp_path, "squeue", squeue.format("QOSMaxJobsPerUserLimit")).wait_for([8], timeout=0.1)
+        cluster_with(tmp_path, "squeue", squeue.format("QOSMaxJobsPerUserLimit")).wait_for(
+            [8], timeout=0.1
+        )

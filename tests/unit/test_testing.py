@@ -1,4 +1,4 @@
-"""What tests on clusters hold in their hands, with clusters that are told what to answer."""
+"""The objects that tests on clusters use, with clusters whose answers are given."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import httpx2
 import pytest
 
 from fakes import SCENARIO, FakeProvider
-from harness import clients, evidence, scenario, testing
+from harness import scenario, testing
 from harness.errors import CommandFailed, UsageError, WaitTimeout
 from harness.plan import Plan, make_plan
+from harness.pytest_plugin import clients, evidence
 from harness.ssh import Result, Ssh
 from harness.testing import Slurm
 
@@ -28,7 +29,8 @@ FEDERATED = (1 << 26) + 7
 class FakeClusters(Ssh):
     """Controllers that know jobs: {host: {job id: [states, each seen once, the last for ever]}}; scancel ends them.
 
-    `submitted` has the times of jobs that differ from 100, `array_of` the array of jobs that are tasks.
+    `submitted` has the times of jobs that differ from 100, `array_of` the array of jobs that are
+    tasks.
     """
 
     def __init__(self, jobs: dict[str, dict[int, list[str]]]) -> None:
@@ -54,17 +56,22 @@ class FakeClusters(Ssh):
         if command[0] == "squeue":
             wanted = [int(word.partition("=")[2]) for word in command if word.startswith("--jobs=")]
             shown = {
-                job_id: states for job_id, states in there.items() if not wanted or job_id // 10 == wanted[0] // 10
+                job_id: states
+                for job_id, states in there.items()
+                if not wanted or job_id // 10 == wanted[0] // 10
             }
-            told = [
+            rows = [
                 f"{one}|{states[0]}|n1|alice|None|{self.array_of.get(one, one)}||sbatch"
                 for one, states in shown.items()
             ]
             for states in shown.values():
                 del states[: len(states) > 1]
-            return Result(0, "\n".join(told), "")
+            return Result(0, "\n".join(rows), "")
         if "squeue" in command:
-            rows = [f"{one}|{states[0]}|{self.submitted.get(one, 100)}|N/A|N/A" for one, states in there.items()]
+            rows = [
+                f"{one}|{states[0]}|{self.submitted.get(one, 100)}|N/A|N/A"
+                for one, states in there.items()
+            ]
             return Result(0, "\n".join(rows), "")
         if command[0] == "scancel":
             there.update({int(word): ["CANCELLED"] for word in command[1:]})
@@ -76,10 +83,12 @@ class FakeClusters(Ssh):
 
 
 def plan_of(path: Path) -> Plan:
-    return make_plan(path.stem, scenario.load(path), FakeProvider.offers)
+    return make_plan(path.stem, scenario.load(path), FakeProvider.capabilities)
 
 
-def user_of(jobs: dict[str, dict[int, list[str]]], path: Path = SCENARIO) -> tuple[FakeClusters, Slurm]:
+def user_of(
+    jobs: dict[str, dict[int, list[str]]], path: Path = SCENARIO
+) -> tuple[FakeClusters, Slurm]:
     clusters = FakeClusters(jobs)
     return clusters, Slurm.of(clusters, plan_of(path))
 
@@ -94,7 +103,9 @@ def test_first_user_works_at_the_first_cluster_and_others_are_to_be_had() -> Non
         slurm.at("moon")
 
 
-def test_script_without_an_interpreter_is_for_sh_and_the_job_is_on_the_cluster_that_sbatch_names() -> None:
+def test_script_without_an_interpreter_is_for_sh_and_the_job_is_on_the_cluster_that_sbatch_names() -> (
+    None
+):
     clusters, slurm = user_of({}, FEDERATION)
     clusters.answers["sbatch --parsable"] = "7;aws\n"
     job = slurm.submit("hostname", "--clusters=aws")
@@ -111,7 +122,10 @@ def test_wait_returns_the_job_in_the_first_state_that_is_wanted() -> None:
 
 def test_wait_for_what_cannot_be_any_more_tells_why() -> None:
     _, slurm = user_of({"single": {7: ["FAILED"]}})
-    with pytest.raises(WaitTimeout, match=r"job 7 to be RUNNING cannot succeed any more .* FAILED \(None\) on single"):
+    with pytest.raises(
+        WaitTimeout,
+        match=r"job 7 to be RUNNING cannot succeed any more .* FAILED \(None\) on single",
+    ):
         slurm.submission(7).wait("RUNNING")
     with pytest.raises(WaitTimeout, match="no such job"):
         slurm.submission(17).wait()
@@ -132,7 +146,10 @@ def test_controller_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_federated_job_is_followed_to_the_cluster_that_runs_it() -> None:
-    jobs = {"onprem-ctl": {FEDERATED: ["PENDING", "REVOKED"]}, "aws-ctl": {FEDERATED: ["PENDING", "COMPLETED"]}}
+    jobs = {
+        "onprem-ctl": {FEDERATED: ["PENDING", "REVOKED"]},
+        "aws-ctl": {FEDERATED: ["PENDING", "COMPLETED"]},
+    }
     _, slurm = user_of(jobs, FEDERATION)
     job = slurm.submission(FEDERATED)
     assert job.wait().state == "COMPLETED"
@@ -161,12 +178,18 @@ def test_all_tasks_of_an_array_are_waited_for() -> None:
 
 def test_wait_for_an_array_ends_when_one_task_cannot_be_in_the_state_any_more() -> None:
     _, slurm = user_of({"single": {70: ["RUNNING"], 71: ["FAILED"]}})
-    with pytest.raises(WaitTimeout, match=r"all tasks of job 70 to be COMPLETED .*70 RUNNING .*, 71 FAILED"):
+    with pytest.raises(
+        WaitTimeout, match=r"all tasks of job 70 to be COMPLETED .*70 RUNNING .*, 71 FAILED"
+    ):
         slurm.submission(70).wait_all("COMPLETED")
 
 
-def test_task_that_slurmctld_has_forgotten_meanwhile_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    clusters, slurm = user_of({"single": {70: ["RUNNING", "RUNNING", "COMPLETED"], 71: ["COMPLETED"]}})
+def test_task_that_slurmctld_has_forgotten_meanwhile_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clusters, slurm = user_of(
+        {"single": {70: ["RUNNING", "RUNNING", "COMPLETED"], 71: ["COMPLETED"]}}
+    )
     run = clusters.run
 
     def forget_after(host: str, command: Sequence[str], **options: Any) -> Result:
@@ -186,9 +209,15 @@ def test_array_is_cancelled_with_all_its_tasks() -> None:
 
 def test_tasks_of_an_array_are_known_by_their_indices() -> None:
     clusters, slurm = user_of({"single": {70: ["PENDING"], 71: ["RUNNING"], 72: ["RUNNING"]}})
-    lines = [f"JobId={job} ArrayJobId=70 ArrayTaskId={task} " for job, task in ((70, "3-9"), (72, "1"), (71, "2"))]
+    lines = [
+        f"JobId={job} ArrayJobId=70 ArrayTaskId={task} "
+        for job, task in ((70, "3-9"), (72, "1"), (71, "2"))
+    ]
     clusters.answers["scontrol"] = "\n".join(lines)
-    assert {index: task.job_id for index, task in slurm.submission(70).tasks().items()} == {1: 72, 2: 71}
+    assert {index: task.job_id for index, task in slurm.submission(70).tasks().items()} == {
+        1: 72,
+        2: 71,
+    }
 
 
 def test_output_is_read_on_the_host_that_ran_the_batch_script() -> None:
@@ -218,7 +247,9 @@ def test_record_is_of_the_job_itself_and_its_end() -> None:
     sacct = "{}|on-prem|sbatch|alice|physics|{}|3:0|n1|1|2|3|1|normal|batch|1|60|/home/alice|"
     clusters, slurm = user_of({"onprem-ctl": {7: ["FAILED"]}}, FEDERATION)
     rows = [("7", "FAILED"), ("7.batch", "FAILED"), ("8", "COMPLETED")]
-    clusters.answers["env SLURM_TIME_FORMAT=%s sacct"] = "\n".join(sacct.format(*row) for row in rows)
+    clusters.answers["env SLURM_TIME_FORMAT=%s sacct"] = "\n".join(
+        sacct.format(*row) for row in rows
+    )
     record = slurm.submission(7).record()
     assert (record.job_id, record.step, record.exit_code) == (7, "", 3)
     assert [one.step for one in slurm.submission(7).records()] == ["", "batch"]
@@ -233,7 +264,9 @@ def test_only_what_the_test_has_submitted_is_cancelled() -> None:
     clusters, slurm = user_of({"single": {7: ["RUNNING"], 8: ["COMPLETED"]}})
     clusters.jobs["single"] |= {9: ["RUNNING"], 10: ["COMPLETED"], 11: ["PENDING"]}
     slurm.cancel_all()
-    assert [command for _, _, command in clusters.commands if command.startswith("scancel")] == ["scancel 9 11"]
+    assert [command for _, _, command in clusters.commands if command.startswith("scancel")] == [
+        "scancel 9 11"
+    ]
     assert [job.job_id for _, job in slurm.jobs()] == [9, 10, 11]
 
 
@@ -242,7 +275,9 @@ def test_job_that_got_an_earlier_jobs_id_again_is_the_tests() -> None:
     clusters, slurm = user_of({"single": {1: ["COMPLETED"], 2: ["RUNNING"]}})
     clusters.jobs["single"] = {1: ["RUNNING"]}
     clusters.submitted[1] = 130
-    clusters.answers["scontrol --oneliner show job 1"] = "JobId=1 JobState=RUNNING Restarts=0 Requeue=1"
+    clusters.answers["scontrol --oneliner show job 1"] = (
+        "JobId=1 JobState=RUNNING Restarts=0 Requeue=1"
+    )
     assert [job.job_id for _, job in slurm.jobs()] == [1]
     slurm.cancel_all()
     assert clusters.jobs["single"] == {1: ["CANCELLED"]}
@@ -252,7 +287,9 @@ def test_earlier_job_that_is_requeued_is_not_the_tests() -> None:
     clusters, slurm = user_of({"single": {7: ["RUNNING"]}})
     clusters.jobs["single"] = {7: ["PENDING"]}
     clusters.submitted[7] = 130
-    clusters.answers["scontrol --oneliner show job 7"] = "JobId=7 JobState=PENDING Restarts=1 Requeue=1"
+    clusters.answers["scontrol --oneliner show job 7"] = (
+        "JobId=7 JobState=PENDING Restarts=1 Requeue=1"
+    )
     assert slurm.jobs() == []
 
 
@@ -269,21 +306,29 @@ def test_earlier_federated_job_that_comes_to_another_cluster_is_not_the_tests() 
     assert slurm.jobs() == []
 
 
-def test_job_that_cannot_be_cancelled_just_then_is_cancelled_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_cannot_be_cancelled_just_then_is_cancelled_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clusters, slurm = user_of({})
     clusters.jobs["single"][9] = ["RUNNING"]
     refusals = iter([Result(1, "", "Unable to contact slurm controller")])
     run = clusters.run
 
     def away_once(host: str, command: Sequence[str], **options: Any) -> Result:
-        return next(refusals, None) or run(host, command, **options) if command[0] == "scancel" else run(host, command)
+        return (
+            next(refusals, None) or run(host, command, **options)
+            if command[0] == "scancel"
+            else run(host, command)
+        )
 
     monkeypatch.setattr(clusters, "run", away_once)
     slurm.cancel_all()
     assert clusters.jobs["single"] == {9: ["CANCELLED"]}
 
 
-def test_job_that_does_not_end_is_the_failure_of_the_test_that_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_does_not_end_is_the_failure_of_the_test_that_left_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clusters, slurm = user_of({})
     clusters.jobs["single"][9] = ["COMPLETING"]
     monkeypatch.setattr(testing, "_GONE_WITHIN", 0)
@@ -302,8 +347,8 @@ def test_job_that_does_not_end_is_the_failure_of_the_test_that_left_it(monkeypat
 def problems(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What keeps the clusters from taking jobs, as a test may change it."""
     found: list[str] = []
-    monkeypatch.setattr("harness.slurm.not_ready", lambda *_: list(found))
-    monkeypatch.setattr("harness.slurm.clusters", lambda *_: {})
+    monkeypatch.setattr("harness.cluster.slurm.not_ready", lambda *_: list(found))
+    monkeypatch.setattr("harness.cluster.slurm.clusters", lambda *_: {})
     monkeypatch.setattr(testing, "_READY_WITHIN", 0)
     return found
 
@@ -316,7 +361,9 @@ def test_what_was_out_of_service_before_the_test_is_not_waited_for(problems: lis
 
 
 @pytest.mark.parametrize("problem", ["lab: n2 DOWN (Not responding)", "a: sibling c not connected"])
-def test_what_a_test_leaves_out_of_service_is_its_own_failure(problems: list[str], problem: str) -> None:
+def test_what_a_test_leaves_out_of_service_is_its_own_failure(
+    problems: list[str], problem: str
+) -> None:
     problems += ["lab: n1 DOWN ()", "a: sibling b not connected"]
     faults = testing.Faults(SimpleNamespace(ssh=None, plan=None))  # type: ignore[arg-type]
     problems.append(problem)
@@ -329,22 +376,30 @@ def test_scenario_without_a_federation_is_told() -> None:
         testing.federation(plan_of(SCENARIO), {})
 
 
-def test_evidence_tells_of_the_tests_jobs_and_of_what_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.logs.collect", lambda *_: ["single: no answer"])
+def test_evidence_tells_of_the_tests_jobs_and_of_what_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("harness.cluster.logs.collect", lambda *_: ["single: no answer"])
     clusters, slurm = user_of({"single": {7: ["COMPLETED"]}})
     clusters.jobs["single"][18] = ["FAILED"]
-    clusters.answers["scontrol"] = "JobId=18 JobState=FAILED BatchHost=single StdOut=/o Dependency=(null)\n"
+    clusters.answers["scontrol"] = (
+        "JobId=18 JobState=FAILED BatchHost=single StdOut=/o Dependency=(null)\n"
+    )
     (heading, text), daemons = evidence.of_failure(slurm, 0, 1, "assert")
     assert heading == "Slurm's job 18 on single"
-    assert text == "JobId=18\nJobState=FAILED\nBatchHost=single\nStdOut=/o\n" + ("cat /o  (exit 1)\nno such thing")
+    assert text == "JobId=18\nJobState=FAILED\nBatchHost=single\nStdOut=/o\n" + (
+        "cat /o  (exit 1)\nno such thing"
+    )
     assert daemons == ("Slurm's daemons", "single: no answer")
 
 
-def test_evidence_of_a_cluster_that_does_not_answer_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_of_a_cluster_that_does_not_answer_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise CommandFailed("squeue", 1, "", "Unable to contact slurm controller")
 
-    monkeypatch.setattr("harness.logs.collect", lambda *_: [])
+    monkeypatch.setattr("harness.cluster.logs.collect", lambda *_: [])
     _, slurm = user_of({})
     monkeypatch.setattr(FakeClusters, "run", fail)
     (heading, text), _ = evidence.of_failure(slurm, 0, 1, "assert")
@@ -365,12 +420,19 @@ def test_hosts_python_must_suit_the_packages(
     """Pluggy itself requires 3.9 or later; it requires no other package."""
     (tmp_path / "program.py").write_text("")
     hosts, slurm = user_of({})
-    hosts.answers = {"python3 -c": "3.8.2\n", "env PYTHONPATH=packages python3 program.py": "done\n"}
+    hosts.answers = {
+        "python3 -c": "3.8.2\n",
+        "env PYTHONPATH=packages python3 program.py": "done\n",
+    }
     monkeypatch.setattr(hosts, "feed", lambda *_: None)
     if suits:
-        assert clients.run_client(slurm, tmp_path / "program.py", ("pluggy",), python, 1) == Result(0, "done\n", "")
+        assert clients.run_client(slurm, tmp_path / "program.py", ("pluggy",), python, 1) == Result(
+            0, "done\n", ""
+        )
     else:
-        with pytest.raises(clients.UnsuitablePython, match=r"pluggy requires Python >=3\.\d+, single has 3.8.2"):
+        with pytest.raises(
+            clients.UnsuitablePython, match=r"pluggy requires Python >=3\.\d+, single has 3.8.2"
+        ):
             clients.run_client(slurm, tmp_path / "program.py", ("pluggy",), python, 1)
 
 
@@ -398,7 +460,9 @@ def slurmrestd(tmp_path: Path) -> Iterator[Path]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_rest_is_a_url_on_loopback_and_a_client_with_a_token(slurmrestd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rest_is_a_url_on_loopback_and_a_client_with_a_token(
+    slurmrestd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = FEDERATION.parent / "rest.yml"
     hosts, slurm = user_of({}, path)
     hosts.answers["scontrol token username=alice"] = "SLURM_JWT=secret\n"

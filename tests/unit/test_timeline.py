@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.report import Check, Report
-from harness.timeline import Timeline, end_of_start, faults, job_kind, node_spans, timeline
+from harness.report.model import Check, Report
+from harness.report.timeline import Timeline, end_of_start, faults, job_kind, node_spans, timeline
 
 BEGIN = 1_700_000_000
 
@@ -18,19 +18,39 @@ def event(second: float, kind: str, **facts: Any) -> dict[str, Any]:
 
 def job(number: int, nodes: str, start: int, end: int, **facts: Any) -> dict[str, Any]:
     times = {"submit": BEGIN + start, "start": BEGIN + start, "end": BEGIN + end}
-    return {"job_id": number, "cluster": "a", "origin": 0, "state": "COMPLETED", "node_list": nodes, **times, **facts}
+    return {
+        "job_id": number,
+        "cluster": "a",
+        "origin": 0,
+        "state": "COMPLETED",
+        "node_list": nodes,
+        **times,
+        **facts,
+    }
 
 
-def drawn(jobs: list[dict[str, Any]], events: list[dict[str, Any]] | None = None, **facts: Any) -> Timeline:
+def drawn(
+    jobs: list[dict[str, Any]], events: list[dict[str, Any]] | None = None, **facts: Any
+) -> Timeline:
     checks = [Check("t::test_x", "failed", 2)]
-    picture = timeline(Report("s", "d", "failed", {}, "docker", "/r", [], checks, jobs, **facts), events or [])
+    picture = timeline(
+        Report("s", "d", "failed", {}, "docker", "/r", [], checks, jobs, **facts), events or []
+    )
     assert picture
     return picture
 
 
 def test_jobs_stand_in_the_lane_of_each_of_their_nodes_at_their_time() -> None:
     picture = drawn([job(1, "n[1-2]", 0, 50), job(2, "n2", 50, 100)], nodes={"a": "n[1-3]"})
-    assert [lane.name for lane in picture.lanes] == ["stages", "checks", "faults", "a", "n1", "n2", "n3"][3:]
+    assert [lane.name for lane in picture.lanes] == [
+        "stages",
+        "checks",
+        "faults",
+        "a",
+        "n1",
+        "n2",
+        "n3",
+    ][3:]
     assert [(bar.left, bar.width, bar.title) for bar in picture.bars] == [
         (0, 50, "job 1 COMPLETED, 50 s"),
         (0, 50, "job 1 COMPLETED, 50 s"),
@@ -54,7 +74,10 @@ def test_ten_thousand_short_jobs_become_few_bars_that_say_how_many_they_are() ->
 
 def test_a_failed_job_is_not_lost_among_those_that_completed() -> None:
     states = ["COMPLETED", "NODE_FAIL", "COMPLETED"]
-    jobs = [job(number, "n1", 10 * number, 10 * number + 1, state=state) for number, state in enumerate(states)]
+    jobs = [
+        job(number, "n1", 10 * number, 10 * number + 1, state=state)
+        for number, state in enumerate(states)
+    ]
     picture = drawn([*jobs, job(9, "n2", 0, 100_000)])
     assert [bar.kind for bar in picture.bars] == ["completed", "failed", "completed", "completed"]
 
@@ -87,7 +110,14 @@ def test_stages_checks_and_faults_are_on_the_same_axis() -> None:
         event(10, "stage", name="up", seconds=10),
         event(14, "fault", action="inject", fault="kill-host n1"),
         event(18, "check", id="t::test_x", outcome="failed", seconds=2, message=""),
-        event(18, "check", id="t::test_of_an_earlier_judgement", outcome="passed", seconds=2, message=""),
+        event(
+            18,
+            "check",
+            id="t::test_of_an_earlier_judgement",
+            outcome="passed",
+            seconds=2,
+            message="",
+        ),
         event(20, "fault", action="heal", fault="kill-host n1"),
     ]
     picture = drawn([], events)
@@ -100,7 +130,12 @@ def test_stages_checks_and_faults_are_on_the_same_axis() -> None:
 
 
 def test_a_fault_that_was_never_healed_is_told_as_such() -> None:
-    (span,) = faults([event(1, "fault", action="inject", fault="cut a b"), event(5, "stage", name="down", seconds=1)])
+    (span,) = faults(
+        [
+            event(1, "fault", action="inject", fault="cut a b"),
+            event(5, "stage", name="down", seconds=1),
+        ]
+    )
     assert (span.title, span.end - span.begin) == ("cut a b (not healed)", 4)
 
 
@@ -116,12 +151,22 @@ def test_nodes_come_and_go_as_the_programs_say_and_are_down_as_slurmctld_says() 
         event(8, "power", action="down", nodes=["n1"]),
     ]
     spans = {span.kind: (span.begin - BEGIN, span.end - BEGIN) for _, span in node_spans(events)}
-    assert spans == {"strip coming": (0, 2), "strip up": (2, 7), "strip down": (5, 6), "strip going": (7, 8)}
+    assert spans == {
+        "strip coming": (0, 2),
+        "strip up": (2, 7),
+        "strip down": (5, 6),
+        "strip going": (7, 8),
+    }
 
 
 def test_a_node_that_nobody_suspended_is_up_to_the_end() -> None:
-    events = [event(0, "power", action="up", nodes=["n1"]), event(9, "stage", name="down", seconds=1)]
-    assert [(span.kind, span.end - span.begin) for _, span in node_spans(events)] == [("strip up", 9)]
+    events = [
+        event(0, "power", action="up", nodes=["n1"]),
+        event(9, "stage", name="down", seconds=1),
+    ]
+    assert [(span.kind, span.end - span.begin) for _, span in node_spans(events)] == [
+        ("strip up", 9)
+    ]
 
 
 def test_where_only_slurmctld_tells_of_power_its_states_do() -> None:
@@ -132,7 +177,10 @@ def test_where_only_slurmctld_tells_of_power_its_states_do() -> None:
         "IDLE+CLOUD+POWERING_DOWN",
         "IDLE",
     ]
-    events = [event(second, "node", cluster="a", name="n1", state=state) for second, state in enumerate(states)]
+    events = [
+        event(second, "node", cluster="a", name="n1", state=state)
+        for second, state in enumerate(states)
+    ]
     assert [span.kind for _, span in node_spans(events)] == ["strip coming", "strip going"]
 
 
@@ -142,7 +190,12 @@ def test_nothing_with_a_time_is_no_picture() -> None:
 
 @pytest.mark.parametrize(
     ("state", "kind"),
-    [("COMPLETED", "completed"), ("TIMEOUT", "failed"), ("PREEMPTED", "cancelled"), ("COMPLETING", "running")],
+    [
+        ("COMPLETED", "completed"),
+        ("TIMEOUT", "failed"),
+        ("PREEMPTED", "cancelled"),
+        ("COMPLETING", "running"),
+    ],
 )
 def test_kinds_of_ends(state: str, kind: str) -> None:
     assert job_kind(state) == kind

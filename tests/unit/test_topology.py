@@ -18,15 +18,28 @@ TREE = Topology.model_validate(
     }
 )
 BLOCKS = Topology.model_validate(
-    {"blocks": {f"b{number}": f"n[{2 * number}-{2 * number + 1}]" for number in range(5)}, "block_sizes": [2, 4]}
+    {
+        "blocks": {f"b{number}": f"n[{2 * number}-{2 * number + 1}]" for number in range(5)},
+        "block_sizes": [2, 4],
+    }
 )
 TORUS = Topology.model_validate(
-    {"toruses": {"pod": {"dims": [4, 2, 1], "nodes": "n[0-7]", "placements": [[3, 1, 1], [2, 2, 1], [1, 2, 1]]}}}
+    {
+        "toruses": {
+            "pod": {
+                "dims": [4, 2, 1],
+                "nodes": "n[0-7]",
+                "placements": [[3, 1, 1], [2, 2, 1], [1, 2, 1]],
+            }
+        }
+    }
 )
 
 
 def shape(described: Topology) -> list[dict[str, str]]:
-    return [{unit.name: " ".join(unit.nodes) for unit in level} for level in topology.levels(described)]
+    return [
+        {unit.name: " ".join(unit.nodes) for unit in level} for level in topology.levels(described)
+    ]
 
 
 def test_levels_of_a_tree_are_its_leaves_and_what_is_above_them() -> None:
@@ -59,7 +72,12 @@ def test_sub_cubes_begin_where_others_end_and_go_round_the_torus() -> None:
 
 @pytest.mark.parametrize(
     ("described", "node", "address"),
-    [(TREE, "n3", "top.low.s2.n3"), (TREE, "n5", "top.s3.n5"), (BLOCKS, "n4", "b2.n4"), (TORUS, "n6", "pod:2:1:0.n6")],
+    [
+        (TREE, "n3", "top.low.s2.n3"),
+        (TREE, "n5", "top.s3.n5"),
+        (BLOCKS, "n4", "b2.n4"),
+        (TORUS, "n6", "pod:2:1:0.n6"),
+    ],
 )
 def test_address_of_a_node_leads_to_it(described: Topology, node: str, address: str) -> None:
     assert topology.address(described, node) == address
@@ -83,7 +101,11 @@ def test_release_that_knows_no_near_switches_chooses_leaves_only() -> None:
             "switches": {
                 "top": {"switches": "m[1-2]"},
                 **{f"m{number}": {"switches": f"s{number},z{number}"} for number in (1, 2)},
-                **{f"{name}{number}": {"nodes": f"{name}{number}n[1-2]"} for number in (1, 2) for name in "sz"},
+                **{
+                    f"{name}{number}": {"nodes": f"{name}{number}n[1-2]"}
+                    for number in (1, 2)
+                    for name in "sz"
+                },
             }
         }
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from concurrent.futures import Future
+import signal
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,15 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from fakes import FakeProvider
-from harness import lifecycle, page, releases, report, scenario, upgrade
-from harness.checkers import CHECKERS
+from harness import lifecycle, releases, scenario
+from harness.capabilities import OWN_MACHINES
 from harness.errors import ClusterError, UsageError, WaitTimeout
-from harness.live import Live
-from harness.options import OWN_MACHINES
+from harness.open_run import OpenRun
 from harness.plan import Plan, make_plan
-from harness.resources import SCENARIOS
-from harness.upgrade import Step
-from harness.workload import Work
+from harness.rehearsal import execution, upgrade
+from harness.rehearsal.invariants import CHECKERS
+from harness.rehearsal.upgrade import Step, UpgradeOptions
+from harness.rehearsal.workload import Work
+from harness.report import html_report, model
+from harness.shipped_files import SCENARIOS
 
 
 def plan(name: str, *choices: str) -> Plan:
@@ -56,31 +59,38 @@ def test_host_that_is_all_at_once_is_one_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "begin", "to", "told"),
+    ("name", "begin", "to", "message"),
     [
-        ("federation", "22.05", "24.11", "Slurm 24.11 supports upgrades from 23.02, 23.11, 24.05, not from 22.05"),
+        (
+            "federation",
+            "22.05",
+            "24.11",
+            "Slurm 24.11 supports upgrades from 23.02, 23.11, 24.05, not from 22.05",
+        ),
         ("federation", "26.05", "24.11", "Slurm cannot be downgraded to 24.11"),
         ("federation", "24.11", "24.11", "all parts are already on 24.11"),
         ("elastic-l3", "24.11", "26.05", "hosts that come and go cannot be upgraded yet"),
     ],
 )
-def test_upgrade_that_cannot_be_is_refused(name: str, begin: str, to: str, told: str, tmp_path: Path) -> None:
-    live = lifecycle.create(SCENARIOS / f"{name}.yml", FakeProvider(), tmp_path, print, [begin])
-    with pytest.raises(UsageError, match=told) as refused:
-        upgrade.plan_upgrade(live, [to])
-    if "not from" in told:
+def test_upgrade_that_cannot_be_is_refused(
+    name: str, begin: str, to: str, message: str, tmp_path: Path
+) -> None:
+    run = lifecycle.create(SCENARIOS / f"{name}.yml", FakeProvider(), tmp_path, print, [begin])
+    with pytest.raises(UsageError, match=message) as refused:
+        upgrade.plan_upgrade(run, [to])
+    if "not from" in message:
         assert refused.value.hint == "the shortest way is 22.05 -> 23.02 -> 24.11"
 
 
 def test_upgraded_run_is_on_its_new_releases(tmp_path: Path) -> None:
-    live = lifecycle.create(SCENARIOS / "federation.yml", FakeProvider(), tmp_path, print, ["24.11"])
-    live.run.upgraded(upgrade.plan_upgrade(live, ["26.05"]))
-    assert {*live.run.plan().releases().values()} == {"26.05"}
+    run = lifecycle.create(SCENARIOS / "federation.yml", FakeProvider(), tmp_path, print, ["24.11"])
+    run.directory.upgraded(upgrade.plan_upgrade(run, ["26.05"]))
+    assert {*run.directory.plan().releases().values()} == {"26.05"}
 
 
 def test_what_slurm_gets_wrong_on_the_way_is_told() -> None:
-    [told] = upgrade.known_faults(plan("federation", "24.11"), plan("federation", "26.05"))
-    assert "slurmdbd 26.05 loses the records of federated jobs" in told
+    [fault] = upgrade.known_faults(plan("federation", "24.11"), plan("federation", "26.05"))
+    assert "slurmdbd 26.05 loses the records of federated jobs" in fault
     assert upgrade.known_faults(plan("ha", "24.11"), plan("ha", "26.05")) == []
     [lost] = plan("ha", "26.05").known_faults()
     assert "backup controller" in lost
@@ -100,67 +110,85 @@ def test_shortest_way_of_releases(older: str, newer: str, way: tuple[str, ...]) 
 
 
 @pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRun:
     """A cluster that is up as far as an upgrade can tell."""
     for stage in ("provisioned", "logs_collected"):
-        monkeypatch.setattr(lifecycle, stage, lambda live, **_: nullcontext())
-    monkeypatch.setattr(lifecycle, "deploy", lambda live: None)
-    monkeypatch.setattr(lifecycle, "jobs", lambda live: [])
-    opened = lifecycle.create(SCENARIOS / "federation.yml", FakeProvider(), tmp_path, print, ["24.11"])
-    opened.run.event("check", id="of an earlier verify", outcome="failed", seconds=1, message="")
+        monkeypatch.setattr(lifecycle, stage, lambda run, **_: nullcontext())
+    monkeypatch.setattr(lifecycle, "deploy", lambda run: None)
+    monkeypatch.setattr(lifecycle, "jobs", lambda run: [])
+    opened = lifecycle.create(
+        SCENARIOS / "federation.yml", FakeProvider(), tmp_path, print, ["24.11"]
+    )
+    opened.directory.event(
+        "check", id="of an earlier verify", outcome="failed", seconds=1, message=""
+    )
     return opened
 
 
 def test_upgrade_is_reported_with_its_steps_and_what_the_checkers_say(
-    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def upgraded(live: Live, new: Plan, works: object, batches: int) -> None:
-        live.run.event("rehearsal", action="begin")
-        live.run.event("check", id="upgrade::slurmdbd", outcome="passed", seconds=2.5, message="")
-        live.run.event("rehearsal", action="end")
-        live.run.upgraded(new)
+    def upgraded(run: OpenRun, new: Plan, works: object, batches: int) -> None:
+        run.directory.event("rehearsal", action="begin")
+        run.directory.event(
+            "check", id="upgrade::slurmdbd", outcome="passed", seconds=2.5, message=""
+        )
+        run.directory.event("rehearsal", action="end")
+        run.directory.upgraded(new)
 
     monkeypatch.setattr(upgrade, "upgrade", upgraded)
-    result = upgrade.run(live, ["26.05"], lambda plan: [], directory=tmp_path / "copy")
+    result = upgrade.run(run, UpgradeOptions(["26.05"]), directory=tmp_path / "copy")
     assert {*result.releases.values()} == {"26.05"}
-    assert result.command == f"harness upgrade {live.run.scenario_path} --to 24.11:26.05"
-    assert page.commands(result)["all of it again"] == result.command
+    assert result.command == f"harness upgrade {run.directory.scenario_path} --to 24.11:26.05"
+    assert html_report.commands(result)["repeat the run"] == result.command
     outcomes = {check.id: check.outcome for check in result.checks}
     assert outcomes.pop("upgrade::slurmdbd") == "passed"
     assert outcomes == {
-        f"rehearsal::{name}": "skipped" if name == "old_records_are_kept" else "error" for name in CHECKERS
+        f"rehearsal::{name}": "skipped" if name == "old_records_are_kept" else "error"
+        for name in CHECKERS
     }, "no job was accepted"
     assert (result.verdict, result.exit_code()) == ("unknown", 3)
     junit = (tmp_path / "copy" / "junit.xml").read_text()
-    assert f'tests="{len(result.checks)}" failures="0" errors="{len(CHECKERS) - 1}" skipped="1"' in junit
-    assert report.read(tmp_path / "copy") == result
+    assert (
+        f'tests="{len(result.checks)}" failures="0" errors="{len(CHECKERS) - 1}" skipped="1"'
+        in junit
+    )
+    assert model.read(tmp_path / "copy") == result
     assert "no job was accepted" in (tmp_path / "copy" / "report.html").read_text()
 
 
-def test_step_that_failed_fails_the_upgrade(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stuck(live: Live, new: Plan, step: Step) -> None:
+def test_step_that_failed_fails_the_upgrade(run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(run: OpenRun, new: Plan, step: Step) -> None:
         raise ClusterError("slurmdbd could not be upgraded and was rolled back")
 
-    def upgraded(live: Live, new: Plan, works: object, batches: int) -> None:
-        upgrade._do_noted(live, new, upgrade.steps(live.plan, new)[0])
+    def upgraded(run: OpenRun, new: Plan, works: object, batches: int) -> None:
+        upgrade._do_noted(run, new, upgrade.steps(run.plan, new)[0])
 
     monkeypatch.setattr(upgrade, "_do", stuck)
     monkeypatch.setattr(upgrade, "upgrade", upgraded)
-    result = upgrade.run_kept(live, ["slurmdbd=26.05"], lambda plan: [])
+    result = upgrade.run_kept(run, UpgradeOptions(["slurmdbd=26.05"]))
     assert [(check.id, check.outcome, check.message) for check in result.checks] == [
         ("upgrade::slurmdbd", "failed", "slurmdbd could not be upgraded and was rolled back")
     ]
     assert (result.verdict, result.problem, result.exit_code()) == ("failed", "", 1)
-    assert result.command.endswith("--to on-prem=24.11:24.11 --to aws=24.11:24.11 --to slurmdbd=24.11:26.05")
+    assert result.command.endswith(
+        "--to on-prem=24.11:24.11 --to aws=24.11:24.11 --to slurmdbd=24.11:26.05"
+    )
 
 
-def test_upgrade_that_could_not_begin_is_reported_as_unknown(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upgrade_that_could_not_begin_is_reported_as_unknown(
+    run: OpenRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise WaitTimeout("accounting knows it: timed out")
 
     monkeypatch.setattr(upgrade, "upgrade", refuse)
-    result = upgrade.run_kept(live, ["26.05"], lambda plan: [])
-    assert (result.verdict, result.problem, result.checks) == ("unknown", "accounting knows it: timed out", [])
+    result = upgrade.run_kept(run, UpgradeOptions(["26.05"]))
+    assert (result.verdict, result.problem, result.checks) == (
+        "unknown",
+        "accounting knows it: timed out",
+        [],
+    )
 
 
 def test_upgrade_begins_although_few_jobs_are_submitted() -> None:
@@ -175,3 +203,31 @@ def test_upgrade_begins_although_few_jobs_are_submitted() -> None:
 
     upgrade._submit_meanwhile(users, works, begin)  # type: ignore[arg-type]
     assert len(begun) == 1
+
+
+def test_signal_while_the_upgrade_starts_interrupts_once_it_has_started() -> None:
+    users = SimpleNamespace(submit=lambda work: None)
+    begun: list[Future[None]] = []
+
+    def begin() -> Future[None]:
+        signal.raise_signal(signal.SIGINT)
+        begun.append(Future())
+        return begun[0]
+
+    with pytest.raises(KeyboardInterrupt):
+        upgrade._submit_meanwhile(users, [], begin)  # type: ignore[arg-type]
+    assert len(begun) == 1
+
+
+def test_signal_while_a_job_is_submitted_interrupts_once_its_answer_is_awaited(
+    run: OpenRun,
+) -> None:
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *_: object) -> Future[int | None]:  # type: ignore[override]
+            signal.raise_signal(signal.SIGINT)
+            return Future()
+
+    users = execution.Users(run, {}, [], "token", Interrupted(1))
+    with pytest.raises(KeyboardInterrupt):
+        users.submit(Work(0, 0, "aws", "alice", "true"))
+    assert [*users.answers] == [0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -13,9 +14,11 @@ from harness import cli, doctor, releases, scenario
 from harness.errors import EngineError, ScenarioError
 from harness.options import cgroup_conf, slurm_conf
 from harness.plan import SHARED_DIRECTORY, make_plan
-from harness.providers import Drop, boxes, engine, images, libvirt, packets, subnets, vagrant
-from harness.providers.vagrant import VagrantProvider
-from harness.resources import IMAGES
+from harness.providers import Drop, images, packet_filters, subnets
+from harness.providers.docker import engine
+from harness.providers.vagrant import boxes, libvirt, machines
+from harness.providers.vagrant.machines import VagrantProvider
+from harness.shipped_files import IMAGES
 
 RUN = "small-20261122T041700-d94c01"
 TOO_MUCH = """
@@ -50,10 +53,11 @@ DEFINITION = """<domain>
   <memory unit='KiB'>774144</memory>
   <currentMemory unit='KiB'>774144</currentMemory>
   <vcpu placement='static'>2</vcpu>
-  <source file='/pool/{run}_boss.img'/>
-  <source network='{run}__site'/>
-  <mac address='52:54:c6:12:00:0a'/>
-  <source path='{path}/vagrant/boss.console'/>
+  <devices>
+    <disk type='file'><source file='/pool/{run}_boss.img'/></disk>
+    <interface type='network'><mac address='52:54:c6:12:00:0a'/><source network='{run}__site'/></interface>
+    <serial type='file'><source path='{path}/vagrant/boss.console'/></serial>
+  </devices>
 </domain>"""
 
 
@@ -66,30 +70,39 @@ def written(directory: Path, text: str) -> Path:
 def test_what_virtual_machines_cannot_be_is_told_with_its_place(tmp_path: Path) -> None:
     provider = VagrantProvider(tmp_path)
     with pytest.raises(ScenarioError) as caught:
-        scenario.load(written(tmp_path, TOO_MUCH), (), provider.release_of_image, provider.lacks)
-    told = str(caught.value)
+        scenario.load(written(tmp_path, TOO_MUCH), (), None, provider.lacks)
+    message = str(caught.value)
     for part in (
-        "small.yml:6:12: clusters.old.image: virtual machines are made of Debian's packages",
-        "clusters.old.packages: virtual machines have the packages of every host",
+        "small.yml:6:12: clusters.old.image: virtual machines are built from Debian's packages",
+        "clusters.old.packages: virtual machines cannot have additional packages",
         "shared_directories: virtual machines share no disks",
         "disks: virtual machines have one disk each",
-        "Slurm 20.11 does not know cgroup v2; 22.05, 24.11, 26.05 do",
+        "Slurm 20.11 does not support cgroup v2; 22.05, 24.11, 26.05 do",
     ):
-        assert part in told
+        assert part in message
 
 
 def test_machine_has_what_its_node_offers_and_its_daemons_need(tmp_path: Path) -> None:
-    plan = make_plan("small", scenario.load(written(tmp_path, SMALL)), VagrantProvider.offers)
-    sizes = {host.name: (vagrant._cpus(plan, host), vagrant._memory(plan, host)) for host in plan.hosts}
+    plan = make_plan("small", scenario.load(written(tmp_path, SMALL)), VagrantProvider.capabilities)
+    sizes = {
+        host.name: (machines._cpus(plan, host), machines._memory(plan, host)) for host in plan.hosts
+    }
     assert sizes == {"boss": (1, 256 + 64 + 64 + 192), "worker": (3, 700 + 192)}
 
 
-def test_slurm_holds_jobs_to_what_is_theirs_and_may_reboot_machines_made_for_it(tmp_path: Path) -> None:
+def test_slurm_holds_jobs_to_what_is_theirs_and_may_reboot_machines_made_for_it(
+    tmp_path: Path,
+) -> None:
     read = scenario.load(written(tmp_path, SMALL))
-    conf = slurm_conf(read, "small", VagrantProvider.offers)
-    assert (conf["RebootProgram"], conf["ProctrackType"]) == ("/usr/sbin/reboot", "proctrack/cgroup")
-    assert cgroup_conf(read, "small", VagrantProvider.offers)["ConstrainRAMSpace"] == "YES"
-    assert make_plan("small", read, VagrantProvider.offers).clusters_that_confine("ConstrainCores") == ["small"]
+    conf = slurm_conf(read, "small", VagrantProvider.capabilities)
+    assert (conf["RebootProgram"], conf["ProctrackType"]) == (
+        "/usr/sbin/reboot",
+        "proctrack/cgroup",
+    )
+    assert cgroup_conf(read, "small", VagrantProvider.capabilities)["ConstrainRAMSpace"] == "YES"
+    assert make_plan("small", read, VagrantProvider.capabilities).clusters_that_confine(
+        "ConstrainCores"
+    ) == ["small"]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +117,12 @@ def test_slurm_holds_jobs_to_what_is_theirs_and_may_reboot_machines_made_for_it(
     ],
 )
 def test_names_tell_which_run_something_belongs_to(name: str, whose: tuple[str, str]) -> None:
-    assert vagrant._of_run(name) == whose
+    assert machines._of_run(name) == whose
 
 
-def test_box_changes_with_its_files_and_with_the_image_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_box_changes_with_its_files_and_with_the_image_it_is_made_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = boxes.name(releases.get("24.11"))
     assert boxes.name(releases.get("24.11")) == before
     monkeypatch.setattr(images, "_HOST_PACKAGES", ("systemd",))
@@ -118,44 +133,59 @@ def test_box_changes_with_its_files_and_with_the_image_it_is_made_of(monkeypatch
 
 
 def test_machine_knows_all_hosts_and_the_way_to_other_sites(tmp_path: Path) -> None:
-    plan = make_plan("small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.offers)
+    plan = make_plan(
+        "small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.capabilities
+    )
     sites = {"here": next(subnets.for_site(plan, "here")), "there": IPv4Network("10.20.0.0/24")}
     addresses = subnets.addresses(plan, sites)
     assert addresses["far"] == "10.20.0.10"
-    files = {entry.path: str(entry.content) for entry in vagrant._identity(plan, plan.hosts[0], sites, addresses)}
+    files = {
+        entry.path: str(entry.content)
+        for entry in machines._identity(plan, plan.hosts[0], sites, addresses)
+    }
     assert "10.20.0.10 far" in files["/etc/hosts"]
     routes = files["/etc/systemd/network/identity.network.d/sites.conf"]
     assert f"Destination=10.20.0.0/24\\nGateway={sites['here'][2]}" in routes
 
 
-def test_machines_that_come_and_go_write_into_a_directory_of_their_controller(tmp_path: Path) -> None:
+def test_machines_that_come_and_go_write_into_a_directory_of_their_controller(
+    tmp_path: Path,
+) -> None:
     text = SMALL.replace("memory: 700", "provision: create")
-    plan = make_plan("small", scenario.load(written(tmp_path, text)), VagrantProvider.offers)
+    plan = make_plan("small", scenario.load(written(tmp_path, text)), VagrantProvider.capabilities)
     sites = {"site": IPv4Network("10.20.0.0/24")}
     boss, worker = (
-        {entry.path: str(entry.content) for entry in vagrant._identity(plan, host, sites, {})} for host in plan.hosts
+        {entry.path: str(entry.content) for entry in machines._identity(plan, host, sites, {})}
+        for host in plan.hosts
     )
     assert boss["/etc/exports"].startswith(f"b'{SHARED_DIRECTORY} 10.20.0.0/24(rw,")
     assert worker["/etc/fstab"].startswith(f"b'boss:/ {SHARED_DIRECTORY} nfs4 ")
-    assert f"RequiresMountsFor={SHARED_DIRECTORY}" in worker["/etc/systemd/system/slurmd.service.d/shared.conf"]
+    assert (
+        f"RequiresMountsFor={SHARED_DIRECTORY}"
+        in worker["/etc/systemd/system/slurmd.service.d/shared.conf"]
+    )
 
 
 def test_nodes_of_machines_have_as_long_to_resume_as_machines_to_boot(tmp_path: Path) -> None:
     text = SMALL.replace("memory: 700", "provision: create")
-    conf = slurm_conf(scenario.load(written(tmp_path, text)), "small", VagrantProvider.offers)
-    assert int(conf["ResumeTimeout"]) == VagrantProvider.offers.boot_seconds
+    conf = slurm_conf(scenario.load(written(tmp_path, text)), "small", VagrantProvider.capabilities)
+    assert int(conf["ResumeTimeout"]) == VagrantProvider.capabilities.boot_seconds
 
 
 def test_subnet_that_is_too_small_for_a_site_is_refused(tmp_path: Path) -> None:
     text = TWO_SITES.replace("10.20.0.0/24", "10.20.0.0/29")
-    plan = make_plan("small", scenario.load(written(tmp_path, text)), VagrantProvider.offers)
-    with pytest.raises(EngineError, match=r"10\.20\.0\.0/29 of site there is too small: 13 addresses are needed"):
+    plan = make_plan("small", scenario.load(written(tmp_path, text)), VagrantProvider.capabilities)
+    with pytest.raises(
+        EngineError, match=r"10\.20\.0\.0/29 of site there is too small: 13 addresses are needed"
+    ):
         next(subnets.for_site(plan, "there"))
 
 
 def test_gateway_lets_through_what_hosts_are_asked_for_and_drops_the_rest(tmp_path: Path) -> None:
-    plan = make_plan("small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.offers)
-    rules = packets.between_sites(plan, {"near": "198.18.0.10", "far": "10.20.0.10"})
+    plan = make_plan(
+        "small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.capabilities
+    )
+    rules = packet_filters.between_sites(plan, {"near": "198.18.0.10", "far": "10.20.0.10"})
     assert "policy drop;" in rules
     assert "ip daddr 10.20.0.10 tcp dport { 22, 6817, 6818, 60001-63000 } accept" in rules
 
@@ -164,30 +194,51 @@ def test_machine_that_comes_later_is_like_its_controller_in_all_that_is_not_its_
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = SimpleNamespace(id=RUN, path=tmp_path)
-    plan = make_plan("small", scenario.load(written(tmp_path, SMALL)), VagrantProvider.offers)
-    monkeypatch.setattr(vagrant, "virsh", lambda *_: DEFINITION.format(run=RUN, path=tmp_path))
+    plan = make_plan("small", scenario.load(written(tmp_path, SMALL)), VagrantProvider.capabilities)
+    monkeypatch.setattr(machines, "virsh", lambda *_: DEFINITION.format(run=RUN, path=tmp_path))
     worker = next(host for host in plan.hosts if host.name == "worker")
-    assert (
-        vagrant._like(run, plan, "boss", worker, "52:54:c6:12:00:0b")
-        == f"""<domain>
+    like = machines._like(run, plan, "boss", worker, "52:54:c6:12:00:0b")
+    assert ElementTree.canonicalize(like) == ElementTree.canonicalize(
+        f"""<domain>
   <name>{RUN}_worker</name>
   <memory unit='MiB'>892</memory>
   <currentMemory unit='MiB'>892</currentMemory>
   <vcpu placement='static'>3</vcpu>
-  <source file='/pool/{RUN}_worker.img'/>
-  <source network='{RUN}__site'/>
-  <mac address='52:54:c6:12:00:0b'/>
-  <source path='{tmp_path}/vagrant/worker.console'/>
+  <devices>
+    <disk type='file'><source file='/pool/{RUN}_worker.img'/></disk>
+    <interface type='network'><mac address='52:54:c6:12:00:0b'/><source network='{RUN}__site'/></interface>
+    <serial type='file'><source path='{tmp_path}/vagrant/worker.console'/></serial>
+  </devices>
 </domain>"""
     )
 
 
+def test_networks_are_read_however_libvirt_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = """<network connections="2">
+      <ip
+          netmask="255.255.255.0" address="10.20.0.1">
+        <dhcp>
+          <host ip="10.20.0.2" mac="52:54:c6:12:00:02"/>
+          <host ip="10.20.0.10" name="boss" mac="52:54:c6:12:00:0a"></host>
+        </dhcp>
+      </ip>
+    </network>"""
+    monkeypatch.setattr(machines, "names", lambda *_: [machines._network(RUN, "here")])
+    monkeypatch.setattr(machines, "virsh", lambda *_: definition)
+    assert machines._sites(RUN) == {"here": IPv4Network("10.20.0.0/24")}
+    assert machines._addresses(RUN) == {"boss": "10.20.0.10"}
+
+
 def test_packet_filter_lets_this_computer_through_before_it_drops_anything() -> None:
-    rules = packets.rules([Drop(source="boss")], {"boss": "198.18.0.10"}, "ip saddr 198.18.0.1 accept").splitlines()
+    rules = packet_filters.rules(
+        [Drop(source="boss")], {"boss": "198.18.0.10"}, "ip saddr 198.18.0.1 accept"
+    ).splitlines()
     assert rules.index("ip saddr 198.18.0.1 accept") < rules.index("ip saddr 198.18.0.10 drop")
 
 
-def test_libvirt_that_is_not_there_is_told_with_who_knows_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_libvirt_that_is_not_there_is_told_with_who_knows_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineError) as caught:
         VagrantProvider(tmp_path).runs()
@@ -203,14 +254,14 @@ def test_doctor_says_what_virtual_machines_lack_and_how_to_mend_it(
         found = {finding.subject: finding for finding in doctor.examine("vagrant")}
     finally:
         libvirt.qemu_version.cache_clear()
-    for subject, mend in (
+    for subject, fix in (
         ("vagrant", "vagrant vagrant-libvirt"),
         ("QEMU", "qemu-system-x86 qemu-utils"),
         ("libvirt", "libvirt-daemon-system"),
         ("storage pool", "pool-start default"),
     ):
         assert (found[subject].ok, found[subject].fatal) == (False, True)
-        assert mend in str(found[subject].mend)
+        assert fix in str(found[subject].fix)
 
 
 def test_boxes_are_listed_beside_images_and_old_ones_are_marked(
@@ -218,14 +269,21 @@ def test_boxes_are_listed_beside_images_and_old_ones_are_marked(
 ) -> None:
     current = boxes.name(releases.get("24.11"))
     for name in (current, "slurm-harness/22.05-000000000000"):
-        disk = tmp_path / "boxes" / name.replace("/", "-VAGRANTSLASH-") / "0" / "libvirt" / "box.img"
+        disk = (
+            tmp_path / "boxes" / name.replace("/", "-VAGRANTSLASH-") / "0" / "libvirt" / "box.img"
+        )
         disk.parent.mkdir(parents=True)
         disk.write_bytes(bytes(2_000_000))
     monkeypatch.setattr(boxes, "_HOME", tmp_path)
     monkeypatch.setattr(engine, "connect", lambda: None)
-    of = {images.REPOSITORY: images.tag(releases.get("24.11")), images.EXTENDED: "slurm-harness-extended:24.11-1"}
+    of = {
+        images.REPOSITORY: images.tag(releases.get("24.11")),
+        images.EXTENDED: "slurm-harness-extended:24.11-1",
+    }
     monkeypatch.setattr(
-        images, "built", lambda _, repository=images.REPOSITORY: [("24.11", of[repository], 700_000_000)]
+        images,
+        "built",
+        lambda _, repository=images.REPOSITORY: [("24.11", of[repository], 700_000_000)],
     )
     monkeypatch.setattr(images, "current_extensions", lambda _: {"slurm-harness-extended:24.11-1"})
     listed = CliRunner().invoke(cli.app, ["images", "list"]).stdout.splitlines()

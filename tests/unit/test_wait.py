@@ -12,17 +12,36 @@ from harness.wait import wait_until
 
 def test_what_was_seen_when_it_was_done_is_returned() -> None:
     seen = iter([1, 2, 3])
-    assert wait_until(lambda: next(seen), lambda n: n == 3, what="three", timeout=5, interval=0) == 3
+    assert (
+        wait_until(lambda: next(seen), lambda n: n == 3, what="three", timeout=5, interval=0) == 3
+    )
 
 
 def test_timeout_reports_the_last_state() -> None:
-    with pytest.raises(WaitTimeout, match=r"timed out after 0 s waiting for c2 to be idle; last state: c2 DOWN\*"):
-        wait_until(lambda: "c2 DOWN*", lambda seen: False, what="c2 to be idle", timeout=0.05, interval=0.01)
+    with pytest.raises(
+        WaitTimeout, match=r"timed out after 0 s waiting for c2 to be idle; last state: c2 DOWN\*"
+    ):
+        wait_until(
+            lambda: "c2 DOWN*",
+            lambda seen: False,
+            what="c2 to be idle",
+            timeout=0.05,
+            interval=0.01,
+        )
 
 
 def test_wait_that_cannot_succeed_any_more_ends_at_once() -> None:
-    with pytest.raises(WaitTimeout, match=r"waiting for running cannot succeed any more after .* last state: FAILED"):
-        wait_until(lambda: "FAILED", lambda seen: False, hopeless=lambda seen: True, what="running", timeout=60)
+    with pytest.raises(
+        WaitTimeout,
+        match=r"waiting for running cannot succeed any more after .* last state: FAILED",
+    ):
+        wait_until(
+            lambda: "FAILED",
+            lambda seen: False,
+            give_up=lambda seen: True,
+            what="running",
+            timeout=60,
+        )
 
 
 def test_ignored_errors_count_as_nothing_seen_and_others_do_not() -> None:
@@ -40,7 +59,7 @@ def test_a_long_wait_is_logged_with_its_last_state(
 ) -> None:
     clock = count(0, 0.25)  # seconds from one glance at the clock to the next
     monkeypatch.setattr(wait.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(wait.tenacity.nap.time, "sleep", lambda _: None)
+    monkeypatch.setattr(wait.time, "sleep", lambda _: None)
     seen = iter(range(60))
     with caplog.at_level("INFO", "harness"):
         wait_until(lambda: next(seen), lambda n: n == 59, what="n1 idle", timeout=1000)
@@ -52,7 +71,7 @@ def test_a_long_look_is_not_taken_again_at_once(monkeypatch: pytest.MonkeyPatch)
     pauses: list[float] = []
     clock = iter(range(0, 1000, 3))  # each look takes three seconds
     monkeypatch.setattr(wait.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(wait.tenacity.nap.time, "sleep", pauses.append)
+    monkeypatch.setattr(wait.time, "sleep", pauses.append)
     seen = iter([1, 2])
     wait_until(lambda: next(seen), lambda n: n == 2, what="two", timeout=1000)
     assert pauses == [12]
@@ -66,7 +85,7 @@ def test_pauses_grow_with_the_time_waited(monkeypatch: pytest.MonkeyPatch) -> No
         now[0] += seconds
 
     monkeypatch.setattr(wait.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(wait.tenacity.nap.time, "sleep", sleep)
+    monkeypatch.setattr(wait.time, "sleep", sleep)
     wait_until(lambda: now[0], lambda seen: seen > 60, what="a minute", timeout=1000)
     assert set(pauses[:20]) == {0.25}
     assert pauses == sorted(pauses)

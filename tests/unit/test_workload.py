@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness import scenario, workload
+from harness import scenario
 from harness.errors import UsageError
-from harness.resources import SCENARIOS
+from harness.rehearsal import workload
+from harness.shipped_files import SCENARIOS
 
 FEDERATION = scenario.load(SCENARIOS / "federation-faults.yml")
 TRACE = """\
@@ -29,23 +30,32 @@ def test_workload_has_jobs_of_all_kinds_that_fit_their_cluster() -> None:
     assert {work.user for work in works} == {"alice", "bob"}
     assert {work.cluster for work in works} == {"on-prem", "aws"}
     options = {option for work in works for option in work.options}
-    assert options >= {"--array=1-3", "--nodes=2", "--cpus-per-task=4", "--requeue", "--clusters=aws", "--qos=urgent"}
+    assert options >= {
+        "--array=1-3",
+        "--nodes=2",
+        "--cpus-per-task=4",
+        "--requeue",
+        "--clusters=aws",
+        "--qos=urgent",
+    }
     assert options.isdisjoint({"--nodes=3", "--cpus-per-task=5"})
     assert {work.ends for work in works} == {"COMPLETED", "FAILED"}
     assert {work.tasks for work in works} == {1, 3}
     following = [work for work in works if work.after is not None]
     assert following
-    assert all(work.after < work.number and works[work.after].cluster == work.cluster for work in following)
+    assert all(
+        work.after < work.number and works[work.after].cluster == work.cluster for work in following
+    )
     assert all(work.user == "alice" for work in works if "--qos=urgent" in work.options)
 
 
 def test_scenario_without_users_or_lasting_nodes_has_no_workload() -> None:
-    with pytest.raises(UsageError, match="wants users, and nodes that last"):
+    with pytest.raises(UsageError, match="needs users and static nodes"):
         workload.generate(FEDERATION.model_copy(update={"users": {}}), 1, 1, 1)
     elastic = scenario.load(SCENARIOS / "elastic-l0.yml")
     moving = [group for group in elastic.clusters["cloud"].nodes if group.provision != "static"]
     cluster = elastic.clusters["cloud"].model_copy(update={"nodes": tuple(moving)})
-    with pytest.raises(UsageError, match="wants users, and nodes that last"):
+    with pytest.raises(UsageError, match="needs users and static nodes"):
         workload.generate(elastic.model_copy(update={"clusters": {"cloud": cluster}}), 1, 1, 1)
 
 
@@ -62,7 +72,7 @@ def test_trace_is_replayed_faster_and_no_wider_than_the_clusters() -> None:
 
 @pytest.mark.parametrize("line", ["1 2 3", "1 2 3 x 5 6 7 8 9 10 11 12 13 14 15 16 17 18"])
 def test_line_of_a_trace_that_is_no_job_is_named(line: str) -> None:
-    with pytest.raises(UsageError, match="line 2 of the trace is no job: 1 2 3"):
+    with pytest.raises(UsageError, match="line 2 of the trace is not a job: 1 2 3"):
         workload.replay(f"; a comment\n{line}\n", FEDERATION, 1)
 
 

@@ -1,6 +1,6 @@
-"""Put a host's whole set of files in place, with a program that needs no more there than Python's own library.
+"""Install all files of a host, with a program that needs only Python's standard library there.
 
-A module would bring Ansible's library along, which Python compiles anew for each task on each host.
+A module would include Ansible's library, which Python compiles again for each task on each host.
 """
 
 import json
@@ -14,10 +14,12 @@ PROGRAM = Path(__file__).parents[1] / "files" / "install_files.py"
 
 
 class ActionModule(ActionBase):
-    """`payload` is a JSON file of the host's files here; `run` are the units that run when they are in place.
+    """`payload` is a JSON file with the host's files.
 
-    Returns the paths of what changed, and as `unit_actions` what systemctl must do with the units in `later`: because
-    they do not run, or because their files changed.
+    `run` are units to start once these are installed.
+
+    Returns the changed paths and, as `unit_actions`, what systemctl must do with the units in
+    `later`, because they are not running or because their files changed.
     """
 
     def run(self, tmp=None, task_vars=None):
@@ -27,7 +29,9 @@ class ActionModule(ActionBase):
         units = [json.dumps(arguments[which]) for which in ("run", "later")]
         command = [task_vars["ansible_python_interpreter"], "-c", PROGRAM.read_text(), *units]
         payload = Path(arguments["payload"]).read_bytes()
-        said = self._low_level_execute_command(shlex.join(command), in_data=payload)
-        if said["rc"]:
-            raise AnsibleActionFail("the files are not in place", result={"stderr": said["stderr"]})
-        return json.loads(said["stdout"])
+        result = self._low_level_execute_command(shlex.join(command), in_data=payload)
+        if result["rc"]:
+            raise AnsibleActionFail(
+                "the files could not be installed", result={"stderr": result["stderr"]}
+            )
+        return json.loads(result["stdout"])

@@ -1,12 +1,13 @@
-"""Put a host's whole set of files in place in one go, and say which units must hear of it.
+"""Install all files of a host in one call, and report which units must restart or reload.
 
-Standard input is a JSON list of them, each with path, text, owner, group, mode, and the unit that reads it with what
-systemctl does for that ("restart", "reload"). The arguments are JSON lists of units, all of which are enabled: those to
-start when the files are in place, which hear of theirs at once, and those that are started later. Each file is written
-atomically; files that an earlier call put there and this one does not name are removed; users and directories that
-sysusers.d and tmpfiles.d files describe are made.
+Standard input is a JSON list of files, each with path, text, owner, group, mode, the unit that
+reads it and the action that systemctl needs for that ("restart" or "reload"). The arguments are
+JSON lists of units, which are all enabled: units to start or restart right after the files are
+installed, and units that are started later. Each file is written atomically. Files of an earlier
+call that this call does not name are removed. Users and directories in sysusers.d and tmpfiles.d
+are created.
 
-With a third argument, "look", it exits with 1 if there is something to do, and does nothing.
+With a third argument, "look", it changes nothing, and exits with 1 if there is something to do.
 """
 
 import grp
@@ -18,17 +19,17 @@ import sys
 import tempfile
 
 RECORD = "/var/lib/slurm-harness/files.json"
-# A file for each unit that has not heard of its files yet, with the action of these; after a boot it has.
+# A file with the pending action for each unit that has not read its files yet; a boot removes them.
 PENDING = "/run/slurm-harness"
 
 
 def differs(file):
-    """Whether the file on the host is not the wanted one; a symbolic link to one is not."""
+    """Whether the file on the host differs; a symbolic link always does."""
     if os.path.islink(file["path"]):
         return True
     try:
-        with open(file["path"], encoding="utf-8") as there:
-            if there.read() != file["text"]:
+        with open(file["path"], encoding="utf-8") as current:
+            if current.read() != file["text"]:
                 return True
         status = os.stat(file["path"])
     except FileNotFoundError:
@@ -38,7 +39,7 @@ def differs(file):
 
 
 def write(file):
-    """Put one file in place; whoever reads it sees the old text or the new one."""
+    """Write one file atomically: readers see the old text or the new one."""
     directory = os.path.dirname(file["path"])
     os.makedirs(directory, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=directory)
@@ -54,7 +55,7 @@ def write(file):
 
 
 def earlier():
-    """What an earlier call put in place: path -> [unit, action]."""
+    """The files of an earlier call: path -> [unit, action]."""
     try:
         with open(RECORD, encoding="utf-8") as record:
             return json.load(record)
@@ -63,27 +64,27 @@ def earlier():
 
 
 def left():
-    """What an interrupted call left to do: pairs of unit and action."""
+    """What an interrupted call did not finish: pairs of unit and action."""
     for unit in os.listdir(PENDING) if os.path.isdir(PENDING) else ():
         with open(os.path.join(PENDING, unit), encoding="utf-8") as pending:
             yield unit, pending.read()
 
 
 def without(name, value, units):
-    """Return the units that have another value of this property."""
+    """Return the units whose property has a different value."""
     show = ["systemctl", "show", "--value", f"--property={name}", *units]
-    said = subprocess.run(show, check=True, stdout=subprocess.PIPE, text=True).stdout
-    states = said.split("\n")[::2]  # a line for each unit, with an empty one between
+    output = subprocess.run(show, check=True, stdout=subprocess.PIPE, text=True).stdout
+    states = output.split("\n")[::2]  # a line for each unit, separated by empty lines
     return [unit for number, unit in enumerate(units) if states[number] != value]
 
 
 def record_of(files):
-    """What a later call has to know: path -> [unit, action]."""
+    """What later calls need to know: path -> [unit, action]."""
     return {file["path"]: [file["unit"], file["action"]] for file in files}
 
 
 def has_something_to_do(files, units):
-    """Whether a call would change a file, or do something with a unit."""
+    """Whether a call would change a file or a unit."""
     return bool(
         any(map(differs, files))
         or earlier() != record_of(files)
@@ -94,19 +95,21 @@ def has_something_to_do(files, units):
 
 
 def execute(*words):
-    """Run a command; standard output is for what this program tells."""
+    """Run a command; standard output is reserved for the result of this program."""
     subprocess.run(words, check=True, stdout=sys.stderr)
 
 
 def install(files, units, later):
-    """Put files in place, run units, and tell what changed and what is to be done with others."""
+    """Install files, start units, and return what changed and the actions for other units."""
     changed = [file for file in files if differs(file)]
     before = earlier()
     now = record_of(files)
     gone = [path for path in before if path not in now]
     paths = [file["path"] for file in changed]
     actions = {}
-    for unit, action in [now[path] for path in paths] + [before[path] for path in gone] + list(left()):
+    for unit, action in (
+        [now[path] for path in paths] + [before[path] for path in gone] + list(left())
+    ):
         if unit and actions.get(unit) != "restart":
             actions[unit] = action
     os.makedirs(PENDING, exist_ok=True)
@@ -119,10 +122,18 @@ def install(files, units, later):
         if os.path.exists(path):
             os.unlink(path)
     if before != now:
-        write({"path": RECORD, "text": json.dumps(now), "owner": "root", "group": "root", "mode": "0644"})
+        write(
+            {
+                "path": RECORD,
+                "text": json.dumps(now),
+                "owner": "root",
+                "group": "root",
+                "mode": "0644",
+            }
+        )
     disabled = without("UnitFileState", "enabled", units + later)
     if disabled:
-        execute("systemctl", "enable", "--quiet", *disabled)  # systemd reads all its units again
+        execute("systemctl", "enable", "--quiet", *disabled)  # this also reloads all units
     elif any(path.startswith("/etc/systemd/") for path in [*paths, *gone]):
         execute("systemctl", "daemon-reload")
     if any(path.startswith("/etc/sysusers.d/") for path in paths):
@@ -132,7 +143,9 @@ def install(files, units, later):
             execute("systemd-tmpfiles", "--create", path)
     for unit in without("ActiveState", "active", units + later):
         actions.setdefault(unit, "start")
-    actions = {unit: action.replace("reload", "reload-or-restart") for unit, action in actions.items()}
+    actions = {
+        unit: action.replace("reload", "reload-or-restart") for unit, action in actions.items()
+    }
     run = [unit for unit in units if unit in actions]
     for unit in run:
         execute("systemctl", actions.pop(unit), unit)

@@ -1,0 +1,332 @@
+"""Compare the accounts, users, QOS and limits of the accounting database with the scenario.
+
+Pure: no I/O.
+
+A limit that the scenario does not set must not be set in the accounting database either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness import capabilities, options
+from harness.parsing import durations
+from harness.scenario import Accounting, Scenario
+
+# Columns by the name of an object: account and user of an association, or name of a user, account
+# or QOS.
+Table = dict[tuple[str, ...], dict[str, Any]]
+
+_COMMON = {
+    "grpjobs": "GrpJobs",
+    "grpjobsaccrue": "GrpJobsAccrue",
+    **dict.fromkeys(("grpsubmit", "grpsubmitjobs"), "GrpSubmit"),
+    "grptres": "GrpTRES",
+    "grptresmins": "GrpTRESMins",
+    "grptresrunmins": "GrpTRESRunMins",
+    "grpwall": "GrpWall",
+    **dict.fromkeys(("maxtres", "maxtresperjob", "maxtrespj"), "MaxTRES"),
+    **dict.fromkeys(("maxtrespernode", "maxtrespn"), "MaxTRESPerNode"),
+    **dict.fromkeys(("maxtresmins", "maxtresminsperjob", "maxtresminspj"), "MaxTRESMins"),
+    **dict.fromkeys(("maxwall", "maxwalldurationperjob", "maxwallpj"), "MaxWall"),
+    "priority": "Priority",
+}
+# sacctmgr(1): the options of `modify`, in lower case, with their columns in `show`.
+ASSOCIATION = {
+    **_COMMON,
+    **dict.fromkeys(("fairshare", "share", "shares"), "Share"),
+    "parent": "ParentName",
+    "maxjobs": "MaxJobs",
+    "maxjobsaccrue": "MaxJobsAccrue",
+    **dict.fromkeys(("maxsubmit", "maxsubmitjobs"), "MaxSubmit"),
+    **dict.fromkeys(("qos", "qoslevel"), "QOS"),
+    "defaultqos": "DefaultQOS",
+}
+QOS = {
+    **_COMMON,
+    "gracetime": "GraceTime",
+    "preempt": "Preempt",
+    "preemptexempttime": "PreemptExemptTime",
+    "preemptmode": "PreemptMode",
+    "flags": "Flags",
+    "usagethreshold": "UsageThreshold",
+    "usagefactor": "UsageFactor",
+    **dict.fromkeys(("maxtresperuser", "maxtrespu"), "MaxTRESPU"),
+    **dict.fromkeys(("maxjobsperuser", "maxjobspu"), "MaxJobsPU"),
+    **dict.fromkeys(("maxsubmitjobsperuser", "maxsubmitjobspu", "maxsubmitpu"), "MaxSubmitPU"),
+    **dict.fromkeys(("maxtresperaccount", "maxtrespa"), "MaxTRESPA"),
+    **dict.fromkeys(("maxjobsperaccount", "maxjobspa"), "MaxJobsPA"),
+    **dict.fromkeys(("maxsubmitjobsperaccount", "maxsubmitjobspa", "maxsubmitpa"), "MaxSubmitPA"),
+    **dict.fromkeys(("mintres", "mintresperjob"), "MinTRES"),
+}
+_OF_ACCOUNTS = {"description", "organization"}  # of an account, not of its associations
+_DEFAULTS = {"Share": "1"}
+_QOS_DEFAULTS = {"Priority": "0", "GraceTime": "0", "PreemptMode": "cluster", "UsageFactor": "1"}
+_TIMES = {"GrpWall", "MaxWall", "GraceTime", "PreemptExemptTime"}
+_SETS = {"QOS", "Preempt", "Flags"}
+# sacctmgr(1): an association without one of these limits has the limit of the account above it.
+_INHERITED = ("MaxJobs", "MaxSubmit", "MaxWall")
+
+
+def columns(kind: Mapping[str, str]) -> list[str]:
+    """Return the columns of ASSOCIATION or QOS without duplicates."""
+    return [*dict.fromkeys(kind.values())]
+
+
+def associations(scenario: Scenario) -> Table:
+    """Return the associations of every cluster, by account and user ("" for the account itself)."""
+    accounting = _accounting(scenario)
+    default = options.get(options.slurmdbd_conf(scenario), "DefaultQOS") or "normal"
+    table: Table = {("root", ""): _row(ASSOCIATION, {"QOS": default}, _DEFAULTS)}
+    table["root", "root"] = _row(ASSOCIATION, {}, _DEFAULTS)
+    for name, account in accounting.accounts.items():
+        wanted = {"Parent": account.parent or "root", **account.options}
+        table[name.lower(), ""] = _row(ASSOCIATION, wanted, _DEFAULTS)
+    for name in _slurm_users(scenario):
+        row = _row(ASSOCIATION, {}, _DEFAULTS)
+        table |= {
+            (account.lower(), name): row for account in _accounting(scenario).slurm_user_accounts
+        }
+    for name, user in scenario.users.items():
+        row = _row(
+            ASSOCIATION, {"QOS": ",".join(("normal", *user.qos))} if user.qos else {}, _DEFAULTS
+        )
+        table |= {(account.lower(), name): row for account in user.accounts}
+        if name == "root":
+            table["root", "root"] = row
+    return table
+
+
+def qos(scenario: Scenario) -> Table:
+    """Return the QOS that should exist, with their options."""
+    every = {name: level.options for name, level in _accounting(scenario).qos.items()}
+    every = {"normal": {}, **every}
+    return {(name.lower(),): _row(QOS, values, _QOS_DEFAULTS) for name, values in every.items()}
+
+
+def users(scenario: Scenario) -> Table:
+    """Return the users that should exist.
+
+    These are users with an account, and root, which slurmdbd adds as administrator.
+    """
+    account_of = {
+        "root": "root",
+        **{name: _accounting(scenario).slurm_user_accounts[0] for name in _slurm_users(scenario)},
+        **{name: user.accounts[0] for name, user in scenario.users.items() if user.accounts},
+    }
+    level_of = {
+        "root": "administrator",
+        **{name: user.admin for name, user in scenario.users.items() if user.admin},
+    }
+    return {
+        (name,): {
+            "DefaultAccount": account.lower(),
+            "AdminLevel": level_of.get(name, "none").lower(),
+            "Coordinators": None,
+        }
+        for name, account in account_of.items()
+    }
+
+
+def accounts(scenario: Scenario) -> Table:
+    """Return the accounts that should exist.
+
+    By default, description and organization are the name.
+    """
+    table: Table = {("root",): {"Coordinators": None}}
+    for name, account in _accounting(scenario).accounts.items():
+        given = {option.lower(): text for option, text in options.merged(account.options).items()}
+        description, organization = (
+            given.get(what, name).lower() for what in ("description", "organization")
+        )
+        table[name.lower(),] = {
+            "Description": description,
+            "Organization": organization,
+            "Coordinators": None,
+        }
+    return table
+
+
+def _slurm_users(scenario: Scenario) -> set[str]:
+    """Return the SlurmUser of every cluster, if the scenario gives it accounts to submit jobs."""
+    if not _accounting(scenario).slurm_user_accounts:
+        return set()
+    confs = (
+        options.slurm_conf(scenario, name, capabilities.OWN_MACHINES) for name in scenario.clusters
+    )
+    return {options.get(conf, "SlurmUser") or "root" for conf in confs}
+
+
+def _accounting(scenario: Scenario) -> Accounting:
+    if scenario.accounting is None:
+        raise ValueError("the scenario has no accounting")
+    return scenario.accounting
+
+
+def _row(
+    kind: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the expected columns; only those in `values` if one of these is unknown."""
+    given = {name.lower(): text for name, text in options.merged(values).items()}
+    unknown = {*given} - {*kind} - _OF_ACCOUNTS
+    expected = {} if unknown else {column: defaults.get(column, "") for column in columns(kind)}
+    expected |= {kind[name]: text for name, text in given.items() if name in kind}
+    # +NAME and -NAME change a value that is unknown here.
+    return {
+        column: value(column, text)
+        for column, text in expected.items()
+        if not re.match(r"[+-]\D", text)
+    }
+
+
+def value(column: str, text: str) -> Any:
+    """Return the value of a text in a scenario or from sacctmgr; -1 and "" mean no limit.
+
+    >>> value("MaxWall", "10") == value("MaxWall", "00:10:00")
+    True
+    >>> value("GrpTRES", "mem=2G,cpu=6") == value("GrpTRES", "cpu=6,mem=2048M")
+    True
+    """
+    text = text.strip().lower()
+    if "TRES" in column:
+        pairs = (item.partition("=") for item in text.split(",") if item)
+        return {name: _amount(name, amount) for name, _, amount in pairs if amount != "-1"}
+    if column in _SETS:
+        return {item for item in text.split(",") if item}
+    if text in {"", "-1"}:
+        return None
+    if column in _TIMES:
+        try:
+            return durations.seconds(text, 1 if column == "GraceTime" else 60)
+        except ValueError:
+            return text
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else text
+
+
+def _amount(name: str, text: str) -> float | str:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtp]?)b?", text)
+    if not match:
+        return text
+    # Memory is counted in MiB.
+    unit = 1024.0 ** ("kmgtp".index(match[2]) - (1 if name == "mem" else -1)) if match[2] else 1
+    return float(match[1]) * unit
+
+
+def parse(text: str, keys: int, names: Sequence[str]) -> Table:
+    """Read `sacctmgr --parsable2 --noheader show`; the first `keys` columns name the object."""
+    table: Table = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        seen = zip(names, fields[keys:], strict=True)
+        table[tuple(fields[:keys])] = {name: value(name, field) for name, field in seen}
+    return table
+
+
+def differences(wanted: Table, seen: Table, what: str) -> list[str]:
+    """Return missing and unexpected objects and differing columns; `what` is the kind of object."""
+    found = [f"there is no {_named(what, key)}" for key in sorted(wanted.keys() - seen.keys())]
+    found += [
+        f"the scenario has no {_named(what, key)}" for key in sorted(seen.keys() - wanted.keys())
+    ]
+    for key in sorted(wanted.keys() & seen.keys()):
+        for column, expected in wanted[key].items():
+            if column in seen[key] and seen[key][column] != expected:
+                shown = f"{_shown(seen[key][column])}, should be {_shown(expected)}"
+                found.append(f"{column} of {_named(what, key)} is {shown}")
+    return found
+
+
+def _named(what: str, key: tuple[str, ...]) -> str:
+    if len(key) == 1:
+        return f"{what} {key[0]}"
+    account, user = key
+    return f"{what} of user {user} in account {account}" if user else f"{what} of account {account}"
+
+
+def _shown(one: Any) -> str:
+    if isinstance(one, dict):
+        return (
+            ",".join(f"{name}={_shown(amount)}" for name, amount in sorted(one.items())) or "unset"
+        )
+    if isinstance(one, set):
+        return ",".join(sorted(one)) or "unset"
+    return "unset" if one is None else f"{one:g}" if isinstance(one, float) else str(one)
+
+
+def in_memory(scenario: Scenario) -> tuple[Table, Table, Table]:
+    """Return the users, associations and QOS that slurmctld should have in memory."""
+    tree = associations(scenario)
+    people = users(scenario)
+    kept = ("Share", "ParentName", "GrpJobs", "GrpSubmit", *_INHERITED)
+    rows = {
+        key: {column: _inherited(tree, key, column) for column in kept if column in row}
+        for key, row in tree.items()
+    }
+    of_qos = ("Priority", "GrpJobs", "GrpSubmit", "MaxWall")
+    limits = {
+        key: {column: row[column] for column in of_qos if column in row}
+        for key, row in qos(scenario).items()
+    }
+    return people, rows, limits
+
+
+def _inherited(tree: Table, key: tuple[str, ...], column: str) -> Any:
+    """Return an association's own value, or the nearest one above it."""
+    account, user = key
+    row = tree[key]
+    if column not in _INHERITED or row.get(column) is not None:
+        return row.get(column)
+    above = account if user else tree[account, ""].get("ParentName")
+    return _inherited(tree, (above, ""), column) if above and (above, "") in tree else None
+
+
+# scontrol(1), show assoc_mgr: its names of the columns of sacctmgr.
+_IN_MEMORY = {
+    "SharesRaw/Norm/Level/Factor": "Share",
+    "ParentAccount": "ParentName",
+    "GrpJobs": "GrpJobs",
+    "GrpSubmitJobs": "GrpSubmit",
+    "MaxJobs": "MaxJobs",
+    "MaxSubmitJobs": "MaxSubmit",
+    "MaxWallPJ": "MaxWall",
+    "Priority": "Priority",
+}
+
+
+def parse_memory(text: str) -> tuple[Table, Table, Table]:
+    """Read `scontrol --oneliner show assoc_mgr`: users, associations and QOS."""
+    people: Table = {}
+    rows: Table = {}
+    limits: Table = {}
+    for line in text.splitlines():
+        facts: dict[str, str] = {}
+        for name, field in re.findall(r"(?<!\S)([A-Z][\w/]*)=(\S*)", line):
+            facts.setdefault(name, field)
+        if line.startswith("UserName="):
+            seen = {
+                "DefaultAccount": facts["DefAccount"].lower(),
+                "AdminLevel": facts["AdminLevel"].lower(),
+            }
+            people[_bare(facts["UserName"]),] = seen
+        elif line.startswith("ClusterName="):
+            rows[facts["Account"], _bare(facts["UserName"])] = _columns(facts)
+        elif line.startswith("QOS="):
+            limits[_bare(facts["QOS"]),] = _columns(facts)
+    return people, rows, limits
+
+
+def _columns(facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the columns of sacctmgr in a line of `show assoc_mgr`; N and "" mean no limit."""
+    found = {}
+    for name, column in _IN_MEMORY.items():
+        if name in facts:
+            text = _bare(facts[name].partition("/")[0])
+            found[column] = value(column, "" if text == "N" else text)
+    return found
+
+
+def _bare(text: str) -> str:
+    """Return a name without its id, or a limit without its usage."""
+    return text.partition("(")[0]

@@ -1,0 +1,128 @@
+"""Possible reasons why a check failed.
+
+Pending jobs, nodes out of service, reservations, daemons that ended or logged errors.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from harness.cluster import logs, node_state, slurm
+from harness.cluster.slurm import SlurmCluster
+from harness.errors import HarnessError
+from harness.plan import Host, Plan
+from harness.ssh import Ssh
+
+# Seconds in which a cluster or host must answer, and slurmctld a node; few, because they may be
+# down.
+_PATIENCE, _PING = 15, 8
+_NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
+# What systemd logs of a daemon that ended unexpectedly; it may have started the daemon again.
+_EXITED = "Main process exited"
+# Prints the state of each of the units "$@" that does not run, and how it ended.
+_ENDED = f"""for unit; do systemctl is-active --quiet "$unit" ||
+    echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit") ($(systemctl show --value --property=Result "$unit"))"
+done"""
+# Seconds by which the clocks of a daemon and of the check may differ.
+_AROUND = 2
+# How many lines of each host, and jobs, nodes and reservations of each cluster, are shown.
+_MOST = 3
+# What differs between repeated lines of a daemon.
+_CHANGES = re.compile(r"\d+")
+# slurmstepd logs the cancellation of a job as an error (_rpc_signal_container() in its req.c).
+_CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ \*\*\*$")
+
+
+def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
+    """Return a line for each reason why jobs may not run, and for each of the daemons' last errors.
+
+    `since` is when the check began, in seconds since 1970. A cluster or host that does not answer
+    has a line as well.
+    """
+    clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
+    looks: list[Callable[[], Iterable[str]]] = [
+        *(partial(_of_cluster, cluster) for cluster in clusters),
+        *(partial(_of_host, ssh, plan, host, since) for host in plan.lasting_hosts()),
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        return [line for lines in pool.map(_answered, looks) for line in lines]
+
+
+def _answered(look: Callable[[], Iterable[str]]) -> list[str]:
+    """Return what `look` returns, or the last line of its error."""
+    try:
+        return [*look()]
+    except HarnessError as error:
+        return [" ".join(str(error).splitlines()[-1:])]
+
+
+def _of_cluster(cluster: SlurmCluster) -> list[str]:
+    waiting = [
+        f"{cluster.name}: job {job.job_id} of {job.user} {job.state} ({job.reason})"
+        for job in cluster.jobs("--local", "--all")
+        if job.state not in {*slurm.FINISHED, "RUNNING"}
+    ]
+    useless = [
+        f"{cluster.name}: node {node.name} {node.state} ({node.reason})"
+        for node in cluster.nodes()
+        if node_state.is_out_of_service(node.state)
+    ]
+    reserved = [f"{cluster.name}: {reservation}" for reservation in cluster.reservations()]
+    return [*_some(waiting), *_some(useless), *_some(reserved)]
+
+
+def _some(lines: Sequence[str]) -> list[str]:
+    return [*lines[:_MOST], *[f"and {len(lines) - _MOST} more"] * (len(lines) > _MOST)]
+
+
+def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
+    """Return daemons that do not run or ended, nodes that cannot reach slurmctld, and recent errors.
+
+    The errors are the last ones that the host's daemons logged since a time, without repeats.
+    """
+    daemons = {daemon for daemon in host.daemons if daemon.startswith("slurm")} | (
+        {"slurmd"} if host.nodes else set()
+    )
+    paths = [path for daemon in sorted(daemons) for path in logs.log_files(plan, host, daemon)]
+    if not daemons:
+        return []
+    # grep(1) exits with 1 if no line matches.
+    errors = "; ".join(
+        f"tail -n 300 {path} | grep -aE '(error|fatal): '" for path in map(shlex.quote, paths)
+    )
+    ping = (
+        f'said=$(timeout {_PING} scontrol ping 2>&1) || echo "{_NO_ANSWER}"$said'
+        if host.nodes
+        else "true"
+    )
+    exits = (
+        "journalctl --quiet --no-pager --output=cat _PID=1"
+        f" --since=@{since - _AROUND:.0f} 2> /dev/null | grep -aE '^slurm[^ ]*: {_EXITED}'"
+    )
+    script = f"set -f; date +%z; {_ENDED}; {exits}; {ping}; {errors or 'true'}; true"
+    answer = ssh.run(host.name, ["sh", "-c", script, "sh", *host.daemons], timeout=_PATIENCE)
+    zone, *lines = answer.stdout.splitlines()
+    now = time.time()
+    last: dict[str, str] = {}
+    for at, text in logs.dated(lines, zone):
+        # A check may have advanced a daemon's clock.
+        if since - _AROUND <= at <= now + _AROUND and not _CANCELLED.search(text):
+            last[_CHANGES.sub("", text)] = f"{host.name} logged: {text}"
+    unreachable = [
+        f"{host.name} does not reach slurmctld: "
+        f"{line.removeprefix(_NO_ANSWER) or f'no answer in {_PING} s'}"
+        for line in lines
+        if line.startswith(_NO_ANSWER)
+    ]
+    ended = [
+        f"{host.name}: {line.removeprefix(_NOT_ACTIVE)}"
+        for line in lines
+        if line.startswith(_NOT_ACTIVE)
+    ]
+    exits_seen = dict.fromkeys(f"{host.name}: {line}" for line in lines if _EXITED in line)
+    return [*ended, *unreachable, *[*exits_seen][-_MOST:], *[*last.values()][-_MOST:]]

@@ -1,0 +1,112 @@
+"""What a node's state means. Pure.
+
+A state is Slurm's text, a base state and its flags: `DOWN+CLOUD+POWERED_DOWN` (scontrol(1), "show
+node"; `node_state_flags` in slurm_protocol_defs.c).
+"""
+
+from __future__ import annotations
+
+from harness.options import LEDGER_GRES
+
+# A node of a maintenance reservation is MAINT in 20.11, and MAINTENANCE from 22.05 on at the
+# latest.
+_OUT_OF_SERVICE = frozenset(
+    [
+        "DOWN",
+        "DRAIN",
+        "FAIL",
+        "FAILING",
+        "INVAL",
+        "INVALID_REG",
+        "MAINT",
+        "MAINTENANCE",
+        "NOT_RESPONDING",
+        "UNKNOWN",
+    ]
+)
+_LOST = frozenset(["DOWN", "FAIL", "NOT_RESPONDING", "UNKNOWN"])
+_IDLE = frozenset(["IDLE", "DYNAMIC_NORM", "RESERVED"])
+_IN_SERVICE = _IDLE | frozenset(["ALLOCATED", "BLOCKED", "CLOUD", "COMPLETING", "MIXED", "PLANNED"])
+_POWERED_DOWN = frozenset(["IDLE", "CLOUD", "POWERED_DOWN"])
+# Flags in the order in which they decide what the report shows: a node that is powered down or not
+# up yet may be DOWN, too.
+_POWER_PHASES = {
+    "POWERING_UP": "coming",
+    "POWERING_DOWN": "going",
+    "POWER_DOWN": "going",
+    "POWERED_DOWN": "",
+}
+_PHASES = _POWER_PHASES | {"DOWN": "down", "FAIL": "down", "DRAIN": "drained"}
+# The reason of a node that drained and was resumed for the ledger: Slurm lets a reason be changed,
+# but never removed.
+RESUMED = "resumed"
+# Why slurmctld drains a node that registers again after its gres was cut while jobs use it:
+# _node_config_validate() in gres.c.
+_CUT_IN_USE = tuple(f"gres/{name} count changed and jobs are using them" for name in LEDGER_GRES)
+
+
+def words(state: str) -> set[str]:
+    """Return the base state and the flags of a state.
+
+    >>> sorted(words("DOWN+CLOUD"))
+    ['CLOUD', 'DOWN']
+    """
+    return {*state.split("+")}
+
+
+def takes_jobs(state: str) -> bool:
+    """Tell whether a node takes jobs, or has as many as it can take.
+
+    >>> takes_jobs("MIXED+COMPLETING"), takes_jobs("IDLE+DRAIN"), takes_jobs("ALLOCATED+NOT_RESPONDING")
+    (True, False, False)
+    """
+    return words(state) <= _IN_SERVICE
+
+
+def is_idle(state: str) -> bool:
+    """Tell whether a node is in service and has no job."""
+    return words(state) <= _IDLE
+
+
+def is_out_of_service(state: str) -> bool:
+    """Tell whether a node's state keeps jobs from it, although it is not powered down."""
+    return bool(words(state) & _OUT_OF_SERVICE)
+
+
+def is_lost(state: str) -> bool:
+    """Tell whether slurmctld has lost a node: down, failed, or not responding."""
+    return bool(words(state) & _LOST)
+
+
+def is_drained(state: str) -> bool:
+    """Tell whether a node takes no more jobs and has none."""
+    return words(state) >= {"IDLE", "DRAIN"}
+
+
+def is_powered_down(state: str) -> bool:
+    """Tell whether a node is powered down and a job may resume it.
+
+    Such a node need not respond.
+    """
+    return words(state) - {"NOT_RESPONDING"} == _POWERED_DOWN
+
+
+def waits_for_operator(state: str, reason: str) -> bool:
+    """Tell whether a node shared with Kubernetes takes no job until the operator resumes it.
+
+    Nodes that drain for any other reason were drained by someone.
+    """
+    return "DRAIN" in words(state) and (not reason or reason.startswith((RESUMED, *_CUT_IN_USE)))
+
+
+def phase(state: str, *, power_is_known: bool = False) -> str:
+    """Return the word of the report's timeline for a state, "" for a node that is as it should be.
+
+    With `power_is_known` the power flags add nothing.
+
+    >>> phase("DOWN+CLOUD+POWERING_UP"), phase("IDLE+DRAIN"), phase("MIXED")
+    ('coming', 'drained', '')
+    """
+    flags = words(state)
+    flag = next((flag for flag in _PHASES if flag in flags), "")
+    return "" if power_is_known and flag in _POWER_PHASES else _PHASES.get(flag, "")

@@ -1,0 +1,125 @@
+"""Compare accounting records with what slurmctld knows about jobs. Pure: no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+from harness.cluster.slurm import FINISHED, JobKey, Record, job_key
+from harness.parsing import hostlist
+
+# slurmctld sends its own times to slurmdbd; one second allows for rounding.
+TOLERANCE = 1
+# NO_VAL of slurm.h: 22.05 records this id for sibling jobs that it revokes while slurmdbd is down.
+_NO_ID = 0xFFFFFFFE
+# slurmctld's log names a job of an array as ARRAY_TASK(ID).
+_JOB_ID = re.compile(r"JobId=(\d+)(?:_\d+\((\d+)\))?")
+_SAME = {
+    "name": "name",
+    "user": "user",
+    "account": "account",
+    "qos": "QOS",
+    "partition": "partition",
+    "state": "state",
+    "cpus": "number of CPUs",
+    "time_limit": "time limit",
+    "work_dir": "working directory",
+}
+
+
+def disagreements(remembered: Iterable[Record], records: Iterable[Record]) -> list[str]:
+    """Return where the records of ended jobs differ from slurmctld's memory.
+
+    Jobs that never ran are left out, because releases differ in what they record of them.
+    """
+    of_job: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    for record in records:
+        if not record.step and record.state != "REVOKED":
+            of_job[record.cluster, record.job_id].append(record)
+    found = []
+    for job in remembered:
+        if job.state not in FINISHED - {"REVOKED"} or not job.node_list:
+            continue
+        start = job.start or 0
+        # Each run of a requeued job has a record; slurmctld remembers the last run.
+        ours = sorted(
+            of_job[job.cluster, job.job_id], key=lambda record: abs((record.start or 0) - start)
+        )
+        wrong = (
+            _differences(job, ours[0])
+            if ours
+            else ["slurmctld remembers it, accounting has no record of it"]
+        )
+        found += [f"job {job.job_id} on {job.cluster}: {text}" for text in wrong]
+    return found
+
+
+def _differences(job: Record, record: Record) -> list[str]:
+    found = []
+    for field, what in _SAME.items():
+        ours, theirs = getattr(job, field), getattr(record, field)
+        if ours and ours != theirs:
+            found.append(f"its {what} is {ours}, accounting says {theirs or 'nothing'}")
+    if _nodes(job) != _nodes(record):
+        found.append(f"its nodes are {job.node_list}, accounting says {record.node_list}")
+    # slurmctld keeps the exit code of a job that it ends itself, slurmdbd does not.
+    codes = [(known.exit_code, known.signal) for known in (job, record)]
+    if job.state in {"COMPLETED", "FAILED"} and codes[0] != codes[1]:
+        found.append("its exit code is {}:{}, accounting says {}:{}".format(*codes[0], *codes[1]))
+    for what in ("submit", "start", "end"):
+        at, recorded = getattr(job, what), getattr(record, what)
+        if at is not None and (recorded is None or abs(recorded - at) > TOLERANCE):
+            found.append(f"its {what} is {at} for slurmctld, accounting says {recorded}")
+    return found
+
+
+def _nodes(record: Record) -> set[str]:
+    try:
+        return {*hostlist.expand(record.node_list)}
+    except ValueError:
+        return set()
+
+
+def runaways(remembered: Iterable[Record], records: Iterable[Record]) -> list[str]:
+    """Return the jobs without an end in accounting that slurmctld has ended or does not know."""
+    states = {(job.cluster, job.job_id): job.state for job in remembered}
+    found = []
+    for record in records:
+        if record.step or record.end is not None:
+            continue
+        state = states.get((record.cluster, record.job_id), "")
+        if not state or state in FINISHED:
+            known = f"{state} for slurmctld" if state else "unknown to slurmctld"
+            found.append(
+                f"job {record.job_id} on {record.cluster} is {record.state} in accounting, but "
+                f"{known}"
+            )
+    return found
+
+
+def named(log: str, cluster: str) -> set[JobKey]:
+    r"""Return the jobs that a log of slurmctld names.
+
+    >>> sorted(named("sched: Allocate JobId=10_3(13) NodeList=c1\nJobId=7", "c"))
+    [('c', 7), ('c', 10), ('c', 13)]
+    """
+    ids = {int(text) for match in _JOB_ID.findall(log) for text in match if text}
+    return {job_key(cluster, job_id) for job_id in ids}
+
+
+def strangers(records: Iterable[Record], known: Collection[JobKey], since: float) -> list[str]:
+    """Return the unknown jobs in accounting submitted since a time (seconds since 1970)."""
+    unknown = {
+        (record.cluster, record.job_id): record
+        for record in records
+        if not record.step
+        and record.key not in known
+        and record.job_id != _NO_ID
+        and (record.submit or since) >= since
+    }
+    return [
+        f"job {job_id} of {record.user or 'no user'} on {cluster} is {record.state} in accounting,"
+        " but was never submitted"
+        for (cluster, job_id), record in sorted(unknown.items())
+    ]

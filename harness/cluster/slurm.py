@@ -1,0 +1,778 @@
+"""Run Slurm's commands, and read their output into values.
+
+It reads the parsable text rather than JSON: the text is the same in every release since 20.11,
+which has no JSON, and it is what administrators see.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from harness.cluster import node_state
+from harness.errors import CannotVerify, CommandFailed, HarnessError, WaitTimeout
+from harness.parsing import durations, hostlist
+from harness.plan import Plan
+from harness.ssh import Result, Ssh
+from harness.wait import wait_until
+
+# squeue(1), JOB STATE CODES: the final states.
+FINISHED = frozenset(
+    {
+        *(
+            "BOOT_FAIL",
+            "CANCELLED",
+            "COMPLETED",
+            "DEADLINE",
+            "FAILED",
+            "NODE_FAIL",
+            "OUT_OF_MEMORY",
+        ),
+        *("PREEMPTED", "REVOKED", "TIMEOUT"),
+    }
+)
+# In a federation, the bits above these hold the id of the origin cluster
+# (slurm.schedmd.com/federation.html).
+JobKey = tuple[str, int]
+_LOCAL_ID_BITS = 26
+# slurm.conf(5): MaxArraySize is 1001 by default, one more than the largest index.
+_LARGEST_ARRAY = 1000
+# More jobs or nodes than these are counted, not named.
+_MANY = 20
+# Additional time for each node, because many nodes may share a busy machine.
+_SECONDS_A_NODE = 0.2
+# The comment of every job that the harness submits, which distinguishes it from the jobs of others:
+# see `Job.ours`.
+MARK = "slurm-harness"
+_SUBMIT = frozenset({"sbatch", "srun", "salloc"})
+# squeue(1), JOB REASON CODES: reasons of a pending job while other jobs have its nodes.
+_NODES_TAKEN = frozenset(
+    {"None", "Resources", "Priority", "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved"}
+)
+
+
+def origin_id(job_id: int) -> int:
+    """Return the federation id of a job's origin cluster; 0 outside of federations.
+
+    >>> origin_id(67108865)
+    1
+    """
+    return job_id >> _LOCAL_ID_BITS
+
+
+def job_key(cluster: str, job_id: int) -> JobKey:
+    """Return what identifies a job.
+
+    A federated job has the same id on all clusters, others only on their own.
+    """
+    return ("" if origin_id(job_id) else cluster, job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as squeue shows it on one cluster; `array_id` is the id of its array, or its own id."""
+
+    job_id: int
+    state: str
+    node_list: str
+    name: str
+    user: str
+    reason: str
+    array_id: int
+    comment: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """Whether the harness submitted it."""
+        return self.comment == MARK
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as slurmctld sees it; `state` is for example IDLE or DOWN+CLOUD+POWERED_DOWN.
+
+    `slurmd_start` is in seconds since 1970, None if no slurmd has registered.
+    """
+
+    name: str
+    state: str
+    reason: str
+    slurmd_start: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as slurmctld sees it; None means no limit."""
+
+    name: str
+    state: str
+    default: bool
+    nodes: tuple[str, ...]
+    max_nodes: int | None
+    root_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reservation as slurmctld sees it. Times are in seconds since 1970."""
+
+    name: str
+    start: int
+    end: int
+    nodes: str
+    users: str
+
+    def __str__(self) -> str:
+        start, end = (
+            f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC" for at in (self.start, self.end)
+        )
+        return f"reservation {self.name} of {self.nodes} for {self.users} from {start} to {end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job or step in the accounting database, or a job in slurmctld's memory.
+
+    Times are in seconds since 1970, None if they are not known yet.
+    """
+
+    job_id: int
+    step: str  # "" for the job itself, else batch, extern, 0, 1, ...
+    cluster: str
+    name: str
+    user: str
+    account: str
+    state: str
+    exit_code: int
+    signal: int
+    node_list: str
+    submit: int | None
+    start: int | None
+    end: int | None
+    elapsed: int
+    qos: str = ""
+    partition: str = ""
+    cpus: int = 0
+    time_limit: str = ""  # minutes, UNLIMITED or Partition_Limit
+    work_dir: str = ""
+    max_rss: int | None = None  # bytes; None if nothing was gathered
+
+    @property
+    def key(self) -> JobKey:
+        """What identifies the job."""
+        return job_key(self.cluster, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The fair-share usage of a user in an account, or of an account, in billing seconds."""
+
+    account: str
+    user: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another cluster of the federation, as one controller sees it."""
+
+    cluster: str
+    federation_id: int
+    state: str
+    synced: bool
+
+
+class SlurmCluster:
+    """A running cluster, queried on its controller.
+
+    `submit_options` come before the other options of each submitted job. `accounting`: sacct knows
+    the jobs that slurmctld has forgotten (slurm.conf(5), MinJobAge).
+    """
+
+    def __init__(
+        self,
+        ssh: Ssh,
+        name: str,
+        controller: str,
+        timeout: float = 120,
+        submit_options: Sequence[str] = (),
+        *,
+        accounting: bool = False,
+    ) -> None:
+        self.name = name
+        self.controller = controller
+        self._ssh = ssh
+        self._timeout = timeout
+        self._submit_options = (f"--comment={MARK}", *submit_options)
+        self._accounting = accounting
+
+    def run(
+        self, *command: str, user: str | None = None, stdin: str = "", check: bool = True
+    ) -> Result:
+        """Run a command on the controller, as root or an ordinary user.
+
+        Submitted jobs are marked as the harness's.
+        """
+        submits = command[0] in _SUBMIT
+        if submits:
+            command = (command[0], *self._submit_options, *command[1:])
+        try:
+            return self._ssh.run(
+                self.controller, command, user=user, stdin=stdin, check=check, timeout=self._timeout
+            )
+        except WaitTimeout as error:
+            if not submits:
+                raise
+            raise self._explained(error) from error
+
+    def submit(self, script: str, *options: str, user: str) -> int:
+        """Submit a batch script as a user, in the user's home; return the job id."""
+        login = None if user == "root" else user
+        answer = self.run("sbatch", "--parsable", *options, user=login, stdin=script).stdout
+        return int(answer.split(";")[0])
+
+    def submit_each(self, script: str, options: Sequence[Sequence[str]], user: str) -> list[int]:
+        """Submit a batch script with each set of options, over one connection; return the job ids.
+
+        An array is even faster: it is one message, and one record in slurmctld until its tasks
+        start.
+        """
+        end = "END-OF-BATCH-SCRIPT"
+        begin = (
+            f"set -e; script=$(mktemp); trap 'rm \"$script\"' EXIT; cat > \"$script\" << '{end}'"
+        )
+        sbatch = ["sbatch", *self._submit_options, "--parsable"]
+        calls = [f'{shlex.join([*sbatch, *one])} < "$script"' for one in options]
+        program = "\n".join([begin, script.rstrip("\n"), end, *calls, ""])
+        timeout = self._timeout + len(calls)
+        answer = self._ssh.run(
+            self.controller, ["sh"], user=user, stdin=program, timeout=timeout
+        ).stdout
+        return [int(line.split(";")[0]) for line in answer.splitlines()]
+
+    def jobs(self, *options: str) -> list[Job]:
+        """Return the jobs that squeue lists, including finished ones until MinJobAge has passed."""
+        answer = self.run(
+            "squeue", "--noheader", "--states=all", "--format=%A|%T|%N|%u|%r|%F|%k|%j", *options
+        ).stdout
+        return [parse_job(line) for line in _lines(answer) if re.match(r"\d+\|", line)]
+
+    def times(self, *options: str) -> dict[int, dict[str, int | None]]:
+        """Return when the jobs that squeue lists were submitted, started and ended.
+
+        A time is None if it has not come yet.
+        """
+        query = ("squeue", "--noheader", "--states=all", "--format=%A|%T|%V|%S|%e", *options)
+        return parse_times(self.run("env", "SLURM_TIME_FORMAT=%s", *query).stdout)
+
+    def job(self, job_id: int) -> Job | None:
+        """Return a job, even if it is REVOKED; None if this cluster has no job with this id."""
+        return next(iter(self.jobs_of(job_id)), None)
+
+    def jobs_of(self, job_id: int) -> list[Job]:
+        """Return the jobs of an id on this cluster.
+
+        One job, even if it is REVOKED, all tasks of an array, or none.
+
+        If slurmctld has forgotten a job, accounting still knows how it ended.
+        """
+        try:
+            return self.jobs("--local", "--all", f"--jobs={job_id}") or self._ended(job_id)
+        except CommandFailed as error:
+            if "Invalid job id" in error.stderr:
+                return self._ended(job_id)
+            raise
+
+    def _ended(self, job_id: int) -> list[Job]:
+        """Return an ended job, or all tasks of an array, from accounting.
+
+        The list is empty if accounting does not answer.
+        """
+        if not self._accounting:
+            return []
+        try:
+            records = self.records("--local", "--allocations", f"--jobs={job_id}")
+        except CommandFailed:
+            return []
+        last = {record.job_id: record for record in records}  # a requeued job has several
+        return [
+            Job(record.job_id, record.state, record.node_list, record.name, record.user, "", job_id)
+            for record in last.values()
+            if record.state in FINISHED
+        ]
+
+    def wait_for(
+        self, job_ids: Iterable[int], states: Iterable[str] = FINISHED, timeout: float = 120
+    ) -> list[Job]:
+        """Wait until all jobs, and all tasks of arrays, are in one of `states` on this cluster."""
+        wanted, states = set(job_ids), frozenset(states)
+
+        def look() -> list[Job]:
+            jobs = [job for job in self.jobs("--local") if {job.job_id, job.array_id} & wanted]
+            forgotten = wanted - {job_id for job in jobs for job_id in (job.job_id, job.array_id)}
+            return jobs + [job for job_id in forgotten for job in self._ended(job_id)]
+
+        def done(jobs: list[Job]) -> bool:
+            known = {job_id for job in jobs for job_id in (job.job_id, job.array_id)}
+            return wanted <= known and all(job.state in states for job in jobs)
+
+        try:
+            return wait_until(
+                look,
+                done,
+                what=f"jobs {sorted(wanted)} on {self.name} to be {'/'.join(sorted(states))}",
+                timeout=timeout,
+                give_up=lambda jobs: any(job.state in FINISHED - states for job in jobs),
+                show=_shown,
+            )
+        except WaitTimeout as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: WaitTimeout) -> HarnessError:
+        """Return an error with the reasons of pending jobs.
+
+        It is CannotVerify if jobs of others have the nodes.
+        """
+        try:
+            active = [job for job in self.jobs("--local") if job.state not in FINISHED]
+        except HarnessError:
+            return WaitTimeout(str(error), printed=error.printed)
+        waiting = [job for job in active if job.ours and job.state == "PENDING"]
+        others = [job for job in active if not job.ours and job.node_list]
+        if (
+            waiting
+            and others
+            and all(job.reason.replace(" ", "_") in _NODES_TAKEN for job in waiting)
+        ):
+            busy = ", ".join(
+                f"{job.node_list} with job {job.job_id} of {job.user}" for job in others[:_MANY]
+            )
+            return CannotVerify(
+                f"{error}; nodes of {self.name} are busy with jobs of others: {busy}"
+            )
+        why = f"; waiting: {_shown(waiting)}" if waiting else ""
+        return WaitTimeout(f"{error}{why}", printed=error.printed)
+
+    def nodes(self) -> list[Node]:
+        """Return all nodes, including those without a partition."""
+        answer = self.run(
+            "env", "SLURM_TIME_FORMAT=%s", "scontrol", "--all", "--oneliner", "show", "node"
+        ).stdout
+        return [parse_node(line) for line in _lines(answer) if line.startswith("NodeName=")]
+
+    def partitions(self) -> list[Partition]:
+        """Return all partitions, including hidden ones."""
+        answer = self.run("scontrol", "--all", "--oneliner", "show", "partition").stdout
+        return [parse_partition(line) for line in _lines(answer)]
+
+    def reservations(self) -> list[Reservation]:
+        """Return all reservations that have not ended."""
+        query = ("env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "reservation")
+        return [
+            parse_reservation(line)
+            for line in _lines(self.run(*query).stdout)
+            if "ReservationName=" in line
+        ]
+
+    def topology(self, *name: str) -> dict[str, tuple[str, ...]]:
+        """Return the switches, blocks, combined blocks or toruses of a topology, with their nodes."""
+        return parse_topology(self.run("scontrol", "show", "topology", *name).stdout)
+
+    def waiting_for_slurmdbd(self) -> int:
+        """Return the number of messages that slurmctld keeps until slurmdbd accepts them."""
+        found = re.search(r"DBD Agent queue size:\s*(\d+)", self.run("sdiag").stdout)
+        return int(found[1]) if found else 0
+
+    def usage(self) -> list[Usage]:
+        """Return the fair-share usage of each association; none if slurmctld does not count it."""
+        if "priority/basic" in self.run("scontrol", "show", "config").stdout:
+            return []
+        answer = self.run(
+            "sshare", "--all", "--parsable2", "--noheader", "--format=Account,User,RawUsage"
+        ).stdout
+        rows = [line.split("|") for line in _lines(answer)]
+        return [Usage(account.strip(), user, int(seconds or 0)) for account, user, seconds in rows]
+
+    def siblings(self) -> list[Sibling]:
+        """Return all clusters of the federation, this one first; empty if it is in none."""
+        answer = self.run("scontrol", "show", "federation").stdout
+        return parse_federation(answer)
+
+    def records(self, *options: str) -> list[Record]:
+        """Return the accounting records of jobs and steps.
+
+        They include duplicates, and are of this cluster unless `options` say otherwise.
+        """
+        fields = "JobIDRaw,Cluster,JobName,User,Account,State,ExitCode,NodeList,Submit,Start,End"
+        fields += ",ElapsedRaw,QOS,Partition,AllocCPUS,TimelimitRaw,WorkDir,MaxRSS"
+        answer = self.run(
+            *(
+                "env",
+                "SLURM_TIME_FORMAT=%s",
+                "sacct",
+                "--parsable2",
+                "--noheader",
+                "--allusers",
+                "--duplicates",
+            ),
+            *("--starttime=2000-01-01", f"--format={fields}", *options),
+        ).stdout
+        return [parse_record(line) for line in _lines(answer)]
+
+    def remembered(self) -> list[Record]:
+        """Return the jobs in slurmctld's memory.
+
+        These are pending and running jobs, and ended ones until MinJobAge has passed.
+        """
+        query = ("scontrol", "--all", "--local", "--oneliner", "show", "job")
+        answer = self.run("env", "SLURM_TIME_FORMAT=%s", *query).stdout
+        return [
+            parse_remembered(line, self.name)
+            for line in _lines(answer)
+            if line.startswith("JobId=")
+        ]
+
+
+def clusters(ssh: Ssh, plan: Plan, timeout: float = 120) -> dict[str, SlurmCluster]:
+    """Return the running clusters of a plan by name.
+
+    A command has `timeout` seconds, and more for many nodes.
+    """
+    scenario = plan.scenario
+    return {
+        name: SlurmCluster(
+            ssh,
+            name,
+            part.controller,
+            timeout + len(part.node_names()) * _SECONDS_A_NODE,
+            scenario.checks.submit,
+            accounting=scenario.accounting is not None,
+        )
+        for name, part in scenario.clusters.items()
+    }
+
+
+def array_sizes(count: int) -> list[int]:
+    """Return the sizes of the smallest number of arrays that together have `count` tasks.
+
+    >>> array_sizes(2300)
+    [1000, 1000, 300]
+    """
+    return [min(_LARGEST_ARRAY, count - begun) for begun in range(0, count, _LARGEST_ARRAY)]
+
+
+def _shown(jobs: Sequence[Job]) -> str:
+    """Return the state of each job, or for many jobs the number of jobs in each state."""
+    if len(jobs) > _MANY:
+        return ", ".join(
+            f"{count} {state}" for state, count in Counter(job.state for job in jobs).items()
+        )
+    places = [f" on {job.node_list}" if job.node_list else "" for job in jobs]
+    shown = (
+        f"{job.job_id} {job.state}{place} ({job.reason})"
+        for job, place in zip(jobs, places, strict=True)
+    )
+    return ", ".join(shown) or "no job"
+
+
+def left_copies(jobs_on: Mapping[str, Sequence[Job]]) -> dict[str, set[int]]:
+    """Return, for each cluster, its sibling jobs that have ended on other clusters.
+
+    They never run and never disappear.
+
+    A cluster that was disconnected may get them from the origin cluster after they were revoked.
+    """
+    ended = {
+        job.job_id
+        for jobs in jobs_on.values()
+        for job in jobs
+        if job.state in FINISHED - {"REVOKED"}
+    }
+    return {
+        name: {job.job_id for job in jobs if job.reason == "FedJobLock" and job.job_id in ended}
+        for name, jobs in jobs_on.items()
+    }
+
+
+def parse_job(line: str) -> Job:
+    """Read one line of squeue. The comment and the name, which users choose, come last.
+
+    >>> parse_job("7|RUNNING|n1|alice|None|7|slurm-harness|a|b").name
+    'a|b'
+    """
+    job_id, state, node_list, user, reason, array_id, comment, name = line.split("|", 7)
+    return Job(int(job_id), state, node_list, name, user, reason, int(array_id), comment)
+
+
+def parse_node(line: str) -> Node:
+    """Read one line of `scontrol --oneliner show node`.
+
+    >>> parse_node("NodeName=c1 State=DOWN+DRAIN SlurmdStartTime=1767225600 Reason=no fan [root@1767225660]")
+    Node(name='c1', state='DOWN+DRAIN', reason='no fan [root@1767225660]', slurmd_start=1767225600)
+    """
+    reason = re.search(r" Reason=(.*?)(?: Comment=|\s*$)", line)
+    state = re.search(r" State=(\S+)", line)
+    start = re.search(r" SlurmdStartTime=(\S+)", line)
+    name = line.partition(" ")[0].removeprefix("NodeName=")
+    return Node(
+        name,
+        state[1] if state else "",
+        reason[1] if reason else "",
+        _time(start[1]) if start else None,
+    )
+
+
+def parse_partition(line: str) -> Partition:
+    """Read one line of `scontrol --oneliner show partition`.
+
+    >>> parse_partition("PartitionName=p AllowAccounts=ALL Default=YES MaxNodes=2 Nodes=c[1-2] State=UP").nodes
+    ('c1', 'c2')
+    """
+    facts = dict(re.findall(r"(\w+)=(\S*)", line))
+    nodes = facts.get("Nodes", "")
+    limit = facts.get("MaxNodes", "UNLIMITED")
+    return Partition(
+        name=facts["PartitionName"],
+        state=facts["State"],
+        default=facts.get("Default") == "YES",
+        nodes=hostlist.expand(nodes) if nodes not in {"", "(null)"} else (),
+        max_nodes=None if limit == "UNLIMITED" else int(limit),
+        root_only=facts.get("RootOnly") == "YES",
+    )
+
+
+def parse_reservation(line: str) -> Reservation:
+    """Read one line of `scontrol --oneliner show reservation`.
+
+    >>> str(parse_reservation("ReservationName=r StartTime=60 EndTime=120 Nodes=c1 Users=(null) Accounts=physics"))
+    'reservation r of c1 for physics from 1970-01-01 00:01 UTC to 1970-01-01 00:02 UTC'
+    """
+    facts = dict(re.findall(r"(\w+)=(\S*)", line))
+    users = [
+        facts[name]
+        for name in ("Users", "Groups", "Accounts", "QOS")
+        if facts.get(name, "(null)") != "(null)"
+    ]
+    return Reservation(
+        name=facts["ReservationName"],
+        start=int(facts["StartTime"]),
+        end=int(facts["EndTime"]),
+        nodes=facts.get("Nodes", "(null)"),
+        users=",".join(users) or "nobody",
+    )
+
+
+def parse_times(text: str) -> dict[int, dict[str, int | None]]:
+    """Read `squeue --format="%A|%T|%V|%S|%e"`, whose start and end may only be estimates.
+
+    >>> parse_times("7|RUNNING|1700000000|1700000005|1700003605")
+    {7: {'submit': 1700000000, 'start': 1700000005, 'end': None}}
+    """
+    times = {}
+    for line in _lines(text):
+        job_id, state, submit, start, end = line.split("|")
+        times[int(job_id)] = {
+            "submit": _time(submit),
+            "start": None if state == "PENDING" else _time(start),
+            "end": _time(end) if state in FINISHED else None,
+        }
+    return times
+
+
+def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
+    """Read `scontrol show topology`.
+
+    >>> parse_topology("SwitchName=s1 Level=0 LinkSpeed=1 Nodes=c[1-2]")
+    {'s1': ('c1', 'c2')}
+    >>> parse_topology("AggregatedBlock=b2,b1 BlockIndex=2 Nodes=c[1-4] BlockSize=4")
+    {'b[1-2]': ('c1', 'c2', 'c3', 'c4')}
+    """
+    found = re.findall(
+        r"^(?:SwitchName|BlockName|AggregatedBlock|TorusName)=(\S+) .*\bNodes=(\S+)", text, re.M
+    )
+    return {hostlist.fold(hostlist.expand(name)): hostlist.expand(nodes) for name, nodes in found}
+
+
+def parse_record(line: str) -> Record:
+    """Read one line of `sacct --parsable2`."""
+    job, cluster, name, user, account, state, exit_code, node_list, *rest = line.split("|")
+    submit, start, end, elapsed, qos, partition, cpus, time_limit, work_dir, max_rss = rest
+    job_id, _, step = job.partition(".")
+    # A cancelled step may have no exit code.
+    code, signal = (exit_code or "0:0").split(":")
+    return Record(
+        job_id=int(job_id),
+        step=step,
+        cluster=cluster,
+        name=name,
+        user=user,
+        account=account,
+        state=state.split()[0],  # "CANCELLED by 2001"
+        exit_code=int(code),
+        signal=int(signal),
+        node_list=node_list,
+        submit=_time(submit),
+        start=_time(start),
+        end=_time(end),
+        elapsed=int(elapsed),
+        qos=qos,
+        partition=partition,
+        cpus=int(cpus or 0),
+        time_limit=time_limit,
+        work_dir=work_dir,
+        max_rss=_bytes(max_rss),
+    )
+
+
+def parse_remembered(line: str, cluster: str) -> Record:
+    """Read one line of `scontrol --oneliner show job`.
+
+    Of several states, such as REVOKED|COMPLETING, the first counts.
+    """
+    facts: dict[str, str] = {}
+    for name, value in re.findall(r"(?<!\S)([A-Z]\w*)=(\S*)", line):
+        facts.setdefault(name, value)
+    job_name = re.search(r" JobName=(.*?) UserId=", line)
+    code, _, signal = facts["ExitCode"].partition(":")
+    ended = facts["JobState"] in FINISHED
+    return Record(
+        job_id=int(facts["JobId"]),
+        step="",
+        cluster=cluster,
+        name=_some(job_name[1])
+        if job_name
+        else "",  # 26.05 prints (null) for a job of a REST client
+        user=facts["UserId"].partition("(")[0],
+        account=facts["Account"],
+        state=facts["JobState"],
+        exit_code=int(code),
+        signal=int(signal),
+        node_list=_some(facts.get("NodeList", "")),
+        submit=_time(facts["SubmitTime"]),
+        start=None if facts["JobState"] == "PENDING" else _time(facts["StartTime"]),
+        end=_time(facts["EndTime"]) if ended else None,
+        elapsed=durations.seconds(facts["RunTime"], unit=1),
+        qos=_some(facts["QOS"]),
+        partition=facts["Partition"],
+        cpus=int(facts["NumCPUs"].partition("-")[0]),
+        time_limit=_minutes(facts["TimeLimit"]),
+        work_dir=_some(facts.get("WorkDir", "")),
+    )
+
+
+def _some(text: str) -> str:
+    return "" if text in {"(null)", "N/A"} else text
+
+
+def _minutes(text: str) -> str:
+    return str(durations.seconds(text, unit=1) // 60) if text[:1].isdigit() else text
+
+
+def _bytes(text: str) -> int | None:
+    """Read a size as sacct prints it.
+
+    >>> _bytes("2048K"), _bytes("0"), _bytes("")
+    (2097152, 0, None)
+    """
+    match = re.fullmatch(r"([\d.]+)([KMGTP]?)", text)
+    return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
+
+
+def parse_federation(text: str) -> list[Sibling]:
+    """Read `scontrol show federation`.
+
+    >>> parse_federation("Self: a:10.0.0.1:6817 ID:1 FedState:ACTIVE Features:")
+    [Sibling(cluster='a', federation_id=1, state='ACTIVE', synced=True)]
+    """
+    found = []
+    for line in text.splitlines():
+        match = re.search(r"(Self|Sibling):\s+([^:\s]+):\S* ID:(\d+) FedState:(\S+)", line)
+        if match:
+            kind, cluster, federation_id, state = match.groups()
+            synced = kind == "Self" or (
+                "Synced:Yes" in line and "PersistConnSend/Recv:Yes/Yes" in line
+            )
+            found.append(Sibling(cluster, int(federation_id), state, synced))
+    return found
+
+
+def not_ready(plan: Plan, run: dict[str, SlurmCluster], *, idle: bool = False) -> list[str]:
+    """Return what keeps clusters from accepting jobs.
+
+    Nodes out of service, siblings that are not connected.
+
+    With `idle`, running jobs count as well.
+    """
+    missing = []
+    for name, cluster in run.items():
+        seen = {node.name: node for node in cluster.nodes()}
+        provision_of = plan.scenario.clusters[name].provision_of()
+        for node_name in provision_of:
+            node = seen.get(node_name)
+            # The operator starts together with the checks.
+            if (
+                node
+                and plan.scenario.clusters[name].kubernetes
+                and node_state.waits_for_operator(node.state, node.reason)
+            ):
+                continue
+            if node is None or not _is_ready(
+                node, static=provision_of[node_name] == "static", idle=idle
+            ):
+                state = (
+                    f"{node.state} ({node.reason or 'no reason given'})"
+                    if node
+                    else "unknown to slurmctld"
+                )
+                missing.append(f"{name}: {node_name} {state}")
+    for federation in plan.scenario.federations.values():
+        for name in federation.clusters:
+            siblings = run[name].siblings()
+            for other in federation.clusters:
+                if not any(sibling.cluster == other and sibling.synced for sibling in siblings):
+                    missing.append(f"{name}: sibling {other} not connected")
+    return missing
+
+
+def _is_ready(node: Node, *, static: bool, idle: bool) -> bool:
+    if not static and node_state.is_powered_down(node.state):
+        return True
+    return (
+        node_state.is_idle(node.state)
+        if static and idle
+        else not idle and node_state.takes_jobs(node.state)
+    )
+
+
+def wait_until_ready(
+    plan: Plan, run: dict[str, SlurmCluster], timeout: float = 180, *, idle: bool = False
+) -> None:
+    """Wait until every cluster accepts jobs on all its nodes. WaitTimeout says what is missing.
+
+    With `idle`, also wait for the end of all jobs. The limit is `timeout` seconds, and more for
+    many nodes.
+    """
+    nodes = sum(len(cluster.node_names()) for cluster in plan.scenario.clusters.values())
+    wait_until(
+        lambda: not_ready(plan, run, idle=idle),
+        lambda missing: not missing,
+        what="the clusters to be ready",
+        timeout=timeout + nodes * _SECONDS_A_NODE,
+        show=lambda missing: "; ".join(
+            [*missing[:_MANY], *[f"{len(missing)} in all"] * (len(missing) > _MANY)]
+        ),
+        ignore=(CommandFailed,),
+    )
+
+
+def _lines(text: str) -> Sequence[str]:
+    # For several clusters, squeue and sinfo print "CLUSTER: name" before the lines of each.
+    return [line for line in text.splitlines() if line and not line.startswith("CLUSTER: ")]
+
+
+def _time(text: str) -> int | None:
+    return int(text) if text.isdigit() and int(text) > 0 else None

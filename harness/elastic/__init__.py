@@ -1,0 +1,1 @@
+"""Elastic nodes: the provisioning API, and its process beside a run."""

@@ -1,0 +1,104 @@
+"""Why elastic nodes may have made a check fail, and which of their hosts were left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from harness import options
+from harness.cluster import node_state, slurm
+from harness.errors import HarnessError
+from harness.open_run import OpenRun
+from harness.parsing import hostlist
+from harness.report import timeline
+
+# Seconds that a cluster has to answer, and by which clocks may differ.
+_PATIENCE, _AROUND = 15, 10
+
+
+def of_failure(run: OpenRun, since: float) -> list[str]:
+    """Return the known problems of elastic nodes since a time, a line for each.
+
+    It compares what slurmctld's programs noted with what the provisioning API was asked. `since` is
+    in seconds since 1970. A cluster that does not answer has a line, too.
+    """
+    if not any(cluster.elastic() for cluster in run.plan.scenario.clusters.values()):
+        return []
+    try:
+        events = [event for event in run.directory.events() if event["kind"] == "power"]
+    except HarnessError as error:
+        return [str(error)]
+    asked = [event for event in events if timeline.seconds(event) > since - _AROUND]
+    found = [_problem(event) for event in asked if event["action"] == "problem"]
+    for name, cluster in slurm.clusters(run.ssh, run.plan, _PATIENCE).items():
+        if not run.plan.scenario.clusters[name].elastic():
+            continue
+        try:
+            notes = cluster.run("cat", options.POWER_LOG, check=False).stdout.splitlines()
+            found += wrong_notes(
+                [json.loads(line) for line in notes], asked, cluster.controller, since
+            )
+        except (HarnessError, ValueError, LookupError, TypeError) as error:
+            found.append(
+                f"{cluster.controller}:{options.POWER_LOG}: {' '.join(str(error).splitlines()[-1:])}"
+            )
+    with suppress(HarnessError):
+        found += leaked(run)
+    return [*dict.fromkeys(found)]
+
+
+def wrong_notes(
+    notes: Iterable[Mapping[str, Any]],
+    asked: Iterable[Mapping[str, Any]],
+    controller: str,
+    since: float,
+) -> Iterator[str]:
+    """Yield what is wrong with what slurmctld's programs noted since a time.
+
+    `asked` are the events of the API.
+
+    >>> [*wrong_notes([{"time": 9, "action": "resume-fail", "nodes": ["c1", "c2"]}], [], "ctl", 0)]
+    ['ctl: slurm-resume-fail c[1-2]: slurmd did not register within ResumeTimeout']
+    """
+    known = {(event["action"], node) for event in asked for node in event["nodes"]}
+    for note in notes:
+        action, nodes = note["action"], note["nodes"]
+        if note["time"] < since:
+            continue
+        called = f"{controller}: slurm-{action} {hostlist.fold(nodes)}"
+        if "problem" in note:
+            yield f"{called}: {note['problem'].strip()}"
+        elif action == "resume-fail":
+            yield f"{called}: slurmd did not register within ResumeTimeout"
+        elif "answer" in note and (
+            unheard := [node for node in nodes if (action, node) not in known]
+        ):
+            yield (
+                f"{called}: the provisioning API was not asked for {hostlist.fold(unheard)}, although port "
+                f"{options.API_PORT} of {controller} says so: something else listens there"
+            )
+
+
+def _problem(event: Mapping[str, Any]) -> str:
+    return f"host of {hostlist.fold(event['nodes'])}: {' '.join(event['problem'].split())}"
+
+
+def leaked(run: OpenRun) -> list[str]:
+    """Return how to remove each host that runs although slurmctld has powered its node down."""
+    there = run.provider.hosts(run.directory.id)
+    found = []
+    for name, cluster in slurm.clusters(run.ssh, run.plan, _PATIENCE).items():
+        hosts = {host.name for host in run.plan.hosts if host.cluster == name and not host.lasts}
+        if not any(there.get(host) for host in hosts):
+            continue
+        found += [
+            f"{node.name} runs, but slurmctld has powered it down: "
+            f"harness exec {cluster.controller} -- {options.PROGRAMS}/slurm-suspend {node.name}"
+            for node in cluster.nodes()
+            if node.name in hosts
+            and there.get(node.name)
+            and node_state.is_powered_down(node.state)
+        ]
+    return found

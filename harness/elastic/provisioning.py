@@ -1,0 +1,153 @@
+"""Elastic nodes: the process of the provisioning API, and nodes started by others than Slurm."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from harness import options, secret_placeholders
+from harness.cluster.slurm import SlurmCluster
+from harness.errors import CannotVerify, WaitTimeout
+from harness.plan import Plan
+from harness.render import RenderedFile, Tree
+from harness.rundir import RunDir
+from harness.ssh import Ssh
+from harness.wait import wait_until
+
+# A separate program: its libraries take longer to load than everything else.
+_MODULE = "harness.elastic.provisioning_api"
+# Seconds in which it ends after a signal.
+_ENDS_WITHIN = 60
+
+
+def is_wanted(plan: Plan) -> bool:
+    """Return whether a plan has hosts that the API creates or starts."""
+    return any(not host.lasts for host in plan.hosts)
+
+
+def files_of(tree: Tree, host: str, secret_values: dict[str, str]) -> list[RenderedFile]:
+    """Return a host's files with the secrets in them."""
+    return [
+        replace(file, text=secret_placeholders.reveal(file.text, secret_values))
+        for file in tree[host]
+    ]
+
+
+def start(run: RunDir) -> None:
+    """Start the API of a run in the background, if it is not running; return when it listens."""
+    if list(_processes(run.id)):
+        return
+    log = run.path / "logs" / "provision.log"
+    log.parent.mkdir(exist_ok=True)
+    command = [
+        "sh",
+        "-c",
+        '"$@" &',
+        "sh",
+        sys.executable,
+        "-P",
+        "-m",
+        _MODULE,
+        str(run.path),
+        run.id,
+    ]
+    with log.open("a") as output:
+        subprocess.run(
+            command,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            check=True,
+        )
+    wait_until(
+        lambda: (_answers(socket_of(run)), [*_processes(run.id)]),
+        lambda seen: seen[0],
+        what=f"the provisioning API to listen ({log})",
+        timeout=120,
+        give_up=lambda seen: not seen[1],
+    )
+
+
+def stop(run_id: str, *, all_users: bool = False) -> None:
+    """End the API of a run, of any user if `all_users`; it is not an error if there is none."""
+    for number in (signal.SIGTERM, signal.SIGKILL):  # it can be killed at any moment
+        for process in _processes(run_id, all_users=all_users):
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.kill(process, number)
+        with suppress(WaitTimeout):
+            wait_until(
+                lambda: list(_processes(run_id, all_users=all_users)),
+                lambda left: not left,
+                what="the provisioning API to end",
+                timeout=_ENDS_WITHIN,
+            )
+            return
+    raise CannotVerify(
+        f"the provisioning API of {run_id} does not end: {[*_processes(run_id, all_users=all_users)]}"
+    )
+
+
+def _processes(run_id: str, *, all_users: bool = False) -> Iterator[int]:
+    """Yield the processes of a run's API; others may fake its arguments: proc_pid_cmdline(5)."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if not all_users and path.stat().st_uid != os.geteuid():
+                continue
+            words = path.read_text(errors="replace").split("\0")
+        except OSError:
+            continue
+        if _MODULE in words and run_id in words:
+            yield int(path.parent.name)
+
+
+def socket_of(run: RunDir) -> Path:
+    """Return the socket of a run's API, which only its user can open."""
+    return run.control_directory / "api"
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
+
+
+@contextmanager
+def manual_nodes_powered(
+    plan: Plan, clusters: Mapping[str, SlurmCluster], ssh: Ssh
+) -> Iterator[None]:
+    """Start and stop slurmd when slurmctld logs that it is needed, as an external service would."""
+    ended = threading.Event()
+
+    def obey(cluster: SlurmCluster, nodes: set[str]) -> None:
+        done = 0
+        while not ended.wait(0.2):
+            lines = cluster.run("cat", options.POWER_LOG, check=False).stdout.splitlines()
+            for wish in map(json.loads, lines[done:]):
+                for node in nodes & {*wish["nodes"]}:
+                    ssh.run(
+                        node,
+                        ["systemctl", "start" if wish["action"] == "resume" else "stop", "slurmd"],
+                    )
+            done = len(lines)
+
+    people = []
+    for name, cluster in clusters.items():
+        if nodes := {
+            host.name for host in plan.hosts if host.cluster == name and host.provision == "manual"
+        }:
+            people.append(threading.Thread(target=obey, args=[cluster, nodes]))
+    for person in people:
+        person.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for person in people:
+            person.join()

@@ -1,0 +1,383 @@
+"""The provisioning API, which resumes and suspends nodes at slurmctld's request.
+
+`python -m harness.elastic.provisioning_api RUN ID` listens on a socket that only its user can open,
+and SSH carries the controllers' loopback port to it: nothing else reaches it. Requests say which
+nodes must be up or down and are answered at once; the work follows, and the last of contradicting
+requests wins. All its state is in the engine and one file, so it can end at any time and continue
+later.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from harness import file_ownership, options, providers
+from harness.elastic.provisioning import files_of, socket_of
+from harness.errors import HarnessError
+from harness.inventory import ssh_host
+from harness.parsing import hostlist
+from harness.plan import Host, Plan
+from harness.providers import CanCreate, ability
+from harness.render import Tree, render
+from harness.rundir import RunDir
+
+# Seconds between attempts to create or remove a host, and between looks at the run.
+_AGAIN, _LOOK = 1.0, 2.0
+# Seconds for which requests in progress may delay the end.
+_PATIENCE = 5
+# Limits of requests: bytes of the body, seconds in which it must arrive, requests at the same time.
+_LARGEST_BODY, _ARRIVES_WITHIN, _MOST_REQUESTS = 2**20, 10, 100
+
+
+class Machines:
+    """The elastic hosts, and which of them must be up."""
+
+    def __init__(self, run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
+        self._run, self._plan, self._tree, self._provider = run, plan, tree, provider
+        self._hosts: dict[str, Host] = {host.name: host for host in plan.hosts if not host.lasts}
+        self._file = run.path / "wanted.json"
+        self._wanted: dict[str, bool] = (
+            json.loads(self._file.read_text()) if self._file.exists() else {}
+        )
+        self._problems: dict[str, str] = {}
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(max(1, len(self._hosts)), thread_name_prefix="machine")
+        run.machines.mkdir(exist_ok=True)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._hosts
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def want(self, names: Iterable[str], *, up: bool) -> None:
+        """Set which hosts must be up or down from now on."""
+        names = list(names)
+        with self._lock:
+            self._wanted |= dict.fromkeys(names, up)
+            fresh = self._file.with_suffix(".new")
+            fresh.write_text(json.dumps(self._wanted))
+            fresh.replace(self._file)
+        self._run.event("power", action="resume" if up else "suspend", nodes=names)
+        self.go_on(names)
+
+    def go_on(self, names: Iterable[str] = ()) -> None:
+        """Work on hosts, by default all ever requested, until each is in the requested state."""
+        with self._lock:
+            idle = [name for name in names or self._wanted if name not in self._busy]
+            self._busy.update(idle)
+        for name in idle:
+            self._pool.submit(self._work, name)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Return for each host whether it is wanted, runs (None: does not exist), and its problem."""
+        there = self._provider.hosts(self._run.id)
+        return {
+            name: {
+                "wanted": self._wanted.get(name, False),
+                "runs": there.get(name),
+                "problem": self._problems.get(name, ""),
+            }
+            for name in self._hosts
+        }
+
+    def look(self) -> None:
+        """Record the hosts that have stopped by themselves; slurmctld decides what to do."""
+        settled = self._settled()
+        there = self._provider.hosts(self._run.id)
+        for name in settled & self._settled():
+            if not there.get(name) and name not in self._problems:
+                self._tell(name, f"stopped by itself\n{self._provider.console(self._run.id, name)}")
+
+    def _settled(self) -> set[str]:
+        """Return the hosts that are wanted and not being worked on."""
+        with self._lock:
+            return {name for name, up in self._wanted.items() if up} - self._busy
+
+    def _tell(self, name: str, problem: str) -> None:
+        """Record a problem of a host, once."""
+        if self._problems.get(name) != problem:
+            self._run.event("power", action="problem", nodes=[name], problem=problem)
+        self._problems[name] = problem
+
+    def _work(self, name: str) -> None:
+        down = {None} if self._hosts[name].provision == "create" else {None, False}
+        while True:
+            try:
+                runs = self._provider.hosts(self._run.id).get(name)
+                with self._lock:
+                    wanted = self._wanted[name]
+                    if runs is True if wanted else runs in down:
+                        self._busy.discard(name)
+                        self._problems.pop(name, None)
+                        return
+                self._step(self._hosts[name], runs, up=wanted)
+            except HarnessError as error:
+                self._tell(name, str(error))
+                threading.Event().wait(_AGAIN)
+
+    def _step(self, host: Host, runs: bool | None, *, up: bool) -> None:
+        run, provider = self._run, self._provider
+        if up:
+            if host.provision == "create" and runs is False:
+                # It was not finished, or has stopped: its files may be incomplete.
+                provider.remove(run.id, host.name)
+                runs = None
+            if runs is None:
+                provider.make(
+                    run,
+                    self._plan,
+                    [host],
+                    {host.name: files_of(self._tree, host.name, run.secrets())},
+                )
+            machine = provider.start(run.id, host.name)
+            (run.machines / host.name).write_text(ssh_host(machine))
+        elif host.provision == "create":
+            provider.remove(run.id, host.name)
+        else:
+            provider.stop(run.id, host.name)
+        run.event("power", action="up" if up else "down", nodes=[host.name])
+
+
+class Nodes(BaseModel):
+    """The nodes that a request is about."""
+
+    nodes: list[str] = Field(description="names or hostlists, such as c[1-4]", min_length=1)
+
+
+class Gate:
+    """Passes on requests to an application that have the token and a body within the limits.
+
+    Without the token nothing of a body is read. The answers are 401 without the token, 413 if the
+    body is too large, and 408 if it does not arrive within `seconds`; the connection then ends.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, seconds: float) -> None:
+        self._app, self._token, self._seconds = app, token.encode(), seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if not self._has_token(headers):
+            await _refuse(401, "the token is wrong or missing")(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await _body(receive)
+        except TimeoutError:
+            await _refuse(408, f"the body did not arrive within {self._seconds:g} s")(
+                scope, receive, send
+            )
+            return
+        if body is None:
+            await _refuse(413, f"the body is larger than {_LARGEST_BODY} bytes")(
+                scope, receive, send
+            )
+            return
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        await self._app(scope, lambda: _next(messages, receive), send)
+
+    def _has_token(self, headers: Headers) -> bool:
+        # Starlette decodes headers from Latin-1, so that every byte has a character.
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and secrets.compare_digest(
+            given.encode("latin-1"), self._token
+        )
+
+
+def _refuse(status: int, detail: str) -> JSONResponse:
+    return JSONResponse({"detail": detail}, status, {"connection": "close"})
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Return the body of a request; None if it is too large, and the rest is not read."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > _LARGEST_BODY:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def _next(messages: list[Message], receive: Receive) -> Message:
+    return messages.pop() if messages else await receive()
+
+
+class Impatient(H11Protocol):
+    """A connection that ends unless its first request begins within `_ARRIVES_WITHIN` seconds."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self.loop.call_later(_ARRIVES_WITHIN, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> FastAPI:
+    """Return the API; a cloud of your own can implement the same calls.
+
+    A request's body must arrive within `seconds`.
+    """
+
+    def known(request: Nodes) -> list[str]:
+        names: list[str] = []
+        for text in request.nodes:
+            try:
+                # Hostlists that cannot be nodes of this run are not expanded.
+                expanded = hostlist.expand(text, len(machines))
+            except hostlist.TooManyNames as error:
+                raise HTTPException(
+                    404, f"no such node: {error}, and there are {len(machines)} nodes"
+                ) from error
+            except ValueError as error:
+                raise HTTPException(400, str(error)) from error
+            if unknown := [name for name in expanded if name not in machines]:
+                raise HTTPException(404, f"no such node: {hostlist.fold(unknown)}")
+            names += expanded
+        return [*dict.fromkeys(names)]
+
+    # The dependency only documents the token: the gate checks it.
+    app = FastAPI(
+        title="Slurm harness: provisioning",
+        version="1",
+        dependencies=[Depends(HTTPBearer(auto_error=False))],
+    )
+    app.add_middleware(Gate, token=token, seconds=seconds)
+    known_names = Annotated[list[str], Depends(known)]
+
+    @app.post("/v1/resume", status_code=202, summary="Bring nodes up: create or start their hosts")
+    def resume(names: known_names) -> dict[str, list[str]]:
+        machines.want(names, up=True)
+        return {"accepted": names}
+
+    @app.post(
+        "/v1/suspend", status_code=202, summary="Bring nodes down: stop or remove their hosts"
+    )
+    def suspend(names: known_names) -> dict[str, list[str]]:
+        machines.want(names, up=False)
+        return {"accepted": names}
+
+    @app.get("/v1/nodes", summary="Which nodes are wanted, which run, and what went wrong")
+    def nodes() -> dict[str, dict[str, Any]]:
+        return machines.states()
+
+    return app
+
+
+@contextmanager
+def _carried(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
+    """Forward a loopback port of controllers to the API, again whenever SSH ends."""
+    ended = threading.Event()
+    ssh = run.ssh()
+    port = f"127.0.0.1:{options.API_PORT}:{socket_of(run)}"
+
+    def carry(controller: str) -> None:
+        own = [
+            "-o",
+            "ControlPath=none",
+            "-o",
+            "ExitOnForwardFailure=yes",
+            "-o",
+            "ServerAliveInterval=5",
+            "-N",
+            "-R",
+            port,
+        ]
+        command, *rest = ssh.command(controller)
+        while not ended.is_set():
+            with subprocess.Popen([command, *own, *rest], stdin=subprocess.DEVNULL) as tunnel:
+                while tunnel.poll() is None and not ended.wait(0.2):
+                    pass
+                tunnel.terminate()
+            ended.wait(0.5)
+
+    threads = [threading.Thread(target=carry, args=[controller]) for controller in controllers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def serve(run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
+    """Serve the API of a run until a signal, or until the run is gone."""
+    machines = Machines(run, plan, tree, provider)
+    machines.go_on()
+    app = api(machines, run.secrets()["provision_token"])
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            uds=str(socket_of(run)),
+            http=Impatient,
+            ws="none",
+            limit_concurrency=_MOST_REQUESTS,
+            log_level="warning",
+            timeout_graceful_shutdown=_PATIENCE,
+        )
+    )
+
+    def end(*_: object) -> None:
+        server.should_exit = True
+
+    def watch() -> None:
+        while not server.should_exit:
+            threading.Event().wait(_LOOK)
+            try:
+                machines.look()
+                if run.id not in provider.runs():
+                    end()
+            except HarnessError as error:
+                print(error, file=sys.stderr, flush=True)
+
+    # uvicorn handles SIGTERM while it serves, and raises it again at its end.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    threading.Thread(target=watch, daemon=True).start()
+    with _carried(run, [host.name for host in plan.hosts if host.with_elastic]):
+        server.run()
+    # Work in progress is left as it is: the next process continues from the engine's state.
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve the run whose directory is the first argument."""
+    run = RunDir(Path(sys.argv[1]))
+    plan = run.plan()
+    file_ownership.directory(run.control_directory)
+    provider = ability(providers.get(run.provider, run.root), CanCreate, "provisioning API")
+    serve(run, plan, render(plan), provider)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Faults of daemons: killed, stopped, hanging."""
+
+from harness.faults.model import DAEMON, Kind
+
+_START = 'systemctl reset-failed "$1" 2> /dev/null || true; systemctl start "$1"'
+_PROCESS = """
+    process=$(systemctl show --value --property=MainPID "$1")
+    [ "$process" -gt 0 ] || { echo "$1 is not running" >&2; exit 3; }
+"""
+# Until systemd knows, `systemctl start` does nothing: the unit is still active.
+_KILL = f"""{_PROCESS} kill -KILL "$process"
+    while [ "$(systemctl show --value --property=MainPID "$1")" = "$process" ]; do sleep 0.05; done"""
+
+KINDS = {
+    "kill-daemon": Kind(
+        "a daemon is killed; systemd may start it again, as its unit says", _KILL, _START, DAEMON
+    ),
+    "stop-daemon": Kind("a daemon is stopped", 'systemctl stop "$1"', _START, DAEMON),
+    "pause-daemon": Kind(
+        "a daemon hangs",
+        f'{_PROCESS} kill -STOP "$process"',
+        f'{_PROCESS} kill -CONT "$process"',
+        DAEMON,
+    ),
+}

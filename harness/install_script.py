@@ -1,0 +1,75 @@
+"""A script that installs a rendered tree on machines of your own, in the right order. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from harness.plan import DAEMONS, Host, Plan
+from harness.render import RenderedFile, Tree, template
+
+# A host belongs to the stage of the first of its daemons in this list.
+_STAGES = {
+    "slurmdbd": "The accounting host",
+    "slurmctld": "The controllers",
+    "slurmrestd": "The REST API",
+    "slurmd": "The nodes",
+}
+
+
+def script(plan: Plan, tree: Tree) -> str:
+    """Return a shell script to run beside the tree: slurmdbd first, then the controllers, then the nodes.
+
+    Slurm's guide to upgrades has the same order: no daemon is ever newer than the one that it
+    reports to.
+    """
+    stages: dict[str, list[Host]] = {title: [] for title in _STAGES.values()}
+    # Hosts that come and go get their files when they are created.
+    for host in plan.lasting_hosts():
+        first = next(
+            (title for daemon, title in _STAGES.items() if daemon in host.daemons),
+            _STAGES["slurmd"],
+        )
+        stages[first].append(host)
+    steps = {
+        title: [(host.name, _command(plan, host, tree[host.name])) for host in hosts]
+        for title, hosts in stages.items()
+        if hosts
+    }
+    if (client := plan.accounting_client()) and plan.has_late_objects():
+        last = next(
+            title
+            for title, hosts in reversed(stages.items())
+            if set(hosts) & {*plan.with_daemon("slurmctld")}
+        )
+        steps[last].append((client.name, "/usr/local/sbin/slurm-accounting-objects late"))
+    return template(
+        "/install.sh", name=plan.name, accounting=plan.scenario.accounting, stages=steps
+    )
+
+
+def _command(plan: Plan, host: Host, files: tuple[RenderedFile, ...]) -> str:
+    """Return the command to run on a host after its files are installed."""
+    steps = []
+    if any(file.path.startswith("/etc/sysusers.d/") for file in files):
+        steps.append("systemd-sysusers")
+    if any(file.path.startswith("/etc/systemd/") for file in files):
+        steps.append("systemctl daemon-reload")
+    steps += [
+        f"systemd-tmpfiles --create {shlex.quote(file.path)}"
+        for file in files
+        if file.path.startswith("/etc/tmpfiles.d/")
+    ]
+    for file in files:
+        path = shlex.quote(file.path)
+        # A munge key may be the site's own; then it is not among the files.
+        unless_absent = f"[ ! -e {path} ] || " if file.path == "/etc/munge/munge.key" else ""
+        if (file.owner, file.group) != ("root", "root"):
+            steps.append(f"{unless_absent}chown {shlex.quote(f'{file.owner}:{file.group}')} {path}")
+        if file.mode != "0644":
+            steps.append(f"{unless_absent}chmod {file.mode} {path}")
+    steps.append(f"systemctl enable --quiet {' '.join(host.daemons)}")
+    for daemon in (daemon for daemon in DAEMONS if daemon in host.daemons):
+        if daemon == "slurmctld" and host == plan.accounting_client():
+            steps.append("/usr/local/sbin/slurm-accounting-objects")
+        steps.append(f"systemctl restart {daemon}")
+    return "; ".join(steps)

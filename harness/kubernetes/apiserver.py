@@ -1,0 +1,325 @@
+"""The Kubernetes API that stores the ledger: the user's own, started for the run, or emulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, cast
+
+from kubernetes import client, config
+from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.errors import CannotVerify
+from harness.kubernetes.ledger import GROUP, PLURAL, VERSION
+from harness.wait import wait_until
+
+OWN, STARTED, EMULATED = "KUBECONFIG", "KUBEBUILDER_ASSETS", "emulated Kubernetes API"
+_CHECKS = {
+    "type": "object",
+    "additionalProperties": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+}
+# The definition of the ledger's objects.
+DEFINITION: Mapping[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"{PLURAL}.{GROUP}"},
+    "spec": {
+        "group": GROUP,
+        "scope": "Cluster",
+        "names": {"plural": PLURAL, "singular": "genericnode", "kind": "GenericNode"},
+        "versions": [
+            {
+                "name": VERSION,
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "required": ["alias", "type"],
+                                "properties": {
+                                    "alias": {"type": "string"},
+                                    "type": {"type": "string", "enum": ["Slurm"]},
+                                    "admissionChecks": _CHECKS,
+                                },
+                            },
+                            "status": {
+                                "type": "object",
+                                "x-kubernetes-preserve-unknown-fields": True,
+                            },
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+class KubernetesApi:
+    """A Kubernetes API with the ledger's objects; `name` describes it."""
+
+    def __init__(self, name: str, kubeconfig: Path) -> None:
+        self.name = name
+        self.kubeconfig = kubeconfig
+        self._client = config.new_client_from_config(str(kubeconfig))  # type: ignore[no-untyped-call]
+        self._objects = client.CustomObjectsApi(self._client)
+        self._definitions = client.ApiextensionsV1Api(self._client)
+
+    def version(self) -> str:
+        """Return the release of the API."""
+        with _told():
+            return str(client.VersionApi(self._client).get_code(_request_timeout=5).git_version)
+
+    def page(self, node: str) -> dict[str, Any]:
+        """Return the ledger's object of a node."""
+        with _told():
+            return cast(
+                "dict[str, Any]",
+                self._objects.get_cluster_custom_object(GROUP, VERSION, PLURAL, node),
+            )
+
+    def change(self, node: str, patch: dict[str, Any]) -> None:
+        """Patch the ledger's object of a node."""
+        with _told():
+            self._objects.patch_cluster_custom_object(GROUP, VERSION, PLURAL, node, patch)
+
+    @contextmanager
+    def ledger(self, nodes: Sequence[str]) -> Iterator[None]:
+        """Create the ledger's objects, and remove them at the end.
+
+        CannotVerify if there are some already.
+        """
+        name = DEFINITION["metadata"]["name"]
+        with _told("if no other run uses it, remove it: docs/hybrid.md says how"):
+            self._definitions.create_custom_resource_definition(DEFINITION)  # type: ignore[arg-type]  # takes dicts
+        try:
+            for node in nodes:
+                with _told():
+                    wait_until(
+                        partial(self._add, node), bool, what=f"{PLURAL} to be served", timeout=90
+                    )
+            yield
+        finally:
+            with _told():
+                for node in self._objects_there():
+                    # Otherwise its finalizer would wait for the operator, which is gone.
+                    self.change(node, {"metadata": {"finalizers": None}})
+                self._definitions.delete_custom_resource_definition(name)  # and the objects with it
+                wait_until(
+                    partial(self._is_defined, name),
+                    lambda there: not there,
+                    what=f"{name} to be removed",
+                    timeout=90,
+                )
+
+    def _objects_there(self) -> list[str]:
+        told = cast(
+            "dict[str, Any]", self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL)
+        )
+        return [one["metadata"]["name"] for one in told["items"]]
+
+    def _is_defined(self, name: str) -> bool:
+        try:
+            self._definitions.read_custom_resource_definition(name)
+        except ApiException as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def _add(self, node: str) -> bool:
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "GenericNode",
+            "metadata": {"name": node},
+            "spec": {"alias": node, "type": "Slurm"},
+        }
+        try:
+            self._objects.create_cluster_custom_object(GROUP, VERSION, PLURAL, body)
+        except ApiException as error:
+            if error.status == HTTPStatus.NOT_FOUND:  # of a definition that is not served yet
+                return False
+            raise
+        return True
+
+
+@contextmanager
+def with_ledger(nodes: Sequence[str], log: Path) -> Iterator[KubernetesApi]:
+    """Yield a Kubernetes API with a GenericNode for each node; nothing is left at the end.
+
+    It is that of KUBECONFIG, or is started from the programs in KUBEBUILDER_ASSETS, or is emulated;
+    programs that are started write to `log`.
+    """
+    with ExitStack() as stack:
+        if given := os.environ.get(OWN):
+            api = _of(OWN, Path(given))
+        elif assets := os.environ.get(STARTED):
+            api = _of(STARTED, stack.enter_context(_started(Path(assets), log)))
+        else:
+            yield KubernetesApi(EMULATED, stack.enter_context(_emulated(nodes)))
+            return
+        stack.enter_context(api.ledger(nodes))
+        yield api
+
+
+def _of(variable: str, kubeconfig: Path) -> KubernetesApi:
+    try:
+        api = KubernetesApi(variable, kubeconfig)
+    except config.ConfigException as error:
+        raise CannotVerify(f"{variable}: {error}") from error
+    api.name = f"genuine Kubernetes API {api.version()} of {variable}"
+    return api
+
+
+@contextmanager
+def _started(assets: Path, log: Path) -> Iterator[Path]:
+    """Start etcd and kube-apiserver on this machine's loopback.
+
+    Yield a kubeconfig to reach them.
+    """
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        etcd_port, port = _free_port(), _free_port()
+        token = secrets.token_hex(16)
+        output = stack.enter_context(log.open("a"))
+        processes = []
+        for command in (
+            _etcd(assets, directory, etcd_port),
+            _kube_apiserver(assets, directory, etcd_port, port, token),
+        ):
+            try:
+                process = subprocess.Popen(
+                    command, stdout=output, stderr=output, cwd=directory, start_new_session=True
+                )
+            except OSError as error:
+                raise CannotVerify(f"{STARTED}: {error}") from error
+            processes.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        wait_until(
+            lambda: (all(process.poll() is None for process in processes), _listens(port)),
+            all,
+            what=f"the Kubernetes API of {STARTED} (running, listens), see {log}",
+            timeout=180,
+            give_up=lambda seen: not seen[0],
+        )
+        authority = directory / "certificates" / "apiserver.crt"
+        server = {
+            "server": f"https://127.0.0.1:{port}",
+            "certificate-authority": str(authority),
+        }
+        yield _kubeconfig(directory, server, {"token": token})
+
+
+def _etcd(assets: Path, directory: Path, port: int) -> list[str]:
+    """Return the command of an etcd that listens on loopback."""
+    url = f"http://127.0.0.1:{port}"
+    return [
+        str(assets / "etcd"),
+        f"--data-dir={directory / 'etcd'}",
+        "--listen-peer-urls=http://127.0.0.1:0",
+        f"--listen-client-urls={url}",
+        f"--advertise-client-urls={url}",
+    ]
+
+
+def _kube_apiserver(
+    assets: Path, directory: Path, etcd_port: int, port: int, token: str
+) -> list[str]:
+    """Return the command of a kube-apiserver on loopback, and write the files that it reads."""
+    accounts, tokens = directory / "accounts", directory / "tokens"
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "rsa", "-m", "PEM", "-N", "", "-f", str(accounts)], check=True
+    )
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"{token},operator,operator,system:masters\n")
+    return [
+        str(assets / "kube-apiserver"),
+        f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={directory / 'certificates'}",
+        "--service-account-issuer=https://127.0.0.1",
+        "--service-cluster-ip-range=198.18.255.0/24",
+        f"--service-account-key-file={accounts}",
+        f"--service-account-signing-key-file={accounts}",
+        f"--token-auth-file={tokens}",
+        "--authorization-mode=RBAC",
+    ]
+
+
+@contextmanager
+def _emulated(nodes: Sequence[str]) -> Iterator[Path]:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        file = directory / "emulator"
+        command = [sys.executable, "-P", "-m", "harness.kubernetes.emulator", str(file), *nodes]
+        emulator = stack.enter_context(subprocess.Popen(command, start_new_session=True))
+        stack.callback(emulator.kill)
+        wait_until(
+            lambda: (emulator.poll() is None, file.exists()),
+            all,
+            what=f"{EMULATED} (running, answers)",
+            timeout=90,
+            give_up=lambda seen: not seen[0],
+        )
+        url, token = file.read_text().splitlines()
+        yield _kubeconfig(directory, {"server": url}, {"token": token})
+
+
+def _kubeconfig(directory: Path, cluster: Mapping[str, str], user: Mapping[str, str]) -> Path:
+    path = directory / "kubeconfig"
+    path.touch(mode=0o600)
+    known = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "ledger", "cluster": cluster}],
+        "users": [{"name": "operator", "user": user}],
+        "contexts": [{"name": "ledger", "context": {"cluster": "ledger", "user": "operator"}}],
+        "current-context": "ledger",
+    }
+    path.write_text(json.dumps(known))
+    return path
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def _told(hint_if_taken: str | None = None) -> Iterator[None]:
+    """Turn errors of the API, and a missing answer, into CannotVerify."""
+    try:
+        yield
+    except ApiException as error:
+        hint = hint_if_taken if error.status == HTTPStatus.CONFLICT else None
+        raise CannotVerify(f"Kubernetes API: {_message(error)}", hint=hint) from error
+    except HTTPError as error:
+        raise CannotVerify(f"no Kubernetes API answers: {error}") from error
+
+
+def _message(error: ApiException) -> str:
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (TypeError, ValueError, KeyError):
+        return f"{error.status} {error.reason}"

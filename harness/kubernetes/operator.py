@@ -1,0 +1,331 @@
+"""The operator: Slurm offers what pods leave of a node, and pods get what jobs leave of it.
+
+    KUBECONFIG=... SLURM_JWT=... python -m harness.kubernetes.operator SLURMRESTD VERSION
+
+SLURMRESTD is a URL, or the path of a socket; VERSION of its API is such as v0.0.42; the token is
+SlurmUser's.
+
+The ledger is an object GenericNode for each Slurm node. A scheduler of pods writes into its spec
+what a pod requests (`admissionChecks`), and places the pod once its status says `Ready` of it; when
+the pod is gone, so is what stands in the spec. The operator alone writes the status, and cuts what
+pods hold from the gres of the Slurm node.
+
+Killed at any moment it leaves Slurm with too little, never too much: it cuts before it promises,
+and gives back after the pod is gone. An operator that starts reads in the status what was promised.
+slurmctld forgets the cut whenever it starts, but its nodes drain until the operator has cut again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import httpx2
+import kopf
+
+from harness.cluster import node_state
+from harness.cluster.node_state import RESUMED
+from harness.errors import ClusterError
+from harness.kubernetes import ledger
+from harness.kubernetes.ledger import GROUP, PLURAL, READY, REFUSED, VERSION, Amount
+from harness.options import LEDGER_GRES
+
+# Seconds between two looks at a node.
+INTERVAL = 0.5
+# The states of a job that has nodes.
+_WITH_NODES = {"RUNNING", "SUSPENDED", "COMPLETING"}
+# All states of a node that takes jobs.
+_TAKES_JOBS = {"IDLE", "MIXED", "ALLOCATED"}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNode:
+    """A node as slurmctld sees it: its size, what Slurm offers of it, and what jobs use.
+
+    `other_gres` are those that the ledger does not count. It `waits` for the operator since
+    slurmctld started, or because it was not `valid` when it registered after a cut: then nobody can
+    resume it. A user has `drained` it. If a user has `resumed` it, it still has the reason of its
+    drain, and would seem to drain again when slurmctld restarts.
+    """
+
+    name: str
+    whole: Amount
+    offered: Amount
+    used: Amount
+    other_gres: tuple[str, ...] = ()
+    waits: bool = False
+    valid: bool = True
+    drained: bool = False
+    resumed: bool = False
+
+
+class SlurmApi(Protocol):
+    """What the operator needs from Slurm."""
+
+    async def node(self, name: str) -> SharedNode:
+        """Return a node."""
+
+    async def taken(self, node: SharedNode) -> Amount:
+        """Return what jobs use of a node, from their own records."""
+
+    async def offer(self, node: SharedNode, amount: Amount) -> None:
+        """Limit what Slurm offers of a node."""
+
+    async def reconfigure(self) -> None:
+        """Make slurmctld reread its configuration: all nodes register and wait for the operator."""
+
+    async def resume(self, node: SharedNode) -> None:
+        """Let a node take jobs."""
+
+    async def forget_reason(self, node: SharedNode) -> None:
+        """Clear the reason of a node that was resumed."""
+
+    async def reconsider(self) -> None:
+        """Release the jobs that Slurm has held because no node had enough left."""
+
+
+class Slurmrestd:
+    """Slurm's REST API; ClusterError if it refuses a request, or accepts only a part of it."""
+
+    def __init__(self, client: httpx2.AsyncClient, version: str) -> None:
+        self._client = client
+        self._version = version
+
+    async def node(self, name: str) -> SharedNode:
+        """Return a node."""
+        return parse_node((await self._ask("GET", f"node/{name}"))["nodes"][0])
+
+    async def taken(self, node: SharedNode) -> Amount:
+        """Return what jobs use of a node, from their own records."""
+        return parse_jobs(await self._jobs(), node.name)
+
+    async def offer(self, node: SharedNode, amount: Amount) -> None:
+        """Limit what Slurm offers of a node."""
+        sizes = zip(LEDGER_GRES, (amount.cpus, amount.memory), strict=True)
+        await self._ask(
+            "POST",
+            f"node/{node.name}",
+            gres=",".join((*node.other_gres, *(f"{name}:{size}" for name, size in sizes))),
+        )
+
+    async def reconfigure(self) -> None:
+        """Make slurmctld reread its configuration: all nodes register and wait for the operator."""
+        await self._ask("GET", "reconfigure/")
+
+    async def resume(self, node: SharedNode) -> None:
+        """Let a node take jobs."""
+        await self._ask("POST", f"node/{node.name}", state=["RESUME"])
+
+    async def forget_reason(self, node: SharedNode) -> None:
+        """Clear the reason of a node that was resumed."""
+        await self._ask("POST", f"node/{node.name}", reason=RESUMED)
+
+    async def reconsider(self) -> None:
+        """Release the jobs that Slurm has held because no node had enough left."""
+        for job in await self._jobs():
+            if "PENDING" in job["job_state"] and job["state_reason"] == "BadConstraints":
+                with suppress(ClusterError):  # it may have ended in the meantime
+                    await self._ask("POST", f"job/{job['job_id']}", hold=False)
+
+    async def _jobs(self) -> list[dict[str, Any]]:
+        jobs: list[dict[str, Any]] = (await self._ask("GET", "jobs/"))["jobs"]
+        return jobs
+
+    async def _ask(self, method: str, what: str, **changes: Any) -> dict[str, Any]:
+        path = f"/slurm/{self._version}/{what}"
+        answer = await self._client.request(method, path, json=changes or None)
+        told: dict[str, Any] = answer.json() if answer.content else {}
+        # slurmrestd ignores unknown fields with a warning.
+        if answer.status_code != 200 or told.get("errors") or told.get("warnings"):
+            raise ClusterError(f"{method} {path} {changes}: {answer.status_code} {answer.text}")
+        return told
+
+
+def parse_node(told: Mapping[str, Any]) -> SharedNode:
+    """Parse a node from slurmrestd."""
+    # Without the sockets of each, as in "(S:0)".
+    gres = [entry for entry in re.sub(r"\([^)]*\)", "", told["gres"]).split(",") if entry]
+    waits = node_state.waits_for_operator("+".join(told["state"]), told["reason"])
+    return SharedNode(
+        name=told["name"],
+        whole=ledger.of_slurm(told["cpus"], told["real_memory"]),
+        offered=_sizes(told["gres"]),
+        # Not alloc_cpus: for a single node, slurmctld returns its value from the last query of all
+        # nodes.
+        used=_sizes(told["gres_used"]),
+        other_gres=tuple(entry for entry in gres if entry.partition(":")[0] not in LEDGER_GRES),
+        waits=waits,
+        valid="INVALID_REG" not in told["state"],
+        drained="DRAIN" in told["state"] and not waits,
+        resumed={*told["state"]} <= _TAKES_JOBS and told["reason"] not in {"", RESUMED},
+    )
+
+
+def parse_jobs(told: Iterable[Mapping[str, Any]], name: str) -> Amount:
+    """Return what jobs from slurmrestd use of a node; ended jobs still list what they used."""
+    resources = [job["job_resources"] for job in told if _WITH_NODES & {*job["job_state"]}]
+    parts = [
+        part for one in resources for part in one["nodes"]["allocation"] if part["name"] == name
+    ]
+    return ledger.total(
+        ledger.of_slurm(part["cpus"]["count"], part["memory"]["allocated"]) for part in parts
+    )
+
+
+def _sizes(gres: str) -> Amount:
+    found = dict(re.findall(r"(\w+):(\d+)", gres))
+    return ledger.of_slurm(*(int(found.get(name, 0)) for name in LEDGER_GRES))
+
+
+@dataclass(slots=True)
+class Page:
+    """The ledger's entries of one node: what each pod holds, and why others are refused.
+
+    `drained`: a user drains the node; slurmctld overwrites that reason when a node is not valid.
+    """
+
+    held: dict[str, Amount] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    drained: bool = False
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> Page:
+        """Return the entries in the status of an object."""
+        checks = status.get("admissionChecks") or {}
+        return cls(
+            {pod: ledger.of_pod(check) for pod, check in checks.items() if check["state"] == READY}
+        )
+
+    def checks(self) -> dict[str, dict[str, str]]:
+        """Return the status to write, with the outcome of each pod."""
+        ready = {pod: {"state": READY, **amount.quantities()} for pod, amount in self.held.items()}
+        return ready | {
+            pod: {"state": REFUSED, "message": why} for pod, why in self.refused.items()
+        }
+
+
+async def settle(
+    slurm: SlurmApi, name: str, wanted: Mapping[str, Mapping[str, Any]], page: Page
+) -> SharedNode:
+    """Apply the entries to Slurm's node, decide on new pods, and return the node."""
+    page.held = {pod: amount for pod, amount in page.held.items() if pod in wanted}
+    page.refused = {pod: why for pod, why in page.refused.items() if pod in wanted}
+    node = await slurm.node(name)
+    page.drained = node.drained or (page.drained and node.waits)
+    if node.waits and not node.valid:
+        await slurm.reconfigure()
+        node = await slurm.node(name)
+    node = await _cut(slurm, node, page.held)
+    if node.waits and not page.drained:
+        await slurm.resume(node)
+    if node.resumed:
+        await slurm.forget_reason(node)
+    for pod, quantities in wanted.items():
+        if pod not in page.held and pod not in page.refused:
+            node = await _admit(slurm, node, pod, quantities, page)
+    return node
+
+
+async def _admit(
+    slurm: SlurmApi, node: SharedNode, pod: str, quantities: Mapping[str, Any], page: Page
+) -> SharedNode:
+    """Cut a pod's request from a node; undo it if jobs use it, which Slurm does not check."""
+    try:
+        held = page.held | {pod: ledger.of_pod(quantities)}
+    except ValueError as error:
+        page.refused[pod] = str(error)
+        return node
+    if not (ledger.total(held.values()) + node.used).fits_in(node.whole):
+        page.refused[pod] = f"jobs use {node.used.quantities()} of {node.whole.quantities()}"
+        return node
+    cut = await _cut(slurm, node, held)
+    # Jobs may have started before the cut; those that start after it fit. Their own records count:
+    # a node that offers nothing of a gres does not report what is used of it (_node_gres_used() in
+    # gres.c).
+    used = cut.used.or_more(await slurm.taken(cut))
+    if not (ledger.total(held.values()) + used).fits_in(cut.whole):
+        page.refused[pod] = (
+            f"jobs have taken {used.quantities()} of {cut.whole.quantities()} in the meantime"
+        )
+        return await _cut(slurm, cut, page.held)
+    page.held = held
+    return cut
+
+
+async def _cut(slurm: SlurmApi, node: SharedNode, held: Mapping[str, Amount]) -> SharedNode:
+    """Make Slurm offer what pods leave of a node, and return the changed node."""
+    left = ledger.left_to_slurm(node.whole, held.values())
+    if node.offered == left:
+        return node
+    before = node.offered
+    await slurm.offer(node, left)
+    node = await slurm.node(node.name)
+    if node.offered != left:
+        raise ClusterError(
+            f"{node.name} still offers {node.offered.quantities()}, not {left.quantities()}"
+        )
+    if not left.fits_in(before):
+        await slurm.reconsider()
+    return node
+
+
+@kopf.on.startup()
+def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+    settings.posting.enabled = False
+
+
+@kopf.timer(GROUP, VERSION, PLURAL, interval=INTERVAL, backoff=INTERVAL)
+async def keep(
+    spec: kopf.Spec, status: kopf.Status, patch: kopf.Patch, memo: kopf.Memo, **_: Any
+) -> None:
+    """Reconcile Slurm's node and the object's status.
+
+    Decisions stay in memory: the object may be older than the last status that was written.
+    """
+    page = memo.setdefault("page", Page.of(status))
+    node = await settle(memo.slurm, spec["alias"], spec.get("admissionChecks") or {}, page)
+    told, checks = status.get("admissionChecks") or {}, page.checks()
+    if changed := {
+        pod: checks.get(pod)
+        for pod in told.keys() | checks.keys()
+        if told.get(pod) != checks.get(pod)
+    }:
+        patch.status["admissionChecks"] = changed
+    amounts = {"Slurm": node.used, "Kubernetes": ledger.total(page.held.values())}
+    allocated = [
+        {"type": kind, "allocated": amount.quantities()} for kind, amount in amounts.items()
+    ]
+    if status.get("allocatedResources") != allocated:
+        patch.status["allocatedResources"] = allocated
+
+
+@asynccontextmanager
+async def connected(where: str, version: str, token: str) -> AsyncIterator[Slurmrestd]:
+    """Connect to a slurmrestd, a URL or the path of a socket, as the user of a token."""
+    is_url = "://" in where
+    async with httpx2.AsyncClient(
+        transport=None if is_url else httpx2.AsyncHTTPTransport(uds=where),
+        base_url=where if is_url else "http://slurm",
+        headers={"X-SLURM-USER-TOKEN": token},
+        timeout=10,
+    ) as client:
+        yield Slurmrestd(client, version)
+
+
+async def run(where: str, version: str, token: str) -> None:
+    """Run the operator until a signal arrives."""
+    async with connected(where, version, token) as slurm:
+        await kopf.operator(clusterwide=True, standalone=True, memo=kopf.Memo(slurm=slurm))
+
+
+if __name__ == "__main__":
+    # Else what kopf says of handlers that fail goes nowhere.
+    logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] %(levelname)s: %(message)s")
+    asyncio.run(run(sys.argv[1], sys.argv[2], os.environ["SLURM_JWT"]))

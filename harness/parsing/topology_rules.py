@@ -1,0 +1,35 @@
+"""What Slurm requires of switches and blocks, however they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+
+def loop(switches: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return switches of which each is below the next, the last being the first again.
+
+    () if there is no loop.
+
+    >>> loop({"top": ["a"], "a": ["b"], "b": ["a"]}), loop({"top": ["a"]})
+    (('a', 'b', 'a'), ())
+    """
+    try:
+        TopologicalSorter(switches).prepare()
+    except CycleError as error:
+        return tuple(error.args[1])
+    return ()
+
+
+def wrong_block_sizes(sizes: Sequence[int]) -> list[int]:
+    """Return the places of the block sizes that are not the first one times a power of two.
+
+    >>> wrong_block_sizes([4, 8, 12, 32])
+    [2]
+    """
+    base = sizes[0] if sizes else 0
+    return [
+        place
+        for place, size in enumerate(sizes)
+        if base <= 0 or size % base or (size // base).bit_count() != 1
+    ]

@@ -1,0 +1,1 @@
+"""Existing machines, which are restored after a run."""

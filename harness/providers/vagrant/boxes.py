@@ -1,0 +1,133 @@
+"""Vagrant boxes: one for each release, made of the containers' image and a kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from harness import releases
+from harness.errors import EngineError
+from harness.providers import images
+from harness.providers.docker import engine
+from harness.providers.docker.engine import engine_errors
+from harness.releases import Release
+from harness.shipped_files import IMAGES
+
+_DIRECTORY = IMAGES / "box"
+_HOME = Path(os.environ.get("VAGRANT_HOME", "~/.vagrant.d")).expanduser()
+# The size that the program `disk` uses.
+_GIGABYTES = 4
+
+
+def name(release: Release) -> str:
+    """Return the box's name, which changes with its sources."""
+    return f"slurm-harness/{release.name}-{images.digest(_DIRECTORY, images.tag(release))}"
+
+
+def ensure(release: Release, say: Callable[[str], None]) -> None:
+    """Build the box for a release and add it to Vagrant, if it is missing."""
+    if _is_known(release):
+        return
+    with images.alone("-box", f"box {name(release)}", say):
+        if not _is_known(release):
+            _build(release, say)
+
+
+def _is_known(release: Release) -> bool:
+    return name(release) in {box for _, box, _ in known()}
+
+
+def known() -> list[tuple[str, str, int]]:
+    """Return release, name and size in bytes of every box that the harness has built."""
+    # In Vagrant's own directory; `vagrant box list` takes seconds.
+    found = (_HOME / "boxes").glob("slurm-harness-VAGRANTSLASH-*/0/**/libvirt/box.img")
+    boxes = ((path.relative_to(_HOME / "boxes").parts[0], path.stat().st_size) for path in found)
+    return sorted(
+        (box.split("-")[3], box.replace("-VAGRANTSLASH-", "/"), size) for box, size in boxes
+    )
+
+
+def wanted() -> set[str]:
+    """Return the names of all boxes that this version of the harness builds and uses."""
+    return {name(releases.get(release)) for release in releases.PACKAGED}
+
+
+def _build(release: Release, say: Callable[[str], None]) -> None:
+    """Install a kernel into the image of a release, write it to a disk and pack it."""
+    client = engine.connect()
+    base = images.ensure(client, release, say)
+    image = f"{name(release).replace('/', '-box:')}"
+    say(f"box {name(release)}: installing a kernel and writing a disk")
+    images.from_dockerfile(
+        client, _DIRECTORY, image, {"BASE": base, "APT_OPTIONS": images.apt_options(release)}, say
+    )
+    (_HOME / "tmp").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=_HOME / "tmp") as place:
+        directory = Path(place)
+        raw, packed = directory / "disk.raw", directory / "box.tar"
+        with engine_errors(f"cannot write the disk of {image}"):
+            client.containers.run(
+                image,
+                ["/usr/local/sbin/disk", f"/out/{raw.name}", f"{os.getuid()}:{os.getgid()}"],
+                entrypoint="sh",
+                volumes={place: {"bind": "/out"}},
+                network_mode="none",
+                # To see its own root file system without Docker's mounts.
+                cap_add=["SYS_ADMIN"],
+                security_opt=["apparmor=unconfined"],
+                remove=True,
+            )
+            client.images.remove(image, force=True)
+        run(
+            [
+                "qemu-img",
+                "convert",
+                "-f",
+                "raw",
+                "-O",
+                "qcow2",
+                str(raw),
+                str(directory / "box.img"),
+            ]
+        )
+        raw.unlink()
+        (directory / "metadata.json").write_text(
+            json.dumps({"provider": "libvirt", "format": "qcow2", "virtual_size": _GIGABYTES})
+        )
+        with tarfile.open(packed, "w") as tar:
+            for part in ("metadata.json", "box.img"):
+                tar.add(directory / part, part)
+        (directory / "box.img").unlink()
+        run(["vagrant", "box", "add", "--name", name(release), str(packed)])
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run a program that ends when this one does; EngineError has its last output."""
+    try:
+        done = subprocess.run(
+            # In a session of its own, Ctrl-C does not reach it; it ends with the harness even if
+            # that is killed.
+            ["setpriv", "--pdeathsig", "KILL", *command],
+            # Vagrant reads a Vagrantfile in the current directory and above.
+            env={**os.environ, "VAGRANT_CWD": "/", **(environment or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EngineError(
+            f"{command[0]}: {error}", hint="`harness doctor --provider vagrant`"
+        ) from error
+    if done.returncode != 0:
+        said = "\n".join(filter(None, [done.stdout[-2000:].strip(), done.stderr[-2000:].strip()]))
+        raise EngineError(
+            f"{' '.join(command)}  (exit {done.returncode})\n{said}",
+            hint="`harness doctor --provider vagrant`",
+        )

@@ -1,0 +1,371 @@
+"""A rehearsal: simulated users submit jobs while faults come and go; evidence goes to events.jsonl.
+
+Besides submissions, faults and states seen on the way, evidence is: the trace of every execution,
+what slurmctld and accounting record of every job, and the usage of every association, collected
+once the clusters are idle.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from harness import faults, interrupts, releases
+from harness.cluster import logs, slurm
+from harness.cluster.history import Recorder
+from harness.cluster.slurm import FINISHED, SlurmCluster
+from harness.errors import CannotVerify, ClusterError, CommandFailed, HarnessError, WaitTimeout
+from harness.faults import Fault
+from harness.open_run import OpenRun
+from harness.rehearsal.invariants import SYMPTOMS, UNSAVED
+from harness.rehearsal.workload import Work
+from harness.scenario import ScheduledFault
+from harness.ssh import Result
+from harness.verify import job_trace
+from harness.wait import wait_until
+
+# Seconds in which at least one more job ends, once all are submitted and all faults are healed: a
+# requeued job waits for two minutes (AuthInfo=cred_expire). And seconds in which all of them end.
+_LIMIT = 600
+_LONGEST = 3600
+# Seconds in which accounting records another end.
+_RECORDED = 60
+# Seconds in which slurmctld is reconfigured and connected again; a failed attempt may take 25 s.
+_RECONFIGURED = 300
+# With these errors of sbatch, slurmctld may have accepted the job nevertheless.
+_UNCERTAIN = (
+    "timed out",
+    "Zero Bytes",
+    "Connection reset",
+    "Unable to contact",
+    "Unexpected message",
+)
+
+
+def rehearse(run: OpenRun, works: Sequence[Work], schedule: Sequence[ScheduledFault]) -> None:
+    """Submit works while faults come and go, wait until all jobs have ended, gather evidence."""
+    planned = [(entry, faults.parse(run.plan, run.provider, entry.fault)) for entry in schedule]
+    with rehearsing(run) as users:
+        if any(entry.saved for entry in schedule):
+            for cluster in users.clusters.values():
+                save_usage(run, cluster)
+        _act(run, users, works, planned)
+
+
+@dataclass
+class Users:
+    """Simulated users. `answers` has the job id of each work, None if the work was not accepted."""
+
+    run: OpenRun
+    clusters: Mapping[str, SlurmCluster]
+    recorders: Sequence[Recorder]
+    token: str
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
+    answers: dict[int, Future[int | None]] = field(default_factory=dict)
+
+    def submit(self, work: Work) -> None:
+        """Submit a work in the background."""
+        earlier = self.answers.get(work.after) if work.after is not None else None
+        # Interrupted while its thread starts, the pool would not wait for it when it is closed.
+        with interrupts.deferred():
+            self.answers[work.number] = self.pool.submit(self._submit, work, earlier)
+
+    def _submit(self, work: Work, earlier: Future[int | None] | None) -> int | None:
+        name = f"{self.token}-{work.number}"
+        options = [*work.options, f"--job-name={name}", "--output=/dev/null"]
+        if earlier and (before := earlier.result()):
+            options.append(f"--dependency=afterany:{before}")
+        asked = time.time()
+        job_id, message = None, ""
+        try:
+            job_id = self.clusters[work.cluster].submit(
+                job_trace.script(work.body), *options, user=work.user
+            )
+            answer = "accepted"
+        except CommandFailed as error:
+            message = error.stderr.strip()
+            answer = "unknown" if any(words in message for words in _UNCERTAIN) else "refused"
+        except HarnessError as error:
+            answer, message = "unknown", str(error)
+        facts = {
+            "job_id": job_id,
+            "answer": answer,
+            "said": message,
+            "asked": asked,
+            "answered": time.time(),
+        }
+        self.run.directory.event("submission", **asdict(work), name=name, **facts)
+        return job_id
+
+
+@contextmanager
+def rehearsing(run: OpenRun) -> Iterator[Users]:
+    """Simulate users who submit jobs.
+
+    Then heal all faults, let all jobs end, and gather the evidence.
+    Every job has the name TOKEN-NUMBER: after a crash slurmctld may reuse an id.
+    """
+    token = f"r{secrets.token_hex(3)}"
+    run.directory.event("rehearsal", action="begin", token=token)
+    clusters = slurm.clusters(run.ssh, run.plan)
+    for name, cluster in clusters.items():
+        for reservation in cluster.reservations():
+            run.directory.event("reservation", cluster=name, name=reservation.name)
+    with ExitStack() as entered:
+        recorders = [
+            entered.enter_context(Recorder(cluster, run.directory, interval=0.5))
+            for cluster in clusters.values()
+        ]
+        users = Users(run, clusters, recorders, token)
+        try:
+            with users.pool:
+                yield users
+        finally:
+            left = faults.heal_all(run)
+        for answer in users.answers.values():
+            answer.result()
+        if left:
+            raise HarnessError(f"not healed: {'; '.join(left)}")
+        run.say("waiting until every job has ended")
+        _settle(run, clusters, token)
+    gather(run, clusters, token)
+    run.directory.event("rehearsal", action="end", token=token)
+
+
+def _act(
+    run: OpenRun,
+    users: Users,
+    works: Sequence[Work],
+    planned: Sequence[tuple[ScheduledFault, Fault]],
+) -> None:
+    """Submit works and change faults at their times; a delay postpones everything after it."""
+    changed: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as breaker:
+
+        def change(what: Callable[[OpenRun, Fault], None], fault: Fault) -> None:
+            for change_done in changed:
+                if change_done.done():
+                    change_done.result()
+            run.say(f"{what.__name__.replace('_', ' ')} {fault}")
+            with interrupts.deferred():
+                changed.append(breaker.submit(what, run, fault))
+
+        def inject(one: ScheduledFault, fault: Fault) -> None:
+            if one.saved:
+                _wait_until_saved(users)
+            change(faults.inject_between_saves if one.saved else faults.inject, fault)
+
+        def inject_quietly(one: ScheduledFault, fault: Fault) -> None:
+            inject(one, fault)
+            changed[-1].result()
+            time.sleep(one.lasts)
+            change(faults.heal, fault)
+            changed[-1].result()
+
+        actions: list[tuple[float, Callable[[], None]]] = [
+            (work.at, partial(users.submit, work)) for work in works
+        ]
+        for one, fault in planned:
+            if one.quiet:
+                actions.append((one.at, partial(inject_quietly, one, fault)))
+                continue
+            actions.append((one.at, partial(inject, one, fault)))
+            actions.append((one.at + one.lasts, partial(change, faults.heal, fault)))
+        started = time.monotonic()
+        for at, act in sorted(actions, key=lambda action: action[0]):
+            time.sleep(max(0, started + at - time.monotonic()))
+            before = time.monotonic()
+            act()
+            started += time.monotonic() - before
+    for change_done in changed:
+        change_done.result()
+
+
+def save_usage(run: OpenRun, cluster: SlurmCluster) -> None:
+    """Make slurmctld save fair-share's usage, on releases that do not start without it.
+
+    slurmctld saves it every five minutes (PriorityCalcPeriod), and when it is reconfigured. Nobody
+    should submit to its federation meanwhile: a member that is reconfigured holds up its siblings
+    (docs/rehearsal.md). If slurmctld holds locks at that moment ("Locks left set") it continues
+    with its old configuration, and the request is repeated. Returns when it is as connected with
+    its federation as before.
+    """
+
+    def reconfigure() -> Result:
+        check_daemons(run)
+        return cluster.run("scontrol", "reconfigure", check=False)
+
+    if releases.get(run.plan.releases()[cluster.name]).needs_saved_usage:
+        before = _connected(cluster)
+        with faults.noted(run, "reconfigure", [cluster.controller]):
+            wait_until(
+                reconfigure,
+                lambda answer: answer.exit_code == 0,
+                what=f"{cluster.name} to be reconfigured",
+                timeout=_RECONFIGURED,
+                ignore=(WaitTimeout,),
+            )
+            wait_until(
+                lambda: _connected(cluster),
+                lambda now: now >= before,
+                what=f"{cluster.name} to be connected with {', '.join(sorted(before))}",
+                timeout=_RECONFIGURED,
+                ignore=(CommandFailed, WaitTimeout),
+            )
+
+
+def _connected(cluster: SlurmCluster) -> set[str]:
+    return {sibling.cluster for sibling in cluster.siblings() if sibling.synced}
+
+
+def _wait_until_saved(users: Users) -> None:
+    """Wait until every slurmctld has been idle for so long that its state is saved.
+
+    ClusterError names a daemon that has failed.
+    """
+
+    def is_saved() -> bool:
+        check_daemons(users.run)
+        resting = all(recorder.jobs_rested() > UNSAVED + 2 for recorder in users.recorders)
+        return resting and all(answer.done() for answer in users.answers.values())
+
+    what = "every slurmctld to have saved its state"
+    wait_until(is_saved, bool, what=what, timeout=_LIMIT, interval=1)
+
+
+def check_daemons(run: OpenRun) -> None:
+    """Raise ClusterError if a controller or database has failed without a fault on its host."""
+    affected = faults.affected(run)
+    hosts = [host.name for host in run.plan.hosts if host.name not in affected]
+    if failed := faults.failed_daemons(run, hosts):
+        raise ClusterError("; ".join(failed))
+
+
+def _settle(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> None:
+    """Wait until all jobs have ended and are recorded; the checkers report those that have not.
+
+    ClusterError names a daemon that has failed.
+    """
+    waits = [("every job to end", _LIMIT, partial(_unsettled, run, clusters, token))]
+    if run.plan.scenario.accounting:
+        waits.append(("accounting to record it", _RECORDED, partial(_unrecorded, clusters, token)))
+    for what, patience, look in waits:
+        try:
+            wait_until(
+                partial(_left_or_error, run, look),
+                lambda left: left == [],
+                what=what,
+                timeout=_LONGEST,
+                give_up=_standstill(patience),
+                interval=1,
+                show=lambda left: (
+                    str(left) if isinstance(left, HarnessError) else "; ".join(left[:5])
+                ),
+            )
+        except WaitTimeout as error:
+            run.say(str(error))
+
+
+def _unsettled(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> list[str]:
+    """Return the jobs that have not ended, and the records that have not reached slurmdbd.
+
+    slurmctld sends its records on every five seconds, and does not count what it has not begun to
+    send.
+    """
+    left = []
+    jobs_of = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
+    copies = slurm.left_copies(jobs_of)
+    for name, cluster in clusters.items():
+        left += [
+            f"{name} {job.job_id} {job.state} {job.reason}"
+            for job in jobs_of[name]
+            if job.name.startswith(f"{token}-")
+            and job.state not in FINISHED
+            and job.job_id not in copies[name]
+        ]
+        if run.plan.scenario.accounting and (waiting := cluster.waiting_for_slurmdbd()):
+            left.append(f"{name}: {waiting} messages for slurmdbd")
+    return left
+
+
+def _unrecorded(clusters: Mapping[str, SlurmCluster], token: str) -> list[str]:
+    """Return the jobs that have ended and whose end is not in accounting."""
+    left = []
+    for name, cluster in clusters.items():
+        ended = {
+            job.job_id
+            for job in cluster.jobs("--local")
+            if job.name.startswith(f"{token}-") and job.state in FINISHED
+        }
+        recorded = {
+            record.job_id
+            for record in cluster.records("--local", "--allocations")
+            if record.state in FINISHED
+        }
+        left += [f"{name} {job_id}" for job_id in sorted(ended - recorded)]
+    return left
+
+
+def _left_or_error(run: OpenRun, look: Callable[[], list[str]]) -> list[str] | HarnessError:
+    """Return what is left, or the error of a command or host that may answer the next time."""
+    try:
+        check_daemons(run)
+        return look()
+    except (CommandFailed, WaitTimeout, CannotVerify) as error:
+        return error
+
+
+def _standstill(patience: float) -> Callable[[list[str] | HarnessError], bool]:
+    """Return a function that reports whether the list has not shrunk for `patience` seconds."""
+    least, since = math.inf, time.monotonic()
+
+    def is_standstill(left: list[str] | HarnessError) -> bool:
+        nonlocal least, since
+        if not isinstance(left, HarnessError) and len(left) < least:
+            least, since = len(left), time.monotonic()
+        return time.monotonic() - since > patience
+
+    return is_standstill
+
+
+def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> None:
+    """Record the evidence of a rehearsal's jobs; if some cannot be had, record that."""
+
+    def note(kind: str, where: str, look: Callable[..., Iterable[Any]], *options: str) -> None:
+        try:
+            records = [*look(*options)]
+        except HarnessError as error:
+            run.directory.event("no_evidence", of=kind, where=where, why=str(error))
+            return
+        for record in records:
+            if kind == "usage" or record.name.startswith(f"{token}-"):
+                run.directory.event(kind, **{"seen_by": where, **asdict(record)})
+
+    _note_symptoms(run)
+    for host in run.plan.lasting_hosts():
+        if host.nodes:
+            note("trace", host.name, partial(job_trace.collect, run.ssh, [host.name]))
+    for name, cluster in clusters.items():
+        note("queue", name, cluster.jobs, "--local")
+        if run.plan.scenario.accounting:
+            note("record", name, cluster.records, "--local", "--allocations")
+            note("usage", name, cluster.usage)
+
+
+def _note_symptoms(run: OpenRun) -> None:
+    """Record log lines that show known faults of Slurm, which the checkers name from them."""
+    for host in run.plan.lasting_hosts():
+        for daemon, words in SYMPTOMS.items():
+            paths = logs.log_files(run.plan, host, daemon) if daemon in host.daemons else []
+            with suppress(HarnessError):
+                command = ["grep", "--no-filename", "--no-messages", words, *paths]
+                lines = run.ssh.run(host.name, command, check=False).stdout if paths else ""
+                for line in lines.splitlines():
+                    run.directory.event("log", seen_by=host.name, daemon=daemon, line=line)

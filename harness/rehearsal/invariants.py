@@ -1,0 +1,895 @@
+"""What must hold after a rehearsal, checked from its recorded evidence alone.
+
+Every checker is a function of a history: it can run again later, on another machine, from a run's
+directory. Without its evidence a checker's outcome is unknown. What Slurm does not promise is
+excused, and still reported.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from harness import options
+from harness.cluster.slurm import FINISHED, Job, Record, Usage, origin_id
+from harness.errors import CannotVerify
+from harness.events import what_is_wrong
+from harness.parsing.conf import number
+from harness.plan import Plan
+from harness.report.model import FAILED, PASSED, UNKNOWN
+from harness.scenario import Accounting
+from harness.verify.job_trace import JobTrace, compare
+
+# Seconds until slurmctld saves a change (SAVE_MAX_WAIT in its state_save.c); a kill before that
+# loses it.
+UNSAVED = 5
+# Seconds by which times in accounting and in the job's trace may differ on a busy machine.
+TOLERANCE = 5
+# Seconds for which a message for slurmdbd may be queued.
+_BACKLOG = 60
+# Seconds for which a sibling that does not answer may delay slurmctld after its fault is healed:
+# MessageTimeout twice, for the call and for opening the connection again.
+_HELD_UP = 20
+# NO_VAL of slurm.h: while slurmdbd is down 22.05 writes a record without an id for a copy that it
+# revokes.
+_NO_ID = 0xFFFFFFFE
+_UNSAVED = f"slurmctld was killed within {UNSAVED} s of it, before it had to save it"
+SKIPPED = "skipped"
+# squeue's reasons for a job whose nodes are reserved: select_nodes() in Slurm's node_scheduler.c.
+_RESERVED = re.compile("May be reserved|Reserved for maintenance|^Reservation$")
+# PriorityDecayHalfLife of at least a day, or none: usage decays little within a rehearsal.
+_SLOW_DECAY = re.compile(r"0|[1-9]\d*-.*")
+# Log lines that show a known fault of Slurm, by daemon. slurmd: it connected to a starting
+# slurmstepd between its bind() and its listen(), in _create_socket(), and took it for dead
+# (_step_connect() in stepd_api.c). slurmdbd: proc_req() ignores that the commit failed.
+SYMPTOMS = {"slurmd": "Purging vestigial job script", "slurmdbd": "commit failed"}
+_PURGED = "known fault of Slurm: slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
+_COMMIT_FAILED = (
+    "the database was killed before slurmdbd had committed the rest, and slurmdbd ignores that"
+)
+# States in accounting of a run that did not end by itself.
+_KILLED = {"REQUEUED", "NODE_FAIL", "PREEMPTED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A submission and its answer. `asked` and `answered` are in seconds since 1970."""
+
+    name: str
+    cluster: str
+    user: str
+    tasks: int
+    ends: str
+    answer: str
+    job_id: int | None
+    asked: float
+    answered: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSeen:
+    """A step of a fault: injection begun (`inject`) or done, or healed.
+
+    `at` is in seconds since 1970.
+    """
+
+    at: float
+    action: str
+    fault: str
+
+
+@dataclass
+class History:
+    """The evidence of one rehearsal."""
+
+    plan: Plan
+    submissions: list[Submission] = field(default_factory=list)
+    traces: list[JobTrace] = field(default_factory=list)
+    queue: dict[str, list[Job]] = field(default_factory=lambda: defaultdict(list))
+    records: list[Record] = field(default_factory=list)
+    usage: dict[str, list[Usage]] = field(default_factory=lambda: defaultdict(list))
+    faults: list[FaultSeen] = field(default_factory=list)
+    past: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
+    reservations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    missing: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> list[Submission]:
+        """The submissions that got a job id."""
+        return [one for one in self.submissions if one.answer == "accepted"]
+
+    def federated(self, cluster: str) -> tuple[str, ...]:
+        """Return the members of a cluster's federation; none outside of federations."""
+        federations = self.plan.scenario.federations.values()
+        return next(
+            (federation.clusters for federation in federations if cluster in federation.clusters),
+            (),
+        )
+
+    def kills(self, cluster: str) -> list[tuple[float, float]]:
+        """Return the spans in which a slurmctld of a cluster lost unsaved state."""
+        part = self.plan.scenario.clusters[cluster]
+        lossy = {
+            text
+            for host in (part.controller, *part.backup_controllers)
+            for text in (
+                f"kill-daemon {host} slurmctld",
+                f"kill-host {host}",
+                f"reboot-host {host}",
+            )
+        }
+        return self.injected(lossy)
+
+    def injected(self, faults: set[str]) -> list[tuple[float, float]]:
+        """Return from when to when each of these faults was being injected."""
+        spans: list[tuple[float, float]] = []
+        for fault in faults:
+            for one in self.faults:
+                if one.fault == fault and one.action == "inject":
+                    spans.append((one.at, one.at))
+                elif one.fault == fault and one.action == "injected" and spans:
+                    spans[-1] = (spans[-1][0], one.at)
+        return spans
+
+    def purged(self, job_id: int) -> bool:
+        """Return whether a slurmd removed a job's script while the job started."""
+        script = re.compile(rf"{SYMPTOMS['slurmd']} \S*/job0*{job_id}/")
+        return any(script.search(line) for line in self.log)
+
+    def uncommitted(self, at: float) -> bool:
+        """Return whether slurmdbd may have lost events: the database was killed, a commit failed."""
+        failed = any(SYMPTOMS["slurmdbd"] in line for line in self.log)
+        return failed and any(
+            since - _BACKLOG <= at <= until + 1 for since, until in self.database_kills()
+        )
+
+    def database_kills(self) -> list[tuple[float, float]]:
+        """Return the spans in which the database was killed."""
+        hosts = {host.name for host in self.plan.with_daemon("mariadb")}
+        return self.injected(
+            {
+                text
+                for host in hosts
+                for text in (f"kill-daemon {host} mariadb", f"kill-host {host}")
+            }
+        )
+
+    def unsaved(self) -> set[str]:
+        """Return the jobs whose last change slurmctld may not have saved before it was killed."""
+        # A job begins a moment after slurmctld has started it.
+        learned = [(one.name, one.cluster, one.answered, 1) for one in self.accepted]
+        learned += [(run.name, run.cluster, run.start, TOLERANCE) for run in self.traces]
+        learned += [
+            (run.name, run.cluster, run.end, 1) for run in self.traces if run.end is not None
+        ]
+        kills = {cluster: self.kills(cluster) for cluster in self.plan.scenario.clusters}
+        found = {
+            name
+            for name, cluster, at, late in learned
+            if any(since - UNSAVED <= at <= until + late for since, until in kills[cluster])
+        }
+        # A reused id also affects the job that gets it.
+        given_again = {(one.cluster, one.job_id) for one in self.accepted if one.name in found}
+        return found | {
+            one.name for one in self.accepted if (one.cluster, one.job_id) in given_again
+        }
+
+    def struck(self, cluster: str) -> list[tuple[float, float]]:
+        """Return start and end of each fault of a cluster's controller or site.
+
+        Inf if it was not healed.
+        """
+        hosts = {
+            self.plan.scenario.clusters[cluster].controller,
+            self.plan.scenario.clusters[cluster].site,
+        }
+        began: dict[str, float] = {}
+        spans = []
+        for one in self.faults:
+            if not hosts & {*one.fault.split()[1:]}:
+                continue
+            if one.action == "inject":
+                began[one.fault] = one.at
+            elif one.action == "heal":
+                spans.append((began.pop(one.fault, one.at), one.at))
+        return spans + [(at, math.inf) for at in began.values()]
+
+    def away(self, cluster: str, since: float, until: float) -> bool:
+        """Return whether a cluster's slurmctld was down or cut off at some time."""
+        return any(
+            began <= until and healed >= since - UNSAVED for began, healed in self.struck(cluster)
+        )
+
+    def held_up_by(self, cluster: str, since: float, until: float) -> str:
+        """Return the sibling whose fault may have delayed a cluster all that time; "" if none."""
+        for sibling in self.federated(cluster):
+            spans = self.struck(sibling) if sibling != cluster else []
+            if any(began <= since and until <= healed + _HELD_UP for began, healed in spans):
+                return sibling
+        return ""
+
+    def waits(self, job_id: int) -> tuple[str, str]:
+        """Return the cluster on which a job is pending, and squeue's reason.
+
+        "" if it is not pending.
+        """
+        waiting = (
+            (cluster, job.reason.replace("_", " "))
+            for cluster, jobs in self.queue.items()
+            for job in jobs
+            if job.job_id == job_id and job.state == "PENDING"
+        )
+        return next(waiting, ("", ""))
+
+    def ended(self, one: Submission) -> float:
+        """Return when the last run of an accepted job ended, or else when the job was accepted."""
+        runs = [run.end or run.start for run in self.traces if run.name == one.name]
+        return max(runs, default=one.answered)
+
+    def final(self) -> dict[str, dict[int, Record | Job]]:
+        """Return each job's last record by name and id, preferably of the cluster on which it ran."""
+        found: dict[str, dict[int, Record | Job]] = defaultdict(dict)
+        if not self.plan.scenario.accounting:
+            for job in (
+                job for jobs in self.queue.values() for job in jobs if job.state != "REVOKED"
+            ):
+                found[job.name][job.job_id] = job
+            return found
+        last: dict[tuple[str, int, str], Record] = {}
+        for record in sorted(
+            self.records, key=lambda record: (record.submit or 0, record.start or 0)
+        ):
+            last[record.name, record.job_id, record.cluster] = record
+        for record in sorted(
+            last.values(), key=lambda record: (_has_run(record), record.submit or 0)
+        ):
+            if record.state != "REVOKED":
+                found[record.name][record.job_id] = record
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantResult:
+    """A checker's outcome. `problems` say what failed or is unknown.
+
+    `excused` is what Slurm permits.
+    """
+
+    name: str
+    outcome: str
+    problems: tuple[str, ...] = ()
+    excused: tuple[str, ...] = ()
+
+
+def _has_run(record: Record) -> bool:
+    """Return whether a record is of a run.
+
+    22.05 gives a start to copies cancelled while pending, too.
+    """
+    return bool(record.start) and record.node_list not in {"", "None assigned"}
+
+
+class Violation(NamedTuple):
+    """A problem, and the job that has it ("" if it is not one job's)."""
+
+    job: str
+    text: str
+    excuse: str = ""
+
+
+Checker = Callable[[History], Iterator[Violation]]
+CHECKERS: dict[str, tuple[Checker, tuple[str, ...], Callable[[History], Any]]] = {}
+
+
+def checker(
+    *evidence: str, wanted: Callable[[History], Any] = lambda history: True
+) -> Callable[[Checker], Checker]:
+    """Register a checker, which needs `evidence` and runs only on histories that are `wanted`."""
+
+    def add(function: Checker) -> Checker:
+        CHECKERS[function.__name__] = (function, evidence, wanted)
+        return function
+
+    return add
+
+
+def evaluate(history: History) -> list[InvariantResult]:
+    """Return every checker's finding about a history."""
+    found = []
+    unsaved = history.unsaved()
+    for name, (function, evidence, wanted) in CHECKERS.items():
+        if not wanted(history):
+            found.append(InvariantResult(name, SKIPPED))
+            continue
+        told = [
+            (one, one.excuse or (_UNSAVED if one.job in unsaved else ""))
+            for one in function(history)
+        ]
+        problems = tuple(one.text for one, excuse in told if not excuse)
+        excused = tuple(f"{one.text}: {excuse}" for one, excuse in told if excuse)
+        missing = tuple(
+            f"no {of} {why}" for of in (*evidence, "run") for why in history.missing.get(of, ())
+        )
+        if not history.accepted:
+            missing = ("no job was accepted", *missing)
+        elif not problems and not history.traces:
+            missing = ("no job ran", *missing)
+        outcome = FAILED if problems and not missing else UNKNOWN if missing else PASSED
+        found.append(InvariantResult(name, outcome, missing or problems, excused))
+    return found
+
+
+def verdict(findings: Iterable[InvariantResult]) -> str:
+    """Return the overall verdict: failed if one failed, else unknown if one is unknown."""
+    outcomes = {one.outcome for one in findings}
+    return FAILED if FAILED in outcomes else UNKNOWN if UNKNOWN in outcomes else PASSED
+
+
+def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
+    """Read the last rehearsal from a run's events.
+
+    CannotVerify if there is none, or an event is damaged.
+    """
+    history, ended = None, False
+    for place, event in enumerate(events, 1):
+        kind = event["kind"]
+        if kind == "rehearsal":
+            ended = event["action"] == "end"
+            history = history if ended else History(plan)
+        elif history is not None and not ended:
+            try:
+                _add(history, kind, event)
+            except ValueError as error:
+                problem = what_is_wrong(error) if isinstance(error, ValidationError) else str(error)
+                raise CannotVerify(
+                    f"event {place}, {kind}: {problem}", hint="events.jsonl is damaged"
+                ) from error
+    if history is None:
+        raise CannotVerify("there was no rehearsal", hint="harness rehearse")
+    if not ended:
+        history.missing["run"].append("to its end: the rehearsal was interrupted")
+    return history
+
+
+def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
+    """Add an event; ValueError for missing or wrong fields and unknown clusters."""
+    about = (
+        [str(event["cluster"])]
+        if kind in {"submission", "trace", "record"} and event.get("cluster")
+        else []
+    )
+    about += [event["seen_by"]] if kind in {"queue", "usage"} else []
+    if strangers := [name for name in about if name not in history.plan.scenario.clusters]:
+        raise ValueError(f"the scenario has no cluster {strangers[0]}")
+    if kind == "submission":
+        history.submissions.append(_make(Submission, event))
+    elif kind == "fault":
+        history.faults.append(
+            FaultSeen(
+                datetime.fromisoformat(event["time"]).timestamp(), event["action"], event["fault"]
+            )
+        )
+    elif kind == "trace":
+        trace = _make(JobTrace, event)
+        if len(trace.nodes) != len(trace.cpus):
+            raise ValueError(f"{len(trace.nodes)} nodes, but CPUs of {len(trace.cpus)}")
+        history.traces.append(trace)
+    elif kind == "queue":
+        history.queue[event["seen_by"]].append(_make(Job, event))
+    elif kind == "record" and event.get("job_id") != _NO_ID:
+        history.records.append(_make(Record, event))
+    elif kind == "usage":
+        history.usage[event["seen_by"]].append(_make(Usage, event))
+    elif kind == "reservation":
+        history.reservations[event["cluster"]].append(event["name"])
+    elif kind == "past":
+        history.past[event["cluster"]].append(tuple(event["tables"]))
+    elif kind == "log":
+        history.log.append(event["line"])
+    elif kind == "no_evidence":
+        history.missing[event["of"]].append(
+            f"of {event['where']}: {event['why'].partition(chr(10))[0]}"
+        )
+
+
+Made = TypeVar("Made")
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (Submission, JobTrace, Job, Record, Usage)
+}
+
+
+def _make(kind: type[Made], event: Mapping[str, Any]) -> Made:
+    # Older versions recorded less.
+    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
+    adapter: TypeAdapter[Made] = _ADAPTERS[kind]
+    return adapter.validate_python({name: value for name, value in event.items() if name in names})
+
+
+@checker("queue", "record")
+def no_accepted_job_is_lost(history: History) -> Iterator[Violation]:
+    """Every accepted job has ended, with all tasks of its array."""
+    final = history.final()
+    for one in history.accepted:
+        jobs = final.get(one.name, {})
+        if len(jobs) < one.tasks:
+            lost = f"{one.tasks - len(jobs)} of {one.tasks} are lost"
+            yield Violation(one.name, f"job {one.job_id} ({one.name}) of {one.cluster}: {lost}")
+        for job in jobs.values():
+            if job.state not in FINISHED:
+                cluster, reason = history.waits(job.job_id)
+                why = f"{job.state} ({reason})" if reason else job.state
+                text = f"job {job.job_id} ({one.name}) of {one.cluster} has not ended: {why}"
+                excuse = _reserved(history, cluster, reason) or _end_uncommitted(history, job)
+                yield Violation(one.name, text, excuse)
+
+
+def _reserved(history: History, cluster: str, reason: str) -> str:
+    """Return what excuses a pending job: a reservation that existed before the first job."""
+    names = ", ".join(history.reservations[cluster])
+    return (
+        f"{cluster} has reservations of its own: {names}"
+        if names and _RESERVED.search(reason)
+        else ""
+    )
+
+
+def _end_uncommitted(history: History, job: Record | Job) -> str:
+    """Return what excuses a record that is RUNNING although the job has ended."""
+    ends = [run.end for run in history.traces if (run.name, run.job_id) == (job.name, job.job_id)]
+    lost = all(end is not None and history.uncommitted(end) for end in ends)
+    return (
+        _COMMIT_FAILED
+        if ends and lost and isinstance(job, Record) and job.state == "RUNNING"
+        else ""
+    )
+
+
+@checker("queue", "record")
+def jobs_end_as_they_should(history: History) -> Iterator[Violation]:
+    """A job that can only succeed is COMPLETED, one that can only fail is FAILED."""
+    final = history.final()
+    for one in history.accepted:
+        for job in final.get(one.name, {}).values():
+            if job.state in FINISHED and job.state != one.ends:
+                text = f"job {job.job_id} ({one.name}) of {one.cluster} ended {job.state}, should end {one.ends}"
+                yield Violation(
+                    one.name, f"{text}; {_PURGED}" if history.purged(job.job_id) else text
+                )
+
+
+@checker("trace")
+def no_job_runs_twice(history: History) -> Iterator[Violation]:
+    """No job runs twice at the same time, or twice at all without being requeued in between."""
+    for name, runs in _executions(history).items():
+        for before, after in pairwise(sorted(runs, key=lambda run: (run.start, run.restarts))):
+            if before.end is not None and before.end > after.start:
+                yield Violation(
+                    after.name,
+                    f"{name} ran twice at the same time, on {before.host} and {after.host}",
+                )
+            elif after.restarts <= before.restarts:
+                text = f"{name} ran twice, on {before.host} and {after.host}, and was not requeued"
+                yield Violation(after.name, text + _sent_twice(history, before))
+
+
+def _sent_twice(history: History, run: JobTrace) -> str:
+    """Return the known fault of a divided federation, if that made a job run twice."""
+    asked = next((one for one in history.accepted if one.name == run.name), None)
+    if (
+        asked is None
+        or run.cluster == asked.cluster
+        or not history.away(run.cluster, asked.asked, asked.answered)
+    ):
+        return ""
+    return (
+        f"; known fault of Slurm: what {asked.cluster} sends to {run.cluster} while they are cut off from each other "
+        "it may send again afterwards, even for jobs that have run by then"
+    )
+
+
+def _executions(history: History) -> dict[str, list[JobTrace]]:
+    """Return all executions of each job and each task of an array."""
+    found: dict[str, list[JobTrace]] = defaultdict(list)
+    for one in history.traces:
+        found[f"job {one.name}" + (f" task {one.task}" if one.task is not None else "")].append(one)
+    return found
+
+
+@checker("trace", "record")
+def no_refused_job_runs(history: History) -> Iterator[Violation]:
+    """A job that was refused does not exist."""
+    refused = {one.name for one in history.submissions if one.answer == "refused"}
+    # Without EnforcePartLimits a refused job leaves a record of its failure, although it never had
+    # a node.
+    recorded = {one.name for one in history.records if _has_run(one) or one.state not in FINISHED}
+    seen = recorded | {one.name for one in history.traces}
+    for name in sorted(seen & refused):
+        yield Violation("", f"{name} was refused, but exists")
+
+
+@checker()
+def job_ids_are_unique(history: History) -> Iterator[Violation]:
+    """No two accepted jobs have the same id; a federated id contains its origin cluster."""
+    given: dict[tuple[str, int | None], list[Submission]] = defaultdict(list)
+    for one in history.accepted:
+        members = history.federated(one.cluster)
+        given["" if members else one.cluster, one.job_id].append(one)
+        if members and members[origin_id(one.job_id or 0) - 1 :][:1] != (one.cluster,):
+            yield Violation(
+                "",
+                f"job {one.job_id} ({one.name}) was submitted to {one.cluster}, "
+                "but its id has a different origin cluster",
+            )
+    for (_, job_id), ones in given.items():
+        if len(ones) > 1:
+            forgotten = history.unsaved() >= {one.name for one in ones[:-1]}
+            text = f"id {job_id} was given to {', '.join(one.name for one in ones)}"
+            yield Violation("", text, _UNSAVED if forgotten else "")
+
+
+@checker("queue", "record", wanted=lambda history: history.plan.scenario.federations)
+def siblings_are_revoked(history: History) -> Iterator[Violation]:
+    """One sibling job of a federated job runs, on one cluster; all others are REVOKED."""
+    asked = {one.name: one for one in history.accepted}
+    told: dict[str, Iterable[tuple[str, Job | Record]]] = {
+        "slurmctld": [(cluster, job) for cluster, jobs in history.queue.items() for job in jobs],
+        "accounting": [(record.cluster, record) for record in history.records],
+    }
+    for what, seen in told.items():
+        copies: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+        for cluster, one in seen:
+            if one.state != "REVOKED" and origin_id(one.job_id):
+                copies[one.name, one.job_id][cluster] = one.state
+        for (name, job_id), states in copies.items():
+            if len(states) > 1:
+                shown = ", ".join(f"{cluster} {state}" for cluster, state in sorted(states.items()))
+                text = f"job {job_id} ({name}) has sibling jobs that are not revoked, according to {what}: {shown}"
+                submission = asked.get(name)
+                excuse = _never_told(history, submission, states) or _script_lost(
+                    history, submission, states
+                )
+                if not excuse and what == "accounting":
+                    excuse = _never_written(history, asked.get(name), states)
+                yield Violation(name, text, excuse)
+
+
+def _never_told(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
+    """Return what excuses sibling jobs that never run: the revocation did not arrive."""
+    forgotten = _forgotten(states)
+    if one is None or not forgotten:
+        return ""
+    away = all(history.away(cluster, one.asked, history.ended(one)) for cluster in forgotten)
+    return f"{', '.join(forgotten)} was not reachable when the job began" if away else ""
+
+
+def _script_lost(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:
+    """Return what excuses sibling jobs that failed without having run.
+
+    Their slurmctld removed the script of a revoked copy, and was killed before it had saved that:
+    when it starts again the copy is pending, and fails for want of its script
+    (_validate_job_files() in job_mgr.c).
+    """
+    failed = [cluster for cluster, state in states.items() if state == "FAILED"]
+    if submission is None or len(failed) != len(states) - 1:
+        return ""
+    ran = {run.cluster for run in history.traces if run.name == submission.name}
+    ended = history.ended(submission)
+    if ran & {*failed} or not all(
+        any(
+            submission.asked <= until and since - UNSAVED <= ended
+            for since, until in history.kills(cluster)
+        )
+        for cluster in failed
+    ):
+        return ""
+    return (
+        f"slurmctld of {', '.join(failed)} was killed before it had saved that the copy was revoked"
+    )
+
+
+def _never_written(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
+    """Return what excuses records of sibling jobs that never ran: the database was killed."""
+    if one is None or not any(
+        one.asked <= until and since <= history.ended(one) + _BACKLOG
+        for since, until in history.database_kills()
+    ):
+        return ""
+    forgotten = ", ".join(_forgotten(states))
+    return (
+        f"the database was killed before slurmdbd had written the end of the copy on {forgotten}"
+        if forgotten
+        else ""
+    )
+
+
+def _forgotten(states: Mapping[str, str]) -> list[str]:
+    """Return the clusters whose copies did not run; none if more than one did."""
+    found = [cluster for cluster, state in states.items() if state in {"CANCELLED", "PENDING"}]
+    return found if len(states) - len(found) <= 1 else []
+
+
+def _partition_options(plan: Plan) -> list[Mapping[str, Any]]:
+    return [
+        partition.options
+        for part in plan.scenario.clusters.values()
+        for partition in part.partitions.values()
+    ]
+
+
+def _shares_cpus(plan: Plan) -> bool:
+    options = (str(one.get("OverSubscribe", "")).upper() for one in _partition_options(plan))
+    return any(one.startswith(("FORCE", "YES")) for one in options)
+
+
+@checker("trace", wanted=lambda history: not _shares_cpus(history.plan))
+def no_node_is_overcommitted(history: History) -> Iterator[Violation]:
+    """Jobs that run on a node at the same time never have more CPUs than it has."""
+    spans: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
+    for one in history.traces:
+        if one.end is not None:
+            for node, cpus in zip(one.nodes, one.cpus, strict=True):
+                spans[one.cluster, node].append((one.start, one.end, cpus))
+    for (cluster, node), there in spans.items():
+        capacity = history.plan.scenario.clusters[cluster].static_nodes().get(node)
+        if capacity is not None and (most := _most(there)) > capacity:
+            yield Violation(
+                "",
+                f"jobs had {most} CPUs of {cluster}'s {node} at the same time, it has {capacity}",
+            )
+
+
+def _most(spans: Iterable[tuple[float, float, int]]) -> int:
+    """Return the greatest sum of the weights of overlapping spans (start, end, weight)."""
+    changes = [
+        change for start, end, weight in spans for change in ((start, 1, weight), (end, 0, -weight))
+    ]
+    most = now = 0
+    for _, _, weight in sorted(changes):
+        now += weight
+        most = max(most, now)
+    return most
+
+
+@checker("trace", "record", wanted=lambda history: history.plan.scenario.accounting)
+def accounting_equals_the_trace(history: History) -> Iterator[Violation]:
+    """Every execution has a record that agrees with its trace, and every record an execution."""
+    hosts_of = {name: history.plan.hosts_of(name) for name in history.plan.scenario.clusters}
+    told: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    for record in history.records:
+        if record.state != "REVOKED" and _has_run(record):
+            told[record.name, record.job_id].append(record)
+    for one in sorted(history.traces, key=lambda run: run.start, reverse=True):
+        # If a job ran more than once, each run has its own record, with the same start.
+        near = sorted(
+            told[one.name, one.job_id], key=lambda record: abs((record.start or 0) - one.start)
+        )
+        if not near:
+            text = f"job {one.job_id} ({one.name}) has no record of its run on {one.host}"
+            yield Violation(
+                one.name, text, _written_over(history, one) or _start_uncommitted(history, one)
+            )
+            continue
+        told[one.name, one.job_id].remove(near[0])
+        if near[0].state == "RUNNING" and _end_uncommitted(history, near[0]):
+            continue  # see no_accepted_job_is_lost
+        if near[0].state not in _KILLED:
+            late = _noticed_late(history, one, near[0])
+            seen = replace(one, end=near[0].end) if late else one
+            for text in compare(seen, near[0], hosts_of[one.cluster], TOLERANCE):
+                yield Violation(one.name, f"job {one.job_id} ({one.name}): {text}")
+            if late:
+                text = f"job {one.job_id} ({one.name}): ended at {one.end:.0f}, accounting says {near[0].end}"
+                yield Violation(one.name, text, late)
+    for (name, job_id), left in told.items():
+        for record in left:
+            if record.state == "COMPLETED":
+                text = f"job {job_id} ({name}): accounting has a run on {record.node_list} without a trace"
+                yield Violation(name, text)
+
+
+def _written_over(history: History, one: JobTrace) -> str:
+    """Return what excuses a run without a record: a requeue while slurmdbd was upgraded."""
+    again = [
+        run.start for run in history.traces if run.name == one.name and run.restarts > one.restarts
+    ]
+    marks = {f"upgrade {host.name}" for host in history.plan.with_daemon("slurmdbd")}
+    times = [fault.at for fault in history.faults if fault.fault in marks]
+    if not again or not times or not (min(times) <= min(again) and one.start <= max(times)):
+        return ""
+    return (
+        "the job was requeued while slurmdbd was upgraded, and slurmctld gave both runs one record"
+    )
+
+
+def _start_uncommitted(history: History, one: JobTrace) -> str:
+    """Return what excuses a run whose job has a record of its end, but not of its start."""
+    run = (one.name, one.job_id, one.cluster)
+    ended = [
+        record
+        for record in history.records
+        if (record.name, record.job_id, record.cluster) == run
+        and record.state == "COMPLETED"
+        and not record.start
+    ]
+    return _COMMIT_FAILED if ended and history.uncommitted(one.start) else ""
+
+
+def _noticed_late(history: History, one: JobTrace, record: Record) -> str:
+    """Return what excuses a late end: slurmctld was down, or waited for a sibling."""
+    if one.end is None or record.end is None or record.end <= one.end + TOLERANCE:
+        return ""
+    if history.away(one.cluster, one.end, one.end):
+        return f"{one.cluster}'s slurmctld was down, and noticed it late"
+    if sibling := history.held_up_by(one.cluster, one.end, record.end):
+        return f"{one.cluster}'s slurmctld waited for {sibling}, which did not answer, and noticed it late"
+    return ""
+
+
+@checker(wanted=lambda history: history.past)
+def old_records_are_kept(history: History) -> Iterator[Violation]:
+    """Accounting has the same records of jobs that ended before an upgrade, before and after it."""
+    for cluster, (before, *later) in history.past.items():
+        if later != [before]:
+            told = (
+                f"after it they were {later[0]} (number and sum of jobs, of steps)"
+                if later
+                else "they were not read after it"
+            )
+            yield Violation(
+                "", f"{cluster}: the records of ended jobs were {before} before the upgrade, {told}"
+            )
+
+
+@checker("trace", wanted=lambda history: history.plan.scenario.accounting)
+def limits_are_kept(history: History) -> Iterator[Violation]:
+    """Running jobs and their CPUs never exceed the limits of QOS and accounts, on each cluster."""
+    accounting = _accounting(history.plan)
+    for name, qos in accounting.qos.items():
+        yield from _over(
+            f"QOS {name}", qos.options, [one for one in history.traces if one.qos == name]
+        )
+    for name, account in accounting.accounts.items():
+        below = _below(accounting, name)
+        yield from _over(
+            f"account {name}",
+            account.options,
+            [one for one in history.traces if one.account in below],
+        )
+
+
+def _has_usage(history: History) -> bool:
+    """Return whether fair-share is recorded; without priority/multifactor there is no usage."""
+    nothing = history.accepted and not (history.usage or history.missing.get("usage"))
+    return bool(history.plan.scenario.accounting and not nothing)
+
+
+def _below(accounting: Accounting, name: str) -> set[str]:
+    """Return an account and those below it."""
+    children = [other for other, account in accounting.accounts.items() if account.parent == name]
+    return {name}.union(*(_below(accounting, child) for child in children))
+
+
+def _over(whose: str, options: Mapping[str, Any], ones: Iterable[JobTrace]) -> Iterator[Violation]:
+    ended = [one for one in ones if one.end is not None]
+    for option, limit in _limits(options):
+        for (who, cluster), spans in _grouped(
+            ended, per_user="PerUser" in option, cpus="TRES" in option
+        ):
+            if (most := _most(spans)) > limit:
+                what = (
+                    f"{most} {'CPUs' if 'TRES' in option else 'jobs'} at the same time on {cluster}"
+                )
+                yield Violation("", f"{whose}{who}: {what}, {option} is {limit}")
+
+
+def _accounting(plan: Plan) -> Accounting:
+    if plan.scenario.accounting is None:
+        raise ValueError("this checker is for scenarios with accounting")
+    return plan.scenario.accounting
+
+
+def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the limits that count running jobs or their CPUs."""
+    for option, value in options.items():
+        if option in {"MaxJobsPerUser", "GrpJobs"}:
+            limit = number(str(value))
+            if limit is not None:
+                yield option, limit
+        elif option in {"GrpTRES", "MaxTRESPerUser"}:
+            tres = {
+                name: count
+                for name, _, count in (one.partition("=") for one in str(value).split(","))
+            }
+            if (limit := number(tres.get("cpu", ""))) is not None:
+                yield option, limit
+
+
+def _grouped(
+    ones: Iterable[JobTrace], *, per_user: bool, cpus: bool
+) -> Iterable[tuple[tuple[str, str], list[tuple[float, float, int]]]]:
+    spans: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
+    for one in ones:
+        who = f" of {one.user}" if per_user else ""
+        spans[who, one.cluster].append(
+            (one.start, one.end or one.start, sum(one.cpus) if cpus else 1)
+        )
+    return spans.items()
+
+
+@checker("usage", wanted=_has_usage)
+def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Violation]:
+    """The usage of an account is the sum of that of its users and child accounts."""
+    for cluster, rows in history.usage.items():
+        accounts = _accounting(history.plan).accounts
+        if {row.account for row in rows} - {*accounts, "root"}:
+            continue  # site data has accounts whose parents are unknown
+        for name in accounts:
+            parts = [row.seconds for row in rows if row.user and row.account == name]
+            parts += [
+                row.seconds
+                for row in rows
+                if not row.user and name == getattr(accounts.get(row.account), "parent", "")
+            ]
+            whole = sum(row.seconds for row in rows if not row.user and row.account == name)
+            # Each is rounded by itself.
+            if abs(whole - sum(parts)) > len(parts):
+                yield Violation(
+                    "", f"{cluster}: account {name} has used {whole} s, its parts {sum(parts)} s"
+                )
+
+
+def _counted(plan: Plan) -> list[str]:
+    """Return the clusters whose usage includes every job.
+
+    Where no limits are enforced, slurmctld does not count the end of a job (_adjust_limit_usage()
+    in acct_policy.c): it counts running jobs every PriorityCalcPeriod, and short ones never. Some
+    sites reset the usage, or let it decay within hours.
+    """
+    found = []
+    for name in plan.clusters_with_limits():
+        conf = plan.slurm_conf(name)
+        reset = str(options.get(conf, "PriorityUsageResetPeriod") or "NONE").upper()
+        if reset == "NONE" and _SLOW_DECAY.fullmatch(
+            str(options.get(conf, "PriorityDecayHalfLife") or "7-0")
+        ):
+            found.append(name)
+    return found
+
+
+def _counts_cpus(history: History) -> bool:
+    weighed = any("TRESBillingWeights" in one for one in _partition_options(history.plan))
+    return (
+        _has_usage(history)
+        and bool(_counted(history.plan))
+        and not weighed
+        and not any("UsageFactor" in qos.options for qos in _accounting(history.plan).qos.values())
+    )
+
+
+@checker("usage", "record", "trace", wanted=_counts_cpus)
+def usage_is_that_of_the_jobs(history: History) -> Iterator[Violation]:
+    """The usage of a user is at least that of the rehearsal's jobs; the run may have others."""
+    cpus_of = {one.job_id: sum(one.cpus) for one in history.traces}
+    for cluster in _counted(history.plan):
+        used: Counter[tuple[str, str]] = Counter()
+        for record in history.records:
+            if record.cluster == cluster and record.job_id in cpus_of:
+                used[record.account, record.user] += record.elapsed * cpus_of[record.job_id]
+        for row in history.usage[cluster]:
+            took = used[row.account, row.user]
+            # Usage decays; within a rehearsal by much less than this.
+            if row.user and row.seconds < 0.98 * took - 1:
+                text = f"{cluster}: {row.user} in {row.account} has used {row.seconds} s, the jobs took {took} s"
+                saved = not history.kills(cluster)
+                yield Violation(
+                    "", text, "" if saved else "slurmctld was killed before it had saved the rest"
+                )

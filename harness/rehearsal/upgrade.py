@@ -1,0 +1,618 @@
+"""A rehearsed upgrade: slurmdbd, controllers, then nodes in batches, while users submit jobs.
+
+That order, and which releases can be upgraded to which: slurm.schedmd.com/upgrades.html. To upgrade
+a host, the harness recreates it with the newer release and carries its data over: a dump of the
+database, slurmctld's state, logs and traces. After each step a gate waits until the clusters work
+again; if it stays shut, the step is rolled back: the old host comes back with its data.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness import faults, interrupts, lifecycle, options, releases
+from harness.cluster import node_state, slurm
+from harness.cluster.slurm import FINISHED, SlurmCluster
+from harness.elastic import provisioning
+from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
+from harness.open_run import OpenRun
+from harness.parsing import hostlist
+from harness.plan import SHARED_DIRECTORY, Host, Plan
+from harness.providers import CanRecreate, ability
+from harness.rehearsal import invariants
+from harness.rehearsal.execution import Users, rehearsing
+from harness.rehearsal.invariants import InvariantResult
+from harness.rehearsal.workload import Work, generate
+from harness.render import render
+from harness.report import model
+from harness.report.assembly import Evaluation
+from harness.report.model import Check, Report
+from harness.site import site_data
+from harness.wait import wait_until
+
+# Jobs before the first step, and after the last one.
+_BEFORE, _AFTER = 15, 15
+# Seconds of the longest upgrade: users submit jobs as long as it takes, and not longer.
+_LONGEST = 1800
+_DUMPS = "/var/lib/slurm-harness-dumps"
+# Deadline in seconds of a step's waits, such as for a job's end; a large database may take longer.
+_PATIENCE = 300
+_DEAD = "dead: "
+# Seconds after a job's end in which its record may still change: if it is requeued, or slurmctld is
+# late.
+_FINAL = 20
+_NAMES = (
+    """mariadb -N -B -e 'SHOW DATABASES' | grep -vxE 'mysql|sys|(information|performance)_schema'"""
+)
+_DUMP = f"""set -eu; umask 077; mkdir -p {_DUMPS}
+    names=$({_NAMES})
+    mariadb-dump --single-transaction --routines --databases $names > {_DUMPS}/dump.sql"""
+_LOAD = rf"""set -eu
+    for database in $({_NAMES}); do mariadb -e "DROP DATABASE \`$database\`"; done
+    mariadb < {_DUMPS}/dump.sql"""
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeOptions:
+    """What to upgrade to, and what users submit meanwhile.
+
+    `releases` are choices as for `--release`. The nodes of each cluster are upgraded in `batches`.
+    Users submit `rate` jobs per second; each `seed` generates different jobs, and `stay` keeps each
+    job on its cluster.
+    """
+
+    releases: Sequence[str]
+    batches: int = 2
+    rate: float = 1
+    seed: int = 1
+    stay: bool = False
+
+    def works(self, plan: Plan) -> list[Work]:
+        """Return what users submit, enough for the longest upgrade."""
+        count = int(_LONGEST * self.rate)
+        return generate(plan.scenario, count, _LONGEST, self.seed, stay=self.stay)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Hosts that are upgraded together. `nodes` are drained first, and resumed afterwards."""
+
+    name: str
+    hosts: tuple[str, ...]
+    cluster: str | None = None
+    nodes: tuple[str, ...] = ()
+
+
+def plan_upgrade(run: OpenRun, choices: Sequence[str]) -> Plan:
+    """Return the plan of a run on other releases; `choices` name them as `--release` does.
+
+    UsageError if the harness cannot do the upgrade, or Slurm does not support it; the hint is the
+    shortest way.
+    """
+    _recreating(run)
+    new = run.directory.plan(choices)
+    older, newer = run.plan.releases(), new.releases()
+    for name, release in newer.items():
+        way = releases.upgrade_path(older[name], release)
+        if release < older[name]:
+            raise UsageError(f"{name} is on {older[name]}: Slurm cannot be downgraded to {release}")
+        if len(way) > 2:
+            served = ", ".join(releases.get(release).serves[:-1])
+            raise UsageError(
+                f"{name}: Slurm {release} supports upgrades from {served}, not from {older[name]}",
+                hint=f"the shortest way is {' -> '.join(way)}",
+            )
+    if older == newer:
+        raise UsageError(f"all parts are already on {', '.join(sorted({*newer.values()}))}")
+    changed = _changed(run.plan, new)
+    if own := [host.name for host in changed if host.image]:
+        raise UsageError(
+            f"{', '.join(own)}: to upgrade a host with an image of your own, name another image"
+        )
+    if going := [host.name for host in changed if host.provision != "static"]:
+        raise UsageError(f"{hostlist.fold(going)}: hosts that come and go cannot be upgraded yet")
+    return new
+
+
+def known_faults(old: Plan, new: Plan) -> list[str]:
+    """Return Slurm's known faults during the upgrade, while slurmdbd is newer than the clusters."""
+    if not new.scenario.accounting:
+        return []
+    between = replace(old, scenario=old.scenario.put_on([f"slurmdbd={new.releases()['slurmdbd']}"]))
+    return between.known_faults()
+
+
+def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
+    """Return the steps in the order that Slurm requires.
+
+    The nodes of each cluster are split into `batches`.
+    """
+    left = {host.name: host for host in _changed(old, new)}
+
+    def take(name: str, hosts: Sequence[Host], cluster: str | None) -> Iterator[Step]:
+        there = [left.pop(host.name) for host in hosts if host.name in left]
+        if there:
+            yield Step(
+                name,
+                tuple(host.name for host in there),
+                cluster,
+                tuple(node for host in there for node in host.nodes),
+            )
+
+    ordered = [*take("slurmdbd", old.with_daemon("slurmdbd"), None)]
+    for cluster in old.scenario.clusters:
+        controllers = [host for host in old.with_daemon("slurmctld") if host.cluster == cluster]
+        ordered += take(f"slurmctld of {cluster}", controllers, cluster)
+    for cluster in old.scenario.clusters:
+        hosts = [host for host in left.values() if host.cluster == cluster]
+        size = math.ceil(len(hosts) / batches)
+        for first in range(0, len(hosts), size or 1):
+            batch = hosts[first : first + size]
+            ordered += take(f"nodes {hostlist.fold(host.name for host in batch)}", batch, cluster)
+    return ordered
+
+
+def _recreating(run: OpenRun) -> CanRecreate:
+    return ability(run.provider, CanRecreate, "upgrade")
+
+
+def _with_daemon(run: OpenRun, step: Step, daemon: str) -> list[str]:
+    """Return the hosts of a step that run a daemon."""
+    return [host.name for host in run.plan.with_daemon(daemon) if host.name in step.hosts]
+
+
+def _changed(old: Plan, new: Plan) -> list[Host]:
+    return [
+        host
+        for host, other in zip(old.hosts, new.hosts, strict=True)
+        if host.release != other.release
+    ]
+
+
+def run(
+    run: OpenRun,
+    upgrade_options: UpgradeOptions,
+    site: site_data.SiteData | None = None,
+    *,
+    keep: bool = False,
+    directory: Path | None = None,
+) -> Report:
+    """Bring a run up, upgrade it while users submit jobs, take it down and report.
+
+    `site` is loaded before the upgrade; `keep` leaves the hosts up. The report is copied to
+    `directory`.
+    """
+    plan_upgrade(run, upgrade_options.releases)
+
+    def evaluate(evaluation: Evaluation) -> None:
+        with lifecycle.provisioned(run, keep=keep), lifecycle.logs_collected(run):
+            opened = _with_site_data(run, site) if site else run
+            lifecycle.deploy(opened)
+            _upgrade_and_check(opened, upgrade_options, evaluation)
+
+    return lifecycle.reported(run, evaluate, directory)
+
+
+def split_choices(choices: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split [NAME=][FROM:]TO into the releases to start at, for those that have a FROM, and those to upgrade to.
+
+    >>> split_choices(["22.05:24.11", "alpha=25.11"])
+    (['22.05'], ['24.11', 'alpha=25.11'])
+    """
+    begin, target = [], []
+    for choice in choices:
+        name, equals, path = choice.rpartition("=")
+        older, colon, newer = path.rpartition(":")
+        target.append(f"{name}{equals}{newer}")
+        if colon:
+            begin.append(f"{name}{equals}{older}")
+    return begin, target
+
+
+def read_site_data(
+    plan: Plan, database: Path | None, states: Sequence[str]
+) -> site_data.SiteData | None:
+    """Return a site's database and state, each state as [CLUSTER=]DIRECTORY; None if there is neither.
+
+    UsageError if they do not fit the plan.
+    """
+    if not database and not states:
+        return None
+    data = site_data.SiteData(database, dict(_split_state(plan, state) for state in states))
+    site_data.examine(data, plan)
+    return data
+
+
+def _split_state(plan: Plan, text: str) -> tuple[str, Path]:
+    """Split [CLUSTER=]DIRECTORY; the cluster can be left out if it is the only one."""
+    cluster, _, directory = text.rpartition("=")
+    clusters = [*plan.scenario.clusters]
+    if not cluster and len(clusters) > 1:
+        raise UsageError(
+            f"--state {text} does not name its cluster", hint=f"--state {clusters[0]}={text}"
+        )
+    return cluster or clusters[0], Path(directory)
+
+
+def _with_site_data(run: OpenRun, own: site_data.SiteData) -> OpenRun:
+    """Load a site's data into hosts that are up but not deployed; return the run with its users."""
+    with lifecycle.stage(run, "past"):
+        run.directory.add_users(site_data.bring(run, own))
+    return lifecycle.open_run(run.directory, run.provider, run.say)
+
+
+def run_kept(
+    run: OpenRun, upgrade_options: UpgradeOptions, directory: Path | None = None
+) -> Report:
+    """Upgrade a run that is up while users submit jobs, and report."""
+    plan_upgrade(run, upgrade_options.releases)
+
+    def evaluate(evaluation: Evaluation) -> None:
+        with lifecycle.logs_collected(run):
+            _upgrade_and_check(run, upgrade_options, evaluation)
+
+    return lifecycle.reported(run, evaluate, directory)
+
+
+def _upgrade_and_check(
+    run: OpenRun, upgrade_options: UpgradeOptions, evaluation: Evaluation
+) -> None:
+    """Upgrade a run; its checks are the steps, and the checkers of the rehearsal."""
+    new = plan_upgrade(run, upgrade_options.releases)
+    for fault in known_faults(run.plan, new):
+        run.say(f"known fault of Slurm during this upgrade: {fault}")
+    begin = len(list(run.directory.events()))
+    try:
+        with lifecycle.stage(run, "upgrade"):
+            upgrade(run, new, upgrade_options.works(run.plan), upgrade_options.batches)
+        history = invariants.read(run.directory.events(), run.directory.plan())
+        evaluation.checks = promises(invariants.evaluate(history))
+    except ClusterError:
+        # A failed step is a failed check. Any other error says nothing about the clusters.
+        if not any(check.outcome == "failed" for check in _steps_of(run, begin)):
+            raise
+    finally:
+        evaluation.checks = [*_steps_of(run, begin), *evaluation.checks]
+        model.write_junit(evaluation.checks, run.directory.path / "junit.xml")
+        evaluation.facts = _facts(run, new)
+        try:
+            evaluation.jobs = lifecycle.jobs(run)
+        except HarnessError as error:
+            run.say(f"the report lists no jobs: {error}")
+
+
+def promises(findings: Iterable[InvariantResult]) -> list[Check]:
+    """Return checkers' findings as checks of a report."""
+    outcomes = {model.UNKNOWN: "error"}
+    return [
+        Check(
+            f"rehearsal::{one.name}",
+            outcomes.get(one.outcome, one.outcome),
+            0,
+            "\n".join([*one.problems, *(f"excused: {text}" for text in one.excused)]),
+        )
+        for one in findings
+    ]
+
+
+def _steps_of(run: OpenRun, begin: int) -> list[Check]:
+    """Return the steps done since the event with index `begin`, as checks."""
+    events = (event for event in list(run.directory.events())[begin:] if event["kind"] == "check")
+    return [
+        Check(event["id"], event["outcome"], event["seconds"], event["message"]) for event in events
+    ]
+
+
+def _facts(run: OpenRun, new: Plan) -> dict[str, Any]:
+    """Return the fields of a report that differ between an upgrade and a run."""
+    now, older = run.directory.plan(), run.plan.releases()
+    ways = [f"{name}={release}:{new.releases()[name]}" for name, release in older.items()]
+    if len({way.partition("=")[2] for way in ways}) == 1:
+        ways = [ways[0].partition("=")[2]]
+    scenario = run.directory.scenario_path
+    return {
+        "description": f"{run.plan.scenario.description} Upgraded while users submit jobs: {', '.join(ways)}.".strip(),
+        "releases": now.releases(),
+        "layout": model.layout(now),
+        "known_faults": [*run.plan.known_faults(), *known_faults(run.plan, new)],
+        "command": shlex.join(
+            ["harness", "upgrade", scenario, *(word for way in ways for word in ("--to", way))]
+        ),
+    }
+
+
+def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) -> None:
+    """Upgrade a run step by step while users submit jobs.
+
+    Then wait until all jobs have ended, and gather the evidence.
+    ClusterError names the step whose gate stayed shut; only that step has been rolled back.
+    """
+    run.provider.prepare(new, run.say)
+    interrupted = threading.Event()
+
+    def go() -> None:
+        since = time.time() - _FINAL
+        remember(since)
+        todo = steps(run.plan, new, batches)
+        for number, step in enumerate(todo, 1):
+            if interrupted.is_set():
+                return
+            _do_noted(run, new, step)
+            parts = {step.cluster or "slurmdbd" for step in todo[:number]}
+            done = parts - {step.cluster or "slurmdbd" for step in todo[number:]}
+            run.directory.upgraded(
+                run.directory.plan([f"{part}={new.releases()[part]}" for part in sorted(done)])
+            )
+        run.directory.upgraded(new)
+        run.directory.write_tree(render(new))
+        remember(since)
+
+    def remember(since: float) -> None:
+        """Record the old jobs in the database, before the first step and after the last one."""
+        for cluster, tables in (
+            site_data.remembered(run, since).items() if run.plan.scenario.accounting else ()
+        ):
+            run.directory.event("past", cluster=cluster, tables=tables)
+
+    with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
+        try:
+            _submit_meanwhile(users, works, lambda: administrator.submit(go))
+        except BaseException:
+            interrupted.set()  # the current step is finished first
+            raise
+
+
+def _submit_meanwhile(
+    users: Users, works: Sequence[Work], begin: Callable[[], Future[None]]
+) -> None:
+    """Submit jobs, call `begin` after the first few, and submit a few more after its end.
+
+    If there are too few jobs, `begin` is called after the last one.
+    """
+    doing: Future[None] | None = None
+    after = _AFTER
+    started = time.monotonic()
+    for work in works:
+        time.sleep(max(0, started + work.at - time.monotonic()))
+        users.submit(work)
+        if work.number + 1 == _BEFORE:
+            # Interrupted while its thread starts, an executor would not wait for it when it is
+            # closed.
+            with interrupts.deferred():
+                doing = begin()
+        if doing and doing.done():
+            doing.result()
+            after -= 1
+            if not after:
+                return
+    if not doing:
+        with interrupts.deferred():
+            doing = begin()
+    doing.result()
+
+
+def _do_noted(run: OpenRun, new: Plan, step: Step) -> None:
+    """Do a step, and record its outcome as that of a check."""
+    run.say(f"upgrade of {step.name}")
+    before = time.monotonic()
+    outcome, message = "error", ""
+    try:
+        _do(run, new, step)
+        outcome = "passed"
+    except HarnessError as error:
+        outcome, message = "failed" if isinstance(error, ClusterError) else "error", str(error)
+        raise
+    finally:
+        seconds = round(time.monotonic() - before, 1)
+        run.directory.event(
+            "check", id=f"upgrade::{step.name}", outcome=outcome, seconds=seconds, message=message
+        )
+        run.say(f"{outcome:7} upgrade of {step.name} ({seconds} s)")
+
+
+def _do(run: OpenRun, new: Plan, step: Step) -> None:
+    before = time.monotonic()
+    keep = run.directory.path / "upgrade"
+    keep.mkdir(mode=0o700, exist_ok=True)
+    provider = _recreating(run)
+    with faults.noted(run, "upgrade", step.hosts):
+        known = _unfinished(run, step)
+        _drain(run, step)
+        _stop_daemons(run, step)
+        directories = {host: _to_carry(run, host) for host in step.hosts}
+        for host, carried in directories.items():
+            provider.stop(run.directory.id, host)
+            for number, directory in enumerate(carried):
+                provider.fetch(run.directory.id, host, directory, keep / f"{host}.{number}.tar")
+        try:
+            _remake(run, step, new, directories)
+            _gate(run, step, known)
+        except HarnessError as error:
+            run.say(f"{step.name}: {error}; rolling back")
+            for host in step.hosts:
+                with suppress(HarnessError):  # the host may not exist
+                    provider.fetch(
+                        run.directory.id, host, "/var/log/slurm", keep / f"{host}.failed.tar"
+                    )
+            _remake(run, step, run.plan, directories)
+            _gate(run, step, set())
+            raise ClusterError(
+                f"{step.name} could not be upgraded and was rolled back: {error}"
+            ) from error
+    for host, carried in directories.items():
+        for number in range(len(carried)):
+            (keep / f"{host}.{number}.tar").unlink()
+    run.directory.event("upgrade", step=step.name, seconds=round(time.monotonic() - before, 1))
+
+
+def _unfinished(run: OpenRun, step: Step) -> set[int]:
+    """Return the jobs that must survive the upgrade of a cluster's controller."""
+    if step.cluster is None or not _with_daemon(run, step, "slurmctld"):
+        return set()
+    cluster = slurm.clusters(run.ssh, run.plan)[step.cluster]
+    return {job.job_id for job in cluster.jobs("--local") if job.state not in FINISHED}
+
+
+def _drain(run: OpenRun, step: Step) -> None:
+    """Drain the step's nodes, and wait for the jobs that they run."""
+    for cluster, nodes in _nodes_of(run, step):
+        cluster.run(
+            "scontrol",
+            "update",
+            f"NodeName={hostlist.fold(nodes)}",
+            "State=DRAIN",
+            "Reason=upgrade",
+        )
+        wait_until(
+            partial(_states, cluster, nodes),
+            lambda states: all(map(node_state.is_drained, states.values())),
+            what=f"{hostlist.fold(nodes)} to drain",
+            timeout=_PATIENCE,
+            ignore=(CommandFailed,),
+        )
+
+
+def _nodes_of(run: OpenRun, step: Step) -> Iterator[tuple[SlurmCluster, list[str]]]:
+    """Yield the clusters that have nodes on the step's hosts, with these nodes."""
+    for name, cluster in slurm.clusters(run.ssh, run.plan).items():
+        if nodes := [node for node in run.plan.hosts_of(name) if node in step.nodes]:
+            yield cluster, nodes
+
+
+def _states(cluster: SlurmCluster, nodes: Sequence[str]) -> dict[str, str]:
+    return {one.name: one.state for one in cluster.nodes() if one.name in nodes}
+
+
+def _stop_daemons(run: OpenRun, step: Step) -> None:
+    """Stop the daemons that write: a backup first, or it would take over.
+
+    Then dump the database.
+    """
+    for daemon in ("slurmdbd", "slurmctld"):
+        for host in reversed(_with_daemon(run, step, daemon)):
+            run.ssh.run(host, ["systemctl", "stop", daemon], timeout=_PATIENCE)
+    for host in _with_daemon(run, step, "mariadb"):
+        run.ssh.run(host, ["sh", "-c", _DUMP], timeout=site_data.PATIENCE)
+
+
+def _to_carry(run: OpenRun, name: str) -> list[str]:
+    """Return the directories to carry over to a host's successor.
+
+    Those on disks of their own outlive the host.
+    """
+    host = run.plan.host(name)
+    wanted = ["/var/log/slurm", SHARED_DIRECTORY]
+    if "mariadb" in host.daemons:
+        wanted.append(_DUMPS)
+    if "slurmctld" in host.daemons and host.cluster:
+        conf = run.plan.slurm_conf(host.cluster)
+        wanted.append(options.state_save_location(conf))
+    disks = {volume.directory for volume in host.volumes}
+    there = run.ssh.run(
+        name, ["sh", "-c", f"ls -d {shlex.join(wanted)} 2> /dev/null; true"]
+    ).stdout.split()
+    return [directory for directory in wanted if directory in there and directory not in disks]
+
+
+def _remake(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[str]]) -> None:
+    """Recreate the step's hosts from a plan with their predecessors' data, and start them."""
+    directory = run.directory
+    provider = _recreating(run)
+    tree, secrets = render(plan), directory.secrets()
+
+    def remake(name: str) -> None:
+        host = plan.host(name)
+        # slurmdbd must not see a database before the dump is loaded.
+        daemons = tuple(daemon for daemon in host.daemons if daemon != "slurmdbd")
+        provider.remove(directory.id, name)
+        provider.make(
+            directory,
+            plan,
+            [replace(host, daemons=daemons)],
+            {name: provisioning.files_of(tree, name, secrets)},
+        )
+        for number, kept in enumerate(directories[name]):
+            provider.put(
+                directory.id, name, kept, directory.path / "upgrade" / f"{name}.{number}.tar"
+            )
+        run.start_host(name)
+        if "mariadb" in host.daemons:
+            wait_until(
+                lambda: run.ssh.run(name, ["mariadb", "-e", "SELECT 1"], check=False).exit_code,
+                lambda code: code == 0,
+                what=f"MariaDB on {name} to answer",
+                timeout=_PATIENCE,
+            )
+            run.ssh.run(name, ["sh", "-c", _LOAD], timeout=site_data.PATIENCE)
+        if "slurmdbd" in host.daemons:
+            run.ssh.run(
+                name, ["systemctl", "enable", "--now", "slurmdbd"], timeout=site_data.PATIENCE
+            )
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(remake, step.hosts))
+
+
+def _dead(run: OpenRun, step: Step) -> list[str]:
+    """Return the daemons of a step that systemd says have failed."""
+    found = []
+    for daemon in ("slurmdbd", "slurmctld"):
+        for host in _with_daemon(run, step, daemon):
+            state = run.ssh.run(
+                host, ["systemctl", "is-active", daemon], check=False
+            ).stdout.strip()
+            found += [f"{_DEAD}{daemon} on {host}"] if state == "failed" else []
+    return found
+
+
+def _gate(run: OpenRun, step: Step, known: set[int]) -> None:
+    """Wait until daemons, nodes, jobs and federations are back after a step.
+
+    WaitTimeout names what is missing.
+    """
+    clusters = slurm.clusters(run.ssh, run.plan)
+
+    def missing() -> list[str]:
+        if dead := _dead(run, step):
+            return dead
+        found = []
+        for cluster in clusters.values():
+            if run.plan.scenario.accounting:
+                cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster")
+            found += [
+                f"{one.name} {one.state}"
+                for one in cluster.nodes()
+                if node_state.is_lost(one.state)
+            ]
+        if known:
+            # A federated job may have started on another cluster, which revokes the copy.
+            there = {job.job_id for cluster in clusters.values() for job in cluster.jobs("--local")}
+            found += [f"no slurmctld knows job {job_id}" for job_id in sorted(known - there)]
+        for federation in run.plan.scenario.federations.values():
+            for name in federation.clusters:
+                found += [
+                    f"{name} - {one.cluster}" for one in clusters[name].siblings() if not one.synced
+                ]
+        return found
+
+    wait_until(
+        missing,
+        lambda found: not found,
+        what=f"the gate of {step.name} to open",
+        timeout=site_data.PATIENCE if _with_daemon(run, step, "slurmdbd") else _PATIENCE,
+        give_up=lambda found: any(one.startswith(_DEAD) for one in found),
+        show="; ".join,
+        ignore=(HarnessError,),
+    )
+    for cluster, nodes in _nodes_of(run, step):
+        cluster.run("scontrol", "update", f"NodeName={hostlist.fold(nodes)}", "State=RESUME")

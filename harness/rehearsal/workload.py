@@ -1,0 +1,238 @@
+"""What simulated users submit: random jobs of many kinds, or those of a trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Literal
+
+from harness.errors import UsageError
+from harness.parsing import conf, hostlist
+from harness.scenario import Cluster, Scenario
+
+Ending = Literal["COMPLETED", "FAILED"]
+# A job that requeues itself ends when slurmctld kills it.
+_REQUEUES_ITSELF = (
+    '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] ||'
+    ' { scontrol requeue "$SLURM_JOB_ID"; sleep 60 & wait; }; sleep 1'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job to submit `at` seconds after the start.
+
+    It depends on the work whose number is `after`.
+    """
+
+    number: int
+    at: float
+    cluster: str
+    user: str
+    body: str
+    options: tuple[str, ...] = ()
+    tasks: int = 1
+    ends: Ending = "COMPLETED"
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of work: its share of all works, and what it requests."""
+
+    share: int
+    body: Callable[[random.Random], str]
+    options: Callable[[random.Random, Cluster], Sequence[str]] = lambda chance, cluster: ()
+    tasks: int = 1
+    ends: Ending = "COMPLETED"
+    follows: bool = False
+    stays: bool = False
+
+
+def _short(chance: random.Random) -> str:
+    return f"sleep {chance.choice([0, 0, 1, 1, 2, 4])}"
+
+
+def _wide(chance: random.Random, cluster: Cluster) -> Sequence[str]:
+    nodes, limits = _room(cluster)
+    return [
+        f"--nodes={chance.randint(1, min(4, len(nodes), limits.get('maxnodes', 4)))}",
+        "--ntasks-per-node=1",
+    ]
+
+
+def _big(chance: random.Random, cluster: Cluster) -> Sequence[str]:
+    nodes, limits = _room(cluster)
+    most = min(nodes.values())
+    return [f"--cpus-per-task={chance.randint(1, min(most, limits.get('maxcpuspernode', most)))}"]
+
+
+def _room(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the default partition's nodes with their CPUs, and its limits by lower-case name."""
+    nodes = cluster.static_nodes()
+    for partition in cluster.partitions.values():
+        options = {name.lower(): str(value) for name, value in partition.options.items()}
+        if not partition.default and options.get("default", "").lower() not in {"yes", "true"}:
+            continue
+        named = options.get("nodes", partition.nodes)
+        there = {name: nodes[name] for name in _expanded(named) if name in nodes}
+        limits = {name: conf.number(value) for name, value in options.items()}
+        return there or nodes, {name: limit for name, limit in limits.items() if limit is not None}
+    return nodes, {}
+
+
+def _expanded(names: str) -> tuple[str, ...]:
+    try:
+        return hostlist.expand(names)
+    except ValueError:
+        return ()  # such as functions of node sets
+
+
+_KINDS = (
+    _Kind(8, _short),
+    _Kind(4, _short, _big),
+    _Kind(3, _short, _wide),
+    _Kind(2, _short, lambda chance, cluster: ["--array=1-3"], tasks=3),
+    _Kind(2, _short, follows=True),
+    _Kind(2, _short, stays=True),
+    _Kind(2, lambda chance: "exit 3", ends="FAILED"),
+    _Kind(1, lambda chance: "sleep 20"),
+    _Kind(1, lambda chance: _REQUEUES_ITSELF, lambda chance, cluster: ["--requeue"], stays=True),
+)
+
+
+def generate(
+    scenario: Scenario, jobs: int, seconds: float, seed: int, *, stay: bool = False
+) -> list[Work]:
+    """Return `jobs` works of all kinds, spread at random over `seconds`.
+
+    The same ones for the same seed.
+    With `stay` every job stays on the cluster that it is submitted to. UsageError if no user can
+    submit, or no node is static.
+    """
+    chance = random.Random(seed)  # noqa: S311  reproducible, not secret
+    users, clusters = _who_and_where(scenario)
+    times = sorted(chance.uniform(0, seconds) for _ in range(jobs))
+    federated = {
+        name for federation in scenario.federations.values() for name in federation.clusters
+    }
+    found: list[Work] = []
+    for number, at in enumerate(times):
+        kind = chance.choices(_KINDS, [kind.share for kind in _KINDS])[0]
+        cluster, user = chance.choice([*clusters]), chance.choice(users)
+        qos = chance.choice(["", *scenario.users[user].qos])
+        earlier = [work.number for work in found if work.cluster == cluster]
+        options = [
+            *kind.options(chance, clusters[cluster]),
+            *([f"--qos={qos}"] if qos else []),
+            *([f"--clusters={cluster}"] if (stay or kind.stays) and cluster in federated else []),
+        ]
+        after = chance.choice(earlier) if kind.follows and earlier else None
+        found.append(
+            Work(
+                number,
+                at,
+                cluster,
+                user,
+                kind.body(chance),
+                tuple(options),
+                kind.tasks,
+                kind.ends,
+                after,
+            )
+        )
+    return found
+
+
+def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
+    """Return the works of a trace in the Standard Workload Format, `speed` times as fast.
+
+    The format: www.cs.huji.ac.il/labs/parallel/workload/swf.html. Times shrink, sizes do not: a job
+    that requests more than a cluster has gets all of it. Jobs that never ran are left out; those
+    that failed, fail. UsageError names the line that is wrong.
+    """
+    users, clusters = _who_and_where(scenario)
+    works: list[Work] = []
+    number_of: dict[int, int] = {}
+    for place, line in enumerate(trace.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith(";"):
+            continue
+        job = _traced_job(place, line)
+        if job.run < 0:
+            continue
+        cluster = [*clusters][len(works) % len(clusters)]
+        nodes = clusters[cluster].static_nodes()
+        tasks = max(1, min(job.tasks, sum(nodes.values())))
+        number_of[job.number] = len(works)
+        works.append(
+            Work(
+                len(works),
+                job.submit / speed,
+                cluster,
+                users[job.user % len(users)],
+                f"sleep {job.run / speed:.2f}" + ("; exit 1" if job.ends == "FAILED" else ""),
+                (f"--ntasks={tasks}",),
+                ends=job.ends,
+                after=number_of.get(job.preceding),
+            )
+        )
+    if not works:
+        raise UsageError("the trace has no job that ran")
+    first = min(work.at for work in works)
+    return sorted(
+        (replace(work, at=round(work.at - first, 3)) for work in works),
+        key=lambda work: (work.at, work.number),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TracedJob:
+    """A job of a trace; times are in seconds."""
+
+    number: int
+    submit: float
+    run: float
+    tasks: int
+    ends: Ending
+    user: int
+    preceding: int
+
+
+def _traced_job(place: int, line: str) -> _TracedJob:
+    """Return the job of a line; UsageError if it is not 18 numbers."""
+    try:
+        words = [float(word) for word in line.split()]
+        if not all(map(isfinite, words)):
+            raise ValueError("not a finite number")  # noqa: TRY301  reported with the others
+        job, submit, _, run, used, _, _, requested, _, _, status, user, *rest = words
+        preceding, _ = int(rest[4]), rest[5]
+    except (ValueError, IndexError):
+        raise UsageError(
+            f"line {place} of the trace is not a job: {line.strip()[:60]}",
+            hint="a job's line is 18 numbers: www.cs.huji.ac.il/labs/parallel/workload/swf.html",
+        ) from None
+    return _TracedJob(
+        int(job),
+        submit,
+        run,
+        int(requested if requested > 0 else used),
+        "FAILED" if int(status) == 0 else "COMPLETED",
+        int(user),
+        preceding,
+    )
+
+
+def _who_and_where(scenario: Scenario) -> tuple[list[str], dict[str, Cluster]]:
+    clusters = {
+        name: cluster for name, cluster in scenario.clusters.items() if cluster.static_nodes()
+    }
+    users = [
+        name for name, user in scenario.users.items() if user.accounts or not scenario.accounting
+    ]
+    if not users or not clusters:
+        raise UsageError(
+            "a workload needs users and static nodes", hint="give the scenario `users:`"
+        )
+    return users, clusters

@@ -1,0 +1,420 @@
+"""Read the data of a Slurm release: what it knows and does, and its default ports."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("[0-9]*.toml"))}
+KNOWN = tuple(_FILES)
+DEFAULT = "24.11"
+# Where each daemon listens unless its configuration names another port.
+DEFAULT_PORTS = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819, "slurmrestd": 6820}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option in Slurm's spelling, the type of its values, and the first release that has it."""
+
+    name: str
+    type: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a release refuses a known option. The severity can depend on the value."""
+
+    severity: str
+    hint: str
+    when: re.Pattern[str] | None
+    otherwise: str | None
+    since: str
+
+    def of(self, value: str) -> str | None:
+        """Return the severity for a value, None if the value is accepted."""
+        return self.severity if self.when is None or self.when.fullmatch(value) else self.otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of an option's value, in lower case.
+
+    `gone` has removed words with the release that removed them.
+    """
+
+    unknown: str
+    known: frozenset[str]
+    gone: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A default that changed.
+
+    `matters_with` is an option without which the change has no effect.
+    """
+
+    before: str
+    now: str
+    matters_with: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FederationFault:
+    """A known bug of a release in a federation with clusters of any of the `older` releases."""
+
+    older: frozenset[str]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a running cluster needs to apply a changed option of one file.
+
+    needed_actions.toml explains the words.
+    """
+
+    default: str
+    by_option: Mapping[str, str]
+    drain: frozenset[str]
+    why: Mapping[str, str]
+
+    def of(self, option: str) -> tuple[str, bool, str]:
+        """Return what a change of an option needs, if nodes must have no jobs, and the reason."""
+        key = option.lower()
+        drain = key in self.drain or "*" in self.drain
+        return (
+            self.by_option.get(key, self.default),
+            drain,
+            self.why.get(key, self.why.get("*", "")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """Facts about the daemons of a release. Severities are those of harness.slurmconf.check."""
+
+    # Severity of a value that slurmctld cannot use: of another type, of SlurmctldHost, of a
+    # partition or a switch.
+    unusable_value: str
+    # Severity of a NodeName line without nodes.
+    empty_node_name: str
+    # Severity of a topology.conf without switches or blocks.
+    empty_topology: str
+    # Severity of select/linear together with topology/tree; "" if they work together.
+    linear_with_tree: str
+    # slurmctld does not start without a node and a partition.
+    needs_node_and_partition: bool
+    # A NodeName that is no hostlist is refused. Before, one without "]" names a single node.
+    refuses_odd_node_name: bool
+    # NodeHostname, NodeAddr or BcastAddr of several nodes may be one name, even without
+    # --enable-multiple-slurmd.
+    nodes_may_share_address: bool
+    # A NodeSet may not be called like a node.
+    refuses_node_set_like_node: bool
+    # Nodes of a partition: ALL in any case; ALL among others; functions such as feature{gpu}.
+    all_nodes_in_any_case: bool
+    all_among_nodes: bool
+    node_functions: bool
+    # Without slurmdbd, a partition that names a QOS is refused.
+    qos_needs_slurmdbd: bool
+    # Include: wildcards work; a relative path starts at the directory of the main file, not of the
+    # including one.
+    include_wildcards: bool
+    include_from_main_file: bool
+    # A plugin called "none" is no file: nothing is loaded for it. topology/default is none either.
+    none_is_no_file: bool
+    default_topology_is_no_file: bool
+    # Kinds of plugins without which slurmctld starts if they are missing.
+    dispensable_plugins: tuple[str, ...]
+    # Words of PreemptMode that go with an action, in lower case.
+    preempt_modifiers: tuple[str, ...]
+    # select/cons_res and cons_tres need SelectTypeParameters.
+    cons_needs_parameters: bool
+    # FirstJobId=0 is refused.
+    refuses_first_job_id_0: bool
+    # slurmctld compares UnkillableStepTimeout with MessageTimeout.
+    checks_unkillable_timeout: bool
+    # slurmctld warns of DefMemPerCPU beside DefMemPerNode, and of the maxima, outside of partitions
+    # too.
+    checks_memory_limits: bool
+    # Words of PrologFlags that imply Contain, in lower case.
+    implies_contain: tuple[str, ...]
+    # Values of JobContainerType or NamespaceType that need PrologFlags=Contain; "*" is every one.
+    contained: tuple[str, ...]
+    # SlurmctldParameters=enable_stepmgr needs PrologFlags=Contain.
+    stepmgr_needs_contain: bool
+    # Options with two words that exclude each other, in lower case.
+    exclusive_words: tuple[tuple[str, str, str], ...]
+    # What may be between the name of a license and its count.
+    license_separators: str
+    # Gres that share a GPU, in lower case.
+    shared_gres: tuple[str, ...]
+    # slurmdbd starts with StorageType=accounting_storage/none.
+    slurmdbd_without_storage: bool
+    # A controller may join a federation before the other clusters have registered with slurmdbd.
+    federates_unregistered: bool
+    # slurmctld does not start after one was killed before it saved the fair-share usage.
+    needs_saved_usage: bool
+    # A job that fits no leaf switch gets leaves below one switch, as low in the tree as possible.
+    near_switches: bool
+    # scontrol lists the blocks that are combined for larger jobs (AggregatedBlock).
+    lists_joined_blocks: bool
+    # slurmrestd requires a token with each request, not once per connection; slurmctld limits the
+    # life of tokens.
+    tokens_are_safe: bool
+    # slurmrestd has POST /node/, and GET /jobs/ reports what a job has of each of its nodes.
+    rest_reports_allocations: bool
+    # Each task of a step with --container has a container, and its own environment in it.
+    container_for_each_task: bool
+    # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
+    # is no limit.
+    most_nodes: int
+    # `sbatch --external` submits a job that starts nothing on its nodes; nodes may have
+    # State=EXTERNAL.
+    external_jobs: bool
+    # Options of cgroup.conf with which slurmd starts where it may use no cgroup controllers.
+    cgroup_conf_without_controllers: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release(Behaviour):
+    """All that is known of a release.
+
+    The module says what the parts mean. Options as keys are in lower case.
+    """
+
+    name: str
+    serves: tuple[str, ...] = ()
+    suite: str | None = None
+    packages: tuple[str, ...] = ()
+    apt_options: tuple[str, ...] = ()
+    apptainer_suite: str | None = None
+    further_suite: str | None = None
+    federation_faults: tuple[FederationFault, ...] = ()
+    backup_faults: tuple[str, ...] = ()
+    options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
+    gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    refused: Mapping[str, Mapping[str, Refusal]] = field(default_factory=dict)
+    plugins: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    gone_plugins: Mapping[str, str] = field(default_factory=dict)
+    renamed_plugins: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, Words] = field(default_factory=dict)
+    defaults: Mapping[str, Mapping[str, Default]] = field(default_factory=dict)
+
+    @property
+    def topology_file(self) -> str:
+        """The file that describes topologies.
+
+        It is topology.yaml, or in older releases topology.conf, which holds only one.
+        """
+        return "topology.yaml" if "topology.yaml" in self.options else "topology.conf"
+
+
+# Apptainer, and what mounts a SIF for a user.
+_APPTAINER = ("apptainer", "squashfuse", "fuse-overlayfs", "squashfs-tools")
+
+
+def with_apptainer(release: Release) -> Release:
+    """Return a release with the packages of Apptainer.
+
+    It is the same release if Debian has no Apptainer for it.
+    """
+    if not release.apptainer_suite:
+        return release
+    return replace(
+        release, packages=(*release.packages, *_APPTAINER), further_suite=release.apptainer_suite
+    )
+
+
+@cache
+def changes(release: str) -> Mapping[str, Needs]:
+    """Return what changes of each file need in a release."""
+    data = tomllib.loads((Path(__file__).parent / "needed_actions.toml").read_text())
+    era = [era for era in data["era"] if era["since"] <= release][-1]
+    return {file: _needs(part, data["why"].get(file, {})) for file, part in era["files"].items()}
+
+
+@cache
+def printed() -> dict[str, Any]:
+    """Return printed_configuration.toml: how Slurm prints the configuration that its daemons hold in memory."""
+    return tomllib.loads((Path(__file__).parent / "printed_configuration.toml").read_text())
+
+
+def _needs(part: Mapping[str, Any], why: Mapping[str, str]) -> Needs:
+    lists = {
+        need: words.lower().split()
+        for need, words in part.items()
+        if need not in {"default", "why"}
+    }
+    drain = lists.pop("drain", [])
+    by_option = {option: need for need, options in lists.items() for option in options}
+    reasons = {name.lower(): text for name, text in {**why, **part.get("why", {})}.items()}
+    return Needs(part["default"], by_option, frozenset(drain), reasons)
+
+
+@cache
+def get(name: str) -> Release:
+    """Return the facts about a release in KNOWN."""
+    data = tomllib.loads(_FILES[name].read_text())
+    behaviour = {key: _frozen(value) for key, value in data.get("behaviour", {}).items()}
+    before = get(data["after"]) if "after" in data else Release(name=name, **behaviour)
+    debian = data.get("debian", {})
+    return replace(
+        before,
+        name=name,
+        **behaviour,
+        serves=tuple(data["serves"]),
+        suite=debian.get("suite"),
+        packages=tuple(debian.get("packages", ())),
+        apt_options=tuple(debian.get("apt_options", ())),
+        apptainer_suite=debian.get("apptainer_suite"),
+        federation_faults=tuple(
+            FederationFault(frozenset(fault["older"]), fault["what"])
+            for fault in data.get("federation_faults", ())
+        ),
+        backup_faults=tuple(data.get("backup_faults", ())),
+        options=_options(before, data, name),
+        gone=_gone(before, data, name),
+        refused=_refused(before, data, name),
+        plugins=_plugins(before, data),
+        gone_plugins={
+            **before.gone_plugins,
+            **{
+                f"{kind}/{plugin}": name
+                for kind, words in data.get("gone_plugins", {}).items()
+                for plugin in words.split()
+            },
+        },
+        renamed_plugins={**before.renamed_plugins, **data.get("renamed_plugins", {})},
+        words=_words(before, data, name),
+        defaults={
+            section: {key: Default(**default) for key, default in changed.items()}
+            for section, changed in data.get("defaults", {}).items()
+        },
+    )
+
+
+def default_of(release: Release, section: str, option: str) -> str:
+    """Return the default of an option that `defaults` of some release file has."""
+    changes_ = [
+        (name, get(name).defaults[section][option])
+        for name in KNOWN
+        if option in get(name).defaults.get(section, {})
+    ]
+    later = [default.before for name, default in changes_ if name > release.name]
+    return later[0] if later else changes_[-1][1].now
+
+
+def since(section: str, key: str) -> str | None:
+    """Return the first release in KNOWN that has an option; None if none has."""
+    return next((name for name in KNOWN if key.lower() in get(name).options.get(section, {})), None)
+
+
+def first(section: str) -> str | None:
+    """Return the first release in KNOWN that knows options of a file; None if none does."""
+    return next((name for name in KNOWN if section in get(name).options), None)
+
+
+def upgrade_path(older: str, newer: str) -> tuple[str, ...]:
+    """Return the shortest upgrade path, each release in the upgrade window of the next.
+
+    () if there is none.
+
+    Of several shortest paths, one with the most releases that Debian packages.
+    """
+    paths: list[tuple[str, ...]] = [(older,)]
+    while paths and not any(path[-1] == newer for path in paths):
+        paths = [
+            (*path, name)
+            for path in paths
+            for name in KNOWN
+            if name > path[-1] and path[-1] in get(name).serves
+        ]
+    complete = [path for path in paths if path[-1] == newer]
+    return max(complete, key=lambda path: sum(bool(get(name).suite) for name in path), default=())
+
+
+def between(older: str, newer: str) -> tuple[str, ...]:
+    """Return the releases after `older` up to `newer`."""
+    return tuple(name for name in KNOWN if older < name <= newer)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _options(before: Release, data: dict[str, Any], name: str) -> dict[str, Mapping[str, Option]]:
+    found: dict[str, dict[str, Option]] = {
+        section: dict(options) for section, options in before.options.items()
+    }
+    for section, types in data.get("options", {}).items():
+        for kind, words in types.items():
+            found.setdefault(section, {}).update(
+                {word.lower(): Option(word, kind, name) for word in words.split()}
+            )
+        found.setdefault(section, {})
+    for section, words in data.get("gone", {}).items():
+        for word in words.split():
+            found[section].pop(word.lower(), None)
+    for section, kinds in data.get("retyped", {}).items():
+        for key, kind in kinds.items():
+            found[section][key.lower()] = replace(found[section][key.lower()], type=kind)
+    return dict(found)
+
+
+def _gone(before: Release, data: dict[str, Any], name: str) -> dict[str, dict[str, str]]:
+    found = {section: dict(words) for section, words in before.gone.items()}
+    for section, words in data.get("gone", {}).items():
+        found.setdefault(section, {}).update({word.lower(): name for word in words.split()})
+    return found
+
+
+def _refused(before: Release, data: dict[str, Any], name: str) -> dict[str, dict[str, Refusal]]:
+    found = {section: dict(refusals) for section, refusals in before.refused.items()}
+    for section, refusals in data.get("refused", {}).items():
+        for key, refusal in refusals.items():
+            when = refusal.get("when")
+            found.setdefault(section, {})[key.lower()] = Refusal(
+                severity=refusal["severity"],
+                hint=refusal["hint"],
+                when=re.compile(when) if when else None,
+                otherwise=refusal.get("otherwise"),
+                since=name,
+            )
+    return found
+
+
+def _plugins(before: Release, data: dict[str, Any]) -> dict[str, frozenset[str]]:
+    found = dict(before.plugins)
+    for part in ("gone_plugins", "gone_values_without_plugin"):
+        for kind, words in data.get(part, {}).items():
+            found[kind] = found.get(kind, frozenset()) - {*words.split()}
+    for part in ("plugins", "values_without_plugin"):
+        for kind, words in data.get(part, {}).items():
+            found[kind] = found.get(kind, frozenset()) | {*words.split()}
+    return found
+
+
+def _words(before: Release, data: dict[str, Any], name: str) -> dict[str, Words]:
+    found = dict(before.words)
+    for option, change in data.get("words", {}).items():
+        old = found.get(option.lower(), Words("silent", frozenset(), {}))
+        new, gone = ({*change.get(part, "").lower().split()} for part in ("new", "gone"))
+        found[option.lower()] = Words(
+            unknown=change.get("unknown", old.unknown),
+            known=(old.known - gone) | new,
+            gone={word: went for word, went in old.gone.items() if word not in new}
+            | dict.fromkeys(gone, name),
+        )
+    return found
+
+
+# The releases that Debian packages.
+PACKAGED = tuple(name for name in KNOWN if get(name).suite)

@@ -1,0 +1,1 @@
+"""The verdict of a run: report.json, the timeline, and report.html."""

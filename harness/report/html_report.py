@@ -1,0 +1,132 @@
+"""report.html: one file without external resources, generated from a run's directory or a copy of its report."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from harness import events as event_file
+from harness.cluster import logs
+from harness.cluster.logs import LogLine
+from harness.errors import UsageError
+from harness.report import model
+from harness.report.model import PASSED, Check, Report
+from harness.report.timeline import clock, faults, node_spans, seconds, timeline
+from harness.shipped_files import TEMPLATES
+
+# Seconds around a check whose log lines are shown: hosts' clocks differ, and daemons log late.
+_AROUND = 2
+# Worst first.
+_OUTCOMES = ("failed", "error", "skipped", "passed")
+
+
+def write(directory: Path) -> Path:
+    """Write DIRECTORY/report.html from report.json, and from events.jsonl and logs/ if they are there; return it.
+
+    UsageError if there is no report.json.
+    """
+    report = model.read(directory)
+    path = directory / "report.html"
+    lines = logs.collected(directory / "logs") if report.verdict != PASSED else []
+    text = html(report, list(event_file.readable(directory / "events.jsonl")), lines)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def html(report: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[LogLine]) -> str:
+    """Return the HTML report.
+
+    `lines` are the daemons' logs. Everything that comes from a cluster is escaped.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"clock": clock, "promise": promise, "utc": _utc}
+    begin = min((seconds(event) for event in events), default=0.0)
+    end = max((seconds(event) for event in events), default=0.0)
+    ended = {event["id"]: seconds(event) for event in events if event["kind"] == "check"}
+    evidence = {
+        check.id: logs.excerpt(
+            lines,
+            ended[check.id] - check.seconds - _AROUND,
+            ended[check.id] + _AROUND,
+            check.message,
+        )
+        for check in report.checks
+        if check.outcome in {"failed", "error"} and check.id in ended
+    }
+    jobs: dict[str, list[dict[str, Any]]] = {}
+    for job in report.jobs:
+        jobs.setdefault(job["cluster"], []).append(job)
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        checks=sorted(report.checks, key=lambda check: _OUTCOMES.index(check.outcome)),
+        counts=Counter(check.outcome for check in report.checks),
+        evidence=evidence,
+        problem_lines=logs.excerpt(lines, begin, end, report.problem) if report.problem else [],
+        timeline=timeline(report, events),
+        faults=faults(events),
+        node_spans=sorted(node_spans(events), key=lambda node_span: node_span[1].begin),
+        jobs=jobs,
+        states={cluster: Counter(job["state"] for job in of_it) for cluster, of_it in jobs.items()},
+        commands=commands(report),
+    )
+
+
+def repeat(report: Report) -> str:
+    """Return the command that repeats a run, on the same releases and with the same settings."""
+    if report.command:
+        return report.command
+    scenario = report.scenario_path or f"{report.scenario}.yml"
+    several = len({*report.releases.values()}) > 1
+    chosen = [
+        f"{name}={release}" if several else release for name, release in report.releases.items()
+    ]
+    options = [word for choice in dict.fromkeys(chosen) for word in ("--release", choice)]
+    options += [word for setting in report.settings for word in ("--set", setting)]
+    provider = [] if report.provider == "docker" else ["--provider", report.provider]
+    return shlex.join(["harness", "run", scenario, *provider, *options])
+
+
+def commands(report: Report) -> dict[str, str]:
+    """Return the commands that repeat a run or parts of it, by what each does."""
+    failed = [check for check in report.checks if check.outcome in {"failed", "error"}]
+    commands_by_use = {
+        "repeat the run": repeat(report),
+        "repeat it and leave the hosts up": f"{repeat(report)} --keep",
+    }
+    if failed and not report.command:
+        names = dict.fromkeys(_function(check).partition("[")[0] for check in failed)
+        chosen_checks = [word for name in names for word in ("--select", name)]
+        commands_by_use["then repeat the failed checks"] = shlex.join(
+            ["harness", "verify", *chosen_checks]
+        )
+    commands_by_use["regenerate this report"] = shlex.join(["harness", "report", report.run])
+    return commands_by_use
+
+
+def _function(check: Check) -> str:
+    return check.id.rpartition("::")[2]
+
+
+def promise(check: Check) -> str:
+    """Return what a check asserts, in words."""
+    name, _, case = _function(check).removeprefix("test_").replace("_", " ").partition("[")
+    return f"{name} ({case.removesuffix(']')})" if case else name
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S.%f")[:-3]

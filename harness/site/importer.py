@@ -1,0 +1,227 @@
+"""Turn a site's configuration directory into a scenario.
+
+What the scenario has no model for is copied unchanged.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+
+from harness.errors import UsageError
+from harness.parsing import conf, hostlist
+from harness.releases import Release
+from harness.slurmconf.check.nodes import names_of
+from harness.slurmconf.check.source import OTHER_KINDS, Configuration, Row, Source, load
+
+# Passwords, which are not imported.
+_SECRETS = {"accountingstoragepass", "jobcomppass", "storagepass", "defaultstoragepass"}
+# Characters that YAML cannot hold, and foreign line ends.
+_UNPRINTABLE = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+_ROWS = {"nodename", "partitionname"}
+
+
+def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:
+    """Return the scenario of a configuration directory as data, and a list of what was left out.
+
+    UsageError if slurm.conf is missing or cannot be read, or lacks what a scenario requires.
+    """
+    configuration = load(path, release)
+    source = configuration.get("slurm.conf")
+    if source is None:
+        raise UsageError(f"{path}: no slurm.conf", hint="name the directory that holds it")
+    if problems := [str(finding) for file in configuration for finding in file.findings]:
+        raise UsageError("\n".join(problems))
+    unread = [f"{name}:{line.number}" for name, line in source.lines if line.rest is not None]
+    if unread:
+        raise UsageError(f"cannot be read: {', '.join(unread)}", hint=f"harness check {path}")
+    left_out = [f"{path}/{name}: not a Slurm file" for name in _foreign(path, configuration)]
+    left_out += _replaced(configuration)
+    name = (source.get("clustername") or "").lower()
+    controller = _short(_controllers(source)[0])
+    data: dict[str, Any] = {
+        "description": f"Imported from {path}.",
+        "release": DoubleQuotedScalarString(release.name),
+        "clusters": {name: _cluster(configuration, source, controller, left_out)},
+    }
+    if source.uses_slurmdbd():
+        data["accounting"] = _accounting(configuration, source, controller, left_out)
+    return _printable(data), left_out
+
+
+def dump(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Return a scenario's data as the text of its file, which begins with the comments."""
+    yaml = YAML()
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    text = io.StringIO()
+    text.writelines(f"# {line}\n" for comment in comments for line in comment.splitlines())
+    yaml.dump(data, text)
+    return text.getvalue()
+
+
+def _cluster(
+    configuration: Configuration, source: Source, controller: str, left_out: list[str]
+) -> dict[str, Any]:
+    sections = source.sections
+    lines = [
+        {pair.key: pair.value for pair in line.pairs}
+        for _, line in source.lines
+        if line.pairs
+        and (key := line.pairs[0].key.lower()) in sections
+        and key not in {*_ROWS, "slurmctldhost"}
+    ]
+    cgroup = configuration.get("cgroup.conf")
+    parts: dict[str, Any] = {
+        "controller": controller,
+        "defaults": False,
+        "options": _options(source, left_out),
+        "cgroup": {setting.name: setting.value for setting in cgroup.settings.values()}
+        if cgroup
+        else {},
+        "nodes": [_node_group(row) for row in source.rows("nodename")],
+        "lines": lines,
+        "partitions": dict(_partitions(source)),
+        "files": dict(_files(configuration)),
+    }
+    return {key: value for key, value in parts.items() if value not in ({}, []) or key == "nodes"}
+
+
+def _options(source: Source, left_out: list[str]) -> dict[str, Any]:
+    """Return the options that are alone on their line; repeated ones as lists."""
+    known = source.release.options[source.kind]
+    options: dict[str, Any] = {}
+    for key, setting in source.settings.items():
+        if key in _SECRETS:
+            left_out.append(f"{setting.path}:{setting.line.number}: {setting.name}, a password")
+        elif key != "clustername":
+            several = (
+                [repeated.value for repeated in source.all_of(key)]
+                if key in known and known[key].type == "array"
+                else []
+            )
+            options[setting.name] = several if len(several) > 1 else _value(setting.value)
+    hosts = [host.value for host in source.all_of("slurmctldhost")]
+    if hosts:
+        options["SlurmctldHost"] = hosts
+    return options
+
+
+def _node_group(row: Row) -> dict[str, Any]:
+    options = {setting.name: _value(setting.value) for setting in row.all.values()}
+    if "state" not in row.values:
+        options["State"] = None
+    return {"name": _hosts(row.first.value), "options": options}
+
+
+def _partitions(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
+    for row in source.rows("partitionname"):
+        options = {setting.name: _value(setting.value) for setting in row.all.values()}
+        for option in ("Nodes", "State"):
+            if option.lower() not in row.values:
+                options[option] = None
+        for name in row.first.words():
+            yield name, {"options": options}
+
+
+def _accounting(
+    configuration: Configuration, source: Source, controller: str, left_out: list[str]
+) -> dict[str, Any]:
+    slurmdbd = configuration.get("slurmdbd.conf")
+    host = (
+        (slurmdbd.get("dbdhost") if slurmdbd else None)
+        or source.get("accountingstoragehost")
+        or "localhost"
+    )
+    options = _options(slurmdbd, left_out) if slurmdbd else {}
+    return {
+        "host": controller if host == "localhost" else _short(host),
+        **({"slurmdbd": options} if options else {}),
+    }
+
+
+def _files(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    """Yield the texts of the other files; included files replace their Include line."""
+    for kind, source in configuration.files.items():
+        if kind not in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
+            text = "".join(line.raw for _, line in source.lines if not line.include)
+            yield kind, _literal(text)
+    for kind in OTHER_KINDS:
+        if path := configuration.others.get(kind):
+            yield kind, _literal(conf.read_text(path))
+
+
+def _literal(text: str) -> LiteralScalarString:
+    literal: LiteralScalarString = LiteralScalarString(
+        _UNPRINTABLE.sub("?", text.replace("\r\n", "\n").replace("\t", "        "))
+    )
+    return literal
+
+
+def _printable(data: Any) -> Any:
+    """Return data with "?" in place of each character that a scenario cannot hold."""
+    if isinstance(data, dict):
+        return {_printable(key): _printable(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_printable(value) for value in data]
+    return (
+        type(data)(_UNPRINTABLE.sub("?", data)) if isinstance(data, str) else data
+    )  # a literal stays one
+
+
+def _replaced(configuration: Configuration) -> Iterator[str]:
+    """Yield the files in which characters are replaced."""
+    texts = {
+        str(source.path): "".join(line.raw for _, line in source.lines) for source in configuration
+    }
+    texts |= {str(path): conf.read_text(path) for path in configuration.others.values()}
+    for path, text in texts.items():
+        if count := len(_UNPRINTABLE.findall(text.replace("\r\n", "\n"))):
+            yield f"{path}: {count} control characters, replaced by ?"
+
+
+def _foreign(path: Path, configuration: Configuration) -> list[str]:
+    read = {str(source.path) for source in configuration} | {
+        name for file in configuration for name, _ in file.lines
+    }
+    read |= {str(file) for file in configuration.others.values()}
+    return sorted(
+        str(file.relative_to(path))
+        for file in path.rglob("*")
+        if file.is_file() and str(file) not in read
+    )
+
+
+def _controllers(source: Source) -> list[str]:
+    hosts = [host.value.partition("(")[0] for host in source.all_of("slurmctldhost")]
+    hosts = hosts or (source.get("controlmachine") or "").split(",")
+    if not hosts[0]:
+        raise UsageError(f"{source.path}: no SlurmctldHost, and no ControlMachine")
+    return hosts
+
+
+def _short(host: str) -> str:
+    """Return a host's name without its domain."""
+    return host.partition(".")[0]
+
+
+def _value(value: str) -> int | str | None:
+    """Return a number as an integer if YAML writes it in the same way."""
+    number = conf.number(value)
+    return number if str(number) == value else value
+
+
+def _hosts(value: str) -> str:
+    """Return a hostlist in the scenario's syntax."""
+    names = names_of(value)
+    if names is None:
+        raise UsageError(f'"{value}" is not a hostlist')
+    return value if "," not in value.strip(",") and " " not in value else hostlist.fold(names)

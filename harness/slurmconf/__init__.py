@@ -1,0 +1,1 @@
+"""Slurm configuration files: check them for a release, compare them with each other or daemons."""

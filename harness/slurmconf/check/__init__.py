@@ -1,0 +1,105 @@
+"""Predict what the daemons of a Slurm release do with a configuration, without running them."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from harness import releases
+from harness.capabilities import OWN_MACHINES
+from harness.errors import UsageError
+from harness.plan import make_plan
+from harness.releases import Release
+from harness.render import render
+from harness.scenario import Scenario
+from harness.slurmconf.check import changed_defaults, files, grammar, nodes, power, values
+from harness.slurmconf.check.findings import SEVERITIES, Finding
+from harness.slurmconf.check.source import Configuration, load
+
+_OUTSIDE = "the file is outside of the checked directory, so its text is not shown"
+_OUTSIDE_HINT = "check the file itself to see more"
+
+__all__ = ["Finding", "check", "check_path", "check_scenario"]
+
+
+def check_path(
+    path: Path, release: Release, older: Release | None = None, name: str = ""
+) -> list[Finding]:
+    """Return all findings about a configuration file or directory, by file and line.
+
+    `older` is the release that the configuration comes from; defaults that changed since are
+    reported too. `name` replaces the path in findings. Findings in files outside of the directory,
+    to which a link or an Include leads, have a place but no text: a configuration can name any file
+    of this machine. UsageError if there is nothing to read.
+    """
+    # A long file becomes a million small objects without cycles, which the garbage collector would
+    # visit again and again.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        configuration = load(path, release, name, reads_outside=True)
+        findings = list(
+            dict.fromkeys(
+                _without_text(configuration, finding) for finding in check(configuration, older)
+            )
+        )
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from error
+    finally:
+        if collects:
+            gc.enable()
+    return sorted(
+        findings,
+        key=lambda finding: (
+            finding.file,
+            finding.line,
+            finding.column,
+            SEVERITIES.index(finding.severity),
+        ),
+    )
+
+
+def _without_text(configuration: Configuration, finding: Finding) -> Finding:
+    """Return a finding, without its text if the file is outside of the checked directory."""
+    if finding.file not in configuration.outside:
+        return finding
+    return replace(finding, column=1, option="(not shown)", message=_OUTSIDE, hint=_OUTSIDE_HINT)
+
+
+def check_scenario(path: Path, scenario: Scenario, older: Release | None = None) -> list[Finding]:
+    """Return all findings about the files that a scenario is rendered to for existing machines.
+
+    Each cluster, and slurmdbd, is checked for its own release. `path` represents the scenario in
+    findings.
+    """
+    plan = make_plan(path.stem, scenario, OWN_MACHINES)
+    tree = render(plan)
+    findings: list[Finding] = []
+    seen: set[str | None] = set()
+    for host in plan.hosts:
+        if host.cluster in seen:
+            continue  # all hosts of a cluster have the same files
+        seen.add(host.cluster)
+        with tempfile.TemporaryDirectory() as directory:
+            for file in tree[host.name]:
+                if file.path.startswith("/etc/slurm/"):
+                    (Path(directory) / PurePosixPath(file.path).name).write_text(file.text)
+            name = f"{path}:{host.name}:/etc/slurm"
+            findings += check_path(Path(directory), releases.get(host.release), older, name)
+    return findings
+
+
+def check(configuration: Configuration, older: Release | None = None) -> Iterator[Finding]:
+    """Yield all findings about a configuration."""
+    for source in configuration:
+        yield from grammar.check(source)
+    if slurm_conf := configuration.get("slurm.conf"):
+        yield from values.check(slurm_conf)
+        yield from nodes.check(slurm_conf)
+        yield from power.check(slurm_conf)
+    yield from files.check(configuration)
+    if older:
+        yield from changed_defaults.check(configuration, older)

@@ -1,0 +1,591 @@
+"""Compare two configurations, and say what a running cluster needs to apply the changes."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import secrets
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import BaseModel, StringConstraints, TypeAdapter
+
+from harness import releases, secret_placeholders
+from harness.errors import UsageError
+from harness.parsing import bounded_json, conf, hostlist
+from harness.plan import Plan
+from harness.releases import Needs
+from harness.render import Tree
+from harness.slurmconf.check.nodes import names_of
+from harness.slurmconf.check.source import (
+    KINDS,
+    OTHER_KINDS,
+    Configuration,
+    Row,
+    Source,
+    leads_outside,
+    load,
+)
+from harness.ssh import Ssh
+
+_SLURM = PurePosixPath("/etc/slurm")
+_SLURM_CONF = str(_SLURM / "slurm.conf")
+_SALT = secrets.token_bytes(16)
+_UPGRADE = "slurmdbd first, then slurmctld, then slurmd; `harness check --from` lists what changes"
+_Files = tuple[tuple[str, str], ...]
+# Lines that define something by name; a name occurs once. Lines of gres.conf and other files do
+# not.
+_NAMING = {
+    *(
+        ("slurm.conf", key)
+        for key in ("nodename", "partitionname", "nodeset", "downnodes", "frontendname")
+    ),
+    *(("topology.conf", key) for key in ("switchname", "blockname")),
+}
+_OF_HOSTS = {"nodename", "downnodes", "frontendname"}
+# Options that have a value for each name of their line.
+_PER_NAME = {"bcastaddr", "nodeaddr", "nodehostname", "port"}
+# What the words of releases/needed_actions.toml mean.
+NEEDS = {
+    "all": "restart slurmctld and every slurmd",
+    "nothing": "nothing: only commands read it",
+    "reconfigure": "scontrol reconfigure",
+    "reload": "systemctl reload slurmdbd",
+    "slurmctld": "restart slurmctld",
+    "slurmd": "restart every slurmd",
+    "slurmdbd": "restart slurmdbd",
+    "state": "stop slurmctld first",
+    "stop": "stop every daemon first",
+    "upgrade": "upgrade Slurm",
+}
+_DRAIN = "drain the nodes concerned, and wait until they have no jobs"
+# In order.
+_STEPS = {
+    "stop": "stop slurmd, slurmctld and slurmdbd on all hosts",
+    "upgrade": "upgrade Slurm: slurmdbd first, then slurmctld, then slurmd",
+    "copy": "copy the files to their hosts",
+    "state": "stop slurmctld, change saved state or database as described above, start slurmctld",
+    "units": "",
+    "slurmdbd": "restart slurmdbd",
+    "reload": "systemctl reload slurmdbd",
+    "start": "start slurmdbd, then slurmctld, then slurmd",
+    "all": "stop slurmctld, restart slurmd on all nodes, start slurmctld",
+    "slurmctld": "restart slurmctld",
+    "slurmd": "restart slurmd on all nodes",
+    "reconfigure": "scontrol reconfigure",
+}
+# Steps that include others.
+_COVERED = {
+    "stop": {"slurmdbd", "reload", "all", "slurmctld", "slurmd", "reconfigure"},
+    "slurmdbd": {"reload"},
+    "all": {"slurmctld", "slurmd", "reconfigure"},
+}
+
+
+class _Facts(BaseModel):
+    """What `harness diff` uses of a manifest's facts about a file."""
+
+    unit: str | None
+    action: str | None
+
+
+_HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]
+_Manifest = dict[_HostName, dict[str, _Facts]]
+_MANIFEST: TypeAdapter[_Manifest] = TypeAdapter(_Manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two configurations: host -> path -> text.
+
+    A plain directory has one host without a name, and paths relative to the directory. `releases`
+    are the hosts' where they are known; `controllers` the hosts whose /etc/slurm stands for their
+    cluster's; `units` tells of a path which unit must hear of it, and how.
+    """
+
+    label: str
+    hosts: Mapping[str, Mapping[str, str]]
+    releases: Mapping[str, str] = field(default_factory=dict)
+    controllers: Sequence[str] = ()
+    units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An option or file that differs; `before` or `after` is None where it is not set.
+
+    `needs` is a word of releases/needed_actions.toml, or "restart UNIT" or "reload UNIT" for files that
+    are not Slurm's.
+    """
+
+    hosts: str
+    file: str
+    option: str
+    before: str | None
+    after: str | None
+    needs: str
+    drain: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """A file that differs in the same way on some hosts."""
+
+    hosts: str
+    path: str
+    text: str
+
+
+def directory_side(path: Path) -> Side:
+    """Return one file, a directory such as /etc/slurm, or what `harness render` wrote, as a side.
+
+    The target of a link outside of the directory is not shown, because it can be any file of this
+    machine. UsageError if that is one of Slurm's files, or if a file cannot be read.
+    """
+    if path.is_file():
+        kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
+        return Side(str(path), {"": {kind: _read(path, path.parent)}})
+    if (path / "manifest.json").exists():
+        return _rendered_side(path, _manifest(path / "manifest.json"))
+    return Side(str(path), {"": _texts(path, path)})
+
+
+def _manifest(path: Path) -> _Manifest:
+    """Read the manifest that `harness render` writes; UsageError if it is something else."""
+    try:
+        return _MANIFEST.validate_python(bounded_json.load(conf.read_text(path)))
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is not the manifest of a rendered tree", hint="`harness render` writes one"
+        ) from error
+
+
+def _rendered_side(path: Path, manifest: _Manifest) -> Side:
+    hosts = {
+        host: {f"/{name}": text for name, text in _texts(path / host, path).items()}
+        for host in manifest
+    }
+    return Side(
+        str(path),
+        hosts,
+        controllers=[
+            host
+            for host, files in manifest.items()
+            if _SLURM_CONF in files and files[_SLURM_CONF].unit == "slurmctld"
+        ],
+        units={
+            name: (str(facts.action), facts.unit)
+            for files in manifest.values()
+            for name, facts in files.items()
+            if facts.unit
+        },
+    )
+
+
+def _texts(path: Path, directory: Path) -> dict[str, str]:
+    return {
+        _name(file.relative_to(path)): _read(file, directory)
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
+
+
+def _name(path: Path) -> str:
+    """Return the name of a file, which need not be UTF-8, as text."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _read(path: Path, directory: Path) -> str:
+    """Return a file's text with hashes in place of passwords: they show whether passwords differ.
+
+    The whole text of a file outside of the directory, to which a link leads, is replaced like that.
+    """
+
+    def hidden(text: str) -> str:
+        return f"hidden-{hashlib.sha256(_SALT + text.encode()).hexdigest()[:6]}"
+
+    outside = leads_outside(path, directory)
+    if outside and path.name in {*KINDS, *OTHER_KINDS}:
+        raise UsageError(
+            f"{path} is a link to a file outside of its directory",
+            hint=f"name {path.resolve()} itself",
+        )
+    text = conf.read_text(path)
+    if outside:
+        return f"# outside of this directory: {hidden(text)}\n"
+    return secret_placeholders.PASSWORD.sub(lambda match: f"{match[1]}{hidden(match[2])}", text)
+
+
+def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
+    """Return what a plan renders to as a side, but for files that are nothing but a secret."""
+    return Side(
+        label,
+        {
+            host: {
+                file.path: file.text
+                for file in files
+                if not secret_placeholders.is_secret(file.text)
+            }
+            for host, files in tree.items()
+        },
+        {host.name: host.release for host in plan.hosts},
+        [host.name for host in plan.with_daemon("slurmctld")],
+        {
+            file.path: (file.action, file.unit)
+            for files in tree.values()
+            for file in files
+            if file.action and file.unit
+        },
+    )
+
+
+def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str, str]) -> Side:
+    """Return what hosts that are up really have.
+
+    These are the files of the tree, and other files of Slurm that no package owns.
+
+    `values` of secrets are hidden behind their marks.
+    """
+    rendered = plan_side(label, plan, tree)
+
+    def fetch(host: str) -> tuple[str, dict[str, str]]:
+        paths = shlex.join(rendered.hosts[host])
+        own = f"find {_SLURM} -type f ! -exec dpkg --search {{}} ';' -print 2>/dev/null | grep ^/"
+        show = 'printf \'\\0%s\\0\' "$file"; cat "$file"'
+        script = f"for file in $( (ls -1 {paths} 2>/dev/null; {own}) | sort -u); do {show}; done"
+        _, *parts = ssh.run(host, ["sh", "-c", script]).stdout.split("\0")
+        texts = zip(parts[::2], parts[1::2], strict=False)
+        # Names of files on a host are not trusted, because the files are written to a directory
+        # here.
+        return host, {
+            path: secret_placeholders.hide(text, values)
+            for path, text in texts
+            if ".." not in PurePosixPath(path).parts
+        }
+
+    with ThreadPoolExecutor(8) as pool:
+        return replace(rendered, hosts=dict(pool.map(fetch, rendered.hosts)))
+
+
+def matched(before: Side, after: Side) -> tuple[Side, Side]:
+    """Return both sides with the same hosts.
+
+    Where one is a plain directory, the other's /etc/slurm of one cluster.
+
+    ValueError if there are several clusters to choose from.
+    """
+    plain = [set(side.hosts) == {""} for side in (before, after)]
+    if plain == [True, False]:
+        return before, _as_directory(after, before)
+    if plain == [False, True]:
+        return _as_directory(before, after), after
+    return before, after
+
+
+def _as_directory(side: Side, like: Side) -> Side:
+    wanted = _cluster_name(like.hosts[""].get("slurm.conf", ""))
+    found = [
+        host
+        for host in side.controllers
+        if _cluster_name(_slurm_files(side.hosts[host]).get("slurm.conf", "")) == wanted
+    ]
+    chosen = found or (list(side.controllers) if len(side.controllers) == 1 else [])
+    if not chosen and wanted:
+        raise ValueError(f"{like.label} is of cluster {wanted}, which {side.label} does not have")
+    if not chosen:
+        raise ValueError(f"{like.label} has no ClusterName, and {side.label} has several clusters")
+    files = dict(_slurm_files(side.hosts[chosen[0]]))
+    slurmdbd = next(
+        (
+            files_["slurmdbd.conf"]
+            for files_ in map(_slurm_files, side.hosts.values())
+            if "slurmdbd.conf" in files_
+        ),
+        None,
+    )
+    if slurmdbd is not None and "slurmdbd.conf" in like.hosts[""]:
+        files["slurmdbd.conf"] = slurmdbd
+    elif "slurmdbd.conf" not in like.hosts[""]:
+        files.pop("slurmdbd.conf", None)
+    release = side.releases.get(chosen[0])
+    return Side(side.label, {"": files}, {"": release} if release else {})
+
+
+def _cluster_name(slurm_conf: str) -> str:
+    lines = (line.split("#")[0].partition("=") for line in slurm_conf.splitlines())
+    return next(
+        (value.strip().lower() for key, _, value in lines if key.strip().lower() == "clustername"),
+        "",
+    )
+
+
+def _slurm_files(files: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the files of /etc/slurm by their paths in it."""
+    found = {}
+    for path, text in files.items():
+        if not path.startswith("/"):
+            found[path] = text
+        elif PurePosixPath(path).is_relative_to(_SLURM):
+            found[str(PurePosixPath(path).relative_to(_SLURM))] = text
+    return found
+
+
+def file_diffs(before: Side, after: Side) -> list[FileDiff]:
+    """Return the unified diffs of all files, one for all hosts where it is the same."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for host in dict.fromkeys((*before.hosts, *after.hosts)):
+        old, new = before.hosts.get(host, {}), after.hosts.get(host, {})
+        for path in dict.fromkeys((*old, *new)):
+            if old.get(path) != new.get(path):
+                lines = (
+                    old.get(path, "").splitlines(keepends=True),
+                    new.get(path, "").splitlines(keepends=True),
+                )
+                names = (
+                    path if path in old else "/dev/null",
+                    path if path in new else "/dev/null",
+                )
+                text = "".join(
+                    line if line.endswith("\n") else f"{line}\n"
+                    for line in difflib.unified_diff(*lines, *names)
+                )
+                found.setdefault((path, text), []).append(host)
+    return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in found.items()]
+
+
+def changes(before: Side, after: Side, release: str | None = None) -> list[Change]:
+    """Return the options that differ, with what each change needs in a release.
+
+    By default that is the hosts' own release.
+    """
+    groups: dict[tuple[str, _Files, _Files], list[str]] = {}
+    found: list[Change] = []
+    for host in before.hosts:
+        if host not in after.hosts:
+            continue
+        older, newer = before.releases.get(host), after.releases.get(host)
+        if older and newer and older != newer and not release:
+            found.append(Change(host, "", "Slurm", older, newer, "upgrade", False, _UPGRADE))
+        old, new = (
+            tuple(sorted(_slurm_files(side.hosts[host]).items())) for side in (before, after)
+        )
+        if old != new:
+            known = release or newer or older or releases.DEFAULT
+            groups.setdefault((known, old, new), []).append(host)
+    for (name, old, new), hosts in groups.items():
+        found += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
+    for diff in file_diffs(before, after):
+        if diff.path.startswith("/") and not PurePosixPath(diff.path).is_relative_to(_SLURM):
+            action = {**before.units, **after.units}.get(diff.path, ())
+            found.append(Change(diff.hosts, diff.path, "", None, None, " ".join(action), False, ""))
+    return _merged(found)
+
+
+def _merged(found: Sequence[Change]) -> list[Change]:
+    """Merge changes that are the same on several groups of hosts."""
+    hosts: dict[Change, list[str]] = {}
+    for change in found:
+        key = Change("", *(getattr(change, name) for name in change.__slots__[1:]))
+        hosts.setdefault(key, []).append(change.hosts)
+    return [
+        Change(
+            _folded(hostlist.expand(",".join(filter(None, of)))) if any(of) else "",
+            *(getattr(key, name) for name in key.__slots__[1:]),
+        )
+        for key, of in hosts.items()
+    ]
+
+
+def steps(found: Sequence[Change]) -> list[str]:
+    """Return the steps, in order, by which a running cluster applies all changes."""
+    wanted = {change.needs for change in found}
+    covered = set().union(*(_COVERED.get(need, set()) for need in wanted))
+    wanted = (wanted - covered) | {"copy"} if found else set()
+    if "stop" in wanted:
+        wanted.add("start")
+    done = [_DRAIN] if any(change.drain for change in found) else []
+    for need, text in _STEPS.items():
+        if need == "units":
+            done += sorted(need for need in wanted if " " in need)
+        elif need in wanted:
+            done.append(text)
+    return [*done, "resume the nodes"] if done[:1] == [_DRAIN] else done
+
+
+def _slurm_changes(
+    old: Mapping[str, str], new: Mapping[str, str], release: str, hosts: str
+) -> Iterator[Change]:
+    with tempfile.TemporaryDirectory() as directory:
+        before, after = (
+            _load(Path(directory) / name, files, release)
+            for name, files in (("before", old), ("after", new))
+        )
+        yield from compare(before, after, release, hosts)
+
+
+def _load(directory: Path, files: Mapping[str, str], release: str) -> Configuration | None:
+    for path, text in files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(text, encoding="utf-8", errors="replace", newline="")
+    return load(directory, releases.get(release)) if files else None
+
+
+def compare(
+    before: Configuration | None, after: Configuration | None, release: str, hosts: str = ""
+) -> Iterator[Change]:
+    """Yield what differs between two configurations; None is one without files."""
+    needs = releases.changes(release)
+    nothing = Needs("reconfigure", {}, frozenset(), {})
+    for kind in (*KINDS, *OTHER_KINDS):
+        needs_of_file = needs.get(kind, nothing)
+        if kind in OTHER_KINDS:
+            paths = [side.others.get(kind) if side else None for side in (before, after)]
+            texts = [conf.read_text(path) if path else None for path in paths]
+            if texts[0] != texts[1]:
+                yield Change(hosts, kind, "", None, None, *needs_of_file.of("*"))
+            continue
+        old, new = (side.get(kind) if side else None for side in (before, after))
+        for change in _source_changes(kind, old, new):
+            needed = needs_of_file.of(_key(change.option))
+            yield Change(hosts, kind, change.option, change.before, change.after, *needed)
+
+
+def _key(option: str) -> str:
+    """Return what needed_actions.toml calls a change: "NodeName c1 Gres" is NodeName@Gres."""
+    first, *rest = option.split(" ")
+    return f"{first}@{rest[-1]}" if rest else first
+
+
+@dataclass(frozen=True, slots=True)
+class _OptionChange:
+    """An option with its values; `before` or `after` is None where there is none."""
+
+    option: str
+    before: str | None
+    after: str | None
+
+
+def _source_changes(
+    kind: str, before: Source | None, after: Source | None
+) -> Iterator[_OptionChange]:
+    """Yield the options that differ."""
+    old, new = (source.settings if source else {} for source in (before, after))
+    for key in dict.fromkeys((*old, *new)):
+        old_value, new_value = (_joined_values(source, key) for source in (before, after))
+        if _differ(old_value, new_value):
+            yield _OptionChange((new.get(key) or old[key]).name, old_value, new_value)
+    old_paths, new_paths = (source.outside if source else set[str]() for source in (before, after))
+    for path in sorted(old_paths ^ new_paths):  # not read
+        yield _OptionChange(
+            f"Include {path}",
+            path if path in old_paths else None,
+            path if path in new_paths else None,
+        )
+    sections = {**(before.sections if before else {}), **(after.sections if after else {})}
+    for key, section in sections.items():
+        rows = [source.rows(key) if source else [] for source in (before, after)]
+        name = section.partition(" ")[2]
+        yield from _named(name, *rows) if (kind, key) in _NAMING else _unnamed(name, *rows)
+
+
+def _joined_values(source: Source | None, key: str) -> str | None:
+    """Return the values of an option, which may be on several lines; None if it is not set."""
+    if source is None or key not in source.settings:
+        return None
+    return ",".join(setting.value for setting in source.all_of(key))
+
+
+def _differ(before: str | None, after: str | None) -> bool:
+    """Tell whether two values differ by more than case."""
+    return (before is None) != (after is None) or (before or "").lower() != (after or "").lower()
+
+
+def _named(first: str, before: Sequence[Row], after: Sequence[Row]) -> Iterator[_OptionChange]:
+    """Yield what differs between lines that name things.
+
+    These are names that were added or removed, and options that changed.
+    """
+    many = first.lower() in _OF_HOSTS
+    old, new = (_by_name(rows, many=many) for rows in (before, after))
+    fold: Callable[[list[str]], str] = hostlist.fold if many else ",".join
+    if added := [name for name in new if name not in old]:
+        yield _OptionChange(f"{first} {fold(added)} added", None, "")
+    if removed := [name for name in old if name not in new]:
+        yield _OptionChange(f"{first} {fold(removed)} removed", "", None)
+    names_of_change: dict[_OptionChange, list[str]] = {}
+    for name in old:
+        if name in new:
+            for change in _row_changes(old[name], new[name]):
+                names_of_change.setdefault(change, []).append(name)
+    for change, names in names_of_change.items():
+        yield replace(change, option=f"{first} {fold(names)} {change.option}")
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedRow:
+    """The line of a name, and the place of the name among the line's names."""
+
+    row: Row
+    place: int
+
+    def value(self, key: str) -> str | None:
+        """Return the name's value of an option, which may be a list with a value for each name."""
+        value = self.row.get(key)
+        if value and key in _PER_NAME and "[" in value:
+            values = names_of(value)
+            return values[self.place] if values and self.place < len(values) else value
+        return value
+
+
+def _row_changes(before: _NamedRow, after: _NamedRow) -> Iterator[_OptionChange]:
+    old, new = before.row, after.row
+    if old.values is new.values:
+        return
+    for key in dict.fromkeys((*old.values, *new.values)):
+        old_value, new_value = before.value(key), after.value(key)
+        if (old_value or "").lower() != (new_value or "").lower():
+            yield _OptionChange((new.all.get(key) or old.all[key]).name, old_value, new_value)
+
+
+def _by_name(rows: Sequence[Row], *, many: bool) -> dict[str, _NamedRow]:
+    return {
+        name: _NamedRow(row, place)
+        for row in rows
+        for place, name in enumerate(
+            (names_of(row.first.value) if many else None) or (row.first.value,)
+        )
+    }
+
+
+def _unnamed(first: str, before: Sequence[Row], after: Sequence[Row]) -> Iterator[_OptionChange]:
+    """Yield what differs between lines that name nothing.
+
+    These are, by option, all values that only one side has.
+    """
+    old, new = (
+        Counter(
+            (key, f"{row.first.value}: {value}")
+            for row in rows
+            for key, value in [(first.lower(), ""), *row.values.items()]
+        )
+        for rows in (before, after)
+    )
+    names = {key: setting.name for row in (*before, *after) for key, setting in row.all.items()}
+    names[first.lower()] = first
+    for key in dict.fromkeys(key for key, _ in (*(old - new), *(new - old))):
+        only_old, only_new = (
+            "; ".join(sorted(value for (option, value) in counted if option == key)) or None
+            for counted in (old - new, new - old)
+        )
+        yield _OptionChange(names[key], only_old, only_new)
+
+
+def _folded(hosts: Sequence[str]) -> str:
+    return hostlist.fold(hosts) if any(hosts) else ""

@@ -1,0 +1,339 @@
+"""Compare the configuration in the memory of running daemons with the rendered files. Pure: no I/O.
+
+Slurm prints many values differently from how it reads them, and differently in each release, so
+both sides are converted to a canonical form first. Options without one are listed in
+releases/printed_configuration.toml with the reason, and not compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from harness import releases
+from harness.options import LOG_LEVELS
+from harness.parsing import conf, durations, hostlist
+
+Options = Mapping[str, str]  # names in lower case
+
+# Words that releases print for "no value", "no limit" or "no plugin".
+_UNSET_WORDS = {
+    "",
+    "(null)",
+    "(null type)",
+    "none",
+    "n/a",
+    "unknown",
+    "unlimited",
+    "infinite",
+    "-1",
+}
+_UNIT = re.compile(r"(\d+) (?:secs?|min|usec|percent|nodes/min)")
+_NAMES_PLUGINS = re.compile(r"type|plugins?")
+# time_str2mins() in Slurm's parse_time.c: a number alone is minutes.
+_IN_MINUTES = {
+    "maxtime",
+    "defaulttime",
+    "prioritydecayhalflife",
+    "prioritymaxage",
+    "prioritycalcperiod",
+}
+# _validate_accounting_storage_enforce() in Slurm's read_config.c.
+_ENFORCE_TOO = {
+    "limits": {"associations"},
+    "safe": {"associations", "limits"},
+    "wckeys": {"associations"},
+    "qos": {"associations"},
+    "nojobs": {"nosteps"},
+}
+# Names of options of slurm.conf in `scontrol show`.
+_NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cputot",)}
+_PARTITION_NAMES = {"shared": "oversubscribe"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A slurm.conf: options, and nodes and partitions by name, with DEFAULT lines applied."""
+
+    options: Options
+    nodes: Mapping[str, Options]
+    partitions: Mapping[str, Options]
+
+    def default_partition(self) -> str:
+        """Return the default partition, or the first if none is marked as default."""
+        marked = [name for name, line in self.partitions.items() if holds(line, "Default")]
+        return [*marked[-1:], *self.partitions][0]
+
+
+def read(text: str) -> Rendered:
+    """Read a rendered slurm.conf. Values of an option on several lines are joined by commas."""
+    options: dict[str, str] = {}
+    lines: dict[str, dict[str, dict[str, str]]] = {"nodename": {}, "partitionname": {}}
+    defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
+    for line in conf.read(text):
+        pairs = {pair.key.lower(): pair.value for pair in line.pairs}
+        kind = next(iter(pairs), "")
+        if kind not in lines:
+            if kind not in {"nodeset", "downnodes", "frontendname"}:
+                options |= {
+                    key: ",".join(filter(None, [options.get(key), value]))
+                    for key, value in pairs.items()
+                }
+            continue
+        name = pairs.pop(kind)
+        if name.upper() == "DEFAULT":
+            defaults[kind] |= pairs
+            continue
+        for member in hostlist.expand(name) if kind == "nodename" else [name]:
+            lines[kind][member] = defaults[kind] | pairs
+    return Rendered(options, lines["nodename"], lines["partitionname"])
+
+
+def printed(text: str) -> dict[str, str]:
+    r"""Read `scontrol show config`, or the last part of `sacctmgr show configuration`.
+
+    >>> printed("Configuration data as of now\nJobRequeue   = 1\nSlurmctldHost[0] = a\nSlurmctldHost[1] = b")
+    {'jobrequeue': '1', 'slurmctldhost': 'a,b'}
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if not equals or not line.strip():
+            if found:
+                break
+            continue
+        key = re.sub(r"\[\d+\]", "", name.strip()).lower()
+        found[key] = ",".join(filter(None, [found.get(key), value.strip()]))
+    return found
+
+
+def printed_lines(text: str) -> dict[str, dict[str, str]]:
+    """Read `scontrol --oneliner show node` or `partition`: name -> options.
+
+    >>> printed_lines("NodeName=n1 Arch=x86_64 Gres=gpu:2(S:0)")["n1"]["gres"]
+    'gpu:2(S:0)'
+    """
+    found = {}
+    for line in text.splitlines():
+        # The first of each counts, because comments, which can hold any text, come last.
+        pairs = {key.lower(): value for key, value in reversed(re.findall(r"(\S+?)=(\S*)", line))}
+        for kind in {"nodename", "partitionname"} & pairs.keys():
+            found[pairs.pop(kind)] = pairs
+    return found
+
+
+def holds(line: Options, option: str) -> bool:
+    """Tell whether a yes-or-no option of a line is set."""
+    return canonical(option, line.get(option.lower(), "")) == "1"
+
+
+def canonical(option: str, value: str) -> str:
+    """Return the canonical form of an option's value.
+
+    >>> canonical("MaxTime", "60") == canonical("MaxTime", "01:00:00") == canonical("MaxTime", "1:00:00")
+    True
+    >>> canonical("AccountingStorageEnforce", "qos,limits")
+    'associations,limits,qos'
+    """
+    name = option.lower()
+    text = value.strip().strip('"').lower()
+    if name.endswith("user"):
+        text = re.sub(r"\(\d+\)$", "", text)
+    if name == "slurmctldhost":
+        text = re.sub(r"\([^)]*\)", "", text)
+    if match := _UNIT.fullmatch(text):
+        text = match[1]
+    if "debug" in name and text.isdigit() and int(text) < len(LOG_LEVELS):
+        text = LOG_LEVELS[int(text)]
+    if name.startswith("purge"):
+        return _purge(text)
+    items = {_item(name, item.strip()) for item in text.split(",")}
+    if name == "privatedata":  # singular and plural are read, the plural is printed
+        items = {item.removesuffix("s") for item in items}
+    if name == "accountingstorageenforce":
+        items |= {more for item in items for more in _ENFORCE_TOO.get(item, ())}
+    return ",".join(sorted(items - {"-"})) or "-"
+
+
+def _item(name: str, text: str) -> str:
+    """Return the canonical form of an item of a list, or of a value that is not a list."""
+    if _NAMES_PLUGINS.search(name):
+        text = re.sub(r"^\w+/", "", text)
+    if text in _UNSET_WORDS:
+        return "-"
+    if text in {"yes", "true", "no", "false"}:
+        return str(int(text in {"yes", "true"}))
+    with suppress(ValueError):
+        return str(durations.seconds(text, 60 if name in _IN_MINUTES else 1))
+    return text.rstrip("/") if text.startswith("/") else text
+
+
+def _purge(text: str) -> str:
+    """Return an age in slurmdbd.conf with its unit and no archive mark (slurmdb_parse_purge()).
+
+    >>> _purge("12"), _purge("12 months*"), _purge("30d"), _purge("none")
+    ('12m', '12m', '30d', '-')
+    """
+    match = re.match(r"(\d+)\s*([a-z]?)", text)
+    return f"{match[1]}{match[2] or 'm'}" if match else "-"
+
+
+def config(file: str, wanted: Options, held: Options) -> Iterator[str]:
+    """Yield a line for each option whose value in a daemon's memory differs from its file.
+
+    `wanted` is the rendered file, `held` what the daemon prints. An option that the file does not
+    set must have Slurm's default, if that is the same in all releases.
+    """
+    data = table()
+    defaults = {
+        key: value
+        for key, value in data["defaults"][file].items()
+        if key not in data["left_out"][file]
+    }
+    for key, value in {**defaults, **wanted}.items():
+        shown = held.get(key, "" if key in data["printed_if_set"] else None)
+        if key in data["left_out"][file] or shown is None or "%secret:" in value:
+            continue
+        if key in data["all_is_spelled_out"] and value.lower() == "all":
+            continue
+        if canonical(key, value) != canonical(key, shown):
+            source = f"has {value}" if key in wanted else f"leaves it at {value}"
+            yield f"{_spelling(file, key)} is {shown or 'not set'}, {file} {source}"
+
+
+def nodes(
+    wanted: Mapping[str, Options], held: Mapping[str, Options], options: Options
+) -> Iterator[str]:
+    """Yield where the nodes in slurmctld's memory differ from the lines of slurm.conf."""
+    for name, line in wanted.items():
+        if name not in held:
+            yield f"node {name} is unknown to slurmctld"
+            continue
+        for key, value in _node_options(name, line, options).items():
+            shown = [
+                held[name][printed]
+                for printed in _NODE_NAMES.get(key, (key,))
+                if printed in held[name]
+            ]
+            if wrong := [
+                text for text in shown if _node_value(key, text) != _node_value(key, value)
+            ]:
+                source = f"has {value}" if key in line else f"leaves it at {value}"
+                yield (
+                    f"node {name}: {_spelling('slurm.conf NodeName', key)} is {wrong[0]}, "
+                    f"slurm.conf {source}"
+                )
+
+
+def partitions(
+    wanted: Mapping[str, Options], held: Mapping[str, Options], nodes: Collection[str]
+) -> Iterator[str]:
+    """Yield where the partitions in slurmctld's memory differ from the lines of slurm.conf.
+
+    `nodes` are all nodes.
+    """
+    data = table()
+    for name in sorted({*wanted} ^ {*held}):
+        yield (
+            f"partition {name} is "
+            f"{'unknown to slurmctld' if name in wanted else 'not in slurm.conf'}"
+        )
+    for name in sorted({*wanted} & {*held}):
+        line = {_PARTITION_NAMES.get(key, key): value for key, value in wanted[name].items()}
+        if "priority" in line:  # the older name of both
+            line = {"priorityjobfactor": line["priority"], "prioritytier": line["priority"], **line}
+        for key, value in {**data["defaults"]["partition"], **line}.items():
+            shown = held[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
+            if shown is None or key in data["left_out"]["partition"]:
+                continue
+            wanted_value = _partition_value(key, value, nodes)
+            if wanted_value is not None and wanted_value != _partition_value(key, shown, nodes):
+                source = f"has {value}" if key in line else f"leaves it at {value}"
+                yield (
+                    f"partition {name}: {_spelling('slurm.conf PartitionName', key)} is {shown}, "
+                    f"slurm.conf {source}"
+                )
+
+
+def _node_options(name: str, line: Options, options: Options) -> dict[str, str]:
+    """Return the options that slurmctld must have for a node.
+
+    Its size is what slurmd detects, without config_overrides.
+    """
+    data = table()
+    wanted = {**data["defaults"]["node"], "nodehostname": name, **line}
+    wanted.setdefault("nodeaddr", wanted["nodehostname"])
+    if "config_overrides" not in options.get("slurmdparameters", ""):
+        wanted = {key: value for key, value in wanted.items() if key not in data["size"]}
+    if "nodefeaturesplugins" in options:
+        wanted.pop("features", None)
+    return {key: value for key, value in wanted.items() if key not in data["left_out"]["node"]}
+
+
+def _node_value(key: str, value: str) -> Any:
+    return _gres(value) if key == "gres" else canonical(key, value)
+
+
+def _gres(value: str) -> dict[str, int]:
+    """Return the count of each GRES, without types and sockets, which can come from gres.conf.
+
+    >>> _gres("gpu:tesla:2(S:0-1),gpu:1,bandwidth:lustre:no_consume:4G")
+    {'gpu': 3, 'bandwidth': 4294967296}
+    """
+    found: dict[str, int] = {}
+    for item in re.sub(r"\([^)]*\)", "", value).lower().split(","):
+        name, *words = item.split(":")
+        if name in _UNSET_WORDS:
+            continue
+        last = re.fullmatch(r"(\d+)([kmgtp]?)b?", words[-1]) if words else None
+        count = int(last[1]) * 1024 ** " kmgtp".index(last[2] or " ") if last else 1
+        found[name] = found.get(name, 0) + count
+    return found
+
+
+def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
+    if key in {"allowaccounts", "allowqos", "allowgroups", "allocnodes"} and not value:
+        return "all"
+    if key == "oversubscribe":  # slurm.conf(5): four jobs by default
+        word, _, count = value.lower().partition(":")
+        return (
+            "no" if word in {"no", "exclusive"} else f"{word}:{count or 4}"
+        )  # 26.05 prints NO for both
+    if key == "nodes" and value.lower() not in _UNSET_WORDS:
+        known = {*nodes}
+        names = known if value.upper() == "ALL" else {*hostlist.expand(value)}
+        return (
+            names if names <= known else None
+        )  # else it names a NodeSet, which Slurm prints as its nodes
+    return canonical(key, value)
+
+
+@cache
+def table() -> dict[str, Any]:
+    """Return releases/printed_configuration.toml, with names of options in lower case."""
+    data = releases.printed()
+    defaults = {
+        file: dict(line.split(" ", 1) for line in text.strip().splitlines())
+        for file, text in data["defaults"].items()
+    }
+    return {
+        "defaults": {file: _lower(part) for file, part in defaults.items()},
+        "left_out": {file: _lower(part) for file, part in data["left_out"].items()},
+        "printed_if_set": {*data["printed_if_set"].lower().split()},
+        "all_is_spelled_out": {*data["all_is_spelled_out"].lower().split()},
+        "size": {*data["size"].lower().split()},
+    }
+
+
+def _spelling(section: str, key: str) -> str:
+    """Return an option's name as Slurm's manual pages spell it."""
+    known = (releases.get(name).options.get(section, {}) for name in reversed(releases.KNOWN))
+    return next((options[key].name for options in known if key in options), key)
+
+
+def _lower(part: Mapping[str, str]) -> dict[str, str]:
+    return {key.lower(): value for key, value in part.items()}

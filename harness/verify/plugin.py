@@ -1,0 +1,140 @@
+"""The pytest plugin that `harness verify` loads: it selects the checks, and records the outcome of each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness import interrupts
+from harness.cluster import diagnosis
+from harness.elastic import node_failures
+from harness.errors import ClusterError, HarnessError, UsageError
+from harness.kubernetes import hybrid
+from harness.plan import Plan
+from harness.rundir import RunDir
+from harness.verify import selection
+
+_RUN = pytest.StashKey[RunDir]()
+_PLAN = pytest.StashKey[Plan]()
+_STARTED = pytest.StashKey[float]()
+_EXPLAINED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that pytest_run.py passes."""
+    group = parser.getgroup("slurm-harness")
+    group.addoption(
+        "--harness-select",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="only checks with this in their name",
+    )
+    group.addoption(
+        "--harness-log-level",
+        default="WARNING",
+        metavar="LEVEL",
+        help="INFO logs long waits; DEBUG also logs commands",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Open the run, print long waits, and let checks clean up when a signal ends them."""
+    signals = ExitStack()
+    signals.enter_context(interrupts.raised())
+    config.add_cleanup(signals.close)
+    config.addinivalue_line(
+        "markers", "needs(*features): only run the check on scenarios with these features"
+    )
+    config.addinivalue_line(
+        "markers",
+        "provokes(*patterns): the check makes daemons log errors that match; without patterns, any errors",
+    )
+    # pytest captures standard output while checks run, but not a copy of it.
+    handler = logging.StreamHandler(os.fdopen(os.dup(1), "w", buffering=1))
+    log = logging.getLogger("harness")
+    log.addHandler(handler)
+    log.setLevel(config.getoption("--harness-log-level"))
+    config.stash[_RUN] = RunDir(Path(config.getoption("--harness-run")))
+    config.stash[_PLAN] = config.stash[_RUN].plan()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep only the checks that fit the scenario and that the user selected: see selection.py."""
+    needs_of = {
+        item.nodeid: {name for mark in item.iter_markers("needs") for name in mark.args}
+        for item in items
+    }
+    if unknown := selection.unknown_features(needs_of):
+        raise pytest.UsageError(
+            "needs() names features that selection.py does not define:\n" + "\n".join(unknown)
+        )
+    try:
+        selected = {
+            *selection.select(config.stash[_PLAN], needs_of, config.getoption("--harness-select"))
+        }
+    except UsageError as error:
+        raise pytest.UsageError("\n".join(filter(None, [error.message, error.hint]))) from error
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in selected])
+    items[:] = [item for item in items if item.nodeid in selected]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Print which check begins, and how many there are."""
+    checks = item.session.items
+    print(f"check {checks.index(item) + 1} of {len(checks)}: {item.nodeid}", flush=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Record each check's outcome, and what may have made it fail.
+
+    If the cluster did not do what the check asserts, the outcome is `failed`; after any other
+    error, `error`.
+    """
+    report = yield
+    run = item.config.stash[_RUN]
+    if report.when == "setup":
+        item.stash[_STARTED] = time.monotonic() - call.duration
+    if report.when != "call" and report.passed:
+        return report
+    outcome: str = report.outcome
+    if call.excinfo and report.failed:
+        is_cluster_error = call.excinfo.errisinstance(
+            (AssertionError, ClusterError, pytest.fail.Exception)
+        )
+        # If a check cannot remove what it has left, that is the cluster's fault, too.
+        outcome = "failed" if is_cluster_error and report.when in {"call", "teardown"} else "error"
+    message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
+    if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
+        message = call.excinfo.exconly()  # with its class: the message may be empty or unclear
+    if outcome == "failed":
+        message = "\n".join([message, *_circumstances(item, call.start)])
+    seconds = time.monotonic() - item.stash[_STARTED]
+    run.event("check", id=item.nodeid, outcome=outcome, seconds=round(seconds, 2), message=message)
+    if outcome != "passed":
+        first_line = next(iter(message.splitlines()), "")
+        print(f"{outcome:7} {item.nodeid} ({seconds:.1f} s) {first_line}".rstrip(), flush=True)
+    return report
+
+
+def _circumstances(item: pytest.Item, since: float) -> list[str]:
+    """Return what may have made a check fail, once: its cleanup may fail for the same reason."""
+    run = getattr(item, "funcargs", {}).get("harness_run")
+    if run is None or item.stash.get(_EXPLAINED, False):
+        return []
+    item.stash[_EXPLAINED] = True
+    return [
+        *diagnosis.of_failure(run.ssh, run.plan, since),
+        *node_failures.of_failure(run, since),
+        *hybrid.of_failure(run.directory, run.plan, since),
+    ]

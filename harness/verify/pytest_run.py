@@ -1,0 +1,165 @@
+"""Run the checks with pytest, in a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from harness import interrupts, progress
+from harness.errors import UsageError
+from harness.progress import Say, Step
+from harness.report import earlier_reports
+from harness.report.model import Check
+from harness.rundir import RunDir
+from harness.shipped_files import CHECKS
+
+# pytest's exit codes: 0 all passed, 1 some failed; with all others, pytest itself did not do its
+# work.
+_DONE = (0, 1)
+_USAGE_ERROR = 4
+_BY_SEVERITY = ("skipped", "passed", "error", "failed")
+# Seconds in which checks must end what they have started.
+_ENDING = 60
+# What the plugin prints when a check begins.
+_BEGINS = re.compile(r"check (\d+) of (\d+): (.+)")
+
+
+def verify(run: RunDir, say: Say, select: Sequence[str] = ()) -> tuple[list[Check], str]:
+    """Run the checks that fit the scenario, or those of them whose names contain one of `select`.
+
+    Return the outcome of each, and why there is no verdict ("" if there is one). UsageError if one
+    of `select` selects no check, or if another process verifies the run, because these checks would
+    cancel its jobs; then nothing has run, and junit.xml is unchanged.
+    """
+    try:
+        with FileLock(run.path / "verify.lock", timeout=0):
+            return _verify(run, say, select)
+    except Timeout as error:
+        raise UsageError(
+            f"another process is verifying {run.id}",
+            hint="wait until it has ended; both would cancel each other's jobs",
+        ) from error
+
+
+def _verify(run: RunDir, say: Say, select: Sequence[str]) -> tuple[list[Check], str]:
+    first_event = len(list(run.events()))
+    junit = run.path / "junit.xml.new"
+    log = run.path / "logs" / "verify.log"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("w") as errors, progress.steps(say) as show, ExitStack() as stack:
+        with interrupts.deferred():  # a signal during the start would leave the process running
+            process = stack.enter_context(
+                subprocess.Popen(
+                    _command(run, junit, select),
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=_environment(),
+                )
+            )
+            stack.push(lambda kind, *_: _end(process) if kind else None)
+        step_of = _steps(run)
+        for line in process.stdout or ():
+            if step := step_of(line.rstrip()):
+                show(step)
+            else:
+                say(line.rstrip())
+    exit_code = process.returncode
+    if exit_code == _USAGE_ERROR and select:
+        junit.unlink(missing_ok=True)
+        message, _, hint = _tail(log).removeprefix("ERROR: ").partition("\n")
+        raise UsageError(message, hint=hint or None)
+    if junit.exists():
+        junit.replace(run.path / "junit.xml")
+    checks = outcomes(list(run.events())[first_event:])
+    if exit_code in _DONE:
+        return checks, ""
+    return checks, f"pytest ended with {exit_code}: {_tail(log) or 'no check fits'}"
+
+
+def _command(run: RunDir, junit: Path, select: Sequence[str]) -> list[str]:
+    level = logging.getLevelName(logging.getLogger("harness").getEffectiveLevel())
+    return [
+        *(sys.executable, "-P", "-m", "pytest", str(CHECKS), "--harness-run", str(run.path)),
+        *("-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS)),
+        *("-p", "harness.pytest_plugin.plugin", "-p", "no:terminal", "-p", "no:cacheprovider"),
+        f"--junitxml={junit}",
+        f"--harness-log-level={level}",
+        *(f"--harness-select={word}" for word in select),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    """Return this environment without options for pytest.
+
+    Other plugins could rerun or reorder checks.
+    """
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
+    return inherited | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def _steps(run: RunDir) -> Callable[[str], Step | None]:
+    """Return a function that makes a step of the line that announces a check, and None of other lines.
+
+    If the newest report of the scenario has as many checks, they are expected to take as long as
+    they took then.
+    """
+    started = time.monotonic()
+    report = earlier_reports.report(run)
+
+    def step_of(line: str) -> Step | None:
+        begins = _BEGINS.fullmatch(line)
+        if not begins:
+            return None
+        number, total = int(begins[1]), int(begins[2])
+        expected = None
+        if report and len(report.checks) == total:
+            expected = earlier_reports.stage_seconds(report, "verify")
+        left = max(expected - (time.monotonic() - started), 0) if expected else None
+        return Step("check", number, total, begins[3], left)
+
+    return step_of
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the checks, and give them time to end what they have started."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=_ENDING)
+    process.kill()
+
+
+def outcomes(events: Iterable[Mapping[str, Any]]) -> list[Check]:
+    """Return the outcome of each check.
+
+    A check whose cleanup fails has two events: the worse outcome counts, and the check's own
+    message comes first.
+    """
+    checks: dict[str, Check] = {}
+    for event in events:
+        if event["kind"] != "check":
+            continue
+        check = Check(event["id"], event["outcome"], event["seconds"], event["message"])
+        if before := checks.get(check.id):
+            outcome = max(before.outcome, check.outcome, key=_BY_SEVERITY.index)
+            message = "\ncleanup: ".join(filter(None, (before.message, check.message)))
+            check = replace(check, outcome=outcome, message=message)
+        checks[check.id] = check
+    return [*checks.values()]
+
+
+def _tail(path: Path) -> str:
+    return path.read_text()[-2000:].strip()

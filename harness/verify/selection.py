@@ -1,0 +1,357 @@
+"""Select the checks that run: those whose needed features the scenario has, narrowed down by the user's words.
+
+A check names the features that it needs in its marker: `@pytest.mark.needs("users", "accounting")`.
+A feature is a function below, registered under the name that the marker uses.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+
+from harness import releases
+from harness.errors import UsageError
+from harness.plan import Plan
+from harness.scenario import Cluster
+from harness.topology import Placed, placed_once
+from harness.verify import job_events
+
+FEATURES: dict[str, Callable[[Plan], bool]] = {}
+_MANY_NODES = 20
+# The smallest nodes on which the jobs and pods of the checks for Kubernetes fit.
+_POD_NODE_CPUS, _POD_NODE_MIB = 4, 1000
+
+
+def select(plan: Plan, needs_of: Mapping[str, Set[str]], words: Iterable[str] = ()) -> list[str]:
+    """Return the checks that fit a plan, or those of them that contain one of `words`, in the given order.
+
+    `needs_of` has the features that each check needs. UsageError for a word that selects none of
+    the checks that fit.
+    """
+    features = features_of(plan)
+    fitting = [check for check, needs in needs_of.items() if needs <= features]
+    words = [*words]
+    for word in words:
+        if not any(_is_selected(check, word) for check in fitting):
+            raise _nothing_selected(word, [*needs_of])
+    return [
+        check for check in fitting if not words or any(_is_selected(check, word) for word in words)
+    ]
+
+
+def unknown_features(needs_of: Mapping[str, Set[str]]) -> list[str]:
+    """Return a line for each feature that a check needs and nothing defines.
+
+    >>> unknown_features({"test_jobs": {"users", "usres"}})
+    ['test_jobs: usres']
+    """
+    return [
+        f"{check}: {name}"
+        for check, needs in needs_of.items()
+        for name in sorted(needs - FEATURES.keys())
+    ]
+
+
+def features_of(plan: Plan) -> set[str]:
+    """Return the features that a plan has."""
+    return {name for name, has in FEATURES.items() if has(plan)}
+
+
+def has_many_nodes(cluster: Cluster) -> bool:
+    """Tell whether so many of a cluster's nodes share hosts that checks submit short jobs to them by the hundred."""
+    return bool(cluster.hosts) and len(cluster.node_names()) >= _MANY_NODES
+
+
+def _is_selected(check: str, word: str) -> bool:
+    return word.lower() in check.lower()
+
+
+def _nothing_selected(word: str, checks: list[str]) -> UsageError:
+    """Return the error for a word that selects nothing; its hint is what the user may mean."""
+    if any(_is_selected(check, word) for check in checks):
+        return UsageError(f'the checks with "{word}" in their name do not fit this scenario')
+    plain_word = word.lower().removeprefix("test_")
+    parts = _parts(dict.fromkeys(map(_plain_name, checks)))
+    matches = difflib.get_close_matches(plain_word, parts, n=3, cutoff=0.6)
+    hint = (
+        f"did you mean {', '.join(matches)}?"
+        if matches
+        else "the run's report lists the names of all checks"
+    )
+    return UsageError(f'no check has "{word}" in its name', hint=hint)
+
+
+def _plain_name(check: str) -> str:
+    """Return the name of a check's function.
+
+    >>> _plain_name("test_jobs.py::test_job_runs_once[alpha]")
+    'job_runs_once'
+    """
+    return check.rpartition("::")[2].partition("[")[0].removeprefix("test_")
+
+
+def _parts(names: Iterable[str]) -> list[str]:
+    """Return all runs of words in names, because a part of a name selects a check.
+
+    >>> _parts(["job_runs_once"])
+    ['job', 'job_runs', 'job_runs_once', 'runs', 'runs_once', 'once']
+    """
+    parts: dict[str, None] = {}
+    for name in names:
+        words = name.split("_")
+        for begin in range(len(words)):
+            for end in range(begin + 1, len(words) + 1):
+                parts["_".join(words[begin:end])] = None
+    return [*parts]
+
+
+def feature(name: str) -> Callable[[Callable[[Plan], bool]], Callable[[Plan], bool]]:
+    """Register a function that tells whether a plan has a feature, under the name that `needs` uses."""
+
+    def register(has: Callable[[Plan], bool]) -> Callable[[Plan], bool]:
+        FEATURES[name] = has
+        return has
+
+    return register
+
+
+@feature("users")
+def _users(plan: Plan) -> bool:
+    """Users who submit jobs."""
+    return bool(plan.scenario.users)
+
+
+@feature("two_users")
+def _two_users(plan: Plan) -> bool:
+    """At least two users."""
+    return len(plan.scenario.users) > 1
+
+
+@feature("two_hosts")
+def _two_hosts(plan: Plan) -> bool:
+    """At least two hosts."""
+    return len(plan.hosts) > 1
+
+
+@feature("sites")
+def _sites(plan: Plan) -> bool:
+    """Several sites, joined by a gateway of the harness."""
+    return len(plan.sites()) > 1 and plan.capabilities.engine
+
+
+@feature("accounting")
+def _accounting(plan: Plan) -> bool:
+    """A slurmdbd."""
+    return plan.scenario.accounting is not None
+
+
+@feature("backup_slurmdbd")
+def _backup_slurmdbd(plan: Plan) -> bool:
+    """A second slurmdbd."""
+    return plan.scenario.accounting is not None and bool(plan.scenario.accounting.backup)
+
+
+@feature("job_completion")
+def _job_completion(plan: Plan) -> bool:
+    """A job completion log (JobCompType)."""
+    return plan.scenario.accounting is not None and bool(plan.scenario.accounting.job_completion)
+
+
+@feature("federation")
+def _federation(plan: Plan) -> bool:
+    """A federation of several clusters."""
+    return any(len(federation.clusters) > 1 for federation in plan.scenario.federations.values())
+
+
+@feature("backup_controllers")
+def _backup_controllers(plan: Plan) -> bool:
+    """A backup controller."""
+    return any(cluster.backup_controllers for cluster in _clusters(plan))
+
+
+@feature("lasting")
+def _lasting(plan: Plan) -> bool:
+    """Nodes that all last."""
+    return not _elastic(plan)
+
+
+@feature("elastic")
+def _elastic(plan: Plan) -> bool:
+    """Nodes that come and go."""
+    return any(cluster.elastic() for cluster in _clusters(plan))
+
+
+@feature("static_too")
+def _static_too(plan: Plan) -> bool:
+    """Nodes that last beside nodes that come and go, in one cluster."""
+    return any(
+        cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
+        for cluster in _clusters(plan)
+    )
+
+
+@feature("two_shapes")
+def _two_shapes(plan: Plan) -> bool:
+    """Two groups of nodes that come and go, with features that tell them apart."""
+    return any(
+        sum(group.provision != "static" and bool(group.features) for group in cluster.nodes) > 1
+        for cluster in _clusters(plan)
+    )
+
+
+@feature("room_for_nodes")
+def _room_for_nodes(plan: Plan) -> bool:
+    """Room for more nodes than slurm.conf lists (MaxNodeCount)."""
+    return all(cluster.room_for_nodes() for cluster in _clusters(plan))
+
+
+@feature("many_nodes")
+def _many_nodes(plan: Plan) -> bool:
+    """Accounting, and a cluster with many nodes that share hosts."""
+    return _accounting(plan) and any(map(has_many_nodes, _clusters(plan)))
+
+
+@feature("topology")
+def _topology(plan: Plan) -> bool:
+    """A topology that places jobs."""
+    return any(_placements(plan))
+
+
+@feature("placement")
+def _placement(plan: Plan) -> bool:
+    """A topology that limits which nodes a job can get."""
+    return any(placement.choices() for placement in _placements(plan))
+
+
+@feature("switches")
+def _switches(plan: Plan) -> bool:
+    """A topology with leaf switches."""
+    return any(placement.leaves() for placement in _placements(plan))
+
+
+@feature("segments")
+def _segments(plan: Plan) -> bool:
+    """A topology with blocks, in which jobs can ask for segments."""
+    return any(placement.segments() for placement in _placements(plan))
+
+
+@feature("limit_of_jobs")
+def _limit_of_jobs(plan: Plan) -> bool:
+    """A limit on the jobs of a user."""
+    return "MaxJobsPerUser" in _enforced_limits(plan)
+
+
+@feature("limit_of_gpus")
+def _limit_of_gpus(plan: Plan) -> bool:
+    """A limit on the GPUs of a user."""
+    return "MaxTRESPerUser" in _enforced_limits(plan)
+
+
+@feature("limit_of_time")
+def _limit_of_time(plan: Plan) -> bool:
+    """A limit on the time of a job."""
+    return "MaxWall" in _enforced_limits(plan)
+
+
+@feature("gpus")
+def _gpus(plan: Plan) -> bool:
+    """GPUs."""
+    return any(cluster.gpus() for cluster in _clusters(plan))
+
+
+@feature("confined_cpus")
+def _confined_cpus(plan: Plan) -> bool:
+    """Nodes that confine jobs to their CPUs."""
+    return bool(plan.clusters_that_confine("ConstrainCores"))
+
+
+@feature("confined_memory")
+def _confined_memory(plan: Plan) -> bool:
+    """Nodes that confine jobs to their memory, with a kernel of their own: on shared ones, jobs may swap."""
+    return plan.capabilities.own_kernel and bool(plan.clusters_that_confine("ConstrainRAMSpace"))
+
+
+@feature("reboots")
+def _reboots(plan: Plan) -> bool:
+    """Static nodes that can be rebooted."""
+    return plan.capabilities.own_kernel and all(
+        cluster.static_nodes() for cluster in _clusters(plan)
+    )
+
+
+@feature("apptainer")
+def _apptainer(plan: Plan) -> bool:
+    """Apptainer on the nodes."""
+    return any(cluster.apptainer for cluster in _clusters(plan))
+
+
+@feature("oci")
+def _oci(plan: Plan) -> bool:
+    """Users, and static nodes that run OCI containers (oci.conf)."""
+    return _users(plan) and any(
+        cluster.oci is not None and cluster.static_nodes() for cluster in _clusters(plan)
+    )
+
+
+@feature("job_events")
+def _job_events(plan: Plan) -> bool:
+    """The program that records when parts of a job start: docs/job-start.md."""
+    return any(job_events.PROGRAM in cluster.files for cluster in _clusters(plan))
+
+
+@feature("rest")
+def _rest(plan: Plan) -> bool:
+    """A slurmrestd."""
+    return any(cluster.rest for cluster in _clusters(plan))
+
+
+@feature("rehearsal")
+def _rehearsal(plan: Plan) -> bool:
+    """A rehearsal."""
+    return plan.scenario.rehearsal is not None
+
+
+@feature("external_jobs")
+def _external_jobs(plan: Plan) -> bool:
+    """Releases that all know external jobs."""
+    return all(releases.get(release).external_jobs for release in plan.releases().values())
+
+
+@feature("kubernetes")
+def _kubernetes(plan: Plan) -> bool:
+    """A cluster shared with Kubernetes, with at least two nodes that are large enough."""
+    return any(
+        cluster.kubernetes
+        and len(cluster.node_names()) > 1
+        and all(
+            group.cpus >= _POD_NODE_CPUS and group.memory >= _POD_NODE_MIB
+            for group in cluster.nodes
+        )
+        for cluster in _clusters(plan)
+    )
+
+
+def _clusters(plan: Plan) -> Iterable[Cluster]:
+    return plan.scenario.clusters.values()
+
+
+def _placements(plan: Plan) -> Iterator[Placed]:
+    for name in plan.scenario.clusters:
+        yield from placed_once(plan.scenario, name)
+
+
+def _enforced_limits(plan: Plan) -> set[str]:
+    """Return the limits of QOS that clusters enforce on users.
+
+    MaxTRESPerUser counts if it limits GPUs.
+    """
+    scenario = plan.scenario
+    if not scenario.accounting or not plan.clusters_with_limits():
+        return set()
+    qos_of_users = {name for user in scenario.users.values() for name in user.qos}
+    return {
+        option
+        for name, qos in scenario.accounting.qos.items()
+        for option, value in qos.options.items()
+        if name in qos_of_users and (option != "MaxTRESPerUser" or "gpu" in str(value))
+    }

@@ -1,4 +1,0 @@
-"""Runs inside a judge container: a genuine slurmctld or slurmdbd judges a configuration.
-
-Nothing but the configuration can fail: whatever it names outside of itself is there. Python 3.9, standard library only.
-"""

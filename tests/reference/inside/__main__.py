@@ -1,0 +1,89 @@
+"""Entry points of the reference container.
+
+prepare       begin the accounting database, while the image is built
+run CASES     start the daemons on the cases in a JSON file, a few at a time; print one JSON line per case, in order
+case SCRATCH  start a daemon on the case on stdin, in its own namespaces, as `run` does
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from inside import daemons, services
+
+_AT_ONCE = 2
+_HANGS = 300  # seconds after which the rig gives a case up: a fault of its own
+_SCRATCH = Path("/reference")  # a tmpfs, because an overlay cannot lie on the container's own
+_UNSHARE = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
+
+
+def _run(case: dict[str, Any]) -> str:
+    """Return the verdict on a case as JSON; all that it started ends with its PID namespace."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=_SCRATCH) as scratch:
+        try:
+            done = subprocess.run(
+                [*_UNSHARE, sys.executable, "-m", __package__, "case", scratch],
+                input=json.dumps(case),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_HANGS,
+            )
+            verdict = json.loads(done.stdout) if done.returncode == 0 else {"started": None}
+            verdict["rig"] = done.stderr[-3000:]
+        except subprocess.TimeoutExpired:
+            verdict = {"started": None, "rig": f"no verdict in {_HANGS} s"}
+    return json.dumps({**verdict, "seconds": round(time.monotonic() - begin, 2)})
+
+
+def _enter(scratch: Path) -> None:
+    """Make an overlay over the container's file system this process's own; it is gone with the mount namespace."""
+    upper, work, root = (scratch / name for name in ("upper", "work", "root"))
+    for directory in (upper, work, root):
+        directory.mkdir()
+    for command in (
+        [
+            "mount",
+            "-t",
+            "overlay",
+            "overlay",
+            "-o",
+            f"lowerdir=/,upperdir={upper},workdir={work}",
+            str(root),
+        ],
+        ["mount", "-t", "proc", "proc", str(root / "proc")],
+        ["mount", "--rbind", "/dev", str(root / "dev")],
+        ["mount", "-t", "tmpfs", "tmpfs", str(root / "run")],
+    ):
+        subprocess.run(command, check=True)
+    os.chroot(root)
+    os.chdir("/")
+
+
+def main() -> None:
+    """Do what the command line says."""
+    command, *arguments = sys.argv[1:]
+    if command == "prepare":
+        services.prepare()
+    elif command == "run":
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for line in pool.map(_run, json.loads(Path(arguments[0]).read_text())):
+                print(line, flush=True)
+    elif command == "case":
+        # Daemons close every descriptor that they might have; a container may allow millions.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+        _enter(Path(arguments[0]))
+        print(json.dumps(daemons.verdict(json.load(sys.stdin))))
+
+
+main()

@@ -1,0 +1,178 @@
+"""The verdict on a case: create the files it needs, start the daemon, and see what it decides."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from inside.conf import CONF, Conf
+from inside.files import furnish
+from inside.network import Network, split_host
+from inside.services import MariaDB, Slurmdbd, start_munge, wait_until
+
+_PATIENCE = 90.0  # seconds in which a daemon starts or refuses, on the busiest machine
+_SETTLE = 0.3  # seconds for its threads to read their options
+_LOG = Path("/var/log/reference/daemon.log")
+_PROBLEM = re.compile(r"^(?:\S+: )?(?:\[[^]]*\] )?((?:fatal|error|warning): .*)$", re.MULTILINE)
+# What every first start says, before there is any state to recover, and a busy machine.
+_NOT_ITS_FAULT = re.compile(
+    r"state file |NOTE: Trying backup|NOTE: .* may be lost|High latency for"
+)
+# It waits a minute for a file, and gives up then.
+_HOPELESS = re.compile(r"retrying in 1sec up to 60sec")
+
+
+class Daemon:
+    """A daemon that reads the configuration of a case."""
+
+    def __init__(self, *command: str) -> None:
+        _LOG.parent.mkdir(exist_ok=True)
+        with _LOG.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._deadline = time.monotonic() + _PATIENCE
+
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return _LOG.read_text("latin-1")
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, or None while it runs."""
+        return self._process.poll()
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it has ended, or waits for what cannot come."""
+        return self.exit_code is not None or bool(_HOPELESS.search(self.log))
+
+    def reaches(self, line: str, answers: Callable[[], bool]) -> bool:
+        """Wait for a line in its log (a regular expression), then for an answer; tell whether it came so far."""
+        if not self._comes(lambda: bool(re.search(line, self.log))) or not self._comes(answers):
+            return False
+        time.sleep(_SETTLE)
+        return self.exit_code is None
+
+    def _comes(self, sign: Callable[[], bool]) -> bool:
+        wait_until(lambda: self.refuses or sign(), self._deadline - time.monotonic())
+        return not self.refuses and sign()
+
+    def verdict(self, started: bool) -> dict[str, Any]:
+        """Return what is to be known of it."""
+        problems = [
+            problem for problem in _PROBLEM.findall(self.log) if not _NOT_ITS_FAULT.search(problem)
+        ]
+        fatal = [problem for problem in problems if problem.startswith("fatal: ")] or problems[-1:]
+        return {
+            "started": started,
+            "exit_code": self.exit_code,
+            "timed_out": not started and not self.refuses,
+            "fatal": None if started else "".join(fatal[:1]),
+            "problems": problems,
+            "log_tail": "" if started else self.log[-3000:],
+        }
+
+
+def verdict(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the verdict on a case: its files, the daemon, and the daemon's host or None."""
+    shutil.rmtree(CONF)
+    for name, text in case["files"].items():
+        path = CONF / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "latin-1")
+    return {"slurmctld": _slurmctld, "slurmdbd": _slurmdbd}[case["daemon"]](case["hostname"])
+
+
+def _slurmctld(hostname: str | None) -> dict[str, Any]:
+    conf = Conf(CONF / "slurm.conf")
+    name, address = split_host(
+        (conf.all("slurmctldhost") or conf.items("controlmachine") or [""])[0]
+    )
+    network = Network(
+        conf, hostname, name, address, conf.get("controladdr"), conf.get("slurmctldaddr")
+    )
+    network.build()
+    furnish(conf)
+    start_munge()
+    _start_accounting(conf, network)
+
+    daemon = Daemon("/usr/sbin/slurmctld", "-D", "-vv", "-f", str(CONF / "slurm.conf"))
+    started = daemon.reaches(
+        "Running as primary controller", lambda: "is UP" in _output("scontrol", "ping")
+    )
+    shown = {}
+    if started:
+        shown["config"] = _output("scontrol", "show", "config")
+        shown["node"] = _output("scontrol", "--all", "--oneliner", "show", "node")
+        shown["partition"] = _output("scontrol", "--all", "--oneliner", "show", "partition")
+    return {**daemon.verdict(started and daemon.exit_code is None), **shown}
+
+
+def _start_accounting(conf: Conf, network: Network) -> None:
+    """Start what slurmctld will look for: slurmdbd with its cluster, QOSes and accounts, jobcomp/mysql's MariaDB."""
+    # Up to 21.08 DefaultStorage... stands in for AccountingStorage...
+    kind = "accountingstorage" if conf.get("accountingstoragetype") else "defaultstorage"
+    wants_slurmdbd = conf.get(f"{kind}type").endswith("slurmdbd")
+    wants_jobcomp = conf.get("jobcomptype").endswith("mysql")
+    if not wants_slurmdbd and not wants_jobcomp:
+        return
+    mariadb = MariaDB(
+        conf.port("jobcompport", 3306), network.is_here(conf.get("jobcomphost", "localhost"))
+    )
+    mariadb.wait()
+    if wants_jobcomp:
+        mariadb.create(conf.get("jobcomploc", "slurm_jobcomp_db"))
+    if not wants_slurmdbd:
+        return
+    slurmdbd = Slurmdbd(
+        port=conf.port(f"{kind}port", 6819),
+        auth={
+            key: conf.get(key.lower()) for key in ("AuthType", "AuthInfo") if conf.get(key.lower())
+        },
+        user=split_host(conf.get("slurmuser", "root"))[0],
+        here=network.is_here(conf.get(f"{kind}host", "localhost")),
+    )
+    slurmdbd.wait()
+    slurmdbd.add("cluster", conf.get("clustername", "cluster").lower())
+    for what, keys in (
+        ("qos", ("qos", "allowqos", "denyqos")),
+        ("account", ("allowaccounts", "denyaccounts")),
+    ):
+        slurmdbd.add(
+            what, *sorted({name.lower() for name in conf.items(*keys)} - {"all", "normal", "root"})
+        )
+
+
+def _slurmdbd(hostname: str | None) -> dict[str, Any]:
+    conf = Conf(CONF / "slurmdbd.conf")
+    network = Network(conf, hostname, conf.get("dbdhost", "localhost"), conf.get("dbdaddr"))
+    network.build()
+    files = furnish(conf)
+    files.file(CONF / "slurmdbd.conf", mode=0o600)
+    start_munge()
+    mariadb = MariaDB(
+        conf.port("storageport", 3306), network.is_here(conf.get("storagehost", "localhost"))
+    )
+    mariadb.wait()
+    mariadb.create(conf.get("storageloc", "slurm_acct_db"))
+    daemon = Daemon("/usr/sbin/slurmdbd", "-D", "-vv")
+    port = conf.port("dbdport", 6819)
+    return daemon.verdict(daemon.reaches(r"slurmdbd version \S+ started", lambda: _listens(port)))
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    return done.stdout

@@ -1,0 +1,234 @@
+"""What a daemon needs running beside it: munge, MariaDB, slurmdbd."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from inside.conf import CONF
+from inside.files import MUNGE, PLUGINS, add_user
+from inside.network import THERE
+
+OWN = Path("/etc/reference")  # the rig's own slurm.conf and slurmdbd.conf
+DATA = Path("/var/lib/reference/mysql")
+_SOCKET = Path("/run/mysqld/mysqld.sock")
+_LOGS = Path("/var/log/reference")
+_MUNGE_KEY = Path("/etc/munge/munge.key")
+_START = 90.0  # seconds
+
+
+class RigError(Exception):
+    """The rig itself failed: no verdict."""
+
+
+def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
+    """Wait until it is ready; tell whether it was in time."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def start_munge() -> None:
+    """Start munged; it answers when this returns."""
+    for directory in (
+        MUNGE.parent,
+        Path("/var/lib/munge"),
+        Path("/var/log/munge"),
+        _MUNGE_KEY.parent,
+    ):
+        directory.mkdir(exist_ok=True)
+        shutil.chown(directory, "munge", "munge")
+        directory.chmod(0o755 if directory == MUNGE.parent else 0o700)
+    if not _MUNGE_KEY.exists():
+        _MUNGE_KEY.write_bytes(secrets.token_bytes(1024))
+        shutil.chown(_MUNGE_KEY, "munge", "munge")
+        _MUNGE_KEY.chmod(0o400)
+    subprocess.run(
+        ["munged"],
+        user="munge",
+        group="munge",
+        extra_groups=[],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # it misses an address of its own
+        check=True,
+    )
+
+
+class MariaDB:
+    """A MariaDB in which every account exists, with every password."""
+
+    _OPTIONS = (
+        *(
+            "--user=mysql",
+            f"--datadir={DATA}",
+            f"--socket={_SOCKET}",
+            "--pid-file=/run/mysqld/mysqld.pid",
+        ),
+        *("--skip-grant-tables", "--skip-name-resolve", "--skip-log-bin"),
+        *(
+            "--innodb-flush-log-at-trx-commit=0",
+            "--skip-innodb-doublewrite",
+            "--innodb-log-file-size=32M",
+        ),
+        # What slurmdbd recommends, or it complains.
+        *(
+            "--innodb-buffer-pool-size=2G",
+            "--innodb-lock-wait-timeout=900",
+            "--max-allowed-packet=16M",
+        ),
+        "--loose-innodb-snapshot-isolation=OFF",
+    )
+
+    def __init__(self, port: int = 3306, here: bool = True) -> None:
+        """Start it on the daemon's host or on the others'."""
+        _SOCKET.parent.mkdir(exist_ok=True)
+        shutil.chown(_SOCKET.parent, "mysql", "mysql")
+        _LOGS.mkdir(exist_ok=True)
+        command = [
+            *([] if here else THERE),
+            "mariadbd",
+            "--no-defaults",
+            *self._OPTIONS,
+            f"--port={port}",
+        ]
+        with (_LOGS / "mariadb.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        if not wait_until(_answers, _START):
+            raise RigError("MariaDB: " + (_LOGS / "mariadb.log").read_text("latin-1")[-2000:])
+
+    def create(self, database: str) -> None:
+        """Have a database, if there can be one of this name.
+
+        Slurm would make it, but cannot with every client library: after a failed connection that of
+        MariaDB 11.8.9 takes no result with a column in it.
+        """
+        if database.isidentifier():
+            command = ["mariadb", "--no-defaults", f"--socket={_SOCKET}", "-e"]
+            subprocess.run([*command, f"CREATE DATABASE IF NOT EXISTS {database}"], check=True)
+
+    def stop(self) -> None:
+        """Stop it in good order."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(_START)
+
+
+def _answers() -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(_SOCKET)) == 0
+
+
+class Slurmdbd:
+    """A slurmdbd on its own plain configuration, for a slurmctld that reads the configuration of a case."""
+
+    def __init__(self, port: int, auth: dict[str, str], user: str, here: bool = True) -> None:
+        """Start it as slurmctld's user; `auth` are the options by which the two trust each other."""
+        self._port = port
+        owner = add_user(user)
+        plugin = auth.get("AuthType", "").replace("/", "_")
+        common = {
+            "SlurmUser": user if owner != (0, 0) else "root",
+            **(auth if (PLUGINS / f"{plugin}.so").exists() else {}),
+        }
+        slurmdbd = {
+            **common,
+            "DbdHost": "localhost",
+            "DbdPort": port,
+            "PidFile": "/run/reference-slurmdbd.pid",
+            "StorageType": "accounting_storage/mysql",
+            "StorageUser": "slurm",
+        }
+        slurm = {  # for sacctmgr
+            **common,
+            "ClusterName": "reference",
+            "SlurmctldHost": "localhost",
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStoragePort": port,
+        }
+        OWN.mkdir(exist_ok=True)
+        for name, options in (("slurmdbd.conf", slurmdbd), ("slurm.conf", slurm)):
+            path = OWN / name
+            path.write_text("".join(f"{key}={value}\n" for key, value in options.items()))
+            path.chmod(0o600)
+            os.chown(path, *owner)
+        if (CONF / "slurm.key").exists():
+            (OWN / "slurm.key").symlink_to(CONF / "slurm.key")
+        _LOGS.mkdir(exist_ok=True)
+        self._log = _LOGS / "slurmdbd.log"
+        self._where = [] if here else THERE
+        self._environment = {**os.environ, "SLURM_CONF": str(OWN / "slurm.conf")}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*self._where, "slurmdbd", "-D", "-v"],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait(self) -> None:
+        """Wait until it serves."""
+        wait_until(lambda: self._process.poll() is not None or self._listens(), _START)
+        if not self._listens():
+            raise RigError("slurmdbd: " + self._log.read_text("latin-1")[-2000:])
+
+    def _listens(self) -> bool:
+        try:
+            sockets = Path(
+                f"/proc/{self._process.pid}/net/tcp"
+            ).read_text()  # of its own network namespace
+        except OSError:
+            return False
+        return f":{self._port:04X} 00000000:0000 0A " in sockets
+
+    def add(self, kind: str, *names: str) -> None:
+        """Add to the accounting database, as an administrator does; what is there already stays."""
+        if names:
+            command = [*self._where, "sacctmgr", "--immediate", "add", kind, ",".join(names)]
+            done = subprocess.run(
+                command, env=self._environment, capture_output=True, text=True, check=False
+            )
+            if done.returncode and "already exist" not in done.stdout + done.stderr:
+                print(" ".join(command), done.stdout, done.stderr, file=sys.stderr)
+
+    def stop(self) -> None:
+        """Stop it in good order."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(_START)
+
+
+def prepare() -> None:
+    """Begin the accounting database, so that each case starts with slurmdbd's tables in place."""
+    DATA.mkdir(parents=True)
+    shutil.chown(DATA, "mysql", "mysql")
+    install = [
+        "mariadb-install-db",
+        "--no-defaults",
+        "--user=mysql",
+        f"--datadir={DATA}",
+        "--skip-test-db",
+    ]
+    subprocess.run([*install, "--innodb-log-file-size=32M"], check=True, stdout=subprocess.DEVNULL)
+    start_munge()
+    mariadb = MariaDB()
+    mariadb.wait()
+    mariadb.create("slurm_acct_db")
+    slurmdbd = Slurmdbd(6819, {}, "root")
+    slurmdbd.wait()
+    slurmdbd.stop()
+    mariadb.stop()

@@ -1,0 +1,231 @@
+"""Start the genuine slurmctld or slurmdbd of a release on configurations, as the reference for `harness check`.
+
+Each case has namespaces, a file system and a network of its own, in which all that a configuration
+names is there: users, directories, programs, hosts, a munge, and where it is wanted an accounting
+database. So nothing but the configuration decides. `python3 tests/reference/reference.py RELEASE
+DIRECTORY...` prints the verdicts on directories as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import docker
+
+from harness import releases
+from harness.providers import images
+
+_HERE = Path(__file__).parent
+_MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf"}
+
+# What Debian packages apart from slurm-wlm-basic-plugins, and the library that mpi/pmix only
+# recommends.
+_SINCE_22_05 = tuple(
+    f"slurm-wlm-{name}"
+    for name in (
+        "elasticsearch-plugin",
+        "hdf5-plugin",
+        "influxdb-plugin",
+        "ipmi-plugins",
+        "jwt-plugin",
+    )
+)
+_PACKAGES = {
+    "20.11": ("libpmix2",),
+    "22.05": (*_SINCE_22_05, "slurm-wlm-rrd-plugin", "libpmix2"),
+    "24.11": (*_SINCE_22_05, "slurm-wlm-kafka-plugin", "libpmix2t64"),
+    "26.05": (*_SINCE_22_05, "slurm-wlm-kafka-plugin"),
+}
+# What a release's source holds and Debian does not package: that the daemon lacks it is not the
+# configuration's fault.
+_NOWHERE = {"gpu/nvml", "gpu/rsmi", "mpi/pmix_v2", "mpi/pmix_v3"}
+_NOT_PACKAGED = {
+    "20.11": _NOWHERE
+    | {
+        "acct_gather_energy/rsmi",
+        "acct_gather_interconnect/ofed",
+        "job_container/tmpfs",
+        "mpi/pmix_v1",
+    }
+    | {"proctrack/cray_aries"},
+    "22.05": _NOWHERE
+    | {
+        "acct_gather_interconnect/ofed",
+        "gpu/oneapi",
+        "mpi/pmix_v5",
+        "proctrack/cray_aries",
+        "switch/hpe_slingshot",
+    },
+    "24.11": _NOWHERE
+    | {
+        "acct_gather_interconnect/ofed",
+        "gpu/oneapi",
+        "mpi/pmix_v4",
+        "switch/hpe_slingshot",
+        "tls/s2n",
+    },
+    "26.05": _NOWHERE
+    | {"mpi/pmix", "mpi/pmix_v4", "mpi/pmix_v5", "mpi/pmix_v6", "switch/hpe_slingshot", "tls/s2n"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A configuration for a daemon to reference.
+
+    `files` are relative to /etc/slurm and decoded as Latin-1, so that any bytes survive; `hostname`
+    is the host the daemon runs on, by default the first to which the configuration gives this role.
+    """
+
+    name: str
+    files: dict[str, str]
+    daemon: str = "slurmctld"
+    hostname: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a daemon made of a configuration.
+
+    `started` is None where the rig itself failed: see `rig`, which is empty otherwise. A daemon
+    that waits in vain for a file neither starts nor ends: it is taken for what it is, a refusal
+    without `exit_code`. `timed_out` tells that it did neither start nor refuse in 90 s. `fatal` is
+    the first fatal message, or else the last problem; `problems` are all fatal, error and warning
+    lines; `plugins_not_packaged` are those among them that Debian left out. `config`, `node` and
+    `partition` are what `scontrol show` says, nodes and partitions one to a line.
+    """
+
+    started: bool | None
+    seconds: float
+    exit_code: int | None = None
+    timed_out: bool = False
+    fatal: str | None = None
+    problems: tuple[str, ...] = ()
+    plugins_not_packaged: tuple[str, ...] = ()
+    config: str = ""
+    node: str = ""
+    partition: str = ""
+    log_tail: str = ""
+    rig: str = ""
+
+
+def read(directory: Path) -> Iterator[Case]:
+    """Yield the cases that a directory of configuration files makes: one for each daemon whose file it holds."""
+    paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    files = {str(path.relative_to(directory)): path.read_text("latin-1") for path in paths}
+    for daemon, main_file in _MAIN_FILES.items():
+        if main_file in files:
+            yield Case(directory.name, files, daemon)
+
+
+def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdict]]:
+    """Yield each case with its verdict, in their order; all in one container, two at a time."""
+    cases = list(cases)
+    with closing(docker.from_env()) as client:
+        yield from _judge(client, release, cases)
+
+
+def _judge(
+    client: docker.DockerClient, release: str, cases: list[Case]
+) -> Iterator[tuple[Case, Verdict]]:
+    container = client.containers.create(
+        _image(client, release),
+        ["run", "/cases.json"],
+        name=f"slurm-harness-reference-{uuid4().hex[:8]}",
+        network_mode="none",
+        # For the namespaces of each case.
+        cap_add=["SYS_ADMIN", "NET_ADMIN"],
+        security_opt=["apparmor=unconfined"],
+        tmpfs={"/reference": "exec,mode=755,size=4g"},
+        init=True,
+    )
+    try:
+        container.put_archive(
+            "/", _tar({"cases.json": json.dumps([asdict(case) for case in cases]).encode()})
+        )
+        container.start()
+        lines = _lines(container.logs(stream=True, follow=True, stderr=False))
+        for case in cases:
+            line = next(lines, None)
+            if line is None:
+                raise RuntimeError(
+                    f"the reference container of {release} is gone: {container.logs(stdout=False).decode()}"
+                )
+            yield case, _verdict(release, line)
+        for line in lines:  # to its end, or the connection stays open
+            raise RuntimeError(
+                f"the reference container of {release} printed an unexpected line: {line!r}"
+            )
+    finally:
+        container.remove(force=True)
+
+
+def _verdict(release: str, line: bytes) -> Verdict:
+    verdict = json.loads(line)
+    problems = tuple(verdict.pop("problems", ()))
+    said = {word.strip("':,") for problem in problems for word in problem.split()}
+    return Verdict(
+        **verdict,
+        problems=problems,
+        plugins_not_packaged=tuple(sorted(_NOT_PACKAGED[release] & said)),
+    )
+
+
+def _image(client: docker.DockerClient, release: str) -> str:
+    """Return the reference image of a release, built if there is none of the same content."""
+    base = images.ensure(client, releases.get(release), print)
+    sources = [_HERE / "Dockerfile", *sorted((_HERE / "inside").glob("*.py"))]
+    files = {str(path.relative_to(_HERE)): path.read_bytes() for path in sources}
+    arguments = {"BASE": base, "PACKAGES": " ".join(_PACKAGES[release])}
+    name = f"slurm-harness-reference:{release}-{hashlib.sha256(repr((files, arguments)).encode()).hexdigest()[:12]}"
+    if not client.images.list(name):
+        client.images.build(
+            fileobj=io.BytesIO(_tar(files)),
+            custom_context=True,
+            tag=name,
+            buildargs=arguments,
+            network_mode="host",
+            rm=True,
+            forcerm=True,
+        )
+    return name
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+def main(release: str, directories: list[str]) -> None:
+    """Print the verdicts on directories as JSON."""
+    cases = [case for name in directories for case in read(Path(name))]
+    rows = [
+        {"directory": case.name, "daemon": case.daemon, **asdict(verdict)}
+        for case, verdict in verdicts(release, cases)
+    ]
+    json.dump(rows, sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

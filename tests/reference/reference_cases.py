@@ -1,0 +1,540 @@
+"""Small configurations, each with one thing that some release refuses, ignores or takes for another."""
+
+from __future__ import annotations
+
+BASE = """\
+ClusterName=c
+SlurmctldHost=head
+SlurmUser=slurm
+StateSaveLocation=/var/spool/slurmctld
+NodeName=n[1-4] CPUs=2
+PartitionName=p Nodes=ALL Default=YES
+"""
+DATABASE = "AccountingStorageType=accounting_storage/slurmdbd\n"
+SLURMDBD = "DbdHost=db\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\n"
+TREE = "TopologyPlugin=topology/tree"
+
+
+def with_(*lines: str, without: str = "", **files: str) -> dict[str, str]:
+    """Return the base configuration with lines added, those that begin with `without` left out, and other files."""
+    base = "".join(
+        f"{line}\n" for line in BASE.splitlines() if not (without and line.startswith(without))
+    )
+    named = {name.replace("_conf", ".conf"): text for name, text in files.items()}
+    return {"slurm.conf": base + "".join(f"{line}\n" for line in lines), **named}
+
+
+def options(*texts: str) -> dict[str, dict[str, str]]:
+    """Return a case for each line that is added to the base configuration."""
+    return {text: with_(text) for text in texts}
+
+
+# Options that releases dropped, renamed or brought.
+CHANGED = options(
+    *(
+        "FastSchedule=0",
+        "FastSchedule=1",
+        "FastSchedule=2",
+        "MemLimitEnforce=no",
+        "SallocDefaultCommand=srun",
+    ),
+    *(
+        "AccountingStorageLoc=x",
+        "Layouts=power/cpufreq",
+        "MsgAggregationParams=WindowMsgs=10",
+        "ChosLoc=/x",
+    ),
+    *(
+        "AccountingStorageType=accounting_storage/filetxt",
+        "AccountingStorageType=accounting_storage/mysql",
+    ),
+    *(
+        "SwitchType=switch/generic",
+        "AccountingStoreJobComment=yes",
+        "AccountingStoreFlags=job_comment",
+    ),
+    *(
+        "CacheGroups=1",
+        "CheckpointType=checkpoint/none",
+        "JobCheckpointDir=/x",
+        "SchedulerPort=7321",
+    ),
+    *(
+        "SchedulerRootFilter=1",
+        "DefaultStorageHost=x",
+        "SbcastParameters=Compression=lz4",
+        "SlurmctldPlugstack=x",
+    ),
+    *("LaunchType=launch/slurm", "RoutePlugin=route/default", "TopologyPlugin=topology/hypercube"),
+    *(
+        "TopologyPlugin=topology/none",
+        "TopologyPlugin=topology/default",
+        "TopologyPlugin=topology/flat",
+    ),
+    "TopologyPlugin=topology/3d_torus",
+    *(
+        "JobCredentialPrivateKey=/x",
+        "ExtSensorsType=ext_sensors/none",
+        "CoreSpecPlugin=core_spec/none",
+    ),
+    *(
+        "PowerPlugin=",
+        "PowerParameters=x",
+        "SchedulerAuth=x",
+        "GetEnvTimeout=2",
+        "AccountingStorageUser=x",
+    ),
+    *(
+        "CommunicationParameters=NoAddrCache",
+        "SlurmctldParameters=cloud_reg_addrs",
+        "CryptoType=crypto/munge",
+    ),
+    *(
+        "SchedulerParameters=enable_job_state_cache",
+        "FrontendName=f",
+        "MaxNodeCount=10",
+        "NodeSet=s Nodes=n[1-2]",
+    ),
+    *(
+        "PartitionName=q Nodes=n1 ExclusiveUser=yes",
+        "PartitionName=q Nodes=n1 Exclusive=USER",
+        "HashPlugin=hash/k12",
+    ),
+    *(
+        "PartitionName=q Nodes=n1 ExclusiveTopo=yes",
+        "PrologFlags=DeferBatch",
+        "DebugFlags=TimeCray",
+        "Prolog=/opt/p",
+    ),
+    *(
+        "DebugFlags=Task",
+        "DebugFlags=FrontEnd",
+        "ReconfigFlags=KeepNodeStateFuture",
+        "ReconfigFlags=odd",
+        "TaskPluginParam=Sched",
+    ),
+    *("TaskPluginParam=Boards", "SelectTypeParameters=CR_ALLOCATE_FULL_SOCKET", "KeepAliveTime=10"),
+)
+CHANGED |= {
+    f"{kind} {text}": with_(**{kind.replace(".", "_"): f"{text}\n"})
+    for kind, text in (
+        *(
+            ("cgroup.conf", "CgroupPlugin=disabled"),
+            ("cgroup.conf", "TaskAffinity=no"),
+            ("cgroup.conf", "NoSuch=1"),
+        ),
+        *(("cgroup.conf", "CgroupReleaseAgentDir=/x"), ("cgroup.conf", "CgroupAutomount=yes")),
+        *(("cgroup.conf", "ConstrainKmemSpace=no"), ("cgroup.conf", "RootOwnedCgroups=yes")),
+        *(("cgroup.conf", "AllowedDevicesFile=/x"), ("cgroup.conf", "ConstrainCores=maybe")),
+        *(("cgroup.conf", "IgnoreSystemd=yes"), ("cgroup.conf", "SystemdTimeout=5")),
+    )
+}
+PLUGINS = options(
+    *(
+        "SelectType=select/cons_res",
+        "SelectType=select/linear",
+        "SelectType=select/nothing",
+        "SelectType=cons_tres",
+    ),
+    *(
+        "PreemptType=preempt/none",
+        "PreemptType=preempt/job_prio",
+        "JobCompType=jobcomp/none",
+        "MCSPlugin=mcs/none",
+    ),
+    *(
+        "PriorityType=priority/basic",
+        "SchedulerType=sched/hold",
+        "SchedulerType=sched/builtin",
+        "MpiDefault=none",
+    ),
+    *(
+        "AuthType=auth/none",
+        "AuthType=auth/authd",
+        "JobSubmitPlugins=nothing",
+        "JobSubmitPlugins=job_submit/lua",
+    ),
+    *(
+        "AcctGatherEnergyType=acct_gather_energy/rsmi",
+        "AcctGatherProfileType=acct_gather_profile/none",
+    ),
+    *(
+        "AcctGatherInfinibandType=acct_gather_infiniband/none",
+        "SwitchType=switch/none",
+        "TaskPlugin=task/nothing",
+    ),
+    *(
+        "ProctrackType=proctrack/nothing",
+        "PrEpPlugins=prep/script",
+        "JobContainerType=job_container/tmpfs",
+    ),
+    *(
+        "NamespaceType=namespace/tmpfs",
+        "BurstBufferType=burst_buffer/generic",
+        "CredType=cred/none",
+    ),
+    *(
+        "SelectTypeParameters=CR_Core",
+        "SelectTypeParameters=CR_Memory",
+        "SelectTypeParameters=CR_Nothing",
+    ),
+)
+PLUGINS |= {
+    "cons_res with CR_Core": with_("SelectType=select/cons_res", "SelectTypeParameters=CR_Core"),
+    "cons_tres": with_("SelectType=select/cons_tres"),
+    "cons_tres with CR_Core_Memory": with_(
+        "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core_Memory"
+    ),
+    "cons_tres with CR_Memory": with_(
+        "SelectType=select/cons_tres", "SelectTypeParameters=CR_Memory"
+    ),
+    "cons_tres with two": with_(
+        "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU,CR_Core"
+    ),
+    "linear with CR_Core": with_("SelectType=select/linear", "SelectTypeParameters=CR_Core"),
+    "linear with tree": with_(
+        "SelectType=select/linear", TREE, topology_conf="SwitchName=s Nodes=n[1-4]\n"
+    ),
+}
+# What the parser reads, and what it does not.
+GRAMMAR = options(
+    *(
+        "NoSuchOption=1",
+        "MessageTimeout=",
+        'MailDomain=""',
+        "MessageTimeout=10s",
+        "MessageTimeout=0x10",
+        "TreeWidth=70000",
+    ),
+    *(
+        "MessageTimeout = 20",
+        "messagetimeout=20",
+        "MessageTimeout=20 MinJobAge=30",
+        "MinJobAge=30 ; comment",
+        "; comment",
+    ),
+    *(
+        "MailDomain=a b",
+        'MailDomain="a b"',
+        'MailDomain="a b"c',
+        "MailDomain=a#b",
+        "Just words",
+        "MailProg: /bin/x",
+    ),
+    *(
+        "MaxJobCount=10K",
+        "MaxJobCount=10M",
+        "MaxJobCount=-1",
+        "MaxJobCount=INFINITE",
+        "UsePAM=1",
+        "UsePAM=on",
+        "UsePAM=2",
+    ),
+    *(
+        "MessageTimeout+=30",
+        "PriorityWeightAge=UNLIMITED",
+        "MessageTimeout=20\nMessageTimeout=30",
+        "MinJobAge=\\\n30",
+    ),
+    *(
+        "MinJobAge=30 \\",
+        " Include x.conf",
+        "Include missing.conf",
+        "Include *.conf",
+        "# comment \\\nMinJobAge=30",
+    ),
+    *(
+        "NodeName=m1 CPUs=2 NoSuch=3",
+        "NodeName=m1 CPUs=two",
+        "NodeName=m1 CPUs=2 CPUs=4",
+        "CPUs=2 NodeName=m1",
+    ),
+    *(
+        "NodeName=m1 Port=",
+        "PartitionName=q Nodes=n1 MaxTime=never",
+        "PartitionName=q Nodes=n1 State=maybe",
+    ),
+    *(
+        "PartitionName=q Nodes=n1 OverSubscribe=maybe",
+        "PartitionName=q Nodes=n1 NoSuch=1",
+        "DownNodes=n1 State=DOWN",
+    ),
+)
+GRAMMAR |= {
+    "include": with_("Include a.conf", a_conf="MinJobAge=30\n"),
+    "include of a bad file": with_("Include a.conf", a_conf="NoSuchOption=1\n"),
+    "include by cluster": with_("Include %c.conf", c_conf="MinJobAge=30\n"),
+    "CRLF": {"slurm.conf": BASE.replace("\n", "\r\n")},
+    "byte order mark": {"slurm.conf": "\xef\xbb\xbf" + BASE},
+    "no end of line": {"slurm.conf": BASE.rstrip("\n")},
+    "nothing": {"slurm.conf": ""},
+}
+NODES = options(
+    *(
+        "NodeName=n1 CPUs=2",
+        "NodeName=ALL",
+        "NodeName=m[1-3",
+        "NodeName=m[3-1]",
+        "NodeName=m1,,m2,",
+        "NodeName=m1 State=ODD",
+    ),
+    *(
+        "NodeName=m1 State=CLOUD",
+        "NodeName=m1 State=FUTURE",
+        "NodeName=m1 State=idle",
+        "NodeName=m1 State=DRAINED",
+    ),
+    *(
+        "NodeName=m[1-2] NodeAddr=10.0.0.1",
+        "NodeName=m[1-2] NodeAddr=10.0.0.[1-2]",
+        "NodeName=m[1-2] NodeAddr=10.0.0.[1-3]",
+    ),
+    *(
+        "NodeName=m[1-2] NodeHostname=h[1-2]",
+        "NodeName=m[1-2] NodeHostname=h",
+        "NodeName=m[1-2] Port=[7001-7002]",
+    ),
+    *(
+        "NodeName=m[1-2] Port=[7001-7003]",
+        "NodeName=m1 Port=99999",
+        "NodeName=m1 CPUs=8 Sockets=2 CoresPerSocket=4",
+    ),
+    *(
+        "NodeName=m1 CPUs=7 Sockets=2 CoresPerSocket=4",
+        "NodeName=m1 Gres=gpu:1",
+        "NodeName=DEFAULT NodeAddr=x",
+    ),
+    *(
+        "PartitionName=q Nodes=other",
+        "PartitionName=q Nodes=n[1-9]",
+        "PartitionName=q Nodes=all",
+        "PartitionName=q",
+    ),
+    *(
+        "PartitionName=p Nodes=n1",
+        "PartitionName=q Nodes=n1,,n2,",
+        "DownNodes=other State=DOWN",
+        "PartitionName=q Nodes=n[1",
+    ),
+    *(
+        "PartitionName=q Nodes=n1 QOS=special",
+        "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=1,GRES/gpu=2",
+    ),
+    *(
+        "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=1.0",
+        "AccountingStorageTRES=gres/gpu",
+        "AccountingStorageTRES=gpu",
+    ),
+    *("Licenses=a:2,b", "DefMemPerCPU=1\nDefMemPerNode=2", "MaxMemPerCPU=1\nMaxMemPerNode=2"),
+    *("PartitionName=q Nodes=n1 DefMemPerCPU=1 DefMemPerNode=2", "NodeSet=s Nodes=other"),
+    "NodeSet=s Nodes=n[1-2]\nPartitionName=q Nodes=s",
+    "NodeSet=n1 Nodes=n[1-2]",
+)
+NODES |= {
+    "no node": with_(without="NodeName"),
+    "no partition": with_(without="PartitionName"),
+    "no default partition": with_("PartitionName=q Nodes=n1", without="PartitionName"),
+}
+MEANING = options(
+    *(
+        "PreemptMode=SUSPEND",
+        "PreemptMode=SUSPEND,GANG",
+        "PreemptMode=GANG",
+        "PreemptMode=REQUEUE",
+        "PreemptMode=odd",
+    ),
+    *(
+        "PreemptType=preempt/qos",
+        "PreemptType=preempt/qos\nPreemptMode=REQUEUE",
+        "PreemptMode=REQUEUE,CANCEL",
+    ),
+    *(
+        "PriorityDecayHalfLife=0",
+        "PriorityDecayHalfLife=7d",
+        "PriorityDecayHalfLife=14-0",
+        "PriorityMaxAge=1-0",
+    ),
+    *(
+        "PriorityDecayHalfLife=0\nPriorityUsageResetPeriod=NONE",
+        "PriorityUsageResetPeriod=HOURLY",
+        "FirstJobId=0",
+    ),
+    *(
+        "MaxDBDMsgs=100",
+        "MaxJobCount=0",
+        "MaxStepCount=0",
+        "MaxArraySize=5000000",
+        "SchedulerTimeSlice=1",
+        "MinJobAge=1",
+    ),
+    *(
+        "MCSParameters=ondemand",
+        "MCSPlugin=mcs/group",
+        "PrologFlags=Contain,NoHold",
+        "PrologFlags=odd",
+        "PrologFlags=X11",
+    ),
+    *(
+        "DebugFlags=odd",
+        "SlurmctldDebug=loud",
+        "SlurmctldDebug=3",
+        "SlurmdDebug=debug2",
+        "EnforcePartLimits=maybe",
+    ),
+    *(
+        "AccountingStorageEnforce=odd",
+        "AccountingStorageEnforce=limits",
+        "PropagateResourceLimits=all",
+    ),
+    *(
+        "PropagateResourceLimitsExcept=MEMLOCK",
+        "PropagatePrioProcess=3",
+        "SlurmSchedLogLevel=1",
+        "TreeWidth=0",
+    ),
+    *(
+        "HealthCheckNodeState=ODD",
+        "SuspendTime=never",
+        "SuspendTime=60",
+        "SlurmUser=@@USER@@",
+        "UnkillableStepTimeout=10",
+    ),
+    *(
+        "LaunchParameters=enable_nss_slurm,disable_send_gids",
+        "JobAcctGatherType=jobacct_gather/linux",
+    ),
+    *(
+        "JobAcctGatherParams=UsePss,NoShared",
+        "CommunicationParameters=DisableIPv4",
+        "BackupAddr=x",
+        "ControlMachine=head",
+    ),
+    *(
+        "SlurmctldHost=head",
+        "SlurmctldHost=spare(10.0.0.2",
+        "SlurmctldHost=spare(10.0.0.2)",
+        "GresTypes=gpu",
+        "GresTypes=odd",
+    ),
+    "JobContainerType=job_container/tmpfs\nPrologFlags=Contain",
+    *(
+        "Licenses=a:x",
+        "Licenses=a=2",
+        "Licenses=a:2;b:3",
+        "GresTypes=mps",
+        "GresTypes=gpu,mps",
+        "SlurmctldPort=0",
+    ),
+    *(
+        "SlurmctldPort=6817-6820",
+        "SlurmctldPort=6820-6817",
+        "SlurmctldPort=many",
+        "AuthAltTypes=auth/nothing",
+    ),
+    *(
+        "SlurmctldParameters=enable_stepmgr",
+        "SlurmctldParameters=max_dbd_msg_action=stop",
+        "TLSType=tls/nothing",
+    ),
+    *(
+        "SlurmctldParameters=max_dbd_msg_action=exit",
+        "HashPlugin=hash/nothing",
+        "JobCompType=jobcomp/nothing",
+    ),
+    *(
+        "PrioritySiteFactorPlugin=site_factor/nothing",
+        "AcctGatherProfileType=acct_gather_profile/nothing",
+    ),
+)
+MEANING |= {
+    "no ClusterName": with_(without="ClusterName"),
+    "no SlurmctldHost": with_(without="SlurmctldHost"),
+    "ControlMachine alone": with_("ControlMachine=head", without="SlurmctldHost"),
+    "max_dbd_msg_action with slurmdbd": with_(
+        DATABASE, "SlurmctldParameters=max_dbd_msg_action=stop"
+    ),
+    "enforced with slurmdbd": with_(
+        DATABASE, "AccountingStorageEnforce=associations,limits,qos,safe"
+    ),
+    "TRES with slurmdbd": with_(DATABASE, "AccountingStorageTRES=gres/gpu"),
+}
+TOPOLOGY = {
+    f"tree: {text}": with_(TREE, topology_conf=f"{text}\n")
+    for text in (
+        "SwitchName=s Nodes=n[1-4]",
+        "SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]\nSwitchName=root Switches=a,b",
+        "SwitchName=a Nodes=n[1-2]",
+        "SwitchName=a Nodes=n[1-4]\nSwitchName=a Nodes=n[3-4]",
+        "SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c",
+        "SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c\nSwitchName=c Switches=b",
+        "SwitchName=a Nodes=n[1-4] Switches=b\nSwitchName=b Nodes=n1",
+        "SwitchName=a Nodes=n[1-9]",
+        "SwitchName=a Nodes=n[1-4] Speed=1",
+        "",
+    )
+}
+TOPOLOGY |= {
+    f"block: {text}": with_("TopologyPlugin=topology/block", topology_conf=f"{text}\n")
+    for text in (
+        "BlockName=a Nodes=n[1-2]\nBlockName=b Nodes=n[3-4]\nBlockSizes=2,4",
+        "BlockName=a Nodes=n[1-2]\nBlockName=b Nodes=n[3-4]\nBlockSizes=2,6",
+        "BlockName=a Nodes=n[1-2]\nBlockName=a Nodes=n[3-4]\nBlockSizes=2",
+        "BlockName=a Nodes=n[1-4]\nBlockLevels=0",
+    )
+}
+ACCT_GATHER = {
+    "acct_gather of no plugin": with_(acct_gather_conf="ProfileInfluxDBHost=x\n"),
+    "acct_gather of its plugin": with_(
+        "AcctGatherProfileType=acct_gather_profile/hdf5",
+        acct_gather_conf="ProfileHDF5Dir=/opt/profiles\n",
+    ),
+    "acct_gather of another plugin": with_(
+        "AcctGatherProfileType=acct_gather_profile/hdf5", acct_gather_conf="EnergyIPMIFrequency=1\n"
+    ),
+    "acct_gather with an unknown option": with_(acct_gather_conf="NoSuch=1\n"),
+}
+SLURMCTLD = {
+    "base": with_(),
+    **CHANGED,
+    **PLUGINS,
+    **GRAMMAR,
+    **NODES,
+    **MEANING,
+    **TOPOLOGY,
+    **ACCT_GATHER,
+}
+SLURMDBD_CASES = {
+    f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}
+    for text in (
+        *(
+            "",
+            "NoSuchOption=1",
+            "PurgeJobAfter=12months",
+            "PurgeJobAfter=1y",
+            "PurgeEventMonths=3",
+            "DebugLevel=loud",
+        ),
+        *(
+            "DebugFlags=odd",
+            "DebugFlags=DB_JOB",
+            "DbdHost=@@HOST@@",
+            "SlurmUser=@@USER@@",
+            "AuthType=auth/slurm",
+        ),
+        *(
+            "StorageType=accounting_storage/none",
+            "DbdPort=many",
+            "AllowNoDefAcct=yes",
+            "PrivateData=jobs",
+            "LogTimeFormat=x",
+        ),
+        *(
+            "AllResourcesAbsolute=yes",
+            "DisableCoordDBD=yes",
+            "MaxPurgeLimit=10",
+            "DisableRollups=yes",
+            "HashPlugin=hash/k12",
+        ),
+    )
+}
+SLURMDBD_CASES["slurmdbd without StorageType"] = {"slurmdbd.conf": "DbdHost=db\nSlurmUser=slurm\n"}

@@ -1,0 +1,92 @@
+"""Nodes that come and go: what slurmctld's programs ask for, and what is said when a check fails."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from harness import render
+from harness.elastic.node_failures import wrong_notes
+
+
+class Api(HTTPServer):
+    """An API that accepts everything, and counts how often it is asked."""
+
+    asked = 0
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Accepts)
+
+
+class Accepts(BaseHTTPRequestHandler):
+    server: Api
+
+    def do_POST(self) -> None:
+        self.server.asked += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(202)
+        self.end_headers()
+        self.wfile.write(b'{"accepted": ["c1"]}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    with Api() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def program(port: int, log: Path, token: Path) -> ModuleType:
+    """Return what slurmctld calls, without the call of its main function."""
+    facts = {
+        "levels": {"c1": "create"},
+        "port": port,
+        "patience": {"resume": 60, "suspend": 5},
+        "known_hosts": "",
+    }
+    text = render.template("/usr/local/sbin/slurm-power", log=str(log), **facts)
+    module = ModuleType("slurm_power")
+    exec(text.rpartition("\ntry:\n")[0], module.__dict__)  # noqa: S102  the harness's own template
+    module.TOKEN = token  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_api_is_asked_once_even_if_the_log_cannot_be_written(
+    api: Api, writable: bool, tmp_path: Path
+) -> None:
+    (token := tmp_path / "token").write_text("secret")
+    log = tmp_path / "power.log" if writable else tmp_path
+    program(api.server_port, log, token).ask("resume", ["c1"])
+    assert api.asked == 1
+    if writable:
+        assert json.loads(log.read_text())["answer"] == {"accepted": ["c1"]}
+
+
+def test_what_went_wrong_with_nodes_is_told_by_comparing_both_ends() -> None:
+    notes = [
+        {"time": 1, "action": "resume", "nodes": ["c9"], "problem": "long ago"},
+        {"time": 10, "action": "resume", "nodes": ["c1", "c2"], "answer": {}},
+        {"time": 11, "action": "suspend", "nodes": ["c3"], "problem": "Connection refused"},
+        {"time": 70, "action": "resume-fail", "nodes": ["c2"]},
+        {"time": 71, "action": "resume", "nodes": ["m1"]},
+    ]
+    asked = [{"action": "resume", "nodes": ["c1"]}]
+    assert [*wrong_notes(notes, asked, "ctl", since=9)] == [
+        "ctl: slurm-resume c[1-2]: the provisioning API was not asked for c2, although port 8470 of ctl says so: "
+        "something else listens there",
+        "ctl: slurm-suspend c3: Connection refused",
+        "ctl: slurm-resume-fail c2: slurmd did not register within ResumeTimeout",
+    ]

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.errors import ClusterError
+from harness.kubernetes import operator
+from harness.kubernetes.ledger import Amount
+from harness.kubernetes.operator import Page, SharedNode
+
+WHOLE = Amount(4000, 1000)
+SMALL = {"cpu": "500m", "memory": "100Mi"}
+LARGE = {"cpu": "3", "memory": "100Mi"}
+ALL_CPUS = {"cpu": "4"}
+IN_USE = "gres/k8scpu count changed and jobs are using them (4 != 1)"
+
+
+class FakeSlurm:
+    """A slurmctld with one node: takes a cut below what runs, forgets it when it restarts, starts jobs when asked.
+
+    The node does not tell the CPUs that are used where it offers none.
+    """
+
+    def __init__(self, **facts: Any) -> None:
+        self.seen = SharedNode("n1", WHOLE, WHOLE, Amount(), **facts)
+        self.before_offer: Callable[[], None] = lambda: None
+        self.capabilities: list[Amount] = []
+        self.deaf = False
+        self.reconsidered = 0
+
+    async def node(self, name: str) -> SharedNode:
+        assert name == self.seen.name
+        used = (self.seen.used.millicpus if self.seen.offered.cpus else 0, self.seen.used.memory)
+        return replace(self.seen, used=Amount(*used))
+
+    async def taken(self, node: SharedNode) -> Amount:
+        return self.seen.used
+
+    async def offer(self, node: SharedNode, amount: Amount) -> None:
+        self.before_offer()
+        self.capabilities.append(amount)
+        if not self.deaf:
+            self.seen = replace(self.seen, offered=amount)
+
+    async def reconfigure(self) -> None:
+        self.seen = replace(self.seen, valid=True)
+        self.restart()
+
+    async def resume(self, node: SharedNode) -> None:
+        assert self.seen.valid, "slurmctld resumes no such node"
+        self.seen = replace(self.seen, waits=False)
+
+    async def forget_reason(self, node: SharedNode) -> None:
+        self.seen = replace(self.seen, resumed=False)
+
+    async def reconsider(self) -> None:
+        self.reconsidered += 1
+
+    def start_job(self, amount: Amount) -> None:
+        self.seen = replace(self.seen, used=amount)
+
+    def restart(self) -> None:
+        self.seen = replace(self.seen, offered=WHOLE, waits=True)
+
+
+def settle(slurm: FakeSlurm, wanted: dict[str, dict[str, str]], page: Page) -> dict[str, str]:
+    """Settle once, and return what is said of each pod."""
+    asyncio.run(operator.settle(slurm, "n1", wanted, page))
+    return {pod: check["state"] for pod, check in page.checks().items()}
+
+
+def test_what_pods_hold_is_cut_and_given_back_when_they_are_gone() -> None:
+    slurm, page = FakeSlurm(), Page()
+    assert settle(slurm, {"a": SMALL, "b": LARGE}, page) == {"a": "Ready", "b": "Ready"}
+    assert (slurm.seen.offered, slurm.reconsidered) == (Amount(0, 800), 0)
+    assert settle(slurm, {"a": SMALL}, page) == {"a": "Ready"}
+    assert (slurm.seen.offered, slurm.reconsidered) == (Amount(3000, 900), 1)
+    assert settle(slurm, {}, page) == {}
+    assert slurm.seen.offered == WHOLE
+
+
+def test_pod_is_refused_where_jobs_have_the_room_and_stays_so() -> None:
+    slurm, page = FakeSlurm(), Page()
+    slurm.start_job(Amount(2000, 100))
+    assert settle(slurm, {"a": LARGE}, page) == {"a": "Refused"}
+    assert slurm.capabilities == []
+    slurm.start_job(Amount())
+    assert settle(slurm, {"a": LARGE}, page) == {"a": "Refused"}
+    assert settle(slurm, {}, page) == {}
+    assert settle(slurm, {"a": LARGE}, page) == {"a": "Ready"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "offer"), [(LARGE, Amount(1000, 900)), (ALL_CPUS, Amount(0, 1000))]
+)
+def test_cut_is_taken_back_where_a_job_was_faster(pod: dict[str, str], offer: Amount) -> None:
+    slurm, page = FakeSlurm(), Page()
+    slurm.before_offer = lambda: slurm.start_job(Amount(2000, 100))
+    assert settle(slurm, {"a": pod}, page) == {"a": "Refused"}
+    assert slurm.capabilities == [offer, WHOLE]
+    assert "in the meantime" in page.checks()["a"]["message"]
+
+
+def test_pod_that_asks_for_no_quantity_is_refused() -> None:
+    assert settle(FakeSlurm(), {"a": {"cpu": "much"}}, Page()) == {"a": "Refused"}
+
+
+def test_slurmctld_that_restarts_is_told_before_its_node_takes_jobs() -> None:
+    slurm, page = FakeSlurm(), Page()
+    settle(slurm, {"a": LARGE}, page)
+    slurm.restart()
+
+    def not_yet() -> None:
+        assert slurm.seen.waits
+
+    slurm.before_offer = not_yet
+    settle(slurm, {"a": LARGE}, page)
+    assert (slurm.seen.offered, slurm.seen.waits) == (Amount(1000, 900), False)
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_node_that_registered_after_a_cut_takes_jobs_again_unless_somebody_had_drained_it(
+    drained: bool,
+) -> None:
+    slurm, page = FakeSlurm(drained=drained), Page()
+    settle(slurm, {"a": LARGE}, page)
+    slurm.seen = replace(slurm.seen, waits=True, valid=False, drained=False)
+    settle(slurm, {"a": LARGE}, page)
+    assert (slurm.seen.offered, slurm.seen.valid, slurm.seen.waits) == (
+        Amount(1000, 900),
+        True,
+        drained,
+    )
+
+
+def test_node_that_somebody_resumed_does_not_keep_its_reason() -> None:
+    slurm = FakeSlurm(resumed=True)
+    settle(slurm, {}, Page())
+    assert not slurm.seen.resumed
+
+
+def test_operator_that_restarts_keeps_what_was_promised_and_decides_on_the_rest() -> None:
+    slurm, page = FakeSlurm(), Page()
+    settle(slurm, {"a": LARGE}, page)
+    # The one before was killed after it had cut for b, before it promised.
+    slurm.seen = replace(slurm.seen, offered=Amount(0, 800))
+    page = Page.of({"admissionChecks": page.checks() | {"c": {"state": "Refused", "message": ""}}})
+    assert settle(slurm, {"a": LARGE, "b": LARGE}, page) == {"a": "Ready", "b": "Refused"}
+    assert slurm.seen.offered == Amount(1000, 900)
+
+
+def test_nothing_is_promised_where_slurm_does_not_take_the_cut() -> None:
+    slurm, page = FakeSlurm(), Page()
+    slurm.deaf = True
+    with pytest.raises(ClusterError, match="n1 still offers"):
+        settle(slurm, {"a": SMALL}, page)
+    assert page.checks() == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "facts"),
+    [
+        (["IDLE"], "", {}),
+        (["IDLE", "DRAIN"], "", {"waits": True}),
+        (["IDLE", "DRAIN"], "no fan", {"drained": True}),
+        (["MIXED", "DRAIN", "INVALID_REG"], IN_USE, {"waits": True, "valid": False}),
+        (["MIXED"], "no fan", {"resumed": True}),
+        (["MIXED"], "resumed", {}),
+        (["IDLE", "DRAIN"], "resumed", {"waits": True}),
+        (["DOWN"], "Not responding", {}),
+        (["IDLE", "REBOOT_REQUESTED"], "new kernel", {}),
+    ],
+)
+def test_node_is_read_as_slurmrestd_tells_it(
+    state: list[str], reason: str, facts: dict[str, bool]
+) -> None:
+    body = {
+        "name": "n1",
+        "cpus": 4,
+        "real_memory": 1000,
+        "gres": "gpu:a100:2(S:0),k8scpu:3,k8smemory:900",
+        "gres_used": "gpu:a100:0(IDX:N/A),k8scpu:1,k8smemory:50",
+        "state": state,
+        "reason": reason,
+    }
+    node = SharedNode("n1", WHOLE, Amount(3000, 900), Amount(1000, 50), ("gpu:a100:2",), **facts)
+    assert operator.parse_node(body) == node
+
+
+def test_only_jobs_that_have_the_node_now_have_something_of_it() -> None:
+    def job(*states: str, **cpus_on: int) -> dict[str, Any]:
+        parts = [
+            {"name": name, "cpus": {"count": count}, "memory": {"allocated": 10}}
+            for name, count in cpus_on.items()
+        ]
+        return {
+            "job_state": list(states),
+            "job_resources": {"nodes": {"allocation": parts}} if parts else None,
+        }
+
+    body = [
+        job("PENDING"),
+        job("RUNNING", n1=1, n2=2),
+        job("RUNNING", n2=4),
+        job("COMPLETED", n1=4),
+        job("COMPLETED", "COMPLETING", n1=2),
+    ]
+    assert operator.parse_jobs(body, "n1") == Amount(3000, 20)
