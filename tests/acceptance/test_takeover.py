@@ -74,8 +74,8 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
         during = submit_to(second, jobs, patience)
         seconds = round(time.monotonic() - began, 1)
         harness_run.directory.event("takeover", daemon="slurmctld", seconds=seconds)
-        wait_for_every_slurmd(second, plan, jobs)
         try:
+            wait_for_every_slurmd(second, plan, jobs)
             second.wait_for([during, array, running, pending], {"COMPLETED"}, timeout=PATIENCE)
         except WaitTimeout as error:
             taken = (

@@ -172,7 +172,7 @@ SINGLE_NODE = [
     on_single(
         "variables_that_its_user_exports",
         *task_prolog("unset PASSWORD"),
-        "FAILED (NonZeroExitCode)",
+        "FAILED on single (NonZeroExitCode)",
     ),
     on_single(
         "every_file",

@@ -20,7 +20,7 @@ SlurmctldHost=head
 NodeName=n[1-4] CPUs=2
 PartitionName=p Nodes=ALL Default=YES
 """
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yml"))
+SCENARIOS = sorted((Path(__file__).parents[3] / "scenarios").glob("*.yml"))
 
 
 def found(

@@ -12,7 +12,7 @@ import pytest
 from harness import releases, scenario
 from harness.slurmconf import check
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SINGLE_NODE = ROOT / "scenarios" / "single-node.yml"
 SITE = ROOT / "tests" / "integration" / "site"
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}

@@ -11,7 +11,7 @@ import pytest
 import release
 from harness import __version__
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHANGELOG = """\
 # Changelog
 

@@ -12,7 +12,7 @@ from harness import releases, scenario
 from harness.errors import ScenarioError, UsageError
 from harness.shipped_files import TEMPLATES
 
-SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yml"))
+SCENARIOS = sorted((Path(__file__).parents[3] / "scenarios").glob("*.yml"))
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ACTION = YAML(typ="safe").load(ROOT / "action.yml")
 GITLAB = YAML(typ="safe").load(ROOT / "docs" / "how-to" / "gitlab-ci.yml")
 # docs.github.com: `shell: bash`. GitLab's runner puts a script together like this in

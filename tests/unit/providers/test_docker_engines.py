@@ -14,7 +14,7 @@ from harness.providers.docker import engine
 from harness.providers.docker.containers import DockerProvider
 from harness.render import render
 
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
 
 
 def plan(name: str) -> Plan:

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from harness import cli
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "output.md").read_text()
 HARNESS = [sys.executable, "-m", "harness"]
 LOOKS = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TERM", "COLUMNS", "GITHUB_ACTIONS")

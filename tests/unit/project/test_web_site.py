@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 import hooks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 COUNTED = {"h1", "h2", "h3", "ul", "ol", "li", "pre", "code", "table", "tr", "strong", "em", "a"}
 

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from harness import releases
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GITHUB = ROOT / ".github"
 ACTION = ROOT / "action.yml"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))

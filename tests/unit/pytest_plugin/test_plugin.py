@@ -21,7 +21,7 @@ from harness.pytest_plugin.sessions import Wanted
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class FakeUser:

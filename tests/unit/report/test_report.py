@@ -186,7 +186,7 @@ def test_commands_repeat_the_run_on_its_releases() -> None:
 
 
 def test_layout_shows_hosts_by_daemon_in_clusters_in_federations() -> None:
-    path = Path(__file__).parents[2] / "scenarios" / "federation.yml"
+    path = Path(__file__).parents[3] / "scenarios" / "federation.yml"
     plan = make_plan(
         "federation", scenario.load(path), Capabilities(cgroups=False, own_hardware=False)
     )
