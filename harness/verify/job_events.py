@@ -17,7 +17,7 @@ from math import inf
 
 from harness import options
 from harness.cluster import logs
-from harness.cluster.slurm import Record
+from harness.cluster.slurm import JobKey, Record, job_key
 from harness.plan import Plan
 from harness.ssh import Ssh
 
@@ -116,6 +116,16 @@ def invented(ssh: Ssh, plan: Plan, records: Iterable[Record]) -> list[Record]:
             found += [
                 record for record in of_cluster if not _ran(record, times.get(record.job_id, []))
             ]
+    return found
+
+
+def logged_times(ssh: Ssh, plan: Plan) -> dict[JobKey, list[float]]:
+    """Return when slurmctld started and ended each job, according to the logs of all controllers."""
+    found: dict[JobKey, list[float]] = {}
+    for cluster in plan.scenario.clusters:
+        for job_id, times in _times_of_jobs(ssh, plan, cluster).items():
+            known = found.setdefault(job_key(cluster, job_id), [])
+            known += [time for time in times if time is not None]
     return found
 
 

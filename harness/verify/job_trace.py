@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from harness.cluster.slurm import JobKey, Record, job_key
@@ -22,7 +24,8 @@ from harness.ssh import Ssh
 DIRECTORY = SHARED_DIRECTORY
 # Seconds by which Slurm's times and the job's may differ because of clocks and rounding.
 TOLERANCE = 2
-# Seconds that the daemons of a busy machine may take before a job's first line, and after its last.
+# Seconds that the daemons of a busy machine may take before a job's first line, and after its last,
+# if slurmctld's log does not have the times.
 OVERHEAD = 10
 # Exit code of a script that SIGTERM ends: 128 + 15.
 _TERMINATED = 143
@@ -231,12 +234,13 @@ def differences(
     records: Iterable[Record],
     hosts_of: Mapping[str, Mapping[str, str]],
     overhead: float = OVERHEAD,
+    logged: Mapping[JobKey, Collection[float]] = MappingProxyType({}),
 ) -> list[str]:
     """Return where accounting and the traces of jobs disagree; empty if they agree.
 
     `hosts_of` has the host of each node of each cluster. A federated job has a record on every
-    cluster that it was copied to: one for its execution, the others are REVOKED. `overhead`: see
-    `compare`.
+    cluster that it was copied to: one for its execution, the others are REVOKED. `overhead` and, for
+    each job, `logged`: see `compare`.
     """
     expected = set(keys)
     seen = {trace.key: trace for trace in traces if trace.key in expected}
@@ -263,7 +267,9 @@ def differences(
         else:
             found.extend(
                 f"job {job_id}: {text}"
-                for text in compare(trace, own[0], hosts_of[trace.cluster], overhead)
+                for text in compare(
+                    trace, own[0], hosts_of[trace.cluster], overhead, logged.get(key, ())
+                )
             )
             found.extend(f"job {job_id}: {text}" for text in _compare_steps(trace, steps[key]))
     return found
@@ -293,12 +299,17 @@ def _compare_steps(trace: JobTrace, records: Mapping[str, Record]) -> list[str]:
 
 
 def compare(
-    trace: JobTrace, record: Record, hosts_of: Mapping[str, str], overhead: float = OVERHEAD
+    trace: JobTrace,
+    record: Record,
+    hosts_of: Mapping[str, str],
+    overhead: float = OVERHEAD,
+    logged: Collection[float] = (),
 ) -> list[str]:
     """Return where an execution of a job and its accounting record disagree.
 
-    The record must span the execution: it begins at most `overhead` seconds before it, ends at most
-    as much after it, and cuts off no more than TOLERANCE seconds of it.
+    The record must span the execution: it cuts off no more than TOLERANCE seconds of it, begins at
+    most `overhead` seconds before it and ends at most as much after it. It may begin earlier or end
+    later if slurmctld started or ended the job then, according to its log: `logged` has these times.
     """
     found = []
     if record.cluster != trace.cluster:
@@ -311,15 +322,29 @@ def compare(
         found.append(f"ran on {trace.host}, accounting says {record.node_list or 'no node'}")
     found.extend(_compare_facts(trace, record))
     found.extend(_compare_end(trace, record))
-    if record.start is None or not -overhead <= record.start - int(trace.start) <= TOLERANCE:
+    found.extend(_compare_times(trace, record, overhead, logged))
+    return found
+
+
+def _compare_times(
+    trace: JobTrace, record: Record, overhead: float, logged: Collection[float]
+) -> list[str]:
+    def wrong(late: float, time: int) -> bool:
+        """Whether `time` is `late` seconds outside the execution, and slurmctld did nothing then."""
+        in_log = any(abs(time - logged_time) <= TOLERANCE for logged_time in logged)
+        return not -TOLERANCE <= late <= (inf if in_log else overhead)
+
+    found = []
+    if record.start is None or wrong(int(trace.start) - record.start, record.start):
         found.append(f"started at {trace.start:.0f}, accounting says {record.start}")
-    if trace.end is not None:
-        if record.end is None or not -TOLERANCE <= record.end - int(trace.end) <= overhead:
-            found.append(f"ended at {trace.end:.0f}, accounting says {record.end}")
-        if not -TOLERANCE <= record.elapsed - int(trace.end - trace.start) <= 2 * overhead:
-            found.append(
-                f"took {trace.end - trace.start:.0f} s, accounting says {record.elapsed} s"
-            )
+    if trace.end is None:
+        return found
+    if record.end is None or wrong(record.end - int(trace.end), record.end):
+        found.append(f"ended at {trace.end:.0f}, accounting says {record.end}")
+    shortest = int(trace.end - trace.start) - TOLERANCE
+    longest = (record.end or inf) - (record.start or 0) + TOLERANCE
+    if not shortest <= record.elapsed <= longest:
+        found.append(f"took {trace.end - trace.start:.0f} s, accounting says {record.elapsed} s")
     return found
 
 

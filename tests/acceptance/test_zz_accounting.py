@@ -159,11 +159,12 @@ def test_accounting_matches_what_every_job_saw(
     everywhere = f"--clusters={','.join(clusters)}"
     hosts_of = {name: plan.hosts_of(name) for name in clusters}
 
+    logged = job_events.logged_times(ssh, plan)
+
     def look() -> list[str]:
         records = cluster.records(everywhere)
-        return job_trace.differences(verified, traces, records, hosts_of) + _unlike_the_request(
-            records, fresh
-        )
+        differences = job_trace.differences(verified, traces, records, hosts_of, logged=logged)
+        return differences + _unlike_the_request(records, fresh)
 
     # slurmctld sends records in the background.
     wait_until(

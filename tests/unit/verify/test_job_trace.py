@@ -45,6 +45,25 @@ def test_record_holds_the_jobs_time_and_the_daemons_own_work(times: tuple[int, i
 
 
 @pytest.mark.parametrize(
+    ("record_times", "logged", "expected"),
+    [
+        ((940, 1090, 150), [941.5, 1089.2], []),
+        ((940, 1010, 70), [941.5, 1089.2], []),
+        ((940, 1010, 70), [943.5], ["started at 1000, accounting says 940"]),
+        ((1000, 1090, 90), [999.9, 1087.0], ["ended at 1010, accounting says 1090"]),
+        ((1003, 1010, 7), [1003.0], ["started at 1000, accounting says 1003"]),
+    ],
+)
+def test_slow_daemons_are_told_from_wrong_records_by_slurmctlds_log(
+    record_times: tuple[int, int, int], logged: list[float], expected: list[str]
+) -> None:
+    start, end, elapsed = record_times
+    record = replace(JOB, start=start, end=end, elapsed=elapsed)
+    found = job_trace.compare(SEEN, record, HOSTS["aws"], logged=logged)
+    assert [text for text in found if not text.startswith("took")] == expected
+
+
+@pytest.mark.parametrize(
     ("wrong", "told"),
     [
         ({"cluster": "on-prem"}, "ran on cluster aws, accounting says on-prem"),
