@@ -39,6 +39,8 @@ _LONGEST = 3600
 _RECORDED = 60
 # Seconds in which slurmctld is reconfigured and connected again; a failed attempt may take 25 s.
 _RECONFIGURED = 300
+# States of TCP connections that one end has closed or not yet opened: ss(8).
+_HALF_OPEN = ("fin-wait-1", "fin-wait-2", "close-wait", "closing", "last-ack", "syn-sent")
 # With these errors of sbatch, slurmctld may have accepted the job nevertheless.
 _UNCERTAIN = (
     "timed out",
@@ -168,6 +170,7 @@ def _act(
             time.sleep(one.lasts)
             change(faults.heal, fault)
             changed[-1].result()
+            _wait_until_connected(users)
 
         actions: list[tuple[float, Callable[[], None]]] = [
             (work.at, partial(users.submit, work)) for work in works
@@ -219,6 +222,48 @@ def save_usage(run: OpenRun, cluster: SlurmCluster) -> None:
                 timeout=_RECONFIGURED,
                 ignore=(CommandFailed, WaitTimeout),
             )
+
+
+def _wait_until_connected(users: Users) -> None:
+    """Wait until the members of every federation are connected with each other as before a cut.
+
+    After a cut, one member may have closed a connection that its sibling still has: TCP repeats the
+    close at growing intervals, for as long again as the cut lasted. When it arrives, the sibling
+    closes its own connection too (_persist_callback_fini() in fed_mgr.c), and both synchronize once
+    more. What they send each other meanwhile is lost or repeated.
+    """
+    federations = users.run.plan.scenario.federations.values()
+    members = [[users.clusters[name] for name in federation.clusters] for federation in federations]
+    for clusters in members:
+        wait_until(
+            partial(disconnected, clusters),
+            lambda found: not found,
+            what="the members of a federation to be connected again",
+            timeout=_RECONFIGURED,
+            show="; ".join,
+            ignore=(CommandFailed, WaitTimeout),
+        )
+
+
+def disconnected(clusters: Sequence[SlurmCluster]) -> list[str]:
+    """Return what keeps the members of a federation from hearing each other."""
+    found = []
+    for cluster in clusters:
+        others = [other.controller for other in clusters if other is not cluster]
+        states = [f"state {state}" for state in _HALF_OPEN]
+        ends = " or ".join(f"dst {other}" for other in others)
+        command = f"ss --no-header --numeric --tcp {' '.join(states)} '( {ends} )'"
+        sockets = cluster.run("sh", "-c", command).stdout.splitlines()
+        found += [
+            f"{cluster.controller} has a connection {' '.join(line.split())}" for line in sockets
+        ]
+    for cluster in clusters:
+        names = {other.name for other in clusters if other is not cluster}
+        found += [
+            f"{cluster.name} is not connected with {name}"
+            for name in sorted(names - _connected(cluster))
+        ]
+    return found
 
 
 def _connected(cluster: SlurmCluster) -> set[str]:

@@ -617,7 +617,9 @@ class ScheduledFault(Model):
             "takes up to 5 s"
         ),
     )
-    quiet: bool = Field(False, description="submit nothing while it lasts")
+    quiet: bool = Field(
+        False, description="submit nothing until it is healed and federations are connected again"
+    )
 
 
 class Rehearsal(Model):
