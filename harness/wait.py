@@ -10,8 +10,9 @@ from typing import TypeVar
 from harness.errors import WaitTimeout
 
 _LOG = logging.getLogger(__name__)
-# Seconds after which a wait is logged, and logged again.
-_LOG_EVERY = 10
+# Seconds after which a wait is first logged; each pause until it is logged again is twice as long as
+# the one before, at most a minute.
+_FIRST_LOG, _LONGEST_SILENCE = 10, 60
 # Observing must not keep a machine busy. A look of a second or more is followed by a pause four
 # times as long, at most 15 seconds; any other by a twentieth of the time waited so far, at most a
 # second.
@@ -41,11 +42,12 @@ def wait_until(
     logged with its last state.
     """
     started = last_logged = time.monotonic()
+    silence = _FIRST_LOG
     state = "nothing"
     while True:
         began = time.monotonic()
-        if began - last_logged >= _LOG_EVERY:
-            last_logged = began
+        if began - last_logged >= silence:
+            last_logged, silence = began, min(2 * silence, _LONGEST_SILENCE)
             _LOG.info("waiting for %s for %.0f s; last state: %s", what, began - started, state)
         try:
             seen = look()

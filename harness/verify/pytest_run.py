@@ -28,6 +28,7 @@ from harness.shipped_files import CHECKS
 # work.
 _DONE = (0, 1)
 _USAGE_ERROR = 4
+_MEANING = {2: "it was interrupted", 5: "no check fits the scenario"}
 _BY_SEVERITY = ("skipped", "passed", "error", "failed")
 # Seconds in which checks must end what they have started.
 _ENDING = 60
@@ -85,7 +86,8 @@ def _verify(run: RunDir, say: Say, select: Sequence[str]) -> tuple[list[Check], 
     checks = outcomes(list(run.events())[first_event:])
     if exit_code in _DONE:
         return checks, ""
-    return checks, f"pytest ended with {exit_code}: {_tail(log) or 'no check fits'}"
+    reason = _tail(log) or _MEANING.get(exit_code, f"see {log}")
+    return checks, f"pytest ended with {exit_code}: {reason}"
 
 
 def _command(run: RunDir, junit: Path, select: Sequence[str]) -> list[str]:

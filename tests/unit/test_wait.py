@@ -60,9 +60,9 @@ def test_a_long_wait_is_logged_with_its_last_state(
     clock = count(0, 0.25)  # seconds from one glance at the clock to the next
     monkeypatch.setattr(wait.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(wait.time, "sleep", lambda _: None)
-    seen = iter(range(60))
+    seen = iter(range(200))
     with caplog.at_level("INFO", "harness"):
-        wait_until(lambda: next(seen), lambda n: n == 59, what="n1 idle", timeout=1000)
+        wait_until(lambda: next(seen), lambda n: n == 199, what="n1 idle", timeout=1000)
     assert re.fullmatch(r"waiting for n1 idle for 1\d s; last state: \d+", caplog.messages[0])
     assert 1 < len(caplog.messages) < 10, "now and then, not at each look"
 
