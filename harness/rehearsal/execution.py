@@ -170,7 +170,7 @@ def _act(
             time.sleep(one.lasts)
             change(faults.heal, fault)
             changed[-1].result()
-            _wait_until_connected(users)
+            _wait_until_closed(users)
 
         actions: list[tuple[float, Callable[[], None]]] = [
             (work.at, partial(users.submit, work)) for work in works
@@ -224,44 +224,38 @@ def save_usage(run: OpenRun, cluster: SlurmCluster) -> None:
             )
 
 
-def _wait_until_connected(users: Users) -> None:
-    """Wait until the members of every federation are connected with each other as before a cut.
+def _wait_until_closed(users: Users) -> None:
+    """Wait until both ends know which connections between controllers a fault has broken.
 
-    After a cut, one member may have closed a connection that its sibling still has: TCP repeats the
-    close at growing intervals, for as long again as the cut lasted. When it arrives, the sibling
-    closes its own connection too (_persist_callback_fini() in fed_mgr.c), and both synchronize once
-    more. What they send each other meanwhile is lost or repeated.
+    After a cut, a member of a federation may have closed a connection that its sibling still has:
+    TCP repeats the close at growing intervals, for as long again as the cut lasted. When it arrives,
+    the sibling closes its other connection too (_persist_callback_fini() in fed_mgr.c). What they
+    send each other meanwhile is lost or repeated. They connect again when they have something to
+    send.
     """
-    federations = users.run.plan.scenario.federations.values()
-    members = [[users.clusters[name] for name in federation.clusters] for federation in federations]
-    for clusters in members:
-        wait_until(
-            partial(disconnected, clusters),
-            lambda found: not found,
-            what="the members of a federation to be connected again",
-            timeout=_RECONFIGURED,
-            show="; ".join,
-            ignore=(CommandFailed, WaitTimeout),
-        )
+    wait_until(
+        lambda: half_open_connections([*users.clusters.values()]),
+        lambda found: not found,
+        what="broken connections between controllers to be closed at both ends",
+        timeout=_RECONFIGURED,
+        show="; ".join,
+        ignore=(CommandFailed, WaitTimeout),
+    )
 
 
-def disconnected(clusters: Sequence[SlurmCluster]) -> list[str]:
-    """Return what keeps the members of a federation from hearing each other."""
+def half_open_connections(clusters: Sequence[SlurmCluster]) -> list[str]:
+    """Return the TCP connections between controllers that one end has closed or not yet opened."""
     found = []
     for cluster in clusters:
         others = [other.controller for other in clusters if other is not cluster]
-        states = [f"state {state}" for state in _HALF_OPEN]
-        ends = " or ".join(f"dst {other}" for other in others)
-        command = f"ss --no-header --numeric --tcp {' '.join(states)} '( {ends} )'"
-        sockets = cluster.run("sh", "-c", command).stdout.splitlines()
+        if not others:
+            continue
+        states = " ".join(f"state {state}" for state in _HALF_OPEN)
+        peers = " or ".join(f"dst {other}" for other in others)
+        command = f"ss --no-header --numeric --tcp {states} '( {peers} )'"
         found += [
-            f"{cluster.controller} has a connection {' '.join(line.split())}" for line in sockets
-        ]
-    for cluster in clusters:
-        names = {other.name for other in clusters if other is not cluster}
-        found += [
-            f"{cluster.name} is not connected with {name}"
-            for name in sorted(names - _connected(cluster))
+            f"{cluster.controller}: {' '.join(line.split())}"
+            for line in cluster.run("sh", "-c", command).stdout.splitlines()
         ]
     return found
 

@@ -618,7 +618,7 @@ class ScheduledFault(Model):
         ),
     )
     quiet: bool = Field(
-        False, description="submit nothing until it is healed and federations are connected again"
+        False, description="submit nothing until it is healed and broken connections are closed"
     )
 
 

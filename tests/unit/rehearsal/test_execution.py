@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from harness.cluster.slurm import Sibling
 from harness.rehearsal import execution
 from harness.ssh import Result
 
 
-class Member:
-    """A member of a federation whose sockets and siblings are given."""
+class Controller:
+    """A controller whose sockets are given; `asked` is what it was asked for."""
 
-    def __init__(self, name: str, sockets: str = "", synced: bool = True) -> None:
-        self.name, self.controller = name, f"{name}-ctl"
-        self.sockets, self.synced = sockets, synced
+    def __init__(self, name: str, sockets: str = "") -> None:
+        self.controller, self.sockets, self.asked = name, sockets, ""
 
     def run(self, *command: str) -> Result:
-        assert command[:2] == ("sh", "-c")
+        self.asked = command[-1]
         return Result(0, self.sockets, "")
 
-    def siblings(self) -> list[Sibling]:
-        return [Sibling(name, 1, "ACTIVE", self.synced) for name in ("aws", "on-prem")]
 
-
-def test_connection_that_one_member_has_closed_is_a_disconnected_federation() -> None:
-    closed = "FIN-WAIT-1 0 24 198.18.1.11:41000 198.18.2.10:6817\n"
-    assert execution.disconnected([Member("aws"), Member("on-prem")]) == []
-    assert execution.disconnected([Member("aws", closed), Member("on-prem", synced=False)]) == [
-        "aws-ctl has a connection FIN-WAIT-1 0 24 198.18.1.11:41000 198.18.2.10:6817",
-        "on-prem is not connected with aws",
+def test_connection_that_only_one_controller_has_closed_is_half_open() -> None:
+    closed = "FIN-WAIT-1 0      24  198.18.1.11:41000 198.18.2.10:6817\n"
+    aws, on_prem = Controller("aws-ctl"), Controller("onprem-ctl", closed)
+    assert execution.half_open_connections([aws]) == []
+    assert not aws.asked
+    assert execution.half_open_connections([aws, on_prem]) == [
+        "onprem-ctl: FIN-WAIT-1 0 24 198.18.1.11:41000 198.18.2.10:6817"
     ]
+    assert "( dst onprem-ctl )" in aws.asked
