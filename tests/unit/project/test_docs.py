@@ -321,7 +321,7 @@ def test_pages_made_from_the_program_are_what_it_is_now(tmp_path: Path) -> None:
 def test_check_that_is_shown_is_one_that_there_is() -> None:
     page = ROOT / "docs" / "how-to" / "write-a-check.md"
     (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
-    assert code in (ROOT / "tests" / "acceptance" / "test_jobs.py").read_text()
+    assert code in (ROOT / "tests" / "checks" / "test_jobs.py").read_text()
 
 
 def test_example_of_the_scenario_file_is_a_right_scenario(tmp_path: Path) -> None:

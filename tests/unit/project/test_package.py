@@ -35,7 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "folder", ["roles", "templates", "scenarios", "images", "tests/acceptance"]
+    "folder", ["roles", "templates", "scenarios", "images", "tests/checks"]
 )
 def test_every_data_file_is_in_it(folder: str, installed: Path) -> None:
     def files(directory: Path) -> dict[str, bytes]:

@@ -14,11 +14,11 @@ AT = 1767225600.25  # 2026-01-01T00:00:00.250 UTC
 
 @pytest.fixture
 def host_checks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module tests/acceptance/test_hosts.py."""
+    """The module tests/checks/test_hosts.py."""
     monkeypatch.setattr(
         pytest.mark, "_config", None
     )  # its markers are unknown to the configuration of unit tests
-    spec = importlib.util.spec_from_file_location("acceptance_test_hosts", CHECKS / "test_hosts.py")
+    spec = importlib.util.spec_from_file_location("checks_test_hosts", CHECKS / "test_hosts.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -21,7 +21,7 @@ NEEDS = {
 
 
 def needs_of_shipped_checks() -> dict[str, set[str]]:
-    """Return what the markers of the checks in tests/acceptance need, by file and line."""
+    """Return what the markers of the checks in tests/checks need, by file and line."""
     return {
         f"{path.name}:{node.lineno}": {ast.literal_eval(argument) for argument in node.args}
         for path in sorted(CHECKS.rglob("*.py"))
