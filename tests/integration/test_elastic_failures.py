@@ -228,7 +228,7 @@ def wait_for_state(cluster: SlurmCluster, node: str, flag: str, timeout: float =
 
 
 @pytest.mark.parametrize("node", SPOILED, ids=[cause for cause, _ in SPOILED.values()])
-def test_node_that_does_not_come_is_given_up_and_its_job_runs_once_when_it_can(
+def test_node_that_does_not_resume_is_given_up_and_its_job_runs_once_when_possible(
     fates: dict[str, Fate], node: str
 ) -> None:
     fate = fates[node]
@@ -317,7 +317,7 @@ def test_program_that_does_not_work_costs_a_resume_timeout_and_no_job(
     assert failing.ssh.run("ctl", ["pgrep", "--full", "sleep 1000"], check=False).stdout == ""
 
 
-def test_slurmd_that_registers_after_its_node_was_given_up_is_taken_and_runs_the_job_once(
+def test_slurmd_that_registers_after_its_node_was_given_up_is_accepted_and_runs_the_job_once(
     failing: OpenRun, cluster: SlurmCluster
 ) -> None:
     late = {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "[Service]"}
@@ -370,7 +370,7 @@ def test_host_that_could_not_be_suspended_is_named(
     )
 
 
-def test_api_that_is_down_is_asked_again_until_it_answers(
+def test_api_that_is_down_is_retried_until_it_answers(
     failing: OpenRun, cluster: SlurmCluster
 ) -> None:
     provisioning.stop(failing.directory.id)
@@ -409,7 +409,7 @@ def test_job_whose_host_dies_is_requeued(failing: OpenRun, cluster: SlurmCluster
     assert {*again} > {node}
 
 
-def test_of_contradicting_requests_the_last_counts(failing: OpenRun, cluster: SlurmCluster) -> None:
+def test_last_of_contradicting_requests_counts(failing: OpenRun, cluster: SlurmCluster) -> None:
     for _ in range(2):
         for action in ("resume", "resume", "suspend", "resume", "suspend", "suspend"):
             failing.ssh.run("ctl", [f"/usr/local/sbin/slurm-{action}", "c[1-2]"])
@@ -451,7 +451,7 @@ def test_program_that_slurmctld_refuses_keeps_the_job_waiting(
     assert ran(failing, job_id) == ["c1"]
 
 
-def test_rates_spread_what_comes_and_goes(failing: OpenRun, cluster: SlurmCluster) -> None:
+def test_rates_spread_resumes_and_suspends(failing: OpenRun, cluster: SlurmCluster) -> None:
     nodes = ["c1", "c2", "c3"]
     began = len(power_log(failing))
     set_rates(

@@ -186,7 +186,7 @@ def given_back(strangers: Strangers) -> Iterator[None]:
         )
 
 
-def test_what_would_change_is_shown_and_nothing_changes_unasked(strangers: Strangers) -> None:
+def test_changes_are_shown_and_nothing_changes_without_consent(strangers: Strangers) -> None:
     before = strangers.picture()
     done = strangers.run("run", "--check")
     assert done.returncode == 0, done.stderr
@@ -225,7 +225,7 @@ def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None
         strangers.tell("worker", "rm /etc/slurm/slurm.conf")
 
 
-def test_account_or_database_of_somebody_is_refused_and_still_works(strangers: Strangers) -> None:
+def test_existing_account_or_database_is_refused_and_still_works(strangers: Strangers) -> None:
     make = {
         "account slurm@localhost": "CREATE USER slurm@localhost IDENTIFIED BY 'sesame'",
         "database slurm_acct_db": "CREATE DATABASE slurm_acct_db; CREATE TABLE slurm_acct_db.theirs (x INT)",
@@ -253,7 +253,7 @@ def test_account_or_database_of_somebody_is_refused_and_still_works(strangers: S
         )
 
 
-def test_directory_that_other_machines_may_have_too_is_refused(strangers: Strangers) -> None:
+def test_directory_that_other_machines_may_share_is_refused(strangers: Strangers) -> None:
     strangers.tell(
         "worker", "mkdir -p /etc/slurm && mv /etc/slurm /home/slurm && ln -s /home/slurm /etc/slurm"
     )
@@ -263,7 +263,7 @@ def test_directory_that_other_machines_may_have_too_is_refused(strangers: Strang
         strangers.tell("worker", "rm /etc/slurm && mv /home/slurm /etc/slurm")
 
 
-def test_machines_that_lack_something_are_told_what_and_changed_by_nobody(
+def test_machines_that_lack_something_are_refused_with_the_reason_and_unchanged(
     strangers: Strangers,
 ) -> None:
     strangers.tell(
@@ -284,7 +284,7 @@ def test_machines_that_lack_something_are_told_what_and_changed_by_nobody(
         )
 
 
-def test_machines_get_everything_back_and_nobody_else_meanwhile(strangers: Strangers) -> None:
+def test_machines_are_restored_completely_and_held_exclusively(strangers: Strangers) -> None:
     before = strangers.picture()
     up = strangers.run("up", "--yes")
     assert up.returncode == 0, up.stderr
@@ -325,7 +325,7 @@ def test_run_that_was_killed_is_given_back_even_if_its_directory_is_lost(
     assert sorted(strangers.picture() ^ before) == []
 
 
-def test_host_that_was_cut_off_is_told_of_and_given_back_when_it_answers_again(
+def test_unreachable_host_is_reported_and_given_back_when_it_answers_again(
     strangers: Strangers,
 ) -> None:
     before = strangers.picture()

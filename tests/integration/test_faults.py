@@ -109,7 +109,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_fault_breaks_what_it_says_and_is_healed(federation: OpenRun, case: Case) -> None:
+def test_fault_has_its_effect_and_is_healed(federation: OpenRun, case: Case) -> None:
     def wait_until_fine(what: str) -> None:
         wait_until(
             lambda: look(federation, case), lambda told: "fine" in told, what=what, timeout=PATIENCE

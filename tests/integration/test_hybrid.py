@@ -47,7 +47,7 @@ def test_check_fails_where_the_ledger_is_not_kept(shared: OpenRun, sabotage: Sab
 
 
 @pytest.mark.parametrize(("jobs_are_asked", "answer"), [(True, REFUSED), (False, READY)])
-def test_operator_sees_a_job_that_starts_before_it_cuts_all_cpus_because_it_asks_the_jobs(
+def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cpus(
     jobs_are_asked: bool, answer: str, shared: OpenRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_ids: list[int] = []

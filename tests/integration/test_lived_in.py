@@ -110,7 +110,7 @@ def verify(harness: Harness, *checks: str) -> Done:
     )
 
 
-def test_deploy_and_verify_with_a_job_of_a_user_running_leave_it_alone(
+def test_deploy_and_verify_leave_a_users_running_job_alone(
     harness: Harness, lived: OpenRun, cluster: SlurmCluster
 ) -> None:
     running = held(lived, cluster, "--ntasks=1")
@@ -122,7 +122,7 @@ def test_deploy_and_verify_with_a_job_of_a_user_running_leave_it_alone(
     assert [cluster.job(job_id).state for job_id in (running, pending)] == ["RUNNING", "PENDING"]
 
 
-def test_checks_that_jobs_of_others_keep_from_nodes_say_so(
+def test_checks_say_when_other_users_jobs_occupy_the_nodes(
     harness: Harness, lived: OpenRun, cluster: SlurmCluster
 ) -> None:
     job_id = held(lived, cluster, "--exclusive")

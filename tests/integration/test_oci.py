@@ -24,7 +24,7 @@ def containers(harness: Harness, runs: Path) -> Iterator[OpenRun]:
 
 
 @pytest.mark.parametrize("sabotage", CONTAINERS, ids=str)
-def test_check_fails_where_slurm_runs_no_containers_as_it_should(
+def test_check_fails_where_slurm_does_not_run_containers_as_it_should(
     containers: OpenRun, sabotage: Sabotage
 ) -> None:
     break_and_judge(containers, sabotage)

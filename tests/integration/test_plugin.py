@@ -19,7 +19,7 @@ def test_job_completes(slurm):
     slurm.submit("sleep 600")
     slurm.submit("echo this went wrong; exit 3").wait("COMPLETED")
 
-def test_jobs_of_the_test_before_are_gone(slurm, clusters):
+def test_jobs_of_the_previous_test_are_gone(slurm, clusters):
     assert slurm.jobs() == []
     assert {job.state for job in clusters["tiny"].jobs()} <= {"CANCELLED", "COMPLETED", "FAILED"}
 """

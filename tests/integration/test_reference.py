@@ -114,7 +114,7 @@ def differences(release: str, given: Iterable[reference.Case], directory: Path) 
 
 
 @pytest.mark.parametrize("release", ON_EACH_RELEASE)
-def test_check_says_fatal_where_the_daemon_refuses_to_start_and_nowhere_else(
+def test_check_says_fatal_exactly_where_the_daemon_refuses_to_start(
     release: str, tmp_path: Path
 ) -> None:
     assert differences(release, cases(), tmp_path) == []

@@ -44,7 +44,7 @@ def passes(harness: Harness) -> Iterator[Callable[[Path], None]]:
 
 
 @pytest.mark.parametrize("release", ["20.11", "26.05"])
-def test_twin_of_a_site_runs_jobs_in_each_partition_and_takes_its_configuration_from_slurmctld(
+def test_rehearsal_copy_runs_jobs_in_each_partition_and_gets_its_configuration_from_slurmctld(
     passes: Callable[[Path], None], harness: Harness, tmp_path: Path, release: str
 ) -> None:
     scenario = tmp_path / f"twin-{release}.yml"
@@ -62,7 +62,7 @@ def test_twin_of_a_site_runs_jobs_in_each_partition_and_takes_its_configuration_
 @pytest.mark.skipif(
     "HARNESS_CORPUS" not in os.environ, reason="HARNESS_CORPUS names no directory of real sites"
 )
-def test_twin_of_a_site_with_118_nodes(
+def test_rehearsal_copy_of_a_site_with_118_nodes(
     passes: Callable[[Path], None], harness: Harness, tmp_path: Path
 ) -> None:
     scenario = tmp_path / "large.yml"

@@ -69,7 +69,7 @@ def test_releases_that_cannot_work_together_are_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize("release", ["22.05", "26.05"])
-def test_dynamic_nodes_are_taken_wherever_they_may_work_and_can_go_again(
+def test_dynamic_nodes_are_accepted_wherever_they_may_work_and_can_leave(
     release: str, harness: Harness, runs: Path
 ) -> None:
     done = harness("run", SCENARIOS / "dynamic.yml", "--release", release, "--keep")
@@ -104,7 +104,7 @@ def own_image() -> Iterator[str]:
     client.images.remove(image.tags[0], force=True)
 
 
-def test_release_of_an_own_image_is_asked_of_it(
+def test_custom_image_is_asked_for_its_release(
     own_image: str, harness: Harness, tmp_path: Path
 ) -> None:
     path = tmp_path / "own.yml"

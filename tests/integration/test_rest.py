@@ -36,7 +36,5 @@ def test_daemons_that_a_check_restarted_have_started_without_an_error(rest: Open
 
 
 @pytest.mark.parametrize("sabotage", REST, ids=str)
-def test_check_fails_where_the_rest_api_is_not_as_it_should_be(
-    rest: OpenRun, sabotage: Sabotage
-) -> None:
+def test_check_fails_on_a_broken_rest_api(rest: OpenRun, sabotage: Sabotage) -> None:
     break_and_judge(rest, sabotage)

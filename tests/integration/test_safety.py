@@ -66,7 +66,7 @@ def test_hosts_reach_no_service_of_the_machine(single_node: OpenRun) -> None:
 
 
 @pytest.mark.core
-def test_machine_reaches_nothing_but_ssh_of_hosts(single_node: OpenRun) -> None:
+def test_machine_reaches_only_ssh_on_hosts(single_node: OpenRun) -> None:
     with closing(docker.from_env()) as client:
         container = client.containers.get(f"{single_node.directory.id}-single")
         (network,) = container.attrs["NetworkSettings"]["Networks"].values()
@@ -105,6 +105,6 @@ def wary_image() -> Iterator[str]:
     client.images.remove(image.tags[0], force=True)
 
 
-def test_image_is_probed_without_rights(wary_image: str) -> None:
+def test_image_is_probed_without_privileges(wary_image: str) -> None:
     with closing(docker.from_env()) as client:
         assert images.release_of(client, wary_image) == "24.11"

@@ -22,7 +22,7 @@ def scale(harness: Harness, runs: Path) -> Iterator[OpenRun]:
 
 
 @pytest.mark.core
-def test_many_nodes_and_jobs_are_right(scale: OpenRun) -> None:
+def test_many_nodes_and_jobs_pass(scale: OpenRun) -> None:
     verified = [name for sabotage in SCALE for name in sabotage.checks]
     evaluation = lifecycle.verify(scale, [*verified, "without_an_error"])
     assert len(evaluation.checks) == 4

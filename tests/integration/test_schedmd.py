@@ -152,7 +152,7 @@ def test_only_unexpected_results_are_printed_and_a_test_that_does_not_end_is_sto
     assert "State=IDLE" in node, node
 
 
-def test_ordinary_user_cannot_do_what_an_administrator_does(
+def test_ordinary_user_cannot_do_an_administrators_work(
     cluster: OpenRun, suite: Path, harness: Harness
 ) -> None:
     expected = (
@@ -255,7 +255,7 @@ def test_files_go_to_a_host_and_come_back(
     assert (done.returncode, "suite-ctl has no /none" in done.stderr) == (2, True)
 
 
-def test_extended_image_has_the_packages_and_looks_names_up_as_every_host(
+def test_extended_image_has_the_packages_and_resolves_names_like_every_host(
     cluster: OpenRun, harness: Harness
 ) -> None:
     packages = cluster.plan.scenario.clusters["suite"].packages

@@ -19,14 +19,14 @@ def topologies(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
 
 
 @pytest.mark.parametrize("sabotage", TOPOLOGY, ids=str)
-def test_check_fails_where_jobs_are_placed_otherwise(
+def test_check_fails_where_jobs_are_placed_differently(
     topologies: OpenRun, sabotage: Sabotage
 ) -> None:
     break_and_judge(topologies, sabotage)
 
 
 @pytest.mark.core
-def test_blocks_of_topology_conf_are_kept_to(harness: Harness) -> None:
+def test_blocks_of_topology_conf_are_respected(harness: Harness) -> None:
     done = verified(harness, SCENARIOS / "topology-block.yml", ["test_topology"])
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -87,7 +87,7 @@ def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
     return dump, state / "slurmctld"
 
 
-def test_cluster_with_a_past_is_upgraded_while_users_submit(
+def test_cluster_with_site_data_is_upgraded_while_users_submit(
     harness: Harness, runs: Path, tmp_path: Path, past: tuple[Path, Path]
 ) -> None:
     path = tmp_path / "rolling.yml"
@@ -169,7 +169,9 @@ def assert_reported(harness: Harness, run: Path, copy: Path) -> None:
     assert "PASSED" in harness("report", copy).stdout
 
 
-def test_step_whose_gate_stays_shut_is_undone(harness: Harness, runs: Path, tmp_path: Path) -> None:
+def test_step_whose_gate_stays_closed_is_undone(
+    harness: Harness, runs: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "stuck.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
     with deployed(harness, runs, path) as run:

@@ -42,7 +42,7 @@ users: {alice: {uid: 2001}}
 """
 
 
-def test_machines_boot_when_jobs_want_their_nodes_and_go_when_these_are_idle(
+def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
     harness: Harness, tmp_path: Path
 ) -> None:
     scenario = tmp_path / "coming-and-going.yml"
@@ -52,7 +52,7 @@ def test_machines_boot_when_jobs_want_their_nodes_and_go_when_these_are_idle(
     assert verify.returncode == 0, verify.stdout
 
 
-def test_nothing_is_left_of_a_run_that_was_killed_and_lost_its_directory(
+def test_nothing_is_left_of_a_killed_run_that_lost_its_directory(
     harness: Harness, environment: dict[str, str], runs: Path
 ) -> None:
     libvirt = providers.get("vagrant", runs)

@@ -38,13 +38,13 @@ FAILED = {"msg": "non-zero return code", "rc": 1, "stderr": ""}
         ),
     ],
 )
-def test_task_that_failed_is_told_with_the_last_lines_of_what_it_printed(
+def test_failed_task_is_reported_with_the_last_lines_of_its_output(
     result: dict[str, Any], told: list[str]
 ) -> None:
     assert deploy._output(result, {}).splitlines() == told
 
 
-def test_secret_that_the_tail_cuts_is_hidden_all_the_same() -> None:
+def test_secret_cut_off_by_the_tail_is_still_hidden() -> None:
     key = "\n".join(f"line {number} of a key" for number in range(30))
     told = deploy._output(
         {**FAILED, "stdout": f"{key}\nfatal: no".replace("\n", "\r\n")}, {"ssh_key": key}

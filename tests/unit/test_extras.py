@@ -44,7 +44,7 @@ def harness(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_configurations_are_worked_on_without_extras(tmp_path: Path) -> None:
+def test_configurations_can_be_processed_without_extras(tmp_path: Path) -> None:
     for words in (
         ["--help"],
         ["--version"],

@@ -54,7 +54,9 @@ def bash(script: str, *arguments: str, cwd: Path, programs: Path | None = None) 
 
 
 @pytest.mark.parametrize("user", [HOSTILE, "a b", "$USER", "-rf"])
-def test_install_script_gives_its_shells_what_the_scenario_says(tmp_path: Path, user: str) -> None:
+def test_install_script_passes_scenario_values_to_its_shells_unchanged(
+    tmp_path: Path, user: str
+) -> None:
     plan = make_plan("c", scenario_of({"SlurmUser": user}), OWN_MACHINES)
     tree = render.render(plan)
     tree["ctl"] = (*tree["ctl"], render.RenderedFile("/etc/a file", "", owner=user, group=user))
@@ -71,7 +73,7 @@ def test_install_script_gives_its_shells_what_the_scenario_says(tmp_path: Path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_accounting_script_gives_sacctmgr_what_the_scenario_says(tmp_path: Path) -> None:
+def test_accounting_script_passes_scenario_values_to_sacctmgr_unchanged(tmp_path: Path) -> None:
     name = "$(touch evil)'\"`touch evil`"
     limit = f"gres/{name}=4"
     read = scenario_of(
@@ -102,7 +104,7 @@ case "$*" in *"show tres"*) cat {tmp_path}/bin/tres;; *show*) ;; *) printf '%s\\
 @given(TEXTS, TEXTS)
 @example(HOSTILE, "c[1-2]")
 @example('"; import os #', "\U0001f600")
-def test_power_program_has_its_values_as_they_are(known_hosts: str, nodes: str) -> None:
+def test_power_program_gets_its_values_unchanged(known_hosts: str, nodes: str) -> None:
     facts = {
         "levels": {nodes: "power"},
         "port": 1,
@@ -123,7 +125,7 @@ def test_power_program_has_its_values_as_they_are(known_hosts: str, nodes: str) 
 @given(TEXTS)
 @example(HOSTILE)
 @example("\\' OR 1; --")
-def test_sql_has_texts_and_names_as_they_are(text: str) -> None:
+def test_sql_gets_texts_and_names_unchanged(text: str) -> None:
     statements = render.template("/etc/mysql/slurm.sql", grants={text: (text, "%", text)})
     literal = r"'(?:[^'\\]|''|\\.)*'"
     altered = re.search(
@@ -141,7 +143,7 @@ def test_sql_has_texts_and_names_as_they_are(text: str) -> None:
 
 @given(TEXTS)
 @example('a" b')
-def test_unit_has_the_flags_as_they_are(text: str) -> None:
+def test_unit_gets_its_flags_unchanged(text: str) -> None:
     unit = render.template(
         "/etc/systemd/system/slurmd.service.d/options.conf", nodes=[], flags=[text]
     )
@@ -153,7 +155,7 @@ def test_unit_has_the_flags_as_they_are(text: str) -> None:
 @given(TEXTS)
 @example('/a" b')
 @example("\\")
-def test_slurms_files_have_the_values_that_a_scenario_takes(text: str) -> None:
+def test_slurms_files_get_a_scenarios_values_unchanged(text: str) -> None:
     try:
         read = scenario_of({"Comment": text})
     except ValueError:
@@ -173,7 +175,7 @@ def test_slurms_files_have_the_values_that_a_scenario_takes(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["plain", "a b", "it's", 'say "x"', "back\\slash", "100%h", "$(touch evil)"]
 )
-def test_tmpfiles_make_the_directories_that_the_scenario_names(tmp_path: Path, name: str) -> None:
+def test_tmpfiles_create_the_directories_that_the_scenario_names(tmp_path: Path, name: str) -> None:
     directories = {f"/{name}": (str(os.getuid()), "0700")}
     config = tmp_path / "slurm.conf"
     config.write_text(
@@ -184,7 +186,7 @@ def test_tmpfiles_make_the_directories_that_the_scenario_names(tmp_path: Path, n
     assert [path.name for path in (tmp_path / "root").iterdir()] == [name]
 
 
-def test_packet_filter_takes_ports_and_nothing_else() -> None:
+def test_packet_filter_accepts_only_port_numbers() -> None:
     plan = make_plan(
         "c", scenario_of({"SrunPortRange": "1-65535 } accept; tcp dport { 1"}), OWN_MACHINES
     )
@@ -239,7 +241,7 @@ accounting: {slurmdbd: {OF_SLURMDBD}}
         ),
     ],
 )
-def test_value_that_another_file_could_not_have_is_refused_at_its_place(
+def test_value_that_a_rendered_file_cannot_hold_is_refused_at_its_place(
     tmp_path: Path, place: str, text: str, told: str
 ) -> None:
     path = tmp_path / "lab.yml"
@@ -252,7 +254,7 @@ def test_value_that_another_file_could_not_have_is_refused_at_its_place(
     assert told in str(caught.value)
 
 
-def test_files_of_a_scenario_have_lines(tmp_path: Path) -> None:
+def test_places_in_a_scenarios_files_have_lines(tmp_path: Path) -> None:
     path = tmp_path / "lab.yml"
     cluster = r'{controller: h, nodes: [{name: n}], files: {gres.conf: "a\n\tb\r\n"}}'
     path.write_text(f'description: "a\\nb"\nclusters: {{c: {cluster}}}\n')

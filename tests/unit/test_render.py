@@ -41,7 +41,7 @@ def text_of(plan: Plan, host: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("name", golden.SCENARIOS)
-def test_tree_is_the_golden_one(name: str) -> None:
+def test_tree_matches_the_golden_tree(name: str) -> None:
     stored, now = (golden.DIRECTORY / f"{name}.txt").read_text(), golden.rendered(name)
     different = golden.differences(golden.load(stored), now)
     assert not different, (
@@ -139,7 +139,7 @@ def test_secrets_are_written_only_when_asked_for_and_then_privately(tmp_path: Pa
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_manifest_tells_owner_mode_hash_and_service(tmp_path: Path) -> None:
+def test_manifest_lists_owner_mode_hash_and_service(tmp_path: Path) -> None:
     rundir.write_rendered(tmp_path, render.render(plan_of("federation")), with_secrets=False)
     facts = json.loads((tmp_path / "manifest.json").read_text())["accounting"][
         "/etc/slurm/slurmdbd.conf"
@@ -182,7 +182,7 @@ def test_any_option_can_be_set_and_null_removes_a_default() -> None:
     ]
 
 
-def test_further_file_that_is_a_program_is_executable() -> None:
+def test_additional_file_that_is_a_program_is_executable() -> None:
     plan = plan_of(
         "single-node", {"files": {"prolog": "#!/bin/sh\n", "gres.conf": "AutoDetect=off\n"}}
     )
@@ -208,7 +208,7 @@ def test_slurmdbd_options_pass_through() -> None:
     )
 
 
-def test_accounts_are_made_after_their_parents() -> None:
+def test_accounts_are_created_after_their_parents() -> None:
     read = scenario.load(ROOT / "scenarios/federation.yml")
     data = read.model_dump(mode="json")
     data["accounting"]["accounts"] = {
@@ -235,7 +235,7 @@ def test_all_hosts_have_the_shared_directories() -> None:
     assert {host.volumes for host in plan.hosts} == {(Volume("shared-1", "/home", public=True),)}
 
 
-def test_hosts_with_cgroups_get_them() -> None:
+def test_hosts_with_cgroups_use_them() -> None:
     plan = plan_of("single-node", capabilities=Capabilities(cgroups=True, own_hardware=True))
     conf = text_of(plan, "single", "/etc/slurm/slurm.conf")
     assert "ProctrackType=proctrack/cgroup" in conf
@@ -353,7 +353,7 @@ clusters:
 """
 
 
-def test_nodes_that_share_hosts_have_a_slurmd_each(tmp_path: Path) -> None:
+def test_nodes_that_share_a_host_each_have_a_slurmd(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("configless: true", ""))
     plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
@@ -374,7 +374,7 @@ def test_nodes_that_share_hosts_have_a_slurmd_each(tmp_path: Path) -> None:
     )
 
 
-def test_gpus_that_are_none_have_devices(tmp_path: Path) -> None:
+def test_simulated_gpus_have_devices(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("configless: true", ""))
     plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)

@@ -87,7 +87,7 @@ def test_version(tmp_path: Path) -> None:
     assert harness("--version", cwd=tmp_path).stdout.startswith("0.")
 
 
-def test_report_is_written_again_and_runs_are_compared(tmp_path: Path) -> None:
+def test_report_is_rewritten_and_runs_are_compared(tmp_path: Path) -> None:
     scenario = ROOT / "scenarios" / "single-node.yml"
     harness("run", scenario, "--report", "one", cwd=tmp_path, environment=NO_ENGINE)
     (tmp_path / "one" / "report.html").unlink()
@@ -110,7 +110,7 @@ def test_report_of_what_has_none_is_2_with_a_hint(tmp_path: Path) -> None:
     assert "empty has no report.json\nhint:" in done.stderr
 
 
-def test_init_writes_a_scenario_that_is_right_and_overwrites_none(tmp_path: Path) -> None:
+def test_init_writes_a_valid_scenario_and_overwrites_none(tmp_path: Path) -> None:
     done = harness("init", "lab", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout.endswith("harness run lab.yml\n")
@@ -127,14 +127,16 @@ def test_init_writes_a_scenario_that_is_right_and_overwrites_none(tmp_path: Path
     assert (tmp_path / "lab.yml").read_text() == "mine"
 
 
-def test_init_begins_with_a_shipped_scenario(tmp_path: Path) -> None:
+def test_init_can_start_from_a_shipped_scenario(tmp_path: Path) -> None:
     assert harness("init", "mine", "--like", "federation", cwd=tmp_path).returncode == 0
     shipped = (ROOT / "scenarios" / "federation.yml").read_text()
     assert (tmp_path / "mine.yml").read_text().partition("\n")[2] == shipped
 
 
 @pytest.mark.parametrize("arguments", [["two words"], ["none/here"], ["lab", "--like", "nonesuch"]])
-def test_init_refuses_what_cannot_be_a_scenario(arguments: list[str], tmp_path: Path) -> None:
+def test_init_refuses_a_path_that_cannot_be_a_scenario(
+    arguments: list[str], tmp_path: Path
+) -> None:
     done = harness("init", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
@@ -212,7 +214,7 @@ def test_interrupt_while_the_command_line_loads_is_3_without_a_traceback(
     assert (done.returncode, done.stderr) == (3, "interrupted\n")
 
 
-def test_reader_that_has_read_enough_changes_no_exit_code(tmp_path: Path) -> None:
+def test_closed_pipe_does_not_change_the_exit_code(tmp_path: Path) -> None:
     reading = "; exit ${PIPESTATUS[0]}"
     for pipe in ("true", "head -1"):  # `schema` prints more than a pipe holds
         script = f"'{sys.executable}' -m harness schema | {pipe}{reading}"
@@ -229,7 +231,7 @@ OWN_IMAGE = "clusters:\n  one:\n    image: mine:1\n    controller: box\n    node
     "arguments",
     [["check", "own.yml"], ["render", "own.yml", "-o", "out"], ["diff", "own.yml", "own.yml"]],
 )
-def test_images_are_run_only_if_that_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+def test_images_are_run_only_on_request(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text(OWN_IMAGE)
     done = harness(*arguments, cwd=tmp_path, environment=NO_ENGINE)
     assert done.returncode == 0, done.stderr

@@ -92,7 +92,7 @@ def on_terminal(directory: Path, *arguments: str, **variables: str) -> str:
         (3, "status"),
     ],
 )
-def test_exit_code_is_that_of_the_page(code: int, arguments: str, desk: Path) -> None:
+def test_exit_code_matches_the_documentation(code: int, arguments: str, desk: Path) -> None:
     done = piped(desk, *arguments.split())
     assert done.returncode == code, done.stderr
     assert f"| {code} |" in PAGE
@@ -147,7 +147,7 @@ def test_color_is_for_terminals_unless_a_variable_says_otherwise(desk: Path) -> 
         assert ESCAPE not in on_terminal(desk, *check, **variables), variables
 
 
-def test_tables_are_as_wide_as_columns_says_and_other_lines_as_they_are(desk: Path) -> None:
+def test_tables_fit_columns_and_other_lines_are_not_wrapped(desk: Path) -> None:
     def width(*arguments: str, **variables: str) -> int:
         return max(map(len, piped(desk, *arguments, **variables).stdout.splitlines()))
 

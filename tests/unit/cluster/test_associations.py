@@ -113,7 +113,7 @@ def test_missing_and_unexpected_associations_are_found() -> None:
     ]
 
 
-def test_option_that_is_unknown_leaves_the_columns_of_others_open() -> None:
+def test_unknown_option_does_not_restrict_the_columns_of_others() -> None:
     account = SCENARIO.accounting.accounts["science"].model_copy(
         update={"options": {"GrpCPUs": 3, "MaxJobs": 5}}
     )
@@ -124,7 +124,7 @@ def test_option_that_is_unknown_leaves_the_columns_of_others_open() -> None:
     assert table["science", ""] == {"MaxJobs": 5, "ParentName": "root"}
 
 
-def test_option_that_adds_to_what_is_there_is_not_compared() -> None:
+def test_option_that_appends_to_existing_values_is_not_compared() -> None:
     account = SCENARIO.accounting.accounts["science"].model_copy(
         update={"options": {"QOS": "+urgent"}}
     )

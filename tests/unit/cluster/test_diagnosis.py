@@ -80,13 +80,13 @@ def test_daemon_that_has_ended_is_shown_with_how_it_ended() -> None:
     assert told == ["single: slurmctld is failed (core-dump)"]
 
 
-def test_daemon_that_systemd_started_again_is_shown_once() -> None:
+def test_daemon_that_systemd_restarted_is_shown_once() -> None:
     line = "slurmrestd.service: Main process exited, code=killed, status=9/KILL"
     told = seen(squeue="", node="", reservation="", tail=f"+0000\n{line}\n{line}\n")
     assert told == [f"single: {line}"]
 
 
-def test_cluster_that_does_not_answer_is_shown_as_that() -> None:
+def test_unreachable_cluster_is_shown_as_such() -> None:
     told = seen(tail="+0000\n")
     assert len(told) == 1
     assert told[0].endswith("(no answer in 10 s)")

@@ -64,7 +64,7 @@ def program(port: int, log: Path, token: Path) -> ModuleType:
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_api_is_asked_once_even_if_the_log_cannot_be_written(
+def test_api_is_called_once_even_if_the_log_cannot_be_written(
     api: Api, writable: bool, tmp_path: Path
 ) -> None:
     (token := tmp_path / "token").write_text("secret")
@@ -75,7 +75,7 @@ def test_api_is_asked_once_even_if_the_log_cannot_be_written(
         assert json.loads(log.read_text())["answer"] == {"accepted": ["c1"]}
 
 
-def test_what_went_wrong_with_nodes_is_told_by_comparing_both_ends() -> None:
+def test_node_failures_are_explained_by_comparing_both_ends() -> None:
     notes = [
         {"time": 1, "action": "resume", "nodes": ["c9"], "problem": "long ago"},
         {"time": 10, "action": "resume", "nodes": ["c1", "c2"], "answer": {}},

@@ -197,7 +197,7 @@ def test_action_runs_the_scenario_and_shows_its_verdict(
     assert ("Keep the image" in workflow.used) == (bool(inputs.get("release")) and not cached)
 
 
-def test_key_of_a_cached_image_changes_with_the_release_and_with_what_images_are_made_of(
+def test_key_of_a_cached_image_changes_with_the_release_and_the_images_sources(
     runner: dict[str, str], tmp_path: Path
 ) -> None:
     def key(release: str) -> str:

@@ -193,7 +193,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("page", "words"), COMMANDS, ids=[f"{page.stem}: {' '.join(words)}" for page, words in COMMANDS]
 )
 @pytest.mark.usefixtures("desk")
-def test_every_command_shown_is_one_that_there_is(page: Path, words: Words) -> None:
+def test_every_command_shown_exists(page: Path, words: Words) -> None:
     parse(words)
     for word in words:
         assert not word.startswith("scenarios/") or (ROOT / word).exists(), (
@@ -216,7 +216,9 @@ def test_every_command_shown_is_run_by_a_test() -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if of_harness(page)], ids=lambda page: page.stem
 )
-def test_commands_that_need_no_engine_do_what_a_page_says(page: Path, desk: Path) -> None:
+def test_commands_that_need_no_engine_do_what_the_documentation_says(
+    page: Path, desk: Path
+) -> None:
     runner = CliRunner()
     # What pages take for a report that somebody gave you, or for earlier runs.
     for name in ("single-node", "federation"):
@@ -246,7 +248,7 @@ def test_commands_that_need_no_engine_do_what_a_page_says(page: Path, desk: Path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_in_the_text_have_verbs_and_options_that_there_are(page: Path) -> None:
+def test_commands_in_the_text_use_existing_verbs_and_options(page: Path) -> None:
     for told in re.findall(r"`harness ([^`]+)`", without_fences(page.read_text())):
         words = told.split(" -- ")[0].split()
         command: Any = APP
@@ -310,7 +312,7 @@ def test_every_module_is_on_the_map() -> None:
     assert {name for name in modules | folders if name not in text} == set()
 
 
-def test_pages_made_from_the_program_are_what_it_is_now(tmp_path: Path) -> None:
+def test_generated_pages_match_the_program(tmp_path: Path) -> None:
     subprocess.run([sys.executable, REFERENCE / "generate.py", tmp_path], check=True)
     for made in tmp_path.iterdir():
         assert (REFERENCE / made.name).read_text() == made.read_text(), (
@@ -318,13 +320,13 @@ def test_pages_made_from_the_program_are_what_it_is_now(tmp_path: Path) -> None:
         )
 
 
-def test_check_that_is_shown_is_one_that_there_is() -> None:
+def test_every_check_shown_exists() -> None:
     page = ROOT / "docs" / "how-to" / "write-a-check.md"
     (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
     assert code in (ROOT / "tests" / "acceptance" / "test_jobs.py").read_text()
 
 
-def test_example_of_the_scenario_file_is_a_right_scenario(tmp_path: Path) -> None:
+def test_example_of_the_scenario_file_is_valid(tmp_path: Path) -> None:
     (tmp_path / "example.yml").write_text(yaml_shown(ROOT / "docs" / "scenario.md")[0])
     assert scenario.load(tmp_path / "example.yml").clusters.keys() == {"alpha"}
 
@@ -361,7 +363,7 @@ def test_ci_for_users_fits_its_schema(schema: str, text: str, tmp_path: Path) ->
     ],
     ids=["github", "gitlab"],
 )
-def test_ci_for_users_runs_commands_that_there_are(scripts: list[str]) -> None:
+def test_ci_for_users_runs_commands_that_exist(scripts: list[str]) -> None:
     text = re.sub(r"\$\{RELEASE:\+(.*?)\}", r"\1", "\n".join(scripts))
     commands = [
         shlex.split(found)
@@ -372,10 +374,8 @@ def test_ci_for_users_runs_commands_that_there_are(scripts: list[str]) -> None:
     assert {verb(words) for words in commands} >= {"run", "images load", "images save"}
 
 
-def test_promises_name_tests_that_are_there() -> None:
-    named = re.findall(
-        r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", (ROOT / "SECURITY.md").read_text()
-    )
+def test_promises_name_existing_tests() -> None:
+    named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", (ROOT / "SECURITY.md").read_text())
     file = ""
     for path, test in named:
         file = path or file

@@ -75,7 +75,7 @@ def repository(used: str) -> str:
 
 
 @named(WORKFLOWS)
-def test_workflow_has_few_rights_ends_and_runs_once(path: Path) -> None:
+def test_workflow_has_minimal_permissions_a_timeout_and_no_concurrent_runs(path: Path) -> None:
     workflow = read(path)
     assert workflow["permissions"] == {"contents": "read"}
     assert set(workflow["concurrency"]) == {"group", "cancel-in-progress"}
@@ -160,7 +160,7 @@ def test_every_package_is_pinned_with_hashes_and_no_index(path: Path) -> None:
         assert all(re.fullmatch(r" {4}--hash=sha256:[0-9a-f]{64}", line) for line in hashes), first
 
 
-def test_packages_of_the_site_are_the_same_versions() -> None:
+def test_packages_of_the_web_site_have_the_same_versions() -> None:
     ours, site = map(pins, PINNED)
     assert {
         name: versions for name, versions in site.items() if versions != ours.get(name, versions)
@@ -181,7 +181,7 @@ def test_packages_of_the_site_are_the_same_versions() -> None:
     ],
     ids=["constraints", "site"],
 )
-def test_pinned_packages_are_those_of_pyproject(path: Path, requirements: list[str]) -> None:
+def test_pinned_packages_match_pyproject(path: Path, requirements: list[str]) -> None:
     found = pins(path)
     for requirement in map(Requirement, requirements):
         name = canonicalize_name(requirement.name)
@@ -189,7 +189,7 @@ def test_pinned_packages_are_those_of_pyproject(path: Path, requirements: list[s
             assert all(version in requirement.specifier for version in found[name]), requirement
 
 
-def test_files_have_the_form_that_editorconfig_says() -> None:
+def test_files_follow_editorconfig() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout

@@ -77,7 +77,7 @@ def test_navigation_has_every_page() -> None:
         ("a - b\n*c* d", "a - b\n*c* d"),
     ],
 )
-def test_lists_are_indented_as_the_site_needs_it(written: str, read: str) -> None:
+def test_lists_are_indented_as_the_web_site_needs_it(written: str, read: str) -> None:
     assert hooks.indented(written) == read
 
 
@@ -120,7 +120,7 @@ def article(site: Path, page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_says_on_the_site_what_it_says_on_github(page: Path, site: Path) -> None:
+def test_page_reads_the_same_on_the_web_site_and_on_github(page: Path, site: Path) -> None:
     there = Reader(article(site, page))
     here = Reader(MarkdownIt("commonmark").enable("table").render(page.read_text()))
     assert there.words == here.words

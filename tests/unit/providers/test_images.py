@@ -77,7 +77,7 @@ def test_images_that_are_saved_can_be_loaded_under_their_names(tmp_path: Path) -
     assert other.has == names
 
 
-def test_releases_that_are_saved_have_all_their_images_that_are_there_and_not_old_ones(
+def test_saved_releases_have_all_their_existing_images_and_no_old_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = releases.get("26.05")
@@ -91,7 +91,7 @@ def test_releases_that_are_saved_have_all_their_images_that_are_there_and_not_ol
         assert names_in(data) == wanted
 
 
-def test_extended_image_has_a_name_of_what_it_is_made_of() -> None:
+def test_name_of_an_extended_image_depends_on_its_contents() -> None:
     release, other = releases.get("24.11"), releases.get("22.05")
     name = images.extended_tag(release, ["gcc", "expect"])
     assert name.startswith("slurm-harness-extended:24.11-")
@@ -142,7 +142,7 @@ def test_images_of_another_version_of_the_harness_are_not_loaded(tmp_path: Path)
     assert there.has == []
 
 
-def test_engine_without_room_for_images_is_told(tmp_path: Path) -> None:
+def test_engine_without_room_for_images_is_reported(tmp_path: Path) -> None:
     images.save(FakeEngine(), [CURRENT], tmp_path / "images.tar")  # type: ignore[arg-type]
     with pytest.raises(EngineError, match=r"cannot load .*: no space left on device") as caught:
         images.load(FakeEngine(breaks=True), tmp_path / "images.tar")  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def test_engine_without_room_for_images_is_told(tmp_path: Path) -> None:
         tar({"manifest.json": '[{"RepoTags": null}]'}),
     ],
 )
-def test_what_was_not_saved_by_the_harness_is_refused(
+def test_file_that_the_harness_did_not_save_is_refused(
     content: bytes | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "images.tar"
@@ -196,7 +196,7 @@ class Probed:
             raise self.says
 
 
-def test_image_is_asked_for_its_release_without_any_right() -> None:
+def test_image_is_asked_for_its_release_without_privileges() -> None:
     there = Probed(b"slurm 25.05.1\n")
     assert images.release_of(there, "mine:1") == "25.05"  # type: ignore[arg-type]
     assert there.pulled == [("mine", "1")]
@@ -212,7 +212,7 @@ def test_image_is_asked_for_its_release_without_any_right() -> None:
     assert not {"cap_add", "privileged", "volumes", "devices"} & {*there.given}
 
 
-def test_image_that_answers_never_is_told_and_removed() -> None:
+def test_image_that_never_answers_is_reported_and_removed() -> None:
     there = Probed(requests.ReadTimeout("60 s"))
     with pytest.raises(EngineError, match="cannot inspect image mine: 60 s"):
         images.release_of(there, "mine")  # type: ignore[arg-type]
@@ -222,6 +222,8 @@ def test_image_that_answers_never_is_told_and_removed() -> None:
 @pytest.mark.parametrize(
     ("says", "lacks"), [(b"lacks ip\nslurm 25.05.1\n", "ip"), (b"\xff", "Slurm")]
 )
-def test_image_that_cannot_be_a_host_is_told_what_it_lacks(says: bytes, lacks: str) -> None:
+def test_image_that_cannot_be_a_host_is_reported_with_what_it_lacks(
+    says: bytes, lacks: str
+) -> None:
     with pytest.raises(EngineError, match=f"image mine cannot be a host: it lacks {lacks}"):
         images.release_of(Probed(says), "mine")  # type: ignore[arg-type]

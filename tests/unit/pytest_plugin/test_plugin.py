@@ -86,7 +86,7 @@ def test_session_without_its_fixtures_imports_nothing_of_the_harness(
     pytester.runpytest_subprocess("--strict-markers").assert_outcomes(passed=1)
 
 
-def test_fixtures_and_markers_of_a_projects_own_win(pytester: pytest.Pytester) -> None:
+def test_projects_own_fixtures_and_markers_take_precedence(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("import pytest\n@pytest.fixture\ndef slurm():\n    return 'mine'\n")
     pytester.makepyfile(
         """
@@ -249,7 +249,7 @@ def test_line_of_a_worker_of_xdist_names_it(pytester: pytest.Pytester) -> None:
     assert "slurm-harness gw0: up lab" in pytester.runpytest_subprocess("-n", "1").stderr.str()
 
 
-def test_marker_without_a_file_is_told(pytester: pytest.Pytester) -> None:
+def test_marker_without_a_file_is_reported(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.scenario()\ndef test_it(slurm): pass")
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
@@ -263,7 +263,7 @@ def test_test_without_any_clusters_says_how_to_have_some(pytester: pytest.Pytest
     result.stdout.fnmatch_lines(["no clusters", "hint: pytest --scenario FILE*"])
 
 
-def test_run_that_does_not_come_up_is_tried_once_and_told_without_a_traceback(
+def test_run_that_does_not_come_up_is_tried_once_and_reported_without_a_traceback(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile("def test_one(slurm): pass\ndef test_two(slurm): pass")
@@ -296,7 +296,7 @@ def test_faults_are_healed_before_jobs_are_cancelled_and_clusters_awaited(
     ]
 
 
-def test_clusters_are_awaited_although_jobs_are_left(
+def test_clusters_are_awaited_even_if_jobs_are_left(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(user: object) -> None:
@@ -321,7 +321,7 @@ def test_documentation_shows_examples_that_run() -> None:
 
 
 @pytest.mark.parametrize("release", releases.KNOWN)
-def test_scenario_of_the_examples_is_checked_clean(release: str) -> None:
+def test_scenario_of_the_examples_has_no_findings(release: str) -> None:
     path = ROOT / "examples" / "cluster.yml"
     command = [sys.executable, "-m", "harness", "check", path, "--release", release]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -329,9 +329,7 @@ def test_scenario_of_the_examples_is_checked_clean(release: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["5", "'a.yml', release=24.11", "'a.yml', release=[None]"])
-def test_marker_with_something_else_than_text_is_told(
-    arguments: str, pytester: pytest.Pytester
-) -> None:
+def test_marker_without_text_is_reported(arguments: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         f"import pytest\n@pytest.mark.scenario({arguments})\ndef test_it(slurm): pass"
     )

@@ -268,7 +268,7 @@ BAD: list[tuple[str, Change, str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "message"), BAD)
-def test_checker_finds_what_it_is_about(name: str, change: Change, message: str) -> None:
+def test_checker_finds_its_violation(name: str, change: Change, message: str) -> None:
     history = good()
     change(history)
     finding = next(finding for finding in invariants.evaluate(history) if finding.name == name)
@@ -277,12 +277,12 @@ def test_checker_finds_what_it_is_about(name: str, change: Change, message: str)
     assert not finding.excused
 
 
-def test_every_checker_is_seen_to_fail() -> None:
+def test_every_checker_has_a_test_that_makes_it_fail() -> None:
     assert {name for name, _, _ in BAD} == {*CHECKERS}
 
 
 @pytest.mark.parametrize("kind", ["queue", "record", "trace", "usage", "run"])
-def test_where_evidence_is_missing_nothing_is_said(kind: str) -> None:
+def test_no_claim_is_made_where_evidence_is_missing(kind: str) -> None:
     history = good()
     history.missing[kind].append("of aws1: it does not answer")
     found = outcomes(history)
@@ -294,7 +294,7 @@ def test_where_evidence_is_missing_nothing_is_said(kind: str) -> None:
     assert invariants.verdict(invariants.evaluate(history)) == "unknown"
 
 
-def test_where_no_job_was_accepted_nothing_is_said() -> None:
+def test_no_claim_is_made_where_no_job_was_accepted() -> None:
     history = History(PLAN)
     history.past = good().past
     assert {*outcomes(history).values()} == {"unknown"}
@@ -316,7 +316,7 @@ def test_what_slurmctld_learned_just_before_it_was_killed_is_excused_and_nothing
     assert outcomes(history)["no_accepted_job_is_lost"] == "failed"
 
 
-def test_kill_that_takes_its_time_excuses_what_was_learned_until_it_was_done() -> None:
+def test_slow_kill_excuses_what_was_learned_until_it_took_effect() -> None:
     history = good()
     lose(history)
     killed(history, 97)
@@ -455,7 +455,7 @@ def test_requeued_job_may_have_one_record_where_slurmdbd_was_upgraded_meanwhile(
     assert outcomes(history)["accounting_equals_the_trace"] == "failed"
 
 
-def test_job_that_ends_while_slurmctld_is_away_is_recorded_late() -> None:
+def test_job_that_ends_while_slurmctld_is_down_is_recorded_late() -> None:
     history = good()
     history.records[0] = replace(history.records[0], end=130, elapsed=29)
     history.faults = [
@@ -492,7 +492,7 @@ def test_job_that_waits_for_a_reservation_of_the_site_is_excused_and_no_other_is
     assert waiting("ReqNodeNotAvail, UnavailableNodes:aws1", ["maintenance"]).outcome == "failed"
 
 
-def test_where_all_jobs_wait_for_a_reservation_nothing_is_said() -> None:
+def test_no_claim_is_made_where_all_jobs_wait_for_a_reservation() -> None:
     history = good()
     history.traces = []
     history.records = [
@@ -504,7 +504,7 @@ def test_where_all_jobs_wait_for_a_reservation_nothing_is_said() -> None:
     assert invariants.verdict(invariants.evaluate(history)) == "unknown"
 
 
-def test_record_of_a_refused_job_that_never_had_a_node_is_no_run() -> None:
+def test_record_of_a_refused_job_that_never_had_a_node_is_not_a_run() -> None:
     history = good()
     never = replace(
         history.records[0], name="r-3", state="FAILED", start=None, node_list="None assigned"

@@ -108,7 +108,7 @@ def test_report_of_an_older_harness_can_be_read(tmp_path: Path) -> None:
     ("text", "message"),
     [(None, "has no report.json"), ("{}", "is not a report"), ("[", "is not a report")],
 )
-def test_what_is_no_report_is_refused_with_a_hint(
+def test_file_that_is_not_a_report_is_refused_with_a_hint(
     text: str | None, message: str, tmp_path: Path
 ) -> None:
     if text is not None:
@@ -118,7 +118,7 @@ def test_what_is_no_report_is_refused_with_a_hint(
     assert caught.value.hint
 
 
-def test_page_escapes_and_needs_nothing_from_outside(tmp_path: Path) -> None:
+def test_html_report_escapes_text_and_is_self_contained(tmp_path: Path) -> None:
     model.write(a_report("failed"), tmp_path)
     html = html_report.write(tmp_path).read_text()
     assert "&lt;script&gt;" in html
@@ -129,7 +129,7 @@ def test_page_escapes_and_needs_nothing_from_outside(tmp_path: Path) -> None:
     )
 
 
-def test_page_tells_what_the_daemons_said_while_a_check_failed(tmp_path: Path) -> None:
+def test_html_report_shows_what_the_daemons_logged_while_a_check_failed(tmp_path: Path) -> None:
     told = replace(
         a_report("failed"), checks=[Check("t.py::test_x[one]", "failed", 5, "job 7 never ended")]
     )
@@ -199,7 +199,7 @@ def test_layout_shows_hosts_by_daemon_in_clusters_in_federations() -> None:
     assert accounting.rows == (("accounting", "mariadb slurmdbd"),)
 
 
-def test_comparison_tells_where_runs_differ() -> None:
+def test_comparison_shows_where_runs_differ() -> None:
     one = a_report("failed")
     other = replace(
         one,

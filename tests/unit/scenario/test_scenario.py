@@ -38,11 +38,11 @@ DYNAMIC = "clusters: {one: {controller: c, nodes: [{name: n, dynamic: true}]%s}}
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_shipped_scenarios_are_right(path: Path) -> None:
+def test_shipped_scenarios_are_valid(path: Path) -> None:
     scenario.load(path)
 
 
-def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+def test_every_problem_is_reported_at_once_with_its_place(tmp_path: Path) -> None:
     found = problems(
         tmp_path,
         """
@@ -142,7 +142,7 @@ LEAVES = "{switches: {a: {nodes: 'n[1-2]'}, b: {nodes: 'n[3-4]'}, top: %s}}"
         ),
     ],
 )
-def test_topology_that_is_none_is_refused_with_its_place(
+def test_invalid_topology_is_refused_with_its_place(
     tmp_path: Path, described: str, message: str
 ) -> None:
     assert message in "\n".join(problems(tmp_path, TOPOLOGY % ("26.05", described, "")))
@@ -169,7 +169,7 @@ def test_topology_that_is_none_is_refused_with_its_place(
         ),
     ],
 )
-def test_what_a_cluster_has_not_for_its_topology_is_told(
+def test_what_a_cluster_lacks_for_its_topology_is_reported(
     tmp_path: Path, release: str, more: str, message: str
 ) -> None:
     text = (TOPOLOGY % (release, "{blocks: {a: 'n[1-4]'}}", more)).replace(
@@ -317,7 +317,7 @@ def test_problem_is_found(tmp_path: Path, text: str, message: str) -> None:
     assert message in "\n".join(problems(tmp_path, text))
 
 
-def test_value_is_laid_over_the_file_and_judged_like_it(tmp_path: Path) -> None:
+def test_setting_overrides_the_file_and_is_validated_like_it(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(MANY % 12767)
     settings = [
@@ -389,7 +389,7 @@ def test_chosen_release_reaches_every_cluster_and_slurmdbd_or_the_one_named() ->
         scenario.load(path, ["awz=24.11"])
 
 
-def test_release_outside_of_slurmdbds_window_is_told_with_the_rule(tmp_path: Path) -> None:
+def test_release_outside_slurmdbds_window_is_reported_with_the_rule(tmp_path: Path) -> None:
     found = problems(
         tmp_path,
         """
@@ -408,7 +408,7 @@ def test_release_outside_of_slurmdbds_window_is_told_with_the_rule(tmp_path: Pat
     ]
 
 
-def test_release_of_an_own_image_is_the_images(tmp_path: Path) -> None:
+def test_release_of_a_custom_image_is_the_images(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text("clusters: {one: {controller: box, image: mine, nodes: [{name: box}]}}")
     read = scenario.load(path, release_of_image={"mine": "26.05"}.__getitem__)
@@ -422,7 +422,7 @@ def test_release_of_an_own_image_is_the_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [*SCENARIOS, TEMPLATES / "scenario.yml"], ids=lambda path: path.stem
 )
-def test_schema_takes_what_is_right(path: Path) -> None:
+def test_schema_accepts_valid_scenarios(path: Path) -> None:
     jsonschema.validate(YAML(typ="safe", pure=True).load(path.read_text()), scenario.schema())
 
 
@@ -436,7 +436,7 @@ def test_schema_takes_what_is_right(path: Path) -> None:
         ('{release: "22.06", clusters: {a: {controller: c, nodes: [{name: n}]}}}', "is not one of"),
     ],
 )
-def test_schema_refuses_what_is_wrong(text: str, message: str) -> None:
+def test_schema_rejects_invalid_scenarios(text: str, message: str) -> None:
     validator = jsonschema.Draft202012Validator(scenario.schema())
     told = " ".join(
         error.message for error in validator.iter_errors(YAML(typ="safe", pure=True).load(text))

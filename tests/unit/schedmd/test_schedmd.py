@@ -66,7 +66,7 @@ def test_tests_of_a_source_tree_come_in_the_order_of_their_numbers(tmp_path: Pat
     assert results.release_of(source) == "24.11"
 
 
-def test_directory_that_is_no_source_tree_is_a_usage_error(tmp_path: Path) -> None:
+def test_directory_that_is_not_a_source_tree_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it has no META file with a release"):
         results.release_of(tmp_path)
     with pytest.raises(UsageError, match="has no testsuite") as raised:
@@ -155,7 +155,7 @@ def test_test_under_pytest_that_reports_nothing_failed(junit: str) -> None:
     )
 
 
-def test_only_what_the_list_does_not_expect_is_news() -> None:
+def test_only_unexpected_results_are_news() -> None:
     expected = Expected(
         failed={"test37.10": "a bug"}, skipped={"test_102_1::*": "needs sudo", "test1.9": "no MPI"}
     )
@@ -182,7 +182,7 @@ def test_only_what_the_list_does_not_expect_is_news() -> None:
 @pytest.mark.parametrize(
     "text", ['skiped = {"test1.1" = "x"}', 'quick = "1.1"', "[failed]\na = 1", "quick = ["]
 )
-def test_file_that_is_no_list_of_expected_results_is_a_usage_error(
+def test_file_that_is_not_a_list_of_expected_results_is_a_usage_error(
     text: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "mine.toml"

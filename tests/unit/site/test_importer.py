@@ -100,7 +100,7 @@ def test_import_overwrites_nothing(site: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["include", "link"])
-def test_what_is_outside_of_the_directory_is_not_imported(
+def test_what_is_outside_the_directory_is_not_imported(
     site: Path, tmp_path: Path, way: str
 ) -> None:
     secret = tmp_path / "elsewhere" / "secret"

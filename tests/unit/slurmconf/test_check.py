@@ -60,7 +60,7 @@ SHIPPED = [
 
 
 @pytest.mark.parametrize(("path", "release"), SHIPPED, ids=str)
-def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, release: str) -> None:
+def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> None:
     findings = check.check_scenario(path, scenario.load(path, [release]))
     assert [
         finding for finding in findings if "--enable-multiple-slurmd" not in finding.message
@@ -166,7 +166,7 @@ def test_finding_names_its_place_and_what_to_do(
     assert found(tmp_path, release, f"{line}\n") == [told]
 
 
-def test_every_problem_of_every_file_is_told_at_once(tmp_path: Path) -> None:
+def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None:
     told = found(
         tmp_path,
         "24.11",
@@ -189,7 +189,7 @@ def test_every_problem_of_every_file_is_told_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_topology_that_leads_back_to_itself_is_found(tmp_path: Path) -> None:
+def test_topology_loop_is_found(tmp_path: Path) -> None:
     told = found(
         tmp_path,
         "24.11",
@@ -202,7 +202,7 @@ def test_topology_that_leads_back_to_itself_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_switch_that_is_defined_twice_differently_is_told(tmp_path: Path) -> None:
+def test_switch_with_two_different_definitions_is_reported(tmp_path: Path) -> None:
     told = found(
         tmp_path,
         "24.11",
@@ -216,7 +216,7 @@ def test_switch_that_is_defined_twice_differently_is_told(tmp_path: Path) -> Non
     ]
 
 
-def test_file_that_includes_itself_ends(tmp_path: Path) -> None:
+def test_file_that_includes_itself_does_not_loop(tmp_path: Path) -> None:
     told = found(tmp_path, "24.11", "Include slurm.conf\n")
     assert any("files include one another in a loop" in text for text in told)
 
@@ -227,9 +227,7 @@ SECRET = (
 
 
 @pytest.mark.parametrize("way", ["include", "link"])
-def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(
-    tmp_path: Path, way: str
-) -> None:
+def test_only_the_place_of_a_file_outside_the_directory_is_shown(tmp_path: Path, way: str) -> None:
     secret, site = tmp_path / "secret", tmp_path / "site"
     secret.write_text(SECRET)
     site.mkdir()
@@ -257,7 +255,7 @@ def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(
     ],
     ids=["circle", "tree"],
 )
-def test_includes_that_multiply_end(tmp_path: Path, files: dict[str, str]) -> None:
+def test_includes_that_multiply_are_bounded(tmp_path: Path, files: dict[str, str]) -> None:
     told = "\n".join(
         found(tmp_path, "24.11", "Include a.conf\nInclude a.conf\n", z_conf="", **files)
     )
@@ -265,21 +263,23 @@ def test_includes_that_multiply_end(tmp_path: Path, files: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("path", ["/proc/self/mem", "/dev/zero", "/sys/kernel/notes"])
-def test_include_of_what_is_no_file_is_one_that_is_not_there(tmp_path: Path, path: str) -> None:
+def test_include_of_something_that_is_not_a_file_counts_as_missing(
+    tmp_path: Path, path: str
+) -> None:
     assert any(
         "the included file does not exist" in text
         for text in found(tmp_path, "24.11", f"Include {path}\n")
     )
 
 
-def test_file_that_is_too_large_is_told(tmp_path: Path) -> None:
+def test_file_that_is_too_large_is_reported(tmp_path: Path) -> None:
     with (tmp_path / "large.conf").open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(UsageError, match=r"large.conf: .* has at most 16 MiB"):
         found(tmp_path, "24.11", "Include large.conf\n")
 
 
-def test_changed_defaults_are_told_where_nothing_is_set(tmp_path: Path) -> None:
+def test_changed_defaults_are_reported_for_options_that_are_not_set(tmp_path: Path) -> None:
     told = found(tmp_path, "24.11", "TreeWidth=50\n", older="22.05")
     assert [text.partition("\n")[0] for text in told] == [
         "slurm.conf:1:1: warning: SelectType: "
@@ -305,11 +305,13 @@ def test_changed_defaults_are_told_where_nothing_is_set(tmp_path: Path) -> None:
         ("string", "anything", True),
     ],
 )
-def test_values_are_taken_as_slurms_parser_takes_them(kind: str, value: str, right: bool) -> None:
+def test_values_are_accepted_as_slurms_parser_accepts_them(
+    kind: str, value: str, right: bool
+) -> None:
     assert (value_problem(kind, value) is None) == right
 
 
-def test_command_prints_json_and_its_exit_code_tells_of_errors(tmp_path: Path) -> None:
+def test_command_prints_json_and_its_exit_code_reflects_errors(tmp_path: Path) -> None:
     path = tmp_path / "slurm.conf"
     path.write_text(BASE)
     done = CliRunner().invoke(
@@ -340,7 +342,7 @@ def test_command_prints_json_and_its_exit_code_tells_of_errors(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("before", "name"), list(pairwise(releases.KNOWN)))
-def test_release_files_tell_what_differs(before: str, name: str) -> None:
+def test_release_files_state_what_differs(before: str, name: str) -> None:
     """What a file says is gone was there before, and what it brings was not."""
     new, old = releases.get(name), releases.get(before)
     for section, options in new.options.items():
@@ -387,7 +389,7 @@ def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -
     ] == []
 
 
-def test_command_checks_what_a_scenario_would_be(tmp_path: Path) -> None:
+def test_command_checks_what_a_scenario_renders(tmp_path: Path) -> None:
     scale = next(path for path in SCENARIOS if path.stem == "scale")
     arguments = ["check", str(scale), "--set", "clusters.scale.options.TreeWidth=70000"]
     done = CliRunner().invoke(cli.app, arguments)

@@ -75,7 +75,7 @@ def told(
         ),
     ],
 )
-def test_one_change_is_told_alone_with_what_it_needs(
+def test_single_change_is_reported_alone_with_what_it_needs(
     tmp_path: Path, old: str, new: str, option: str, needs: tuple[str, bool]
 ) -> None:
     changed = SLURM_CONF.replace(old, new)
@@ -84,7 +84,7 @@ def test_one_change_is_told_alone_with_what_it_needs(
     }
 
 
-def test_other_words_for_the_same_are_no_change(tmp_path: Path) -> None:
+def test_different_spelling_of_the_same_value_is_no_change(tmp_path: Path) -> None:
     same = SLURM_CONF.replace(
         "NodeName=n[1-4] NodeAddr=10.0.0.[1-4]", "NodeName=n[1-2] NodeAddr=10.0.0.[1-2]"
     )
@@ -142,7 +142,7 @@ def federation(release: str = "24.11", **options: str) -> diff.Side:
     return diff.plan_side("federation", plan, render(plan))
 
 
-def test_hosts_with_the_same_change_are_told_once() -> None:
+def test_hosts_with_the_same_change_are_reported_once() -> None:
     before, after = federation(), federation(MaxJobCount="7")
     (file,) = diff.file_diffs(before, after)
     (change,) = diff.changes(before, after)
@@ -150,7 +150,7 @@ def test_hosts_with_the_same_change_are_told_once() -> None:
     assert diff.steps([change]) == ["copy the files to their hosts", "scontrol reconfigure"]
 
 
-def test_another_release_is_an_upgrade() -> None:
+def test_different_release_is_an_upgrade() -> None:
     found = diff.changes(federation("22.05"), federation("24.11"))
     assert ("Slurm", "22.05", "24.11") in {
         (change.option, change.before, change.after) for change in found
@@ -176,7 +176,7 @@ def test_directory_is_compared_with_its_own_cluster(tmp_path: Path) -> None:
         diff.matched(whole, stranger)
 
 
-def test_data_names_only_options_that_some_release_has() -> None:
+def test_release_data_names_only_options_that_some_release_has() -> None:
     known = {
         option
         for name in releases.KNOWN
@@ -201,7 +201,7 @@ def test_data_names_only_options_that_some_release_has() -> None:
                     assert need in {*diff.NEEDS, "drain", "why"}, need
 
 
-def test_what_is_outside_of_a_directory_is_not_shown(tmp_path: Path) -> None:
+def test_what_is_outside_a_directory_is_not_shown(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("MaxJobCount=987654\n")
     before = side(tmp_path, "a", slurm_conf=SLURM_CONF)
@@ -220,7 +220,7 @@ def test_what_is_outside_of_a_directory_is_not_shown(tmp_path: Path) -> None:
         diff.directory_side(tmp_path / "b")
 
 
-def test_directory_of_a_host_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
+def test_symbolic_link_to_a_directory_of_a_host_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "manifest.json").write_text('{"h": {}}')
     (tmp_path / "secrets").mkdir()
@@ -230,7 +230,7 @@ def test_directory_of_a_host_that_is_a_link_is_not_shown(tmp_path: Path) -> None
     assert text.startswith("# outside of this directory: hidden-")
 
 
-def test_paths_that_a_host_sends_lead_nowhere_else(tmp_path: Path) -> None:
+def test_paths_that_a_host_sends_cannot_leave_the_target(tmp_path: Path) -> None:
     plan = make_plan("single", scenario.load(SCENARIOS / "single-node.yml"), OWN_MACHINES)
 
     class Sends(Ssh):

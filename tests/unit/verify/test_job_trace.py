@@ -33,7 +33,7 @@ HOSTS = {"aws": {f"aws{number}": f"aws{number}" for number in range(1, 10)}, "ot
 REVOKED = replace(JOB, cluster="on-prem", state="REVOKED", node_list="None assigned")
 
 
-def test_agreement_is_no_difference() -> None:
+def test_matching_values_are_no_difference() -> None:
     assert job_trace.differences([SEEN.key], [SEEN], [JOB, BATCH, REVOKED], HOSTS) == []
 
 
@@ -173,7 +173,7 @@ AT_HOME = replace(
         ),
     ],
 )
-def test_job_and_output_that_are_not_at_home_are_found(
+def test_job_directory_and_output_outside_of_home_are_found(
     notes: dict[str, str], wrong: list[str]
 ) -> None:
     assert job_trace.misplaced(replace(AT_HOME, notes={**AT_HOME.notes, **notes})) == wrong
@@ -185,7 +185,7 @@ def test_notes_of_a_body_are_read() -> None:
 
 
 @pytest.mark.parametrize(("moment", "exit_codes"), [("mkdir", []), ("mv", [None]), ("body", [143])])
-def test_job_killed_at_any_moment_leaves_a_whole_trace_or_none(
+def test_job_killed_at_any_moment_leaves_a_complete_trace_or_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moment: str, exit_codes: list[int | None]
 ) -> None:
     monkeypatch.setattr(
@@ -210,7 +210,7 @@ def test_job_killed_at_any_moment_leaves_a_whole_trace_or_none(
     assert [job_trace.parse(path.read_text()).exit_code for path in files] == exit_codes
 
 
-def test_jobs_of_clusters_that_are_no_federation_may_share_an_id() -> None:
+def test_jobs_of_unfederated_clusters_may_share_an_id() -> None:
     here, there = (
         replace(SEEN, job_id=7),
         replace(SEEN, job_id=7, cluster="other", host="o1", nodes=("o1",)),
