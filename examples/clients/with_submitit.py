@@ -1,4 +1,4 @@
-"""Call a function in a job of its own, and in each task of an array, as a user of submitit would."""
+"""Call a function in its own job, and in each task of an array, as a user of submitit would."""
 
 import submitit
 

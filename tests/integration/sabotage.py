@@ -21,27 +21,29 @@ CONF = "/etc/slurm/slurm.conf"
 TRACES = "/var/tmp/slurm-harness-traces"
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 Step = tuple[str, str]  # host, shell script
-NETWORK_OF = "network of "  # prefix of a step's host: the script runs in its network and may set its packet filter
+# Prefix of a step's host: the script runs in its network and may change its packet filter.
+NETWORK_OF = "network of "
 
 
 @dataclass(frozen=True)
 class Sabotage:
-    """How to break a cluster and repair it; which checks must fail, and a text that the message of each must contain.
+    """How to break a cluster and repair it, and which checks must fail.
 
-    `checks` are parts of names; each must select at least one check of the scenario.
+    `checks` are parts of names; each must select at least one check of the scenario. The failure of
+    each check must contain `message`.
     """
 
     checks: tuple[str, ...]
     do: Step
     undo: Step
-    told: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.checks[0]}-{self.told}"
+        return f"{self.checks[0]}-{self.message}"
 
 
-def on_single(checks: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage(tuple(checks.split()), ("single", do), ("single", undo), told)
+def on_single(checks: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("single", do), ("single", undo), message)
 
 
 def wrapper(program: str, text: str) -> tuple[str, str]:
@@ -450,7 +452,7 @@ NEW_CHAIN = (
     "nft add table inet lie && nft 'add chain inet lie in { type filter hook input priority 0; }'"
     " && nft add rule inet lie in"
 )
-# A program that listens instead of the provisioning API, and does nothing of what it is asked.
+# A program that listens in place of the provisioning API, and ignores every request.
 ANOTHER_API = """cat > /root/another-api << END
 from http.server import BaseHTTPRequestHandler, HTTPServer
 class Yes(BaseHTTPRequestHandler):
@@ -488,7 +490,7 @@ ELASTIC = [
     Sabotage(
         ("job_brings_the_node",),
         ("ctl", ANOTHER_API),
-        # SSH carries the port again half a second after it is free.
+        # SSH forwards the port again half a second after it is free.
         (
             "ctl",
             "systemctl stop another-api; rm /root/another-api;"
@@ -561,8 +563,8 @@ ELASTIC = [
 MEND_CONF = f"mv /root/slurm.conf {CONF} && systemctl restart slurmd"
 
 
-def on_n1(checks: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage(tuple(checks.split()), ("n1", do), ("n1", undo), told)
+def on_n1(checks: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("n1", do), ("n1", undo), message)
 
 
 def changed_conf(change: str) -> str:
@@ -570,10 +572,10 @@ def changed_conf(change: str) -> str:
     return f"cp -p {CONF} /root/slurm.conf && sed -i '{change}' {CONF} && systemctl restart slurmd"
 
 
-def at_ctl(check: str, program: str, text: str, told: str) -> Sabotage:
+def at_ctl(check: str, program: str, text: str, message: str) -> Sabotage:
     """Return a sabotage that puts a fake program before Slurm's own on the controller."""
     do, undo = wrapper(program, text)
-    return Sabotage((check,), ("ctl", do), ("ctl", undo), told)
+    return Sabotage((check,), ("ctl", do), ("ctl", undo), message)
 
 
 WITHOUT_PROLOG = (changed_conf("/^Prolog=/d"), MEND_CONF)
@@ -601,8 +603,8 @@ JOB_START = [
         "n2 is given away although Epilog runs on it",
     ),
     *(
-        on_n1(check, *LYING_TASK_PROLOG, told)
-        for check, told in (
+        on_n1(check, *LYING_TASK_PROLOG, message)
+        for check, message in (
             ("steps_start_the_tasks", "'0 7 0 0 n1 4'"),
             ("array_has_a_job", "('1', '7:0')"),
             ("components_of_a_heterogeneous_job", "'7 n1'"),
@@ -664,8 +666,8 @@ TWO_NODES_EXCHANGED = (
 )
 TOPOLOGY = [
     *(
-        Sabotage((check,), *TWO_NODES_EXCHANGED, told)
-        for check, told in (
+        Sabotage((check,), *TWO_NODES_EXCHANGED, message)
+        for check, message in (
             (
                 "every_switch_block_and_torus",
                 "leaf2 is n[4,6-8] in slurmctld's memory, n[5-8] in topology.yaml",
@@ -710,8 +712,8 @@ TOPOLOGY = [
 ]
 
 
-def on_box(check: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage((check,), ("box", do), ("box", undo), told)
+def on_box(check: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage((check,), ("box", do), ("box", undo), message)
 
 
 WORKSTATION = [
@@ -754,13 +756,13 @@ def drop_in(unit: str, lines: str) -> tuple[str, str]:
     return do, f"rm -r {directory} && {restart}"
 
 
-def on_rest(checks: str, lines: str, told: str) -> Sabotage:
+def on_rest(checks: str, lines: str, message: str) -> Sabotage:
     do, undo = drop_in("slurmrestd", lines)
-    return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), told)
+    return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), message)
 
 
-# A proxy in the place of slurmrestd. Of what is asked, and of what is answered, it replaces one
-# text by another.
+# A proxy in place of slurmrestd. In each request and each response, it replaces one text with
+# another.
 LIAR = """
 import socket, sys, threading
 asked, answered = sys.argv[1:3], sys.argv[3:]
@@ -777,11 +779,11 @@ while True:
 ASIDE = drop_in("slurmrestd", "ExecStart=\nExecStart=/usr/sbin/slurmrestd 127.0.0.1:6821")
 
 
-def liar(check: str, asked: tuple[str, str], answered: tuple[str, str], told: str) -> Sabotage:
-    """Return a sabotage by a proxy that replaces texts by others of the same length."""
+def liar(check: str, asked: tuple[str, str], answered: tuple[str, str], message: str) -> Sabotage:
+    """Return a sabotage by a proxy that replaces texts with others of the same length."""
     lies = shlex.join([*asked, *answered])
     do = f"{ASIDE[0]};systemd-run --quiet --unit=liar python3 -c '{LIAR}' {lies}"
-    return Sabotage((check,), ("rest", do), ("rest", f"systemctl stop liar; {ASIDE[1]}"), told)
+    return Sabotage((check,), ("rest", do), ("rest", f"systemctl stop liar; {ASIDE[1]}"), message)
 
 
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
@@ -806,7 +808,7 @@ REST = [
         (
             "rest",
             "systemd-run --quiet --unit=killer sh -c"
-            # Else systemd gives up after five starts.
+            # Otherwise systemd gives up after five starts.
             " 'while sleep 0.3; do systemctl kill --signal=KILL slurmrestd; systemctl reset-failed; done'",
         ),
         ("rest", "systemctl stop killer; systemctl reset-failed; systemctl restart slurmrestd"),
@@ -933,18 +935,19 @@ ASKS_FOR_NOTHING = (
 )
 
 
-def at_shared(checks: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage(tuple(checks.split()), ("ctl", do), ("ctl", undo), told)
+def at_shared(checks: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("ctl", do), ("ctl", undo), message)
 
 
 NO_LEDGER = (
     f"mv {JOB_SUBMIT} {JOB_SUBMIT}.right && echo '{ASKS_FOR_NOTHING}' > {JOB_SUBMIT}",
-    f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",  # slurmctld reads what is newer than what it has
+    # slurmctld reads a script that is newer than the one it has loaded.
+    f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
 )
 HYBRID = [
     *(
-        at_shared(check, *NO_LEDGER, told)
-        for check, told in (
+        at_shared(check, *NO_LEDGER, message)
+        for check, message in (
             ("never_have_the_same_cpu", "taken by"),
             ("is_refused_where_jobs_have", "{'type': 'Slurm', 'allocated': {'cpu': '0m'"),
             ("asks_for_what_it_gets", "and asked the ledger for (0, "),
@@ -1000,7 +1003,7 @@ HYBRID = [
 
 
 def constrain(option: str) -> tuple[str, str]:
-    """Return scripts that have slurmd stop enforcing an option of cgroup.conf, and enforce it again."""
+    """Return scripts that make slurmd ignore an option of cgroup.conf, and enforce it again."""
     return tuple(  # type: ignore[return-value]
         f"sed -i s,^{option}=.*,{option}={value}, /etc/slurm/cgroup.conf && systemctl restart slurmd"
         for value in ("NO", "YES")
@@ -1065,14 +1068,14 @@ SCALE = [
 OCI = "/etc/slurm/oci.conf"
 
 
-def in_oci_conf(edit: str, mend: str = "true") -> tuple[str, str]:
+def in_oci_conf(edit: str, also: str = "true") -> tuple[str, str]:
     """Return scripts that edit oci.conf, which every step reads again, and restore it."""
-    return f"cp -p {OCI} /root && sed -i '{edit}' {OCI}", f"cp -p /root/oci.conf {OCI}; {mend}"
+    return f"cp -p {OCI} /root && sed -i '{edit}' {OCI}", f"cp -p /root/oci.conf {OCI}; {also}"
 
 
-def of_containers(checks: str, scripts: tuple[str, str], told: str) -> Sabotage:
+def of_containers(checks: str, scripts: tuple[str, str], message: str) -> Sabotage:
     do, undo = scripts
-    return Sabotage(tuple(checks.split()), ("box", do), ("box", undo), told)
+    return Sabotage(tuple(checks.split()), ("box", do), ("box", undo), message)
 
 
 CONTAINERS = [
@@ -1137,7 +1140,7 @@ MACHINES = [
 ]
 
 
-def break_and_judge(run: OpenRun, sabotage: Sabotage) -> None:
+def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
     """Break the cluster, run the checks that must notice, and repair it."""
     on_host(run, *sabotage.do)
     try:
@@ -1155,7 +1158,7 @@ def break_and_judge(run: OpenRun, sabotage: Sabotage) -> None:
 
 
 def clear_nodes(run: OpenRun) -> None:
-    """Wait until all nodes are free of jobs, and resume those that slurmctld drained because a job did not end."""
+    """Wait until no node has jobs; resume nodes that slurmctld drained because a job did not end."""
     for cluster in slurm.clusters(run.ssh, run.plan).values():
         wait_until(
             lambda cluster=cluster: [
@@ -1172,18 +1175,21 @@ def clear_nodes(run: OpenRun) -> None:
 
 
 def undetected(sabotage: Sabotage, checks: Sequence[model.Check]) -> list[str]:
-    """Return the sabotaged checks that did not run, did not fail, or failed without the expected text."""
+    """Return the sabotaged checks that did not run, passed, or failed without the message."""
     missing = [part for part in sabotage.checks if not any(part in check.id for check in checks)]
     wrong = [
         check.id
         for check in checks
-        if check.outcome != "failed" or sabotage.told not in check.message
+        if check.outcome != "failed" or sabotage.message not in check.message
     ]
     return [*missing, *wrong]
 
 
 def on_host(run: OpenRun, host: str, script: str) -> None:
-    """Run a script on a host, in its network, or on the gateway, which has no SSH unless it is a virtual machine."""
+    """Run a script on a host, in its network, or on the gateway.
+
+    The gateway has SSH only if it is a virtual machine.
+    """
     if host.startswith(NETWORK_OF):
         in_network(f"{run.directory.id}-{host.removeprefix(NETWORK_OF)}", script)
         return
@@ -1203,7 +1209,10 @@ def on_host(run: OpenRun, host: str, script: str) -> None:
 
 
 def in_network(name: str, script: str) -> None:
-    """Run a script in a container's network namespace with CAP_NET_ADMIN, which the container itself lacks."""
+    """Run a script in a container's network namespace with CAP_NET_ADMIN.
+
+    The container itself lacks this capability.
+    """
     client = docker.from_env()
     container = client.containers.get(name)
     client.containers.run(

@@ -1,4 +1,4 @@
-"""Sabotages of accounting: false records, and associations, users and QOS that differ from the scenario."""
+"""Sabotages of accounting: false records; associations, users and QOS that differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STEP_TABLES = JOB_TABLES.replace("job_table", "step_table")
 
 
 def lie(check: str, table: str, text: str, message: str) -> Sabotage:
-    """Return a sabotage: the database changes what is written about every job or step of one cluster."""
+    """Return a sabotage: the database changes the record of every job or step of one cluster."""
     return Sabotage((check,), *trigger(table, "update", text), message)
 
 

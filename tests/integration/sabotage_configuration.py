@@ -1,4 +1,4 @@
-"""Sabotages that leave the files intact: of the daemons' memory, state and logs."""
+"""Sabotages that leave the files intact, but change the daemons' memory, state or logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ RESTART_SLURMDBD = (
     "systemctl restart slurmdbd;"
     " until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
 )
-# One on standby does not listen, but logs a line. If it has given control back, it does not end at SIGTERM.
+# A slurmdbd on standby does not listen, but logs a line. Once it has given control back, it ignores
+# SIGTERM.
 RESTART_STANDBY = """
 on_standby() { grep -c 'running in background mode' /var/log/slurm/slurmdbd.log; }
 before=$(on_standby)
@@ -33,7 +34,7 @@ mv {DBD_CONF}.right {DBD_CONF}"""
 
 
 def held_back(option: str, reload: str = RECONFIGURE, conf: str = CONF) -> tuple[str, str]:
-    """Return scripts that make a daemon read a file with an additional option, then remove the option from the file."""
+    """Return scripts that make a daemon read an additional option, which the file then loses."""
     return f"echo {option} >> {conf} && {reload}; sed -i '$d' {conf}", reload
 
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong or is interrupted: plain words, the right exit code, nothing left behind."""
+"""Errors and interruptions: clear messages, the right exit code, nothing left behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def harness(environment: dict[str, str]) -> Harness:
 
 @pytest.fixture
 def left(runs: Path) -> Left:
-    """Return all that this test's runs have on the engine, and their sockets; what others have is not theirs."""
+    """Return what this test's runs, and no others, have on the engine, and their sockets."""
     engine = docker.from_env()
 
     def listed() -> list[str]:
@@ -72,7 +72,7 @@ def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
-        # A shell starts what is put in the background with SIGINT ignored; a terminal does not.
+        # A shell starts background processes with SIGINT ignored; a terminal does not.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr
@@ -143,7 +143,7 @@ def test_terminal_that_closes_removes_everything(
         seen += os.read(terminal, 1000).decode(
             errors="replace"
         )  # a read may end within a character
-    os.close(terminal)  # the kernel sends SIGHUP, and whatever is printed from now on fails
+    os.close(terminal)  # the kernel sends SIGHUP, and writing to the terminal fails from now on
     process.wait()
     assert left() == []
     report = json.loads((rundir.find(runs, "single-node").path / "report.json").read_text())

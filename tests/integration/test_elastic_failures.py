@@ -1,4 +1,4 @@
-"""How elastic resume fails: what Slurm reports, what happens to the job, how the node comes back."""
+"""How elastic resume fails: what Slurm reports, what happens to the job, how the node recovers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.verify import job_trace
 from harness.wait import wait_until
 from support import Harness, deployed
 
-# Deadline in seconds for what takes up to 60 s on an idle machine.
+# Deadline in seconds for steps that take up to 60 s on an idle machine.
 PATIENCE = 180
 FAILING = """
 description: Nodes that are made for jobs, with little patience.
@@ -39,8 +39,10 @@ clusters:
       SuspendTimeout: 3
       ResumeTimeout: 24  # six hosts at once take 5 s on two idle cores
       SlurmdTimeout: 10
-      AuthInfo: cred_expire=6  # a job that lost its node is not tried again before its credential has expired
-      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+      # A job that lost its node is not tried again before its credential has expired.
+      AuthInfo: cred_expire=6
+      SchedulerParameters:
+        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2, requeue_delay=1]
       MinJobAge: 3600
 users: {alice: {uid: 2001}}
 """
@@ -84,8 +86,8 @@ OTHER_CONF = {
 }
 
 
-# The states of a node that did not come: ResumeFailProgram powers it down, so that jobs can use it
-# again.
+# The states of a node that did not resume: ResumeFailProgram powers it down, so that jobs can use
+# it again.
 GIVEN_UP_AND_BACK = (
     "POWERING_UP",
     "DOWN",
@@ -109,7 +111,7 @@ class Fate:
 
 @pytest.fixture(scope="module")
 def fates(failing: OpenRun) -> dict[str, Fate]:
-    """Jobs whose hosts are all spoiled at once, each on its node; c5 comes as it should, for c4's job."""
+    """Jobs whose hosts are all spoiled at once, each on its node; c5 resumes properly, for c4's job."""
     cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
     wait_until_at_rest(failing, cluster)
     spoiled = {node: change for node, (_, change) in SPOILED.items()} | {"c6": OTHER_CONF}
@@ -207,7 +209,7 @@ def ran(run: OpenRun, job_id: int) -> list[str]:
 
 
 def resume_failed(run: OpenRun, since: int) -> set[str]:
-    """Return the nodes for which ResumeFailProgram ran, from this character of the log on."""
+    """Return the nodes for which ResumeFailProgram ran, starting at this offset of the log."""
     notes = map(json.loads, power_log(run)[since:].splitlines())
     return {node for one in notes if one["action"] == "resume-fail" for node in one["nodes"]}
 
@@ -279,7 +281,7 @@ def bad_programs(failing: OpenRun) -> dict[str, Fate]:
             for node in (
                 "c1",
                 "c2",
-            ):  # one after the other: slurmctld asks for all nodes of a moment at once
+            ):  # one after the other: slurmctld requests simultaneous nodes in one call
                 job_of[node] = submit(cluster, "true", f"--nodelist={node}")
                 wait_for_state(cluster, node, "POWERING_UP")
             failed = wait_until(
@@ -334,7 +336,9 @@ def test_slurmd_that_registers_after_its_node_was_given_up_is_accepted_and_runs_
             what="c1 to be made",
             timeout=PATIENCE,
         )
-        api.send_signal(signal.SIGSTOP)  # or the host would be removed before its slurmd starts
+        api.send_signal(
+            signal.SIGSTOP
+        )  # otherwise the host would be removed before its slurmd starts
         cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     states = [one.state for one in recorder.of("c1")]
     assert in_turn(states, "POWERING_UP", "DOWN", "POWERING_DOWN", "IDLE"), states
@@ -358,13 +362,13 @@ def test_host_that_could_not_be_suspended_is_named(
             timeout=PATIENCE,
         )
         wait_for_state(cluster, "c1", "POWERED_DOWN")
-        told = "c1 runs, but slurmctld has powered it down: harness exec ctl -- /usr/local/sbin/slurm-suspend c1"
-        assert told in harness("status").stdout
-    # The API, which now goes on, may still do it; a second request does no harm.
+        note = "c1 runs, but slurmctld has powered it down: harness exec ctl -- /usr/local/sbin/slurm-suspend c1"
+        assert note in harness("status").stdout
+    # The API, which now continues, may still do it; a second request does no harm.
     failing.ssh.run("ctl", ["/usr/local/sbin/slurm-suspend", "c1"])
     wait_until(
         lambda: harness("status").stdout,
-        lambda text: told not in text,
+        lambda text: note not in text,
         what="c1 to be removed",
         timeout=PATIENCE,
     )
@@ -456,7 +460,7 @@ def test_rates_spread_resumes_and_suspends(failing: OpenRun, cluster: SlurmClust
     began = len(power_log(failing))
     set_rates(
         failing, 20
-    )  # a minute: every third second there is leave for one node, and one leave can be saved up
+    )  # a minute: one node may go every three seconds, and one permission can be saved up
     try:
         cluster.wait_for(
             [submit(cluster, "sleep 8", f"--nodelist={node}") for node in nodes],

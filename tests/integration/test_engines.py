@@ -1,4 +1,4 @@
-"""A federation on three engines that a Swarm joins: it passes, and what is lost with an engine is reported."""
+"""A federation on three engines in a Swarm: it passes, and the loss of an engine is reported."""
 
 from __future__ import annotations
 

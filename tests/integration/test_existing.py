@@ -1,4 +1,4 @@
-"""Existing machines: containers that stand in for them, with an ordinary user, sudo, and a cluster of their own."""
+"""Existing machines: containers stand in for them, with an ordinary user, sudo and a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.providers.existing import host_side
 from harness.wait import wait_until
 from support import Done, Harness, command
 
-# The containers stand in for others' machines, so cgroups are as on those.
+# The containers stand in for existing machines, so they use cgroups as those do.
 LENT = """
 description: A cluster on existing machines.
 clusters:
@@ -90,7 +90,7 @@ class Strangers:
     def run(self, verb: str, *more: str) -> Done:
         return self.harness(*self.words(verb, *more))
 
-    def tell(self, host: str, script: str, stdin: str = "") -> str:
+    def shell(self, host: str, script: str, stdin: str = "") -> str:
         return self.owner.ssh.run(host, ["sh", "-c", script], stdin=stdin).stdout
 
     def picture(self, *hosts: str) -> set[str]:
@@ -98,7 +98,7 @@ class Strangers:
         return {
             f"{host}: {line}"
             for host in hosts or ("boss", "worker")
-            for line in self.tell(host, PICTURE).splitlines()
+            for line in self.shell(host, PICTURE).splitlines()
         }
 
 
@@ -143,14 +143,14 @@ def strangers(
         ports = dict.fromkeys(("boss", "worker"), "")
         for host in ports:
             owner.ssh.run(host, ["sh", "-c", SETTLE], stdin=BEFORE)
-            told = subprocess.run(
+            config = subprocess.run(
                 ["ssh", "-G", "-F", owner.directory.ssh_config, host],
                 capture_output=True,
                 text=True,
                 check=True,
             )
             ports[host] = next(
-                line.split()[1] for line in told.stdout.splitlines() if line.startswith("port ")
+                line.split()[1] for line in config.stdout.splitlines() if line.startswith("port ")
             )
         known.write_text("".join(f"[127.0.0.1]:{port} {host_key}" for port in ports.values()))
         own.write_text(f"UserKnownHostsFile {known}\nUser carol\n")
@@ -176,11 +176,11 @@ def strangers(
 
 @pytest.fixture(autouse=True)
 def given_back(strangers: Strangers) -> Iterator[None]:
-    """Give back machines that a failed test still holds, so that the next test finds them as they were."""
+    """Give back machines that a failed test still holds, restored for the next test."""
     yield
     script = f"cat {host_side.HELD}/record.json 2> /dev/null || true"
-    told = [strangers.tell(host, script) for host in ("boss", "worker")]
-    for run_id in {json.loads(text)["run"]["id"] for text in told if text}:
+    records = [strangers.shell(host, script) for host in ("boss", "worker")]
+    for run_id in {json.loads(text)["run"]["id"] for text in records if text}:
         strangers.harness(
             "down", "--provider", "existing", "--inventory", strangers.inventory, run_id
         )
@@ -205,7 +205,7 @@ def test_changes_are_shown_and_nothing_changes_without_consent(strangers: Strang
 
 
 def assert_refused(strangers: Strangers, reason: str) -> None:
-    """See that a run is a usage error with this reason, and changes nothing on the machines."""
+    """Assert that a run is a usage error with this reason, and changes nothing on the machines."""
     before = strangers.picture()
     done = strangers.run("run", "--yes")
     assert done.returncode == 2
@@ -214,7 +214,7 @@ def assert_refused(strangers: Strangers, reason: str) -> None:
 
 
 def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None:
-    strangers.tell(
+    strangers.shell(
         "worker", "mkdir -p /etc/slurm && echo ClusterName=foreign > /etc/slurm/slurm.conf"
     )
     try:
@@ -222,7 +222,7 @@ def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None
             strangers, "worker: /etc/slurm/slurm.conf belongs to cluster foreign, not to lent"
         )
     finally:
-        strangers.tell("worker", "rm /etc/slurm/slurm.conf")
+        strangers.shell("worker", "rm /etc/slurm/slurm.conf")
 
 
 def test_existing_account_or_database_is_refused_and_still_works(strangers: Strangers) -> None:
@@ -236,37 +236,37 @@ def test_existing_account_or_database_is_refused_and_still_works(strangers: Stra
     }
     try:
         for what, statements in make.items():
-            strangers.tell("boss", f'systemctl start mariadb && mariadb --execute "{statements}"')
+            strangers.shell("boss", f'systemctl start mariadb && mariadb --execute "{statements}"')
             for state in ("start", "stop"):
-                strangers.tell("boss", f"systemctl {state} mariadb")
+                strangers.shell("boss", f"systemctl {state} mariadb")
                 before = strangers.picture()
                 done = strangers.run("run", "--yes")
                 assert done.returncode in {2, 3}
                 assert re.search(f"already has (an? )?{what}", done.stdout + done.stderr)
                 assert sorted(strangers.picture() ^ before) == []
-                strangers.tell("boss", f"systemctl start mariadb && {works[what]}")
-            strangers.tell("boss", 'mariadb --execute "DROP USER IF EXISTS slurm@localhost"')
+                strangers.shell("boss", f"systemctl start mariadb && {works[what]}")
+            strangers.shell("boss", 'mariadb --execute "DROP USER IF EXISTS slurm@localhost"')
     finally:
         drop = "DROP USER IF EXISTS slurm@localhost; DROP DATABASE IF EXISTS slurm_acct_db"
-        strangers.tell(
+        strangers.shell(
             "boss", f'systemctl start mariadb; mariadb --execute "{drop}"; systemctl stop mariadb'
         )
 
 
 def test_directory_that_other_machines_may_share_is_refused(strangers: Strangers) -> None:
-    strangers.tell(
+    strangers.shell(
         "worker", "mkdir -p /etc/slurm && mv /etc/slurm /home/slurm && ln -s /home/slurm /etc/slurm"
     )
     try:
         assert_refused(strangers, "worker: /etc/slurm is a link to /home/slurm")
     finally:
-        strangers.tell("worker", "rm /etc/slurm && mv /home/slurm /etc/slurm")
+        strangers.shell("worker", "rm /etc/slurm && mv /home/slurm /etc/slurm")
 
 
 def test_machines_that_lack_something_are_refused_with_the_reason_and_unchanged(
     strangers: Strangers,
 ) -> None:
-    strangers.tell(
+    strangers.shell(
         "worker",
         "chmod 0644 /etc/sudoers.d/carol; mv /etc/sudoers.d/carol /root; mv /usr/sbin/slurmd /root",
     )
@@ -274,12 +274,12 @@ def test_machines_that_lack_something_are_refused_with_the_reason_and_unchanged(
         done = strangers.run("up", "--yes")
         assert done.returncode == 3
         assert "hint: allow sudo without a password" in done.stderr
-        strangers.tell("worker", "mv /root/carol /etc/sudoers.d")
+        strangers.shell("worker", "mv /root/carol /etc/sudoers.d")
         done = strangers.run("up", "--yes")
         assert done.returncode == 2
         assert "worker: it lacks packages: apt-get install slurmd" in done.stderr
     finally:
-        strangers.tell(
+        strangers.shell(
             "worker", "mv /root/carol /etc/sudoers.d 2>/dev/null; mv /root/slurmd /usr/sbin"
         )
 
@@ -300,7 +300,7 @@ def test_machines_are_restored_completely_and_held_exclusively(strangers: Strang
         second = strangers.run("run", "--yes")
         assert second.returncode == 2
         assert f"worker: run {run.id} of " in second.stderr
-        strangers.tell(
+        strangers.shell(
             "boss", "runuser -u alice -- sbatch --chdir=/tmp --output=/dev/null --wrap='sleep 1000'"
         )
     finally:
@@ -348,14 +348,14 @@ def test_unreachable_host_is_reported_and_given_back_when_it_answers_again(
 
 @contextmanager
 def begun(strangers: Strangers) -> Iterator[subprocess.Popen[str]]:
-    """Start a run, and yield it when it has replaced files on the worker but not started slurmd there."""
+    """Start a run, and yield it once it has replaced the worker's files but not started its slurmd."""
     words = command(*strangers.words("run", "--yes"))
     with subprocess.Popen(
         words, env=strangers.environment, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             wait_until(
-                lambda: strangers.tell("worker", "ls /var/lib/slurm-harness"),
+                lambda: strangers.shell("worker", "ls /var/lib/slurm-harness"),
                 lambda seen: "files.json" in seen,
                 what="files to be on worker",
                 timeout=300,

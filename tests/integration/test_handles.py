@@ -1,4 +1,4 @@
-"""The stages and everyday commands of a run that is up."""
+"""The stages and everyday commands of an open run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_deploy_recreates_what_slurmdbd_has_lost(federation: OpenRun, harness: H
 
 @contextmanager
 def second_partition(run: OpenRun, harness: Harness) -> Iterator[None]:
-    """Add a partition to the scenario; at the end deploy it without."""
+    """Add a partition to the scenario; at the end, deploy the scenario without it."""
     scenario = run.directory.path / "scenario.yml"
     text = scenario.read_text()
     scenario.write_text(
@@ -287,7 +287,7 @@ def test_nothing_of_a_run_listens_beyond_loopback(single_node: OpenRun) -> None:
 
 @pytest.mark.core
 def test_host_has_dockers_default_rights_only(single_node: OpenRun) -> None:
-    """The entry point drops the capabilities that it needed to boot: no process may have more, not even root's."""
+    """The entry point drops the capabilities that only the boot needs, even for root's processes."""
     status = single_node.ssh.run("single", ["cat", "/proc/1/status", "/proc/self/status"]).stdout
     bounding = {line.split()[1] for line in status.splitlines() if line.startswith("CapBnd")}
     assert bounding == {"00000000a80425fb"}  # capabilities(7): Docker's default fourteen

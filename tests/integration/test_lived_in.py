@@ -1,4 +1,4 @@
-"""A run that people work on, and clusters with the settings of real sites: if healthy, they pass."""
+"""A run that people work on, and clusters with settings of real sites, pass if they are healthy."""
 
 from __future__ import annotations
 

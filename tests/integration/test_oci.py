@@ -10,7 +10,7 @@ import pytest
 from harness import lifecycle
 from harness.open_run import OpenRun
 from harness.report import model
-from sabotage import CONTAINERS, Sabotage, break_and_judge
+from sabotage import CONTAINERS, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, deployed
 
 
@@ -27,4 +27,4 @@ def containers(harness: Harness, runs: Path) -> Iterator[OpenRun]:
 def test_check_fails_where_slurm_does_not_run_containers_as_it_should(
     containers: OpenRun, sabotage: Sabotage
 ) -> None:
-    break_and_judge(containers, sabotage)
+    break_and_verify(containers, sabotage)

@@ -1,4 +1,4 @@
-"""The pytest plugin, used as in tests of users' own programs on genuine clusters."""
+"""The pytest plugin, used to test users' own programs on genuine clusters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_jobs_with_the_ids_of_earlier_ones_are_gone(slurm, clusters):
 def session(
     environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Done]]:
-    """A function that runs pytest on clusters that stay up between sessions, and are removed at the end."""
+    """A function that runs pytest on clusters that stay up until the module ends."""
     runs = tmp_path_factory.mktemp("runs-of-sessions")
     own = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     own["HARNESS_RUNS"] = str(runs)

@@ -1,4 +1,4 @@
-"""Rehearsals on genuine daemons: judging again gives the same verdict, and what is wrong is found."""
+"""Rehearsals on genuine daemons: rechecking gives the same verdict, and violations are found."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rehearsal_finds_violations(harness: Harness, faulty: OpenRun, sabotage:
     finally:
         on_host(faulty, *sabotage.undo)
     assert done.returncode == 1, done.stdout + done.stderr
-    missing = [line for line in sabotage.told.splitlines() if line not in done.stdout]
+    missing = [line for line in sabotage.message.splitlines() if line not in done.stdout]
     assert not missing, done.stdout
 
 

@@ -11,7 +11,7 @@ import pytest
 from support import Harness
 
 SITE = Path(__file__).parent / "site"
-# All but those that wait for a time limit.
+# All checks except those that wait for a time limit.
 CHECKS = (
     "runs_its_daemons",
     "without_an_error",
@@ -47,7 +47,7 @@ def passes(harness: Harness) -> Iterator[Callable[[Path], None]]:
 def test_rehearsal_copy_runs_jobs_in_each_partition_and_gets_its_configuration_from_slurmctld(
     passes: Callable[[Path], None], harness: Harness, tmp_path: Path, release: str
 ) -> None:
-    scenario = tmp_path / f"twin-{release}.yml"
+    scenario = tmp_path / f"copy-{release}.yml"
     done = harness("import", SITE, "--rehearsal", "2", "--release", release, "-o", scenario)
     assert done.returncode == 0, done.stderr
     assert "replaced: Prolog=/gpfs/slurm/bin/prolog.sh: replaced by /bin/true" in done.stderr

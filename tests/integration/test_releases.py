@@ -1,4 +1,4 @@
-"""The other Slurm releases, mixed ones, and images of the user's own."""
+"""The other Slurm releases, mixed releases, and custom images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.providers import images
 from support import SCENARIOS, Harness, verified
 
 MIXED = """
-description: Two clusters that are no federation, the older release, configless, under the newer one's slurmdbd.
+description: Two unfederated clusters; the older one, configless, uses the newer one's slurmdbd.
 release: "26.05"
 clusters:
   older: {release: "24.11", configless: true, controller: older-ctl, nodes: [{name: "older[1-2]", cpus: 2}]}
@@ -94,7 +94,7 @@ def guests(cluster: SlurmCluster) -> tuple[str, ...]:
 
 @pytest.fixture
 def own_image() -> Iterator[str]:
-    """An image as a user may have it: daemons that start at boot, no entry point."""
+    """An image that a user might build: daemons that start at boot, no entry point."""
     client = docker.from_env()
     text = f"FROM {images.tag(releases.get('26.05'))}\nRUN systemctl enable slurmctld munge\nENTRYPOINT []\n"
     image, _ = client.images.build(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.open_run import OpenRun
-from sabotage import TOPOLOGY, Sabotage, break_and_judge
+from sabotage import TOPOLOGY, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, kept, verified
 
 
@@ -22,7 +22,7 @@ def topologies(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
 def test_check_fails_where_jobs_are_placed_differently(
     topologies: OpenRun, sabotage: Sabotage
 ) -> None:
-    break_and_judge(topologies, sabotage)
+    break_and_verify(topologies, sabotage)
 
 
 @pytest.mark.core

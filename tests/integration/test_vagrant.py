@@ -1,7 +1,7 @@
-"""Virtual machines: one with all that only they show, and a federation, broken on purpose; machines that come and go.
+"""Virtual machines: a single node and a federation, broken on purpose; machines that come and go.
 
-And what a killed run leaves. All runs where `harness doctor --provider vagrant` finds nothing
-missing; none installs.
+Also what a killed run leaves behind. The tests run where `harness doctor --provider vagrant` finds
+nothing missing; they install nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from harness import doctor, providers, rundir
 from harness.open_run import OpenRun
 from harness.wait import wait_until
-from sabotage import MACHINE, MACHINES, Sabotage, break_and_judge
+from sabotage import MACHINE, MACHINES, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, command, kept, verified
 
 MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
@@ -96,4 +96,4 @@ def machines(request: pytest.FixtureRequest, harness: Harness, runs: Path) -> It
     scope="module",
 )
 def test_check_fails_on_broken_machines(machines: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(machines, sabotage)
+    break_and_verify(machines, sabotage)

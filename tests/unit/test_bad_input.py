@@ -1,4 +1,4 @@
-"""Whatever a file or an option holds, its reader answers soon: with data, or with an error of the harness's own."""
+"""Whatever a file or option contains, its reader soon returns data or raises a HarnessError."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ SWF_TOKENS = ["nan", "inf", "-inf", "1e308", "1e999", "9" * 5000, "-1", "x", "²
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Let nothing but the harness's own errors end this, within 2 s of CPU time and 300 MB."""
+    """Allow only the harness's own errors, 2 s of CPU time and 300 MB."""
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with suppress(HarnessError):
         yield
@@ -174,7 +174,7 @@ def bounded() -> Iterator[None]:
 
 
 def mutated(text: str, tokens: list[str]) -> st.SearchStrategy[str]:
-    """Return texts like one, with a few tokens put in, put in place of something, or parts left out."""
+    """Return variants of a text: with a few tokens inserted or replaced, or parts left out."""
     change = st.tuples(
         st.integers(0, len(text)),
         st.sampled_from([0, 0, 1, 2, 5, 40]),
@@ -191,7 +191,7 @@ def mutated(text: str, tokens: list[str]) -> st.SearchStrategy[str]:
 
 
 def places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the places of all values below some data."""
+    """Yield the paths of all values in some data."""
     for key, value in (
         data.items()
         if isinstance(data, dict)
@@ -303,8 +303,8 @@ def test_configuration(slurm_conf: str, topology: str, gres: str, encoding: str)
             before, after = diff.directory_side(directory), diff.directory_side(Path(other))
             diff.steps(diff.changes(before, after))
         with bounded():
-            data, told = importer.import_directory(directory, RELEASE)
-            text = importer.dump(data, told)
+            data, notes = importer.import_directory(directory, RELEASE)
+            text = importer.dump(data, notes)
             bounded_yaml.load(text)
             text.encode()
             importer.dump(rehearsal_copy.shrink(data, 2, findings)[0]).encode()
@@ -579,11 +579,11 @@ def test_import_writes_what_it_can_read(tmp_path: Path) -> None:
         SLURM_CONF.encode() + b'Epilog="/caf\xe9\x07"\n# \x93quoted\x94\n'
     )
     (tmp_path / "gres.conf").write_bytes(b"# caf\xe9 \x01\nName=gpu Count=2\n")
-    data, told = importer.import_directory(tmp_path, RELEASE)
-    read = bounded_yaml.load(importer.dump(data, told))["clusters"]["c"]
+    data, notes = importer.import_directory(tmp_path, RELEASE)
+    read = bounded_yaml.load(importer.dump(data, notes))["clusters"]["c"]
     assert read["files"]["gres.conf"] == "# café ?\nName=gpu Count=2\n"
     assert read["options"]["Epilog"] == "/café?"
-    assert f"{tmp_path / 'gres.conf'}: 1 control characters, replaced by ?" in told
+    assert f"{tmp_path / 'gres.conf'}: 1 control characters, replaced by ?" in notes
 
 
 def test_rehearsal_copy_of_a_site_without_partitions(tmp_path: Path) -> None:

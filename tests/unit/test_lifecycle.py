@@ -1,4 +1,4 @@
-"""The flow of a run with hosts that are not there: whatever happens, all is taken down."""
+"""The flow of a run with fake hosts: whatever happens, everything is taken down."""
 
 from __future__ import annotations
 

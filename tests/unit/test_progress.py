@@ -1,4 +1,4 @@
-"""How long work shows how far it is: lines in a pipe, one line that changes on a terminal."""
+"""How long work shows its progress: lines in a pipe, one changing line on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scenario's texts stay texts, whatever they hold, in each language that files are rendered in."""
+"""A scenario's texts stay texts, whatever they contain, in every language that is rendered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.parsing import conf
 from harness.plan import make_plan
 from harness.providers import packet_filters
 
-# As a scenario takes them: no control characters.
+# As a scenario accepts them: no control characters.
 TEXTS = st.text(
     st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
     | st.sampled_from("'\"\\`$%#;&|{}\t *")
@@ -30,7 +30,7 @@ HOSTILE = "slurm'; touch evil; echo $(touch evil)`touch evil` \\"
 
 
 def scenario_of(conf: dict[str, Any] | None = None, **accounting: Any) -> scenario.Scenario:
-    """Return a scenario as code may make it: the file's own rules do not hold here."""
+    """Return a scenario as code may create it: the rules of scenario files do not apply here."""
     cluster = {"controller": "ctl", "nodes": [{"name": "n1"}], "options": conf or {}}
     return scenario.Scenario.model_validate(
         {"clusters": {"c": cluster}, "accounting": {"host": "ctl", **accounting}}
@@ -38,10 +38,10 @@ def scenario_of(conf: dict[str, Any] | None = None, **accounting: Any) -> scenar
 
 
 def bash(script: str, *arguments: str, cwd: Path, programs: Path | None = None) -> list[str]:
-    """Run a script; return what it prints, which zeros separate."""
+    """Run a script; return the zero-separated texts that it prints."""
     path = f"{programs}:{os.environ['PATH']}" if programs else os.environ["PATH"]
     command = ["bash", "-c", script, "bash", *arguments]
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         cwd=cwd,
         env={"PATH": path},
@@ -50,7 +50,7 @@ def bash(script: str, *arguments: str, cwd: Path, programs: Path | None = None) 
         check=False,
         timeout=60,
     )
-    return done.stdout.split("\0")[:-1]
+    return completed.stdout.split("\0")[:-1]
 
 
 @pytest.mark.parametrize("user", [HOSTILE, "a b", "$USER", "-rf"])
@@ -171,7 +171,7 @@ def test_slurms_files_get_a_scenarios_values_unchanged(text: str) -> None:
     assert line.rest is None
 
 
-@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="wants systemd-tmpfiles")
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="needs systemd-tmpfiles")
 @pytest.mark.parametrize(
     "name", ["plain", "a b", "it's", 'say "x"', "back\\slash", "100%h", "$(touch evil)"]
 )
@@ -205,7 +205,7 @@ accounting: {slurmdbd: {OF_SLURMDBD}}
 
 
 @pytest.mark.parametrize(
-    ("place", "text", "told"),
+    ("place", "text", "problem"),
     [
         (
             "OF_CLUSTER",
@@ -242,7 +242,7 @@ accounting: {slurmdbd: {OF_SLURMDBD}}
     ],
 )
 def test_value_that_a_rendered_file_cannot_hold_is_refused_at_its_place(
-    tmp_path: Path, place: str, text: str, told: str
+    tmp_path: Path, place: str, text: str, problem: str
 ) -> None:
     path = tmp_path / "lab.yml"
     lab = LAB.replace(place, text)
@@ -251,7 +251,7 @@ def test_value_that_a_rendered_file_cannot_hold_is_refused_at_its_place(
     path.write_text(lab)
     with pytest.raises(ScenarioError) as caught:
         scenario.load(path)
-    assert told in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def test_places_in_a_scenarios_files_have_lines(tmp_path: Path) -> None:

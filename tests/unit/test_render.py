@@ -27,7 +27,7 @@ CONTAINERS = Capabilities(cgroups=False, own_hardware=False)
 def plan_of(
     name: str, changes: dict[str, Any] | None = None, capabilities: Capabilities = CONTAINERS
 ) -> Plan:
-    """Return the plan of a shipped scenario; `changes` are laid over its first cluster."""
+    """Return the plan of a shipped scenario; `changes` override its first cluster."""
     read = scenario.load(ROOT / "scenarios" / f"{name}.yml")
     if changes:
         data = read.model_dump(mode="json")
@@ -61,9 +61,9 @@ def test_difference_from_a_golden_tree_names_hosts_and_path_once_and_shows_it() 
         for place, text in before.items()
     }
     del now["aws1", "/etc/slurm/cgroup.conf"]
-    told = golden.differences(before, now)
+    difference = golden.differences(before, now)
     assert [
-        line for line in told.splitlines() if not line.startswith((" ", "@", "---", "+++"))
+        line for line in difference.splitlines() if not line.startswith((" ", "@", "---", "+++"))
     ] == [
         "accounting,aws[1-4],aws-ctl,onprem[1-2],onprem-ctl:/etc/tmpfiles.d/cluster-users.conf",
         "-d /home/bob 0700 bob bob",
@@ -77,7 +77,7 @@ def test_difference_from_a_golden_tree_names_hosts_and_path_once_and_shows_it() 
 
 
 def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path: Path) -> None:
-    """In two clusters, because slurmctld takes no more than 65,537 nodes."""
+    """In two clusters, because slurmctld accepts no more than 65,537 nodes."""
     size, parts = 500, 100
     clusters = "".join(
         f"  {name}:\n    controller: {name}-ctl\n    hosts: {name}[1-5]\n"
@@ -94,7 +94,7 @@ def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path:
     plan = make_plan("huge", scenario.load(path), CONTAINERS)
     tree = render.render(plan)
     rundir.write_rendered(tmp_path / "tree", tree, with_secrets=False)
-    # A second where it was written; what grows with the square of the nodes takes minutes.
+    # It takes a second; an algorithm that is quadratic in the nodes would take minutes.
     assert time.process_time() - began < 6
     text = {(host, file.path): file.text for host, files in tree.items() for file in files}
     for name in ("east", "west"):

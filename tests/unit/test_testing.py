@@ -1,4 +1,4 @@
-"""The objects that tests on clusters use, with clusters whose answers are given."""
+"""The objects that tests on clusters use, with clusters that give prepared answers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FEDERATED = (1 << 26) + 7
 
 
 class FakeClusters(Ssh):
-    """Controllers that know jobs: {host: {job id: [states, each seen once, the last for ever]}}; scancel ends them.
+    """Controllers that know jobs: {host: {job id: [states]}}; scancel ends them.
 
-    `submitted` has the times of jobs that differ from 100, `array_of` the array of jobs that are
-    tasks.
+    Each state is seen once, the last one forever. `submitted` has the submit times of jobs that
+    differ from 100, `array_of` the array of jobs that are tasks.
     """
 
     def __init__(self, jobs: dict[str, dict[int, list[str]]]) -> None:
@@ -269,7 +269,7 @@ def test_only_what_the_test_has_submitted_is_cancelled() -> None:
 
 
 def test_job_that_got_an_earlier_jobs_id_again_is_the_tests() -> None:
-    """A slurmctld that has lost its state begins anew with its ids."""
+    """A slurmctld that has lost its state restarts its ids."""
     clusters, slurm = user_of({"single": {1: ["COMPLETED"], 2: ["RUNNING"]}})
     clusters.jobs["single"] = {1: ["RUNNING"]}
     clusters.submitted[1] = 130
@@ -343,7 +343,7 @@ def test_job_that_does_not_end_fails_the_test_that_left_it(
 
 @pytest.fixture
 def problems(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What keeps the clusters from taking jobs, as a test may change it."""
+    """What keeps the clusters from accepting jobs; a test may change it."""
     found: list[str] = []
     monkeypatch.setattr("harness.cluster.slurm.not_ready", lambda *_: list(found))
     monkeypatch.setattr("harness.cluster.slurm.clusters", lambda *_: {})
@@ -436,7 +436,7 @@ def test_hosts_python_must_match_the_packages(
 
 @pytest.fixture
 def slurmrestd(tmp_path: Path) -> Iterator[Path]:
-    """A socket that answers each request, over a connection of its own, with how many bytes it has read."""
+    """A socket that answers each request, on its own connection, with the number of bytes read."""
 
     def serve() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Files that go to hosts and come from them, whatever a host sends."""
+"""Files that are copied to hosts and from them, whatever a host sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.transfer import Limits
 
 
 class FakeHost:
-    """A host with directories and files, which packs and unpacks as tar(1) does; `sends` replaces what it packs."""
+    """A host with files, which packs and unpacks as tar(1) does; `sends` replaces its archive."""
 
     def __init__(self, root: Path, sends: bytes | None = None) -> None:
         self._root = root
@@ -120,14 +120,14 @@ def test_missing_path_is_a_usage_error(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("places", [("a", "b"), ("h:/a", "g:/b"), ("./h:a", "dir/h:b")])
 def test_copies_go_between_a_host_and_here(places: tuple[str, str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
-    assert (done.exit_code, "one argument must be HOST:PATH" in done.output) == (2, True)
+    completed = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
+    assert (completed.exit_code, "one argument must be HOST:PATH" in completed.output) == (2, True)
 
 
 @pytest.mark.parametrize("places", [("a", "h:"), ("h:", "a")])
 def test_place_on_a_host_needs_a_path(places: tuple[str, str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
-    assert (done.exit_code, "h: has no path" in done.output) == (2, True)
+    completed = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
+    assert (completed.exit_code, "h: has no path" in completed.output) == (2, True)
 
 
 @pytest.mark.parametrize(

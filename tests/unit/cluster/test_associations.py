@@ -1,4 +1,4 @@
-"""The accounting tree compared with the scenario: whatever differs is found, however it is written."""
+"""The accounting tree is compared with the scenario: every difference is found in any notation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follow what daemons log."""
+"""Following the daemons' logs."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def test_logs_of_a_host_become_plain_files_of_this_user(tmp_path: Path) -> None:
             info.type, info.linkname, info.mode = kind, link, 0o4755
             sent.addfile(info)
     host = shim(tmp_path / "bin", journalctl="echo said", tar=f"cat {tmp_path}/sent.tar")
-    told = logs.collect(host, ["n1"], tmp_path / "logs")
-    assert len(told) == 6
-    assert "n1: 'slurm/shadow.log' is a link or a special file: left out" in told
-    assert "n1: '../../evil' leads out of the directory: left out" in told
+    notes = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert len(notes) == 6
+    assert "n1: 'slurm/shadow.log' is a link or a special file: left out" in notes
+    assert "n1: '../../evil' leads out of the directory: left out" in notes
     there = {
         str(path.relative_to(tmp_path / "logs"))
         for path in (tmp_path / "logs").rglob("*")
@@ -89,16 +89,16 @@ def test_logs_of_a_host_become_plain_files_of_this_user(tmp_path: Path) -> None:
 
 def test_host_without_a_journal_or_logs_is_reported(tmp_path: Path) -> None:
     host = shim(tmp_path / "bin", journalctl="echo none >&2; exit 4", tar="echo gone >&2; exit 2")
-    told = logs.collect(host, ["n1"], tmp_path / "logs")
-    assert [text.splitlines()[-1] for text in told] == ["none", "gone"]
+    notes = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert [text.splitlines()[-1] for text in notes] == ["none", "gone"]
 
 
 def test_endless_journal_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_LIMITS", transfer.Limits(2**20, 2**20, 10))
     host = shim(tmp_path / "bin", journalctl="exec yes", tar="exec yes")
-    told = logs.collect(host, ["n1"], tmp_path / "logs")
-    assert told[0] == "n1: the journal has more than 1 MiB; the rest was not copied"
-    assert "not send a tar archive" in told[1]
+    notes = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert notes[0] == "n1: the journal has more than 1 MiB; the rest was not copied"
+    assert "not send a tar archive" in notes[1]
     assert (tmp_path / "logs/n1/journal.log").stat().st_size == 2**20
 
 

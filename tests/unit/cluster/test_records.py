@@ -1,4 +1,4 @@
-"""Accounting records compared with what slurmctld remembers of the jobs: whatever is wrong with a record is found."""
+"""Accounting records are compared with slurmctld's memory of the jobs: every error is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that come and go: what slurmctld's programs ask for, and what is said when a check fails."""
+"""Nodes that come and go: what slurmctld's programs request, and what a failed check reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.elastic.node_failures import wrong_notes
 
 
 class Api(HTTPServer):
-    """An API that accepts everything, and counts how often it is asked."""
+    """An API that accepts everything, and counts its requests."""
 
     asked = 0
 
@@ -49,7 +49,7 @@ def api() -> Iterator[Api]:
 
 
 def program(port: int, log: Path, token: Path) -> ModuleType:
-    """Return what slurmctld calls, without the call of its main function."""
+    """Return the program that slurmctld calls, without the call of its main function."""
     facts = {
         "levels": {"c1": "create"},
         "port": port,

@@ -1,4 +1,4 @@
-"""The provisioning API: who may ask, for what, and that the last wish counts."""
+"""The provisioning API: who may request what, and that the last request counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKEN = {"Authorization": "Bearer right"}
 
 
 class Engine:
-    """Hosts that are made and removed, slowly if `slow`; a name in `refused` cannot be made."""
+    """Hosts that are created and removed, slowly if `slow`; names in `refused` cannot be created."""
 
     name = "fake"
 
@@ -78,7 +78,7 @@ class Engine:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """The directory of a run of the scenario in which hosts are made."""
+    """The directory of a run of the scenario in which hosts are created."""
     path = SCENARIOS / "elastic-l3.yml"
     plan = make_plan(
         "elastic-l3", scenario.load(path), Capabilities(cgroups=False, own_hardware=False)
@@ -316,7 +316,7 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
 
     def stopped() -> str:
         engine.running["c1"] = (
-            False  # again, where it was not seen to be up before and so was started anew
+            False  # a second time, because it was not known to be up before and so was restarted
         )
         machines.look()
         return str(machines.states()["c1"]["problem"])
@@ -330,7 +330,7 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
 
 
 class ToldToEnd(Engine):
-    """An engine that is slow to tell of a run, and by whose answer the API has been told to end."""
+    """An engine that answers slowly about a run; by then, the API has been asked to stop."""
 
     def __init__(self, run_id: str, number: signal.Signals) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def provider() -> FakeProvider:
 
 @pytest.fixture
 def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
-    """A federation of which only the engine answers."""
+    """A federation whose engine answers, but not its hosts."""
     opened = lifecycle.create(SCENARIOS / "federation.yml", provider, tmp_path, lambda _: None)
     provider.running[opened.directory.id] = [host.name for host in opened.plan.hosts]
     return opened
@@ -63,7 +63,7 @@ def test_fault_without_a_target_is_refused_and_nothing_is_done(
 
 
 def test_killed_daemon_is_dead_for_systemd_too_before_it_can_be_started(tmp_path: Path) -> None:
-    """`systemctl start` does nothing as long as systemd takes the unit for active."""
+    """`systemctl start` does nothing as long as systemd considers the unit active."""
     with subprocess.Popen(["sleep", "300"]) as daemon:
         systemctl = tmp_path / "systemctl"
         asked = tmp_path / "asked"
@@ -189,9 +189,9 @@ def test_fault_is_not_active_while_it_is_being_injected(tmp_path: Path) -> None:
 
 
 class FakeHosts(Ssh):
-    """Hosts whose slurmctld is killed, stops between saves at the third attempt, and does not start again.
+    """Hosts whose slurmctld is killed, stops between saves at the third attempt and stays down.
 
-    `heard` are the scripts that they ran, in one word each; `starts_at_once`: systemctl start finds
+    `heard` are the scripts that they ran, one word each; `starts_at_once`: systemctl start finds
     the daemon running.
     """
 
@@ -276,12 +276,12 @@ def test_process_is_stopped_only_if_no_state_file_is_half_written(
             fake = tmp_path / "bin" / "systemctl"
             fake.write_text(f"#!/bin/sh\necho {process.pid}\n")
             fake.chmod(0o755)
-            done = subprocess.run(
+            completed = subprocess.run(
                 ["sh", "-c", kill_between_saves.STOP_SCRIPT, "stop", str(tmp_path / "state")],
                 env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
                 check=False,
             )
             state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()[0]
-            assert (done.returncode == 0, state == "T") == (stops, stops)
+            assert (completed.returncode == 0, state == "T") == (stops, stops)
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""Which Kubernetes API keeps the ledger, and what is told where it cannot."""
+"""Which Kubernetes API keeps the ledger, and what is reported where it cannot."""
 
 from __future__ import annotations
 

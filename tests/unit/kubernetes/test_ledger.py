@@ -55,7 +55,7 @@ def test_overallocated_node_is_found_where_it_begins() -> None:
         Use("pod b", "n2", Amount(2000, 500), 0, 20),
     ]
     assert ledger.overcommitted(uses, whole) == []
-    (told,) = ledger.overcommitted([*uses, Use("pod c", "n1", Amount(1, 1), 12, 13)], whole)
-    assert told.startswith("n1 has {'cpu': '2000m', 'memory': '500Mi'}, at 12.00 taken by pod a")
-    (told,) = ledger.overcommitted([*uses, Use("pod d", "n2", Amount(0, 1), 19, 20)], whole)
-    assert told.startswith("n2 has")
+    (problem,) = ledger.overcommitted([*uses, Use("pod c", "n1", Amount(1, 1), 12, 13)], whole)
+    assert problem.startswith("n1 has {'cpu': '2000m', 'memory': '500Mi'}, at 12.00 taken by pod a")
+    (problem,) = ledger.overcommitted([*uses, Use("pod d", "n2", Amount(0, 1), 19, 20)], whole)
+    assert problem.startswith("n2 has")

@@ -20,9 +20,10 @@ IN_USE = "gres/k8scpu count changed and jobs are using them (4 != 1)"
 
 
 class FakeSlurm:
-    """A slurmctld with one node: takes a cut below what runs, forgets it when it restarts, starts jobs when asked.
+    """A slurmctld with one node.
 
-    The node does not tell the CPUs that are used where it offers none.
+    It accepts a cut below what runs, forgets it when it restarts, and starts jobs on request. The
+    node does not report allocated CPUs where it offers none.
     """
 
     def __init__(self, **facts: Any) -> None:
@@ -68,7 +69,7 @@ class FakeSlurm:
 
 
 def settle(slurm: FakeSlurm, wanted: dict[str, dict[str, str]], page: Page) -> dict[str, str]:
-    """Settle once, and return what is said of each pod."""
+    """Settle once, and return what is reported for each pod."""
     asyncio.run(operator.settle(slurm, "n1", wanted, page))
     return {pod: check["state"] for pod, check in page.checks().items()}
 
@@ -146,7 +147,7 @@ def test_resumed_node_does_not_keep_its_reason() -> None:
 def test_operator_that_restarts_keeps_what_was_promised_and_decides_on_the_rest() -> None:
     slurm, page = FakeSlurm(), Page()
     settle(slurm, {"a": LARGE}, page)
-    # The one before was killed after it had cut for b, before it promised.
+    # The previous operator was killed after it had cut for b, before it promised.
     slurm.seen = replace(slurm.seen, offered=Amount(0, 800))
     page = Page.of({"admissionChecks": page.checks() | {"c": {"state": "Refused", "message": ""}}})
     assert settle(slurm, {"a": LARGE, "b": LARGE}, page) == {"a": "Ready", "b": "Refused"}

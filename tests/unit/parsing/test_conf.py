@@ -73,7 +73,7 @@ def test_every_place_lies_in_its_line(text: str) -> None:
 )
 @settings(max_examples=int(os.environ.get("FUZZ", "300")))
 def test_check_always_has_an_answer(files: dict[str, str], release: str) -> None:
-    """FUZZ=100000 looks longer."""
+    """FUZZ=100000 tries more examples."""
     with tempfile.TemporaryDirectory() as directory:
         for name, text in files.items():
             (Path(directory) / name).write_bytes(text.encode("utf-8", errors="surrogateescape"))

@@ -1,4 +1,4 @@
-"""The package that users install: all that the harness needs beside its code is in it."""
+"""The package that users install: it contains everything that the harness needs besides code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds the program: continuous integration, templates, pinned packages, hooks, the form of files."""
+"""Everything around the program: CI, templates, pinned packages, hooks, the format of files."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def test_what_github_reads_fits_its_schema(schema: str) -> None:
         "--builtin-schema",
         f"vendor.{schema}",
     ]
-    done = subprocess.run([*command, *SCHEMAS[schema]], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    completed = subprocess.run(
+        [*command, *SCHEMAS[schema]], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stdout
 
 
 @named([*WORKFLOWS, ACTION])
@@ -82,7 +84,9 @@ def test_workflow_has_minimal_permissions_a_timeout_and_no_concurrent_runs(path:
     assert "pull_request_target" not in workflow["on"]
     for name, job in workflow["jobs"].items():
         assert job["timeout-minutes"] <= 90, name
-        if "permissions" in job:  # rights of its own are for what is published from here
+        if (
+            "permissions" in job
+        ):  # only a job that publishes something may have permissions of its own
             assert (
                 "pull_request" not in workflow["on"] or job["if"] == "github.event_name == 'push'"
             )

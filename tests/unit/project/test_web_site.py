@@ -1,4 +1,4 @@
-"""The documentation as a web site: it has every page, and each says there what it says on GitHub."""
+"""The documentation as a web site: it has every page, and each reads the same as on GitHub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTED = {"h1", "h2", "h3", "ul", "ol", "li", "pre", "code", "table", "tr", "st
 
 
 class Reader(HTMLParser):
-    """Reads the words of a page, and counts what they are in."""
+    """Reads the words of a page, and counts the elements that contain them."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -102,12 +102,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "NO_MKDOCS_2_WARNING": "1",
         "REPOSITORY_URL": "https://example.org/harness",
     }
-    # Without a way to any other host.
+    # Without access to any other host.
     environment |= dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     return directory
 
 

@@ -130,7 +130,7 @@ def test_host_that_cannot_be_frozen_for_another_reason_is_reported_at_once() -> 
 
 
 class Making:
-    """An engine that makes whatever it is asked to, and keeps what was asked of a container."""
+    """An engine that creates whatever it is asked to, and keeps the options of containers."""
 
     def __init__(self) -> None:
         self.made: dict[str, dict[str, Any]] = {}
@@ -168,7 +168,7 @@ class Making:
 
 
 def made(name: str, tmp_path: Path, *choices: str) -> tuple[Making, dict[str, dict[str, Any]]]:
-    """Return an engine on which a scenario's hosts were made, and how each was."""
+    """Return an engine with a scenario's hosts, and the options with which each was created."""
     path, there, provider = SCENARIOS / f"{name}.yml", Making(), DockerProvider()
     provider._connected[""] = there  # type: ignore[assignment]
     plan = make_plan(name, scenario.load(path, choices), provider.capabilities)
@@ -258,7 +258,7 @@ unshare
 
 
 class Library:
-    """libseccomp, of which it notes what it was told to deny, and with which errors."""
+    """A libseccomp that records which system calls to deny, and with which errors."""
 
     def __init__(self) -> None:
         self.denied: dict[str, set[int]] = {}

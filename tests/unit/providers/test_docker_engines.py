@@ -41,7 +41,7 @@ def test_without_engines_everything_runs_on_the_users_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "problem"),
     [
         ("docker:on-prem=one", "no engine for site aws"),
         ("docker:on-prem=one,moon=two", "no site moon"),
@@ -51,16 +51,16 @@ def test_without_engines_everything_runs_on_the_users_own() -> None:
     ],
 )
 def test_invalid_targets_are_refused_before_anything_starts(
-    name: str, told: str, tmp_path: Path
+    name: str, problem: str, tmp_path: Path
 ) -> None:
     wanted = plan("federation")
     with pytest.raises(UsageError) as caught:
         providers.get(name, tmp_path).ask(wanted, render(wanted))
-    assert told in f"{caught.value}\n{caught.value.hint}"
+    assert problem in f"{caught.value}\n{caught.value.hint}"
 
 
 class SlowSwarm:
-    """A host's container on an engine whose Swarm attaches it when it has been asked a fourth time."""
+    """A host's container on an engine whose Swarm attaches it only after four requests."""
 
     def __init__(self) -> None:
         self.ports = {"22/tcp": [{"HostPort": "2222"}]}

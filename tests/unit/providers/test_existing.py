@@ -1,4 +1,4 @@
-"""Machines that are somebody's: what is refused, what is shown, and that all is put back whatever interrupts it."""
+"""Existing machines: what is refused, what is shown, and that everything is restored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def written(directory: Path, text: str) -> Path:
 
 
 def facts(plan: Plan, index: int = 0, **others: Any) -> dict[str, Any]:
-    """What a host tells that is fit for everything, but for `others`."""
+    """Facts of a host that suits every role, except for `others`."""
     host = plan.hosts[index]
     wanted = preview.wanted(plan, host, render(plan)[host.name])
     return {
@@ -223,7 +223,7 @@ def test_changes_show_existing_directories_and_an_existing_mariadb(plan: Plan) -
 
 
 class Stranger(HostSide):
-    """A host below a directory, whose systemd is a table; a command from `breaks` on loses the connection."""
+    """A host below a directory, with a table as systemd; commands from `breaks` on lose the connection."""
 
     def __init__(self, root: Path, systemd: dict[str, list[str]], breaks: int = 1000) -> None:
         super().__init__(str(root))
@@ -266,7 +266,7 @@ def seen(root: Path) -> dict[str, Any]:
 
 
 def prepared(root: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """A host with a slurm.conf, a link, an empty directory, and a munge and slurmctld that run."""
+    """A host with a slurm.conf, a link, an empty directory, and running munge and slurmctld."""
     for directory in ("proc", "etc/slurm", "etc/munge", "var/lib", "var/log/slurm"):
         (root / directory).mkdir(parents=True)
     (root / "etc/slurm/slurm.conf").write_text("old")

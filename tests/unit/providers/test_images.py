@@ -1,4 +1,4 @@
-"""Images in a file, for engines that no registry answers."""
+"""Images in a file, for engines that can reach no registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CURRENT = images.tag(releases.get("24.11"))
 
 
 class FakeEngine:
-    """An engine that writes and reads images as `docker save` and `docker load` do, and `breaks` in the middle."""
+    """An engine that saves and loads images like Docker, and fails halfway if `breaks` is set."""
 
     def __init__(self, breaks: bool = False, has: Sequence[str] = ()) -> None:
         self.has = list(has)
@@ -85,8 +85,8 @@ def test_saved_releases_have_all_their_existing_images_and_no_old_ones(
     there = FakeEngine(has=[*wanted, "slurm-harness:26.05-000000000000", CURRENT])
     monkeypatch.setattr(engine, "connect", lambda: there)
     file = tmp_path / "images.tar"
-    done = CliRunner().invoke(cli.app, ["images", "save", str(file), "26.05"])
-    assert (done.exit_code, done.output) == (0, f"{file}: {', '.join(wanted)}\n")
+    completed = CliRunner().invoke(cli.app, ["images", "save", str(file), "26.05"])
+    assert (completed.exit_code, completed.output) == (0, f"{file}: {', '.join(wanted)}\n")
     with file.open("rb") as data:
         assert names_in(data) == wanted
 
@@ -113,8 +113,8 @@ def test_name_of_an_extended_image_depends_on_its_contents() -> None:
     "arguments", [["--package", "x; reboot"], ["--package", "-y"], ["--package", "A"]]
 )
 def test_only_names_of_packages_extend_an_image(arguments: list[str]) -> None:
-    done = CliRunner().invoke(cli.app, ["images", "extend", "24.11", *arguments])
-    assert (done.exit_code, "not a name of a Debian package" in done.output) == (2, True)
+    completed = CliRunner().invoke(cli.app, ["images", "extend", "24.11", *arguments])
+    assert (completed.exit_code, "not a name of a Debian package" in completed.output) == (2, True)
 
 
 @pytest.mark.parametrize(

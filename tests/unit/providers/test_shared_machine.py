@@ -1,4 +1,4 @@
-"""A machine with several users: nobody takes over, holds up or removes what is another user's."""
+"""A machine with several users: nobody takes over, blocks or removes what another user owns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def as_other_user(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Be another user from now on: all that is there is not this one's."""
+    """Become another user, who owns nothing that exists now."""
     return lambda: monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
 
 
@@ -141,8 +141,8 @@ def test_down_removes_the_sockets_of_a_run_that_was_killed(
     file_ownership.directory(run.control_directory)
     (run.control_directory / "api").touch()
     del provider.running[run.id]
-    done = harness("down", *arguments, "--runs", tmp_path)
-    assert done.exit_code == 0, done.output
+    completed = harness("down", *arguments, "--runs", tmp_path)
+    assert completed.exit_code == 0, completed.output
     assert not run.control_directory.exists()
 
 
@@ -157,7 +157,7 @@ def test_down_removes_the_sockets_of_a_run_whose_directory_is_lost(
 
 
 def test_run_directory_is_private(tmp_path: Path, as_other_user: Callable[[], None]) -> None:
-    """Root's would be: who is root can change all that is here."""
+    """Root's would be accepted: root can change everything here anyway."""
     run = created(tmp_path)
     assert run.path.stat().st_mode & 0o777 == 0o700
     if os.geteuid() == 0:
@@ -219,10 +219,10 @@ def test_programs_import_nothing_from_the_working_directory(
     (tmp_path / "planted.py").write_text("print('planted')")
     (command,) = commands
     python = command[command.index(sys.executable) : command.index("-m")]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*python, "-c", "import planted"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert "No module named 'planted'" in done.stderr
+    assert "No module named 'planted'" in completed.stderr
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_process_that_ignores_sigterm_is_killed(
 
 
 class Engine:
-    """An engine with networks and volumes that have labels, and containers with none but those."""
+    """An engine with labelled networks and volumes, and containers that have only these labels."""
 
     def __init__(self, *labels: dict[str, str]) -> None:
         self._labels = labels
@@ -347,9 +347,9 @@ def test_only_root_may_remove_other_users_runs(
 ) -> None:
     provider.running["theirs"] = ["single"]
     as_other_user()
-    done = harness("down", "--all-users", "--runs", tmp_path)
-    assert (done.exit_code, provider.running) == (2, {"theirs": ["single"]})
-    assert "--all-users requires root" in done.output
+    completed = harness("down", "--all-users", "--runs", tmp_path)
+    assert (completed.exit_code, provider.running) == (2, {"theirs": ["single"]})
+    assert "--all-users requires root" in completed.output
 
 
 def test_root_removes_the_runs_of_all_users(
@@ -368,7 +368,7 @@ def test_root_removes_the_runs_of_all_users(
 def test_two_users_of_one_scenario_do_not_interfere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Networks, bridges, labels and sockets; hosts' ports are free ones that the engine chooses, subnets are tried."""
+    """Networks, bridges, labels and sockets differ; the engine picks free ports; subnets are tried."""
     monkeypatch.setattr("harness.providers.docker.engine.version_of", lambda _: (27, 0))
     monkeypatch.setattr("harness.providers.docker.engine.connect", SimpleNamespace)
     named: list[set[str]] = []
@@ -401,9 +401,9 @@ def test_unreadable_run_is_named_by_status_and_skipped(
 ) -> None:
     good, bad = (created(tmp_path, provider) for _ in range(2))
     (bad.path / "run.json").write_text(text)
-    done = harness("status", "--format", "json", "--runs", tmp_path)
-    assert done.exit_code == 0, done.output
-    rows = {row["run"]: row for row in json.loads(done.stdout)}
+    completed = harness("status", "--format", "json", "--runs", tmp_path)
+    assert completed.exit_code == 0, completed.output
+    rows = {row["run"]: row for row in json.loads(completed.stdout)}
     assert rows[bad.id]["hosts_up"] == ["single"]
     assert str(bad.path / "run.json") in rows[bad.id]["problem"]
     assert rows[good.id]["problem"] == ""
@@ -420,8 +420,8 @@ def test_unreadable_run_is_still_removed(
     good, bad = (created(tmp_path, provider) for _ in range(2))
     file_ownership.directory(bad.control_directory)
     (bad.path / "run.json").write_text(text)
-    done = harness("down", getattr(bad, named_by), "--runs", tmp_path)
-    assert done.exit_code == 0, done.output
+    completed = harness("down", getattr(bad, named_by), "--runs", tmp_path)
+    assert completed.exit_code == 0, completed.output
     assert [*provider.running] == [good.id]
     assert not bad.control_directory.exists()
 
@@ -434,9 +434,9 @@ def test_unreadable_run_leaves_other_reports_readable(
     )
     bad = created(tmp_path)
     (bad.path / "run.json").write_text("")
-    done = harness("report", "--runs", tmp_path)
-    assert done.exit_code == 0, done.output
-    assert result.run in done.output.replace("\n", "")
+    completed = harness("report", "--runs", tmp_path)
+    assert completed.exit_code == 0, completed.output
+    assert result.run in completed.output.replace("\n", "")
     assert "run.json is empty" in harness("report", bad.id, "--runs", tmp_path).output.replace(
         "\n", " "
     )
@@ -452,8 +452,8 @@ def test_truncated_report_or_event_does_not_prevent_reading_the_rest(
         events.write('{"time": "2026-11')
     assert [*run.events()] == before
     (run.path / "report.json").write_text('{"verdict": "pa')
-    done = harness("status", "--format", "json", "--runs", tmp_path)
-    assert [row["verdict"] for row in json.loads(done.stdout)] == ["unreadable"]
+    completed = harness("status", "--format", "json", "--runs", tmp_path)
+    assert [row["verdict"] for row in json.loads(completed.stdout)] == ["unreadable"]
 
 
 KILLED = """
@@ -519,7 +519,7 @@ def test_checks_stop_what_they_started_when_a_signal_ends_them(number: str, tmp_
         "harness.verify.plugin",
     ]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, "--harness-run", str(run.path), "test_it.py"],
         cwd=tmp_path,
         env=environment,
@@ -527,4 +527,4 @@ def test_checks_stop_what_they_started_when_a_signal_ends_them(number: str, tmp_
         text=True,
         check=False,
     )
-    assert (tmp_path / "ended").exists(), done.stderr
+    assert (tmp_path / "ended").exists(), completed.stderr

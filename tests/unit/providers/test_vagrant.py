@@ -1,4 +1,4 @@
-"""Virtual machines: what they cannot be, how large they are, and whose a name is. None is made here."""
+"""Virtual machines: their limits, their sizes, and who owns a name. None is created here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ clusters:
   two: {site: there, controller: far, nodes: [{name: far}]}
 users: {alice: {uid: 2001}}
 """
-# As Vagrant has libvirt know a machine.
+# A machine as Vagrant defines it in libvirt.
 DEFINITION = """<domain>
   <name>{run}_boss</name>
   <uuid>8d6d8aa5-1c85-4a3a-adb1-131575d6aaa4</uuid>

@@ -1,4 +1,4 @@
-"""The pytest plugin in sessions of its users, with runs that are not there."""
+"""The pytest plugin in its users' sessions, with fake runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FakeFaults:
 def of_scenario(
     wanted: Wanted, provider: Provider, runs: Path, say: Say, *, keep: bool
 ) -> Iterator[SimpleNamespace]:
-    """Say what a run would be of; a broken one does not come up."""
+    """Record the scenario of a run; a broken one does not come up."""
     path = wanted.path
     if path.stem == "broken":
         raise CannotVerify("no engine", hint="harness doctor")
@@ -59,10 +59,8 @@ def of_failure(used: object, begin: float, end: float, message: str) -> list[tup
 
 @pytest.fixture(autouse=True)
 def _no_clusters(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> None:
-    """Sessions within this process have runs that are not there, and no plugin that only kmock wants."""
-    monkeypatch.delenv(
-        "CI", raising=False
-    )  # with it pytest's summary tells all of an error once more
+    """Sessions within this process have fake runs, and no plugin that only kmock needs."""
+    monkeypatch.delenv("CI", raising=False)  # with it, pytest's summary repeats the whole error
     pytester.makeini("[pytest]\naddopts = -p no:asyncio -p no:kmock")
     monkeypatch.setattr(sessions, "of_scenario", of_scenario)
     monkeypatch.setattr(evidence, "of_failure", of_failure)
@@ -324,8 +322,8 @@ def test_documentation_shows_examples_that_run() -> None:
 def test_scenario_of_the_examples_has_no_findings(release: str) -> None:
     path = ROOT / "examples" / "cluster.yml"
     command = [sys.executable, "-m", "harness", "check", path, "--release", release]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == "no findings", done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.stderr.strip() == "no findings", completed.stdout
 
 
 @pytest.mark.parametrize("arguments", ["5", "'a.yml', release=24.11", "'a.yml', release=[None]"])

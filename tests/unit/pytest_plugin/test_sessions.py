@@ -1,4 +1,4 @@
-"""Which run a test session works on, with hosts that are not there."""
+"""Which run a test session works on, with fake hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.rundir import RunDir
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts come up without SSH, and clusters take jobs at once."""
+    """Hosts come up without SSH, and clusters accept jobs at once."""
     monkeypatch.setattr(OpenRun, "wait_for_ssh", lambda *_: None)
     monkeypatch.setattr("harness.cluster.logs.collect", lambda *_: [])
     monkeypatch.setattr("harness.cluster.slurm.wait_until_ready", lambda *_: None)
@@ -119,7 +119,7 @@ def test_run_on_another_release_is_left_alone(
 def test_run_with_other_settings_is_left_alone(
     path: Path, provider: FakeProvider, tmp_path: Path
 ) -> None:
-    """They change the clusters as a change of the file would."""
+    """Settings change the clusters, just as editing the file would."""
     settings = ("clusters.single.nodes.0.cpus=1",)
     with sessions.of_scenario(
         Wanted(path, (), settings), provider, tmp_path, print, keep=True

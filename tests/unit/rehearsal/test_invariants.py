@@ -1,4 +1,4 @@
-"""Checkers over a history: each finds what it is about, nothing else, and knows when it cannot know."""
+"""Checkers over a history: each finds its own violations only, and knows when it cannot tell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AWS_ID = (2 << 26) + 8
 
 
 def good() -> History:
-    """A federated job that ran on aws, an array of two on on-prem, and one that was requeued; all is well."""
+    """A federated job that ran on aws, an array of two on on-prem, and a requeued job; all correct."""
     history = History(PLAN)
     asked = Submission("r-0", "on-prem", "alice", 1, "COMPLETED", "accepted", ID, 99.0, 100.0)
     history.submissions = [

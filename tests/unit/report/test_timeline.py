@@ -113,7 +113,7 @@ def test_stages_checks_and_faults_share_a_time_axis() -> None:
         event(
             18,
             "check",
-            id="t::test_of_an_earlier_judgement",
+            id="t::test_of_an_earlier_verify",
             outcome="passed",
             seconds=2,
             message="",
@@ -202,7 +202,7 @@ def test_kinds_of_exits(state: str, kind: str) -> None:
 
 
 def test_daemon_start_ends_when_the_clusters_are_first_ready_after_it() -> None:
-    """A later deploy that restarts nothing must not make it longer: checks have provoked errors meanwhile."""
+    """A later deploy that restarts nothing must not extend it: checks provoke errors meanwhile."""
     events = [
         event(60, "stage", name="ready", seconds=5),
         event(120, "check", id="x", outcome="passed", seconds=20),

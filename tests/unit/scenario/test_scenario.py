@@ -438,7 +438,7 @@ def test_schema_accepts_valid_scenarios(path: Path) -> None:
 )
 def test_schema_rejects_invalid_scenarios(text: str, message: str) -> None:
     validator = jsonschema.Draft202012Validator(scenario.schema())
-    told = " ".join(
+    output = " ".join(
         error.message for error in validator.iter_errors(YAML(typ="safe", pure=True).load(text))
     )
-    assert message in told
+    assert message in output

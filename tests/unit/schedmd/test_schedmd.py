@@ -1,4 +1,4 @@
-"""SchedMD's suite: which of its tests run, what they reported, and what of that is news."""
+"""SchedMD's suite: which of its tests run, what they reported, and which results are new."""
 
 from __future__ import annotations
 

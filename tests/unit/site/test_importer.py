@@ -1,4 +1,4 @@
-"""Importing a site's directory; tests/integration/test_reference.py compares what the daemons make of the result."""
+"""Importing a site's directory; tests/integration/test_reference.py runs daemons on the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site's own past: what is secret stays behind, and what is not the scenario's is refused."""
+"""Site data: secrets stay behind, and data that does not fit the scenario is refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_dump_may_be_compressed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("SELECT 1;\n", "has no database of slurmdbd"),
         (
@@ -77,8 +77,8 @@ def test_dump_may_be_compressed(tmp_path: Path) -> None:
         (ALL + ALL.replace("`slurm`", "`slurm2`"), "has 2 databases of slurmdbd"),
     ],
 )
-def test_dump_of_something_else_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_dump_of_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         site_data.examine(SiteData(dump(tmp_path, text)), PLAN)
 
 

@@ -1,4 +1,4 @@
-"""What `harness check` says; tests/integration/test_reference.py holds it against the genuine daemons."""
+"""What `harness check` finds; tests/integration/test_reference.py compares it with the daemons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCENARIOS = sorted((Path(__file__).parents[3] / "scenarios").glob("*.yml"))
 def found(
     tmp_path: Path, release: str, text: str, older: str | None = None, **files: str
 ) -> list[str]:
-    """Return what is found in the base configuration with lines added, as LINE:COLUMN: SEVERITY: OPTION: ..."""
+    """Return the findings for the base configuration plus lines, as LINE:COLUMN: SEVERITY: ..."""
     (tmp_path / "slurm.conf").write_text(BASE + text)
     for name, content in files.items():
         (tmp_path / name.replace("_", ".")).write_text(content)
@@ -41,7 +41,7 @@ def test_plain_configuration_has_no_findings(tmp_path: Path, release: str) -> No
     assert found(tmp_path, release, "") == []
 
 
-# The first release that has what these want.
+# The first release that has what these need.
 FIRST = {
     "dynamic": "22.05",
     "kubernetes-hybrid": "24.05",
@@ -68,7 +68,7 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("release", "line", "told"),
+    ("release", "line", "finding"),
     [
         (
             "24.11",
@@ -161,13 +161,13 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
     ],
 )
 def test_finding_names_its_place_and_what_to_do(
-    tmp_path: Path, release: str, line: str, told: str
+    tmp_path: Path, release: str, line: str, finding: str
 ) -> None:
-    assert found(tmp_path, release, f"{line}\n") == [told]
+    assert found(tmp_path, release, f"{line}\n") == [finding]
 
 
 def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None:
-    told = found(
+    texts = found(
         tmp_path,
         "24.11",
         "Include more.conf\nGresTypes=gpu\nNodeName=g[1-2] Gres=gpu:2\nTopologyPlugin=topology/tree\nWhat\n",
@@ -177,7 +177,7 @@ def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None
         slurmdbd_conf="DbdHost=x\n",
         cgroup_conf="CgroupAutomount=yes\n",
     )
-    assert [text.split(": ")[:3] for text in told] == [
+    assert [text.split(": ")[:3] for text in texts] == [
         ["cgroup.conf:1:1", "error", "CgroupAutomount"],
         ["gres.conf:2:1", "error", "Name"],
         ["gres.conf:3:10", "fatal", "Wrong"],
@@ -190,26 +190,26 @@ def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None
 
 
 def test_topology_loop_is_found(tmp_path: Path) -> None:
-    told = found(
+    texts = found(
         tmp_path,
         "24.11",
         "TopologyPlugin=topology/tree\n",
         topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c\nSwitchName=c Switches=b\n",
     )
-    assert told == [
+    assert texts == [
         "topology.conf:2:1: fatal: SwitchName: it is below itself: the switches form a loop [circle]",
         "topology.conf:3:1: fatal: SwitchName: it is below itself: the switches form a loop [circle]",
     ]
 
 
 def test_switch_with_two_different_definitions_is_reported(tmp_path: Path) -> None:
-    told = found(
+    texts = found(
         tmp_path,
         "24.11",
         "TopologyPlugin=topology/tree\n",
         topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n1\nSwitchName=b Switches=x\n",
     )
-    assert [text.partition(" [")[0] for text in told] == [
+    assert [text.partition(" [")[0] for text in texts] == [
         "topology.conf:2:14: warning: Nodes: n1 is already on switch a",
         "topology.conf:3:1: fatal: SwitchName: switch b is already defined",
         "topology.conf:3:14: fatal: Switches: there is no switch x",
@@ -217,8 +217,8 @@ def test_switch_with_two_different_definitions_is_reported(tmp_path: Path) -> No
 
 
 def test_file_that_includes_itself_does_not_loop(tmp_path: Path) -> None:
-    told = found(tmp_path, "24.11", "Include slurm.conf\n")
-    assert any("files include one another in a loop" in text for text in told)
+    texts = found(tmp_path, "24.11", "Include slurm.conf\n")
+    assert any("files include one another in a loop" in text for text in texts)
 
 
 SECRET = (
@@ -235,13 +235,15 @@ def test_only_the_place_of_a_file_outside_the_directory_is_shown(tmp_path: Path,
         (site / "inside.conf").symlink_to(secret)
         (site / "plugstack.conf").symlink_to(secret)
         (site / "gres.conf").symlink_to(secret)
-    told = "\n".join(
+    texts = "\n".join(
         found(site, "24.11", "Include inside.conf\n" if way == "link" else f"Include {secret}\n")
     )
-    assert "sesame" not in told
-    assert "password" not in told
-    assert told.count("the file is outside of the checked directory, so its text is not shown") >= 4
-    assert f"{'inside.conf' if way == 'link' else secret}:1:1: fatal" in told
+    assert "sesame" not in texts
+    assert "password" not in texts
+    assert (
+        texts.count("the file is outside of the checked directory, so its text is not shown") >= 4
+    )
+    assert f"{'inside.conf' if way == 'link' else secret}:1:1: fatal" in texts
 
 
 @pytest.mark.parametrize(
@@ -256,10 +258,10 @@ def test_only_the_place_of_a_file_outside_the_directory_is_shown(tmp_path: Path,
     ids=["circle", "tree"],
 )
 def test_includes_that_multiply_are_bounded(tmp_path: Path, files: dict[str, str]) -> None:
-    told = "\n".join(
+    texts = "\n".join(
         found(tmp_path, "24.11", "Include a.conf\nInclude a.conf\n", z_conf="", **files)
     )
-    assert "files include one another in a loop" in told or "more than 1000 Includes" in told
+    assert "files include one another in a loop" in texts or "more than 1000 Includes" in texts
 
 
 @pytest.mark.parametrize("path", ["/proc/self/mem", "/dev/zero", "/sys/kernel/notes"])
@@ -280,8 +282,8 @@ def test_file_that_is_too_large_is_reported(tmp_path: Path) -> None:
 
 
 def test_changed_defaults_are_reported_for_options_that_are_not_set(tmp_path: Path) -> None:
-    told = found(tmp_path, "24.11", "TreeWidth=50\n", older="22.05")
-    assert [text.partition("\n")[0] for text in told] == [
+    texts = found(tmp_path, "24.11", "TreeWidth=50\n", older="22.05")
+    assert [text.partition("\n")[0] for text in texts] == [
         "slurm.conf:1:1: warning: SelectType: "
         "the default changed with 23.11: select/linear before, now select/cons_tres [default]",
         "slurm.conf:1:1: warning: PriorityType: "
@@ -314,14 +316,17 @@ def test_values_are_accepted_as_slurms_parser_accepts_them(
 def test_command_prints_json_and_its_exit_code_reflects_errors(tmp_path: Path) -> None:
     path = tmp_path / "slurm.conf"
     path.write_text(BASE)
-    done = CliRunner().invoke(
+    completed = CliRunner().invoke(
         cli.app, ["check", str(path), "--release", "26.05", "--format", "json"]
     )
-    assert (done.exit_code, json.loads(done.stdout)) == (0, {"release": "26.05", "findings": []})
+    assert (completed.exit_code, json.loads(completed.stdout)) == (
+        0,
+        {"release": "26.05", "findings": []},
+    )
     path.write_text(f"{BASE}FastSchedule=0\n")
-    done = CliRunner().invoke(cli.app, ["check", str(path), "--format", "json"])
-    assert done.exit_code == 1
-    assert json.loads(done.stdout) == {
+    completed = CliRunner().invoke(cli.app, ["check", str(path), "--format", "json"])
+    assert completed.exit_code == 1
+    assert json.loads(completed.stdout) == {
         "release": releases.DEFAULT,
         "findings": [
             {
@@ -343,7 +348,7 @@ def test_command_prints_json_and_its_exit_code_reflects_errors(tmp_path: Path) -
 
 @pytest.mark.parametrize(("before", "name"), list(pairwise(releases.KNOWN)))
 def test_release_files_state_what_differs(before: str, name: str) -> None:
-    """What a file says is gone was there before, and what it brings was not."""
+    """Options that a file calls gone existed before, and options that it introduces did not."""
     new, old = releases.get(name), releases.get(before)
     for section, options in new.options.items():
         brought = {key for key, option in options.items() if option.since == name}
@@ -372,9 +377,9 @@ def test_lines_of_plugstack_conf_that_slurmd_ignores(tmp_path: Path) -> None:
 def test_memory_per_cpu_and_per_node_exclude_one_another(
     tmp_path: Path, release: str, count: int
 ) -> None:
-    told = found(tmp_path, release, "DefMemPerCPU=1\nDefMemPerNode=2\n")
-    assert len(told) == count
-    assert all(line.startswith("slurm.conf:5:1: error: DefMemPerCPU: is ignored") for line in told)
+    texts = found(tmp_path, release, "DefMemPerCPU=1\nDefMemPerNode=2\n")
+    assert len(texts) == count
+    assert all(line.startswith("slurm.conf:5:1: error: DefMemPerCPU: is ignored") for line in texts)
 
 
 @pytest.mark.parametrize("release", releases.KNOWN)
@@ -392,7 +397,7 @@ def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -
 def test_command_checks_what_a_scenario_renders(tmp_path: Path) -> None:
     scale = next(path for path in SCENARIOS if path.stem == "scale")
     arguments = ["check", str(scale), "--set", "clusters.scale.options.TreeWidth=70000"]
-    done = CliRunner().invoke(cli.app, arguments)
-    assert (done.exit_code, "fatal: TreeWidth" in done.stdout) == (1, True)
+    completed = CliRunner().invoke(cli.app, arguments)
+    assert (completed.exit_code, "fatal: TreeWidth" in completed.stdout) == (1, True)
     (tmp_path / "slurm.conf").write_text(BASE)
     assert CliRunner().invoke(cli.app, [*arguments, str(tmp_path)]).exit_code == 2

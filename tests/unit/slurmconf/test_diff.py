@@ -27,7 +27,7 @@ PartitionName=p Nodes=ALL MaxTime=60
 
 
 def side(directory: Path, name: str, **files: str) -> diff.Side:
-    """Return a directory with these files as a side."""
+    """Return a directory with these files as a configuration source."""
     path = directory / name
     path.mkdir()
     for file, text in files.items():
@@ -35,7 +35,7 @@ def side(directory: Path, name: str, **files: str) -> diff.Side:
     return diff.directory_side(path)
 
 
-def told(
+def changed_options(
     directory: Path, before: dict[str, str], after: dict[str, str], release: str = "24.11"
 ) -> dict[str, tuple[str, bool]]:
     """Return the options that differ, with what they need."""
@@ -79,7 +79,7 @@ def test_single_change_is_reported_alone_with_what_it_needs(
     tmp_path: Path, old: str, new: str, option: str, needs: tuple[str, bool]
 ) -> None:
     changed = SLURM_CONF.replace(old, new)
-    assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": changed}) == {
+    assert changed_options(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": changed}) == {
         f"slurm.conf {option}": needs
     }
 
@@ -89,7 +89,7 @@ def test_different_spelling_of_the_same_value_is_no_change(tmp_path: Path) -> No
         "NodeName=n[1-4] NodeAddr=10.0.0.[1-4]", "NodeName=n[1-2] NodeAddr=10.0.0.[1-2]"
     )
     same += "NodeName=n[3-4] NodeAddr=10.0.0.[3-4] realmemory=500  # the rest\n"
-    assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": same}) == {}
+    assert changed_options(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": same}) == {}
 
 
 def test_eras_need_different_things(tmp_path: Path) -> None:
@@ -105,13 +105,13 @@ def test_eras_need_different_things(tmp_path: Path) -> None:
         "gres_conf": "Name=gpu File=/dev/gpu[0-1]\n",
     }
     (tmp_path / "old").mkdir()
-    assert told(tmp_path / "old", before, after, "22.05") == {
+    assert changed_options(tmp_path / "old", before, after, "22.05") == {
         "slurm.conf PriorityType": ("slurmctld", False),
         "slurm.conf NodeName n5 added": ("all", False),
         "slurmdbd.conf PurgeJobAfter": ("reload", False),
         "gres.conf File": ("all", True),
     }
-    assert {needs for needs, _ in told(tmp_path, before, after, "23.11").values()} == {
+    assert {needs for needs, _ in changed_options(tmp_path, before, after, "23.11").values()} == {
         "reconfigure",
         "reload",
     }
@@ -130,7 +130,7 @@ def test_passwords_are_compared_and_not_shown(tmp_path: Path) -> None:
 
 
 def federation(release: str = "24.11", **options: str) -> diff.Side:
-    """Return the shipped federation as a side, with more options on one of its clusters."""
+    """Return the shipped federation as a source, with more options on one of its clusters."""
     read = scenario.load(SCENARIOS / "federation.yml", [release])
     aws = read.clusters["aws"]
     aws = aws.model_copy(update={"options": {**aws.options, **options}})

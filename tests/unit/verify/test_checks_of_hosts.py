@@ -1,4 +1,4 @@
-"""What the checks of hosts read in logs."""
+"""What the checks of hosts find in logs."""
 
 from __future__ import annotations
 

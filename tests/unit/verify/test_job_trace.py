@@ -1,4 +1,4 @@
-"""The comparison of accounting with the jobs' own trace: whatever is wrong with either must be found."""
+"""Accounting is compared with the jobs' own trace: every error in either is found."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_record_holds_the_jobs_time_and_the_daemons_own_work(times: tuple[int, i
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         ({"cluster": "on-prem"}, "ran on cluster aws, accounting says on-prem"),
         ({"node_list": "aws[1-2]"}, "ran on aws3, accounting says aws[1-2]"),
@@ -70,8 +70,8 @@ def test_record_holds_the_jobs_time_and_the_daemons_own_work(times: tuple[int, i
         ({"cpus": 200}, "it had 2 CPUs, accounting says 200"),
     ],
 )
-def test_wrong_record_is_found(wrong: dict[str, Any], told: str) -> None:
-    assert f"job 67108871: {told}" in job_trace.differences(
+def test_wrong_record_is_found(wrong: dict[str, Any], problem: str) -> None:
+    assert f"job 67108871: {problem}" in job_trace.differences(
         [SEEN.key], [SEEN], [replace(JOB, **wrong), BATCH], HOSTS
     )
 
@@ -205,7 +205,7 @@ def test_job_killed_at_any_moment_leaves_a_complete_trace_or_none(
     command = ["sh", "-c", job_trace.script("body; sleep 60")]
     subprocess.run(
         command, env=environment, check=False, timeout=30, capture_output=True
-    )  # ends when all writers did
+    )  # ends when all writers have
     files = [path for path in (tmp_path / "seen").glob("*") if not path.name.startswith(".")]
     assert [job_trace.parse(path.read_text()).exit_code for path in files] == exit_codes
 

@@ -117,7 +117,7 @@ def test_scenario_without_applicable_checks_gets_no_verdict(
     checks, problem = pytest_run.verify(run.directory, print)
     assert checks == []
     assert model.verdict(checks, problem) == "unknown"
-    assert "no check fits" in problem  # and no check needs a feature that there is not
+    assert "no check fits" in problem  # and no check needs a feature that does not exist
 
 
 def test_check_that_needs_an_unknown_feature_is_an_error(
