@@ -41,7 +41,7 @@ _LONGEST = (
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers per CPU plus one, because tests wait; fewer if memory or inotify limits are low."""
+    """Two workers per CPU plus one, because tests wait; fewer if memory or inotify is limited."""
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     enough = int(instances.read_text()) // _INOTIFY if instances.exists() else math.inf
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY
@@ -112,7 +112,7 @@ def harness(environment: dict[str, str]) -> Harness:
 
 @pytest.fixture(scope="session")
 def quick(pytestconfig: pytest.Config) -> bool:
-    """Whether one check suffices before a scenario is broken, because `make test` has seen it pass."""
+    """Whether one check suffices before a scenario is broken: `make test` has run them all."""
     return "not core" in pytestconfig.option.markexpr
 
 

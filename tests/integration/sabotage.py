@@ -83,7 +83,8 @@ SINGLE_NODE = [
         "runs_its_daemons",
         "systemctl start mariadb",
         "systemctl stop mariadb",
-        "runs ['mariadb', 'munge', 'slurmctld', 'slurmd'], should run ['munge', 'slurmctld', 'slurmd']",
+        "runs ['mariadb', 'munge', 'slurmctld', 'slurmd'],"
+        " should run ['munge', 'slurmctld', 'slurmd']",
     ),
     on_single(
         "runs_its_daemons",
@@ -104,8 +105,10 @@ SINGLE_NODE = [
     ),
     on_single(
         "started_without_an_error",
-        "sed -i s,^MailProg=.*,MailProg=/no/such, /etc/slurm/slurm.conf && systemctl restart slurmctld",
-        "sed -i s,^MailProg=.*,MailProg=/bin/true, /etc/slurm/slurm.conf && systemctl restart slurmctld",
+        "sed -i s,^MailProg=.*,MailProg=/no/such, /etc/slurm/slurm.conf &&"
+        " systemctl restart slurmctld",
+        "sed -i s,^MailProg=.*,MailProg=/bin/true, /etc/slurm/slurm.conf &&"
+        " systemctl restart slurmctld",
         "Configured MailProg is invalid",
     ),
     on_single(
@@ -168,7 +171,8 @@ SINGLE_NODE = [
     on_single(
         "batch_job_runs_once",
         f"echo Prolog=/usr/bin/false >> {CONF} && systemctl restart slurmd",
-        f"sed -i '$d' {CONF} && systemctl restart slurmd && scontrol update NodeName=single State=RESUME",
+        f"sed -i '$d' {CONF} && systemctl restart slurmd &&"
+        " scontrol update NodeName=single State=RESUME",
         "launch failed requeued held",
     ),
     on_single(
@@ -204,7 +208,8 @@ FEDERATION = [
         ("gateway", "nft insert rule inet sites forward tcp dport 6819 drop"),
         (
             "gateway",
-            "nft delete rule inet sites forward handle $(nft -a list ruleset | sed -n 's/.*6819 drop # handle //p')",
+            "nft delete rule inet sites forward handle"
+            " $(nft -a list ruleset | sed -n 's/.*6819 drop # handle //p')",
         ),
         "does not reach accounting:6819",
     ),
@@ -224,13 +229,15 @@ FEDERATION = [
         ("clocks_and_time_zones",),
         (
             "aws3",
-            "directory=/run/systemd/system/munge.service.d; mkdir -p $directory; printf '[Service]\\nEnvironment="
-            "LD_PRELOAD=%s FAKETIME=-90s\\n' /usr/lib/*/faketime/libfaketimeMT.so.1 > $directory/late.conf;"
+            "directory=/run/systemd/system/munge.service.d; mkdir -p $directory;"
+            " printf '[Service]\\nEnvironment=LD_PRELOAD=%s FAKETIME=-90s\\n'"
+            " /usr/lib/*/faketime/libfaketimeMT.so.1 > $directory/late.conf;"
             "systemctl daemon-reload; systemctl restart munge",
         ),
         (
             "aws3",
-            "rm -r /run/systemd/system/munge.service.d; systemctl daemon-reload; systemctl restart munge",
+            "rm -r /run/systemd/system/munge.service.d; systemctl daemon-reload;"
+            " systemctl restart munge",
         ),
         "clocks that are off: {'aws3': '-9",
     ),
@@ -271,11 +278,13 @@ FEDERATION = [
         ("failed_and_cancelled_jobs",),
         (
             "aws-ctl",
-            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=onprem1/ {CONF}; systemctl restart slurmctld",
+            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=onprem1/ {CONF};"
+            " systemctl restart slurmctld",
         ),
         (
             "aws-ctl",
-            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=accounting/ {CONF}; systemctl restart slurmctld",
+            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=accounting/ {CONF};"
+            " systemctl restart slurmctld",
         ),
         "onprem1:6819",
     ),
@@ -293,7 +302,8 @@ FEDERATION = [
         ),
         (
             "accounting",
-            "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set utf8mb3'",
+            "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set"
+            " utf8mb3'",
         ),
         "aws_step_table",
     ),
@@ -301,7 +311,8 @@ FEDERATION = [
         ("munge_credential_of_every_host",),
         (
             "aws2",
-            "cd /etc/munge && cp -p munge.key /root && date | sha256sum > munge.key && systemctl restart munge",
+            "cd /etc/munge && cp -p munge.key /root && date | sha256sum > munge.key &&"
+            " systemctl restart munge",
         ),
         ("aws2", "cp -p /root/munge.key /etc/munge && systemctl restart munge slurmd"),
         "refuses a credential of",
@@ -311,7 +322,8 @@ FEDERATION = [
         ("gateway", "nft insert rule inet sites forward tcp dport 873 accept"),
         (
             "gateway",
-            "nft delete rule inet sites forward handle $(nft -a list ruleset | sed -n 's/.*873.*# handle //p')",
+            "nft delete rule inet sites forward handle"
+            " $(nft -a list ruleset | sed -n 's/.*873.*# handle //p')",
         ),
         "('open', 'open')",
     ),
@@ -344,11 +356,13 @@ FEDERATION = [
         ("cluster_constraint",),
         (
             "onprem-ctl",
-            "for c in on-prem=cloud aws=onsite; do sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
+            "for c in on-prem=cloud aws=onsite; do"
+            " sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
         ),
         (
             "onprem-ctl",
-            "for c in on-prem=onsite aws=cloud; do sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
+            "for c in on-prem=onsite aws=cloud; do"
+            " sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
         ),
         "onsite",
     ),
@@ -377,7 +391,8 @@ FEDERATION = [
         ("registered_with_its_controller",),
         (
             "accounting",
-            "mariadb -e \"update slurm_acct_db.cluster_table set control_host='x' where name='aws'\"",
+            "mariadb -e \"update slurm_acct_db.cluster_table set control_host='x' where"
+            " name='aws'\"",
         ),
         ("aws-ctl", "systemctl restart slurmctld"),
         "'aws'",
@@ -430,7 +445,8 @@ HA = [
 ]
 SUBMIT_TWICE = wrapper(
     "sbatch",
-    'cat > /tmp/$$; /usr/bin/sbatch "$@" < /tmp/$$ > /dev/null; exec /usr/bin/sbatch "$@" < /tmp/$$',
+    'cat > /tmp/$$; /usr/bin/sbatch "$@" < /tmp/$$ > /dev/null;'
+    ' exec /usr/bin/sbatch "$@" < /tmp/$$',
 )
 # The output must contain each line of the text.
 REHEARSAL = [
@@ -466,7 +482,10 @@ END
 at_once="--property=Restart=always --property=RestartSec=100ms --property=StartLimitIntervalSec=0"
 systemd-run --quiet --unit=another-api $at_once python3 /root/another-api
 listener() { ss -Hltnp sport = :8470; }
-until listener | grep -q python3; do kill $(listener | grep -o 'pid=[0-9]*' | cut -d = -f 2); sleep 0.1; done"""
+until listener | grep -q python3; do
+    kill $(listener | grep -o 'pid=[0-9]*' | cut -d = -f 2)
+    sleep 0.1
+done"""
 ELASTIC = [
     Sabotage(
         ("job_brings_the_node", "as_many_nodes", "of_the_shape"),
@@ -683,7 +702,8 @@ TOPOLOGY = [
         ("every_switch_block_and_torus",),
         (
             "sim",
-            rf"sed -i.right 's/block_sizes: \[2, 4/&, 8/' {TOPOLOGY_YAML}; systemctl restart slurmctld",
+            rf"sed -i.right 's/block_sizes: \[2, 4/&, 8/' {TOPOLOGY_YAML};"
+            r" systemctl restart slurmctld",
         ),
         ("sim", f"mv {TOPOLOGY_YAML}.right {TOPOLOGY_YAML}; systemctl restart slurmctld"),
         "b[1-4] is n[1-8] in slurmctld's memory, missing in topology.yaml",
@@ -704,7 +724,8 @@ TOPOLOGY = [
         ("waits_for_the_switches",),
         (
             "sim",
-            f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF}; scontrol reconfigure",
+            f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF};"
+            " scontrol reconfigure",
         ),
         ("sim", f"mv {CONF}.right {CONF}; scontrol reconfigure"),
         "after only",
@@ -752,7 +773,10 @@ def drop_in(unit: str, lines: str) -> tuple[str, str]:
     """Return scripts that add settings to a unit, and remove them."""
     directory = f"/run/systemd/system/{unit}.service.d"
     restart = f"systemctl daemon-reload; systemctl restart {unit}"
-    do = f"mkdir -p {directory}; cat > {directory}/zz.conf << END\n[Service]\n{lines}\nEND\n{restart}"
+    do = (
+        f"mkdir -p {directory}; cat > {directory}/zz.conf << END\n[Service]\n{lines}\nEND\n"
+        f"{restart}"
+    )
     return do, f"rm -r {directory} && {restart}"
 
 
@@ -789,7 +813,10 @@ def liar(check: str, asked: tuple[str, str], answered: tuple[str, str], message:
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 OTHER_KEY = "/var/lib/slurm/other.key"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
-DBD_KEY = f"sed -i.right s,jwt_key={JWT_KEY},jwt_key={OTHER_KEY}, {DBD_CONF} && systemctl restart slurmdbd"
+DBD_KEY = (
+    f"sed -i.right s,jwt_key={JWT_KEY},jwt_key={OTHER_KEY}, {DBD_CONF} &&"
+    " systemctl restart slurmdbd"
+)
 FAKETIME = "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)"
 LATE = drop_in(
     "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1"
@@ -809,7 +836,8 @@ REST = [
             "rest",
             "systemd-run --quiet --unit=killer sh -c"
             # Otherwise systemd gives up after five starts.
-            " 'while sleep 0.3; do systemctl kill --signal=KILL slurmrestd; systemctl reset-failed; done'",
+            " 'while sleep 0.3; do systemctl kill --signal=KILL slurmrestd;"
+            " systemctl reset-failed; done'",
         ),
         ("rest", "systemctl stop killer; systemctl reset-failed; systemctl restart slurmrestd"),
         "rest: slurmrestd.service: Main process exited, code=killed, status=9/KILL",
@@ -905,11 +933,13 @@ REST = [
         (
             "ctl",
             f"cp -p {JWT_KEY} /var/lib/slurm/old.key &&"
-            f"sed -i s,jwt_key={JWT_KEY},jwt_key=/var/lib/slurm/old.key, {CONF} && systemctl restart slurmctld",
+            f"sed -i s,jwt_key={JWT_KEY},jwt_key=/var/lib/slurm/old.key, {CONF} &&"
+            " systemctl restart slurmctld",
         ),
         (
             "ctl",
-            f"sed -i s,jwt_key=/var/lib/slurm/old.key,jwt_key={JWT_KEY}, {CONF} && systemctl restart slurmctld;"
+            f"sed -i s,jwt_key=/var/lib/slurm/old.key,jwt_key={JWT_KEY}, {CONF} &&"
+            " systemctl restart slurmctld;"
             "rm /var/lib/slurm/old.key",
         ),
         "refused with the old key's token",
@@ -918,7 +948,8 @@ REST = [
         ("after_its_rotation",),
         (
             "accounting",
-            f"echo other > {OTHER_KEY} && chown slurm {OTHER_KEY} && chmod 0400 {OTHER_KEY} && {DBD_KEY}",
+            f"echo other > {OTHER_KEY} && chown slurm {OTHER_KEY} && chmod 0400 {OTHER_KEY} &&"
+            f" {DBD_KEY}",
         ),
         (
             "accounting",
@@ -1005,7 +1036,8 @@ HYBRID = [
 def constrain(option: str) -> tuple[str, str]:
     """Return scripts that make slurmd ignore an option of cgroup.conf, and enforce it again."""
     return tuple(  # type: ignore[return-value]
-        f"sed -i s,^{option}=.*,{option}={value}, /etc/slurm/cgroup.conf && systemctl restart slurmd"
+        f"sed -i s,^{option}=.*,{option}={value}, /etc/slurm/cgroup.conf &&"
+        " systemctl restart slurmd"
         for value in ("NO", "YES")
     )
 
@@ -1021,7 +1053,8 @@ MACHINE = [
         f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF} && scontrol reconfigure",
         # Cancel the reboot first, or it would happen now.
         "scontrol update NodeName=single State=RESUME;"
-        f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/sbin/reboot, {CONF} && systemctl restart slurmctld slurmd",
+        f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/sbin/reboot, {CONF} &&"
+        " systemctl restart slurmctld slurmd",
         "waiting for single to go down for the reboot",
     ),
     on_single(
@@ -1090,7 +1123,8 @@ CONTAINERS = [
     of_containers(
         "names_the_container_of_each_step",
         (
-            "mariadb -e 'create trigger slurm_acct_db.lie before insert on slurm_acct_db.containers_step_table"
+            "mariadb -e 'create trigger slurm_acct_db.lie before insert on"
+            " slurm_acct_db.containers_step_table"
             " for each row set new.container = null'",
             "mariadb -e 'drop trigger slurm_acct_db.lie'",
         ),
@@ -1158,7 +1192,7 @@ def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
 
 
 def clear_nodes(run: OpenRun) -> None:
-    """Wait until no node has jobs; resume nodes that slurmctld drained because a job did not end."""
+    """Wait until no node has jobs, and resume nodes that were drained because a job did not end."""
     for cluster in slurm.clusters(run.ssh, run.plan).values():
         wait_until(
             lambda cluster=cluster: [

@@ -111,7 +111,8 @@ FEDERATION = [
         _TREE,
         "modify user alice where cluster=aws set qos=normal",
         "modify user alice where cluster=aws set qos=normal,urgent",
-        "aws: QOS of association of user alice in account physics is normal, should be normal,urgent",
+        "aws: QOS of association of user alice in account physics is normal, should be"
+        " normal,urgent",
     ),
     changed(
         _TREE,
@@ -180,7 +181,8 @@ FEDERATION = [
         (
             "accounting",
             f"{_SHARES}=1 &&"
-            " mariadb -e \"update slurm_acct_db.aws_assoc_table set shares = 60 where acct = 'physics' and user = ''\"",
+            ' mariadb -e "update slurm_acct_db.aws_assoc_table set shares = 60'
+            " where acct = 'physics' and user = ''\"",
         ),
         ("accounting", f"{_SHARES}=2 && {_SHARES}=60; rm /root/slurm.conf"),
         f"Share {_OF_PHYSICS} is 1, should be 60",
@@ -194,7 +196,8 @@ FEDERATION = [
         ),
         (
             "aws-ctl",
-            f"sed -i s/^AccountingStorageEnforce=.*/AccountingStorageEnforce=associations,limits,qos/ {CONF};"
+            "sed -i s/^AccountingStorageEnforce=.*/"
+            f"AccountingStorageEnforce=associations,limits,qos/ {CONF};"
             "systemctl restart slurmctld",
         ),
         "QOSMaxJobsPerUserLimit",

@@ -26,8 +26,10 @@ RECONFIGURE = "until scontrol reconfigure; do sleep 1; done"
 OWN_DATABASE = f"""set -e
 password=$(sed -n s/^StoragePass=//p {DBD_CONF})
 systemctl start mariadb
-mariadb -e "create database slurm_acct_db; grant all on slurm_acct_db.* to slurm@localhost identified by '$password'"
-mariadb-dump --routines --skip-ssl --host=db1 --user=slurm --password="$password" slurm_acct_db | mariadb slurm_acct_db
+mariadb -e "create database slurm_acct_db;
+    grant all on slurm_acct_db.* to slurm@localhost identified by '$password'"
+mariadb-dump --routines --skip-ssl --host=db1 --user=slurm --password="$password" slurm_acct_db |
+    mariadb slurm_acct_db
 sed -i.right s/^StorageHost=.*/StorageHost=localhost/ {DBD_CONF}
 {RESTART_STANDBY}
 mv {DBD_CONF}.right {DBD_CONF}"""
@@ -153,7 +155,8 @@ HA = [
         ("backup_controller_takes_over",),
         (
             "ctl2",
-            f"sed -i.right s/^SlurmctldTimeout=.*/SlurmctldTimeout=60/ {CONF} && systemctl restart slurmctld;"
+            f"sed -i.right s/^SlurmctldTimeout=.*/SlurmctldTimeout=60/ {CONF} &&"
+            " systemctl restart slurmctld;"
             f" mv {CONF}.right {CONF}",
         ),
         ("ctl2", "systemctl --no-block restart slurmctld"),
@@ -163,7 +166,8 @@ HA = [
         ("backup_controller_takes_over",),
         (
             "n2",
-            f"sed -i.right /^SlurmctldHost=ctl2/d {CONF} && systemctl restart slurmd; mv {CONF}.right {CONF}",
+            f"sed -i.right /^SlurmctldHost=ctl2/d {CONF} && systemctl restart slurmd;"
+            f" mv {CONF}.right {CONF}",
         ),
         ("n2", "systemctl restart slurmd"),
         "slurmctld of ctl2 and each slurmd to reach each other; last state: job",

@@ -21,12 +21,15 @@ def late(daemon: str) -> tuple[str, str]:
 
 def dropped(match: str) -> tuple[str, str]:
     """Return scripts that make a host drop incoming packets, and accept them again."""
-    rules = "add table inet lie; add chain inet lie in { type filter hook input priority -5; }; add rule inet lie in"
+    rules = (
+        "add table inet lie; add chain inet lie in { type filter hook input priority -5; };"
+        " add rule inet lie in"
+    )
     return f'nft "{rules} {match} drop"', "nft delete table inet lie"
 
 
 def dropped_from(host: str, port: int) -> tuple[str, str]:
-    """Return scripts that make a host drop another host's packets to a port, and accept them again."""
+    """Return scripts that make a host drop a peer's packets to a port, and accept them again."""
     return dropped(f'ip saddr $(getent hosts {host} | cut -d" " -f1) tcp dport {port}')
 
 
@@ -41,7 +44,10 @@ def exchanged(first: str, second: str) -> tuple[str, str]:
 
 def reserved(nodes: str, when: str, options: str = "Users=bob") -> tuple[str, str]:
     """Return scripts that reserve nodes for a user other than the first, and undo that."""
-    create = f"scontrol create reservation ReservationName=theirs StartTime={when} Duration=60 Nodes={nodes} {options}"
+    create = (
+        f"scontrol create reservation ReservationName=theirs StartTime={when} Duration=60"
+        f" Nodes={nodes} {options}"
+    )
     return create, "scontrol delete ReservationName=theirs"
 
 

@@ -24,7 +24,9 @@ clusters:
     controller: sim1
     hosts: sim[1-2]
     nodes: [{{name: "c[1-4]", cpus: 2}}]
-    options: {{SchedulerParameters: "batch_sched_delay=0,sched_min_interval=0,sched_interval=2", SlurmctldDebug: info}}
+    options:
+      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2
+      SlurmctldDebug: info
 accounting:
   host: sim1
   accounts: {{physics: {{}}}}

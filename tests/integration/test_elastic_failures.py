@@ -42,7 +42,8 @@ clusters:
       # A job that lost its node is not tried again before its credential has expired.
       AuthInfo: cred_expire=6
       SchedulerParameters:
-        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2, requeue_delay=1]
+        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
+         requeue_delay=1]
       MinJobAge: 3600
 users: {alice: {uid: 2001}}
 """
@@ -111,7 +112,7 @@ class Fate:
 
 @pytest.fixture(scope="module")
 def fates(failing: OpenRun) -> dict[str, Fate]:
-    """Jobs whose hosts are all spoiled at once, each on its node; c5 resumes properly, for c4's job."""
+    """Jobs whose hosts are all spoiled at once, each on its node; c5 resumes, for c4's job."""
     cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
     wait_until_at_rest(failing, cluster)
     spoiled = {node: change for node, (_, change) in SPOILED.items()} | {"c6": OTHER_CONF}
@@ -273,7 +274,8 @@ def bad_programs(failing: OpenRun) -> dict[str, Fate]:
             [
                 "sh",
                 "-c",
-                f"mv {program} /root && printf '#!/bin/sh\n{bad}\n' > {program} && chmod 755 {program}",
+                f"mv {program} /root && printf '#!/bin/sh\n{bad}\n' > {program} &&"
+                f" chmod 755 {program}",
             ],
         )
         try:
@@ -362,7 +364,10 @@ def test_host_that_could_not_be_suspended_is_named(
             timeout=PATIENCE,
         )
         wait_for_state(cluster, "c1", "POWERED_DOWN")
-        note = "c1 runs, but slurmctld has powered it down: harness exec ctl -- /usr/local/sbin/slurm-suspend c1"
+        note = (
+            "c1 runs, but slurmctld has powered it down: harness exec ctl --"
+            " /usr/local/sbin/slurm-suspend c1"
+        )
         assert note in harness("status").stdout
     # The API, which now continues, may still do it; a second request does no harm.
     failing.ssh.run("ctl", ["/usr/local/sbin/slurm-suspend", "c1"])
@@ -481,5 +486,8 @@ def test_rates_spread_resumes_and_suspends(failing: OpenRun, cluster: SlurmClust
 
 
 def set_rates(run: OpenRun, rate: int) -> None:
-    change = f"sed -i 's/^\\(ResumeRate\\|SuspendRate\\)=.*/\\1={rate}/' /etc/slurm/slurm.conf && scontrol reconfigure"
+    change = (
+        f"sed -i 's/^\\(ResumeRate\\|SuspendRate\\)=.*/\\1={rate}/' /etc/slurm/slurm.conf &&"
+        " scontrol reconfigure"
+    )
     run.ssh.run("ctl", ["sh", "-c", change])

@@ -28,15 +28,17 @@ clusters:
   lent:
     controller: boss
     nodes: [{name: worker, cpus: 2, memory: 500}]
-    options: {ProctrackType: proctrack/linuxproc, TaskPlugin: null, JobAcctGatherType: jobacct_gather/linux,
-              SlurmdParameters: config_overrides}
-    cgroup: {CgroupPlugin: disabled, ConstrainCores: null, ConstrainRAMSpace: null, ConstrainDevices: null}
+    options: {ProctrackType: proctrack/linuxproc, TaskPlugin: null,
+              JobAcctGatherType: jobacct_gather/linux, SlurmdParameters: config_overrides}
+    cgroup: {CgroupPlugin: disabled, ConstrainCores: null, ConstrainRAMSpace: null,
+             ConstrainDevices: null}
 accounting: {host: boss, accounts: {physics: {}}}
 users: {alice: {uid: 2001, accounts: [physics]}}
 """
 IMAGE = """
 FROM {base}
-RUN sed -i 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf && apt-get -o Acquire::Check-Valid-Until=false update \
+RUN sed -i 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf \
+    && apt-get -o Acquire::Check-Valid-Until=false update \
     && apt-get install --yes --no-install-recommends sudo \
     && useradd --create-home carol && echo 'carol ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/carol
 """
@@ -57,7 +59,8 @@ systemctl is-system-running --wait > /dev/null || true
 install -d -o carol -m 0700 /home/carol/.ssh
 install -o carol -m 0600 /root/.ssh/authorized_keys /home/carol/.ssh/authorized_keys
 if [ "$(hostname)" = boss ]; then
-    head -c 64 /dev/zero > /etc/munge/munge.key && chown munge: /etc/munge/munge.key && chmod 0400 /etc/munge/munge.key
+    head -c 64 /dev/zero > /etc/munge/munge.key
+    chown munge: /etc/munge/munge.key && chmod 0400 /etc/munge/munge.key
     mkdir -p /etc/slurm && cat > /etc/slurm/slurm.conf && install -d -o slurm /var/spool/before
     systemctl enable --quiet --now munge slurmctld
 fi
@@ -67,7 +70,8 @@ PICTURE = """
 cd / && find etc home usr/local var/lib/slurm* var/log/slurm* var/tmp var/spool ! -path '*/.ssh*' \
     ! -path 'var/spool/before*' ! -name '*-' ! -name .pwd.lock -printf '%p %y %u %g %m %l\\n' | sort
 find etc home usr/local var/lib/slurm* -type f ! -name '*-' -exec sha256sum {} + | sort
-systemctl show --property=Id,ActiveState,UnitFileState munge mariadb slurmdbd slurmctld slurmd slurmrestd
+systemctl show --property=Id,ActiveState,UnitFileState \
+    munge mariadb slurmdbd slurmctld slurmd slurmrestd
 ls /var/lib/mysql | grep slurm
 [ ! -e /etc/slurm/slurm.conf ] || scontrol show partition | grep PartitionName
 true
@@ -228,7 +232,8 @@ def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None
 def test_existing_account_or_database_is_refused_and_still_works(strangers: Strangers) -> None:
     make = {
         "account slurm@localhost": "CREATE USER slurm@localhost IDENTIFIED BY 'sesame'",
-        "database slurm_acct_db": "CREATE DATABASE slurm_acct_db; CREATE TABLE slurm_acct_db.theirs (x INT)",
+        "database slurm_acct_db": "CREATE DATABASE slurm_acct_db;"
+        " CREATE TABLE slurm_acct_db.theirs (x INT)",
     }
     works = {
         "account slurm@localhost": "mariadb --user=slurm --password=sesame --execute 'SELECT 1'",
@@ -348,7 +353,7 @@ def test_unreachable_host_is_reported_and_given_back_when_it_answers_again(
 
 @contextmanager
 def begun(strangers: Strangers) -> Iterator[subprocess.Popen[str]]:
-    """Start a run, and yield it once it has replaced the worker's files but not started its slurmd."""
+    """Start a run, and yield it once it has replaced the worker's files, before slurmd starts."""
     words = command(*strangers.words("run", "--yes"))
     with subprocess.Popen(
         words, env=strangers.environment, stdout=subprocess.PIPE, text=True

@@ -43,7 +43,9 @@ clusters:
   small:
     controller: ctl
     nodes: [{name: n1, cpus: 4}]
-    options: {SchedulerParameters: "batch_sched_delay=0,sched_min_interval=0,sched_interval=2", MinJobAge: 3600}
+    options:
+      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2
+      MinJobAge: 3600
 accounting: {host: db, accounts: {physics: {}}}
 users: {alice: {uid: 2001, accounts: [physics]}}
 disks:

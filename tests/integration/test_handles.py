@@ -24,7 +24,7 @@ NOTHING_TO_DO = "Nothing to do: every host has its files, and its daemons run"
 
 
 def starts(run: OpenRun) -> dict[str, str]:
-    """Return systemd's invocation id of every daemon of every host, which a reload does not change."""
+    """Return systemd's invocation ID of every daemon on every host; a reload keeps it."""
     return {
         f"{host.name} {daemon}": run.ssh.run(
             host.name, ["systemctl", "show", "--property=InvocationID", "--value", daemon]
@@ -287,7 +287,7 @@ def test_nothing_of_a_run_listens_beyond_loopback(single_node: OpenRun) -> None:
 
 @pytest.mark.core
 def test_host_has_dockers_default_rights_only(single_node: OpenRun) -> None:
-    """The entry point drops the capabilities that only the boot needs, even for root's processes."""
+    """The entry point drops the capabilities that only the boot needs, even those of root."""
     status = single_node.ssh.run("single", ["cat", "/proc/1/status", "/proc/self/status"]).stdout
     bounding = {line.split()[1] for line in status.splitlines() if line.startswith("CapBnd")}
     assert bounding == {"00000000a80425fb"}  # capabilities(7): Docker's default fourteen

@@ -22,7 +22,10 @@ clusters:
     nodes: [{name: lived, cpus: 4, memory: 1000, options: {}}]
     partitions: {main: {default: true, options: {}}}
     options: {}
-accounting: {host: lived, accounts: {physics: {}}, qos: {brief: {options: {MaxWall: 10, MaxJobsPerUser: 2}}}}
+accounting:
+  host: lived
+  accounts: {physics: {}}
+  qos: {brief: {options: {MaxWall: 10, MaxJobsPerUser: 2}}}
 users:
   alice: {uid: 2001, accounts: [physics], qos: [brief]}
   bob: {uid: 2002, accounts: [physics]}

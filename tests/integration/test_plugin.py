@@ -35,7 +35,8 @@ def test_earlier_job(slurm):
 def test_state_is_lost(slurm, clusters, harness_run):
     earlier = {job.job_id for job in clusters["tiny"].jobs()}
     lose = "systemctl kill -s KILL slurmctld; systemctl stop slurmctld; " + (
-        "find $(sed -n s/^StateSaveLocation=//p /etc/slurm/slurm.conf) -type f -delete; systemctl start slurmctld"
+        "find $(sed -n s/^StateSaveLocation=//p /etc/slurm/slurm.conf) -type f -delete;"
+        " systemctl start slurmctld"
     )
     harness_run.ssh.run("tiny", ["sh", "-c", lose], timeout=180)
     squeue = lambda: slurm.run("squeue", check=False).exit_code

@@ -104,7 +104,8 @@ def differences(release: str, given: Iterable[reference.Case], directory: Path) 
         matrix[cell] = matrix.get(cell, 0) + 1
         if verdict.started != (not fatal) and (release, case.name) not in KNOWN_DIFFERENCES:
             found.append(
-                f"{case.name}: {case.daemon} {cell[0]} ({verdict.fatal}), check says {fatal or 'no fatal'}"
+                f"{case.name}: {case.daemon} {cell[0]} ({verdict.fatal}), check says"
+                f" {fatal or 'no fatal'}"
             )
     print(
         f"Slurm {release}: "
@@ -180,7 +181,8 @@ def round_trip(release: str, given: list[reference.Case], directory: Path) -> li
             if one[part] != other[part]
         ]
     print(
-        f"Slurm {release}: {len(again)} of {len(given)} start, {len(again) - len(found)} are the same once imported"
+        f"Slurm {release}: {len(again)} of {len(given)} start, {len(again) - len(found)} are the"
+        " same once imported"
     )
     return found
 

@@ -19,7 +19,11 @@ MIXED = """
 description: Two unfederated clusters; the older one, configless, uses the newer one's slurmdbd.
 release: "26.05"
 clusters:
-  older: {release: "24.11", configless: true, controller: older-ctl, nodes: [{name: "older[1-2]", cpus: 2}]}
+  older:
+    release: "24.11"
+    configless: true
+    controller: older-ctl
+    nodes: [{name: "older[1-2]", cpus: 2}]
   newer: {controller: newer-ctl, nodes: [{name: "newer[1-2]", cpus: 2}]}
 accounting: {accounts: {physics: {}}}
 users: {alice: {uid: 2001, accounts: [physics]}}
@@ -96,7 +100,10 @@ def guests(cluster: SlurmCluster) -> tuple[str, ...]:
 def own_image() -> Iterator[str]:
     """An image that a user might build: daemons that start at boot, no entry point."""
     client = docker.from_env()
-    text = f"FROM {images.tag(releases.get('26.05'))}\nRUN systemctl enable slurmctld munge\nENTRYPOINT []\n"
+    text = (
+        f"FROM {images.tag(releases.get('26.05'))}\nRUN systemctl enable slurmctld munge\n"
+        "ENTRYPOINT []\n"
+    )
     image, _ = client.images.build(
         fileobj=io.BytesIO(text.encode()), tag="slurm-harness-test:own", rm=True
     )

@@ -21,7 +21,8 @@ import os, pathlib, subprocess, time
 import pytest
 
 def test_job_on_another_host_writes_into_the_home(tmp_path):
-    assert pathlib.Path(os.environ["SLURM_TESTSUITE_CONF"]).read_text().startswith("SlurmSourceDir=/home/")
+    conf = pathlib.Path(os.environ["SLURM_TESTSUITE_CONF"]).read_text()
+    assert conf.startswith("SlurmSourceDir=/home/")
     out = tmp_path / "out"
     subprocess.run(["sbatch", "--wait", f"--output={out}", "--wrap=hostname"], check=True)
     assert out.read_text() == "suite-sim1\\n"
@@ -50,7 +51,8 @@ puts "\\[2026-11-22 10:00:00\\] Fatal   this job is lost (fail@globals:431,test1
 exit 1
 """,
     "testsuite/expect/test1.3": "exit 255\n",
-    "testsuite/expect/test1.4": "exec sudo scontrol update nodename=node0 state=down reason=x\nsleep 600\n",
+    "testsuite/expect/test1.4": "exec sudo scontrol update nodename=node0"
+    " state=down reason=x\nsleep 600\n",
 }
 AS_IT_IS = """
 quick = ["101_1", "102_1", "1.1"]
@@ -80,7 +82,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(
     harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenRun]:
-    """The scenario for the suite with one node beside the controller, and without its federation."""
+    """The scenario for the suite, with one node and the controller, and without its federation."""
     data = YAML(typ="safe").load(SCENARIOS / "schedmd-suite.yml")
     main = data["clusters"]["suite"]
     main |= {"hosts": "suite-sim1", "nodes": [{"name": "node0", "cpus": 4, "memory": 1000}]}

@@ -1,4 +1,4 @@
-"""Topologies: each check of placement is seen to fail; releases before topology.yaml use topology.conf."""
+"""Topologies: each check of placement is seen to fail; older releases use topology.conf."""
 
 from __future__ import annotations
 

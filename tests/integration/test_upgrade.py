@@ -26,7 +26,9 @@ clusters:
     controller: ctl
     nodes: [{name: "n[1-2]", cpus: 4, memory: 1000}]
     options:
-      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+      SchedulerParameters:
+        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
+         requeue_delay=1]
       AuthInfo: cred_expire=6  # seconds that a requeued job waits at least
       MinJobAge: 3600
       OPTION
@@ -45,7 +47,7 @@ WITH_SECRETS = "#!/bin/sh\n# TOKEN=sesame\ncat /etc/sesame\n"
 
 @pytest.fixture
 def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """The database and the state of a cluster with site data: carol's ended jobs and a pending one."""
+    """Site data: the database and state of a cluster with carol's ended jobs and a pending one."""
     path, state, dump = tmp_path / "past.yml", tmp_path / "state", tmp_path / "dump.sql"
     stores = "AccountingStoreFlags: job_script,job_env,job_comment"
     path.write_text(
@@ -155,7 +157,7 @@ def test_cluster_with_site_data_is_upgraded_while_users_submit(
 
 
 def assert_reported(harness: Harness, run: Path, copy: Path) -> None:
-    """Assert that an upgrade leaves the same files as a run, and that `harness report` reads them."""
+    """Assert that an upgrade leaves the same files as a run, which `harness report` reads."""
     upgrade_report = model.read(run)
     assert (upgrade_report.verdict, upgrade_report.releases) == (
         "passed",

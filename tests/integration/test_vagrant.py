@@ -37,7 +37,9 @@ clusters:
     options:
       SuspendTime: 5
       SuspendTimeout: 30
-      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+      SchedulerParameters:
+        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
+         requeue_delay=1]
 users: {alice: {uid: 2001}}
 """
 

@@ -1,4 +1,4 @@
-"""Run a release's genuine slurmctld or slurmdbd on configurations: the reference for `harness check`.
+"""Run a release's genuine slurmctld or slurmdbd on configurations, to compare with `harness check`.
 
 Each case has its own namespaces, file system and network, which contain everything that the
 configuration names: users, directories, programs, hosts, munge and, if needed, an accounting
@@ -158,7 +158,8 @@ def _verdicts_of(
             line = next(lines, None)
             if line is None:
                 raise RuntimeError(
-                    f"the reference container of {release} is gone: {container.logs(stdout=False).decode()}"
+                    f"the reference container of {release} is gone:"
+                    f" {container.logs(stdout=False).decode()}"
                 )
             yield case, _verdict(release, line)
         for line in lines:  # to its end, or the connection stays open
@@ -186,7 +187,8 @@ def _image(client: docker.DockerClient, release: str) -> str:
     sources = [_HERE / "Dockerfile", *sorted((_HERE / "inside").glob("*.py"))]
     files = {str(path.relative_to(_HERE)): path.read_bytes() for path in sources}
     arguments = {"BASE": base, "PACKAGES": " ".join(_PACKAGES[release])}
-    name = f"slurm-harness-reference:{release}-{hashlib.sha256(repr((files, arguments)).encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(repr((files, arguments)).encode()).hexdigest()[:12]
+    name = f"slurm-harness-reference:{release}-{digest}"
     if not client.images.list(name):
         client.images.build(
             fileobj=io.BytesIO(_tar(files)),

@@ -16,7 +16,7 @@ TREE = "TopologyPlugin=topology/tree"
 
 
 def with_(*lines: str, without: str = "", **files: str) -> dict[str, str]:
-    """Return the base configuration with lines and files added, without lines that begin `without`."""
+    """Return the base configuration with lines and files added, but no line starting `without`."""
     base = "".join(
         f"{line}\n" for line in BASE.splitlines() if not (without and line.startswith(without))
     )

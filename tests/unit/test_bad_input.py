@@ -464,7 +464,8 @@ def test_report_and_verify(report_json: str, events: str) -> None:
 
 @given(
     mutated(
-        "; x\n1 10 1 5 1 -1 -1 1 -1 -1 1 1 1 1 1 1 -1 -1\n2 20 1 5 1 -1 -1 1 -1 -1 1 1 1 1 1 1 1 -1\n",
+        "; x\n1 10 1 5 1 -1 -1 1 -1 -1 1 1 1 1 1 1 -1 -1\n"
+        "2 20 1 5 1 -1 -1 1 -1 -1 1 1 1 1 1 1 1 -1\n",
         SWF_TOKENS,
     )
 )
@@ -542,7 +543,8 @@ def test_aliases_dates_and_merge_keys_are_accepted() -> None:
         (cluster(f"files: {{{'a' * 300}: x}}"), "the name of a file has at most 255 characters"),
         (f"{cluster('')}sites: 5\n", "valid dictionary"),
         (
-            f"{cluster('')}accounting: {{accounts: 5, qos: [a]}}\nusers: {{u: {{uid: 2000, qos: [a]}}}}\n",
+            f"{cluster('')}accounting: {{accounts: 5, qos: [a]}}\n"
+            f"users: {{u: {{uid: 2000, qos: [a]}}}}\n",
             "valid dictionary",
         ),
     ],

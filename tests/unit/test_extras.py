@@ -24,7 +24,9 @@ import importlib.machinery, sys
 class Base(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in {BLOCKED} else super().find_spec(name, path, target)
+        if name.partition(".")[0] in {BLOCKED}:
+            return None
+        return super().find_spec(name, path, target)
 
 sys.meta_path[:] = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter, Base]
 from harness import cli

@@ -90,7 +90,11 @@ def test_accounting_script_passes_scenario_values_to_sacctmgr_unchanged(tmp_path
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tres").write_text(f"gres|{name}\n")
     fake = f"""#!/bin/sh
-case "$*" in *"show tres"*) cat {tmp_path}/bin/tres;; *show*) ;; *) printf '%s\\0' "$@" >> {tmp_path}/bin/said;; esac
+case "$*" in
+    *"show tres"*) cat {tmp_path}/bin/tres ;;
+    *show*) ;;
+    *) printf '%s\\0' "$@" >> {tmp_path}/bin/said ;;
+esac
 """
     (tmp_path / "bin" / "sacctmgr").write_text(fake)
     (tmp_path / "bin" / "sacctmgr").chmod(0o755)

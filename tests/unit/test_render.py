@@ -101,7 +101,8 @@ def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path:
         conf = text[f"{name}-ctl", "/etc/slurm/slurm.conf"]
         lines = conf.splitlines()
         assert [line for line in lines if line.startswith("NodeName=")] == [
-            f"NodeName={name}-n[{n}0001-{n + 1}0000] NodeHostname={name}{n + 1} NodeAddr={name}{n + 1}"
+            f"NodeName={name}-n[{n}0001-{n + 1}0000] NodeHostname={name}{n + 1}"
+            f" NodeAddr={name}{n + 1}"
             " Port=[20001-30000] CPUs=2 RealMemory=500 State=UNKNOWN".replace("[00001-", "[1-")
             for n in range(5)
         ]
@@ -380,8 +381,8 @@ def test_simulated_gpus_have_devices(tmp_path: Path) -> None:
     plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
     gres = text_of(plan, "h1", "/etc/slurm/gres.conf")
     assert (
-        "NodeName=g1 Name=gpu Type=a100 File=/dev/slurm-gpu[0-1]\nNodeName=g1 Name=gpu File=/dev/slurm-gpu2\n"
-        in gres
+        "NodeName=g1 Name=gpu Type=a100 File=/dev/slurm-gpu[0-1]\n"
+        "NodeName=g1 Name=gpu File=/dev/slurm-gpu2\n" in gres
     )
     assert "c /dev/slurm-gpu2 0666 root root - 1:3" in text_of(
         plan, "h2", "/etc/tmpfiles.d/slurm.conf"

@@ -221,7 +221,8 @@ def test_tasks_of_an_array_are_known_by_their_indices() -> None:
 def test_output_is_read_on_the_host_that_ran_the_batch_script() -> None:
     clusters, slurm = user_of({"onprem-ctl": {7: ["COMPLETED"]}}, FEDERATION)
     clusters.answers = {
-        "scontrol --oneliner show job 7": "JobId=7 Command=a b BatchHost=onprem2 StdOut=/home/alice/o\n",
+        "scontrol --oneliner show job 7": "JobId=7 Command=a b BatchHost=onprem2"
+        " StdOut=/home/alice/o\n",
         "cat /home/alice/o": "hello\n",
     }
     assert slurm.submission(7).output() == "hello\n"

@@ -40,7 +40,7 @@ def _numbers(item: str) -> list[str]:
 
 
 class Conf:
-    """The `key=value` pairs of configuration files and what they include; keys are in lower case."""
+    """The `key=value` pairs of configuration files and their includes; keys are in lower case."""
 
     def __init__(self, *files: Path) -> None:
         self.pairs = [pair for file in files for pair in _read(file, frozenset())]
@@ -60,7 +60,10 @@ class Conf:
         ]
 
     def setting(self, key: str, name: str) -> str:
-        """Return a setting within a key's value, or "": jwt_key of AuthAltParameters=jwt_key=/a,jwks=/b is /a."""
+        """Return a setting within a key's value, or "".
+
+        jwt_key of AuthAltParameters=jwt_key=/a,jwks=/b is /a.
+        """
         return next(
             (item.partition("=")[2] for item in self.items(key) if item.partition("=")[0] == name),
             "",

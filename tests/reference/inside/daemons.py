@@ -55,7 +55,7 @@ class Daemon:
         return self.exit_code is not None or bool(_HOPELESS.search(self.log))
 
     def reaches(self, line: str, answers: Callable[[], bool]) -> bool:
-        """Wait for a log line (a regular expression), then for an answer; return whether both came."""
+        """Wait for a log line (a regular expression), then an answer; return whether both came."""
         if not self._comes(lambda: bool(re.search(line, self.log))) or not self._comes(answers):
             return False
         time.sleep(_SETTLE)

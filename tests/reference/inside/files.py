@@ -58,7 +58,7 @@ def add_group(name: str) -> None:
 
 
 def add_user(name: str) -> tuple[int, int]:
-    """Create a user, if the name or number is valid; return the IDs of user and group, or root's."""
+    """Create a user, if the name or number is valid; return its user and group ID, or root's."""
     known = {key: entry for entry in pwd.getpwall() for key in (entry.pw_name, str(entry.pw_uid))}
     if name not in known:
         if not _ACCOUNT.fullmatch(name):
@@ -74,7 +74,7 @@ def add_user(name: str) -> tuple[int, int]:
 
 
 class Files:
-    """Creates files and directories that belong to the daemon's user; existing ones keep their content."""
+    """Creates files and directories of the daemon's user; existing ones keep their content."""
 
     def __init__(self, user: str) -> None:
         self._owner = add_user(user)

@@ -55,7 +55,7 @@ class Network:
     """
 
     def __init__(self, conf: Conf, hostname: str | None, role: str, *own: str) -> None:
-        """Use the host's own name or the one that the configuration gives the role, and its aliases."""
+        """Use the host's own name, or the one that the configuration gives its role, and aliases."""
         self._hostname = hostname or (role if _HOST.fullmatch(role) else "reference")
         self._own = {"localhost", "127.0.0.1", "::1", self._hostname, role, *own} - {""}
         nodes = (name for value in conf.all(*_NODE_KEYS) for name in _names(value))
@@ -73,7 +73,7 @@ class Network:
         return host in self._own
 
     def build(self) -> None:
-        """Name the hosts and connect them; addresses other than the daemon's belong to the other host."""
+        """Name and connect the hosts; addresses other than the daemon's are the other host's."""
         socket.sethostname(self._hostname)
         names = sorted(name for name in self._own if _HOST.fullmatch(name) and not _address(name))
         lines = ["127.0.0.1 localhost", "::1 localhost", f"{_HERE} {' '.join(names)}"]

@@ -209,7 +209,10 @@ def test_interrupt_while_the_command_line_loads_is_3_without_a_traceback(
     number: signal.Signals,
 ) -> None:
     # `harness.cli` is the first of the modules that take long.
-    slow = "import os, sys; sys.modules['harness.cli'] = None; from harness import __main__, interrupts\n"
+    slow = (
+        "import os, sys; sys.modules['harness.cli'] = None;"
+        " from harness import __main__, interrupts\n"
+    )
     slow += f"interrupts.exit_quietly(); os.kill(os.getpid(), {int(number)}); __main__.main()"
     completed = subprocess.run(
         [sys.executable, "-c", slow], capture_output=True, text=True, check=False

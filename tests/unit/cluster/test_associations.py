@@ -162,7 +162,8 @@ def in_memory(**changes: Any) -> str:
         "UserName=root(0) DefAccount=root DefWckey= AdminLevel=Administrator",
         *(
             f"ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=1"
-            f" SharesRaw/Norm/Level/Factor={shares} ParentAccount={parent} GrpJobs=N(0) GrpSubmitJobs=N(0)"
+            f" SharesRaw/Norm/Level/Factor={shares} ParentAccount={parent} GrpJobs=N(0)"
+            " GrpSubmitJobs=N(0)"
             f" GrpWall=N(0.35) MaxJobs={jobs} MaxSubmitJobs= MaxWallPJ="
             for account, user, shares, parent, jobs in (
                 ("root", "", "1/0.00", "", ""),
@@ -173,8 +174,10 @@ def in_memory(**changes: Any) -> str:
                 ("physics", "alice(2001)", "1/0.5", "", "{jobs}"),
             )
         ),
-        "QOS=normal(1) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ= PreemptMode=OFF Priority=0",
-        "QOS=urgent(2) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ=10 PreemptMode=OFF Priority=1000",
+        "QOS=normal(1) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ= PreemptMode=OFF"
+        " Priority=0",
+        "QOS=urgent(2) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ=10 PreemptMode=OFF"
+        " Priority=1000",
     ]
     return "\n".join(lines).format(**facts)
 

@@ -40,12 +40,16 @@ def logged(seconds_ago: float, text: str) -> str:
 
 
 def test_what_keeps_jobs_from_running_is_shown() -> None:
-    jobs = "7|PENDING||alice|Reserved|7||j\n8|RUNNING|single|alice|None|8||j\n6|COMPLETED|single|alice|None|6||j\n"
+    jobs = (
+        "7|PENDING||alice|Reserved|7||j\n8|RUNNING|single|alice|None|8||j\n"
+        "6|COMPLETED|single|alice|None|6||j\n"
+    )
     report = seen(squeue=jobs, node=NODE, reservation=RESERVATION, tail="+0000\n")
     assert report == [
         "single: job 7 of alice PENDING (Reserved)",
         "single: node single IDLE+DRAIN (no fan [root@2026-11-01])",
-        "single: reservation theirs of single for bob from 1970-01-01 00:00 UTC to 1970-01-01 00:01 UTC",
+        "single: reservation theirs of single for bob from 1970-01-01 00:00 UTC to 1970-01-01"
+        " 00:01 UTC",
     ]
 
 

@@ -15,7 +15,8 @@ from harness.ssh import Result, Ssh
 FEDERATION = """\
 Federation: cloudburst
 Self:       on-prem:198.18.0.11:6817 ID:1 FedState:ACTIVE Features:onsite
-Sibling:    aws:198.18.1.10:6817 ID:2 FedState:ACTIVE Features:cloud PersistConnSend/Recv:Yes/Yes Synced:Yes
+Sibling:    aws:198.18.1.10:6817 ID:2 FedState:ACTIVE Features:cloud \
+PersistConnSend/Recv:Yes/Yes Synced:Yes
 """
 
 
@@ -43,7 +44,10 @@ def test_no_federation_is_empty() -> None:
 
 
 def test_record_of_a_job_and_of_its_step() -> None:
-    line = "67108866|aws|j.sh|alice|physics|CANCELLED by 2001|0:15|aws2|1700000000|1700000001|1700000009|8"
+    line = (
+        "67108866|aws|j.sh|alice|physics|CANCELLED by 2001|0:15|aws2|"
+        "1700000000|1700000001|1700000009|8"
+    )
     line += "|normal|batch|2|60|/home/alice|2048K"
     job = Record(
         *(67108866, "", "aws", "j.sh", "alice", "physics", "CANCELLED", 0, 15, "aws2"),
@@ -55,16 +59,22 @@ def test_record_of_a_job_and_of_its_step() -> None:
 
 
 def test_times_that_are_not_known_yet_are_none() -> None:
-    line = "7|aws|j|alice|physics|PENDING|0:0|None assigned|1700000000|Unknown|Unknown|0|normal|batch|0|60|/home/alice|"
+    line = (
+        "7|aws|j|alice|physics|PENDING|0:0|None assigned|1700000000|Unknown|Unknown|"
+        "0|normal|batch|0|60|/home/alice|"
+    )
     record = slurm.parse_record(line)
     assert (record.submit, record.start, record.end) == (1700000000, None, None)
 
 
 def test_job_that_slurmctld_remembers_is_like_its_record() -> None:
     line = (
-        "JobId=7 ArrayJobId=6 ArrayTaskId=1 JobName=a job UserId=alice(2001) GroupId=alice(2001) Account=physics"
-        " QOS=normal JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=3:0 RunTime=00:01:05"
-        " TimeLimit=1-00:30:00 SubmitTime=1700000000 StartTime=1700000001 EndTime=1700000066 Partition=batch"
+        "JobId=7 ArrayJobId=6 ArrayTaskId=1 JobName=a job UserId=alice(2001) GroupId=alice(2001)"
+        " Account=physics"
+        " QOS=normal JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=3:0"
+        " RunTime=00:01:05"
+        " TimeLimit=1-00:30:00 SubmitTime=1700000000 StartTime=1700000001 EndTime=1700000066"
+        " Partition=batch"
         " NodeList=c[1-2] NumNodes=2 NumCPUs=4 ReqTRES=cpu=4 WorkDir=/home/alice StdErr=/dev/null"
     )
     assert slurm.parse_remembered(line, "aws") == Record(
@@ -107,7 +117,10 @@ def test_node_in_maintenance_takes_no_jobs_whatever_the_release_calls_it() -> No
 
 
 def test_reservation_is_for_users_who_may_use_it() -> None:
-    line = "ReservationName=r StartTime=1 EndTime=2 Nodes=n[1-2] Users=bob Groups=(null) Accounts=physics State=ACTIVE"
+    line = (
+        "ReservationName=r StartTime=1 EndTime=2 Nodes=n[1-2] Users=bob Groups=(null)"
+        " Accounts=physics State=ACTIVE"
+    )
     assert slurm.parse_reservation(line) == Reservation("r", 1, 2, "n[1-2]", "bob,physics")
 
 
@@ -175,7 +188,10 @@ def test_states_of_many_jobs_are_counted(tmp_path: Path) -> None:
 
 
 def test_names_and_comments_of_others_do_not_confuse_the_queue(tmp_path: Path) -> None:
-    squeue = 'printf "%s\\n" "7|RUNNING|n1|alice|None|7|two" "lines|a|b" "8|RUNNING|n1|bob|None|8|slurm-harness|c"'
+    squeue = (
+        'printf "%s\\n" "7|RUNNING|n1|alice|None|7|two" "lines|a|b"'
+        ' "8|RUNNING|n1|bob|None|8|slurm-harness|c"'
+    )
     jobs = cluster_with(tmp_path, "squeue", squeue.replace('two"', 'two|a|b"')).jobs()
     assert [(job.job_id, job.name, job.ours) for job in jobs] == [(7, "a|b", False), (8, "c", True)]
 

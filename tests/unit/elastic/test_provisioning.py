@@ -33,7 +33,7 @@ TOKEN = {"Authorization": "Bearer right"}
 
 
 class Engine:
-    """Hosts that are created and removed, slowly if `slow`; names in `refused` cannot be created."""
+    """Hosts that are created and removed, slowly if `slow`, but never if they are in `refused`."""
 
     name = "fake"
 

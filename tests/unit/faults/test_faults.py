@@ -68,7 +68,8 @@ def test_killed_daemon_is_dead_for_systemd_too_before_it_can_be_started(tmp_path
         systemctl = tmp_path / "systemctl"
         asked = tmp_path / "asked"
         systemctl.write_text(
-            f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -gt 3 ] && echo 0 || echo {daemon.pid}\n"
+            f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -gt 3 ] && echo 0 ||"
+            f" echo {daemon.pid}\n"
         )
         systemctl.chmod(0o755)
         script = faults.KINDS["kill-daemon"].inject

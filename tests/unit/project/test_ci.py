@@ -164,7 +164,8 @@ class Workflow:
             "",
             [
                 "images save {file} 24.11",
-                "run my scenarios/single-node.yml --release 24.11 --report a report --release single=25.05 --verbose",
+                "run my scenarios/single-node.yml --release 24.11 --report a report"
+                " --release single=25.05 --verbose",
                 "report a report",
             ],
         ),

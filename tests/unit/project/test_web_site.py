@@ -46,7 +46,10 @@ class Reader(HTMLParser):
 
 
 def test_navigation_has_the_pages_of_the_index_once_under_its_headings() -> None:
-    index = "# Docs\n\n## Learn\n\n[A](a.md): b\n\n## Do\n\n- [C](c/d.md#e), [A](a.md)\n- [S](../S.md), [x](https://x.md/y)\n"
+    index = (
+        "# Docs\n\n## Learn\n\n[A](a.md): b\n\n## Do\n\n- [C](c/d.md#e), [A](a.md)\n"
+        "- [S](../S.md), [x](https://x.md/y)\n"
+    )
     assert hooks.navigation(index)[2:] == [
         {"Learn": ["docs/a.md"]},
         {"Do": ["docs/c/d.md", "S.md"]},

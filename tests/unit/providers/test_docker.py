@@ -248,12 +248,13 @@ def test_packet_filter_lets_only_hosts_and_ssh_of_the_machine_in() -> None:
 # What Docker's default profile allows with CAP_SYS_ADMIN only: profiles/seccomp/default_linux.go in
 # its source.
 WITH_SYS_ADMIN = """
-bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr move_mount open_tree
-perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog umount umount2 unshare
+bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr
+move_mount open_tree perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog
+umount umount2 unshare
 """
 OF_NAMESPACES = """
-clone clone3 fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree sethostname setns umount umount2
-unshare
+clone clone3 fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree sethostname
+setns umount umount2 unshare
 """
 
 

@@ -223,7 +223,7 @@ def test_changes_show_existing_directories_and_an_existing_mariadb(plan: Plan) -
 
 
 class Stranger(HostSide):
-    """A host below a directory, with a table as systemd; commands from `breaks` on lose the connection."""
+    """A host below a directory, with a table as systemd; its connection is lost at `breaks`."""
 
     def __init__(self, root: Path, systemd: dict[str, list[str]], breaks: int = 1000) -> None:
         super().__init__(str(root))
@@ -468,7 +468,9 @@ def test_clusters_of_a_host_are_found_in_files_and_daemons(tmp_path: Path) -> No
     "text",
     [
         "[all]\nboss ansible_host=10.0.0.1 ansible_port=2222 ansible_user=admin\nworker\n",
-        "all:\n  hosts:\n    boss: {ansible_host: 10.0.0.1, ansible_port: 2222, ansible_user: admin}\n    worker:\n",
+        "all:\n  hosts:\n"
+        "    boss: {ansible_host: 10.0.0.1, ansible_port: 2222, ansible_user: admin}\n"
+        "    worker:\n",
     ],
 )
 def test_inventory_is_read_in_ansibles_formats(text: str, tmp_path: Path) -> None:

@@ -368,7 +368,7 @@ def test_root_removes_the_runs_of_all_users(
 def test_two_users_of_one_scenario_do_not_interfere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Networks, bridges, labels and sockets differ; the engine picks free ports; subnets are tried."""
+    """Networks, bridges, labels and sockets differ; the engine picks ports; subnets are tried."""
     monkeypatch.setattr("harness.providers.docker.engine.version_of", lambda _: (27, 0))
     monkeypatch.setattr("harness.providers.docker.engine.connect", SimpleNamespace)
     named: list[set[str]] = []

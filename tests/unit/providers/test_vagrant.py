@@ -55,7 +55,8 @@ DEFINITION = """<domain>
   <vcpu placement='static'>2</vcpu>
   <devices>
     <disk type='file'><source file='/pool/{run}_boss.img'/></disk>
-    <interface type='network'><mac address='52:54:c6:12:00:0a'/><source network='{run}__site'/></interface>
+    <interface type='network'><mac address='52:54:c6:12:00:0a'/><source
+      network='{run}__site'/></interface>
     <serial type='file'><source path='{path}/vagrant/boss.console'/></serial>
   </devices>
 </domain>"""
@@ -208,7 +209,8 @@ def test_machine_created_later_matches_its_controller_in_everything_shared(
   <vcpu placement='static'>3</vcpu>
   <devices>
     <disk type='file'><source file='/pool/{RUN}_worker.img'/></disk>
-    <interface type='network'><mac address='52:54:c6:12:00:0b'/><source network='{RUN}__site'/></interface>
+    <interface type='network'><mac address='52:54:c6:12:00:0b'/><source
+      network='{RUN}__site'/></interface>
     <serial type='file'><source path='{tmp_path}/vagrant/worker.console'/></serial>
   </devices>
 </domain>"""

@@ -27,7 +27,7 @@ AWS_ID = (2 << 26) + 8
 
 
 def good() -> History:
-    """A federated job that ran on aws, an array of two on on-prem, and a requeued job; all correct."""
+    """A federated job that ran on aws, an array of two on on-prem, a requeued job; all correct."""
     history = History(PLAN)
     asked = Submission("r-0", "on-prem", "alice", 1, "COMPLETED", "accepted", ID, 99.0, 100.0)
     history.submissions = [
@@ -325,9 +325,7 @@ def test_slow_kill_excuses_what_was_learned_until_it_took_effect() -> None:
     assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
 
 
-def test_copy_whose_slurmctld_was_killed_before_it_saved_the_revocation_may_fail_but_not_have_run() -> (
-    None
-):
+def test_revoked_copy_may_fail_but_not_run_if_slurmctld_was_killed_before_it_saved() -> None:
     history = good()
     history.queue["on-prem"][0] = replace(history.queue["on-prem"][0], state="FAILED")
     assert outcomes(history)["siblings_are_revoked"] == "failed", "nothing was killed"
@@ -372,9 +370,7 @@ def test_copies_of_a_cluster_that_was_away_may_be_cancelled_but_may_not_have_run
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
-def test_record_of_a_copy_may_stay_open_where_the_database_was_killed_but_not_that_of_a_second_run() -> (
-    None
-):
+def test_only_the_record_of_a_copy_may_stay_open_after_the_database_was_killed() -> None:
     history = good()
     history.records[1] = replace(history.records[1], state="CANCELLED", end=None)
     killed = FaultSeen(107, "inject", "kill-daemon accounting mariadb")
@@ -426,7 +422,8 @@ def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
     history = good()
     history.records[0] = replace(history.records[0], state="FAILED", exit_code=2)
     history.log = [
-        f"_handle_stray_script: Purging vestigial job script /var/lib/slurm/slurmd/job{ID}/slurm_script"
+        "_handle_stray_script: Purging vestigial job script"
+        f" /var/lib/slurm/slurmd/job{ID}/slurm_script"
     ]
     finding = next(
         one for one in invariants.evaluate(history) if one.name == "jobs_end_as_they_should"

@@ -75,7 +75,8 @@ def test_every_problem_is_reported_at_once_with_its_place(tmp_path: Path) -> Non
         '11:9: clusters.x.nodes.0.cpu: unknown key; did you mean "cpus"?',
         "13:5: clusters.y.site: is required because there are several sites: a, b",
         "13:17: clusters.y.controller: host ctl is already clusters.x.controller",
-        "14:36: clusters.y.nodes.0.cpus: input should be a valid integer, unable to parse string as an integer"
+        "14:36: clusters.y.nodes.0.cpus: input should be a valid integer, unable to parse string"
+        " as an integer"
         " (found: 'many')",
         "15:5: clusters.y.nodes: is defined twice",
         "16:33: clusters.y.options.Bar: the value of an option must be a string, a number, true, "
@@ -86,7 +87,10 @@ def test_every_problem_is_reported_at_once_with_its_place(tmp_path: Path) -> Non
     ]
 
 
-TOPOLOGY = "clusters: {one: {controller: c, nodes: [{name: 'n[1-4]'}], release: '%s', topology: {t: %s}%s}}"
+TOPOLOGY = (
+    "clusters: {one: {controller: c, nodes: [{name: 'n[1-4]'}], release: '%s',"
+    " topology: {t: %s}%s}}"
+)
 LEAVES = "{switches: {a: {nodes: 'n[1-2]'}, b: {nodes: 'n[3-4]'}, top: %s}}"
 
 
@@ -154,7 +158,8 @@ def test_invalid_topology_is_refused_with_its_place(
         (
             "22.05",
             "",
-            "topology/block needs BlockSizes of topology.conf, which release 22.05 lacks; 24.05 has it",
+            "topology/block needs BlockSizes of topology.conf, which release 22.05 lacks;"
+            " 24.05 has it",
         ),
         (
             "26.05",
@@ -349,7 +354,10 @@ def test_value_without_a_place_is_refused(tmp_path: Path, setting: str) -> None:
 
 
 def test_node_in_two_clusters_is_found(tmp_path: Path) -> None:
-    text = "clusters:\n  a: {controller: x, nodes: [{name: 'n[1-2]'}]}\n  b: {controller: y, nodes: [{name: n2}]}\n"
+    text = (
+        "clusters:\n  a: {controller: x, nodes: [{name: 'n[1-2]'}]}\n"
+        "  b: {controller: y, nodes: [{name: n2}]}\n"
+    )
     assert problems(tmp_path, text) == [
         "3:37: clusters.b.nodes.0.name: node n2 is already clusters.a.nodes.0"
     ]
@@ -404,7 +412,8 @@ def test_release_outside_slurmdbds_window_is_reported_with_the_rule(tmp_path: Pa
         "4:20: clusters.newer.release: 26.05, but slurmdbd is 24.11; "
         "rule: slurmdbd must be at least as new as every slurmctld it serves",
         "5:20: clusters.older.release: 22.05, but slurmdbd is 24.11; "
-        "rule: slurmdbd 24.11 serves 23.02, 23.11, 24.05, 24.11, its own release and the 3 before it",
+        "rule: slurmdbd 24.11 serves 23.02, 23.11, 24.05, 24.11, its own release and the 3"
+        " before it",
     ]
 
 

@@ -19,7 +19,8 @@ JUNIT = """<?xml version="1.0" encoding="utf-8"?>
 <testcase classname="tests.test_101_1" name="test_fails[two words]" time="2.0">
   <failure message="assert 1&#10;  == 2">traceback</failure></testcase>
 <testcase classname="tests.test_101_1" name="test_fails_at_its_end" time="0.5" />
-<testcase classname="tests.test_101_1" name="test_fails_at_its_end" time="0.1"><error message="no end" /></testcase>
+<testcase classname="tests.test_101_1" name="test_fails_at_its_end" time="0.1">
+  <error message="no end" /></testcase>
 <testcase classname="tests.test_101_1" name="test_skips" time="0.1">
   <skipped type="pytest.skip" message="needs sudo">x</skipped></testcase>
 <testcase classname="tests.test_101_1" name="test_is_known_to_fail" time="0.1">
@@ -141,7 +142,10 @@ def test_each_function_of_a_test_under_pytest_reports_once() -> None:
 
 
 def test_module_that_is_skipped_as_a_whole_is_one_test() -> None:
-    junit = '<testsuite><testcase name="tests.test_101_1"><skipped message="no sudo"/></testcase></testsuite>'
+    junit = (
+        '<testsuite><testcase name="tests.test_101_1">'
+        '<skipped message="no sudo"/></testcase></testsuite>'
+    )
     assert results.of_pytest(PYTHON, 5, "", junit, 1.0) == [
         Outcome("test_101_1", SKIPPED, 0.0, "no sudo")
     ]

@@ -28,8 +28,10 @@ PartitionName=all Nodes=ALL Default=YES
 NodeSet=big Feature=big
 PartitionName=large Nodes=big MaxTime=2-0
 """,
-    "nodes.conf": "NodeName=DEFAULT CPUs=8\nNodeName=n[1-2] Feature=big Gres=gpu:2\nNodeName=n3,n4 CPUs=4 State=DOWN\n",
-    "slurmdbd.conf": "DbdHost=ctl\nStorageType=accounting_storage/mysql\nStoragePass=secret2\nPurgeJobAfter=12months\n",
+    "nodes.conf": "NodeName=DEFAULT CPUs=8\nNodeName=n[1-2] Feature=big Gres=gpu:2\n"
+    "NodeName=n3,n4 CPUs=4 State=DOWN\n",
+    "slurmdbd.conf": "DbdHost=ctl\nStorageType=accounting_storage/mysql\nStoragePass=secret2\n"
+    "PurgeJobAfter=12months\n",
     "gres.conf": "# GPUs\nName=gpu File=/dev/nvidia[0-1]\n",
     "secret.key": "x",
 }

@@ -73,8 +73,10 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "24.11",
             "SlurmdParameters=config_overrides\nTaskPlugin=task/affinity",
-            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that exist only because "
-            "of config_overrides: jobs fail and the node drains [contradiction]\n    hint: TaskPlugin=task/none",
+            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that exist"
+            " only because "
+            "of config_overrides: jobs fail and the node drains [contradiction]\n"
+            "    hint: TaskPlugin=task/none",
         ),
         (
             "24.11",
@@ -84,7 +86,8 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "24.11",
             "TopologyPlugin=topology/3d_torus",
-            "slurm.conf:5:1: fatal: TopologyPlugin: requires a Slurm built with --with-dimensions=3, unlike Debian's"
+            "slurm.conf:5:1: fatal: TopologyPlugin: requires a Slurm built with"
+            " --with-dimensions=3, unlike Debian's"
             " [plugin]\n    hint: 26.05 has topology/torus3d",
         ),
         (
@@ -102,12 +105,14 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "21.08",
             "CacheGroups=1",
-            "slurm.conf:5:1: fatal: CacheGroups: is unknown since 21.08 [gone]\n    hint: remove it",
+            "slurm.conf:5:1: fatal: CacheGroups: is unknown since 21.08 [gone]\n"
+            "    hint: remove it",
         ),
         (
             "20.11",
             "CacheGroups=1",
-            "slurm.conf:5:1: info: CacheGroups: is ignored since 20.11 [obsolete]\n    hint: remove it",
+            "slurm.conf:5:1: info: CacheGroups: is ignored since 20.11 [obsolete]\n"
+            "    hint: remove it",
         ),
         (
             "23.11",
@@ -122,7 +127,8 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "20.11",
             "MessageTimeout=10s",
-            'slurm.conf:5:1: error: MessageTimeout: "10s" is not a number; the option is ignored [value]',
+            'slurm.conf:5:1: error: MessageTimeout: "10s" is not a number;'
+            " the option is ignored [value]",
         ),
         (
             "24.11",
@@ -142,19 +148,22 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "24.11",
             "NodeName=m1 State=CLOUD",
-            "slurm.conf:5:13: error: State: CLOUD nodes require SuspendTime, SuspendProgram, ResumeProgram: "
+            "slurm.conf:5:13: error: State: CLOUD nodes require SuspendTime, SuspendProgram,"
+            " ResumeProgram: "
             "slurmctld never powers them up or down [power-saving]",
         ),
         (
             "24.11",
             "SuspendTime=60",
-            "slurm.conf:5:1: error: SuspendTime: requires SuspendProgram, ResumeProgram; power saving is off "
+            "slurm.conf:5:1: error: SuspendTime: requires SuspendProgram, ResumeProgram;"
+            " power saving is off "
             "[power-saving]",
         ),
         (
             "26.05",
             "SchedulerParameters=defer,enable_job_state_cache",
-            'slurm.conf:5:1: warning: SchedulerParameters: "enable_job_state_cache" is unknown since 26.05 and ignored '
+            'slurm.conf:5:1: warning: SchedulerParameters: "enable_job_state_cache" is unknown'
+            " since 26.05 and ignored "
             "[word]",
         ),
         ("24.11", "DownNodes=x1", "slurm.conf:5:1: error: DownNodes: no such node: x1 [undefined]"),
@@ -170,7 +179,8 @@ def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None
     texts = found(
         tmp_path,
         "24.11",
-        "Include more.conf\nGresTypes=gpu\nNodeName=g[1-2] Gres=gpu:2\nTopologyPlugin=topology/tree\nWhat\n",
+        "Include more.conf\nGresTypes=gpu\nNodeName=g[1-2] Gres=gpu:2\n"
+        "TopologyPlugin=topology/tree\nWhat\n",
         more_conf="Bad=1\n",
         gres_conf="Name=gpu File=/dev/x\nName=mic Count=1\nName=gpu Wrong=1\n",
         topology_conf="SwitchName=s Nodes=n[1-4]\nSwitchName=r Switches=t\n",
@@ -194,11 +204,14 @@ def test_topology_loop_is_found(tmp_path: Path) -> None:
         tmp_path,
         "24.11",
         "TopologyPlugin=topology/tree\n",
-        topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c\nSwitchName=c Switches=b\n",
+        topology_conf="SwitchName=a Nodes=n[1-4]\n"
+        "SwitchName=b Switches=c\nSwitchName=c Switches=b\n",
     )
     assert texts == [
-        "topology.conf:2:1: fatal: SwitchName: it is below itself: the switches form a loop [circle]",
-        "topology.conf:3:1: fatal: SwitchName: it is below itself: the switches form a loop [circle]",
+        "topology.conf:2:1: fatal: SwitchName: it is below itself: the switches form a loop"
+        " [circle]",
+        "topology.conf:3:1: fatal: SwitchName: it is below itself: the switches form a loop"
+        " [circle]",
     ]
 
 
@@ -289,7 +302,8 @@ def test_changed_defaults_are_reported_for_options_that_are_not_set(tmp_path: Pa
         "slurm.conf:1:1: warning: PriorityType: "
         "the default changed with 23.11: priority/basic before, now priority/multifactor [default]",
         "slurm.conf:1:1: warning: UnkillableStepTimeout: "
-        "the default changed with 24.05: 60 before, now 60, or 5 times MessageTimeout if that is more [default]",
+        "the default changed with 24.05: 60 before, now 60, or 5 times MessageTimeout if that is"
+        " more [default]",
     ]
 
 
@@ -364,7 +378,10 @@ def test_release_files_state_what_differs(before: str, name: str) -> None:
 
 
 def test_lines_of_plugstack_conf_that_slurmd_ignores(tmp_path: Path) -> None:
-    text = "# comment\nrequired /lib/spank.so size=1\ninclude plugstack.conf.d/*\n\n  mandatory /lib/x.so\noptional\n"
+    text = (
+        "# comment\nrequired /lib/spank.so size=1\ninclude plugstack.conf.d/*\n\n"
+        "  mandatory /lib/x.so\noptional\n"
+    )
     assert [
         line.partition(" is not")[0] for line in found(tmp_path, "24.11", "", plugstack_conf=text)
     ] == [
@@ -386,7 +403,8 @@ def test_memory_per_cpu_and_per_node_exclude_one_another(
 def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -> None:
     path = tmp_path / "shared.yml"
     path.write_text(
-        'clusters: {one: {controller: h1, hosts: "h[1-2]", nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}'
+        'clusters: {one: {controller: h1, hosts: "h[1-2]",'
+        ' nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}'
     )
     findings = check.check_scenario(path, scenario.load(path, [release]))
     assert [

@@ -36,14 +36,16 @@ MPI Plugins Configuration:
 MinJobAge               = 7
 """
 NODES = """\
-NodeName=n1 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:tesla:2(S:0) NodeAddr=n1 NodeHostName=n1 \
-Weight=3
-NodeName=n2 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:2 NodeAddr=n2 NodeHostName=n2 Weight=3
+NodeName=n1 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:tesla:2(S:0) \
+NodeAddr=n1 NodeHostName=n1 Weight=3
+NodeName=n2 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:2 \
+NodeAddr=n2 NodeHostName=n2 Weight=3
 """
 PARTITIONS = """\
-PartitionName=short AllowAccounts=ALL Default=NO MaxNodes=UNLIMITED MaxTime=01:00:00 Nodes=n1 State=UP
-PartitionName=main AllowAccounts=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:00:00 Nodes=n[1-2] State=UP \
-SuspendTime=GLOBAL PowerDownOnIdle=NO
+PartitionName=short AllowAccounts=ALL Default=NO MaxNodes=UNLIMITED MaxTime=01:00:00 \
+Nodes=n1 State=UP
+PartitionName=main AllowAccounts=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:00:00 \
+Nodes=n[1-2] State=UP SuspendTime=GLOBAL PowerDownOnIdle=NO
 """
 
 

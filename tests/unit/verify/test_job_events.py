@@ -96,7 +96,8 @@ class Logs(Ssh):
 
 
 def record(job_id: int, start: int) -> Record:
-    text = f"{job_id}|single|sh|alice|physics|COMPLETED|0:0|n1|{start}|{start}|{start + 1}|1|normal|main|1|UNLIMITED|/|"
+    times = f"{start}|{start}|{start + 1}"
+    text = f"{job_id}|single|sh|alice|physics|COMPLETED|0:0|n1|{times}|1|normal|main|1|UNLIMITED|/|"
     return parse_record(text)
 
 
