@@ -46,7 +46,7 @@ WITH_SECRETS = "#!/bin/sh\n# TOKEN=sesame\ncat /etc/sesame\n"
 
 
 @pytest.fixture
-def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
+def saved_site(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
     """Site data: the database and state of a cluster with carol's ended jobs and a pending one."""
     path, state, dump = tmp_path / "past.yml", tmp_path / "state", tmp_path / "dump.sql"
     stores = "AccountingStoreFlags: job_script,job_env,job_comment"
@@ -90,11 +90,11 @@ def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_cluster_with_site_data_is_upgraded_while_users_submit(
-    harness: Harness, runs: Path, tmp_path: Path, past: tuple[Path, Path]
+    harness: Harness, runs: Path, tmp_path: Path, saved_site: tuple[Path, Path]
 ) -> None:
     path = tmp_path / "rolling.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
-    dump, state = past
+    dump, state = saved_site
     past_options = ("--database", dump, "--state", state)
     done = harness(
         "upgrade",

@@ -51,7 +51,7 @@ def test_disk_that_is_too_small_is_reported(
     assert not doctor._disk(tmp_path).ok
 
 
-def test_clock_error_names_the_host_and_the_offset() -> None:
+def test_clock_problem_names_the_clock_and_the_offset() -> None:
     assert (
         doctor._clock(NOW - timedelta(minutes=1), NOW).text == "the engine's clock is 60.0 s behind"
     )

@@ -67,7 +67,7 @@ def test_a_long_wait_is_logged_with_its_last_state(
     assert 1 < len(caplog.messages) < 10, "now and then, not at each look"
 
 
-def test_slow_query_is_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_condition_is_not_checked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     clock = iter(range(0, 1000, 3))  # each look takes three seconds
     monkeypatch.setattr(wait.time, "monotonic", lambda: next(clock))

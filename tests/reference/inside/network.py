@@ -55,7 +55,7 @@ class Network:
     """
 
     def __init__(self, conf: Conf, hostname: str | None, role: str, *own: str) -> None:
-        """Use the host's own name, or the one that the configuration gives its role, and aliases."""
+        """Use the host's own name, or the role's name in the configuration, and its aliases."""
         self._hostname = hostname or (role if _HOST.fullmatch(role) else "reference")
         self._own = {"localhost", "127.0.0.1", "::1", self._hostname, role, *own} - {""}
         nodes = (name for value in conf.all(*_NODE_KEYS) for name in _names(value))

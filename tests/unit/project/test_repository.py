@@ -84,9 +84,8 @@ def test_workflow_has_minimal_permissions_a_timeout_and_no_concurrent_runs(path:
     assert "pull_request_target" not in workflow["on"]
     for name, job in workflow["jobs"].items():
         assert job["timeout-minutes"] <= 90, name
-        if (
-            "permissions" in job
-        ):  # only a job that publishes something may have permissions of its own
+        # Only a job that publishes something may have permissions of its own.
+        if "permissions" in job:
             assert (
                 "pull_request" not in workflow["on"] or job["if"] == "github.event_name == 'push'"
             )

@@ -184,7 +184,7 @@ def test_subnet_that_is_too_small_for_a_site_is_refused(tmp_path: Path) -> None:
         next(subnets.for_site(plan, "there"))
 
 
-def test_gateway_forwards_slurms_ports_and_drops_the_rest(tmp_path: Path) -> None:
+def test_gateway_forwards_only_the_ports_of_hosts(tmp_path: Path) -> None:
     plan = make_plan(
         "small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.capabilities
     )

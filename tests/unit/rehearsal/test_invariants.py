@@ -141,7 +141,7 @@ def set_usage(account: str, user: str, seconds: int) -> Change:
     return change
 
 
-def set_past(seen: list[tuple[str, ...]]) -> Change:
+def set_site_data(seen: list[tuple[str, ...]]) -> Change:
     return lambda history: history.past.update({"aws": seen})
 
 
@@ -246,12 +246,12 @@ BAD: list[tuple[str, Change, str]] = [
     ),
     (
         "old_records_are_kept",
-        set_past([("7\t99", "9\t111"), ("6\t98", "9\t111")]),
+        set_site_data([("7\t99", "9\t111"), ("6\t98", "9\t111")]),
         "after it they were ('6\\t98', '9\\t111')",
     ),
     (
         "old_records_are_kept",
-        set_past([("7\t99", "9\t111")]),
+        set_site_data([("7\t99", "9\t111")]),
         "before the upgrade, they were not read after it",
     ),
     (

@@ -197,7 +197,7 @@ def test_timeline_without_times_is_not_drawn() -> None:
         ("COMPLETING", "running"),
     ],
 )
-def test_kinds_of_exits(state: str, kind: str) -> None:
+def test_state_of_a_job_decides_the_kind_of_its_bar(state: str, kind: str) -> None:
     assert job_kind(state) == kind
 
 

@@ -26,7 +26,7 @@ PartitionName=p Nodes=ALL MaxTime=60
 """
 
 
-def side(directory: Path, name: str, **files: str) -> diff.Side:
+def source(directory: Path, name: str, **files: str) -> diff.Side:
     """Return a directory with these files as a configuration source."""
     path = directory / name
     path.mkdir()
@@ -39,7 +39,7 @@ def changed_options(
     directory: Path, before: dict[str, str], after: dict[str, str], release: str = "24.11"
 ) -> dict[str, tuple[str, bool]]:
     """Return the options that differ, with what they need."""
-    found = diff.changes(side(directory, "a", **before), side(directory, "b", **after), release)
+    found = diff.changes(source(directory, "a", **before), source(directory, "b", **after), release)
     return {
         f"{change.file} {change.option}".strip(): (change.needs, change.drain) for change in found
     }
@@ -119,7 +119,7 @@ def test_eras_need_different_things(tmp_path: Path) -> None:
 
 def test_passwords_are_compared_and_not_shown(tmp_path: Path) -> None:
     before, after, same = (
-        side(tmp_path, name, slurmdbd_conf=f"DbdHost=a\nStoragePass={word}\n")
+        source(tmp_path, name, slurmdbd_conf=f"DbdHost=a\nStoragePass={word}\n")
         for name, word in (("a", "hunter2"), ("b", "hunter3"), ("c", "hunter2"))
     )
     assert diff.file_diffs(before, same) == []
@@ -163,7 +163,7 @@ def test_directory_is_compared_with_its_own_cluster(tmp_path: Path) -> None:
     conf = whole.hosts["aws-ctl"]["/etc/slurm/slurm.conf"]
     cgroup = whole.hosts["aws-ctl"]["/etc/slurm/cgroup.conf"]
     (tmp_path / "etc").mkdir()
-    mine = side(
+    mine = source(
         tmp_path / "etc",
         "slurm",
         slurm_conf=conf.replace("ReturnToService=1", "ReturnToService=2"),
@@ -171,7 +171,7 @@ def test_directory_is_compared_with_its_own_cluster(tmp_path: Path) -> None:
     )
     (change,) = diff.changes(*diff.matched(whole, mine))
     assert (change.option, change.before, change.after) == ("ReturnToService", "1", "2")
-    stranger = side(tmp_path, "stranger", slurm_conf="ClusterName=nobody\n")
+    stranger = source(tmp_path, "stranger", slurm_conf="ClusterName=nobody\n")
     with pytest.raises(ValueError, match="is of cluster nobody"):
         diff.matched(whole, stranger)
 
@@ -204,8 +204,8 @@ def test_release_data_names_only_options_that_some_release_has() -> None:
 def test_what_is_outside_a_directory_is_not_shown(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("MaxJobCount=987654\n")
-    before = side(tmp_path, "a", slurm_conf=SLURM_CONF)
-    after = side(tmp_path, "b", slurm_conf=f"{SLURM_CONF}Include {secret}\n")
+    before = source(tmp_path, "a", slurm_conf=SLURM_CONF)
+    after = source(tmp_path, "b", slurm_conf=f"{SLURM_CONF}Include {secret}\n")
     assert [(one.option, one.after) for one in diff.changes(before, after, "24.11")] == [
         (f"Include {secret}", str(secret))
     ]
