@@ -203,7 +203,7 @@ def seen(run: OpenRun, change: Commonest, timeout: float) -> bool:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_commonest_changes_need_what_diff_says(
+def test_most_common_changes_need_what_diff_says(
     cluster: OpenRun, harness: Harness, change: Commonest
 ) -> None:
     assert not seen(cluster, change, timeout=0), "the probe sees what is not there yet"

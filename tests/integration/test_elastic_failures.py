@@ -241,7 +241,7 @@ def test_node_that_does_not_resume_is_given_up_and_its_job_runs_once_when_possib
     assert fate.ran == [node]
 
 
-def test_node_with_another_slurm_conf_is_taken_and_slurmctld_says_so(
+def test_node_with_a_different_slurm_conf_is_accepted_and_slurmctld_logs_it(
     failing: OpenRun, fates: dict[str, Fate]
 ) -> None:
     fate = fates["c6"]

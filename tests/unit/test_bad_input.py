@@ -674,7 +674,9 @@ def test_inventory_with_values_of_another_type_is_a_usage_error(variables: dict[
         hosts._machine(Path("hosts.yml"), "n1", variables)
 
 
-def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_looks_like_markup_is_printed_unchanged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     odd = REPORT | {
         "description": "[/b]",
         "releases": {"[/b]": "24.11"},

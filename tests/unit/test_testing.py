@@ -352,7 +352,9 @@ def problems(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_what_was_out_of_service_before_the_test_is_not_waited_for(problems: list[str]) -> None:
+def test_nodes_that_were_out_of_service_before_the_test_are_not_waited_for(
+    problems: list[str],
+) -> None:
     problems += ["lab: n1 DOWN* (Not responding)", "a: sibling b not connected"]
     faults = testing.Faults(SimpleNamespace(ssh=None, plan=None))  # type: ignore[arg-type]
     problems[0] = "lab: n1 DOWN+DRAIN (Kill task failed)"

@@ -53,7 +53,7 @@ def test_missing_scenario_and_missing_run_are_2_with_a_hint(tmp_path: Path) -> N
         assert "Traceback" not in completed.stderr
 
 
-def test_no_engine_is_3_with_a_hint_and_a_report(tmp_path: Path) -> None:
+def test_missing_engine_is_3_with_a_hint_and_a_report(tmp_path: Path) -> None:
     scenario = ROOT / "scenarios" / "single-node.yml"
     completed = harness("run", scenario, "--report", "out", cwd=tmp_path, environment=NO_ENGINE)
     assert completed.returncode == 3
@@ -104,7 +104,7 @@ def test_report_is_rewritten_and_runs_are_compared(tmp_path: Path) -> None:
     )
 
 
-def test_report_of_what_has_none_is_2_with_a_hint(tmp_path: Path) -> None:
+def test_directory_without_a_report_is_2_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     completed = harness("report", "empty", cwd=tmp_path)
     assert completed.returncode == 2

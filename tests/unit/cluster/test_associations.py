@@ -192,7 +192,7 @@ def in_memory(**changes: Any) -> str:
         ({"account": "science"}, ["DefaultAccount of one alice is science, should be physics"]),
     ],
 )
-def test_memory_of_slurmctld_is_compared_with_what_is_inherited(
+def test_memory_of_slurmctld_is_compared_with_inherited_limits(
     changes: dict[str, str], found: list[str]
 ) -> None:
     tables = zip(

@@ -54,6 +54,6 @@ def test_hostlist_of_too_many_names_is_refused_unexpanded(
         hostlist.expand("n[1-4]", 3)
 
 
-def test_hostlist_of_as_many_names_as_slurm_takes_is_expanded() -> None:
+def test_hostlist_with_as_many_names_as_slurm_allows_is_expanded() -> None:
     assert len(hostlist.expand("n[1-65537]")) == 65537
     assert len(hostlist.expand("n[01-50]r[1-200]")) == 10000

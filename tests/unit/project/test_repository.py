@@ -135,7 +135,7 @@ def commands_of_check() -> Iterator[list[str]]:
         yield [Path(words[0]).name, *(word for word in words[1:] if word != ".")]
 
 
-def test_hooks_run_what_make_check_runs_but_for_the_tests() -> None:
+def test_hooks_run_everything_of_make_check_except_the_tests() -> None:
     (local,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
     assert local["repo"] == "local", "so that constraints.txt alone names versions"
     entries = []

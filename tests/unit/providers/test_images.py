@@ -121,7 +121,7 @@ def test_only_names_of_packages_extend_an_image(arguments: list[str]) -> None:
     ("file", "breaks", "error"),
     [("images.tar", True, EngineError), ("none/images.tar", False, UsageError)],
 )
-def test_what_cannot_be_saved_leaves_no_file(
+def test_failed_save_leaves_no_file(
     file: str, breaks: bool, error: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(

@@ -120,7 +120,7 @@ def test_option_chooses_the_scenario_and_all_tests_share_its_run(pytester: pytes
     assert lines == ["up lab.yml ['26.05'] ['a.b=1'] True", "down lab.yml"]
 
 
-def test_scenarios_of_markers_and_of_the_option_are_up_one_after_the_other(
+def test_scenarios_of_markers_and_of_the_option_are_up_one_at_a_time(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(
@@ -200,7 +200,7 @@ def test_marker_of_a_parameter_names_the_scenario_of_its_case(pytester: pytest.P
     ]
 
 
-def test_parameter_without_clusters_beside_others_says_how_to_have_some(
+def test_parameter_without_clusters_among_others_says_how_to_get_some(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(

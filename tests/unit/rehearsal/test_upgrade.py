@@ -125,7 +125,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRun:
     return opened
 
 
-def test_upgrade_is_reported_with_its_steps_and_what_the_checkers_say(
+def test_upgrade_is_reported_with_its_steps_and_the_checkers_findings(
     run: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def upgraded(run: OpenRun, new: Plan, works: object, batches: int) -> None:

@@ -139,7 +139,7 @@ def test_fault_that_was_never_healed_is_reported_as_such() -> None:
     assert (span.title, span.end - span.begin) == ("cut a b (not healed)", 4)
 
 
-def test_nodes_come_and_go_as_the_programs_say_and_are_down_as_slurmctld_says() -> None:
+def test_node_spans_follow_the_programs_except_that_slurmctld_reports_down() -> None:
     events = [
         event(0, "power", action="resume", nodes=["n1"]),
         event(1, "node", cluster="a", name="n1", state="MIXED+CLOUD+NOT_RESPONDING+POWERING_UP"),

@@ -84,7 +84,7 @@ def test_imported_site_renders_to_its_own_configuration(site: Path, tmp_path: Pa
     ]
 
 
-def test_what_cannot_be_read_is_not_imported(site: Path) -> None:
+def test_unreadable_input_is_not_imported(site: Path) -> None:
     (site / "slurm.conf").write_text(SITE["slurm.conf"] + "what is this\n")
     with pytest.raises(UsageError, match=r"cannot be read: .*slurm\.conf:12"):
         importer.import_directory(site, releases.get("24.11"))
