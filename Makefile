@@ -1,10 +1,11 @@
-# `make run` and `make test` need git, make and Python 3.11; they set up whatever else is missing.
+# `make run` and `make test` need git, make and Python 3.11; they set up everything else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The tests start the harness hundreds of times: Python shall keep what it compiled, whatever the environment says.
+# The tests start the harness hundreds of times: let Python cache compiled modules, whatever the
+# environment says.
 export PYTHONDONTWRITEBYTECODE :=
-# Names each test as it ends, with its number and how many there are.
+# -v names each test as it ends, with its number and the total.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v
 
 .PHONY: run test test-all test-rest check setup docs golden site release clean
@@ -17,7 +18,7 @@ test: check  ## lint, types, unit tests; each kind of scenario, check and sabota
 
 test-all: test test-rest  ## and every scenario on a second release, all sabotages, all releases
 
-test-rest: setup  # what test-all adds to test; with HARNESS_VAGRANT=1 on virtual machines in any case
+test-rest: setup  # what test-all adds to test; HARNESS_VAGRANT=1 first installs what virtual machines need
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --fix)
 	$(BIN)/pytest tests/integration -v -m alone
 	$(DAEMONS) -m "not core and not alone" --durations=15 --durations-min=10 -rs
@@ -31,7 +32,7 @@ check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --strict roles
 	$(BIN)/pytest -n auto
 
-setup: $(VENV)/installed  ## the virtual environment, and a Docker engine where none answers and we are root
+setup: $(VENV)/installed  ## the virtual environment, and a Docker engine if none answers and we are root
 	@$(BIN)/harness doctor --fix --quiet
 
 $(VENV)/installed: constraints.txt pyproject.toml
@@ -44,10 +45,10 @@ $(VENV)/installed: constraints.txt pyproject.toml
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-docs: setup  ## docs/reference, out of the scenario's models and the command line
+docs: setup  ## docs/reference, generated from the scenario's models and the command line
 	$(BIN)/python docs/reference/generate.py docs/reference
 
-golden: setup  ## tests/golden, out of the shipped scenarios, after a template or a default has changed
+golden: setup  ## tests/golden, generated from the shipped scenarios; run it after changing a template or default
 	$(BIN)/python tests/unit/golden.py
 
 site: $(VENV)/site  ## the documentation as a web site, in site/
@@ -60,6 +61,6 @@ $(VENV)/site: .github/site/constraints.txt $(VENV)/installed
 release: $(VENV)/installed  ## the wheel and the sdist in dist/, tried in a new environment; TAG=v0.1.0 to publish them
 	$(BIN)/python .github/release.py $(TAG)
 
-clean:  ## remove what a run or a build left in this folder
+clean:  ## remove what runs and builds left in this directory
 	$(BIN)/harness down --all
 	rm -rf $(VENV) runs dist site

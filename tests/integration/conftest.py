@@ -14,7 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 from harness.open_run import OpenRun
 from support import Harness, command_line, environment_of, kept
 
-# What a worker's run needs at most: 12 hosts with 7 inotify instances each, and their memory.
+# The most that a worker's run needs: 12 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY = 12 * 7, 1.5e9
 # Modules whose cases share no run, and modules in which only the cases of a test do. All tests of
 # any other module run on one worker.
@@ -41,7 +41,7 @@ _LONGEST = (
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers for each CPU and one more, because tests wait; fewer if the machine is too small for their runs."""
+    """Two workers per CPU plus one, because tests wait; fewer if memory or inotify is limited."""
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     enough = int(instances.read_text()) // _INOTIFY if instances.exists() else math.inf
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY
@@ -49,7 +49,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 class _Parts(LoadScopeScheduling):
-    """Distribute the tests so that those which share a run stay together, in the order of collection."""
+    """Distribute the tests; those that share a run stay together, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = _module(nodeid)
@@ -112,7 +112,7 @@ def harness(environment: dict[str, str]) -> Harness:
 
 @pytest.fixture(scope="session")
 def quick(pytestconfig: pytest.Config) -> bool:
-    """Whether to run a single check before a scenario is broken, because `make test` has seen it pass."""
+    """Whether one check suffices before a scenario is broken: `make test` has run them all."""
     return "not core" in pytestconfig.option.markexpr
 
 

@@ -1,4 +1,4 @@
-"""Docker engines as if on separate machines: each in a network namespace, joined by a switch in another."""
+"""Docker engines as if on separate machines: one network namespace each, joined by a switch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from harness.wait import wait_until
 
 
 class Engines:
-    """Engines "e1", "e2", ... in one Swarm that the first manages; Docker contexts of these names are in `config`."""
+    """Engines "e1", "e2", ... in one Swarm that the first manages.
+
+    `config` has Docker contexts with these names.
+    """
 
     def __init__(self, root: Path, count: int) -> None:
         self.root = root
@@ -174,7 +177,7 @@ def run(*command: str, check: bool = True) -> None:
 
 @contextmanager
 def engines(count: int, release: str) -> Iterator[Engines]:
-    """Start so many engines, the first with the image of a release from the user's own engine."""
+    """Start engines; the first has the image of a release from the user's own engine."""
     there = Engines(Path(tempfile.mkdtemp(prefix="engines")), count)
     try:
         there.begin()

@@ -21,27 +21,29 @@ CONF = "/etc/slurm/slurm.conf"
 TRACES = "/var/tmp/slurm-harness-traces"
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 Step = tuple[str, str]  # host, shell script
-NETWORK_OF = "network of "  # prefix of a step's host: the script runs in its network and may set its packet filter
+# Prefix of a step's host: the script runs in its network and may change its packet filter.
+NETWORK_OF = "network of "
 
 
 @dataclass(frozen=True)
 class Sabotage:
-    """How to break a cluster and repair it; which checks must fail, and a text that the message of each must contain.
+    """How to break a cluster and repair it, and which checks must fail.
 
-    `checks` are parts of names; each must select at least one check of the scenario.
+    `checks` are parts of names; each must select at least one check of the scenario. The failure of
+    each check must contain `message`.
     """
 
     checks: tuple[str, ...]
     do: Step
     undo: Step
-    told: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.checks[0]}-{self.told}"
+        return f"{self.checks[0]}-{self.message}"
 
 
-def on_single(checks: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage(tuple(checks.split()), ("single", do), ("single", undo), told)
+def on_single(checks: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("single", do), ("single", undo), message)
 
 
 def wrapper(program: str, text: str) -> tuple[str, str]:
@@ -81,7 +83,8 @@ SINGLE_NODE = [
         "runs_its_daemons",
         "systemctl start mariadb",
         "systemctl stop mariadb",
-        "runs ['mariadb', 'munge', 'slurmctld', 'slurmd'], should run ['munge', 'slurmctld', 'slurmd']",
+        "runs ['mariadb', 'munge', 'slurmctld', 'slurmd'],"
+        " should run ['munge', 'slurmctld', 'slurmd']",
     ),
     on_single(
         "runs_its_daemons",
@@ -102,8 +105,10 @@ SINGLE_NODE = [
     ),
     on_single(
         "started_without_an_error",
-        "sed -i s,^MailProg=.*,MailProg=/no/such, /etc/slurm/slurm.conf && systemctl restart slurmctld",
-        "sed -i s,^MailProg=.*,MailProg=/bin/true, /etc/slurm/slurm.conf && systemctl restart slurmctld",
+        "sed -i s,^MailProg=.*,MailProg=/no/such, /etc/slurm/slurm.conf &&"
+        " systemctl restart slurmctld",
+        "sed -i s,^MailProg=.*,MailProg=/bin/true, /etc/slurm/slurm.conf &&"
+        " systemctl restart slurmctld",
         "Configured MailProg is invalid",
     ),
     on_single(
@@ -166,7 +171,8 @@ SINGLE_NODE = [
     on_single(
         "batch_job_runs_once",
         f"echo Prolog=/usr/bin/false >> {CONF} && systemctl restart slurmd",
-        f"sed -i '$d' {CONF} && systemctl restart slurmd && scontrol update NodeName=single State=RESUME",
+        f"sed -i '$d' {CONF} && systemctl restart slurmd &&"
+        " scontrol update NodeName=single State=RESUME",
         "launch failed requeued held",
     ),
     on_single(
@@ -202,7 +208,8 @@ FEDERATION = [
         ("gateway", "nft insert rule inet sites forward tcp dport 6819 drop"),
         (
             "gateway",
-            "nft delete rule inet sites forward handle $(nft -a list ruleset | sed -n 's/.*6819 drop # handle //p')",
+            "nft delete rule inet sites forward handle"
+            " $(nft -a list ruleset | sed -n 's/.*6819 drop # handle //p')",
         ),
         "does not reach accounting:6819",
     ),
@@ -222,13 +229,15 @@ FEDERATION = [
         ("clocks_and_time_zones",),
         (
             "aws3",
-            "directory=/run/systemd/system/munge.service.d; mkdir -p $directory; printf '[Service]\\nEnvironment="
-            "LD_PRELOAD=%s FAKETIME=-90s\\n' /usr/lib/*/faketime/libfaketimeMT.so.1 > $directory/late.conf;"
+            "directory=/run/systemd/system/munge.service.d; mkdir -p $directory;"
+            " printf '[Service]\\nEnvironment=LD_PRELOAD=%s FAKETIME=-90s\\n'"
+            " /usr/lib/*/faketime/libfaketimeMT.so.1 > $directory/late.conf;"
             "systemctl daemon-reload; systemctl restart munge",
         ),
         (
             "aws3",
-            "rm -r /run/systemd/system/munge.service.d; systemctl daemon-reload; systemctl restart munge",
+            "rm -r /run/systemd/system/munge.service.d; systemctl daemon-reload;"
+            " systemctl restart munge",
         ),
         "clocks that are off: {'aws3': '-9",
     ),
@@ -269,11 +278,13 @@ FEDERATION = [
         ("failed_and_cancelled_jobs",),
         (
             "aws-ctl",
-            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=onprem1/ {CONF}; systemctl restart slurmctld",
+            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=onprem1/ {CONF};"
+            " systemctl restart slurmctld",
         ),
         (
             "aws-ctl",
-            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=accounting/ {CONF}; systemctl restart slurmctld",
+            f"sed -i s/^AccountingStorageHost=.*/AccountingStorageHost=accounting/ {CONF};"
+            " systemctl restart slurmctld",
         ),
         "onprem1:6819",
     ),
@@ -291,7 +302,8 @@ FEDERATION = [
         ),
         (
             "accounting",
-            "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set utf8mb3'",
+            "mariadb -e 'alter table slurm_acct_db.aws_step_table convert to character set"
+            " utf8mb3'",
         ),
         "aws_step_table",
     ),
@@ -299,7 +311,8 @@ FEDERATION = [
         ("munge_credential_of_every_host",),
         (
             "aws2",
-            "cd /etc/munge && cp -p munge.key /root && date | sha256sum > munge.key && systemctl restart munge",
+            "cd /etc/munge && cp -p munge.key /root && date | sha256sum > munge.key &&"
+            " systemctl restart munge",
         ),
         ("aws2", "cp -p /root/munge.key /etc/munge && systemctl restart munge slurmd"),
         "refuses a credential of",
@@ -309,7 +322,8 @@ FEDERATION = [
         ("gateway", "nft insert rule inet sites forward tcp dport 873 accept"),
         (
             "gateway",
-            "nft delete rule inet sites forward handle $(nft -a list ruleset | sed -n 's/.*873.*# handle //p')",
+            "nft delete rule inet sites forward handle"
+            " $(nft -a list ruleset | sed -n 's/.*873.*# handle //p')",
         ),
         "('open', 'open')",
     ),
@@ -342,11 +356,13 @@ FEDERATION = [
         ("cluster_constraint",),
         (
             "onprem-ctl",
-            "for c in on-prem=cloud aws=onsite; do sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
+            "for c in on-prem=cloud aws=onsite; do"
+            " sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
         ),
         (
             "onprem-ctl",
-            "for c in on-prem=onsite aws=cloud; do sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
+            "for c in on-prem=onsite aws=cloud; do"
+            " sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
         ),
         "onsite",
     ),
@@ -375,7 +391,8 @@ FEDERATION = [
         ("registered_with_its_controller",),
         (
             "accounting",
-            "mariadb -e \"update slurm_acct_db.cluster_table set control_host='x' where name='aws'\"",
+            "mariadb -e \"update slurm_acct_db.cluster_table set control_host='x' where"
+            " name='aws'\"",
         ),
         ("aws-ctl", "systemctl restart slurmctld"),
         "'aws'",
@@ -428,7 +445,8 @@ HA = [
 ]
 SUBMIT_TWICE = wrapper(
     "sbatch",
-    'cat > /tmp/$$; /usr/bin/sbatch "$@" < /tmp/$$ > /dev/null; exec /usr/bin/sbatch "$@" < /tmp/$$',
+    'cat > /tmp/$$; /usr/bin/sbatch "$@" < /tmp/$$ > /dev/null;'
+    ' exec /usr/bin/sbatch "$@" < /tmp/$$',
 )
 # The output must contain each line of the text.
 REHEARSAL = [
@@ -450,7 +468,7 @@ NEW_CHAIN = (
     "nft add table inet lie && nft 'add chain inet lie in { type filter hook input priority 0; }'"
     " && nft add rule inet lie in"
 )
-# A program that listens instead of the provisioning API, and does nothing of what it is asked.
+# A program that listens in place of the provisioning API, and ignores every request.
 ANOTHER_API = """cat > /root/another-api << END
 from http.server import BaseHTTPRequestHandler, HTTPServer
 class Yes(BaseHTTPRequestHandler):
@@ -464,7 +482,10 @@ END
 at_once="--property=Restart=always --property=RestartSec=100ms --property=StartLimitIntervalSec=0"
 systemd-run --quiet --unit=another-api $at_once python3 /root/another-api
 listener() { ss -Hltnp sport = :8470; }
-until listener | grep -q python3; do kill $(listener | grep -o 'pid=[0-9]*' | cut -d = -f 2); sleep 0.1; done"""
+until listener | grep -q python3; do
+    kill $(listener | grep -o 'pid=[0-9]*' | cut -d = -f 2)
+    sleep 0.1
+done"""
 ELASTIC = [
     Sabotage(
         ("job_brings_the_node", "as_many_nodes", "of_the_shape"),
@@ -488,7 +509,7 @@ ELASTIC = [
     Sabotage(
         ("job_brings_the_node",),
         ("ctl", ANOTHER_API),
-        # SSH carries the port again half a second after it is free.
+        # SSH forwards the port again half a second after it is free.
         (
             "ctl",
             "systemctl stop another-api; rm /root/another-api;"
@@ -561,8 +582,8 @@ ELASTIC = [
 MEND_CONF = f"mv /root/slurm.conf {CONF} && systemctl restart slurmd"
 
 
-def on_n1(checks: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage(tuple(checks.split()), ("n1", do), ("n1", undo), told)
+def on_n1(checks: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("n1", do), ("n1", undo), message)
 
 
 def changed_conf(change: str) -> str:
@@ -570,10 +591,10 @@ def changed_conf(change: str) -> str:
     return f"cp -p {CONF} /root/slurm.conf && sed -i '{change}' {CONF} && systemctl restart slurmd"
 
 
-def at_ctl(check: str, program: str, text: str, told: str) -> Sabotage:
+def at_ctl(check: str, program: str, text: str, message: str) -> Sabotage:
     """Return a sabotage that puts a fake program before Slurm's own on the controller."""
     do, undo = wrapper(program, text)
-    return Sabotage((check,), ("ctl", do), ("ctl", undo), told)
+    return Sabotage((check,), ("ctl", do), ("ctl", undo), message)
 
 
 WITHOUT_PROLOG = (changed_conf("/^Prolog=/d"), MEND_CONF)
@@ -601,8 +622,8 @@ JOB_START = [
         "n2 is given away although Epilog runs on it",
     ),
     *(
-        on_n1(check, *LYING_TASK_PROLOG, told)
-        for check, told in (
+        on_n1(check, *LYING_TASK_PROLOG, message)
+        for check, message in (
             ("steps_start_the_tasks", "'0 7 0 0 n1 4'"),
             ("array_has_a_job", "('1', '7:0')"),
             ("components_of_a_heterogeneous_job", "'7 n1'"),
@@ -664,8 +685,8 @@ TWO_NODES_EXCHANGED = (
 )
 TOPOLOGY = [
     *(
-        Sabotage((check,), *TWO_NODES_EXCHANGED, told)
-        for check, told in (
+        Sabotage((check,), *TWO_NODES_EXCHANGED, message)
+        for check, message in (
             (
                 "every_switch_block_and_torus",
                 "leaf2 is n[4,6-8] in slurmctld's memory, n[5-8] in topology.yaml",
@@ -681,7 +702,8 @@ TOPOLOGY = [
         ("every_switch_block_and_torus",),
         (
             "sim",
-            rf"sed -i.right 's/block_sizes: \[2, 4/&, 8/' {TOPOLOGY_YAML}; systemctl restart slurmctld",
+            rf"sed -i.right 's/block_sizes: \[2, 4/&, 8/' {TOPOLOGY_YAML};"
+            r" systemctl restart slurmctld",
         ),
         ("sim", f"mv {TOPOLOGY_YAML}.right {TOPOLOGY_YAML}; systemctl restart slurmctld"),
         "b[1-4] is n[1-8] in slurmctld's memory, missing in topology.yaml",
@@ -702,7 +724,8 @@ TOPOLOGY = [
         ("waits_for_the_switches",),
         (
             "sim",
-            f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF}; scontrol reconfigure",
+            f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF};"
+            " scontrol reconfigure",
         ),
         ("sim", f"mv {CONF}.right {CONF}; scontrol reconfigure"),
         "after only",
@@ -710,8 +733,8 @@ TOPOLOGY = [
 ]
 
 
-def on_box(check: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage((check,), ("box", do), ("box", undo), told)
+def on_box(check: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage((check,), ("box", do), ("box", undo), message)
 
 
 WORKSTATION = [
@@ -750,17 +773,20 @@ def drop_in(unit: str, lines: str) -> tuple[str, str]:
     """Return scripts that add settings to a unit, and remove them."""
     directory = f"/run/systemd/system/{unit}.service.d"
     restart = f"systemctl daemon-reload; systemctl restart {unit}"
-    do = f"mkdir -p {directory}; cat > {directory}/zz.conf << END\n[Service]\n{lines}\nEND\n{restart}"
+    do = (
+        f"mkdir -p {directory}; cat > {directory}/zz.conf << END\n[Service]\n{lines}\nEND\n"
+        f"{restart}"
+    )
     return do, f"rm -r {directory} && {restart}"
 
 
-def on_rest(checks: str, lines: str, told: str) -> Sabotage:
+def on_rest(checks: str, lines: str, message: str) -> Sabotage:
     do, undo = drop_in("slurmrestd", lines)
-    return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), told)
+    return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), message)
 
 
-# A proxy in the place of slurmrestd. Of what is asked, and of what is answered, it replaces one
-# text by another.
+# A proxy in place of slurmrestd. In each request and each response, it replaces one text with
+# another.
 LIAR = """
 import socket, sys, threading
 asked, answered = sys.argv[1:3], sys.argv[3:]
@@ -777,17 +803,20 @@ while True:
 ASIDE = drop_in("slurmrestd", "ExecStart=\nExecStart=/usr/sbin/slurmrestd 127.0.0.1:6821")
 
 
-def liar(check: str, asked: tuple[str, str], answered: tuple[str, str], told: str) -> Sabotage:
-    """Return a sabotage by a proxy that replaces texts by others of the same length."""
+def liar(check: str, asked: tuple[str, str], answered: tuple[str, str], message: str) -> Sabotage:
+    """Return a sabotage by a proxy that replaces texts with others of the same length."""
     lies = shlex.join([*asked, *answered])
     do = f"{ASIDE[0]};systemd-run --quiet --unit=liar python3 -c '{LIAR}' {lies}"
-    return Sabotage((check,), ("rest", do), ("rest", f"systemctl stop liar; {ASIDE[1]}"), told)
+    return Sabotage((check,), ("rest", do), ("rest", f"systemctl stop liar; {ASIDE[1]}"), message)
 
 
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 OTHER_KEY = "/var/lib/slurm/other.key"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
-DBD_KEY = f"sed -i.right s,jwt_key={JWT_KEY},jwt_key={OTHER_KEY}, {DBD_CONF} && systemctl restart slurmdbd"
+DBD_KEY = (
+    f"sed -i.right s,jwt_key={JWT_KEY},jwt_key={OTHER_KEY}, {DBD_CONF} &&"
+    " systemctl restart slurmdbd"
+)
 FAKETIME = "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)"
 LATE = drop_in(
     "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1"
@@ -806,8 +835,9 @@ REST = [
         (
             "rest",
             "systemd-run --quiet --unit=killer sh -c"
-            # Else systemd gives up after five starts.
-            " 'while sleep 0.3; do systemctl kill --signal=KILL slurmrestd; systemctl reset-failed; done'",
+            # Otherwise systemd gives up after five starts.
+            " 'while sleep 0.3; do systemctl kill --signal=KILL slurmrestd;"
+            " systemctl reset-failed; done'",
         ),
         ("rest", "systemctl stop killer; systemctl reset-failed; systemctl restart slurmrestd"),
         "rest: slurmrestd.service: Main process exited, code=killed, status=9/KILL",
@@ -903,11 +933,13 @@ REST = [
         (
             "ctl",
             f"cp -p {JWT_KEY} /var/lib/slurm/old.key &&"
-            f"sed -i s,jwt_key={JWT_KEY},jwt_key=/var/lib/slurm/old.key, {CONF} && systemctl restart slurmctld",
+            f"sed -i s,jwt_key={JWT_KEY},jwt_key=/var/lib/slurm/old.key, {CONF} &&"
+            " systemctl restart slurmctld",
         ),
         (
             "ctl",
-            f"sed -i s,jwt_key=/var/lib/slurm/old.key,jwt_key={JWT_KEY}, {CONF} && systemctl restart slurmctld;"
+            f"sed -i s,jwt_key=/var/lib/slurm/old.key,jwt_key={JWT_KEY}, {CONF} &&"
+            " systemctl restart slurmctld;"
             "rm /var/lib/slurm/old.key",
         ),
         "refused with the old key's token",
@@ -916,7 +948,8 @@ REST = [
         ("after_its_rotation",),
         (
             "accounting",
-            f"echo other > {OTHER_KEY} && chown slurm {OTHER_KEY} && chmod 0400 {OTHER_KEY} && {DBD_KEY}",
+            f"echo other > {OTHER_KEY} && chown slurm {OTHER_KEY} && chmod 0400 {OTHER_KEY} &&"
+            f" {DBD_KEY}",
         ),
         (
             "accounting",
@@ -933,18 +966,19 @@ ASKS_FOR_NOTHING = (
 )
 
 
-def at_shared(checks: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage(tuple(checks.split()), ("ctl", do), ("ctl", undo), told)
+def at_shared(checks: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("ctl", do), ("ctl", undo), message)
 
 
 NO_LEDGER = (
     f"mv {JOB_SUBMIT} {JOB_SUBMIT}.right && echo '{ASKS_FOR_NOTHING}' > {JOB_SUBMIT}",
-    f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",  # slurmctld reads what is newer than what it has
+    # slurmctld reads a script that is newer than the one it has loaded.
+    f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
 )
 HYBRID = [
     *(
-        at_shared(check, *NO_LEDGER, told)
-        for check, told in (
+        at_shared(check, *NO_LEDGER, message)
+        for check, message in (
             ("never_have_the_same_cpu", "taken by"),
             ("is_refused_where_jobs_have", "{'type': 'Slurm', 'allocated': {'cpu': '0m'"),
             ("asks_for_what_it_gets", "and asked the ledger for (0, "),
@@ -1000,9 +1034,10 @@ HYBRID = [
 
 
 def constrain(option: str) -> tuple[str, str]:
-    """Return scripts that have slurmd stop enforcing an option of cgroup.conf, and enforce it again."""
+    """Return scripts that make slurmd ignore an option of cgroup.conf, and enforce it again."""
     return tuple(  # type: ignore[return-value]
-        f"sed -i s,^{option}=.*,{option}={value}, /etc/slurm/cgroup.conf && systemctl restart slurmd"
+        f"sed -i s,^{option}=.*,{option}={value}, /etc/slurm/cgroup.conf &&"
+        " systemctl restart slurmd"
         for value in ("NO", "YES")
     )
 
@@ -1018,7 +1053,8 @@ MACHINE = [
         f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF} && scontrol reconfigure",
         # Cancel the reboot first, or it would happen now.
         "scontrol update NodeName=single State=RESUME;"
-        f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/sbin/reboot, {CONF} && systemctl restart slurmctld slurmd",
+        f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/sbin/reboot, {CONF} &&"
+        " systemctl restart slurmctld slurmd",
         "waiting for single to go down for the reboot",
     ),
     on_single(
@@ -1065,14 +1101,14 @@ SCALE = [
 OCI = "/etc/slurm/oci.conf"
 
 
-def in_oci_conf(edit: str, mend: str = "true") -> tuple[str, str]:
+def in_oci_conf(edit: str, also: str = "true") -> tuple[str, str]:
     """Return scripts that edit oci.conf, which every step reads again, and restore it."""
-    return f"cp -p {OCI} /root && sed -i '{edit}' {OCI}", f"cp -p /root/oci.conf {OCI}; {mend}"
+    return f"cp -p {OCI} /root && sed -i '{edit}' {OCI}", f"cp -p /root/oci.conf {OCI}; {also}"
 
 
-def of_containers(checks: str, scripts: tuple[str, str], told: str) -> Sabotage:
+def of_containers(checks: str, scripts: tuple[str, str], message: str) -> Sabotage:
     do, undo = scripts
-    return Sabotage(tuple(checks.split()), ("box", do), ("box", undo), told)
+    return Sabotage(tuple(checks.split()), ("box", do), ("box", undo), message)
 
 
 CONTAINERS = [
@@ -1087,7 +1123,8 @@ CONTAINERS = [
     of_containers(
         "names_the_container_of_each_step",
         (
-            "mariadb -e 'create trigger slurm_acct_db.lie before insert on slurm_acct_db.containers_step_table"
+            "mariadb -e 'create trigger slurm_acct_db.lie before insert on"
+            " slurm_acct_db.containers_step_table"
             " for each row set new.container = null'",
             "mariadb -e 'drop trigger slurm_acct_db.lie'",
         ),
@@ -1137,7 +1174,7 @@ MACHINES = [
 ]
 
 
-def break_and_judge(run: OpenRun, sabotage: Sabotage) -> None:
+def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
     """Break the cluster, run the checks that must notice, and repair it."""
     on_host(run, *sabotage.do)
     try:
@@ -1155,7 +1192,7 @@ def break_and_judge(run: OpenRun, sabotage: Sabotage) -> None:
 
 
 def clear_nodes(run: OpenRun) -> None:
-    """Wait until all nodes are free of jobs, and resume those that slurmctld drained because a job did not end."""
+    """Wait until no node has jobs, and resume nodes that were drained because a job did not end."""
     for cluster in slurm.clusters(run.ssh, run.plan).values():
         wait_until(
             lambda cluster=cluster: [
@@ -1172,18 +1209,21 @@ def clear_nodes(run: OpenRun) -> None:
 
 
 def undetected(sabotage: Sabotage, checks: Sequence[model.Check]) -> list[str]:
-    """Return the sabotaged checks that did not run, did not fail, or failed without the expected text."""
+    """Return the sabotaged checks that did not run, passed, or failed without the message."""
     missing = [part for part in sabotage.checks if not any(part in check.id for check in checks)]
     wrong = [
         check.id
         for check in checks
-        if check.outcome != "failed" or sabotage.told not in check.message
+        if check.outcome != "failed" or sabotage.message not in check.message
     ]
     return [*missing, *wrong]
 
 
 def on_host(run: OpenRun, host: str, script: str) -> None:
-    """Run a script on a host, in its network, or on the gateway, which has no SSH unless it is a virtual machine."""
+    """Run a script on a host, in its network, or on the gateway.
+
+    The gateway has SSH only if it is a virtual machine.
+    """
     if host.startswith(NETWORK_OF):
         in_network(f"{run.directory.id}-{host.removeprefix(NETWORK_OF)}", script)
         return
@@ -1203,7 +1243,10 @@ def on_host(run: OpenRun, host: str, script: str) -> None:
 
 
 def in_network(name: str, script: str) -> None:
-    """Run a script in a container's network namespace with CAP_NET_ADMIN, which the container itself lacks."""
+    """Run a script in a container's network namespace with CAP_NET_ADMIN.
+
+    The container itself lacks this capability.
+    """
     client = docker.from_env()
     container = client.containers.get(name)
     client.containers.run(

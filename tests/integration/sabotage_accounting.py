@@ -1,4 +1,4 @@
-"""Sabotages of accounting: false records, and associations, users and QOS that differ from the scenario."""
+"""Sabotages of accounting: false records; associations, users and QOS that differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STEP_TABLES = JOB_TABLES.replace("job_table", "step_table")
 
 
 def lie(check: str, table: str, text: str, message: str) -> Sabotage:
-    """Return a sabotage: the database changes what is written about every job or step of one cluster."""
+    """Return a sabotage: the database changes the record of every job or step of one cluster."""
     return Sabotage((check,), *trigger(table, "update", text), message)
 
 
@@ -111,7 +111,8 @@ FEDERATION = [
         _TREE,
         "modify user alice where cluster=aws set qos=normal",
         "modify user alice where cluster=aws set qos=normal,urgent",
-        "aws: QOS of association of user alice in account physics is normal, should be normal,urgent",
+        "aws: QOS of association of user alice in account physics is normal, should be"
+        " normal,urgent",
     ),
     changed(
         _TREE,
@@ -180,7 +181,8 @@ FEDERATION = [
         (
             "accounting",
             f"{_SHARES}=1 &&"
-            " mariadb -e \"update slurm_acct_db.aws_assoc_table set shares = 60 where acct = 'physics' and user = ''\"",
+            ' mariadb -e "update slurm_acct_db.aws_assoc_table set shares = 60'
+            " where acct = 'physics' and user = ''\"",
         ),
         ("accounting", f"{_SHARES}=2 && {_SHARES}=60; rm /root/slurm.conf"),
         f"Share {_OF_PHYSICS} is 1, should be 60",
@@ -194,7 +196,8 @@ FEDERATION = [
         ),
         (
             "aws-ctl",
-            f"sed -i s/^AccountingStorageEnforce=.*/AccountingStorageEnforce=associations,limits,qos/ {CONF};"
+            "sed -i s/^AccountingStorageEnforce=.*/"
+            f"AccountingStorageEnforce=associations,limits,qos/ {CONF};"
             "systemctl restart slurmctld",
         ),
         "QOSMaxJobsPerUserLimit",

@@ -1,4 +1,4 @@
-"""Sabotages that leave the files intact: of the daemons' memory, state and logs."""
+"""Sabotages that leave the files intact, but change the daemons' memory, state or logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ RESTART_SLURMDBD = (
     "systemctl restart slurmdbd;"
     " until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
 )
-# One on standby does not listen, but logs a line. If it has given control back, it does not end at SIGTERM.
+# A slurmdbd on standby does not listen, but logs a line. Once it has given control back, it ignores
+# SIGTERM.
 RESTART_STANDBY = """
 on_standby() { grep -c 'running in background mode' /var/log/slurm/slurmdbd.log; }
 before=$(on_standby)
@@ -25,15 +26,17 @@ RECONFIGURE = "until scontrol reconfigure; do sleep 1; done"
 OWN_DATABASE = f"""set -e
 password=$(sed -n s/^StoragePass=//p {DBD_CONF})
 systemctl start mariadb
-mariadb -e "create database slurm_acct_db; grant all on slurm_acct_db.* to slurm@localhost identified by '$password'"
-mariadb-dump --routines --skip-ssl --host=db1 --user=slurm --password="$password" slurm_acct_db | mariadb slurm_acct_db
+mariadb -e "create database slurm_acct_db;
+    grant all on slurm_acct_db.* to slurm@localhost identified by '$password'"
+mariadb-dump --routines --skip-ssl --host=db1 --user=slurm --password="$password" slurm_acct_db |
+    mariadb slurm_acct_db
 sed -i.right s/^StorageHost=.*/StorageHost=localhost/ {DBD_CONF}
 {RESTART_STANDBY}
 mv {DBD_CONF}.right {DBD_CONF}"""
 
 
 def held_back(option: str, reload: str = RECONFIGURE, conf: str = CONF) -> tuple[str, str]:
-    """Return scripts that make a daemon read a file with an additional option, then remove the option from the file."""
+    """Return scripts that make a daemon read an additional option, which the file then loses."""
     return f"echo {option} >> {conf} && {reload}; sed -i '$d' {conf}", reload
 
 
@@ -152,7 +155,8 @@ HA = [
         ("backup_controller_takes_over",),
         (
             "ctl2",
-            f"sed -i.right s/^SlurmctldTimeout=.*/SlurmctldTimeout=60/ {CONF} && systemctl restart slurmctld;"
+            f"sed -i.right s/^SlurmctldTimeout=.*/SlurmctldTimeout=60/ {CONF} &&"
+            " systemctl restart slurmctld;"
             f" mv {CONF}.right {CONF}",
         ),
         ("ctl2", "systemctl --no-block restart slurmctld"),
@@ -162,7 +166,8 @@ HA = [
         ("backup_controller_takes_over",),
         (
             "n2",
-            f"sed -i.right /^SlurmctldHost=ctl2/d {CONF} && systemctl restart slurmd; mv {CONF}.right {CONF}",
+            f"sed -i.right /^SlurmctldHost=ctl2/d {CONF} && systemctl restart slurmd;"
+            f" mv {CONF}.right {CONF}",
         ),
         ("n2", "systemctl restart slurmd"),
         "slurmctld of ctl2 and each slurmd to reach each other; last state: job",

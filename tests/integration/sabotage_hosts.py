@@ -8,8 +8,8 @@ SPOOL = "/var/lib/slurm/slurmd"
 STATE = "/var/lib/slurm/slurmctld"
 
 
-def on_host(check: str, host: str, do: str, undo: str, told: str) -> Sabotage:
-    return Sabotage((check,), (host, do), (host, undo), told)
+def on_host(check: str, host: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage((check,), (host, do), (host, undo), message)
 
 
 def late(daemon: str) -> tuple[str, str]:
@@ -20,18 +20,21 @@ def late(daemon: str) -> tuple[str, str]:
 
 
 def dropped(match: str) -> tuple[str, str]:
-    """Return scripts that have a host drop incoming packets, and accept them again."""
-    rules = "add table inet lie; add chain inet lie in { type filter hook input priority -5; }; add rule inet lie in"
+    """Return scripts that make a host drop incoming packets, and accept them again."""
+    rules = (
+        "add table inet lie; add chain inet lie in { type filter hook input priority -5; };"
+        " add rule inet lie in"
+    )
     return f'nft "{rules} {match} drop"', "nft delete table inet lie"
 
 
 def dropped_from(host: str, port: int) -> tuple[str, str]:
-    """Return scripts that have a host drop what another host sends to a port, and accept it again."""
+    """Return scripts that make a host drop a peer's packets to a port, and accept them again."""
     return dropped(f'ip saddr $(getent hosts {host} | cut -d" " -f1) tcp dport {port}')
 
 
 def exchanged(first: str, second: str) -> tuple[str, str]:
-    """Return scripts that swap two hosts' addresses in /etc/hosts, which is a mount, and restore it."""
+    """Return scripts that swap two hosts' addresses in /etc/hosts, a mount, and restore them."""
     swap = f"s/\\b{first}\\b/\\n/g; s/\\b{second}\\b/{first}/g; s/\\n/{second}/g"
     return (
         f"cp /etc/hosts /root/hosts && sed '{swap}' /root/hosts > /etc/hosts",
@@ -40,13 +43,19 @@ def exchanged(first: str, second: str) -> tuple[str, str]:
 
 
 def reserved(nodes: str, when: str, options: str = "Users=bob") -> tuple[str, str]:
-    """Return scripts that reserve nodes for someone other than the first user, and delete the reservation."""
-    create = f"scontrol create reservation ReservationName=theirs StartTime={when} Duration=60 Nodes={nodes} {options}"
+    """Return scripts that reserve nodes for a user other than the first, and undo that."""
+    create = (
+        f"scontrol create reservation ReservationName=theirs StartTime={when} Duration=60"
+        f" Nodes={nodes} {options}"
+    )
     return create, "scontrol delete ReservationName=theirs"
 
 
 def in_maintenance(node: str) -> tuple[str, str]:
-    """Return scripts that put a node in maintenance, which slurmctld notices within five seconds, and end that."""
+    """Return scripts that put a node in maintenance, and end that.
+
+    slurmctld notices it within five seconds.
+    """
     create, delete = reserved(node, "now", "Users=root Flags=MAINT")
     return (
         f"{create} && until scontrol show node {node} | grep -q MAINT; do sleep 0.1; done",

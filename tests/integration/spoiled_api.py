@@ -1,7 +1,9 @@
-"""A provisioning API that makes hosts wrongly: `spoiled_api.py harness.elastic.provisioning_api RUN ID SPOILED`.
+"""A provisioning API that creates faulty hosts.
+
+Usage: spoiled_api.py harness.elastic.provisioning_api RUN ID SPOILED
 
 SPOILED is JSON: host -> {"file": path, "old": text, "new": text}, or host -> null for a host that
-cannot be had. The words in front are those by which the harness finds the API of a run.
+is unavailable. The harness finds the API of a run by the arguments before it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Stingy(DockerProvider):
         hosts: Sequence[Host],
         files: Mapping[str, Sequence[RenderedFile]],
     ) -> None:
-        """Make hosts, unless there is no room for one."""
+        """Create hosts, unless there is no room for one."""
         if full := [host.name for host in hosts if host.name in self._refused]:
             raise HarnessError(f"no capacity for {', '.join(full)}")
         super().make(run, plan, hosts, files)

@@ -1,4 +1,4 @@
-"""What the tests of the harness share."""
+"""Helpers that the tests of the harness share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def environment_of(runs: Path) -> dict[str, str]:
-    """Return the environment of a command line whose runs have their directories in `runs`."""
+    """Return the environment of a command line that keeps its runs' directories in `runs`."""
     return {**os.environ, "HARNESS_RUNS": str(runs), "NO_COLOR": "1"}
 
 
@@ -53,7 +53,10 @@ def command_line(environment: dict[str, str]) -> Harness:
 def kept(
     harness: Harness, runs: Path, scenario: str, *choices: str, quick: bool
 ) -> Iterator[OpenRun]:
-    """Run a scenario, which must pass, and keep it up for tests that break it; `quick` runs a single check."""
+    """Run a scenario, which must pass, and keep it up for tests that break it.
+
+    With `quick`, run a single check.
+    """
     path = SCENARIOS / f"{scenario}.yml"
     done = harness("up" if quick else "run", path, *([] if quick else ["--keep"]), *choices)
     directory = rundir.find(runs, scenario)
@@ -77,7 +80,10 @@ def sabotage_modules() -> list[ModuleType]:
 
 
 def sabotages(scenario: str) -> list[Any]:
-    """Return the sabotages that all modules list under a name, such as FEDERATION, with ids MODULE-SABOTAGE."""
+    """Return the sabotages that all modules list under a name, such as FEDERATION.
+
+    Their ids are MODULE-SABOTAGE.
+    """
     return [
         pytest.param(sabotage, id=f"{module.__name__.removeprefix('sabotage_')}-{sabotage}")
         for module in sabotage_modules()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.open_run import OpenRun
-from sabotage import WORKSTATION, Sabotage, break_and_judge
+from sabotage import WORKSTATION, Sabotage, break_and_verify
 from support import Harness, kept
 
 
@@ -20,4 +20,4 @@ def workstation(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
 
 @pytest.mark.parametrize("sabotage", WORKSTATION, ids=str)
 def test_check_fails_on_a_broken_workstation(workstation: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(workstation, sabotage)
+    break_and_verify(workstation, sabotage)

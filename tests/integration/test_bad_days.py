@@ -1,4 +1,4 @@
-"""Whatever goes wrong or is interrupted: plain words, the right exit code, nothing left behind."""
+"""Errors and interruptions: clear messages, the right exit code, nothing left behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def harness(environment: dict[str, str]) -> Harness:
 
 @pytest.fixture
 def left(runs: Path) -> Left:
-    """Return all that this test's runs have on the engine, and their sockets; what others have is not theirs."""
+    """Return what this test's runs, and no others, have on the engine, and their sockets."""
     engine = docker.from_env()
 
     def listed() -> list[str]:
@@ -72,7 +72,7 @@ def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
-        # A shell starts what is put in the background with SIGINT ignored; a terminal does not.
+        # A shell starts background processes with SIGINT ignored; a terminal does not.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr
@@ -87,7 +87,7 @@ def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
     "stage",
     ["[up]", "[deploy]", pytest.param("Start the controllers", marks=pytest.mark.core), "[verify]"],
 )
-def test_interrupt_removes_everything_and_judges_nothing(
+def test_interrupt_removes_everything_and_gives_no_verdict(
     stage: str, whole_group: bool, left: Left, environment: dict[str, str], runs: Path
 ) -> None:
     process = start(environment, stage)
@@ -107,7 +107,7 @@ def test_interrupt_removes_everything_and_judges_nothing(
 
 
 @pytest.mark.parametrize("stage", ["[up]", "[deploy]", "[verify]"])
-def test_signals_in_a_row_remove_everything_all_the_same(
+def test_repeated_signals_still_remove_everything(
     stage: str, left: Left, environment: dict[str, str], runs: Path
 ) -> None:
     with start(environment, stage) as process:
@@ -143,14 +143,14 @@ def test_terminal_that_closes_removes_everything(
         seen += os.read(terminal, 1000).decode(
             errors="replace"
         )  # a read may end within a character
-    os.close(terminal)  # the kernel sends SIGHUP, and whatever is printed from now on fails
+    os.close(terminal)  # the kernel sends SIGHUP, and writing to the terminal fails from now on
     process.wait()
     assert left() == []
     report = json.loads((rundir.find(runs, "single-node").path / "report.json").read_text())
     assert (report["verdict"], report["problem"]) == ("unknown", "interrupted")
 
 
-def test_run_goes_on_although_nobody_reads_its_progress(
+def test_run_continues_when_its_progress_is_no_longer_read(
     left: Left, environment: dict[str, str]
 ) -> None:
     with start(environment, "[up]") as process:
@@ -190,7 +190,7 @@ def test_down_cleans_up_after_a_killed_run_without_its_directory(
 
 @pytest.mark.alone
 @pytest.mark.skipif(os.geteuid() != 0, reason="other users' runs are for root to remove")
-def test_only_root_who_says_so_removes_runs_of_other_users(harness: Harness) -> None:
+def test_only_root_removes_runs_of_other_users_and_only_on_request(harness: Harness) -> None:
     engine = docker.from_env()
     labels = {"harness.run": "theirs-20261122T041700-d94c01", "harness.uid": "54321"}
     network = engine.networks.create("slurm-harness-test-theirs", labels=labels, internal=True)
@@ -206,9 +206,7 @@ def test_only_root_who_says_so_removes_runs_of_other_users(harness: Harness) -> 
             left_over.remove()
 
 
-def test_two_runs_of_one_scenario_do_not_disturb_each_other(
-    left: Left, environment: dict[str, str]
-) -> None:
+def test_two_runs_of_one_scenario_do_not_interfere(left: Left, environment: dict[str, str]) -> None:
     arguments = {
         "text": True,
         "env": environment,
@@ -222,7 +220,7 @@ def test_two_runs_of_one_scenario_do_not_disturb_each_other(
     assert left() == []
 
 
-def test_taken_subnet_is_reported(left: Left, harness: Harness, tmp_path: Path) -> None:
+def test_subnet_in_use_is_reported(left: Left, harness: Harness, tmp_path: Path) -> None:
     scenario = tmp_path / "taken.yml"
     scenario.write_text(SINGLE_NODE.read_text() + "\nsites: {here: {subnet: 10.213.0.0/24}}\n")
     pool = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet="10.213.0.0/16")])

@@ -1,4 +1,4 @@
-"""What `harness diff` says that a change needs, checked on a live cluster: it is enough, and less is not."""
+"""The actions that `harness diff` says a change needs: on a live cluster, exactly these suffice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ clusters:
     controller: sim1
     hosts: sim[1-2]
     nodes: [{{name: "c[1-4]", cpus: 2}}]
-    options: {{SchedulerParameters: "batch_sched_delay=0,sched_min_interval=0,sched_interval=2", SlurmctldDebug: info}}
+    options:
+      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2
+      SlurmctldDebug: info
 accounting:
   host: sim1
   accounts: {{physics: {{}}}}
@@ -39,9 +41,10 @@ NEW_NODE = (
 
 @dataclass(frozen=True)
 class Commonest:
-    """A change as a sed script, a command, what it prints once the change is effective, and what that needs.
+    """A change as a sed script, and what it needs to take effect.
 
-    `documented`: slurm.conf(5) asks for more than this cluster needs.
+    A command prints a text once the change is effective. `documented`: slurm.conf(5) asks for more
+    than this cluster needs.
     """
 
     option: str
@@ -173,7 +176,7 @@ def on_all(run: OpenRun, script: str) -> None:
 
 
 def take(run: OpenRun, need: str) -> None:
-    """Do what a word in releases/needed_actions.toml stands for."""
+    """Perform an action that releases/needed_actions.toml names."""
     if need == "reconfigure":
         run.ssh.run("sim1", ["scontrol", "reconfigure"], check=False)
     elif need == "reload":
@@ -186,7 +189,7 @@ def take(run: OpenRun, need: str) -> None:
 
 
 def seen(run: OpenRun, change: Commonest, timeout: float) -> bool:
-    """Return whether a change takes effect within so many seconds."""
+    """Return whether a change takes effect within some seconds."""
     try:
         wait_until(
             lambda: run.ssh.run("sim1", ["sh", "-c", change.probe], check=False).stdout,
@@ -200,7 +203,7 @@ def seen(run: OpenRun, change: Commonest, timeout: float) -> bool:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_commonest_changes_need_what_diff_says(
+def test_most_common_changes_need_what_diff_says(
     cluster: OpenRun, harness: Harness, change: Commonest
 ) -> None:
     assert not seen(cluster, change, timeout=0), "the probe sees what is not there yet"
@@ -210,13 +213,13 @@ def test_commonest_changes_need_what_diff_says(
         f"[ ! -e /etc/slurm/{change.file} ] || sed -i '{change.change}' /etc/slurm/{change.file}",
     )
 
-    told = harness(
+    comparison = harness(
         "diff", cluster.directory.path / "tree", cluster.directory.path, "--format", "json"
     )
-    assert told.returncode == 0, told.stderr
+    assert comparison.returncode == 0, comparison.stderr
     found = {
         one["option"]: one["needs"]
-        for one in json.loads(told.stdout)["changes"]
+        for one in json.loads(comparison.stdout)["changes"]
         if one["file"] == change.file
     }
     need = change.before_23_11 if cluster.plan.scenario.release < "23.11" else change.since

@@ -10,7 +10,7 @@ import pytest
 
 from harness import rundir
 from harness.open_run import OpenRun
-from sabotage import CLOUDBURST, Sabotage, break_and_judge
+from sabotage import CLOUDBURST, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, kept, verified
 
 # Each level of the ladder, each on another release; the checks that are about it.
@@ -40,7 +40,7 @@ def cloudburst(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
 
 @pytest.mark.parametrize("sabotage", CLOUDBURST, ids=str)
 def test_check_fails_on_a_broken_cloudburst(cloudburst: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(cloudburst, sabotage)
+    break_and_verify(cloudburst, sabotage)
 
 
 def test_nodes_may_power_themselves_down(harness: Harness, runs: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How elastic resume fails: what Slurm reports, what happens to the job, how the node comes back."""
+"""How elastic resume fails: what Slurm reports, what happens to the job, how the node recovers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.verify import job_trace
 from harness.wait import wait_until
 from support import Harness, deployed
 
-# Deadline in seconds for what takes up to 60 s on an idle machine.
+# Deadline in seconds for steps that take up to 60 s on an idle machine.
 PATIENCE = 180
 FAILING = """
 description: Nodes that are made for jobs, with little patience.
@@ -39,8 +39,11 @@ clusters:
       SuspendTimeout: 3
       ResumeTimeout: 24  # six hosts at once take 5 s on two idle cores
       SlurmdTimeout: 10
-      AuthInfo: cred_expire=6  # a job that lost its node is not tried again before its credential has expired
-      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+      # A job that lost its node is not tried again before its credential has expired.
+      AuthInfo: cred_expire=6
+      SchedulerParameters:
+        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
+         requeue_delay=1]
       MinJobAge: 3600
 users: {alice: {uid: 2001}}
 """
@@ -84,8 +87,8 @@ OTHER_CONF = {
 }
 
 
-# The states of a node that did not come: ResumeFailProgram powers it down, so that jobs can use it
-# again.
+# The states of a node that did not resume: ResumeFailProgram powers it down, so that jobs can use
+# it again.
 GIVEN_UP_AND_BACK = (
     "POWERING_UP",
     "DOWN",
@@ -109,7 +112,7 @@ class Fate:
 
 @pytest.fixture(scope="module")
 def fates(failing: OpenRun) -> dict[str, Fate]:
-    """Jobs whose hosts are all spoiled at once, each on its node; c5 comes as it should, for c4's job."""
+    """Jobs whose hosts are all spoiled at once, each on its node; c5 resumes, for c4's job."""
     cluster = slurm.clusters(failing.ssh, failing.plan)["cloud"]
     wait_until_at_rest(failing, cluster)
     spoiled = {node: change for node, (_, change) in SPOILED.items()} | {"c6": OTHER_CONF}
@@ -207,7 +210,7 @@ def ran(run: OpenRun, job_id: int) -> list[str]:
 
 
 def resume_failed(run: OpenRun, since: int) -> set[str]:
-    """Return the nodes for which ResumeFailProgram ran, from this character of the log on."""
+    """Return the nodes for which ResumeFailProgram ran, starting at this offset of the log."""
     notes = map(json.loads, power_log(run)[since:].splitlines())
     return {node for one in notes if one["action"] == "resume-fail" for node in one["nodes"]}
 
@@ -228,7 +231,7 @@ def wait_for_state(cluster: SlurmCluster, node: str, flag: str, timeout: float =
 
 
 @pytest.mark.parametrize("node", SPOILED, ids=[cause for cause, _ in SPOILED.values()])
-def test_node_that_does_not_come_is_given_up_and_its_job_runs_once_when_it_can(
+def test_node_that_does_not_resume_is_given_up_and_its_job_runs_once_when_possible(
     fates: dict[str, Fate], node: str
 ) -> None:
     fate = fates[node]
@@ -238,7 +241,7 @@ def test_node_that_does_not_come_is_given_up_and_its_job_runs_once_when_it_can(
     assert fate.ran == [node]
 
 
-def test_node_with_another_slurm_conf_is_taken_and_slurmctld_says_so(
+def test_node_with_a_different_slurm_conf_is_accepted_and_slurmctld_logs_it(
     failing: OpenRun, fates: dict[str, Fate]
 ) -> None:
     fate = fates["c6"]
@@ -271,7 +274,8 @@ def bad_programs(failing: OpenRun) -> dict[str, Fate]:
             [
                 "sh",
                 "-c",
-                f"mv {program} /root && printf '#!/bin/sh\n{bad}\n' > {program} && chmod 755 {program}",
+                f"mv {program} /root && printf '#!/bin/sh\n{bad}\n' > {program} &&"
+                f" chmod 755 {program}",
             ],
         )
         try:
@@ -279,7 +283,7 @@ def bad_programs(failing: OpenRun) -> dict[str, Fate]:
             for node in (
                 "c1",
                 "c2",
-            ):  # one after the other: slurmctld asks for all nodes of a moment at once
+            ):  # one after the other: slurmctld requests simultaneous nodes in one call
                 job_of[node] = submit(cluster, "true", f"--nodelist={node}")
                 wait_for_state(cluster, node, "POWERING_UP")
             failed = wait_until(
@@ -317,7 +321,7 @@ def test_program_that_does_not_work_costs_a_resume_timeout_and_no_job(
     assert failing.ssh.run("ctl", ["pgrep", "--full", "sleep 1000"], check=False).stdout == ""
 
 
-def test_slurmd_that_registers_after_its_node_was_given_up_is_taken_and_runs_the_job_once(
+def test_slurmd_that_registers_after_its_node_was_given_up_is_accepted_and_runs_the_job_once(
     failing: OpenRun, cluster: SlurmCluster
 ) -> None:
     late = {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "[Service]"}
@@ -334,7 +338,9 @@ def test_slurmd_that_registers_after_its_node_was_given_up_is_taken_and_runs_the
             what="c1 to be made",
             timeout=PATIENCE,
         )
-        api.send_signal(signal.SIGSTOP)  # or the host would be removed before its slurmd starts
+        api.send_signal(
+            signal.SIGSTOP
+        )  # otherwise the host would be removed before its slurmd starts
         cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
     states = [one.state for one in recorder.of("c1")]
     assert in_turn(states, "POWERING_UP", "DOWN", "POWERING_DOWN", "IDLE"), states
@@ -358,19 +364,22 @@ def test_host_that_could_not_be_suspended_is_named(
             timeout=PATIENCE,
         )
         wait_for_state(cluster, "c1", "POWERED_DOWN")
-        told = "c1 runs, but slurmctld has powered it down: harness exec ctl -- /usr/local/sbin/slurm-suspend c1"
-        assert told in harness("status").stdout
-    # The API, which now goes on, may still do it; a second request does no harm.
+        note = (
+            "c1 runs, but slurmctld has powered it down: harness exec ctl --"
+            " /usr/local/sbin/slurm-suspend c1"
+        )
+        assert note in harness("status").stdout
+    # The API, which now continues, may still do it; a second request does no harm.
     failing.ssh.run("ctl", ["/usr/local/sbin/slurm-suspend", "c1"])
     wait_until(
         lambda: harness("status").stdout,
-        lambda text: told not in text,
+        lambda text: note not in text,
         what="c1 to be removed",
         timeout=PATIENCE,
     )
 
 
-def test_api_that_is_down_is_asked_again_until_it_answers(
+def test_api_that_is_down_is_retried_until_it_answers(
     failing: OpenRun, cluster: SlurmCluster
 ) -> None:
     provisioning.stop(failing.directory.id)
@@ -409,7 +418,7 @@ def test_job_whose_host_dies_is_requeued(failing: OpenRun, cluster: SlurmCluster
     assert {*again} > {node}
 
 
-def test_of_contradicting_requests_the_last_counts(failing: OpenRun, cluster: SlurmCluster) -> None:
+def test_last_of_contradicting_requests_counts(failing: OpenRun, cluster: SlurmCluster) -> None:
     for _ in range(2):
         for action in ("resume", "resume", "suspend", "resume", "suspend", "suspend"):
             failing.ssh.run("ctl", [f"/usr/local/sbin/slurm-{action}", "c[1-2]"])
@@ -451,12 +460,12 @@ def test_program_that_slurmctld_refuses_keeps_the_job_waiting(
     assert ran(failing, job_id) == ["c1"]
 
 
-def test_rates_spread_what_comes_and_goes(failing: OpenRun, cluster: SlurmCluster) -> None:
+def test_rates_spread_resumes_and_suspends(failing: OpenRun, cluster: SlurmCluster) -> None:
     nodes = ["c1", "c2", "c3"]
     began = len(power_log(failing))
     set_rates(
         failing, 20
-    )  # a minute: every third second there is leave for one node, and one leave can be saved up
+    )  # a minute: one node may go every three seconds, and one permission can be saved up
     try:
         cluster.wait_for(
             [submit(cluster, "sleep 8", f"--nodelist={node}") for node in nodes],
@@ -477,5 +486,8 @@ def test_rates_spread_what_comes_and_goes(failing: OpenRun, cluster: SlurmCluste
 
 
 def set_rates(run: OpenRun, rate: int) -> None:
-    change = f"sed -i 's/^\\(ResumeRate\\|SuspendRate\\)=.*/\\1={rate}/' /etc/slurm/slurm.conf && scontrol reconfigure"
+    change = (
+        f"sed -i 's/^\\(ResumeRate\\|SuspendRate\\)=.*/\\1={rate}/' /etc/slurm/slurm.conf &&"
+        " scontrol reconfigure"
+    )
     run.ssh.run("ctl", ["sh", "-c", change])

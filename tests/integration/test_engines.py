@@ -1,4 +1,4 @@
-"""A federation on three engines that a Swarm joins: it passes, and what is lost with an engine is reported."""
+"""A federation on three engines in a Swarm: it passes, and the loss of an engine is reported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_image_is_carried_in_a_file_to_an_engine_without_a_registry(
     )
 
 
-def test_lost_engine_is_no_fault_of_the_clusters_and_nothing_of_a_run_is_left(
+def test_lost_engine_is_not_blamed_on_the_clusters_and_nothing_of_a_run_is_left(
     three: Engines, harness: Harness
 ) -> None:
     try:

@@ -1,4 +1,4 @@
-"""Existing machines: containers that stand in for them, with an ordinary user, sudo, and a cluster of their own."""
+"""Existing machines: containers stand in for them, with an ordinary user, sudo and a cluster."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from harness.providers.existing import host_side
 from harness.wait import wait_until
 from support import Done, Harness, command
 
-# The containers stand in for others' machines, so cgroups are as on those.
+# The containers stand in for existing machines, so they use cgroups as those do.
 LENT = """
 description: A cluster on existing machines.
 clusters:
   lent:
     controller: boss
     nodes: [{name: worker, cpus: 2, memory: 500}]
-    options: {ProctrackType: proctrack/linuxproc, TaskPlugin: null, JobAcctGatherType: jobacct_gather/linux,
-              SlurmdParameters: config_overrides}
-    cgroup: {CgroupPlugin: disabled, ConstrainCores: null, ConstrainRAMSpace: null, ConstrainDevices: null}
+    options: {ProctrackType: proctrack/linuxproc, TaskPlugin: null,
+              JobAcctGatherType: jobacct_gather/linux, SlurmdParameters: config_overrides}
+    cgroup: {CgroupPlugin: disabled, ConstrainCores: null, ConstrainRAMSpace: null,
+             ConstrainDevices: null}
 accounting: {host: boss, accounts: {physics: {}}}
 users: {alice: {uid: 2001, accounts: [physics]}}
 """
 IMAGE = """
 FROM {base}
-RUN sed -i 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf && apt-get -o Acquire::Check-Valid-Until=false update \
+RUN sed -i 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf \
+    && apt-get -o Acquire::Check-Valid-Until=false update \
     && apt-get install --yes --no-install-recommends sudo \
     && useradd --create-home carol && echo 'carol ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/carol
 """
@@ -57,7 +59,8 @@ systemctl is-system-running --wait > /dev/null || true
 install -d -o carol -m 0700 /home/carol/.ssh
 install -o carol -m 0600 /root/.ssh/authorized_keys /home/carol/.ssh/authorized_keys
 if [ "$(hostname)" = boss ]; then
-    head -c 64 /dev/zero > /etc/munge/munge.key && chown munge: /etc/munge/munge.key && chmod 0400 /etc/munge/munge.key
+    head -c 64 /dev/zero > /etc/munge/munge.key
+    chown munge: /etc/munge/munge.key && chmod 0400 /etc/munge/munge.key
     mkdir -p /etc/slurm && cat > /etc/slurm/slurm.conf && install -d -o slurm /var/spool/before
     systemctl enable --quiet --now munge slurmctld
 fi
@@ -67,7 +70,8 @@ PICTURE = """
 cd / && find etc home usr/local var/lib/slurm* var/log/slurm* var/tmp var/spool ! -path '*/.ssh*' \
     ! -path 'var/spool/before*' ! -name '*-' ! -name .pwd.lock -printf '%p %y %u %g %m %l\\n' | sort
 find etc home usr/local var/lib/slurm* -type f ! -name '*-' -exec sha256sum {} + | sort
-systemctl show --property=Id,ActiveState,UnitFileState munge mariadb slurmdbd slurmctld slurmd slurmrestd
+systemctl show --property=Id,ActiveState,UnitFileState \
+    munge mariadb slurmdbd slurmctld slurmd slurmrestd
 ls /var/lib/mysql | grep slurm
 [ ! -e /etc/slurm/slurm.conf ] || scontrol show partition | grep PartitionName
 true
@@ -90,7 +94,7 @@ class Strangers:
     def run(self, verb: str, *more: str) -> Done:
         return self.harness(*self.words(verb, *more))
 
-    def tell(self, host: str, script: str, stdin: str = "") -> str:
+    def shell(self, host: str, script: str, stdin: str = "") -> str:
         return self.owner.ssh.run(host, ["sh", "-c", script], stdin=stdin).stdout
 
     def picture(self, *hosts: str) -> set[str]:
@@ -98,7 +102,7 @@ class Strangers:
         return {
             f"{host}: {line}"
             for host in hosts or ("boss", "worker")
-            for line in self.tell(host, PICTURE).splitlines()
+            for line in self.shell(host, PICTURE).splitlines()
         }
 
 
@@ -143,14 +147,14 @@ def strangers(
         ports = dict.fromkeys(("boss", "worker"), "")
         for host in ports:
             owner.ssh.run(host, ["sh", "-c", SETTLE], stdin=BEFORE)
-            told = subprocess.run(
+            config = subprocess.run(
                 ["ssh", "-G", "-F", owner.directory.ssh_config, host],
                 capture_output=True,
                 text=True,
                 check=True,
             )
             ports[host] = next(
-                line.split()[1] for line in told.stdout.splitlines() if line.startswith("port ")
+                line.split()[1] for line in config.stdout.splitlines() if line.startswith("port ")
             )
         known.write_text("".join(f"[127.0.0.1]:{port} {host_key}" for port in ports.values()))
         own.write_text(f"UserKnownHostsFile {known}\nUser carol\n")
@@ -176,17 +180,17 @@ def strangers(
 
 @pytest.fixture(autouse=True)
 def given_back(strangers: Strangers) -> Iterator[None]:
-    """Give back machines that a failed test still holds, so that the next test finds them as they were."""
+    """Give back machines that a failed test still holds, restored for the next test."""
     yield
     script = f"cat {host_side.HELD}/record.json 2> /dev/null || true"
-    told = [strangers.tell(host, script) for host in ("boss", "worker")]
-    for run_id in {json.loads(text)["run"]["id"] for text in told if text}:
+    records = [strangers.shell(host, script) for host in ("boss", "worker")]
+    for run_id in {json.loads(text)["run"]["id"] for text in records if text}:
         strangers.harness(
             "down", "--provider", "existing", "--inventory", strangers.inventory, run_id
         )
 
 
-def test_what_would_change_is_shown_and_nothing_changes_unasked(strangers: Strangers) -> None:
+def test_changes_are_shown_and_nothing_changes_without_consent(strangers: Strangers) -> None:
     before = strangers.picture()
     done = strangers.run("run", "--check")
     assert done.returncode == 0, done.stderr
@@ -205,7 +209,7 @@ def test_what_would_change_is_shown_and_nothing_changes_unasked(strangers: Stran
 
 
 def assert_refused(strangers: Strangers, reason: str) -> None:
-    """See that a run is a usage error with this reason, and changes nothing on the machines."""
+    """Assert that a run is a usage error with this reason, and changes nothing on the machines."""
     before = strangers.picture()
     done = strangers.run("run", "--yes")
     assert done.returncode == 2
@@ -214,7 +218,7 @@ def assert_refused(strangers: Strangers, reason: str) -> None:
 
 
 def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None:
-    strangers.tell(
+    strangers.shell(
         "worker", "mkdir -p /etc/slurm && echo ClusterName=foreign > /etc/slurm/slurm.conf"
     )
     try:
@@ -222,13 +226,14 @@ def test_host_that_runs_another_cluster_is_refused(strangers: Strangers) -> None
             strangers, "worker: /etc/slurm/slurm.conf belongs to cluster foreign, not to lent"
         )
     finally:
-        strangers.tell("worker", "rm /etc/slurm/slurm.conf")
+        strangers.shell("worker", "rm /etc/slurm/slurm.conf")
 
 
-def test_account_or_database_of_somebody_is_refused_and_still_works(strangers: Strangers) -> None:
+def test_existing_account_or_database_is_refused_and_still_works(strangers: Strangers) -> None:
     make = {
         "account slurm@localhost": "CREATE USER slurm@localhost IDENTIFIED BY 'sesame'",
-        "database slurm_acct_db": "CREATE DATABASE slurm_acct_db; CREATE TABLE slurm_acct_db.theirs (x INT)",
+        "database slurm_acct_db": "CREATE DATABASE slurm_acct_db;"
+        " CREATE TABLE slurm_acct_db.theirs (x INT)",
     }
     works = {
         "account slurm@localhost": "mariadb --user=slurm --password=sesame --execute 'SELECT 1'",
@@ -236,37 +241,37 @@ def test_account_or_database_of_somebody_is_refused_and_still_works(strangers: S
     }
     try:
         for what, statements in make.items():
-            strangers.tell("boss", f'systemctl start mariadb && mariadb --execute "{statements}"')
+            strangers.shell("boss", f'systemctl start mariadb && mariadb --execute "{statements}"')
             for state in ("start", "stop"):
-                strangers.tell("boss", f"systemctl {state} mariadb")
+                strangers.shell("boss", f"systemctl {state} mariadb")
                 before = strangers.picture()
                 done = strangers.run("run", "--yes")
                 assert done.returncode in {2, 3}
                 assert re.search(f"already has (an? )?{what}", done.stdout + done.stderr)
                 assert sorted(strangers.picture() ^ before) == []
-                strangers.tell("boss", f"systemctl start mariadb && {works[what]}")
-            strangers.tell("boss", 'mariadb --execute "DROP USER IF EXISTS slurm@localhost"')
+                strangers.shell("boss", f"systemctl start mariadb && {works[what]}")
+            strangers.shell("boss", 'mariadb --execute "DROP USER IF EXISTS slurm@localhost"')
     finally:
         drop = "DROP USER IF EXISTS slurm@localhost; DROP DATABASE IF EXISTS slurm_acct_db"
-        strangers.tell(
+        strangers.shell(
             "boss", f'systemctl start mariadb; mariadb --execute "{drop}"; systemctl stop mariadb'
         )
 
 
-def test_directory_that_other_machines_may_have_too_is_refused(strangers: Strangers) -> None:
-    strangers.tell(
+def test_directory_that_other_machines_may_share_is_refused(strangers: Strangers) -> None:
+    strangers.shell(
         "worker", "mkdir -p /etc/slurm && mv /etc/slurm /home/slurm && ln -s /home/slurm /etc/slurm"
     )
     try:
         assert_refused(strangers, "worker: /etc/slurm is a link to /home/slurm")
     finally:
-        strangers.tell("worker", "rm /etc/slurm && mv /home/slurm /etc/slurm")
+        strangers.shell("worker", "rm /etc/slurm && mv /home/slurm /etc/slurm")
 
 
-def test_machines_that_lack_something_are_told_what_and_changed_by_nobody(
+def test_machines_that_lack_something_are_refused_with_the_reason_and_unchanged(
     strangers: Strangers,
 ) -> None:
-    strangers.tell(
+    strangers.shell(
         "worker",
         "chmod 0644 /etc/sudoers.d/carol; mv /etc/sudoers.d/carol /root; mv /usr/sbin/slurmd /root",
     )
@@ -274,17 +279,17 @@ def test_machines_that_lack_something_are_told_what_and_changed_by_nobody(
         done = strangers.run("up", "--yes")
         assert done.returncode == 3
         assert "hint: allow sudo without a password" in done.stderr
-        strangers.tell("worker", "mv /root/carol /etc/sudoers.d")
+        strangers.shell("worker", "mv /root/carol /etc/sudoers.d")
         done = strangers.run("up", "--yes")
         assert done.returncode == 2
         assert "worker: it lacks packages: apt-get install slurmd" in done.stderr
     finally:
-        strangers.tell(
+        strangers.shell(
             "worker", "mv /root/carol /etc/sudoers.d 2>/dev/null; mv /root/slurmd /usr/sbin"
         )
 
 
-def test_machines_get_everything_back_and_nobody_else_meanwhile(strangers: Strangers) -> None:
+def test_machines_are_restored_completely_and_held_exclusively(strangers: Strangers) -> None:
     before = strangers.picture()
     up = strangers.run("up", "--yes")
     assert up.returncode == 0, up.stderr
@@ -300,7 +305,7 @@ def test_machines_get_everything_back_and_nobody_else_meanwhile(strangers: Stran
         second = strangers.run("run", "--yes")
         assert second.returncode == 2
         assert f"worker: run {run.id} of " in second.stderr
-        strangers.tell(
+        strangers.shell(
             "boss", "runuser -u alice -- sbatch --chdir=/tmp --output=/dev/null --wrap='sleep 1000'"
         )
     finally:
@@ -325,7 +330,7 @@ def test_run_that_was_killed_is_given_back_even_if_its_directory_is_lost(
     assert sorted(strangers.picture() ^ before) == []
 
 
-def test_host_that_was_cut_off_is_told_of_and_given_back_when_it_answers_again(
+def test_unreachable_host_is_reported_and_given_back_when_it_answers_again(
     strangers: Strangers,
 ) -> None:
     before = strangers.picture()
@@ -348,14 +353,14 @@ def test_host_that_was_cut_off_is_told_of_and_given_back_when_it_answers_again(
 
 @contextmanager
 def begun(strangers: Strangers) -> Iterator[subprocess.Popen[str]]:
-    """Start a run, and yield it when it has replaced files on the worker but not started slurmd there."""
+    """Start a run, and yield it once it has replaced the worker's files, before slurmd starts."""
     words = command(*strangers.words("run", "--yes"))
     with subprocess.Popen(
         words, env=strangers.environment, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             wait_until(
-                lambda: strangers.tell("worker", "ls /var/lib/slurm-harness"),
+                lambda: strangers.shell("worker", "ls /var/lib/slurm-harness"),
                 lambda seen: "files.json" in seen,
                 what="files to be on worker",
                 timeout=300,

@@ -1,4 +1,4 @@
-"""Every fault: what is broken while it lasts, and that nothing is when it is healed."""
+"""Every fault: it has its effect while it is active, and none once it is healed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from harness.open_run import OpenRun
 from harness.wait import wait_until
 from support import Harness, deployed
 
-# Deadline in seconds for what takes 20 s on an idle machine.
+# Deadline in seconds for steps that take 20 s on an idle machine.
 PATIENCE = 180
 
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, a script on a host that says "fine" unless the fault is there, and what it says then."""
+    """A fault, and a script on a host that prints "fine" without it and `effect` with it."""
 
     fault: Fault
     host: str
     script: str
-    told: str = ""
+    effect: str = ""
 
     def __str__(self) -> str:
         return str(self.fault)
@@ -43,7 +43,9 @@ clusters:
   small:
     controller: ctl
     nodes: [{name: n1, cpus: 4}]
-    options: {SchedulerParameters: "batch_sched_delay=0,sched_min_interval=0,sched_interval=2", MinJobAge: 3600}
+    options:
+      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2
+      MinJobAge: 3600
 accounting: {host: db, accounts: {physics: {}}}
 users: {alice: {uid: 2001, accounts: [physics]}}
 disks:
@@ -109,23 +111,23 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_fault_breaks_what_it_says_and_is_healed(federation: OpenRun, case: Case) -> None:
+def test_fault_has_its_effect_and_is_healed(federation: OpenRun, case: Case) -> None:
     def wait_until_fine(what: str) -> None:
         wait_until(
-            lambda: look(federation, case), lambda told: "fine" in told, what=what, timeout=PATIENCE
+            lambda: look(federation, case), lambda seen: "fine" in seen, what=what, timeout=PATIENCE
         )
 
     wait_until_fine(f"all to be fine before {case} is injected")
     with faults.injected(federation, case.fault):
-        told = look(federation, case)
-        assert "fine" not in told
-        assert case.told in told
+        seen = look(federation, case)
+        assert "fine" not in seen
+        assert case.effect in seen
     wait_until_fine(f"{case} to be healed")
     slurm.wait_until_ready(federation.plan, slurm.clusters(federation.ssh, federation.plan))
 
 
 def look(run: OpenRun, case: Case) -> str:
-    """Return what a case's script says; where it says ssh-as-ctl, a credential is read by the cluster's controller."""
+    """Return what a case's script prints; `| ssh-as-ctl` pipes it to unmunge on aws-ctl."""
     script = case.script.removesuffix("| ssh-as-ctl")
     try:
         said = run.ssh.run(
@@ -206,7 +208,7 @@ def test_full_disks_lose_no_job_and_no_record(harness: Harness, runs: Path, tmp_
                 record.job_id: record.state
                 for record in cluster.records("--local", "--allocations")
             },
-            lambda told: told == dict.fromkeys(jobs, "COMPLETED"),
+            lambda states: states == dict.fromkeys(jobs, "COMPLETED"),
             what="both jobs to be recorded",
             timeout=PATIENCE,
             ignore=(CommandFailed,),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.open_run import OpenRun
-from sabotage import Sabotage, break_and_judge
+from sabotage import Sabotage, break_and_verify
 from support import Harness, kept, sabotages
 
 
@@ -20,4 +20,4 @@ def ha(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
 
 @pytest.mark.parametrize("sabotage", sabotages("HA"))
 def test_check_fails_on_a_broken_pair(ha: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(ha, sabotage)
+    break_and_verify(ha, sabotage)

@@ -1,4 +1,4 @@
-"""The stages and everyday commands of a run that is up."""
+"""The stages and everyday commands of an open run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING_TO_DO = "Nothing to do: every host has its files, and its daemons run"
 
 
 def starts(run: OpenRun) -> dict[str, str]:
-    """Return systemd's invocation id of every daemon of every host, which a reload does not change."""
+    """Return systemd's invocation ID of every daemon on every host; a reload keeps it."""
     return {
         f"{host.name} {daemon}": run.ssh.run(
             host.name, ["systemctl", "show", "--property=InvocationID", "--value", daemon]
@@ -61,9 +61,7 @@ def test_second_deploy_changes_and_restarts_nothing(
         "systemctl disable --quiet slurmctld",
     ],
 )
-def test_deploy_finds_and_mends_what_has_drifted(
-    drift: str, single_node: OpenRun, harness: Harness
-) -> None:
+def test_deploy_finds_and_repairs_drift(drift: str, single_node: OpenRun, harness: Harness) -> None:
     single_node.ssh.run("single", ["sh", "-c", drift])
     done = harness("deploy", "--run", single_node.directory.id)
     assert done.returncode == 0, done.stderr
@@ -80,7 +78,7 @@ def test_deploy_finds_and_mends_what_has_drifted(
     assert done.returncode == 0, done.stdout
 
 
-def test_deploy_makes_what_slurmdbd_has_lost(federation: OpenRun, harness: Harness) -> None:
+def test_deploy_recreates_what_slurmdbd_has_lost(federation: OpenRun, harness: Harness) -> None:
     client = federation.plan.with_daemon("slurmctld")[0].name
     federation.ssh.run(client, ["sacctmgr", "--immediate", "delete", "user", "bob"])
     assert harness("deploy", "--run", federation.directory.id).returncode == 0
@@ -90,7 +88,7 @@ def test_deploy_makes_what_slurmdbd_has_lost(federation: OpenRun, harness: Harne
 
 @contextmanager
 def second_partition(run: OpenRun, harness: Harness) -> Iterator[None]:
-    """Add a partition to the scenario; at the end deploy it without."""
+    """Add a partition to the scenario; at the end, deploy the scenario without it."""
     scenario = run.directory.path / "scenario.yml"
     text = scenario.read_text()
     scenario.write_text(
@@ -108,7 +106,7 @@ def partitions(run: OpenRun) -> list[str]:
     return run.ssh.run("single", ["sinfo", "--noheader", "--format=%P"]).stdout.split()
 
 
-def test_changed_partition_is_taken_without_a_restart(
+def test_changed_partition_takes_effect_without_a_restart(
     single_node: OpenRun, harness: Harness
 ) -> None:
     before = starts(single_node)
@@ -118,9 +116,7 @@ def test_changed_partition_is_taken_without_a_restart(
         assert starts(single_node) == before
 
 
-def test_deploy_does_what_one_that_failed_half_way_left_to_do(
-    single_node: OpenRun, harness: Harness
-) -> None:
+def test_deploy_completes_one_that_failed_half_way(single_node: OpenRun, harness: Harness) -> None:
     drop_in = "/run/systemd/system/slurmctld.service.d/deaf.conf"
     deaf = f"install -D /dev/stdin {drop_in} && systemctl daemon-reload"
     single_node.ssh.run(
@@ -175,7 +171,7 @@ def test_exec_on_an_unknown_host_names_the_known_ones(
     ("daemon", "text"),
     [("slurmctld", "Running as primary controller"), ("slurmd", "slurmd started")],
 )
-def test_logs_shows_what_a_daemon_said(
+def test_logs_shows_what_a_daemon_logged(
     single_node: OpenRun, harness: Harness, daemon: str, text: str
 ) -> None:
     done = harness("logs", "single", daemon, "--lines", "500", "--run", single_node.directory.id)
@@ -271,7 +267,7 @@ def test_status_lists_what_is_up(single_node: OpenRun, harness: Harness) -> None
     assert row["verdict"] == "passed"
 
 
-def test_status_of_a_cluster_that_is_away_does_not_wait_for_it(
+def test_status_does_not_wait_for_an_unreachable_cluster(
     single_node: OpenRun, harness: Harness
 ) -> None:
     with faults.injected(single_node, faults.Fault("stop-daemon", "single", "slurmctld")):
@@ -291,7 +287,7 @@ def test_nothing_of_a_run_listens_beyond_loopback(single_node: OpenRun) -> None:
 
 @pytest.mark.core
 def test_host_has_dockers_default_rights_only(single_node: OpenRun) -> None:
-    """The entry point drops the capabilities that it needed to boot: no process may have more, not even root's."""
+    """The entry point drops the capabilities that only the boot needs, even those of root."""
     status = single_node.ssh.run("single", ["cat", "/proc/1/status", "/proc/self/status"]).stdout
     bounding = {line.split()[1] for line in status.splitlines() if line.startswith("CapBnd")}
     assert bounding == {"00000000a80425fb"}  # capabilities(7): Docker's default fourteen
@@ -304,7 +300,7 @@ users: {alice: {uid: 2001, accounts: [physics]}}
 """
 
 
-def test_install_script_makes_a_cluster_of_machines_that_have_none(
+def test_install_script_turns_plain_machines_into_a_cluster(
     harness: Harness, runs: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     path, tree, programs = tmp_path / "small.yml", tmp_path / "tree", tmp_path / "bin"
@@ -339,7 +335,7 @@ def test_install_script_makes_a_cluster_of_machines_that_have_none(
         lifecycle.down(run)
 
 
-def test_logs_into_a_reader_that_has_read_enough_is_no_error(
+def test_logs_into_a_closed_pipe_is_not_an_error(
     single_node: OpenRun, environment: dict[str, str]
 ) -> None:
     logs = shlex.join(command("logs", "--lines", "5000", "--run", single_node.directory.id))

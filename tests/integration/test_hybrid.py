@@ -15,7 +15,7 @@ from harness.kubernetes.ledger import READY, REFUSED, Amount
 from harness.kubernetes.operator import Page, SharedNode, Slurmrestd
 from harness.open_run import OpenRun
 from harness.wait import wait_until
-from sabotage import HYBRID, Sabotage, break_and_judge
+from sabotage import HYBRID, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, deployed
 
 
@@ -43,11 +43,11 @@ def test_quick_checks_of_the_ledger_pass(shared: OpenRun) -> None:
 
 @pytest.mark.parametrize("sabotage", HYBRID, ids=str)
 def test_check_fails_where_the_ledger_is_not_kept(shared: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(shared, sabotage)
+    break_and_verify(shared, sabotage)
 
 
 @pytest.mark.parametrize(("jobs_are_asked", "answer"), [(True, REFUSED), (False, READY)])
-def test_operator_sees_a_job_that_starts_before_it_cuts_all_cpus_because_it_asks_the_jobs(
+def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cpus(
     jobs_are_asked: bool, answer: str, shared: OpenRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_ids: list[int] = []
@@ -70,9 +70,9 @@ def test_operator_sees_a_job_that_starts_before_it_cuts_all_cpus_because_it_asks
         page = Page()
         async with operator.connected(*there["shared"].slurmrestd) as slurmrestd:
             await operator.settle(slurmrestd, "n1", {"pod": {"cpu": "4"}}, page)
-            told = page.checks()["pod"]["state"]
+            state = page.checks()["pod"]["state"]
             await operator.settle(slurmrestd, "n1", {}, page)
-        return told
+        return state
 
     monkeypatch.setattr(Slurmrestd, "offer", offer_after_a_job)
     if not jobs_are_asked:
@@ -108,7 +108,7 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
             ledger.ask_for("n1", "pod", {"cpu": "1", "memory": "100Mi"})
             wait_until(
                 lambda: ledger.answers("n1").get("pod"),
-                lambda told: told == READY,
+                lambda state: state == READY,
                 what="n1 to be cut",
                 timeout=90,
             )

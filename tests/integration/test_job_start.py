@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.open_run import OpenRun
-from sabotage import JOB_START, Sabotage, break_and_judge
+from sabotage import JOB_START, Sabotage, break_and_verify
 from support import Harness, kept
 
 
@@ -19,5 +19,5 @@ def job_modes(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
 
 
 @pytest.mark.parametrize("sabotage", JOB_START, ids=str)
-def test_check_fails_where_jobs_start_otherwise(job_modes: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(job_modes, sabotage)
+def test_check_fails_where_jobs_start_differently(job_modes: OpenRun, sabotage: Sabotage) -> None:
+    break_and_verify(job_modes, sabotage)

@@ -1,4 +1,4 @@
-"""A run that people work on, and clusters with the settings of real sites: if healthy, they pass."""
+"""A run that people work on, and clusters with settings of real sites, pass if they are healthy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ clusters:
     nodes: [{name: lived, cpus: 4, memory: 1000, options: {}}]
     partitions: {main: {default: true, options: {}}}
     options: {}
-accounting: {host: lived, accounts: {physics: {}}, qos: {brief: {options: {MaxWall: 10, MaxJobsPerUser: 2}}}}
+accounting:
+  host: lived
+  accounts: {physics: {}}
+  qos: {brief: {options: {MaxWall: 10, MaxJobsPerUser: 2}}}
 users:
   alice: {uid: 2001, accounts: [physics], qos: [brief]}
   bob: {uid: 2002, accounts: [physics]}
@@ -110,7 +113,7 @@ def verify(harness: Harness, *checks: str) -> Done:
     )
 
 
-def test_deploy_and_verify_with_a_job_of_a_user_running_leave_it_alone(
+def test_deploy_and_verify_leave_a_users_running_job_alone(
     harness: Harness, lived: OpenRun, cluster: SlurmCluster
 ) -> None:
     running = held(lived, cluster, "--ntasks=1")
@@ -122,7 +125,7 @@ def test_deploy_and_verify_with_a_job_of_a_user_running_leave_it_alone(
     assert [cluster.job(job_id).state for job_id in (running, pending)] == ["RUNNING", "PENDING"]
 
 
-def test_checks_that_jobs_of_others_keep_from_nodes_say_so(
+def test_checks_say_when_other_users_jobs_occupy_the_nodes(
     harness: Harness, lived: OpenRun, cluster: SlurmCluster
 ) -> None:
     job_id = held(lived, cluster, "--exclusive")

@@ -10,7 +10,7 @@ import pytest
 from harness import lifecycle
 from harness.open_run import OpenRun
 from harness.report import model
-from sabotage import CONTAINERS, Sabotage, break_and_judge
+from sabotage import CONTAINERS, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, deployed
 
 
@@ -24,7 +24,7 @@ def containers(harness: Harness, runs: Path) -> Iterator[OpenRun]:
 
 
 @pytest.mark.parametrize("sabotage", CONTAINERS, ids=str)
-def test_check_fails_where_slurm_runs_no_containers_as_it_should(
+def test_check_fails_where_slurm_does_not_run_containers_as_it_should(
     containers: OpenRun, sabotage: Sabotage
 ) -> None:
-    break_and_judge(containers, sabotage)
+    break_and_verify(containers, sabotage)

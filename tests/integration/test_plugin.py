@@ -1,4 +1,4 @@
-"""The pytest plugin, used as in tests of users' own programs on genuine clusters."""
+"""The pytest plugin, used to test users' own programs on genuine clusters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_job_completes(slurm):
     slurm.submit("sleep 600")
     slurm.submit("echo this went wrong; exit 3").wait("COMPLETED")
 
-def test_jobs_of_the_test_before_are_gone(slurm, clusters):
+def test_jobs_of_the_previous_test_are_gone(slurm, clusters):
     assert slurm.jobs() == []
     assert {job.state for job in clusters["tiny"].jobs()} <= {"CANCELLED", "COMPLETED", "FAILED"}
 """
@@ -35,7 +35,8 @@ def test_earlier_job(slurm):
 def test_state_is_lost(slurm, clusters, harness_run):
     earlier = {job.job_id for job in clusters["tiny"].jobs()}
     lose = "systemctl kill -s KILL slurmctld; systemctl stop slurmctld; " + (
-        "find $(sed -n s/^StateSaveLocation=//p /etc/slurm/slurm.conf) -type f -delete; systemctl start slurmctld"
+        "find $(sed -n s/^StateSaveLocation=//p /etc/slurm/slurm.conf) -type f -delete;"
+        " systemctl start slurmctld"
     )
     harness_run.ssh.run("tiny", ["sh", "-c", lose], timeout=180)
     squeue = lambda: slurm.run("squeue", check=False).exit_code
@@ -54,7 +55,7 @@ def test_jobs_with_the_ids_of_earlier_ones_are_gone(slurm, clusters):
 def session(
     environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Done]]:
-    """A function that runs pytest on clusters that stay up between sessions, and are removed at the end."""
+    """A function that runs pytest on clusters that stay up until the module ends."""
     runs = tmp_path_factory.mktemp("runs-of-sessions")
     own = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     own["HARNESS_RUNS"] = str(runs)

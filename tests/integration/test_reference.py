@@ -56,7 +56,7 @@ def cases() -> list[reference.Case]:
 
 
 def corpus() -> list[reference.Case]:
-    """Return the cases of a corpus; a file whose name contains slurm and .conf counts as slurm.conf."""
+    """Return the cases of a corpus; a file name with slurm and .conf in it counts as slurm.conf."""
     found = []
     for directory in sorted(path for path in Path(CORPUS or "").iterdir() if path.is_dir()):
         for case in reference.read(directory):
@@ -98,23 +98,26 @@ def differences(release: str, given: Iterable[reference.Case], directory: Path) 
     found = []
     for number, (case, verdict) in enumerate(reference.verdicts(release, given)):
         assert verdict.started is not None, f"the rig failed on {case.name}: {verdict.rig}"
-        told = findings(case, release, directory / str(number))
-        fatal = [one for one in told if one.severity == "fatal"]
+        reported = findings(case, release, directory / str(number))
+        fatal = [one for one in reported if one.severity == "fatal"]
         cell = ("starts" if verdict.started else "refuses", "fatal" if fatal else "no fatal")
         matrix[cell] = matrix.get(cell, 0) + 1
         if verdict.started != (not fatal) and (release, case.name) not in KNOWN_DIFFERENCES:
             found.append(
-                f"{case.name}: {case.daemon} {cell[0]} ({verdict.fatal}), check says {fatal or 'no fatal'}"
+                f"{case.name}: {case.daemon} {cell[0]} ({verdict.fatal}), check says"
+                f" {fatal or 'no fatal'}"
             )
     print(
         f"Slurm {release}: "
-        + ", ".join(f"{daemon} and {told} {n}" for (daemon, told), n in sorted(matrix.items()))
+        + ", ".join(
+            f"{daemon} and {reported} {n}" for (daemon, reported), n in sorted(matrix.items())
+        )
     )
     return found
 
 
 @pytest.mark.parametrize("release", ON_EACH_RELEASE)
-def test_check_says_fatal_where_the_daemon_refuses_to_start_and_nowhere_else(
+def test_check_says_fatal_exactly_where_the_daemon_refuses_to_start(
     release: str, tmp_path: Path
 ) -> None:
     assert differences(release, cases(), tmp_path) == []
@@ -127,7 +130,7 @@ def test_check_agrees_with_the_daemons_on_a_corpus(release: str, tmp_path: Path)
 
 
 def imported(case: reference.Case, release: str, directory: Path) -> reference.Case:
-    """Return the case after it was imported to a scenario and rendered."""
+    """Return the case after importing it as a scenario and rendering that."""
     write(case, directory)
     data, _ = importer.import_directory(directory, releases.get(release))
     path = directory.with_suffix(".yml")
@@ -135,7 +138,7 @@ def imported(case: reference.Case, release: str, directory: Path) -> reference.C
     plan = make_plan("imported", scenario.load(path), OWN_MACHINES)
     tree = render(plan)[plan.with_daemon("slurmctld")[0].name]
     files = {
-        PurePosixPath(file.path).name: file.text.encode().decode("latin-1")  # as a case wants it
+        PurePosixPath(file.path).name: file.text.encode().decode("latin-1")  # as a case needs it
         for file in tree
         if file.path.startswith("/etc/slurm/")
     }
@@ -143,7 +146,7 @@ def imported(case: reference.Case, release: str, directory: Path) -> reference.C
 
 
 def shown(verdict: reference.Verdict) -> dict[str, set[str]]:
-    """Return the configuration that the controller prints, without what differs from start to start."""
+    """Return the configuration that the controller prints, without what differs between starts."""
     changing = (
         r"^(BOOT_TIME|Configuration data as of|Slurmctld.* at ).*"
         r"|\b(BootTime|SlurmdStartTime|LastBusyTime)=\S+|@[-\dT:]+\]$"
@@ -178,7 +181,8 @@ def round_trip(release: str, given: list[reference.Case], directory: Path) -> li
             if one[part] != other[part]
         ]
     print(
-        f"Slurm {release}: {len(again)} of {len(given)} start, {len(again) - len(found)} are the same once imported"
+        f"Slurm {release}: {len(again)} of {len(given)} start, {len(again) - len(found)} are the"
+        " same once imported"
     )
     return found
 

@@ -1,4 +1,4 @@
-"""Rehearsals on genuine daemons: judging again gives the same verdict, and what is wrong is found."""
+"""Rehearsals on genuine daemons: rechecking gives the same verdict, and violations are found."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def faulty(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
 
 
 @pytest.mark.core
-def test_old_rehearsal_is_judged_again_from_what_was_seen(
+def test_old_rehearsal_is_rechecked_from_its_recorded_history(
     harness: Harness, faulty: OpenRun
 ) -> None:
     again = harness("recheck", "--run", faulty.directory.path, "--format", "json")
@@ -77,22 +77,18 @@ def test_trace_is_replayed(harness: Harness, faulty: OpenRun, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("sabotage", REHEARSAL, ids=str)
-def test_rehearsal_finds_what_is_wrong(
-    harness: Harness, faulty: OpenRun, sabotage: Sabotage
-) -> None:
+def test_rehearsal_finds_violations(harness: Harness, faulty: OpenRun, sabotage: Sabotage) -> None:
     on_host(faulty, *sabotage.do)
     try:
         done = harness(*SHORT, "--run", faulty.directory.path)
     finally:
         on_host(faulty, *sabotage.undo)
     assert done.returncode == 1, done.stdout + done.stderr
-    missing = [line for line in sabotage.told.splitlines() if line not in done.stdout]
+    missing = [line for line in sabotage.message.splitlines() if line not in done.stdout]
     assert not missing, done.stdout
 
 
-def test_daemon_that_does_not_start_again_is_the_only_thing_that_failed(
-    harness: Harness, tmp_path: Path
-) -> None:
+def test_daemon_that_does_not_restart_is_the_only_failure(harness: Harness, tmp_path: Path) -> None:
     path = tmp_path / "down.yml"
     path.write_text(DOWN)
     done = verified(harness, path, ["rehearsal_shows"])

@@ -11,7 +11,7 @@ import pytest
 from support import Harness
 
 SITE = Path(__file__).parent / "site"
-# All but those that wait for a time limit.
+# All checks except those that wait for a time limit.
 CHECKS = (
     "runs_its_daemons",
     "without_an_error",
@@ -44,10 +44,10 @@ def passes(harness: Harness) -> Iterator[Callable[[Path], None]]:
 
 
 @pytest.mark.parametrize("release", ["20.11", "26.05"])
-def test_twin_of_a_site_runs_jobs_in_each_partition_and_takes_its_configuration_from_slurmctld(
+def test_rehearsal_copy_runs_jobs_in_each_partition_and_gets_its_configuration_from_slurmctld(
     passes: Callable[[Path], None], harness: Harness, tmp_path: Path, release: str
 ) -> None:
-    scenario = tmp_path / f"twin-{release}.yml"
+    scenario = tmp_path / f"copy-{release}.yml"
     done = harness("import", SITE, "--rehearsal", "2", "--release", release, "-o", scenario)
     assert done.returncode == 0, done.stderr
     assert "replaced: Prolog=/gpfs/slurm/bin/prolog.sh: replaced by /bin/true" in done.stderr
@@ -62,7 +62,7 @@ def test_twin_of_a_site_runs_jobs_in_each_partition_and_takes_its_configuration_
 @pytest.mark.skipif(
     "HARNESS_CORPUS" not in os.environ, reason="HARNESS_CORPUS names no directory of real sites"
 )
-def test_twin_of_a_site_with_118_nodes(
+def test_rehearsal_copy_of_a_site_with_118_nodes(
     passes: Callable[[Path], None], harness: Harness, tmp_path: Path
 ) -> None:
     scenario = tmp_path / "large.yml"

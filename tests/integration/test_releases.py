@@ -1,4 +1,4 @@
-"""The other Slurm releases, mixed ones, and images of the user's own."""
+"""The other Slurm releases, mixed releases, and custom images."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from harness.providers import images
 from support import SCENARIOS, Harness, verified
 
 MIXED = """
-description: Two clusters that are no federation, the older release, configless, under the newer one's slurmdbd.
+description: Two unfederated clusters; the older one, configless, uses the newer one's slurmdbd.
 release: "26.05"
 clusters:
-  older: {release: "24.11", configless: true, controller: older-ctl, nodes: [{name: "older[1-2]", cpus: 2}]}
+  older:
+    release: "24.11"
+    configless: true
+    controller: older-ctl
+    nodes: [{name: "older[1-2]", cpus: 2}]
   newer: {controller: newer-ctl, nodes: [{name: "newer[1-2]", cpus: 2}]}
 accounting: {accounts: {physics: {}}}
 users: {alice: {uid: 2001, accounts: [physics]}}
@@ -69,7 +73,7 @@ def test_releases_that_cannot_work_together_are_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize("release", ["22.05", "26.05"])
-def test_dynamic_nodes_are_taken_wherever_they_may_work_and_can_go_again(
+def test_dynamic_nodes_are_accepted_wherever_they_may_work_and_can_leave(
     release: str, harness: Harness, runs: Path
 ) -> None:
     done = harness("run", SCENARIOS / "dynamic.yml", "--release", release, "--keep")
@@ -94,9 +98,12 @@ def guests(cluster: SlurmCluster) -> tuple[str, ...]:
 
 @pytest.fixture
 def own_image() -> Iterator[str]:
-    """An image as a user may have it: daemons that start at boot, no entry point."""
+    """An image that a user might build: daemons that start at boot, no entry point."""
     client = docker.from_env()
-    text = f"FROM {images.tag(releases.get('26.05'))}\nRUN systemctl enable slurmctld munge\nENTRYPOINT []\n"
+    text = (
+        f"FROM {images.tag(releases.get('26.05'))}\nRUN systemctl enable slurmctld munge\n"
+        "ENTRYPOINT []\n"
+    )
     image, _ = client.images.build(
         fileobj=io.BytesIO(text.encode()), tag="slurm-harness-test:own", rm=True
     )
@@ -104,7 +111,7 @@ def own_image() -> Iterator[str]:
     client.images.remove(image.tags[0], force=True)
 
 
-def test_release_of_an_own_image_is_asked_of_it(
+def test_custom_image_is_asked_for_its_release(
     own_image: str, harness: Harness, tmp_path: Path
 ) -> None:
     path = tmp_path / "own.yml"

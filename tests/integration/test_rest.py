@@ -9,7 +9,7 @@ import pytest
 
 from harness import lifecycle
 from harness.open_run import OpenRun
-from sabotage import REST, Sabotage, break_and_judge
+from sabotage import REST, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, deployed
 
 
@@ -36,7 +36,5 @@ def test_daemons_that_a_check_restarted_have_started_without_an_error(rest: Open
 
 
 @pytest.mark.parametrize("sabotage", REST, ids=str)
-def test_check_fails_where_the_rest_api_is_not_as_it_should_be(
-    rest: OpenRun, sabotage: Sabotage
-) -> None:
-    break_and_judge(rest, sabotage)
+def test_check_fails_on_a_broken_rest_api(rest: OpenRun, sabotage: Sabotage) -> None:
+    break_and_verify(rest, sabotage)

@@ -9,23 +9,23 @@ import pytest
 from harness.open_run import OpenRun
 from harness.report.model import Check
 from harness.shipped_files import CHECKS
-from sabotage import Sabotage, break_and_judge, undetected
+from sabotage import Sabotage, break_and_verify, undetected
 from support import sabotage_modules, sabotages
 
 
 @pytest.mark.parametrize("sabotage", sabotages("SINGLE_NODE"))
 def test_check_fails_on_a_broken_single_node(single_node: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(single_node, sabotage)
+    break_and_verify(single_node, sabotage)
 
 
 @pytest.mark.parametrize("sabotage", sabotages("FEDERATION"))
 def test_check_fails_on_a_broken_federation(federation: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(federation, sabotage)
+    break_and_verify(federation, sabotage)
 
 
 @pytest.mark.parametrize("sabotage", sabotages("ELASTIC"))
 def test_check_fails_on_broken_elastic_nodes(elastic_nodes: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(elastic_nodes, sabotage)
+    break_and_verify(elastic_nodes, sabotage)
 
 
 def test_every_check_has_its_sabotage() -> None:

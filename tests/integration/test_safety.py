@@ -1,4 +1,4 @@
-"""What SECURITY.md promises of hosts in containers, on genuine ones."""
+"""SECURITY.md's promises about hosts in containers, checked on genuine ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.cluster import slurm
 from harness.open_run import OpenRun
 from harness.providers import images
 
-# Prints whether a TCP connection to ADDRESS PORT comes about.
+# Prints whether a TCP connection to ADDRESS PORT can be made.
 CONNECTS = """
 import socket, sys
 try:
@@ -24,7 +24,7 @@ try:
 except OSError as error:
     print(error)
 """
-# A slurmctld that says which release it has only to those who run it without rights.
+# A slurmctld that prints its release only if it runs without privileges.
 WARY = r"""#!/bin/sh
 [ "$(id -u)" = 65534 ] && grep -q "CapEff:[[:space:]]*0*$" /proc/self/status \
     && grep -q "NoNewPrivs:[[:space:]]*1" /proc/self/status && [ "$(ls /sys/class/net)" = lo ] \
@@ -66,7 +66,7 @@ def test_hosts_reach_no_service_of_the_machine(single_node: OpenRun) -> None:
 
 
 @pytest.mark.core
-def test_machine_reaches_nothing_but_ssh_of_hosts(single_node: OpenRun) -> None:
+def test_machine_reaches_only_ssh_on_hosts(single_node: OpenRun) -> None:
     with closing(docker.from_env()) as client:
         container = client.containers.get(f"{single_node.directory.id}-single")
         (network,) = container.attrs["NetworkSettings"]["Networks"].values()
@@ -90,7 +90,7 @@ def test_machine_reaches_nothing_but_ssh_of_hosts(single_node: OpenRun) -> None:
 
 @pytest.fixture
 def wary_image() -> Iterator[str]:
-    """An image whose slurmctld looks at the rights with which it is run."""
+    """An image whose slurmctld checks the privileges with which it runs."""
     client = docker.from_env()
     base = images.ensure(client, releases.get(releases.DEFAULT), print)
     made_of = [
@@ -105,6 +105,6 @@ def wary_image() -> Iterator[str]:
     client.images.remove(image.tags[0], force=True)
 
 
-def test_image_is_probed_without_rights(wary_image: str) -> None:
+def test_image_is_probed_without_privileges(wary_image: str) -> None:
     with closing(docker.from_env()) as client:
         assert images.release_of(client, wary_image) == "24.11"

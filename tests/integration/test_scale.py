@@ -10,7 +10,7 @@ import pytest
 from harness import lifecycle
 from harness.open_run import OpenRun
 from harness.report import model
-from sabotage import SCALE, Sabotage, break_and_judge
+from sabotage import SCALE, Sabotage, break_and_verify
 from support import SCENARIOS, SMALL_SCALE, Harness, deployed
 
 
@@ -22,7 +22,7 @@ def scale(harness: Harness, runs: Path) -> Iterator[OpenRun]:
 
 
 @pytest.mark.core
-def test_many_nodes_and_jobs_are_right(scale: OpenRun) -> None:
+def test_many_nodes_and_jobs_pass(scale: OpenRun) -> None:
     verified = [name for sabotage in SCALE for name in sabotage.checks]
     evaluation = lifecycle.verify(scale, [*verified, "without_an_error"])
     assert len(evaluation.checks) == 4
@@ -33,4 +33,4 @@ def test_many_nodes_and_jobs_are_right(scale: OpenRun) -> None:
 def test_check_fails_where_one_of_many_nodes_or_jobs_is_wrong(
     scale: OpenRun, sabotage: Sabotage
 ) -> None:
-    break_and_judge(scale, sabotage)
+    break_and_verify(scale, sabotage)

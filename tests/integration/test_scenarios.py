@@ -1,4 +1,4 @@
-"""Each shipped scenario passes on two releases. The modules that break a scenario run it on one of them."""
+"""Each shipped scenario passes on two releases. Modules that break a scenario run it on one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small suite built like SchedMD's runs on genuine daemons; and the commands and features that it needs."""
+"""A small suite built like SchedMD's runs on genuine daemons, with the features that it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ import os, pathlib, subprocess, time
 import pytest
 
 def test_job_on_another_host_writes_into_the_home(tmp_path):
-    assert pathlib.Path(os.environ["SLURM_TESTSUITE_CONF"]).read_text().startswith("SlurmSourceDir=/home/")
+    conf = pathlib.Path(os.environ["SLURM_TESTSUITE_CONF"]).read_text()
+    assert conf.startswith("SlurmSourceDir=/home/")
     out = tmp_path / "out"
     subprocess.run(["sbatch", "--wait", f"--output={out}", "--wrap=hostname"], check=True)
     assert out.read_text() == "suite-sim1\\n"
@@ -50,7 +51,8 @@ puts "\\[2026-11-22 10:00:00\\] Fatal   this job is lost (fail@globals:431,test1
 exit 1
 """,
     "testsuite/expect/test1.3": "exit 255\n",
-    "testsuite/expect/test1.4": "exec sudo scontrol update nodename=node0 state=down reason=x\nsleep 600\n",
+    "testsuite/expect/test1.4": "exec sudo scontrol update nodename=node0"
+    " state=down reason=x\nsleep 600\n",
 }
 AS_IT_IS = """
 quick = ["101_1", "102_1", "1.1"]
@@ -80,7 +82,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(
     harness: Harness, runs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenRun]:
-    """The scenario for the suite with one node beside the controller, and without its federation."""
+    """The scenario for the suite, with one node and the controller, and without its federation."""
     data = YAML(typ="safe").load(SCENARIOS / "schedmd-suite.yml")
     main = data["clusters"]["suite"]
     main |= {"hosts": "suite-sim1", "nodes": [{"name": "node0", "cpus": 4, "memory": 1000}]}
@@ -152,7 +154,7 @@ def test_only_unexpected_results_are_printed_and_a_test_that_does_not_end_is_sto
     assert "State=IDLE" in node, node
 
 
-def test_ordinary_user_cannot_do_what_an_administrator_does(
+def test_ordinary_user_cannot_do_an_administrators_work(
     cluster: OpenRun, suite: Path, harness: Harness
 ) -> None:
     expected = (
@@ -255,7 +257,7 @@ def test_files_go_to_a_host_and_come_back(
     assert (done.returncode, "suite-ctl has no /none" in done.stderr) == (2, True)
 
 
-def test_extended_image_has_the_packages_and_looks_names_up_as_every_host(
+def test_extended_image_has_the_packages_and_resolves_names_like_every_host(
     cluster: OpenRun, harness: Harness
 ) -> None:
     packages = cluster.plan.scenario.clusters["suite"].packages

@@ -1,4 +1,4 @@
-"""Topologies: each check of placement is seen to fail; releases before topology.yaml use topology.conf."""
+"""Topologies: each check of placement is seen to fail; older releases use topology.conf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.open_run import OpenRun
-from sabotage import TOPOLOGY, Sabotage, break_and_judge
+from sabotage import TOPOLOGY, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, kept, verified
 
 
@@ -19,14 +19,14 @@ def topologies(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
 
 
 @pytest.mark.parametrize("sabotage", TOPOLOGY, ids=str)
-def test_check_fails_where_jobs_are_placed_otherwise(
+def test_check_fails_where_jobs_are_placed_differently(
     topologies: OpenRun, sabotage: Sabotage
 ) -> None:
-    break_and_judge(topologies, sabotage)
+    break_and_verify(topologies, sabotage)
 
 
 @pytest.mark.core
-def test_blocks_of_topology_conf_are_kept_to(harness: Harness) -> None:
+def test_blocks_of_topology_conf_are_respected(harness: Harness) -> None:
     done = verified(harness, SCENARIOS / "topology-block.yml", ["test_topology"])
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -26,7 +26,9 @@ clusters:
     controller: ctl
     nodes: [{name: "n[1-2]", cpus: 4, memory: 1000}]
     options:
-      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+      SchedulerParameters:
+        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
+         requeue_delay=1]
       AuthInfo: cred_expire=6  # seconds that a requeued job waits at least
       MinJobAge: 3600
       OPTION
@@ -44,8 +46,8 @@ WITH_SECRETS = "#!/bin/sh\n# TOKEN=sesame\ncat /etc/sesame\n"
 
 
 @pytest.fixture
-def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """The database and the state of a cluster with a past: ended jobs of carol, and one that waits."""
+def saved_site(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Site data: the database and state of a cluster with carol's ended jobs and a pending one."""
     path, state, dump = tmp_path / "past.yml", tmp_path / "state", tmp_path / "dump.sql"
     stores = "AccountingStoreFlags: job_script,job_env,job_comment"
     path.write_text(
@@ -87,12 +89,12 @@ def past(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path]:
     return dump, state / "slurmctld"
 
 
-def test_cluster_with_a_past_is_upgraded_while_users_submit(
-    harness: Harness, runs: Path, tmp_path: Path, past: tuple[Path, Path]
+def test_cluster_with_site_data_is_upgraded_while_users_submit(
+    harness: Harness, runs: Path, tmp_path: Path, saved_site: tuple[Path, Path]
 ) -> None:
     path = tmp_path / "rolling.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
-    dump, state = past
+    dump, state = saved_site
     past_options = ("--database", dump, "--state", state)
     done = harness(
         "upgrade",
@@ -124,7 +126,7 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
         assert int(before[0].split()[0]) >= 3  # jobs
         sacct = ("sacct", "-X", "-P", "-n", "--user=carol", "--format=jobname,state,comment")
         assert harness("exec", "ctl", "--", *sacct).stdout.splitlines() == ["old|FAILED|"] * 3
-        # Users with jobs in the past exist on every host, and the job that waited can run; its
+        # Users with jobs in the site data exist on every host, and the pending job can run; its
         # script is empty.
         harness("exec", "ctl", "--", "scontrol", "update", "jobname=waiting", "starttime=now")
         run = lifecycle.open_run(rundir.find(runs, "rolling"), providers.get("docker"), print)
@@ -141,7 +143,7 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
         seen = harness("exec", "ctl", "--", "grep", "-rl", SECRET, "/var/lib/slurm/slurmctld")
         assert seen.returncode in {0, 1}, seen.stderr
         assert {PurePosixPath(path).stem for path in seen.stdout.split()} <= {"job_state"}
-        # The result is a healthy cluster of 26.05, except that its past is not the scenario's.
+        # The result is a healthy cluster of 26.05, except that its data is not the scenario's.
         verified = harness(
             "verify",
             "--run",
@@ -155,21 +157,29 @@ def test_cluster_with_a_past_is_upgraded_while_users_submit(
 
 
 def assert_reported(harness: Harness, run: Path, copy: Path) -> None:
-    """Assert that an upgrade leaves the same files as a run, and that `harness report` reads them."""
-    told = model.read(run)
-    assert (told.verdict, told.releases) == ("passed", {"rolling": "26.05", "slurmdbd": "26.05"})
-    outcomes = {check.id: check.outcome for check in told.checks}
+    """Assert that an upgrade leaves the same files as a run, which `harness report` reads."""
+    upgrade_report = model.read(run)
+    assert (upgrade_report.verdict, upgrade_report.releases) == (
+        "passed",
+        {"rolling": "26.05", "slurmdbd": "26.05"},
+    )
+    outcomes = {check.id: check.outcome for check in upgrade_report.checks}
     assert (
         outcomes["upgrade::slurmdbd"] == outcomes["rehearsal::no_accepted_job_is_lost"] == "passed"
     )
-    assert {job["state"] for job in told.jobs} >= {"COMPLETED", "FAILED"}
-    assert f'tests="{len(told.checks)}" failures="0" errors="0"' in (run / "junit.xml").read_text()
+    assert {job["state"] for job in upgrade_report.jobs} >= {"COMPLETED", "FAILED"}
+    assert (
+        f'tests="{len(upgrade_report.checks)}" failures="0" errors="0"'
+        in (run / "junit.xml").read_text()
+    )
     for name in ("report.html", "report.json", "junit.xml", "events.jsonl"):
         assert (copy / name).read_bytes() == (run / name).read_bytes()
     assert "PASSED" in harness("report", copy).stdout
 
 
-def test_step_whose_gate_stays_shut_is_undone(harness: Harness, runs: Path, tmp_path: Path) -> None:
+def test_step_whose_gate_stays_closed_is_undone(
+    harness: Harness, runs: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "stuck.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
     with deployed(harness, runs, path) as run:
@@ -201,7 +211,7 @@ def test_step_whose_gate_stays_shut_is_undone(harness: Harness, runs: Path, tmp_
 
 
 def with_an_unknown_option(plan: Plan) -> Plan:
-    """Return a plan on which slurmctld refuses to start."""
+    """Return a plan with which slurmctld refuses to start."""
     cluster = plan.scenario.clusters["rolling"]
     cluster = cluster.model_copy(update={"options": {**cluster.options, "NoSuchOption": "1"}})
     return replace(

@@ -1,7 +1,7 @@
-"""Virtual machines: one with all that only they show, and a federation, broken on purpose; machines that come and go.
+"""Virtual machines: a single node and a federation, broken on purpose; machines that come and go.
 
-And what a killed run leaves. All runs where `harness doctor --provider vagrant` finds nothing
-missing; none installs.
+Also what a killed run leaves behind. The tests run where `harness doctor --provider vagrant` finds
+nothing missing; they install nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from harness import doctor, providers, rundir
 from harness.open_run import OpenRun
 from harness.wait import wait_until
-from sabotage import MACHINE, MACHINES, Sabotage, break_and_judge
+from sabotage import MACHINE, MACHINES, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, command, kept, verified
 
 MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
@@ -37,12 +37,14 @@ clusters:
     options:
       SuspendTime: 5
       SuspendTimeout: 30
-      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2,requeue_delay=1
+      SchedulerParameters:
+        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
+         requeue_delay=1]
 users: {alice: {uid: 2001}}
 """
 
 
-def test_machines_boot_when_jobs_want_their_nodes_and_go_when_these_are_idle(
+def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
     harness: Harness, tmp_path: Path
 ) -> None:
     scenario = tmp_path / "coming-and-going.yml"
@@ -52,7 +54,7 @@ def test_machines_boot_when_jobs_want_their_nodes_and_go_when_these_are_idle(
     assert verify.returncode == 0, verify.stdout
 
 
-def test_nothing_is_left_of_a_run_that_was_killed_and_lost_its_directory(
+def test_nothing_is_left_of_a_killed_run_that_lost_its_directory(
     harness: Harness, environment: dict[str, str], runs: Path
 ) -> None:
     libvirt = providers.get("vagrant", runs)
@@ -96,4 +98,4 @@ def machines(request: pytest.FixtureRequest, harness: Harness, runs: Path) -> It
     scope="module",
 )
 def test_check_fails_on_broken_machines(machines: OpenRun, sabotage: Sabotage) -> None:
-    break_and_judge(machines, sabotage)
+    break_and_verify(machines, sabotage)

@@ -1,8 +1,8 @@
-"""Start the genuine slurmctld or slurmdbd of a release on configurations, as the reference for `harness check`.
+"""Run a release's genuine slurmctld or slurmdbd on configurations, to compare with `harness check`.
 
-Each case has namespaces, a file system and a network of its own, in which all that a configuration
-names is there: users, directories, programs, hosts, a munge, and where it is wanted an accounting
-database. So nothing but the configuration decides. `python3 tests/reference/reference.py RELEASE
+Each case has its own namespaces, file system and network, which contain everything that the
+configuration names: users, directories, programs, hosts, munge and, if needed, an accounting
+database. So only the configuration decides. `python3 tests/reference/reference.py RELEASE
 DIRECTORY...` prints the verdicts on directories as JSON.
 """
 
@@ -97,11 +97,11 @@ class Verdict:
     """What a daemon made of a configuration.
 
     `started` is None where the rig itself failed: see `rig`, which is empty otherwise. A daemon
-    that waits in vain for a file neither starts nor ends: it is taken for what it is, a refusal
-    without `exit_code`. `timed_out` tells that it did neither start nor refuse in 90 s. `fatal` is
-    the first fatal message, or else the last problem; `problems` are all fatal, error and warning
-    lines; `plugins_not_packaged` are those among them that Debian left out. `config`, `node` and
-    `partition` are what `scontrol show` says, nodes and partitions one to a line.
+    that waits in vain for a file neither starts nor ends: it counts as a refusal without
+    `exit_code`. `timed_out` means that it neither started nor refused within 90 s. `fatal` is the
+    first fatal message, or else the last problem; `problems` are all fatal, error and warning
+    lines; `plugins_not_packaged` are plugins they name that Debian does not package. `config`,
+    `node` and `partition` are the output of `scontrol show`, one node or partition per line.
     """
 
     started: bool | None
@@ -119,7 +119,7 @@ class Verdict:
 
 
 def read(directory: Path) -> Iterator[Case]:
-    """Yield the cases that a directory of configuration files makes: one for each daemon whose file it holds."""
+    """Yield the cases of a directory of configuration files: one per daemon whose file it has."""
     paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
     files = {str(path.relative_to(directory)): path.read_text("latin-1") for path in paths}
     for daemon, main_file in _MAIN_FILES.items():
@@ -128,13 +128,13 @@ def read(directory: Path) -> Iterator[Case]:
 
 
 def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdict]]:
-    """Yield each case with its verdict, in their order; all in one container, two at a time."""
+    """Yield each case with its verdict, in order; all run in one container, two at a time."""
     cases = list(cases)
     with closing(docker.from_env()) as client:
-        yield from _judge(client, release, cases)
+        yield from _verdicts_of(client, release, cases)
 
 
-def _judge(
+def _verdicts_of(
     client: docker.DockerClient, release: str, cases: list[Case]
 ) -> Iterator[tuple[Case, Verdict]]:
     container = client.containers.create(
@@ -158,7 +158,8 @@ def _judge(
             line = next(lines, None)
             if line is None:
                 raise RuntimeError(
-                    f"the reference container of {release} is gone: {container.logs(stdout=False).decode()}"
+                    f"the reference container of {release} is gone:"
+                    f" {container.logs(stdout=False).decode()}"
                 )
             yield case, _verdict(release, line)
         for line in lines:  # to its end, or the connection stays open
@@ -181,12 +182,13 @@ def _verdict(release: str, line: bytes) -> Verdict:
 
 
 def _image(client: docker.DockerClient, release: str) -> str:
-    """Return the reference image of a release, built if there is none of the same content."""
+    """Return the reference image of a release; build it unless one with the same content exists."""
     base = images.ensure(client, releases.get(release), print)
     sources = [_HERE / "Dockerfile", *sorted((_HERE / "inside").glob("*.py"))]
     files = {str(path.relative_to(_HERE)): path.read_bytes() for path in sources}
     arguments = {"BASE": base, "PACKAGES": " ".join(_PACKAGES[release])}
-    name = f"slurm-harness-reference:{release}-{hashlib.sha256(repr((files, arguments)).encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(repr((files, arguments)).encode()).hexdigest()[:12]
+    name = f"slurm-harness-reference:{release}-{digest}"
     if not client.images.list(name):
         client.images.build(
             fileobj=io.BytesIO(_tar(files)),

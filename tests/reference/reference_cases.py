@@ -1,4 +1,4 @@
-"""Small configurations, each with one thing that some release refuses, ignores or takes for another."""
+"""Small configurations, each with one thing that some release refuses, ignores or misreads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TREE = "TopologyPlugin=topology/tree"
 
 
 def with_(*lines: str, without: str = "", **files: str) -> dict[str, str]:
-    """Return the base configuration with lines added, those that begin with `without` left out, and other files."""
+    """Return the base configuration with lines and files added, but no line starting `without`."""
     base = "".join(
         f"{line}\n" for line in BASE.splitlines() if not (without and line.startswith(without))
     )
@@ -29,7 +29,7 @@ def options(*texts: str) -> dict[str, dict[str, str]]:
     return {text: with_(text) for text in texts}
 
 
-# Options that releases dropped, renamed or brought.
+# Options that releases dropped, renamed or introduced.
 CHANGED = options(
     *(
         "FastSchedule=0",
@@ -196,7 +196,7 @@ PLUGINS |= {
         "SelectType=select/linear", TREE, topology_conf="SwitchName=s Nodes=n[1-4]\n"
     ),
 }
-# What the parser reads, and what it does not.
+# What the parser accepts, and what it does not.
 GRAMMAR = options(
     *(
         "NoSuchOption=1",

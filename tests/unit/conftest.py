@@ -1,7 +1,7 @@
-"""Properties have no deadline, signals are not ignored, and directories that runs share are the session's own.
+"""Property tests have no deadline, signals are not ignored, shared directories are the session's.
 
-A busy machine's pause proves nothing. A shell ignores SIGINT for what it starts in the background,
-nohup SIGHUP.
+A pause on a busy machine proves nothing. A shell starts background processes with SIGINT ignored,
+nohup with SIGHUP ignored.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ settings.load_profile("no deadline")
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_temporary_directory() -> Iterator[None]:
-    """Keep the sockets of runs that no test takes down, and locks, in a directory that goes with the session.
+    """Keep locks, and sockets of runs that no test takes down, in a directory of the session.
 
-    Its path is short, as those of sockets must be.
+    Its path is short, as paths of sockets must be.
     """
     with (
         tempfile.TemporaryDirectory(prefix="unit-") as directory,

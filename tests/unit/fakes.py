@@ -17,7 +17,7 @@ SCENARIO = Path(__file__).parents[2] / "scenarios" / "single-node.yml"
 
 
 class FakeProvider:
-    """A provider whose hosts do not answer; `error` is raised where `where` says, and "boot" means that they stop."""
+    """A provider whose hosts do not answer; it raises `error` at `where`; at "boot", hosts stop."""
 
     name = "fake"
     capabilities = Capabilities(cgroups=False, own_hardware=False)

@@ -1,4 +1,4 @@
-"""The golden trees: what each shipped scenario renders to. `python tests/unit/golden.py` regenerates them.
+"""The golden trees: what each shipped scenario renders to. `make golden` regenerates them.
 
 A scenario's tree is one text, which has each content once, below the files that have it:
 
@@ -35,7 +35,7 @@ def plan_of(name: str) -> Plan:
 
 
 def rendered(name: str) -> Files:
-    """Return the files of a shipped scenario, and the script that installs them as a file of no host."""
+    """Return a shipped scenario's files, and its installation script under an empty host name."""
     plan = plan_of(name)
     tree = render.render(plan)
     found = {("", "install.sh"): f"0755 root:root\n{install_script.script(plan, tree)}"}
@@ -52,8 +52,8 @@ def rendered(name: str) -> Files:
 def dump(files: Files) -> str:
     """Write files as a golden text: by path, and each content once."""
     sections: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for (host, path), told in sorted(files.items()):
-        facts, _, text = told.partition("\n")
+    for (host, path), contents in sorted(files.items()):
+        facts, _, text = contents.partition("\n")
         sections[path, text][facts].append(host)
     parts = []
     for (path, text), hosts in sorted(sections.items(), key=lambda section: section[0][0]):
@@ -86,7 +86,7 @@ def load(text: str) -> Files:
 
 
 def differences(golden: Files, now: Files) -> str:
-    """Return what differs, as a unified diff with hosts and path; hosts with the same difference are named together."""
+    """Return a unified diff with hosts and path; hosts with the same difference share one entry."""
     hosts: dict[tuple[str, str], list[str]] = defaultdict(list)
     for host, path in sorted(golden.keys() | now.keys()):
         sides = [files.get((host, path), "").splitlines(keepends=True) for files in (golden, now)]

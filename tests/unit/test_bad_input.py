@@ -1,4 +1,4 @@
-"""Whatever a file or an option holds, its reader answers soon: with data, or with an error of the harness's own."""
+"""Whatever a file or option contains, its reader soon returns data or raises a HarnessError."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ SWF_TOKENS = ["nan", "inf", "-inf", "1e308", "1e999", "9" * 5000, "-1", "x", "²
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Let nothing but the harness's own errors end this, within 2 s of CPU time and 300 MB."""
+    """Allow only the harness's own errors, 2 s of CPU time and 300 MB."""
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with suppress(HarnessError):
         yield
@@ -174,7 +174,7 @@ def bounded() -> Iterator[None]:
 
 
 def mutated(text: str, tokens: list[str]) -> st.SearchStrategy[str]:
-    """Return texts like one, with a few tokens put in, put in place of something, or parts left out."""
+    """Return variants of a text: with a few tokens inserted or replaced, or parts left out."""
     change = st.tuples(
         st.integers(0, len(text)),
         st.sampled_from([0, 0, 1, 2, 5, 40]),
@@ -191,7 +191,7 @@ def mutated(text: str, tokens: list[str]) -> st.SearchStrategy[str]:
 
 
 def places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the places of all values below some data."""
+    """Yield the paths of all values in some data."""
     for key, value in (
         data.items()
         if isinstance(data, dict)
@@ -303,8 +303,8 @@ def test_configuration(slurm_conf: str, topology: str, gres: str, encoding: str)
             before, after = diff.directory_side(directory), diff.directory_side(Path(other))
             diff.steps(diff.changes(before, after))
         with bounded():
-            data, told = importer.import_directory(directory, RELEASE)
-            text = importer.dump(data, told)
+            data, notes = importer.import_directory(directory, RELEASE)
+            text = importer.dump(data, notes)
             bounded_yaml.load(text)
             text.encode()
             importer.dump(rehearsal_copy.shrink(data, 2, findings)[0]).encode()
@@ -449,7 +449,7 @@ def lines(events: list[dict[str, Any]]) -> str:
     ),
 )
 @settings(max_examples=200)
-def test_report_and_judge(report_json: str, events: str) -> None:
+def test_report_and_verify(report_json: str, events: str) -> None:
     with TemporaryDirectory() as name:
         directory = Path(name)
         run = RunDir.create(directory / "runs", SCENARIOS / "federation-faults.yml", PLAN, "docker")
@@ -464,7 +464,8 @@ def test_report_and_judge(report_json: str, events: str) -> None:
 
 @given(
     mutated(
-        "; x\n1 10 1 5 1 -1 -1 1 -1 -1 1 1 1 1 1 1 -1 -1\n2 20 1 5 1 -1 -1 1 -1 -1 1 1 1 1 1 1 1 -1\n",
+        "; x\n1 10 1 5 1 -1 -1 1 -1 -1 1 1 1 1 1 1 -1 -1\n"
+        "2 20 1 5 1 -1 -1 1 -1 -1 1 1 1 1 1 1 1 -1\n",
         SWF_TOKENS,
     )
 )
@@ -515,7 +516,7 @@ def test_alias_bomb_is_refused(text: str, message: str, tmp_path: Path) -> None:
         load(text, tmp_path)
 
 
-def test_aliases_dates_and_merge_keys_are_taken() -> None:
+def test_aliases_dates_and_merge_keys_are_accepted() -> None:
     text = "a: &a {b: 1}\nc: {<<: *a, d: 2026-11-23, e: 2001-99-99}\nf: [*a, *a]\n=: '='"
     expected = {
         "a": {"b": 1},
@@ -542,7 +543,8 @@ def test_aliases_dates_and_merge_keys_are_taken() -> None:
         (cluster(f"files: {{{'a' * 300}: x}}"), "the name of a file has at most 255 characters"),
         (f"{cluster('')}sites: 5\n", "valid dictionary"),
         (
-            f"{cluster('')}accounting: {{accounts: 5, qos: [a]}}\nusers: {{u: {{uid: 2000, qos: [a]}}}}\n",
+            f"{cluster('')}accounting: {{accounts: 5, qos: [a]}}\n"
+            f"users: {{u: {{uid: 2000, qos: [a]}}}}\n",
             "valid dictionary",
         ),
     ],
@@ -552,7 +554,7 @@ def test_scenario_beyond_its_bounds_is_refused(text: str, message: str, tmp_path
         load(text, tmp_path)
 
 
-def test_a_hundred_thousand_nodes_are_possible(tmp_path: Path) -> None:
+def test_scenario_may_have_a_hundred_thousand_nodes(tmp_path: Path) -> None:
     read = load(cluster("hosts: h[1-10]\n    release: '26.05'", '[{name: "n[1-60000]"}]'), tmp_path)
     assert len(read.clusters["a"].node_names()) == 60_000
     assert len(hostlist.expand("n[1-100000]")) == 100_000
@@ -579,14 +581,14 @@ def test_import_writes_what_it_can_read(tmp_path: Path) -> None:
         SLURM_CONF.encode() + b'Epilog="/caf\xe9\x07"\n# \x93quoted\x94\n'
     )
     (tmp_path / "gres.conf").write_bytes(b"# caf\xe9 \x01\nName=gpu Count=2\n")
-    data, told = importer.import_directory(tmp_path, RELEASE)
-    read = bounded_yaml.load(importer.dump(data, told))["clusters"]["c"]
+    data, notes = importer.import_directory(tmp_path, RELEASE)
+    read = bounded_yaml.load(importer.dump(data, notes))["clusters"]["c"]
     assert read["files"]["gres.conf"] == "# café ?\nName=gpu Count=2\n"
     assert read["options"]["Epilog"] == "/café?"
-    assert f"{tmp_path / 'gres.conf'}: 1 control characters, replaced by ?" in told
+    assert f"{tmp_path / 'gres.conf'}: 1 control characters, replaced by ?" in notes
 
 
-def test_twin_of_a_site_without_partitions(tmp_path: Path) -> None:
+def test_rehearsal_copy_of_a_site_without_partitions(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text("ClusterName=c\nSlurmctldHost=h\nNodeName=n1\n")
     data, _ = importer.import_directory(tmp_path, RELEASE)
     assert "partitions" not in rehearsal_copy.shrink(data, 1, [])[0]["clusters"]["c"]
@@ -623,7 +625,7 @@ def test_damaged_manifest_is_a_usage_error(text: str, tmp_path: Path) -> None:
         diff.directory_side(tmp_path)
 
 
-def test_damaged_line_of_events_is_named_and_half_a_last_line_left_out(tmp_path: Path) -> None:
+def test_damaged_event_line_is_named_and_a_partial_last_line_is_ignored(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, SCENARIOS / "federation-faults.yml", PLAN, "docker")
     run.events_path.write_text(lines(EVENTS[:2]) + '{"time": "2026')
     assert list(run.events()) == EVENTS[:2]
@@ -633,7 +635,7 @@ def test_damaged_line_of_events_is_named_and_half_a_last_line_left_out(tmp_path:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[NaN]", "[1e999]", "[" * 65 + "]" * 65])
-def test_json_that_nobody_can_work_with_is_refused(text: str) -> None:
+def test_unusable_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"levels|finite"):
         bounded_json.load(text)
 
@@ -658,7 +660,7 @@ def test_damaged_dump_is_a_usage_error(content: bytes, tmp_path: Path) -> None:
         site_data.examine(site_data.SiteData(tmp_path / "dump.sql.gz"), PLAN)
 
 
-def test_state_with_a_strange_name_is_another_clusters(tmp_path: Path) -> None:
+def test_state_with_an_unknown_name_belongs_to_another_cluster(tmp_path: Path) -> None:
     (tmp_path / "clustername").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is the state of"):
         site_data.examine(site_data.SiteData(states={"aws": tmp_path}), PLAN)
@@ -672,7 +674,9 @@ def test_inventory_with_values_of_another_type_is_a_usage_error(variables: dict[
         hosts._machine(Path("hosts.yml"), "n1", variables)
 
 
-def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_looks_like_markup_is_printed_unchanged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     odd = REPORT | {
         "description": "[/b]",
         "releases": {"[/b]": "24.11"},
@@ -683,13 +687,15 @@ def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixtur
     assert "federation-faults: [/b]" in capsys.readouterr().out
 
 
-def test_logs_that_are_directories_or_of_no_time_are_left_out(tmp_path: Path) -> None:
+def test_logs_that_are_directories_or_have_no_time_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "n1" / "slurm" / "slurmd.log").mkdir(parents=True)
     (tmp_path / "n1" / "journal.log").write_text("0001-01-01T00:00:00+14:00 n1 kernel: error\n")
     assert logs.collected(tmp_path) == []
 
 
-def test_users_of_a_past_join_a_scenario_with_what_looks_like_a_date(tmp_path: Path) -> None:
+def test_users_of_site_data_join_a_scenario_with_values_that_look_like_dates(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "s.yml"
     path.write_text(f"description: 2001-99-99\n{cluster('')}")
     plan = make_plan("s", scenario.load(path), OWN_MACHINES)

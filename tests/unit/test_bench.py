@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from harness import bench
 
 
-def test_plot_has_a_panel_for_each_quantity_from_zero_to_its_most() -> None:
+def test_plot_has_a_panel_for_each_quantity_from_zero_to_its_maximum() -> None:
     rows = [
         {"nodes": 50, "registered": 2.5, "slurmd": 3.0, "slurmctld": 20.0},
         {"nodes": 100, "registered": 5.0, "slurmd": 3.0, "slurmctld": 40.0},

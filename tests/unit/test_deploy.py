@@ -1,4 +1,4 @@
-"""What is told of a task that failed."""
+"""What is reported about a failed task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILED = {"msg": "non-zero return code", "rc": 1, "stderr": ""}
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "output"),
     [
         (
             {**FAILED, "stdout": "added\r\nsacctmgr: fatal: x\r\n"},
@@ -38,18 +38,18 @@ FAILED = {"msg": "non-zero return code", "rc": 1, "stderr": ""}
         ),
     ],
 )
-def test_task_that_failed_is_told_with_the_last_lines_of_what_it_printed(
-    result: dict[str, Any], told: list[str]
+def test_failed_task_is_reported_with_the_last_lines_of_its_output(
+    result: dict[str, Any], output: list[str]
 ) -> None:
-    assert deploy._output(result, {}).splitlines() == told
+    assert deploy._output(result, {}).splitlines() == output
 
 
-def test_secret_that_the_tail_cuts_is_hidden_all_the_same() -> None:
+def test_secret_cut_off_by_the_tail_is_still_hidden() -> None:
     key = "\n".join(f"line {number} of a key" for number in range(30))
-    told = deploy._output(
+    output = deploy._output(
         {**FAILED, "stdout": f"{key}\nfatal: no".replace("\n", "\r\n")}, {"ssh_key": key}
     )
-    assert told == "non-zero return code\n%secret:ssh_key%\nfatal: no"
+    assert output == "non-zero return code\n%secret:ssh_key%\nfatal: no"
 
 
 def test_error_of_a_task_names_its_output_and_no_secret(

@@ -22,7 +22,7 @@ def of_file(look: str, path: Path, text: str) -> Requirement:
     return finding
 
 
-def test_good_and_bad_are_told_apart_with_what_mends_them(tmp_path: Path) -> None:
+def test_problems_are_reported_with_their_fixes(tmp_path: Path) -> None:
     pairs = [
         (doctor._memory(FULL.format(4_000_000)), doctor._memory(FULL.format(100_000))),
         (doctor._ssh_sockets("/tmp"), doctor._ssh_sockets(f"/tmp/{'long' * 10}")),
@@ -43,13 +43,15 @@ def test_good_and_bad_are_told_apart_with_what_mends_them(tmp_path: Path) -> Non
         assert bad.fix or bad.subject == "cgroups", "nobody's kernel is replaced by a command"
 
 
-def test_disk_that_is_too_small_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_that_is_too_small_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "GB free" in doctor._disk(tmp_path).text
     monkeypatch.setattr(doctor, "_DISK_GB", 10**9)
     assert not doctor._disk(tmp_path).ok
 
 
-def test_clock_says_whose_and_how_much() -> None:
+def test_clock_problem_names_the_clock_and_the_offset() -> None:
     assert (
         doctor._clock(NOW - timedelta(minutes=1), NOW).text == "the engine's clock is 60.0 s behind"
     )
@@ -72,7 +74,7 @@ class FakeEngine:
         }
 
 
-def test_engine_of_another_machine_is_asked_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_engine_is_asked_about_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "connect", FakeEngine)
     monkeypatch.setattr(subnets, "routes", list)
     found = {finding.subject: finding for finding in doctor.examine()}
@@ -82,7 +84,7 @@ def test_engine_of_another_machine_is_asked_of_itself(monkeypatch: pytest.Monkey
     assert not {"inotify", "cgroups"} & {*found}, "this machine's say nothing of the engine's"
 
 
-def test_what_a_daemon_brings_along_when_it_is_started_is_not_mended_too(
+def test_dependencies_started_with_a_daemon_are_not_repaired_separately(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     daemon = tmp_path / "daemon"

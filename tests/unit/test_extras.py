@@ -1,4 +1,4 @@
-"""An installation without extras renders, checks, compares and imports; all else says what to install."""
+"""Without extras, the harness renders, checks, compares and imports; the rest asks for an extra."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from harness.shipped_files import SCENARIOS
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 BLOCKED = {name for names in extras.MODULES.values() for name in names}
-# Python finds modules as ever, but none of an extra.
+# Python finds every module except those of an extra.
 WITHOUT_EXTRAS = f"""
 import importlib.machinery, sys
 
 class Base(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in {BLOCKED} else super().find_spec(name, path, target)
+        if name.partition(".")[0] in {BLOCKED}:
+            return None
+        return super().find_spec(name, path, target)
 
 sys.meta_path[:] = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter, Base]
 from harness import cli
@@ -44,7 +46,7 @@ def harness(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_configurations_are_worked_on_without_extras(tmp_path: Path) -> None:
+def test_configurations_can_be_processed_without_extras(tmp_path: Path) -> None:
     for words in (
         ["--help"],
         ["--version"],
@@ -56,8 +58,8 @@ def test_configurations_are_worked_on_without_extras(tmp_path: Path) -> None:
         ["import", "tree/single/etc/slurm", "-o", "imported.yml"],
         ["diff", SINGLE, "tree"],
     ):
-        done = harness(tmp_path, *words)
-        assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr}"
+        completed = harness(tmp_path, *words)
+        assert completed.returncode == 0, f"{' '.join(words)}\n{completed.stderr}"
 
 
 @pytest.mark.parametrize(
@@ -75,9 +77,9 @@ def test_configurations_are_worked_on_without_extras(tmp_path: Path) -> None:
 def test_verb_that_needs_an_extra_names_it_and_leaves_nothing(
     words: list[str], purpose: str, tmp_path: Path
 ) -> None:
-    done = harness(tmp_path, *words)
-    assert done.returncode == 3
-    first, hint = done.stderr.splitlines()
+    completed = harness(tmp_path, *words)
+    assert completed.returncode == 3
+    first, hint = completed.stderr.splitlines()
     assert first.startswith(
         f"error: {purpose} needs Python packages that are not installed: ansible, "
     )
@@ -89,7 +91,7 @@ def test_verb_that_needs_an_extra_names_it_and_leaves_nothing(
     "words", [["--version"], ["--help"], ["check", SINGLE], ["report", "none"]]
 )
 def test_verb_without_hosts_loads_no_package_of_an_extra(words: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "harness", *words],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -97,7 +99,7 @@ def test_verb_without_hosts_loads_no_package_of_an_extra(words: list[str], tmp_p
         text=True,
         check=False,
     )
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    lines = [line for line in completed.stderr.splitlines() if line.startswith("import time:")]
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
     assert "harness" in loaded
     assert not loaded & BLOCKED

@@ -1,4 +1,4 @@
-"""Signals: the first interrupts, none interrupts what is cleaned up after it."""
+"""Signals: the first one interrupts, and none interrupts the cleanup that follows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# Cleans up after the first signal while others arrive; prints what it came to.
+# Cleans up after the first signal while others arrive; prints the outcome.
 PROGRAM = """
 import signal, sys
 from harness import interrupts
@@ -48,8 +48,8 @@ def run(
 def test_first_signal_interrupts_and_no_other_interrupts_the_cleanup(
     number: str, first: str
 ) -> None:
-    done = run(PROGRAM.replace("{first}", first), number)
-    assert (done.stdout, done.stderr) == ("cleaned up\ninterrupted\n", "")
+    completed = run(PROGRAM.replace("{first}", first), number)
+    assert (completed.stdout, completed.stderr) == ("cleaned up\ninterrupted\n", "")
 
 
 def test_signal_that_the_process_was_started_to_ignore_stays_ignored() -> None:
@@ -57,16 +57,16 @@ def test_signal_that_the_process_was_started_to_ignore_stays_ignored() -> None:
         "import signal; from harness import interrupts; interrupts.raise_once(); "
         "signal.raise_signal(signal.SIGHUP); print('goes on')"
     )
-    done = run(program, before=["nohup"])
-    assert done.stdout == "goes on\n", done.stderr
+    completed = run(program, before=["nohup"])
+    assert completed.stdout == "goes on\n", completed.stderr
 
 
 def test_deferred_signal_interrupts_once_where_sigint_is_ignored() -> None:
     program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + PROGRAM.replace(
         "{first}", DEFERRED
     )
-    done = run(program, "SIGTERM")
-    assert (done.stdout, done.stderr) == ("cleaned up\ninterrupted\n", "")
+    completed = run(program, "SIGTERM")
+    assert (completed.stdout, completed.stderr) == ("cleaned up\ninterrupted\n", "")
 
 
 def test_handlers_are_as_before_afterwards() -> None:

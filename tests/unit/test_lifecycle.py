@@ -1,4 +1,4 @@
-"""The flow of a run with hosts that are not there: whatever happens, all is taken down."""
+"""The flow of a run with fake hosts: whatever happens, everything is taken down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.verify import pytest_run
 
 @pytest.mark.parametrize("where", ["prepare", "up"])
 @pytest.mark.parametrize("error", [EngineError("no disk"), KeyboardInterrupt()])
-def test_error_while_coming_up_leaves_nothing_and_judges_nothing(
+def test_error_during_startup_leaves_nothing_behind_and_gives_no_verdict(
     where: str, error: BaseException, tmp_path: Path
 ) -> None:
     provider = FakeProvider(where, error)
@@ -31,7 +31,7 @@ def test_error_while_coming_up_leaves_nothing_and_judges_nothing(
     assert json.loads((tmp_path / "report" / "report.json").read_text())["verdict"] == "unknown"
 
 
-def test_what_could_not_be_removed_is_told_after_what_went_wrong_before(tmp_path: Path) -> None:
+def test_leftovers_are_reported_after_the_error_that_came_first(tmp_path: Path) -> None:
     class Sticky(FakeProvider):
         def down(self, run_id: str) -> list[str]:
             raise CannotVerify("a host is not given back", hint="down again")
@@ -40,7 +40,7 @@ def test_what_could_not_be_removed_is_told_after_what_went_wrong_before(tmp_path
     assert result.problem == "no disk\na host is not given back\nhint: down again"
 
 
-def test_hosts_that_are_refused_leave_no_run_behind(tmp_path: Path) -> None:
+def test_refused_hosts_leave_no_run_behind(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not yours"):
         lifecycle.run(
             SCENARIO, FakeProvider("ask", UsageError("not yours")), tmp_path / "runs", print
@@ -48,7 +48,7 @@ def test_hosts_that_are_refused_leave_no_run_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_missing_package_of_the_operator_is_told_before_anything_starts(
+def test_missing_package_of_the_operator_is_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(extras.MODULES, "hybrid", ("kopf", "not_installed"))
@@ -57,7 +57,7 @@ def test_missing_package_of_the_operator_is_told_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
-def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path) -> None:
+def test_host_that_never_answers_is_reported_with_its_console(tmp_path: Path) -> None:
     provider = FakeProvider()
     provider.capabilities = replace(provider.capabilities, boot_seconds=1)
     result = lifecycle.run(SCENARIO, provider, tmp_path, print)
@@ -76,7 +76,7 @@ def test_host_that_never_answers_is_told_with_its_console(tmp_path: Path) -> Non
         ([], "passed", "passed", ""),
     ],
 )
-def test_check_that_fails_where_a_host_is_lost_judges_nothing(
+def test_check_that_fails_because_of_a_lost_host_gives_no_verdict(
     running: list[str] | EngineError,
     outcome: str,
     verdict: str,
@@ -105,7 +105,7 @@ def test_host_that_stopped_is_not_waited_for(tmp_path: Path) -> None:
     assert result.verdict == "unknown"
 
 
-def test_bug_in_the_harness_is_reported_with_its_traceback_and_cleans_up(tmp_path: Path) -> None:
+def test_bug_in_the_harness_is_reported_with_its_traceback_after_cleanup(tmp_path: Path) -> None:
     provider = FakeProvider("up", RuntimeError("a bug"))
     result = lifecycle.run(SCENARIO, provider, tmp_path, print)
     assert provider.runs() == {}
@@ -116,7 +116,7 @@ def test_bug_in_the_harness_is_reported_with_its_traceback_and_cleans_up(tmp_pat
     )
 
 
-def test_report_that_cannot_be_copied_is_told_with_its_place(tmp_path: Path) -> None:
+def test_report_that_cannot_be_copied_is_reported_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     provider = FakeProvider("up", EngineError("no disk"))
     with pytest.raises(
@@ -128,7 +128,7 @@ def test_report_that_cannot_be_copied_is_told_with_its_place(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_interrupt_takes_hosts_down_once_even_those_that_would_be_kept(
+def test_interrupt_takes_hosts_down_once_even_with_keep(
     keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = FakeProvider()

@@ -1,4 +1,4 @@
-"""How long work shows how far it is: lines in a pipe, one line that changes on a terminal."""
+"""How long work shows its progress: lines in a pipe, one changing line on a terminal."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def write_report(run: Any, checks: int, seconds: float) -> None:
     model.write(assembly.report(run.directory, run.plan, evaluation), run.directory.path)
 
 
-def test_time_left_is_that_of_the_last_run_with_as_many_checks(
+def test_remaining_time_is_taken_from_the_last_run_with_as_many_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print)
@@ -110,7 +110,7 @@ def test_stage_says_how_long_it_took_in_the_last_run(tmp_path: Path) -> None:
     assert lines[-2:] == ["[verify] (100 s in the last run)", "[ready]"]
 
 
-def test_damaged_report_of_an_earlier_run_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_report_of_an_earlier_run_is_skipped(tmp_path: Path) -> None:
     run = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print)
     (run.directory.path / "report.json").write_text(json.dumps({"verdict": "?"}))
     assert earlier_reports.report(run.directory) is None

@@ -1,4 +1,4 @@
-"""A scenario's texts stay texts, whatever they hold, in each language that files are rendered in."""
+"""A scenario's texts stay texts, whatever they contain, in every language that is rendered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.parsing import conf
 from harness.plan import make_plan
 from harness.providers import packet_filters
 
-# As a scenario takes them: no control characters.
+# As a scenario accepts them: no control characters.
 TEXTS = st.text(
     st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
     | st.sampled_from("'\"\\`$%#;&|{}\t *")
@@ -30,7 +30,7 @@ HOSTILE = "slurm'; touch evil; echo $(touch evil)`touch evil` \\"
 
 
 def scenario_of(conf: dict[str, Any] | None = None, **accounting: Any) -> scenario.Scenario:
-    """Return a scenario as code may make it: the file's own rules do not hold here."""
+    """Return a scenario as code may create it: the rules of scenario files do not apply here."""
     cluster = {"controller": "ctl", "nodes": [{"name": "n1"}], "options": conf or {}}
     return scenario.Scenario.model_validate(
         {"clusters": {"c": cluster}, "accounting": {"host": "ctl", **accounting}}
@@ -38,10 +38,10 @@ def scenario_of(conf: dict[str, Any] | None = None, **accounting: Any) -> scenar
 
 
 def bash(script: str, *arguments: str, cwd: Path, programs: Path | None = None) -> list[str]:
-    """Run a script; return what it prints, which zeros separate."""
+    """Run a script; return the zero-separated texts that it prints."""
     path = f"{programs}:{os.environ['PATH']}" if programs else os.environ["PATH"]
     command = ["bash", "-c", script, "bash", *arguments]
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         cwd=cwd,
         env={"PATH": path},
@@ -50,11 +50,13 @@ def bash(script: str, *arguments: str, cwd: Path, programs: Path | None = None) 
         check=False,
         timeout=60,
     )
-    return done.stdout.split("\0")[:-1]
+    return completed.stdout.split("\0")[:-1]
 
 
 @pytest.mark.parametrize("user", [HOSTILE, "a b", "$USER", "-rf"])
-def test_install_script_gives_its_shells_what_the_scenario_says(tmp_path: Path, user: str) -> None:
+def test_install_script_passes_scenario_values_to_its_shells_unchanged(
+    tmp_path: Path, user: str
+) -> None:
     plan = make_plan("c", scenario_of({"SlurmUser": user}), OWN_MACHINES)
     tree = render.render(plan)
     tree["ctl"] = (*tree["ctl"], render.RenderedFile("/etc/a file", "", owner=user, group=user))
@@ -71,7 +73,7 @@ def test_install_script_gives_its_shells_what_the_scenario_says(tmp_path: Path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_accounting_script_gives_sacctmgr_what_the_scenario_says(tmp_path: Path) -> None:
+def test_accounting_script_passes_scenario_values_to_sacctmgr_unchanged(tmp_path: Path) -> None:
     name = "$(touch evil)'\"`touch evil`"
     limit = f"gres/{name}=4"
     read = scenario_of(
@@ -88,7 +90,11 @@ def test_accounting_script_gives_sacctmgr_what_the_scenario_says(tmp_path: Path)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tres").write_text(f"gres|{name}\n")
     fake = f"""#!/bin/sh
-case "$*" in *"show tres"*) cat {tmp_path}/bin/tres;; *show*) ;; *) printf '%s\\0' "$@" >> {tmp_path}/bin/said;; esac
+case "$*" in
+    *"show tres"*) cat {tmp_path}/bin/tres ;;
+    *show*) ;;
+    *) printf '%s\\0' "$@" >> {tmp_path}/bin/said ;;
+esac
 """
     (tmp_path / "bin" / "sacctmgr").write_text(fake)
     (tmp_path / "bin" / "sacctmgr").chmod(0o755)
@@ -102,7 +108,7 @@ case "$*" in *"show tres"*) cat {tmp_path}/bin/tres;; *show*) ;; *) printf '%s\\
 @given(TEXTS, TEXTS)
 @example(HOSTILE, "c[1-2]")
 @example('"; import os #', "\U0001f600")
-def test_power_program_has_its_values_as_they_are(known_hosts: str, nodes: str) -> None:
+def test_power_program_gets_its_values_unchanged(known_hosts: str, nodes: str) -> None:
     facts = {
         "levels": {nodes: "power"},
         "port": 1,
@@ -123,7 +129,7 @@ def test_power_program_has_its_values_as_they_are(known_hosts: str, nodes: str) 
 @given(TEXTS)
 @example(HOSTILE)
 @example("\\' OR 1; --")
-def test_sql_has_texts_and_names_as_they_are(text: str) -> None:
+def test_sql_gets_texts_and_names_unchanged(text: str) -> None:
     statements = render.template("/etc/mysql/slurm.sql", grants={text: (text, "%", text)})
     literal = r"'(?:[^'\\]|''|\\.)*'"
     altered = re.search(
@@ -141,7 +147,7 @@ def test_sql_has_texts_and_names_as_they_are(text: str) -> None:
 
 @given(TEXTS)
 @example('a" b')
-def test_unit_has_the_flags_as_they_are(text: str) -> None:
+def test_unit_gets_its_flags_unchanged(text: str) -> None:
     unit = render.template(
         "/etc/systemd/system/slurmd.service.d/options.conf", nodes=[], flags=[text]
     )
@@ -153,7 +159,7 @@ def test_unit_has_the_flags_as_they_are(text: str) -> None:
 @given(TEXTS)
 @example('/a" b')
 @example("\\")
-def test_slurms_files_have_the_values_that_a_scenario_takes(text: str) -> None:
+def test_slurms_files_get_a_scenarios_values_unchanged(text: str) -> None:
     try:
         read = scenario_of({"Comment": text})
     except ValueError:
@@ -169,11 +175,11 @@ def test_slurms_files_have_the_values_that_a_scenario_takes(text: str) -> None:
     assert line.rest is None
 
 
-@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="wants systemd-tmpfiles")
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="needs systemd-tmpfiles")
 @pytest.mark.parametrize(
     "name", ["plain", "a b", "it's", 'say "x"', "back\\slash", "100%h", "$(touch evil)"]
 )
-def test_tmpfiles_make_the_directories_that_the_scenario_names(tmp_path: Path, name: str) -> None:
+def test_tmpfiles_create_the_directories_that_the_scenario_names(tmp_path: Path, name: str) -> None:
     directories = {f"/{name}": (str(os.getuid()), "0700")}
     config = tmp_path / "slurm.conf"
     config.write_text(
@@ -184,7 +190,7 @@ def test_tmpfiles_make_the_directories_that_the_scenario_names(tmp_path: Path, n
     assert [path.name for path in (tmp_path / "root").iterdir()] == [name]
 
 
-def test_packet_filter_takes_ports_and_nothing_else() -> None:
+def test_packet_filter_accepts_only_port_numbers() -> None:
     plan = make_plan(
         "c", scenario_of({"SrunPortRange": "1-65535 } accept; tcp dport { 1"}), OWN_MACHINES
     )
@@ -203,7 +209,7 @@ accounting: {slurmdbd: {OF_SLURMDBD}}
 
 
 @pytest.mark.parametrize(
-    ("place", "text", "told"),
+    ("place", "text", "problem"),
     [
         (
             "OF_CLUSTER",
@@ -239,8 +245,8 @@ accounting: {slurmdbd: {OF_SLURMDBD}}
         ),
     ],
 )
-def test_value_that_another_file_could_not_have_is_refused_at_its_place(
-    tmp_path: Path, place: str, text: str, told: str
+def test_value_that_a_rendered_file_cannot_hold_is_refused_at_its_place(
+    tmp_path: Path, place: str, text: str, problem: str
 ) -> None:
     path = tmp_path / "lab.yml"
     lab = LAB.replace(place, text)
@@ -249,10 +255,10 @@ def test_value_that_another_file_could_not_have_is_refused_at_its_place(
     path.write_text(lab)
     with pytest.raises(ScenarioError) as caught:
         scenario.load(path)
-    assert told in str(caught.value)
+    assert problem in str(caught.value)
 
 
-def test_files_of_a_scenario_have_lines(tmp_path: Path) -> None:
+def test_places_in_a_scenarios_files_have_lines(tmp_path: Path) -> None:
     path = tmp_path / "lab.yml"
     cluster = r'{controller: h, nodes: [{name: n}], files: {gres.conf: "a\n\tb\r\n"}}'
     path.write_text(f'description: "a\\nb"\nclusters: {{c: {cluster}}}\n')

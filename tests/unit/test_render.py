@@ -27,7 +27,7 @@ CONTAINERS = Capabilities(cgroups=False, own_hardware=False)
 def plan_of(
     name: str, changes: dict[str, Any] | None = None, capabilities: Capabilities = CONTAINERS
 ) -> Plan:
-    """Return the plan of a shipped scenario; `changes` are laid over its first cluster."""
+    """Return the plan of a shipped scenario; `changes` override its first cluster."""
     read = scenario.load(ROOT / "scenarios" / f"{name}.yml")
     if changes:
         data = read.model_dump(mode="json")
@@ -41,7 +41,7 @@ def text_of(plan: Plan, host: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("name", golden.SCENARIOS)
-def test_tree_is_the_golden_one(name: str) -> None:
+def test_tree_matches_the_golden_tree(name: str) -> None:
     stored, now = (golden.DIRECTORY / f"{name}.txt").read_text(), golden.rendered(name)
     different = golden.differences(golden.load(stored), now)
     assert not different, (
@@ -61,9 +61,9 @@ def test_difference_from_a_golden_tree_names_hosts_and_path_once_and_shows_it() 
         for place, text in before.items()
     }
     del now["aws1", "/etc/slurm/cgroup.conf"]
-    told = golden.differences(before, now)
+    difference = golden.differences(before, now)
     assert [
-        line for line in told.splitlines() if not line.startswith((" ", "@", "---", "+++"))
+        line for line in difference.splitlines() if not line.startswith((" ", "@", "---", "+++"))
     ] == [
         "accounting,aws[1-4],aws-ctl,onprem[1-2],onprem-ctl:/etc/tmpfiles.d/cluster-users.conf",
         "-d /home/bob 0700 bob bob",
@@ -77,7 +77,7 @@ def test_difference_from_a_golden_tree_names_hosts_and_path_once_and_shows_it() 
 
 
 def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path: Path) -> None:
-    """In two clusters, because slurmctld takes no more than 65,537 nodes."""
+    """In two clusters, because slurmctld accepts no more than 65,537 nodes."""
     size, parts = 500, 100
     clusters = "".join(
         f"  {name}:\n    controller: {name}-ctl\n    hosts: {name}[1-5]\n"
@@ -94,14 +94,15 @@ def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path:
     plan = make_plan("huge", scenario.load(path), CONTAINERS)
     tree = render.render(plan)
     rundir.write_rendered(tmp_path / "tree", tree, with_secrets=False)
-    # A second where it was written; what grows with the square of the nodes takes minutes.
+    # It takes a second; an algorithm that is quadratic in the nodes would take minutes.
     assert time.process_time() - began < 6
     text = {(host, file.path): file.text for host, files in tree.items() for file in files}
     for name in ("east", "west"):
         conf = text[f"{name}-ctl", "/etc/slurm/slurm.conf"]
         lines = conf.splitlines()
         assert [line for line in lines if line.startswith("NodeName=")] == [
-            f"NodeName={name}-n[{n}0001-{n + 1}0000] NodeHostname={name}{n + 1} NodeAddr={name}{n + 1}"
+            f"NodeName={name}-n[{n}0001-{n + 1}0000] NodeHostname={name}{n + 1}"
+            f" NodeAddr={name}{n + 1}"
             " Port=[20001-30000] CPUs=2 RealMemory=500 State=UNKNOWN".replace("[00001-", "[1-")
             for n in range(5)
         ]
@@ -139,7 +140,7 @@ def test_secrets_are_written_only_when_asked_for_and_then_privately(tmp_path: Pa
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_manifest_tells_owner_mode_hash_and_service(tmp_path: Path) -> None:
+def test_manifest_lists_owner_mode_hash_and_service(tmp_path: Path) -> None:
     rundir.write_rendered(tmp_path, render.render(plan_of("federation")), with_secrets=False)
     facts = json.loads((tmp_path / "manifest.json").read_text())["accounting"][
         "/etc/slurm/slurmdbd.conf"
@@ -182,7 +183,7 @@ def test_any_option_can_be_set_and_null_removes_a_default() -> None:
     ]
 
 
-def test_further_file_that_is_a_program_is_executable() -> None:
+def test_additional_file_that_is_a_program_is_executable() -> None:
     plan = plan_of(
         "single-node", {"files": {"prolog": "#!/bin/sh\n", "gres.conf": "AutoDetect=off\n"}}
     )
@@ -208,7 +209,7 @@ def test_slurmdbd_options_pass_through() -> None:
     )
 
 
-def test_accounts_are_made_after_their_parents() -> None:
+def test_accounts_are_created_after_their_parents() -> None:
     read = scenario.load(ROOT / "scenarios/federation.yml")
     data = read.model_dump(mode="json")
     data["accounting"]["accounts"] = {
@@ -235,7 +236,7 @@ def test_all_hosts_have_the_shared_directories() -> None:
     assert {host.volumes for host in plan.hosts} == {(Volume("shared-1", "/home", public=True),)}
 
 
-def test_hosts_with_cgroups_get_them() -> None:
+def test_hosts_with_cgroups_use_them() -> None:
     plan = plan_of("single-node", capabilities=Capabilities(cgroups=True, own_hardware=True))
     conf = text_of(plan, "single", "/etc/slurm/slurm.conf")
     assert "ProctrackType=proctrack/cgroup" in conf
@@ -353,7 +354,7 @@ clusters:
 """
 
 
-def test_nodes_that_share_hosts_have_a_slurmd_each(tmp_path: Path) -> None:
+def test_nodes_that_share_a_host_each_have_a_slurmd(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("configless: true", ""))
     plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
@@ -374,14 +375,14 @@ def test_nodes_that_share_hosts_have_a_slurmd_each(tmp_path: Path) -> None:
     )
 
 
-def test_gpus_that_are_none_have_devices(tmp_path: Path) -> None:
+def test_simulated_gpus_have_devices(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("configless: true", ""))
     plan = make_plan("s", scenario.load(path), capabilities.OWN_MACHINES)
     gres = text_of(plan, "h1", "/etc/slurm/gres.conf")
     assert (
-        "NodeName=g1 Name=gpu Type=a100 File=/dev/slurm-gpu[0-1]\nNodeName=g1 Name=gpu File=/dev/slurm-gpu2\n"
-        in gres
+        "NodeName=g1 Name=gpu Type=a100 File=/dev/slurm-gpu[0-1]\n"
+        "NodeName=g1 Name=gpu File=/dev/slurm-gpu2\n" in gres
     )
     assert "c /dev/slurm-gpu2 0666 root root - 1:3" in text_of(
         plan, "h2", "/etc/tmpfiles.d/slurm.conf"

@@ -1,4 +1,4 @@
-"""The objects that tests on clusters use, with clusters whose answers are given."""
+"""The objects that tests on clusters use, with clusters that give prepared answers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FEDERATED = (1 << 26) + 7
 
 
 class FakeClusters(Ssh):
-    """Controllers that know jobs: {host: {job id: [states, each seen once, the last for ever]}}; scancel ends them.
+    """Controllers that know jobs: {host: {job id: [states]}}; scancel ends them.
 
-    `submitted` has the times of jobs that differ from 100, `array_of` the array of jobs that are
-    tasks.
+    Each state is seen once, the last one forever. `submitted` has the submit times of jobs that
+    differ from 100, `array_of` the array of jobs that are tasks.
     """
 
     def __init__(self, jobs: dict[str, dict[int, list[str]]]) -> None:
@@ -93,7 +93,7 @@ def user_of(
     return clusters, Slurm.of(clusters, plan_of(path))
 
 
-def test_first_user_works_at_the_first_cluster_and_others_are_to_be_had() -> None:
+def test_first_user_works_at_the_first_cluster_and_others_are_available() -> None:
     _, slurm = user_of({}, FEDERATION)
     assert (slurm.user, slurm.cluster, slurm.controller) == ("alice", "on-prem", "onprem-ctl")
     assert (slurm.as_user("bob").user, slurm.at("aws").controller) == ("bob", "aws-ctl")
@@ -103,9 +103,7 @@ def test_first_user_works_at_the_first_cluster_and_others_are_to_be_had() -> Non
         slurm.at("moon")
 
 
-def test_script_without_an_interpreter_is_for_sh_and_the_job_is_on_the_cluster_that_sbatch_names() -> (
-    None
-):
+def test_script_without_an_interpreter_gets_sh_and_the_job_its_cluster_from_sbatch() -> None:
     clusters, slurm = user_of({}, FEDERATION)
     clusters.answers["sbatch --parsable"] = "7;aws\n"
     job = slurm.submit("hostname", "--clusters=aws")
@@ -113,14 +111,14 @@ def test_script_without_an_interpreter_is_for_sh_and_the_job_is_on_the_cluster_t
     assert clusters.commands[-1] == ("onprem-ctl", "alice", "sbatch --parsable --clusters=aws")
 
 
-def test_wait_returns_the_job_in_the_first_state_that_is_wanted() -> None:
+def test_wait_returns_the_job_in_the_first_requested_state() -> None:
     clusters, slurm = user_of({})
     clusters.jobs["single"][7] = ["PENDING", "RUNNING", "COMPLETED"]
     assert slurm.submission(7).wait("RUNNING", "COMPLETED").state == "RUNNING"
     assert slurm.submission(7).wait().state == "COMPLETED"
 
 
-def test_wait_for_what_cannot_be_any_more_tells_why() -> None:
+def test_wait_that_cannot_succeed_any_more_says_why() -> None:
     _, slurm = user_of({"single": {7: ["FAILED"]}})
     with pytest.raises(
         WaitTimeout,
@@ -131,7 +129,7 @@ def test_wait_for_what_cannot_be_any_more_tells_why() -> None:
         slurm.submission(17).wait()
 
 
-def test_controller_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controller_that_is_down_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters, slurm = user_of({"single": {7: ["COMPLETED"]}})
     answers = iter([CommandFailed("squeue", 1, "", "Unable to contact slurm controller")])
     run = clusters.run
@@ -157,26 +155,26 @@ def test_federated_job_is_followed_to_the_cluster_that_runs_it() -> None:
 
 
 @pytest.mark.parametrize("state", ["RUNING", "running", "DONE"])
-def test_wait_for_a_state_that_slurm_does_not_have_is_refused(state: str) -> None:
+def test_wait_for_an_unknown_state_is_refused(state: str) -> None:
     _, slurm = user_of({"single": {7: ["RUNNING"]}})
     with pytest.raises(UsageError, match=rf'Slurm has no job state "{state}"\nhint: '):
         slurm.submission(7).wait(state)
 
 
-def test_array_is_no_single_job() -> None:
+def test_array_is_not_a_single_job() -> None:
     _, slurm = user_of({"single": {70: ["COMPLETED"], 71: ["RUNNING"]}})
     with pytest.raises(UsageError, match=r"job 70 is an array of several jobs\nhint: wait_all\(\)"):
         slurm.submission(70).wait()
 
 
-def test_all_tasks_of_an_array_are_waited_for() -> None:
+def test_wait_all_waits_for_every_task_of_an_array() -> None:
     tasks = {70: ["PENDING", "RUNNING", "COMPLETED"], 71: ["RUNNING", "COMPLETED"], 72: ["FAILED"]}
     _, slurm = user_of({"single": tasks})
     states = [(job.job_id, job.state) for job in slurm.submission(70).wait_all()]
     assert states == [(70, "COMPLETED"), (71, "COMPLETED"), (72, "FAILED")]
 
 
-def test_wait_for_an_array_ends_when_one_task_cannot_be_in_the_state_any_more() -> None:
+def test_wait_for_an_array_ends_when_one_task_can_no_longer_reach_the_state() -> None:
     _, slurm = user_of({"single": {70: ["RUNNING"], 71: ["FAILED"]}})
     with pytest.raises(
         WaitTimeout, match=r"all tasks of job 70 to be COMPLETED .*70 RUNNING .*, 71 FAILED"
@@ -223,14 +221,15 @@ def test_tasks_of_an_array_are_known_by_their_indices() -> None:
 def test_output_is_read_on_the_host_that_ran_the_batch_script() -> None:
     clusters, slurm = user_of({"onprem-ctl": {7: ["COMPLETED"]}}, FEDERATION)
     clusters.answers = {
-        "scontrol --oneliner show job 7": "JobId=7 Command=a b BatchHost=onprem2 StdOut=/home/alice/o\n",
+        "scontrol --oneliner show job 7": "JobId=7 Command=a b BatchHost=onprem2"
+        " StdOut=/home/alice/o\n",
         "cat /home/alice/o": "hello\n",
     }
     assert slurm.submission(7).output() == "hello\n"
     assert clusters.commands[-1][0] == "onprem2"
 
 
-def test_details_of_an_arrays_job_are_its_own() -> None:
+def test_details_of_an_array_task_are_its_own() -> None:
     clusters, slurm = user_of({"single": {70: ["COMPLETED"], 71: ["FAILED"]}})
     clusters.answers["scontrol"] = "JobId=71 JobState=FAILED\n\nJobId=70 JobState=COMPLETED\n"
     assert slurm.submission(70).details()["JobState"] == "COMPLETED"
@@ -243,7 +242,7 @@ def test_job_that_has_not_begun_has_no_output() -> None:
         slurm.submission(7).output()
 
 
-def test_record_is_of_the_job_itself_and_its_end() -> None:
+def test_record_belongs_to_the_job_itself_and_its_end() -> None:
     sacct = "{}|on-prem|sbatch|alice|physics|{}|3:0|n1|1|2|3|1|normal|batch|1|60|/home/alice|"
     clusters, slurm = user_of({"onprem-ctl": {7: ["FAILED"]}}, FEDERATION)
     rows = [("7", "FAILED"), ("7.batch", "FAILED"), ("8", "COMPLETED")]
@@ -271,7 +270,7 @@ def test_only_what_the_test_has_submitted_is_cancelled() -> None:
 
 
 def test_job_that_got_an_earlier_jobs_id_again_is_the_tests() -> None:
-    """A slurmctld that has lost its state begins anew with its ids."""
+    """A slurmctld that has lost its state restarts its ids."""
     clusters, slurm = user_of({"single": {1: ["COMPLETED"], 2: ["RUNNING"]}})
     clusters.jobs["single"] = {1: ["RUNNING"]}
     clusters.submitted[1] = 130
@@ -300,13 +299,13 @@ def test_task_of_an_earlier_array_that_starts_meanwhile_is_not_the_tests() -> No
     assert slurm.jobs() == []
 
 
-def test_earlier_federated_job_that_comes_to_another_cluster_is_not_the_tests() -> None:
+def test_earlier_federated_job_that_moves_to_another_cluster_is_not_the_tests() -> None:
     clusters, slurm = user_of({"onprem-ctl": {FEDERATED: ["PENDING"]}}, FEDERATION)
     clusters.jobs["aws-ctl"] = {FEDERATED: ["RUNNING"]}
     assert slurm.jobs() == []
 
 
-def test_job_that_cannot_be_cancelled_just_then_is_cancelled_later(
+def test_job_that_cannot_be_cancelled_at_once_is_cancelled_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clusters, slurm = user_of({})
@@ -326,7 +325,7 @@ def test_job_that_cannot_be_cancelled_just_then_is_cancelled_later(
     assert clusters.jobs["single"] == {9: ["CANCELLED"]}
 
 
-def test_job_that_does_not_end_is_the_failure_of_the_test_that_left_it(
+def test_job_that_does_not_end_fails_the_test_that_left_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clusters, slurm = user_of({})
@@ -345,7 +344,7 @@ def test_job_that_does_not_end_is_the_failure_of_the_test_that_left_it(
 
 @pytest.fixture
 def problems(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What keeps the clusters from taking jobs, as a test may change it."""
+    """What keeps the clusters from accepting jobs; a test may change it."""
     found: list[str] = []
     monkeypatch.setattr("harness.cluster.slurm.not_ready", lambda *_: list(found))
     monkeypatch.setattr("harness.cluster.slurm.clusters", lambda *_: {})
@@ -353,7 +352,9 @@ def problems(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_what_was_out_of_service_before_the_test_is_not_waited_for(problems: list[str]) -> None:
+def test_nodes_that_were_out_of_service_before_the_test_are_not_waited_for(
+    problems: list[str],
+) -> None:
     problems += ["lab: n1 DOWN* (Not responding)", "a: sibling b not connected"]
     faults = testing.Faults(SimpleNamespace(ssh=None, plan=None))  # type: ignore[arg-type]
     problems[0] = "lab: n1 DOWN+DRAIN (Kill task failed)"
@@ -361,7 +362,7 @@ def test_what_was_out_of_service_before_the_test_is_not_waited_for(problems: lis
 
 
 @pytest.mark.parametrize("problem", ["lab: n2 DOWN (Not responding)", "a: sibling c not connected"])
-def test_what_a_test_leaves_out_of_service_is_its_own_failure(
+def test_node_that_a_test_leaves_out_of_service_fails_that_test(
     problems: list[str], problem: str
 ) -> None:
     problems += ["lab: n1 DOWN ()", "a: sibling b not connected"]
@@ -371,12 +372,12 @@ def test_what_a_test_leaves_out_of_service_is_its_own_failure(
         faults.wait_until_ready()
 
 
-def test_scenario_without_a_federation_is_told() -> None:
+def test_scenario_without_a_federation_is_reported() -> None:
     with pytest.raises(UsageError, match="single-node has no federation"):
         testing.federation(plan_of(SCENARIO), {})
 
 
-def test_evidence_tells_of_the_tests_jobs_and_of_what_cannot_be_had(
+def test_evidence_lists_the_tests_jobs_and_what_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("harness.cluster.logs.collect", lambda *_: ["single: no answer"])
@@ -393,7 +394,7 @@ def test_evidence_tells_of_the_tests_jobs_and_of_what_cannot_be_had(
     assert daemons == ("Slurm's daemons", "single: no answer")
 
 
-def test_evidence_of_a_cluster_that_does_not_answer_is_the_reason(
+def test_evidence_of_an_unreachable_cluster_is_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -414,7 +415,7 @@ def test_package_that_is_not_installed_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("python", "suits"), [("", False), (">=3.8", True)])
-def test_hosts_python_must_suit_the_packages(
+def test_hosts_python_must_match_the_packages(
     python: str, suits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pluggy itself requires 3.9 or later; it requires no other package."""
@@ -438,7 +439,7 @@ def test_hosts_python_must_suit_the_packages(
 
 @pytest.fixture
 def slurmrestd(tmp_path: Path) -> Iterator[Path]:
-    """A socket that answers each request, over a connection of its own, with how many bytes it has read."""
+    """A socket that answers each request, on its own connection, with the number of bytes read."""
 
     def serve() -> None:
         while True:

@@ -57,12 +57,12 @@ def test_levels_of_blocks_are_their_sizes_and_only_whole_ones() -> None:
     ]
 
 
-def test_blocks_without_sizes_are_joined_as_slurm_does_it() -> None:
+def test_blocks_without_sizes_are_joined_as_in_slurm() -> None:
     plain = Topology(blocks=BLOCKS.blocks)
     assert [len(level[0].nodes) for level in topology.levels(plain)] == [2, 4, 8]
 
 
-def test_sub_cubes_begin_where_others_end_and_go_round_the_torus() -> None:
+def test_sub_cubes_begin_where_others_end_and_wrap_around_the_torus() -> None:
     two, three, four = shape(TORUS)
     assert two == {f"pod from {x}:0:0": f"n{x} n{x + 4}" for x in range(4)}
     assert three["pod from 3:1:0"] == "n7 n4 n5"
@@ -79,7 +79,7 @@ def test_sub_cubes_begin_where_others_end_and_go_round_the_torus() -> None:
         (TORUS, "n6", "pod:2:1:0.n6"),
     ],
 )
-def test_address_of_a_node_leads_to_it(described: Topology, node: str, address: str) -> None:
+def test_node_is_reachable_at_its_address(described: Topology, node: str, address: str) -> None:
     assert topology.address(described, node) == address
 
 
@@ -95,7 +95,7 @@ def test_job_has_a_choice_where_a_level_has_several_units() -> None:
     assert [unit.name for unit in placed(TREE).leaves()] == ["s1", "s2", "s3"]
 
 
-def test_release_that_knows_no_near_switches_chooses_leaves_only() -> None:
+def test_release_without_near_switches_chooses_leaves_only() -> None:
     wide = Topology.model_validate(
         {
             "switches": {
@@ -113,7 +113,7 @@ def test_release_that_knows_no_near_switches_chooses_leaves_only() -> None:
     assert [len(level) for level in placed(wide, near_switches=False).choices()] == [4]
 
 
-def test_segments_are_units_that_make_no_larger_one() -> None:
+def test_segments_are_units_that_form_no_larger_one() -> None:
     assert [unit.name for unit in placed(BLOCKS).segments()] == ["b0", "b2"]
     assert [unit.name for unit in placed(TORUS).segments()] == ["pod from 0:0:0", "pod from 2:0:0"]
     assert placed(TREE).segments() == ()
@@ -127,7 +127,7 @@ def test_job_has_at_most_what_the_topology_can_join(described: Topology, nodes: 
     assert placed(described).most_nodes() == nodes
 
 
-def test_parts_are_what_slurm_has_a_name_for() -> None:
+def test_parts_are_those_that_slurm_names() -> None:
     assert [*topology.parts(TREE)] == ["s1", "s2", "s3", "low", "top"]
     assert [*topology.parts(BLOCKS)] == ["b0", "b1", "b2", "b3", "b4"]
     assert topology.parts(TORUS)["pod"] == tuple(f"n{number}" for number in range(8))

@@ -1,4 +1,4 @@
-"""Files that go to hosts and come from them, whatever a host sends."""
+"""Files that are copied to hosts and from them, whatever a host sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.transfer import Limits
 
 
 class FakeHost:
-    """A host with directories and files, which packs and unpacks as tar(1) does; `sends` replaces what it packs."""
+    """A host with files, which packs and unpacks as tar(1) does; `sends` replaces its archive."""
 
     def __init__(self, root: Path, sends: bytes | None = None) -> None:
         self._root = root
@@ -80,7 +80,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("target", "path"), [("/srv", "srv/tree/a/b"), ("/srv/new", "srv/new/a/b")]
 )
-def test_directory_goes_into_one_that_is_there_or_takes_the_name(
+def test_directory_is_copied_into_an_existing_one_or_takes_the_name(
     target: str, path: str, root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "tree" / "a").mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_directory_goes_into_one_that_is_there_or_takes_the_name(
 
 
 @pytest.mark.parametrize(("target", "path"), [("", "file"), ("other", "other")])
-def test_file_comes_into_a_directory_or_takes_the_name(
+def test_file_is_copied_into_a_directory_or_takes_the_name(
     target: str, path: str, root: Path, tmp_path: Path
 ) -> None:
     here = tmp_path / "here"
@@ -99,12 +99,12 @@ def test_file_comes_into_a_directory_or_takes_the_name(
     assert (here / path).read_text() == "content"
 
 
-def test_directory_comes_under_another_name(root: Path, tmp_path: Path) -> None:
+def test_directory_can_be_fetched_under_another_name(root: Path, tmp_path: Path) -> None:
     transfer.get(FakeHost(root), "h", "/srv/data", tmp_path / "copy")  # type: ignore[arg-type]
     assert (tmp_path / "copy" / "file").read_text() == "content"
 
 
-def test_what_is_not_there_is_a_usage_error(root: Path, tmp_path: Path) -> None:
+def test_missing_path_is_a_usage_error(root: Path, tmp_path: Path) -> None:
     host = FakeHost(root)
     with pytest.raises(UsageError, match="missing does not exist"):
         transfer.put(host, "h", tmp_path / "missing", "/srv")  # type: ignore[arg-type]
@@ -120,14 +120,14 @@ def test_what_is_not_there_is_a_usage_error(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("places", [("a", "b"), ("h:/a", "g:/b"), ("./h:a", "dir/h:b")])
 def test_copies_go_between_a_host_and_here(places: tuple[str, str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
-    assert (done.exit_code, "one argument must be HOST:PATH" in done.output) == (2, True)
+    completed = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
+    assert (completed.exit_code, "one argument must be HOST:PATH" in completed.output) == (2, True)
 
 
 @pytest.mark.parametrize("places", [("a", "h:"), ("h:", "a")])
 def test_place_on_a_host_needs_a_path(places: tuple[str, str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
-    assert (done.exit_code, "h: has no path" in done.output) == (2, True)
+    completed = CliRunner().invoke(cli.app, ["cp", *places, "--runs", str(tmp_path)])
+    assert (completed.exit_code, "h: has no path" in completed.output) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_place_on_a_host_needs_a_path(places: tuple[str, str], tmp_path: Path) -
     ],
     ids=["outside", "link", "link-outside", "device", "hard-link"],
 )
-def test_nothing_that_a_host_sends_is_written_elsewhere(
+def test_nothing_that_a_host_sends_is_written_outside_the_target(
     sent: tarfile.TarInfo, root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -159,7 +159,7 @@ def test_files_of_other_names_and_rights_beyond_the_users_are_dropped(
     assert (tmp_path / "copy" / "tool").stat().st_mode & 0o7777 == 0o755
 
 
-def test_archive_is_read_as_it_comes_and_no_further_than_the_limits(tmp_path: Path) -> None:
+def test_archive_is_streamed_and_read_no_further_than_the_limits(tmp_path: Path) -> None:
     files = [member(f"{name}.log") for name in "abc"]
     for file in files:
         file.size = 3 * 2**20
@@ -186,13 +186,13 @@ def test_archive_is_read_as_it_comes_and_no_further_than_the_limits(tmp_path: Pa
     ],
     ids=["text", "endless", "cut"],
 )
-def test_what_is_no_archive_is_told(sent: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_an_archive_is_reported(sent: bytes, tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="not send a tar archive"):
         transfer.unpack(io.BytesIO(sent), tmp_path, Limits(2**30, 2**20, 10))
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["pax", "gnu"])
-def test_header_that_never_ends_is_not_read(kind: bytes, tmp_path: Path) -> None:
+def test_endless_header_is_not_read(kind: bytes, tmp_path: Path) -> None:
     header = member("endless", kind)
     header.size = 2**40
 

@@ -10,7 +10,7 @@ from harness.errors import CommandFailed, WaitTimeout
 from harness.wait import wait_until
 
 
-def test_what_was_seen_when_it_was_done_is_returned() -> None:
+def test_wait_returns_the_last_observed_state() -> None:
     seen = iter([1, 2, 3])
     assert (
         wait_until(lambda: next(seen), lambda n: n == 3, what="three", timeout=5, interval=0) == 3
@@ -44,7 +44,7 @@ def test_wait_that_cannot_succeed_any_more_ends_at_once() -> None:
         )
 
 
-def test_ignored_errors_count_as_nothing_seen_and_others_do_not() -> None:
+def test_ignored_errors_do_not_end_a_wait_and_others_do() -> None:
     def look() -> str:
         raise CommandFailed("squeue", 1, "", "no controller")
 
@@ -67,7 +67,7 @@ def test_a_long_wait_is_logged_with_its_last_state(
     assert 1 < len(caplog.messages) < 10, "now and then, not at each look"
 
 
-def test_a_long_look_is_not_taken_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_condition_is_not_checked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     clock = iter(range(0, 1000, 3))  # each look takes three seconds
     monkeypatch.setattr(wait.time, "monotonic", lambda: next(clock))

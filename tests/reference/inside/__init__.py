@@ -1,5 +1,5 @@
 """Runs inside a reference container: a genuine slurmctld or slurmdbd reads a configuration.
 
-Nothing but the configuration can fail: whatever it names outside of itself is there. Python 3.9,
+Only the configuration can fail: everything outside of it that it names exists. Python 3.9,
 standard library only.
 """

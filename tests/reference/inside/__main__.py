@@ -1,7 +1,8 @@
 """Entry points of the reference container.
 
 prepare       begin the accounting database, while the image is built
-run CASES     start the daemons on the cases in a JSON file, a few at a time; print one JSON line per case, in order
+run CASES     start the daemons on the cases in a JSON file, a few at a time;
+              print one JSON line per case, in order
 case SCRATCH  start a daemon on the case on stdin, in its own namespaces, as `run` does
 """
 
@@ -21,13 +22,15 @@ from typing import Any
 from inside import daemons, services
 
 _AT_ONCE = 2
-_HANGS = 300  # seconds after which the rig gives a case up: a fault of its own
-_SCRATCH = Path("/reference")  # a tmpfs, because an overlay cannot lie on the container's own
+_HANGS = 300  # seconds after which the rig gives up on a case, which is the rig's own fault
+_SCRATCH = Path(
+    "/reference"
+)  # a tmpfs, because an overlay cannot be on the container's own overlay
 _UNSHARE = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
 
 
 def _run(case: dict[str, Any]) -> str:
-    """Return the verdict on a case as JSON; all that it started ends with its PID namespace."""
+    """Return the verdict on a case as JSON; everything it started ends with its PID namespace."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(dir=_SCRATCH) as scratch:
         try:
@@ -47,7 +50,7 @@ def _run(case: dict[str, Any]) -> str:
 
 
 def _enter(scratch: Path) -> None:
-    """Make an overlay over the container's file system this process's own; it is gone with the mount namespace."""
+    """Give this process an overlay of the container's file system, for its mount namespace only."""
     upper, work, root = (scratch / name for name in ("upper", "work", "root"))
     for directory in (upper, work, root):
         directory.mkdir()
@@ -71,7 +74,7 @@ def _enter(scratch: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     command, *arguments = sys.argv[1:]
     if command == "prepare":
         services.prepare()
@@ -80,7 +83,7 @@ def main() -> None:
             for line in pool.map(_run, json.loads(Path(arguments[0]).read_text())):
                 print(line, flush=True)
     elif command == "case":
-        # Daemons close every descriptor that they might have; a container may allow millions.
+        # Daemons close every descriptor that they could have; a container may allow millions.
         resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
         _enter(Path(arguments[0]))
         print(json.dumps(daemons.verdict(json.load(sys.stdin))))

@@ -1,4 +1,4 @@
-"""Read a configuration, only as far as the world around it needs: what it means is the daemon's business."""
+"""Read a configuration just far enough to create what it names; the daemon interprets the rest."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _numbers(item: str) -> list[str]:
 
 
 class Conf:
-    """The `key=value` pairs of configuration files and what they include; keys are in lower case."""
+    """The `key=value` pairs of configuration files and their includes; keys are in lower case."""
 
     def __init__(self, *files: Path) -> None:
         self.pairs = [pair for file in files for pair in _read(file, frozenset())]
@@ -54,20 +54,23 @@ class Conf:
         return (self.all(key) or [default])[-1]
 
     def items(self, *keys: str) -> list[str]:
-        """Return the keys' values, taken apart at commas."""
+        """Return the keys' values, split at commas."""
         return [
             item.strip() for value in self.all(*keys) for item in value.split(",") if item.strip()
         ]
 
     def setting(self, key: str, name: str) -> str:
-        """Return a setting within a key's value, or "": jwt_key of AuthAltParameters=jwt_key=/a,jwks=/b is /a."""
+        """Return a setting within a key's value, or "".
+
+        jwt_key of AuthAltParameters=jwt_key=/a,jwks=/b is /a.
+        """
         return next(
             (item.partition("=")[2] for item in self.items(key) if item.partition("=")[0] == name),
             "",
         )
 
     def port(self, key: str, default: int) -> int:
-        """Return a port; the default for what is none."""
+        """Return a port, or the default if the value is not a port."""
         value = self.get(key)
         return int(value) if value.isdecimal() and 0 < int(value) < 65536 else default
 
@@ -75,7 +78,7 @@ class Conf:
 def _read(path: Path, includers: frozenset[Path]) -> Iterator[tuple[str, str]]:
     try:
         text = path.read_text("latin-1")
-    except OSError:  # the daemon will say so
+    except OSError:  # the daemon reports it
         return
     for raw in text.replace("\\\n", "").splitlines():
         line = _COMMENT.sub("", raw)

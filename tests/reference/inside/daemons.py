@@ -20,11 +20,11 @@ _PATIENCE = 90.0  # seconds in which a daemon starts or refuses, on the busiest 
 _SETTLE = 0.3  # seconds for its threads to read their options
 _LOG = Path("/var/log/reference/daemon.log")
 _PROBLEM = re.compile(r"^(?:\S+: )?(?:\[[^]]*\] )?((?:fatal|error|warning): .*)$", re.MULTILINE)
-# What every first start says, before there is any state to recover, and a busy machine.
+# What every first start logs, before there is any state to recover, and what a busy machine causes.
 _NOT_ITS_FAULT = re.compile(
     r"state file |NOTE: Trying backup|NOTE: .* may be lost|High latency for"
 )
-# It waits a minute for a file, and gives up then.
+# The daemon waits a minute for a file before it gives up.
 _HOPELESS = re.compile(r"retrying in 1sec up to 60sec")
 
 
@@ -41,21 +41,21 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """What it has said so far."""
+        """What it has logged so far."""
         return _LOG.read_text("latin-1")
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, or None while it runs."""
+        """Its exit code, or None while it runs."""
         return self._process.poll()
 
     @property
     def refuses(self) -> bool:
-        """Whether it has ended, or waits for what cannot come."""
+        """Whether it has ended, or waits for something that cannot happen."""
         return self.exit_code is not None or bool(_HOPELESS.search(self.log))
 
     def reaches(self, line: str, answers: Callable[[], bool]) -> bool:
-        """Wait for a line in its log (a regular expression), then for an answer; tell whether it came so far."""
+        """Wait for a log line (a regular expression), then an answer; return whether both came."""
         if not self._comes(lambda: bool(re.search(line, self.log))) or not self._comes(answers):
             return False
         time.sleep(_SETTLE)
@@ -66,7 +66,7 @@ class Daemon:
         return not self.refuses and sign()
 
     def verdict(self, started: bool) -> dict[str, Any]:
-        """Return what is to be known of it."""
+        """Return the verdict on what it did."""
         problems = [
             problem for problem in _PROBLEM.findall(self.log) if not _NOT_ITS_FAULT.search(problem)
         ]
@@ -117,7 +117,7 @@ def _slurmctld(hostname: str | None) -> dict[str, Any]:
 
 
 def _start_accounting(conf: Conf, network: Network) -> None:
-    """Start what slurmctld will look for: slurmdbd with its cluster, QOSes and accounts, jobcomp/mysql's MariaDB."""
+    """Start what slurmctld needs: slurmdbd with its objects, and MariaDB for jobcomp/mysql."""
     # Up to 21.08 DefaultStorage... stands in for AccountingStorage...
     kind = "accountingstorage" if conf.get("accountingstoragetype") else "defaultstorage"
     wants_slurmdbd = conf.get(f"{kind}type").endswith("slurmdbd")

@@ -1,4 +1,4 @@
-"""Users, groups, files and directories around a daemon: all that its configuration names is there."""
+"""Users, groups, files and directories for a daemon: everything that its configuration names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LUA_FUNCTIONS = (
 
 
 def add_group(name: str) -> None:
-    """Have a group, if the name can be one."""
+    """Create a group, if the name is valid."""
     known = {entry.gr_name for entry in grp.getgrall()}
     if _ACCOUNT.fullmatch(name) and not name.isdecimal() and name not in known:
         with Path("/etc/group").open("a") as file:
@@ -58,7 +58,7 @@ def add_group(name: str) -> None:
 
 
 def add_user(name: str) -> tuple[int, int]:
-    """Have a user, if the name or number can be one; return the IDs of the user and its group, root's if it cannot."""
+    """Create a user, if the name or number is valid; return its user and group ID, or root's."""
     known = {key: entry for entry in pwd.getpwall() for key in (entry.pw_name, str(entry.pw_uid))}
     if name not in known:
         if not _ACCOUNT.fullmatch(name):
@@ -74,27 +74,27 @@ def add_user(name: str) -> tuple[int, int]:
 
 
 class Files:
-    """Makes files and directories that belong to the daemon's user. What exists keeps its content."""
+    """Creates files and directories of the daemon's user; existing ones keep their content."""
 
     def __init__(self, user: str) -> None:
         self._owner = add_user(user)
 
     def directory(self, path: Path) -> None:
-        """Have a directory that the owner may write to."""
+        """Create a directory that the owner may write to."""
         for missing in reversed([path, *path.parents]):
             if not missing.exists():
                 missing.mkdir()
                 os.chown(missing, *self._owner)
-        if not path.stat().st_mode & 0o002:  # /tmp stays everyone's
+        if not path.stat().st_mode & 0o002:  # /tmp stays writable by everyone
             os.chown(path, *self._owner)
 
     def parent(self, path: Path) -> None:
-        """Have the directory that a path is in; one that exists already stays whose it is."""
+        """Create the directory that a path is in; an existing one keeps its owner."""
         if not path.parent.exists():
             self.directory(path.parent)
 
     def file(self, path: Path, content: bytes = b"", mode: int = 0o644) -> None:
-        """Have a file of this mode."""
+        """Create a file with this mode."""
         self.parent(path)
         if not path.exists():
             path.write_bytes(content)
@@ -103,19 +103,19 @@ class Files:
             os.chown(path, *self._owner)
 
     def program(self, path: Path) -> None:
-        """Have a program that does nothing; for a pattern, one that fits it."""
+        """Create a program that does nothing; for a pattern, one that matches it."""
         if not path.exists():
             self.file(Path(re.sub(r"[*?]", "x", str(path))), b"#!/bin/sh\nexit 0\n", 0o755)
 
     def link(self, path: Path, target: Path) -> None:
-        """Have a path that leads to the target."""
+        """Create a symbolic link to the target."""
         if not path.exists():
             self.parent(path)
             path.symlink_to(target)
 
 
 def furnish(conf: Conf) -> Files:
-    """Have all that slurm.conf or slurmdbd.conf names, or leaves to a default."""
+    """Create everything that slurm.conf or slurmdbd.conf names or leaves to a default."""
     files = Files(split_host(conf.get("slurmuser", "root"))[0])
     add_user(split_host(conf.get("slurmduser", "root"))[0])
     for value in conf.all("allowgroups", "mcsparameters"):
@@ -130,7 +130,7 @@ def furnish(conf: Conf) -> Files:
     defaults += [("mailprog", "/bin/mail"), ("mailprog", "/usr/bin/mail")]
     for key, value in [*defaults, *conf.pairs, *Conf(*(CONF / name for name in _COMPANIONS)).pairs]:
         if value.startswith("/"):
-            with suppress(OSError):  # what cannot be, is not: the daemon decides
+            with suppress(OSError):  # an impossible path stays missing: the daemon decides
                 _have(files, key, value, is_script=conf.get("jobcomptype") == "jobcomp/script")
     return files
 

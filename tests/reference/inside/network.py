@@ -1,4 +1,4 @@
-"""The network around a daemon: its own host, and one that plays all other hosts."""
+"""The network around a daemon: its own host, and one that stands in for all other hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inside.conf import Conf, expand
 
-# Two hosts, so that ports and refused connections are those of a real cluster.
+# Two hosts, so that ports and refused connections behave as in a real cluster.
 _HERE, _THERE = "198.19.255.1", "198.19.255.2"
 _OTHERS = ipaddress.ip_network("198.18.0.0/16")
 THERE = ["nsenter", "--net=/run/netns/others"]  # before a command that runs on the other host
@@ -42,7 +42,7 @@ _HOST_KEYS = (
 
 
 def split_host(value: str) -> tuple[str, str]:
-    """Take `name(address)` apart; the address may be ""."""
+    """Split `name(address)`; the address may be ""."""
     name, _, address = value.partition("(")
     return name.strip(), address.rstrip(") ")
 
@@ -50,12 +50,12 @@ def split_host(value: str) -> tuple[str, str]:
 class Network:
     """The daemon's host and all others that the configuration names.
 
-    A name that no host can have, such as a template's placeholder, is no host's; but of a node, for
-    want of which slurmctld waits seconds and then starts all the same.
+    A name that no host can have, such as a template's placeholder, does not resolve, unless it is a
+    node's: slurmctld waits seconds for an unknown node, and then starts anyway.
     """
 
     def __init__(self, conf: Conf, hostname: str | None, role: str, *own: str) -> None:
-        """Take the host's own name, or else the one the configuration gives the role, and its further names."""
+        """Use the host's own name, or the role's name in the configuration, and its aliases."""
         self._hostname = hostname or (role if _HOST.fullmatch(role) else "reference")
         self._own = {"localhost", "127.0.0.1", "::1", self._hostname, role, *own} - {""}
         nodes = (name for value in conf.all(*_NODE_KEYS) for name in _names(value))
@@ -69,15 +69,15 @@ class Network:
         self._others = [name for name in named if not self.is_here(name) and not _address(name)]
 
     def is_here(self, host: str) -> bool:
-        """Tell whether a host is the daemon's own."""
+        """Return whether a host is the daemon's own."""
         return host in self._own
 
     def build(self) -> None:
-        """Name the hosts and connect them; an address that is not the daemon's own is the other host's."""
+        """Name and connect the hosts; addresses other than the daemon's are the other host's."""
         socket.sethostname(self._hostname)
         names = sorted(name for name in self._own if _HOST.fullmatch(name) and not _address(name))
         lines = ["127.0.0.1 localhost", "::1 localhost", f"{_HERE} {' '.join(names)}"]
-        # Not zip(strict): more names than addresses stay without one.
+        # Not zip(strict): surplus names get no address.
         lines += [f"{address} {name}" for address, name in zip(_OTHERS.hosts(), self._others)]  # noqa: B905
         Path("/etc/hosts").write_text("\n".join(lines) + "\n", "latin-1")
 

@@ -30,7 +30,7 @@ class RigError(Exception):
 
 
 def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
-    """Wait until it is ready; tell whether it was in time."""
+    """Wait until it is ready; return whether it was in time."""
     deadline = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > deadline:
@@ -60,7 +60,7 @@ def start_munge() -> None:
         group="munge",
         extra_groups=[],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # it misses an address of its own
+        stderr=subprocess.DEVNULL,  # it complains that it has no address of its own
         check=True,
     )
 
@@ -81,7 +81,7 @@ class MariaDB:
             "--skip-innodb-doublewrite",
             "--innodb-log-file-size=32M",
         ),
-        # What slurmdbd recommends, or it complains.
+        # slurmdbd's recommendations, without which it complains.
         *(
             "--innodb-buffer-pool-size=2G",
             "--innodb-lock-wait-timeout=900",
@@ -91,7 +91,7 @@ class MariaDB:
     )
 
     def __init__(self, port: int = 3306, here: bool = True) -> None:
-        """Start it on the daemon's host or on the others'."""
+        """Start it on the daemon's host or on the other one."""
         _SOCKET.parent.mkdir(exist_ok=True)
         shutil.chown(_SOCKET.parent, "mysql", "mysql")
         _LOGS.mkdir(exist_ok=True)
@@ -113,10 +113,10 @@ class MariaDB:
             raise RigError("MariaDB: " + (_LOGS / "mariadb.log").read_text("latin-1")[-2000:])
 
     def create(self, database: str) -> None:
-        """Have a database, if there can be one of this name.
+        """Create a database, if its name is valid.
 
-        Slurm would make it, but cannot with every client library: after a failed connection that of
-        MariaDB 11.8.9 takes no result with a column in it.
+        Slurm would create it, but cannot with every client library: after a failed connection, the
+        one of MariaDB 11.8.9 accepts no result that has a column.
         """
         if database.isidentifier():
             command = ["mariadb", "--no-defaults", f"--socket={_SOCKET}", "-e"]
@@ -134,10 +134,10 @@ def _answers() -> bool:
 
 
 class Slurmdbd:
-    """A slurmdbd on its own plain configuration, for a slurmctld that reads the configuration of a case."""
+    """A slurmdbd with a plain configuration of its own, for a slurmctld that reads a case's."""
 
     def __init__(self, port: int, auth: dict[str, str], user: str, here: bool = True) -> None:
-        """Start it as slurmctld's user; `auth` are the options by which the two trust each other."""
+        """Start it as slurmctld's user; `auth` are the options with which the two authenticate."""
         self._port = port
         owner = add_user(user)
         plugin = auth.get("AuthType", "").replace("/", "_")
@@ -182,7 +182,7 @@ class Slurmdbd:
             )
 
     def wait(self) -> None:
-        """Wait until it serves."""
+        """Wait until it answers."""
         wait_until(lambda: self._process.poll() is not None or self._listens(), _START)
         if not self._listens():
             raise RigError("slurmdbd: " + self._log.read_text("latin-1")[-2000:])
@@ -197,7 +197,7 @@ class Slurmdbd:
         return f":{self._port:04X} 00000000:0000 0A " in sockets
 
     def add(self, kind: str, *names: str) -> None:
-        """Add to the accounting database, as an administrator does; what is there already stays."""
+        """Add to the accounting database, as an administrator does; existing objects stay."""
         if names:
             command = [*self._where, "sacctmgr", "--immediate", "add", kind, ",".join(names)]
             done = subprocess.run(
@@ -213,7 +213,7 @@ class Slurmdbd:
 
 
 def prepare() -> None:
-    """Begin the accounting database, so that each case starts with slurmdbd's tables in place."""
+    """Create the accounting database, so that each case starts with slurmdbd's tables in place."""
     DATA.mkdir(parents=True)
     shutil.chown(DATA, "mysql", "mysql")
     install = [

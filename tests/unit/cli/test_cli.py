@@ -28,12 +28,13 @@ def harness(
 
 def test_bad_scenario_is_2_with_places_on_stderr(tmp_path: Path) -> None:
     (tmp_path / "bad.yml").write_text("clusters:\n  a: {controler: x, nodes: [{name: n}]}\n")
-    done = harness("run", "bad.yml", cwd=tmp_path)
-    assert done.returncode == 2
+    completed = harness("run", "bad.yml", cwd=tmp_path)
+    assert completed.returncode == 2
     assert (
-        'bad.yml:2:7: clusters.a.controler: unknown key; did you mean "controller"?' in done.stderr
+        'bad.yml:2:7: clusters.a.controler: unknown key; did you mean "controller"?'
+        in completed.stderr
     )
-    assert done.stdout == ""
+    assert completed.stdout == ""
     assert not (tmp_path / "runs").exists()
 
 
@@ -46,32 +47,32 @@ def test_bad_usage_is_2(arguments: list[str], tmp_path: Path) -> None:
 
 def test_missing_scenario_and_missing_run_are_2_with_a_hint(tmp_path: Path) -> None:
     for arguments in (["run", "none.yml"], ["verify"], ["exec", "host", "--", "true"]):
-        done = harness(*arguments, cwd=tmp_path)
-        assert done.returncode == 2, arguments
-        assert "hint:" in done.stderr
-        assert "Traceback" not in done.stderr
+        completed = harness(*arguments, cwd=tmp_path)
+        assert completed.returncode == 2, arguments
+        assert "hint:" in completed.stderr
+        assert "Traceback" not in completed.stderr
 
 
-def test_no_engine_is_3_with_a_hint_and_a_report(tmp_path: Path) -> None:
+def test_missing_engine_is_3_with_a_hint_and_a_report(tmp_path: Path) -> None:
     scenario = ROOT / "scenarios" / "single-node.yml"
-    done = harness("run", scenario, "--report", "out", cwd=tmp_path, environment=NO_ENGINE)
-    assert done.returncode == 3
-    assert "no Docker engine answers at unix:///nonexistent/docker.sock" in done.stdout
-    assert "hint: start it" in done.stdout
+    completed = harness("run", scenario, "--report", "out", cwd=tmp_path, environment=NO_ENGINE)
+    assert completed.returncode == 3
+    assert "no Docker engine answers at unix:///nonexistent/docker.sock" in completed.stdout
+    assert "hint: start it" in completed.stdout
     assert json.loads((tmp_path / "out" / "report.json").read_text())["verdict"] == "unknown"
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_doctor_without_an_engine_is_3_and_speaks_json(tmp_path: Path) -> None:
-    done = harness("doctor", "--format", "json", cwd=tmp_path, environment=NO_ENGINE)
-    assert done.returncode == 3
-    findings = {finding["subject"]: finding for finding in json.loads(done.stdout)}
+    completed = harness("doctor", "--format", "json", cwd=tmp_path, environment=NO_ENGINE)
+    assert completed.returncode == 3
+    findings = {finding["subject"]: finding for finding in json.loads(completed.stdout)}
     assert findings["engine"]["ok"] is False
     assert findings["engine"]["fix"] is None, "an engine that the user chose is the user's to start"
 
 
 def test_render_needs_no_engine(tmp_path: Path) -> None:
-    done = harness(
+    completed = harness(
         "render",
         ROOT / "scenarios" / "federation.yml",
         "-o",
@@ -79,7 +80,7 @@ def test_render_needs_no_engine(tmp_path: Path) -> None:
         cwd=tmp_path,
         environment=NO_ENGINE,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     assert (tmp_path / "tree" / "aws1" / "etc" / "slurm" / "slurm.conf").exists()
 
 
@@ -87,7 +88,7 @@ def test_version(tmp_path: Path) -> None:
     assert harness("--version", cwd=tmp_path).stdout.startswith("0.")
 
 
-def test_report_is_written_again_and_runs_are_compared(tmp_path: Path) -> None:
+def test_report_is_rewritten_and_runs_are_compared(tmp_path: Path) -> None:
     scenario = ROOT / "scenarios" / "single-node.yml"
     harness("run", scenario, "--report", "one", cwd=tmp_path, environment=NO_ENGINE)
     (tmp_path / "one" / "report.html").unlink()
@@ -103,17 +104,17 @@ def test_report_is_written_again_and_runs_are_compared(tmp_path: Path) -> None:
     )
 
 
-def test_report_of_what_has_none_is_2_with_a_hint(tmp_path: Path) -> None:
+def test_directory_without_a_report_is_2_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    done = harness("report", "empty", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "empty has no report.json\nhint:" in done.stderr
+    completed = harness("report", "empty", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "empty has no report.json\nhint:" in completed.stderr
 
 
-def test_init_writes_a_scenario_that_is_right_and_overwrites_none(tmp_path: Path) -> None:
-    done = harness("init", "lab", cwd=tmp_path)
-    assert done.returncode == 0
-    assert done.stdout.endswith("harness run lab.yml\n")
+def test_init_writes_a_valid_scenario_and_overwrites_none(tmp_path: Path) -> None:
+    completed = harness("init", "lab", cwd=tmp_path)
+    assert completed.returncode == 0
+    assert completed.stdout.endswith("harness run lab.yml\n")
     for release in releases.PACKAGED:
         path = tmp_path / "lab.yml"
         assert check.check_scenario(path, scenario.load(path, [release]), None) == []
@@ -127,27 +128,29 @@ def test_init_writes_a_scenario_that_is_right_and_overwrites_none(tmp_path: Path
     assert (tmp_path / "lab.yml").read_text() == "mine"
 
 
-def test_init_begins_with_a_shipped_scenario(tmp_path: Path) -> None:
+def test_init_can_start_from_a_shipped_scenario(tmp_path: Path) -> None:
     assert harness("init", "mine", "--like", "federation", cwd=tmp_path).returncode == 0
     shipped = (ROOT / "scenarios" / "federation.yml").read_text()
     assert (tmp_path / "mine.yml").read_text().partition("\n")[2] == shipped
 
 
 @pytest.mark.parametrize("arguments", [["two words"], ["none/here"], ["lab", "--like", "nonesuch"]])
-def test_init_refuses_what_cannot_be_a_scenario(arguments: list[str], tmp_path: Path) -> None:
-    done = harness("init", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
+def test_init_refuses_a_path_that_cannot_be_a_scenario(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    completed = harness("init", *arguments, cwd=tmp_path)
+    assert completed.returncode == 2
+    assert completed.stderr.startswith("error: ")
     assert not [*tmp_path.iterdir()]
 
 
 def test_completion_knows_the_verbs(tmp_path: Path) -> None:
     asked = {"_HARNESS_COMPLETE": "complete_bash", "COMP_WORDS": "harness rep", "COMP_CWORD": "1"}
     program = Path(sys.executable).with_name("harness")
-    done = subprocess.run(
+    completed = subprocess.run(
         [program], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split() == ["report"]
+    assert completed.stdout.split() == ["report"]
 
 
 @pytest.mark.parametrize(
@@ -169,10 +172,10 @@ def test_output_that_cannot_be_written_is_2_before_anything_starts(
     arguments: list[str | Path], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("mine")
-    done = harness(*arguments, cwd=tmp_path, environment=NO_ENGINE)
-    assert done.returncode == 2, done.stderr
-    assert "cannot be written" in done.stderr or "is a directory" in done.stderr
-    assert "Traceback" not in done.stderr
+    completed = harness(*arguments, cwd=tmp_path, environment=NO_ENGINE)
+    assert completed.returncode == 2, completed.stderr
+    assert "cannot be written" in completed.stderr or "is a directory" in completed.stderr
+    assert "Traceback" not in completed.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -184,18 +187,18 @@ def test_unexpected_error_is_3_with_its_traceback_and_how_to_report_it(tmp_path:
         "scenario.schema = schema\n"
         "cli.main()\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "broken.py", "schema"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 3
-    assert "Traceback" in done.stderr
+    assert completed.returncode == 3
+    assert "Traceback" in completed.stderr
     assert (
         "unexpected error: KeyError: 'partitions'\nhint: this is a bug in the harness"
-        in done.stderr
+        in completed.stderr
     )
 
 
@@ -206,20 +209,25 @@ def test_interrupt_while_the_command_line_loads_is_3_without_a_traceback(
     number: signal.Signals,
 ) -> None:
     # `harness.cli` is the first of the modules that take long.
-    slow = "import os, sys; sys.modules['harness.cli'] = None; from harness import __main__, interrupts\n"
+    slow = (
+        "import os, sys; sys.modules['harness.cli'] = None;"
+        " from harness import __main__, interrupts\n"
+    )
     slow += f"interrupts.exit_quietly(); os.kill(os.getpid(), {int(number)}); __main__.main()"
-    done = subprocess.run([sys.executable, "-c", slow], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (3, "interrupted\n")
+    completed = subprocess.run(
+        [sys.executable, "-c", slow], capture_output=True, text=True, check=False
+    )
+    assert (completed.returncode, completed.stderr) == (3, "interrupted\n")
 
 
-def test_reader_that_has_read_enough_changes_no_exit_code(tmp_path: Path) -> None:
+def test_closed_pipe_does_not_change_the_exit_code(tmp_path: Path) -> None:
     reading = "; exit ${PIPESTATUS[0]}"
     for pipe in ("true", "head -1"):  # `schema` prints more than a pipe holds
         script = f"'{sys.executable}' -m harness schema | {pipe}{reading}"
-        done = subprocess.run(
+        completed = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
         )
-        assert (done.returncode, done.stderr) == (0, ""), pipe
+        assert (completed.returncode, completed.stderr) == (0, ""), pipe
 
 
 OWN_IMAGE = "clusters:\n  one:\n    image: mine:1\n    controller: box\n    nodes: [{name: box}]\n"
@@ -229,14 +237,14 @@ OWN_IMAGE = "clusters:\n  one:\n    image: mine:1\n    controller: box\n    node
     "arguments",
     [["check", "own.yml"], ["render", "own.yml", "-o", "out"], ["diff", "own.yml", "own.yml"]],
 )
-def test_images_are_run_only_if_that_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+def test_images_are_run_only_on_request(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "own.yml").write_text(OWN_IMAGE)
-    done = harness(*arguments, cwd=tmp_path, environment=NO_ENGINE)
-    assert done.returncode == 0, done.stderr
-    told = done.stdout + done.stderr
-    assert "own.yml:3:12: " in told
-    assert "clusters.one.image: mine:1 was not inspected; assuming Slurm 24.11" in told
-    assert "`release:` beside `image:`" in told
+    completed = harness(*arguments, cwd=tmp_path, environment=NO_ENGINE)
+    assert completed.returncode == 0, completed.stderr
+    output = completed.stdout + completed.stderr
+    assert "own.yml:3:12: " in output
+    assert "clusters.one.image: mine:1 was not inspected; assuming Slurm 24.11" in output
+    assert "`release:` beside `image:`" in output
     probed = harness(*arguments, "--probe-images", cwd=tmp_path, environment=NO_ENGINE)
     assert probed.returncode == 3
     assert "no Docker engine answers at unix:///nonexistent/docker.sock" in probed.stderr

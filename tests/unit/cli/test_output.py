@@ -1,4 +1,4 @@
-"""What docs/reference/output.md promises of every command: exit codes, streams, JSON, color, completion."""
+"""Promises of docs/reference/output.md for every command: exit codes, streams, JSON, color."""
 
 from __future__ import annotations
 
@@ -92,19 +92,19 @@ def on_terminal(directory: Path, *arguments: str, **variables: str) -> str:
         (3, "status"),
     ],
 )
-def test_exit_code_is_that_of_the_page(code: int, arguments: str, desk: Path) -> None:
-    done = piped(desk, *arguments.split())
-    assert done.returncode == code, done.stderr
+def test_exit_code_matches_the_documentation(code: int, arguments: str, desk: Path) -> None:
+    completed = piped(desk, *arguments.split())
+    assert completed.returncode == code, completed.stderr
     assert f"| {code} |" in PAGE
     if code == 2 and arguments:
-        assert done.stdout == ""
-        assert done.stderr
+        assert completed.stdout == ""
+        assert completed.stderr
 
 
 def test_report_exits_with_0_whatever_the_verdict(desk: Path) -> None:
     assert piped(desk, "run", "one.yml").returncode == 3
-    done = piped(desk, "report")
-    assert (done.returncode, "UNKNOWN" in done.stdout) == (0, True)
+    completed = piped(desk, "report")
+    assert (completed.returncode, "UNKNOWN" in completed.stdout) == (0, True)
 
 
 def verbs(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -127,9 +127,9 @@ def test_page_names_the_commands_that_print_json() -> None:
 
 
 def test_json_is_all_of_stdout_and_progress_is_on_stderr(desk: Path) -> None:
-    done = piped(desk, "run", "one.yml", "--format", "json", FORCE_COLOR="1")
-    assert json.loads(done.stdout)["verdict"] == "unknown"
-    assert "[images]" in re.sub(r"\x1b\[[\d;]*m", "", done.stderr)
+    completed = piped(desk, "run", "one.yml", "--format", "json", FORCE_COLOR="1")
+    assert json.loads(completed.stdout)["verdict"] == "unknown"
+    assert "[images]" in re.sub(r"\x1b\[[\d;]*m", "", completed.stderr)
     assert json.loads(on_terminal(desk, "check", "slurm.conf", "--format", "json"))["findings"]
     assert piped(desk, "check", "bad.yml", "--format", "json").stdout == ""
     assert piped(desk, "status", "--format", "json").stdout == ""
@@ -147,7 +147,7 @@ def test_color_is_for_terminals_unless_a_variable_says_otherwise(desk: Path) -> 
         assert ESCAPE not in on_terminal(desk, *check, **variables), variables
 
 
-def test_tables_are_as_wide_as_columns_says_and_other_lines_as_they_are(desk: Path) -> None:
+def test_tables_fit_columns_and_other_lines_are_not_wrapped(desk: Path) -> None:
     def width(*arguments: str, **variables: str) -> int:
         return max(map(len, piped(desk, *arguments, **variables).stdout.splitlines()))
 
@@ -166,7 +166,7 @@ def test_completion_is_installed_for_the_shell_and_completes(tmp_path: Path) -> 
             "bash",
             "-c",
             f"{script}\ntrue",
-        ]  # a shell that has nothing left to do would become the program
+        ]  # a shell with nothing left to do would exec the program
         return subprocess.run(
             command, cwd=tmp_path, env=own, check=True, capture_output=True, text=True
         ).stdout

@@ -1,4 +1,4 @@
-"""The accounting tree compared with the scenario: whatever differs is found, however it is written."""
+"""The accounting tree is compared with the scenario: every difference is found in any notation."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_missing_and_unexpected_associations_are_found() -> None:
     ]
 
 
-def test_option_that_is_unknown_leaves_the_columns_of_others_open() -> None:
+def test_unknown_option_does_not_restrict_the_columns_of_others() -> None:
     account = SCENARIO.accounting.accounts["science"].model_copy(
         update={"options": {"GrpCPUs": 3, "MaxJobs": 5}}
     )
@@ -124,7 +124,7 @@ def test_option_that_is_unknown_leaves_the_columns_of_others_open() -> None:
     assert table["science", ""] == {"MaxJobs": 5, "ParentName": "root"}
 
 
-def test_option_that_adds_to_what_is_there_is_not_compared() -> None:
+def test_option_that_appends_to_existing_values_is_not_compared() -> None:
     account = SCENARIO.accounting.accounts["science"].model_copy(
         update={"options": {"QOS": "+urgent"}}
     )
@@ -162,7 +162,8 @@ def in_memory(**changes: Any) -> str:
         "UserName=root(0) DefAccount=root DefWckey= AdminLevel=Administrator",
         *(
             f"ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=1"
-            f" SharesRaw/Norm/Level/Factor={shares} ParentAccount={parent} GrpJobs=N(0) GrpSubmitJobs=N(0)"
+            f" SharesRaw/Norm/Level/Factor={shares} ParentAccount={parent} GrpJobs=N(0)"
+            " GrpSubmitJobs=N(0)"
             f" GrpWall=N(0.35) MaxJobs={jobs} MaxSubmitJobs= MaxWallPJ="
             for account, user, shares, parent, jobs in (
                 ("root", "", "1/0.00", "", ""),
@@ -173,8 +174,10 @@ def in_memory(**changes: Any) -> str:
                 ("physics", "alice(2001)", "1/0.5", "", "{jobs}"),
             )
         ),
-        "QOS=normal(1) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ= PreemptMode=OFF Priority=0",
-        "QOS=urgent(2) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ=10 PreemptMode=OFF Priority=1000",
+        "QOS=normal(1) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ= PreemptMode=OFF"
+        " Priority=0",
+        "QOS=urgent(2) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ=10 PreemptMode=OFF"
+        " Priority=1000",
     ]
     return "\n".join(lines).format(**facts)
 
@@ -189,7 +192,7 @@ def in_memory(**changes: Any) -> str:
         ({"account": "science"}, ["DefaultAccount of one alice is science, should be physics"]),
     ],
 )
-def test_memory_of_slurmctld_is_compared_with_what_is_inherited(
+def test_memory_of_slurmctld_is_compared_with_inherited_limits(
     changes: dict[str, str], found: list[str]
 ) -> None:
     tables = zip(

@@ -15,7 +15,7 @@ RESERVATION = "ReservationName=theirs StartTime=0 EndTime=60 Nodes=single Users=
 
 
 class Controller(Ssh):
-    """A host on which Slurm's commands print what the test says; a command that it does not name does not answer."""
+    """A host whose Slurm commands print what the test says; any other command times out."""
 
     def __init__(self, **answers: str) -> None:
         self.answers = answers
@@ -40,12 +40,16 @@ def logged(seconds_ago: float, text: str) -> str:
 
 
 def test_what_keeps_jobs_from_running_is_shown() -> None:
-    jobs = "7|PENDING||alice|Reserved|7||j\n8|RUNNING|single|alice|None|8||j\n6|COMPLETED|single|alice|None|6||j\n"
-    told = seen(squeue=jobs, node=NODE, reservation=RESERVATION, tail="+0000\n")
-    assert told == [
+    jobs = (
+        "7|PENDING||alice|Reserved|7||j\n8|RUNNING|single|alice|None|8||j\n"
+        "6|COMPLETED|single|alice|None|6||j\n"
+    )
+    report = seen(squeue=jobs, node=NODE, reservation=RESERVATION, tail="+0000\n")
+    assert report == [
         "single: job 7 of alice PENDING (Reserved)",
         "single: node single IDLE+DRAIN (no fan [root@2026-11-01])",
-        "single: reservation theirs of single for bob from 1970-01-01 00:00 UTC to 1970-01-01 00:01 UTC",
+        "single: reservation theirs of single for bob from 1970-01-01 00:00 UTC to 1970-01-01"
+        " 00:01 UTC",
     ]
 
 
@@ -55,10 +59,10 @@ def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
         + logged(9, "error: no memory for job 7")
         + logged(8, "error: no memory for job 8")
     )
-    told = seen(
+    report = seen(
         squeue="", node="", reservation="", tail=f"+0000\n{lines}{logged(-200, 'error: later')}"
     )
-    assert told == ["single logged: error: no memory for job 8"]
+    assert report == ["single logged: error: no memory for job 8"]
 
 
 def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
@@ -66,27 +70,27 @@ def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
         ("Slurmctld(primary) at ctl is DOWN", "Slurmctld(primary) at ctl is DOWN"),
         ("", "no answer in 8 s"),
     ):
-        told = seen(squeue="", node="", reservation="", tail=f"+0000\nscontrol ping: {said}\n")
-        assert told == [f"single does not reach slurmctld: {shown}"]
+        report = seen(squeue="", node="", reservation="", tail=f"+0000\nscontrol ping: {said}\n")
+        assert report == [f"single does not reach slurmctld: {shown}"]
 
 
 def test_daemon_that_has_ended_is_shown_with_how_it_ended() -> None:
-    told = seen(
+    report = seen(
         squeue="",
         node="",
         reservation="",
         tail="+0000\nnot active: slurmctld is failed (core-dump)\n",
     )
-    assert told == ["single: slurmctld is failed (core-dump)"]
+    assert report == ["single: slurmctld is failed (core-dump)"]
 
 
-def test_daemon_that_systemd_started_again_is_shown_once() -> None:
+def test_daemon_that_systemd_restarted_is_shown_once() -> None:
     line = "slurmrestd.service: Main process exited, code=killed, status=9/KILL"
-    told = seen(squeue="", node="", reservation="", tail=f"+0000\n{line}\n{line}\n")
-    assert told == [f"single: {line}"]
+    report = seen(squeue="", node="", reservation="", tail=f"+0000\n{line}\n{line}\n")
+    assert report == [f"single: {line}"]
 
 
-def test_cluster_that_does_not_answer_is_shown_as_that() -> None:
-    told = seen(tail="+0000\n")
-    assert len(told) == 1
-    assert told[0].endswith("(no answer in 10 s)")
+def test_unreachable_cluster_is_shown_as_such() -> None:
+    report = seen(tail="+0000\n")
+    assert len(report) == 1
+    assert report[0].endswith("(no answer in 10 s)")

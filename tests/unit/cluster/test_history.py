@@ -10,7 +10,7 @@ from harness.cluster import slurm
 from harness.cluster.history import Recorder, Sighting
 
 
-def test_cluster_that_does_not_answer_is_not_taken_for_one_at_rest(tmp_path: Path) -> None:
+def test_unreachable_cluster_does_not_count_as_idle(tmp_path: Path) -> None:
     run = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, lambda _: None)
     [cluster] = slurm.clusters(run.ssh, run.plan).values()
     seen = [Sighting(100, "job", "7", "RUNNING"), Sighting(107, "node", "single", "IDLE")]

@@ -1,4 +1,4 @@
-"""Follow what daemons log."""
+"""Following the daemons' logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Here(Ssh):
         return [*command]
 
 
-def test_following_ends_when_nobody_wants_more() -> None:
+def test_following_ends_when_the_reader_closes_the_pipe() -> None:
     seen: list[str] = []
 
     def say(name: str, line: str) -> bool:
@@ -55,7 +55,7 @@ def shim(directory: Path, **programs: str) -> Shim:
     return Shim(directory)
 
 
-def test_logs_of_a_host_are_files_of_this_users_and_no_links_or_programs(tmp_path: Path) -> None:
+def test_logs_of_a_host_become_plain_files_of_this_user(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("sesame")
     with tarfile.open(tmp_path / "sent.tar", "w") as sent:
@@ -72,10 +72,10 @@ def test_logs_of_a_host_are_files_of_this_users_and_no_links_or_programs(tmp_pat
             info.type, info.linkname, info.mode = kind, link, 0o4755
             sent.addfile(info)
     host = shim(tmp_path / "bin", journalctl="echo said", tar=f"cat {tmp_path}/sent.tar")
-    told = logs.collect(host, ["n1"], tmp_path / "logs")
-    assert len(told) == 6
-    assert "n1: 'slurm/shadow.log' is a link or a special file: left out" in told
-    assert "n1: '../../evil' leads out of the directory: left out" in told
+    notes = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert len(notes) == 6
+    assert "n1: 'slurm/shadow.log' is a link or a special file: left out" in notes
+    assert "n1: '../../evil' leads out of the directory: left out" in notes
     there = {
         str(path.relative_to(tmp_path / "logs"))
         for path in (tmp_path / "logs").rglob("*")
@@ -87,22 +87,22 @@ def test_logs_of_a_host_are_files_of_this_users_and_no_links_or_programs(tmp_pat
     assert (tmp_path / "logs/n1/journal.log").read_text() == "said\n"
 
 
-def test_host_without_a_journal_or_logs_is_told_of(tmp_path: Path) -> None:
+def test_host_without_a_journal_or_logs_is_reported(tmp_path: Path) -> None:
     host = shim(tmp_path / "bin", journalctl="echo none >&2; exit 4", tar="echo gone >&2; exit 2")
-    told = logs.collect(host, ["n1"], tmp_path / "logs")
-    assert [text.splitlines()[-1] for text in told] == ["none", "gone"]
+    notes = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert [text.splitlines()[-1] for text in notes] == ["none", "gone"]
 
 
-def test_journal_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_journal_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_LIMITS", transfer.Limits(2**20, 2**20, 10))
     host = shim(tmp_path / "bin", journalctl="exec yes", tar="exec yes")
-    told = logs.collect(host, ["n1"], tmp_path / "logs")
-    assert told[0] == "n1: the journal has more than 1 MiB; the rest was not copied"
-    assert "not send a tar archive" in told[1]
+    notes = logs.collect(host, ["n1"], tmp_path / "logs")
+    assert notes[0] == "n1: the journal has more than 1 MiB; the rest was not copied"
+    assert "not send a tar archive" in notes[1]
     assert (tmp_path / "logs/n1/journal.log").stat().st_size == 2**20
 
 
-def test_answer_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_response_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh, "_MOST_OUTPUT", 2**20)
     host = shim(tmp_path / "bin")
     for number in ("1", "2"):

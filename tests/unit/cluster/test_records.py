@@ -1,4 +1,4 @@
-"""Accounting records compared with what slurmctld remembers of the jobs: whatever is wrong with a record is found."""
+"""Accounting records are compared with slurmctld's memory of the jobs: every error is found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = Record(
 )
 
 
-def test_record_that_slurmctld_sent_is_right() -> None:
+def test_record_that_slurmctld_sent_is_genuine() -> None:
     assert records.disagreements([JOB], [replace(JOB, step="batch"), JOB]) == []
     assert records.disagreements([JOB], [replace(JOB, end=1011, node_list="aws1,aws2")]) == []
 
@@ -45,7 +45,7 @@ def test_wrong_record_is_found(wrong: dict[str, Any], message: str) -> None:
     assert records.disagreements([JOB], [replace(JOB, **wrong)]) == [f"job 7 on aws: {message}"]
 
 
-def test_missing_record_is_found_but_not_of_jobs_that_go_on_or_were_revoked() -> None:
+def test_missing_record_is_found_except_for_jobs_that_continue_or_were_revoked() -> None:
     others = [
         replace(JOB, job_id=8, state="RUNNING", end=None),
         replace(JOB, job_id=9, state="REVOKED"),
@@ -66,7 +66,7 @@ def test_exit_code_of_a_job_that_slurm_ended_may_differ() -> None:
     assert records.disagreements([cancelled], [replace(cancelled, exit_code=0)]) == []
 
 
-def test_record_without_an_end_must_be_of_a_job_that_goes_on() -> None:
+def test_record_without_an_end_must_belong_to_a_running_job() -> None:
     going_on = replace(JOB, state="RUNNING", end=None)
     assert records.runaways([going_on], [going_on]) == []
     assert records.runaways([JOB], [going_on]) == [

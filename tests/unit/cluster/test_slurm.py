@@ -15,7 +15,8 @@ from harness.ssh import Result, Ssh
 FEDERATION = """\
 Federation: cloudburst
 Self:       on-prem:198.18.0.11:6817 ID:1 FedState:ACTIVE Features:onsite
-Sibling:    aws:198.18.1.10:6817 ID:2 FedState:ACTIVE Features:cloud PersistConnSend/Recv:Yes/Yes Synced:Yes
+Sibling:    aws:198.18.1.10:6817 ID:2 FedState:ACTIVE Features:cloud \
+PersistConnSend/Recv:Yes/Yes Synced:Yes
 """
 
 
@@ -43,7 +44,10 @@ def test_no_federation_is_empty() -> None:
 
 
 def test_record_of_a_job_and_of_its_step() -> None:
-    line = "67108866|aws|j.sh|alice|physics|CANCELLED by 2001|0:15|aws2|1700000000|1700000001|1700000009|8"
+    line = (
+        "67108866|aws|j.sh|alice|physics|CANCELLED by 2001|0:15|aws2|"
+        "1700000000|1700000001|1700000009|8"
+    )
     line += "|normal|batch|2|60|/home/alice|2048K"
     job = Record(
         *(67108866, "", "aws", "j.sh", "alice", "physics", "CANCELLED", 0, 15, "aws2"),
@@ -54,17 +58,23 @@ def test_record_of_a_job_and_of_its_step() -> None:
     assert slurm.parse_record(line.replace("67108866|", "67108866.batch|")).step == "batch"
 
 
-def test_times_that_are_not_yet_are_none() -> None:
-    line = "7|aws|j|alice|physics|PENDING|0:0|None assigned|1700000000|Unknown|Unknown|0|normal|batch|0|60|/home/alice|"
+def test_times_that_are_not_known_yet_are_none() -> None:
+    line = (
+        "7|aws|j|alice|physics|PENDING|0:0|None assigned|1700000000|Unknown|Unknown|"
+        "0|normal|batch|0|60|/home/alice|"
+    )
     record = slurm.parse_record(line)
     assert (record.submit, record.start, record.end) == (1700000000, None, None)
 
 
 def test_job_that_slurmctld_remembers_is_like_its_record() -> None:
     line = (
-        "JobId=7 ArrayJobId=6 ArrayTaskId=1 JobName=a job UserId=alice(2001) GroupId=alice(2001) Account=physics"
-        " QOS=normal JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=3:0 RunTime=00:01:05"
-        " TimeLimit=1-00:30:00 SubmitTime=1700000000 StartTime=1700000001 EndTime=1700000066 Partition=batch"
+        "JobId=7 ArrayJobId=6 ArrayTaskId=1 JobName=a job UserId=alice(2001) GroupId=alice(2001)"
+        " Account=physics"
+        " QOS=normal JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=3:0"
+        " RunTime=00:01:05"
+        " TimeLimit=1-00:30:00 SubmitTime=1700000000 StartTime=1700000001 EndTime=1700000066"
+        " Partition=batch"
         " NodeList=c[1-2] NumNodes=2 NumCPUs=4 ReqTRES=cpu=4 WorkDir=/home/alice StdErr=/dev/null"
     )
     assert slurm.parse_remembered(line, "aws") == Record(
@@ -106,8 +116,11 @@ def test_node_in_maintenance_takes_no_jobs_whatever_the_release_calls_it() -> No
         assert not node_state.is_out_of_service(state), state
 
 
-def test_reservation_is_for_whoever_may_use_it() -> None:
-    line = "ReservationName=r StartTime=1 EndTime=2 Nodes=n[1-2] Users=bob Groups=(null) Accounts=physics State=ACTIVE"
+def test_reservation_is_for_users_who_may_use_it() -> None:
+    line = (
+        "ReservationName=r StartTime=1 EndTime=2 Nodes=n[1-2] Users=bob Groups=(null)"
+        " Accounts=physics State=ACTIVE"
+    )
     assert slurm.parse_reservation(line) == Reservation("r", 1, 2, "n[1-2]", "bob,physics")
 
 
@@ -168,14 +181,17 @@ def test_array_has_ended_when_all_its_tasks_have(tmp_path: Path) -> None:
     assert {job.job_id for job in ended} == {8, 9}
 
 
-def test_of_many_jobs_the_states_are_counted(tmp_path: Path) -> None:
+def test_states_of_many_jobs_are_counted(tmp_path: Path) -> None:
     squeue = 'for i in $(seq 30); do echo "$i|FAILED|n1|alice|None|1||j"; done'
     with pytest.raises(WaitTimeout, match=r"last state: 30 FAILED$"):
         cluster_with(tmp_path, "squeue", squeue).wait_for([1], {"COMPLETED"})
 
 
 def test_names_and_comments_of_others_do_not_confuse_the_queue(tmp_path: Path) -> None:
-    squeue = 'printf "%s\\n" "7|RUNNING|n1|alice|None|7|two" "lines|a|b" "8|RUNNING|n1|bob|None|8|slurm-harness|c"'
+    squeue = (
+        'printf "%s\\n" "7|RUNNING|n1|alice|None|7|two" "lines|a|b"'
+        ' "8|RUNNING|n1|bob|None|8|slurm-harness|c"'
+    )
     jobs = cluster_with(tmp_path, "squeue", squeue.replace('two"', 'two|a|b"')).jobs()
     assert [(job.job_id, job.name, job.ours) for job in jobs] == [(7, "a|b", False), (8, "c", True)]
 
@@ -190,7 +206,7 @@ def test_job_that_slurmctld_has_forgotten_is_found_in_accounting(tmp_path: Path)
     assert [job.state for job in cluster.wait_for([7], {"FAILED"})] == ["FAILED"]
 
 
-def test_wait_for_nodes_that_jobs_of_others_have_is_no_verdict(tmp_path: Path) -> None:
+def test_wait_for_nodes_that_other_users_jobs_occupy_gives_no_verdict(tmp_path: Path) -> None:
     squeue = 'echo "7|RUNNING|n[1-2]|bob|None|7||x"; echo "8|PENDING||alice|{}|8|slurm-harness|x"'
     with pytest.raises(CannotVerify, match=r"busy with jobs of others: n\[1-2\] with job 7 of bob"):
         cluster_with(tmp_path, "squeue", squeue.format("Resources")).wait_for([8], timeout=0.1)

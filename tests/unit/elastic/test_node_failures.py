@@ -1,4 +1,4 @@
-"""Nodes that come and go: what slurmctld's programs ask for, and what is said when a check fails."""
+"""Nodes that come and go: what slurmctld's programs request, and what a failed check reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.elastic.node_failures import wrong_notes
 
 
 class Api(HTTPServer):
-    """An API that accepts everything, and counts how often it is asked."""
+    """An API that accepts everything, and counts its requests."""
 
     asked = 0
 
@@ -49,7 +49,7 @@ def api() -> Iterator[Api]:
 
 
 def program(port: int, log: Path, token: Path) -> ModuleType:
-    """Return what slurmctld calls, without the call of its main function."""
+    """Return the program that slurmctld calls, without the call of its main function."""
     facts = {
         "levels": {"c1": "create"},
         "port": port,
@@ -64,7 +64,7 @@ def program(port: int, log: Path, token: Path) -> ModuleType:
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_api_is_asked_once_even_if_the_log_cannot_be_written(
+def test_api_is_called_once_even_if_the_log_cannot_be_written(
     api: Api, writable: bool, tmp_path: Path
 ) -> None:
     (token := tmp_path / "token").write_text("secret")
@@ -75,7 +75,7 @@ def test_api_is_asked_once_even_if_the_log_cannot_be_written(
         assert json.loads(log.read_text())["answer"] == {"accepted": ["c1"]}
 
 
-def test_what_went_wrong_with_nodes_is_told_by_comparing_both_ends() -> None:
+def test_node_failures_are_explained_by_comparing_both_ends() -> None:
     notes = [
         {"time": 1, "action": "resume", "nodes": ["c9"], "problem": "long ago"},
         {"time": 10, "action": "resume", "nodes": ["c1", "c2"], "answer": {}},
@@ -85,7 +85,8 @@ def test_what_went_wrong_with_nodes_is_told_by_comparing_both_ends() -> None:
     ]
     asked = [{"action": "resume", "nodes": ["c1"]}]
     assert [*wrong_notes(notes, asked, "ctl", since=9)] == [
-        "ctl: slurm-resume c[1-2]: the provisioning API was not asked for c2, although port 8470 of ctl says so: "
+        "ctl: slurm-resume c[1-2]: the provisioning API was not asked for c2, although port 8470"
+        " of ctl says so: "
         "something else listens there",
         "ctl: slurm-suspend c3: Connection refused",
         "ctl: slurm-resume-fail c2: slurmd did not register within ResumeTimeout",

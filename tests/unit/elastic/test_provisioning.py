@@ -1,4 +1,4 @@
-"""The provisioning API: who may ask, for what, and that the last wish counts."""
+"""The provisioning API: who may request what, and that the last request counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKEN = {"Authorization": "Bearer right"}
 
 
 class Engine:
-    """Hosts that are made and removed, slowly if `slow`; a name in `refused` cannot be made."""
+    """Hosts that are created and removed, slowly if `slow`, but never if they are in `refused`."""
 
     name = "fake"
 
@@ -78,7 +78,7 @@ class Engine:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """The directory of a run of the scenario in which hosts are made."""
+    """The directory of a run of the scenario in which hosts are created."""
     path = SCENARIOS / "elastic-l3.yml"
     plan = make_plan(
         "elastic-l3", scenario.load(path), Capabilities(cgroups=False, own_hardware=False)
@@ -118,7 +118,7 @@ def wait_for(engine: Engine, there: dict[str, bool]) -> None:
     "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}]
 )
 @pytest.mark.parametrize("path", ["/v1/resume", "/v1/suspend", "/v1/nodes"])
-def test_nobody_gets_in_without_the_token(
+def test_access_requires_the_token(
     run: RunDir, engine: Engine, headers: dict[str, str], path: str
 ) -> None:
     stranger = TestClient(provisioning_api.api(machines_of(run, engine), "right"), headers=headers)
@@ -170,15 +170,13 @@ def test_body_is_not_read_without_the_token(run: RunDir, engine: Engine, token: 
 
 
 @pytest.mark.parametrize("given", ["r\u00efght", "\u20ac", "\U0001f511"])
-def test_token_of_other_characters_is_a_wrong_one(run: RunDir, engine: Engine, given: str) -> None:
+def test_token_with_unexpected_characters_is_wrong(run: RunDir, engine: Engine, given: str) -> None:
     stranger = TestClient(provisioning_api.api(machines_of(run, engine), "right"))
     answer = stranger.get("/v1/nodes", headers={"Authorization": b"Bearer " + given.encode()})
     assert answer.status_code == 401
 
 
-def test_body_that_is_too_large_is_read_no_further_than_the_limit(
-    run: RunDir, engine: Engine
-) -> None:
+def test_oversized_body_is_read_no_further_than_the_limit(run: RunDir, engine: Engine) -> None:
     read: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -196,7 +194,7 @@ def test_body_that_is_too_large_is_read_no_further_than_the_limit(
     )
 
 
-def test_body_that_does_not_arrive_is_not_waited_for(run: RunDir, engine: Engine) -> None:
+def test_missing_request_body_is_not_waited_for(run: RunDir, engine: Engine) -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
@@ -204,7 +202,7 @@ def test_body_that_does_not_arrive_is_not_waited_for(run: RunDir, engine: Engine
     assert asyncio.run(answered(app, "Bearer right", receive)) == 408
 
 
-def test_connection_that_asks_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provisioning_api, "_ARRIVES_WITHIN", 0.01)
 
     async def ended() -> bytes:
@@ -238,14 +236,14 @@ def test_connection_that_asks_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) 
         ({}, 422),
     ],
 )
-def test_wrong_requests_change_nothing(
+def test_invalid_requests_change_nothing(
     client: TestClient, engine: Engine, body: dict[str, Any], status: int
 ) -> None:
     assert client.post("/v1/resume", json=body).status_code == status
     assert engine.made == []
 
 
-def test_nodes_are_made_once_however_often_they_are_asked_for(
+def test_nodes_are_created_once_however_often_they_are_requested(
     client: TestClient, engine: Engine
 ) -> None:
     for _ in range(3):
@@ -268,7 +266,7 @@ def test_suspend_in_the_middle_of_a_resume_counts(client: TestClient, engine: En
     wait_for(engine, {})
 
 
-def test_refused_capacity_is_told_and_tried_again_while_it_is_wanted(
+def test_refused_capacity_is_reported_and_retried_while_it_is_needed(
     client: TestClient, engine: Engine
 ) -> None:
     engine.refused = {"c2"}
@@ -291,20 +289,20 @@ def test_refused_capacity_is_told_and_tried_again_while_it_is_wanted(
     )
 
 
-def test_service_that_was_ended_goes_on_with_what_was_wanted(run: RunDir, engine: Engine) -> None:
+def test_restarted_service_continues_pending_requests(run: RunDir, engine: Engine) -> None:
     (run.path / "wanted.json").write_text(json.dumps({"c1": True, "c2": False}))
     engine.running = {"c2": True}
     machines_of(run, engine).go_on()
     wait_for(engine, {"c1": True})
 
 
-def test_engine_that_does_not_answer_is_asked_again(client: TestClient, engine: Engine) -> None:
+def test_engine_that_does_not_answer_is_retried(client: TestClient, engine: Engine) -> None:
     engine.silent = 1
     client.post("/v1/resume", json={"nodes": ["c1"]})
     wait_for(engine, {"c1": True})
 
 
-def test_host_that_was_not_finished_is_made_anew(client: TestClient, engine: Engine) -> None:
+def test_unfinished_host_is_recreated(client: TestClient, engine: Engine) -> None:
     engine.running = {"c1": False}
     client.post("/v1/resume", json={"nodes": ["c1"]})
     wait_for(engine, {"c1": True})
@@ -318,7 +316,7 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
 
     def stopped() -> str:
         engine.running["c1"] = (
-            False  # again, where it was not seen to be up before and so was started anew
+            False  # a second time, because it was not known to be up before and so was restarted
         )
         machines.look()
         return str(machines.states()["c1"]["problem"])
@@ -332,7 +330,7 @@ def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) 
 
 
 class ToldToEnd(Engine):
-    """An engine that is slow to tell of a run, and by whose answer the API has been told to end."""
+    """An engine that answers slowly about a run; by then, the API has been asked to stop."""
 
     def __init__(self, run_id: str, number: signal.Signals) -> None:
         super().__init__()
@@ -353,7 +351,7 @@ def serve_nothing(run: RunDir, number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_end_that_it_is_told_of_while_it_asks_the_engine_is_not_forgotten(
+def test_stop_request_during_an_engine_query_is_not_forgotten(
     run: RunDir, number: signal.Signals
 ) -> None:
     process = multiprocessing.get_context("spawn").Process(target=serve_nothing, args=[run, number])
@@ -366,6 +364,6 @@ def test_end_that_it_is_told_of_while_it_asks_the_engine_is_not_forgotten(
         shutil.rmtree(run.control_directory, ignore_errors=True)
 
 
-def test_it_describes_itself(client: TestClient) -> None:
+def test_scenario_describes_itself(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert {*paths} == {"/v1/resume", "/v1/suspend", "/v1/nodes"}

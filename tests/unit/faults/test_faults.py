@@ -30,7 +30,7 @@ def provider() -> FakeProvider:
 
 @pytest.fixture
 def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
-    """A federation of which only the engine answers."""
+    """A federation whose engine answers, but not its hosts."""
     opened = lifecycle.create(SCENARIOS / "federation.yml", provider, tmp_path, lambda _: None)
     provider.running[opened.directory.id] = [host.name for host in opened.plan.hosts]
     return opened
@@ -53,7 +53,7 @@ def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
     ],
     ids=str,
 )
-def test_fault_that_has_no_place_is_refused_and_nothing_is_done(
+def test_fault_without_a_target_is_refused_and_nothing_is_done(
     run: OpenRun, fault: Fault, message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -62,13 +62,14 @@ def test_fault_that_has_no_place_is_refused_and_nothing_is_done(
     assert faults.active(run) == []
 
 
-def test_killed_daemon_is_dead_for_systemd_too_before_anybody_may_start_it(tmp_path: Path) -> None:
-    """`systemctl start` does nothing as long as systemd takes the unit for active."""
+def test_killed_daemon_is_dead_for_systemd_too_before_it_can_be_started(tmp_path: Path) -> None:
+    """`systemctl start` does nothing as long as systemd considers the unit active."""
     with subprocess.Popen(["sleep", "300"]) as daemon:
         systemctl = tmp_path / "systemctl"
         asked = tmp_path / "asked"
         systemctl.write_text(
-            f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -gt 3 ] && echo 0 || echo {daemon.pid}\n"
+            f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -gt 3 ] && echo 0 ||"
+            f" echo {daemon.pid}\n"
         )
         systemctl.chmod(0o755)
         script = faults.KINDS["kill-daemon"].inject
@@ -81,7 +82,7 @@ def test_killed_daemon_is_dead_for_systemd_too_before_anybody_may_start_it(tmp_p
     assert len(asked.read_text()) == 4
 
 
-def test_cut_between_sites_is_heard_by_neither_and_healed_as_a_whole(
+def test_cut_between_sites_blocks_both_directions_and_is_healed_completely(
     run: OpenRun, provider: FakeProvider
 ) -> None:
     aws = [host.name for host in run.plan.hosts if host.site == "aws"]
@@ -93,14 +94,16 @@ def test_cut_between_sites_is_heard_by_neither_and_healed_as_a_whole(
     assert faults.active(run) == []
 
 
-def test_cut_one_way_is_noticed_by_who_hears_nothing(run: OpenRun, provider: FakeProvider) -> None:
+def test_one_way_cut_is_noticed_by_the_side_that_receives_nothing(
+    run: OpenRun, provider: FakeProvider
+) -> None:
     faults.inject(run, Fault("cut-one-way", "aws-ctl", "accounting"))
     assert {host: drops for host, drops in provider.dropped.items() if drops} == {
         "accounting": [Drop(source="aws-ctl")]
     }
 
 
-def test_fault_is_healed_by_whoever_comes_next(run: OpenRun, provider: FakeProvider) -> None:
+def test_fault_is_healed_by_the_next_session(run: OpenRun, provider: FakeProvider) -> None:
     faults.inject(run, Fault("pause-host", "aws1"))
     faults.inject(run, Fault("cut", "aws1", "aws2"))
     with pytest.raises(UsageError, match="already injected"):
@@ -122,7 +125,7 @@ def test_fault_is_healed_by_whoever_comes_next(run: OpenRun, provider: FakeProvi
     ]
 
 
-def test_what_could_not_be_healed_stays_written_down(tmp_path: Path) -> None:
+def test_fault_that_could_not_be_healed_stays_recorded(tmp_path: Path) -> None:
     provider = FakeProvider("unpause", EngineError("gone"))
     run = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
     faults.inject(run, Fault("pause-host", "single"))
@@ -187,9 +190,9 @@ def test_fault_is_not_active_while_it_is_being_injected(tmp_path: Path) -> None:
 
 
 class FakeHosts(Ssh):
-    """Hosts whose slurmctld is killed, stops between saves at the third attempt, and does not start again.
+    """Hosts whose slurmctld is killed, stops between saves at the third attempt and stays down.
 
-    `heard` are the scripts that they ran, in one word each; `starts_at_once`: systemctl start finds
+    `heard` are the scripts that they ran, one word each; `starts_at_once`: systemctl start finds
     the daemon running.
     """
 
@@ -224,7 +227,7 @@ class FakeHosts(Ssh):
 KILLED = Fault("kill-daemon", "onprem-ctl", "slurmctld")
 
 
-def test_daemon_that_does_not_start_again_is_named_with_its_last_fatal_error(run: OpenRun) -> None:
+def test_daemon_that_does_not_restart_is_named_with_its_last_fatal_error(run: OpenRun) -> None:
     run = replace(run, ssh=FakeHosts())
     faults.inject(run, KILLED)
     with pytest.raises(ClusterError) as caught:
@@ -252,7 +255,7 @@ def test_slurmctld_is_killed_only_once_it_is_stopped_and_does_not_save(run: Open
     assert hosts.heard == ["-STOP", "-STOP", "-STOP", "-KILL"]
 
 
-def test_slurmctld_that_could_not_be_killed_goes_on(run: OpenRun) -> None:
+def test_slurmctld_that_could_not_be_killed_continues(run: OpenRun) -> None:
     hosts = FakeHosts(refuses=True)
     with pytest.raises(CannotVerify, match="could not be injected"):
         faults.inject_between_saves(replace(run, ssh=hosts), KILLED)
@@ -274,12 +277,12 @@ def test_process_is_stopped_only_if_no_state_file_is_half_written(
             fake = tmp_path / "bin" / "systemctl"
             fake.write_text(f"#!/bin/sh\necho {process.pid}\n")
             fake.chmod(0o755)
-            done = subprocess.run(
+            completed = subprocess.run(
                 ["sh", "-c", kill_between_saves.STOP_SCRIPT, "stop", str(tmp_path / "state")],
                 env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
                 check=False,
             )
             state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()[0]
-            assert (done.returncode == 0, state == "T") == (stops, stops)
+            assert (completed.returncode == 0, state == "T") == (stops, stops)
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""Which Kubernetes API keeps the ledger, and what is told where it cannot."""
+"""Which Kubernetes API keeps the ledger, and what is reported where it cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.kubernetes import apiserver, hybrid
 from harness.kubernetes.ledger import GROUP, PLURAL, VERSION
 
 
-def test_emulated_api_keeps_a_page_for_each_node(
+def test_emulated_api_keeps_an_object_for_each_node(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -49,7 +49,7 @@ def test_emulated_api_answers_nobody_without_its_token(
         assert api.kubeconfig.stat().st_mode & 0o777 == 0o600
 
 
-def test_kubeconfig_that_leads_nowhere_is_told(
+def test_kubeconfig_without_a_reachable_cluster_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig"
@@ -70,7 +70,7 @@ def test_kubeconfig_that_leads_nowhere_is_told(
         pass
 
 
-def test_directory_without_the_programs_is_told(
+def test_directory_without_the_programs_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -79,7 +79,7 @@ def test_directory_without_the_programs_is_told(
         pass
 
 
-def test_last_line_of_an_operator_is_shown_with_a_check_that_failed(tmp_path: Path) -> None:
+def test_operators_last_line_is_shown_with_a_failed_check(tmp_path: Path) -> None:
     scenario = SCENARIO.with_name("kubernetes-hybrid.yml")
     run = lifecycle.create(scenario, FakeProvider(), tmp_path, print)
     log = run.directory.path / "logs" / "operator-shared.log"

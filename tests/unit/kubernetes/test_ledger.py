@@ -28,7 +28,7 @@ def test_quantities_of_kubernetes_are_rounded_up(
 
 
 @pytest.mark.parametrize("wrong", ["", "-1", "many", "1mi", "1 Gi", "1ni", "1mm", "NaN", "0x10"])
-def test_what_is_no_quantity_is_told(wrong: str) -> None:
+def test_invalid_quantity_is_reported(wrong: str) -> None:
     with pytest.raises(ValueError, match="is no quantity"):
         ledger.of_pod({"cpu": wrong})
 
@@ -37,7 +37,7 @@ AMOUNTS = st.builds(Amount, st.integers(0, 9000), st.integers(0, 9000))
 
 
 @given(st.lists(AMOUNTS), AMOUNTS)
-def test_pods_and_what_they_leave_to_slurm_are_together_no_more_than_the_node(
+def test_pods_and_slurms_share_together_never_exceed_the_node(
     pods: list[Amount], whole: Amount
 ) -> None:
     left = ledger.left_to_slurm(whole, pods)
@@ -46,7 +46,7 @@ def test_pods_and_what_they_leave_to_slurm_are_together_no_more_than_the_node(
         assert (left + ledger.total(pods)).fits_in(whole)
 
 
-def test_more_than_there_is_on_a_node_is_found_where_it_begins() -> None:
+def test_overallocated_node_is_found_where_it_begins() -> None:
     whole = {"n1": Amount(2000, 500), "n2": Amount(2000, 500)}
     uses = [
         Use("job 1", "n1", Amount(1000, 100), 0, 10),
@@ -55,7 +55,7 @@ def test_more_than_there_is_on_a_node_is_found_where_it_begins() -> None:
         Use("pod b", "n2", Amount(2000, 500), 0, 20),
     ]
     assert ledger.overcommitted(uses, whole) == []
-    (told,) = ledger.overcommitted([*uses, Use("pod c", "n1", Amount(1, 1), 12, 13)], whole)
-    assert told.startswith("n1 has {'cpu': '2000m', 'memory': '500Mi'}, at 12.00 taken by pod a")
-    (told,) = ledger.overcommitted([*uses, Use("pod d", "n2", Amount(0, 1), 19, 20)], whole)
-    assert told.startswith("n2 has")
+    (problem,) = ledger.overcommitted([*uses, Use("pod c", "n1", Amount(1, 1), 12, 13)], whole)
+    assert problem.startswith("n1 has {'cpu': '2000m', 'memory': '500Mi'}, at 12.00 taken by pod a")
+    (problem,) = ledger.overcommitted([*uses, Use("pod d", "n2", Amount(0, 1), 19, 20)], whole)
+    assert problem.startswith("n2 has")

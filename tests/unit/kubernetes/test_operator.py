@@ -20,9 +20,10 @@ IN_USE = "gres/k8scpu count changed and jobs are using them (4 != 1)"
 
 
 class FakeSlurm:
-    """A slurmctld with one node: takes a cut below what runs, forgets it when it restarts, starts jobs when asked.
+    """A slurmctld with one node.
 
-    The node does not tell the CPUs that are used where it offers none.
+    It accepts a cut below what runs, forgets it when it restarts, and starts jobs on request. The
+    node does not report allocated CPUs where it offers none.
     """
 
     def __init__(self, **facts: Any) -> None:
@@ -68,12 +69,12 @@ class FakeSlurm:
 
 
 def settle(slurm: FakeSlurm, wanted: dict[str, dict[str, str]], page: Page) -> dict[str, str]:
-    """Settle once, and return what is said of each pod."""
+    """Settle once, and return what is reported for each pod."""
     asyncio.run(operator.settle(slurm, "n1", wanted, page))
     return {pod: check["state"] for pod, check in page.checks().items()}
 
 
-def test_what_pods_hold_is_cut_and_given_back_when_they_are_gone() -> None:
+def test_resources_of_pods_are_cut_and_given_back_when_they_are_gone() -> None:
     slurm, page = FakeSlurm(), Page()
     assert settle(slurm, {"a": SMALL, "b": LARGE}, page) == {"a": "Ready", "b": "Ready"}
     assert (slurm.seen.offered, slurm.reconsidered) == (Amount(0, 800), 0)
@@ -83,7 +84,7 @@ def test_what_pods_hold_is_cut_and_given_back_when_they_are_gone() -> None:
     assert slurm.seen.offered == WHOLE
 
 
-def test_pod_is_refused_where_jobs_have_the_room_and_stays_so() -> None:
+def test_pod_is_refused_where_jobs_occupy_the_node_and_stays_refused() -> None:
     slurm, page = FakeSlurm(), Page()
     slurm.start_job(Amount(2000, 100))
     assert settle(slurm, {"a": LARGE}, page) == {"a": "Refused"}
@@ -97,7 +98,7 @@ def test_pod_is_refused_where_jobs_have_the_room_and_stays_so() -> None:
 @pytest.mark.parametrize(
     ("pod", "offer"), [(LARGE, Amount(1000, 900)), (ALL_CPUS, Amount(0, 1000))]
 )
-def test_cut_is_taken_back_where_a_job_was_faster(pod: dict[str, str], offer: Amount) -> None:
+def test_cut_is_reverted_where_a_job_was_faster(pod: dict[str, str], offer: Amount) -> None:
     slurm, page = FakeSlurm(), Page()
     slurm.before_offer = lambda: slurm.start_job(Amount(2000, 100))
     assert settle(slurm, {"a": pod}, page) == {"a": "Refused"}
@@ -109,7 +110,7 @@ def test_pod_that_asks_for_no_quantity_is_refused() -> None:
     assert settle(FakeSlurm(), {"a": {"cpu": "much"}}, Page()) == {"a": "Refused"}
 
 
-def test_slurmctld_that_restarts_is_told_before_its_node_takes_jobs() -> None:
+def test_restarted_slurmctld_gets_its_cut_before_its_node_takes_jobs() -> None:
     slurm, page = FakeSlurm(), Page()
     settle(slurm, {"a": LARGE}, page)
     slurm.restart()
@@ -123,7 +124,7 @@ def test_slurmctld_that_restarts_is_told_before_its_node_takes_jobs() -> None:
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_node_that_registered_after_a_cut_takes_jobs_again_unless_somebody_had_drained_it(
+def test_node_that_registered_after_a_cut_takes_jobs_again_unless_it_had_been_drained(
     drained: bool,
 ) -> None:
     slurm, page = FakeSlurm(drained=drained), Page()
@@ -137,7 +138,7 @@ def test_node_that_registered_after_a_cut_takes_jobs_again_unless_somebody_had_d
     )
 
 
-def test_node_that_somebody_resumed_does_not_keep_its_reason() -> None:
+def test_resumed_node_does_not_keep_its_reason() -> None:
     slurm = FakeSlurm(resumed=True)
     settle(slurm, {}, Page())
     assert not slurm.seen.resumed
@@ -146,14 +147,14 @@ def test_node_that_somebody_resumed_does_not_keep_its_reason() -> None:
 def test_operator_that_restarts_keeps_what_was_promised_and_decides_on_the_rest() -> None:
     slurm, page = FakeSlurm(), Page()
     settle(slurm, {"a": LARGE}, page)
-    # The one before was killed after it had cut for b, before it promised.
+    # The previous operator was killed after it had cut for b, before it promised.
     slurm.seen = replace(slurm.seen, offered=Amount(0, 800))
     page = Page.of({"admissionChecks": page.checks() | {"c": {"state": "Refused", "message": ""}}})
     assert settle(slurm, {"a": LARGE, "b": LARGE}, page) == {"a": "Ready", "b": "Refused"}
     assert slurm.seen.offered == Amount(1000, 900)
 
 
-def test_nothing_is_promised_where_slurm_does_not_take_the_cut() -> None:
+def test_nothing_is_promised_where_slurm_does_not_accept_the_cut() -> None:
     slurm, page = FakeSlurm(), Page()
     slurm.deaf = True
     with pytest.raises(ClusterError, match="n1 still offers"):
@@ -175,7 +176,7 @@ def test_nothing_is_promised_where_slurm_does_not_take_the_cut() -> None:
         (["IDLE", "REBOOT_REQUESTED"], "new kernel", {}),
     ],
 )
-def test_node_is_read_as_slurmrestd_tells_it(
+def test_node_is_parsed_from_slurmrestd(
     state: list[str], reason: str, facts: dict[str, bool]
 ) -> None:
     body = {
@@ -191,7 +192,7 @@ def test_node_is_read_as_slurmrestd_tells_it(
     assert operator.parse_node(body) == node
 
 
-def test_only_jobs_that_have_the_node_now_have_something_of_it() -> None:
+def test_only_jobs_on_the_node_now_hold_resources_of_it() -> None:
     def job(*states: str, **cpus_on: int) -> dict[str, Any]:
         parts = [
             {"name": name, "cpus": {"count": count}, "memory": {"allocated": 10}}

@@ -47,13 +47,13 @@ def pairs(text: str) -> list[list[tuple[str, str]]]:
 
 @given(TEXT)
 @settings(max_examples=1000)
-def test_lines_put_together_are_the_text(text: str) -> None:
+def test_joined_lines_are_the_text(text: str) -> None:
     assert "".join(line.raw for line in conf.read(text)) == text
 
 
 @given(TEXT)
 @settings(max_examples=500)
-def test_every_place_is_one_of_the_line(text: str) -> None:
+def test_every_place_lies_in_its_line(text: str) -> None:
     physical = text.split("\n")
     for line in conf.read(text):
         for pair in line.pairs:
@@ -73,7 +73,7 @@ def test_every_place_is_one_of_the_line(text: str) -> None:
 )
 @settings(max_examples=int(os.environ.get("FUZZ", "300")))
 def test_check_always_has_an_answer(files: dict[str, str], release: str) -> None:
-    """FUZZ=100000 looks longer."""
+    """FUZZ=100000 tries more examples."""
     with tempfile.TemporaryDirectory() as directory:
         for name, text in files.items():
             (Path(directory) / name).write_bytes(text.encode("utf-8", errors="surrogateescape"))
@@ -107,11 +107,11 @@ def test_check_always_has_an_answer(files: dict[str, str], release: str) -> None
         ("A=", [[]]),
     ],
 )
-def test_pairs_are_those_of_slurms_parser(text: str, seen: list[list[tuple[str, str]]]) -> None:
+def test_pairs_match_slurms_parser(text: str, seen: list[list[tuple[str, str]]]) -> None:
     assert pairs(text) == seen
 
 
-def test_rest_is_where_what_cannot_be_read_begins() -> None:
+def test_rest_starts_at_the_first_unreadable_part() -> None:
     lines = list(conf.read("A=1 ; B\n\n  what\nA=b c\nInclude x y\n"))
     assert [line.rest for line in lines] == [4, None, 2, 4, 10]
     assert [line.include for line in lines] == [None, None, None, None, "x"]
@@ -134,7 +134,7 @@ def test_include_must_begin_its_line() -> None:
     ]
 
 
-def test_file_that_is_not_utf_8_is_latin_1(tmp_path: Path) -> None:
+def test_file_that_is_not_utf_8_is_read_as_latin_1(tmp_path: Path) -> None:
     path = tmp_path / "slurm.conf"
     path.write_bytes(b"# caf\xe9\nMailDomain=\xff\xfe\r\n")
     text = "".join(line.raw for line in conf.read(conf.read_text(path)))

@@ -20,7 +20,7 @@ def test_leading_zeros_stay() -> None:
 @pytest.mark.parametrize(
     "text", ["", "a,", "n[1-3", "n1-3]", "n[3-1]", "n[a-b]", "@group", "n*", "n 1", "n[1]!n1", "-x"]
 )
-def test_what_slurm_does_not_take_is_refused(text: str) -> None:
+def test_what_slurm_does_not_accept_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a hostlist"):
         hostlist.expand(text)
 
@@ -31,7 +31,7 @@ def test_folded_names_are_few_words_whatever_their_widths_and_order() -> None:
 
 
 @given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}", fullmatch=True), min_size=1, unique=True))
-def test_folding_loses_no_name(names: list[str]) -> None:
+def test_folding_keeps_every_name(names: list[str]) -> None:
     assert sorted(hostlist.expand(hostlist.fold(names))) == sorted(names)
 
 
@@ -54,6 +54,6 @@ def test_hostlist_of_too_many_names_is_refused_unexpanded(
         hostlist.expand("n[1-4]", 3)
 
 
-def test_hostlist_of_as_many_names_as_slurm_takes_is_expanded() -> None:
+def test_hostlist_with_as_many_names_as_slurm_allows_is_expanded() -> None:
     assert len(hostlist.expand("n[1-65537]")) == 65537
     assert len(hostlist.expand("n[01-50]r[1-200]")) == 10000

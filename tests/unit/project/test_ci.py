@@ -18,13 +18,13 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[3]
 ACTION = YAML(typ="safe").load(ROOT / "action.yml")
 GITLAB = YAML(typ="safe").load(ROOT / "docs" / "how-to" / "gitlab-ci.yml")
-# docs.github.com: `shell: bash`. GitLab's runner puts a script together like this in
+# docs.github.com: `shell: bash`. GitLab's runner assembles a script like this in
 # shells/bash.go; without FF_USE_NEW_BASH_EVAL_STRATEGY it leaves out the parentheses, and every
 # failed job ends with 1.
 GITHUB_SHELL = ["bash", "--noprofile", "--norc", "-eo", "pipefail"]
 GITLAB_SHELL = "set -eo pipefail\nset +o noclobber\n: | {evaluated}\nexit 0\n"
 NO_ENGINE = 3
-# What needs an engine is noted instead; a run finds none, and still leaves its report.
+# Commands that need an engine are only recorded; a run finds none, and still leaves its report.
 HARNESS = """\
 #!/bin/sh
 echo "$*" >> "$CALLS"
@@ -52,7 +52,7 @@ def program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def runner(tmp_path: Path) -> dict[str, str]:
-    """The environment of a runner; `repository` is the harness, set up, and `job` the user's repository."""
+    """A runner's environment; `repository` is the harness, set up, `job` the user's repository."""
     repository = tmp_path / "repository"
     repository.mkdir()
     for path in ROOT.iterdir():
@@ -73,7 +73,7 @@ def runner(tmp_path: Path) -> dict[str, str]:
 
 
 class Workflow:
-    """A composite action's steps as GitHub runs them; an action that it uses does nothing, and has `outputs`."""
+    """A composite action's steps as GitHub runs them; actions that it uses only have `outputs`."""
 
     def __init__(
         self, directory: Path, environment: Mapping[str, str], inputs: Mapping[str, str]
@@ -119,13 +119,13 @@ class Workflow:
         return re.sub(r"\$\{\{ (\S+) \}\}", lambda found: self.values[found[1]], text)
 
     def step(self, step: Mapping[str, Any]) -> None:
-        """Run a step, and take notice of what it puts into PATH and its outputs."""
+        """Run a step, and record what it adds to PATH and to its outputs."""
         for name in ("GITHUB_OUTPUT", "GITHUB_PATH"):
             Path(self.environment[name]).write_text("")
         script = self.directory / "step.sh"
         script.write_text(step["run"])
         given = {name: self.filled_in(text) for name, text in step.get("env", {}).items()}
-        done = subprocess.run(
+        completed = subprocess.run(
             [*GITHUB_SHELL, script],
             cwd=self.directory / "job",
             env=self.environment | given,
@@ -133,8 +133,10 @@ class Workflow:
             text=True,
             check=False,
         )
-        assert done.returncode in {0, NO_ENGINE}, f"{step['name']}\n{done.stdout}{done.stderr}"
-        self.exit_code = self.exit_code or done.returncode
+        assert completed.returncode in {0, NO_ENGINE}, (
+            f"{step['name']}\n{completed.stdout}{completed.stderr}"
+        )
+        self.exit_code = self.exit_code or completed.returncode
         for line in Path(self.environment["GITHUB_OUTPUT"]).read_text().splitlines():
             name, _, value = line.partition("=")
             self.values[f"steps.{step['id']}.outputs.{name}"] = value
@@ -162,7 +164,8 @@ class Workflow:
             "",
             [
                 "images save {file} 24.11",
-                "run my scenarios/single-node.yml --release 24.11 --report a report --release single=25.05 --verbose",
+                "run my scenarios/single-node.yml --release 24.11 --report a report"
+                " --release single=25.05 --verbose",
                 "report a report",
             ],
         ),
@@ -197,7 +200,7 @@ def test_action_runs_the_scenario_and_shows_its_verdict(
     assert ("Keep the image" in workflow.used) == (bool(inputs.get("release")) and not cached)
 
 
-def test_key_of_a_cached_image_changes_with_the_release_and_with_what_images_are_made_of(
+def test_key_of_a_cached_image_changes_with_the_release_and_the_images_sources(
     runner: dict[str, str], tmp_path: Path
 ) -> None:
     def key(release: str) -> str:
@@ -244,7 +247,7 @@ def test_gitlab_job_runs_the_scenario_and_leaves_a_report(
     evaluated = f"eval {shlex.quote(script)}"
     if variables.get("FF_USE_NEW_BASH_EVAL_STRATEGY") == "true":
         evaluated = f"({evaluated})"
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash"],
         input=GITLAB_SHELL.format(evaluated=evaluated),
         cwd=job,
@@ -253,7 +256,7 @@ def test_gitlab_job_runs_the_scenario_and_leaves_a_report(
         text=True,
         check=False,
     )
-    assert done.returncode == NO_ENGINE, done.stdout + done.stderr
+    assert completed.returncode == NO_ENGINE, completed.stdout + completed.stderr
     file = f"images-{variables['RELEASE']}.tar"
     assert (tmp_path / "calls").read_text().splitlines() == [
         f"images load {file}",

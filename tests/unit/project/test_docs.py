@@ -1,4 +1,4 @@
-"""What the documentation shows is so: its commands, its links, and the pages that are made from the program."""
+"""The documentation is true: its commands, its links, and the pages generated from the program."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ PAGES = [
 CI = ROOT / "docs" / "how-to" / "ci.md"
 ACTION = ROOT / "action.yml"
 GITLAB = CI.with_name("gitlab-ci.yml")
-# What is run here, page by page, with the exit codes that it may have.
+# Commands that are run here, page by page, with the exit codes that they may have.
 WITHOUT_ENGINE = {
     "init": {0},
     "schema": {0},
     "render": {0},
-    "check": {0, 1},  # 1: it found an error in what a page is about
+    "check": {0, 1},  # 1: it found the error that the page is about
     "import": {0},
     "diff": {0},
     "report": {0},
     "fault list": {0},
-    "doctor": {3},  # it misses the engine
+    "doctor": {3},  # it finds no engine
     "run": {3},  # it reads the scenario, and leaves a run's directory
 }
-# What wants an engine, and the module of tests/integration that runs it.
+# Commands that need an engine, and the module of tests/integration that runs them.
 WITH_ENGINE = {
     "run": "support",
     "up": "support",
@@ -68,9 +68,9 @@ WITH_ENGINE = {
     "schedmd-suite": "test_schedmd",
     "cp": "test_schedmd",
 }
-# It compares with hosts that are up, as tests/integration/test_diff.py does.
+# Compares with hosts that are up, as tests/integration/test_diff.py does.
 OF_LIVE_HOSTS = ["diff", "runs/federation/latest/tree", "federation"]
-# What docs/scenario.md tells the problems of.
+# The scenario whose problems docs/scenario.md shows.
 BROKEN = """\
 clusters:
   alpha:
@@ -96,7 +96,7 @@ def without_fences(text: str) -> str:
 
 
 def shown(text: str) -> Iterator[Words]:
-    """Yield every simple command of the shell that a page shows."""
+    """Yield every simple shell command that a page shows."""
     lines = re.findall(r"^    (?:\$ )?(harness .*)", without_fences(text), re.M)
     for _, language, block in re.findall(r"^( *)```(\w*)\n(.*?)^\1```", text, re.M | re.S):
         if language in {"sh", ""}:  # "" shows what a command prints, too
@@ -105,7 +105,7 @@ def shown(text: str) -> Iterator[Words]:
 
 
 def simple_commands(lines: list[str]) -> Iterator[Words]:
-    """Yield the words of each simple command; what is open at the end of a line goes on in the next."""
+    """Yield the words of each simple command; an unfinished line continues in the next one."""
     before = ""
     for line in lines:
         before += line.replace("$(", " ; (")
@@ -149,7 +149,7 @@ def verb(words: Words) -> str:
 
 
 def parse(words: Words) -> None:
-    """Have the command line parse its words, and do nothing."""
+    """Let the command line parse its words, but run nothing."""
     command: Any = APP
     context, name = None, "harness"
     while True:
@@ -170,7 +170,7 @@ COMMANDS = [(page, words) for page in PAGES for words in of_harness(page)]
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with what the pages take to be there, and no engine."""
+    """A directory with the files that the pages assume, and no engine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", "nowhere://")
     monkeypatch.delenv("HARNESS_RUNS", raising=False)
@@ -193,7 +193,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("page", "words"), COMMANDS, ids=[f"{page.stem}: {' '.join(words)}" for page, words in COMMANDS]
 )
 @pytest.mark.usefixtures("desk")
-def test_every_command_shown_is_one_that_there_is(page: Path, words: Words) -> None:
+def test_every_command_shown_exists(page: Path, words: Words) -> None:
     parse(words)
     for word in words:
         assert not word.startswith("scenarios/") or (ROOT / word).exists(), (
@@ -216,9 +216,11 @@ def test_every_command_shown_is_run_by_a_test() -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if of_harness(page)], ids=lambda page: page.stem
 )
-def test_commands_that_need_no_engine_do_what_a_page_says(page: Path, desk: Path) -> None:
+def test_commands_that_need_no_engine_do_what_the_documentation_says(
+    page: Path, desk: Path
+) -> None:
     runner = CliRunner()
-    # What pages take for a report that somebody gave you, or for earlier runs.
+    # Directories that pages use for a report from someone else, or for earlier runs.
     for name in ("single-node", "federation"):
         runner.invoke(cli.app, ["run", f"scenarios/{name}.yml", "--report", "artifact"])
     for name in ("before", "after"):
@@ -234,24 +236,24 @@ def test_commands_that_need_no_engine_do_what_a_page_says(page: Path, desk: Path
         ):
             continue
         if "--provider" in words or "--inventory" in words:
-            continue  # machines of the user's
-        done = runner.invoke(cli.app, words[1:])
+            continue  # the user's own machines
+        completed = runner.invoke(cli.app, words[1:])
         if "broken.yml" in words:
-            assert done.exit_code == 2
-            assert all(line in page.read_text() for line in done.output.splitlines())
+            assert completed.exit_code == 2
+            assert all(line in page.read_text() for line in completed.output.splitlines())
         else:
-            assert done.exit_code in WITHOUT_ENGINE[verb(words[1:])], (
-                f"{' '.join(words)}\n{done.output}"
+            assert completed.exit_code in WITHOUT_ENGINE[verb(words[1:])], (
+                f"{' '.join(words)}\n{completed.output}"
             )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_in_the_text_have_verbs_and_options_that_there_are(page: Path) -> None:
-    for told in re.findall(r"`harness ([^`]+)`", without_fences(page.read_text())):
-        words = told.split(" -- ")[0].split()
+def test_commands_in_the_text_use_existing_verbs_and_options(page: Path) -> None:
+    for command_line in re.findall(r"`harness ([^`]+)`", without_fences(page.read_text())):
+        words = command_line.split(" -- ")[0].split()
         command: Any = APP
         while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
-            assert words[0] in command.commands, f"{page.name}: `harness {told}`"
+            assert words[0] in command.commands, f"{page.name}: `harness {command_line}`"
             command = command.commands[words.pop(0)]
         options = {option for one in command.params for option in one.opts} | {
             "--install-completion",
@@ -259,19 +261,21 @@ def test_commands_in_the_text_have_verbs_and_options_that_there_are(page: Path) 
             "--help",
         }
         wrong = {word for word in words if word.startswith("-")} - options
-        assert not wrong, f"{page.name}: `harness {told}` has no {', '.join(wrong)}"
+        assert not wrong, f"{page.name}: `harness {command_line}` has no {', '.join(wrong)}"
 
 
 def test_every_target_shown_is_in_the_makefile() -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     for page in PAGES:
         named = [words[1:] for words in shown(page.read_text()) if words[0] == "make"]
-        named += [told.split() for told in re.findall(r"`make ([^`]+)`", page.read_text())]
+        named += [
+            command_line.split() for command_line in re.findall(r"`make ([^`]+)`", page.read_text())
+        ]
         assert {word for words in named for word in words if "=" not in word} <= {*targets}, page
 
 
 def headings(page: Path) -> set[str]:
-    """Return what GitHub calls the headings of a page in links."""
+    """Return GitHub's anchors for the headings of a page."""
     found = re.findall(r"^#+ (.*)", without_fences(page.read_text()), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
@@ -310,21 +314,21 @@ def test_every_module_is_on_the_map() -> None:
     assert {name for name in modules | folders if name not in text} == set()
 
 
-def test_pages_made_from_the_program_are_what_it_is_now(tmp_path: Path) -> None:
+def test_generated_pages_match_the_program(tmp_path: Path) -> None:
     subprocess.run([sys.executable, REFERENCE / "generate.py", tmp_path], check=True)
     for made in tmp_path.iterdir():
         assert (REFERENCE / made.name).read_text() == made.read_text(), (
-            "`make docs` makes them anew"
+            "`make docs` regenerates them"
         )
 
 
-def test_check_that_is_shown_is_one_that_there_is() -> None:
+def test_every_check_shown_exists() -> None:
     page = ROOT / "docs" / "how-to" / "write-a-check.md"
     (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
     assert code in (ROOT / "tests" / "checks" / "test_jobs.py").read_text()
 
 
-def test_example_of_the_scenario_file_is_a_right_scenario(tmp_path: Path) -> None:
+def test_example_of_the_scenario_file_is_valid(tmp_path: Path) -> None:
     (tmp_path / "example.yml").write_text(yaml_shown(ROOT / "docs" / "scenario.md")[0])
     assert scenario.load(tmp_path / "example.yml").clusters.keys() == {"alpha"}
 
@@ -347,10 +351,10 @@ def test_ci_for_users_fits_its_schema(schema: str, text: str, tmp_path: Path) ->
         f"vendor.{schema}",
     ]
     transform = ["--data-transform", "gitlab-ci"] if schema == "gitlab-ci" else []
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, *transform, tmp_path / "ci.yml"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout
+    assert completed.returncode == 0, completed.stdout
 
 
 @pytest.mark.parametrize(
@@ -361,7 +365,7 @@ def test_ci_for_users_fits_its_schema(schema: str, text: str, tmp_path: Path) ->
     ],
     ids=["github", "gitlab"],
 )
-def test_ci_for_users_runs_commands_that_there_are(scripts: list[str]) -> None:
+def test_ci_for_users_runs_commands_that_exist(scripts: list[str]) -> None:
     text = re.sub(r"\$\{RELEASE:\+(.*?)\}", r"\1", "\n".join(scripts))
     commands = [
         shlex.split(found)
@@ -372,7 +376,7 @@ def test_ci_for_users_runs_commands_that_there_are(scripts: list[str]) -> None:
     assert {verb(words) for words in commands} >= {"run", "images load", "images save"}
 
 
-def test_promises_name_tests_that_are_there() -> None:
+def test_promises_name_existing_tests() -> None:
     named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", (ROOT / "SECURITY.md").read_text())
     file = ""
     for path, test in named:

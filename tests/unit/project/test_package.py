@@ -1,4 +1,4 @@
-"""The package that users install: all that the harness needs beside its code is in it."""
+"""The package that users install: it contains everything that the harness needs besides code."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "installed"
 
 
-@pytest.mark.parametrize(
-    "folder", ["roles", "templates", "scenarios", "images", "tests/checks"]
-)
-def test_every_data_file_is_in_it(folder: str, installed: Path) -> None:
+@pytest.mark.parametrize("folder", ["roles", "templates", "scenarios", "images", "tests/checks"])
+def test_package_contains_every_data_file(folder: str, installed: Path) -> None:
     def files(directory: Path) -> dict[str, bytes]:
         return {
             str(path.relative_to(directory)): path.read_bytes()
@@ -48,12 +46,14 @@ def test_every_data_file_is_in_it(folder: str, installed: Path) -> None:
     assert files(installed / "harness" / "data" / folder) == files(ROOT / folder) != {}
 
 
-def test_license_is_in_it(installed: Path) -> None:
+def test_package_contains_the_license(installed: Path) -> None:
     (packed,) = installed.glob("*.dist-info/licenses/LICENSE")
     assert packed.read_text() == (ROOT / "LICENSE").read_text()
 
 
-def test_it_renders_away_from_the_source(installed: Path, tmp_path: Path) -> None:
+def test_installed_package_renders_outside_of_the_source_tree(
+    installed: Path, tmp_path: Path
+) -> None:
     def python(*arguments: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(installed), "NO_COLOR": "1"}
         command = [sys.executable, *arguments]

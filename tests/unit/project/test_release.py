@@ -1,4 +1,4 @@
-"""`make release`: what keeps a version from being released, and what is built."""
+"""`make release`: what prevents a release, and what is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds the program: continuous integration, templates, pinned packages, hooks, the form of files."""
+"""Everything around the program: CI, templates, pinned packages, hooks, the format of files."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def test_what_github_reads_fits_its_schema(schema: str) -> None:
         "--builtin-schema",
         f"vendor.{schema}",
     ]
-    done = subprocess.run([*command, *SCHEMAS[schema]], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    completed = subprocess.run(
+        [*command, *SCHEMAS[schema]], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stdout
 
 
 @named([*WORKFLOWS, ACTION])
@@ -75,14 +77,15 @@ def repository(used: str) -> str:
 
 
 @named(WORKFLOWS)
-def test_workflow_has_few_rights_ends_and_runs_once(path: Path) -> None:
+def test_workflow_has_minimal_permissions_a_timeout_and_no_concurrent_runs(path: Path) -> None:
     workflow = read(path)
     assert workflow["permissions"] == {"contents": "read"}
     assert set(workflow["concurrency"]) == {"group", "cancel-in-progress"}
     assert "pull_request_target" not in workflow["on"]
     for name, job in workflow["jobs"].items():
         assert job["timeout-minutes"] <= 90, name
-        if "permissions" in job:  # rights of its own are for what is published from here
+        # Only a job that publishes something may have permissions of its own.
+        if "permissions" in job:
             assert (
                 "pull_request" not in workflow["on"] or job["if"] == "github.event_name == 'push'"
             )
@@ -132,7 +135,7 @@ def commands_of_check() -> Iterator[list[str]]:
         yield [Path(words[0]).name, *(word for word in words[1:] if word != ".")]
 
 
-def test_hooks_run_what_make_check_runs_but_for_the_tests() -> None:
+def test_hooks_run_everything_of_make_check_except_the_tests() -> None:
     (local,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
     assert local["repo"] == "local", "so that constraints.txt alone names versions"
     entries = []
@@ -160,7 +163,7 @@ def test_every_package_is_pinned_with_hashes_and_no_index(path: Path) -> None:
         assert all(re.fullmatch(r" {4}--hash=sha256:[0-9a-f]{64}", line) for line in hashes), first
 
 
-def test_packages_of_the_site_are_the_same_versions() -> None:
+def test_packages_of_the_web_site_have_the_same_versions() -> None:
     ours, site = map(pins, PINNED)
     assert {
         name: versions for name, versions in site.items() if versions != ours.get(name, versions)
@@ -181,7 +184,7 @@ def test_packages_of_the_site_are_the_same_versions() -> None:
     ],
     ids=["constraints", "site"],
 )
-def test_pinned_packages_are_those_of_pyproject(path: Path, requirements: list[str]) -> None:
+def test_pinned_packages_match_pyproject(path: Path, requirements: list[str]) -> None:
     found = pins(path)
     for requirement in map(Requirement, requirements):
         name = canonicalize_name(requirement.name)
@@ -189,7 +192,7 @@ def test_pinned_packages_are_those_of_pyproject(path: Path, requirements: list[s
             assert all(version in requirement.specifier for version in found[name]), requirement
 
 
-def test_files_have_the_form_that_editorconfig_says() -> None:
+def test_files_follow_editorconfig() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout

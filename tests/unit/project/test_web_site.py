@@ -1,4 +1,4 @@
-"""The documentation as a web site: it has every page, and each says there what it says on GitHub."""
+"""The documentation as a web site: it has every page, and each reads the same as on GitHub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTED = {"h1", "h2", "h3", "ul", "ol", "li", "pre", "code", "table", "tr", "st
 
 
 class Reader(HTMLParser):
-    """Reads the words of a page, and counts what they are in."""
+    """Reads the words of a page, and counts the elements that contain them."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -46,7 +46,10 @@ class Reader(HTMLParser):
 
 
 def test_navigation_has_the_pages_of_the_index_once_under_its_headings() -> None:
-    index = "# Docs\n\n## Learn\n\n[A](a.md): b\n\n## Do\n\n- [C](c/d.md#e), [A](a.md)\n- [S](../S.md), [x](https://x.md/y)\n"
+    index = (
+        "# Docs\n\n## Learn\n\n[A](a.md): b\n\n## Do\n\n- [C](c/d.md#e), [A](a.md)\n"
+        "- [S](../S.md), [x](https://x.md/y)\n"
+    )
     assert hooks.navigation(index)[2:] == [
         {"Learn": ["docs/a.md"]},
         {"Do": ["docs/c/d.md", "S.md"]},
@@ -77,7 +80,7 @@ def test_navigation_has_every_page() -> None:
         ("a - b\n*c* d", "a - b\n*c* d"),
     ],
 )
-def test_lists_are_indented_as_the_site_needs_it(written: str, read: str) -> None:
+def test_lists_are_indented_as_the_web_site_needs_it(written: str, read: str) -> None:
     assert hooks.indented(written) == read
 
 
@@ -102,12 +105,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "NO_MKDOCS_2_WARNING": "1",
         "REPOSITORY_URL": "https://example.org/harness",
     }
-    # Without a way to any other host.
+    # Without access to any other host.
     environment |= dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     return directory
 
 
@@ -120,7 +123,7 @@ def article(site: Path, page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_says_on_the_site_what_it_says_on_github(page: Path, site: Path) -> None:
+def test_page_reads_the_same_on_the_web_site_and_on_github(page: Path, site: Path) -> None:
     there = Reader(article(site, page))
     here = Reader(MarkdownIt("commonmark").enable("table").render(page.read_text()))
     assert there.words == here.words

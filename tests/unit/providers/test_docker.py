@@ -45,13 +45,13 @@ class FakeClient:
         raise ImageNotFound(name)
 
 
-def test_engine_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker, "DockerClient", lambda **_: FakeClient("19.03.5"))
     with pytest.raises(EngineError, match=r"Docker engine 19\.3 is too old"):
         engine.connect()
 
 
-def test_disk_without_room_for_an_image_is_told_before_anything_is_built(
+def test_disk_without_room_for_an_image_is_reported_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(images.shutil, "disk_usage", lambda path: Usage(100, 99, 5e8))
@@ -78,14 +78,14 @@ def test_engines_own_errors_come_with_a_hint(explanation: str, hint: str) -> Non
     assert hint in str(caught.value.hint)
 
 
-def test_image_name_changes_with_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_name_changes_with_its_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     before = images.tag(releases.get("24.11"))
     assert images.tag(releases.get("24.11")) == before
     monkeypatch.setattr(images, "_HOST_PACKAGES", ("systemd",))
     assert images.tag(releases.get("24.11")) != before
 
 
-def test_subnets_that_this_machine_routes_elsewhere_are_known(tmp_path: Path) -> None:
+def test_subnets_that_this_machine_routes_elsewhere_are_detected(tmp_path: Path) -> None:
     table = tmp_path / "route"
     table.write_text(
         "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
@@ -111,7 +111,7 @@ class Busy:
             raise APIError("500 Server Error", explanation=self.errors.pop(0))
 
 
-def test_host_that_cannot_be_frozen_at_first_is_frozen_then() -> None:
+def test_freezing_a_host_is_retried() -> None:
     provider, busy = (
         DockerProvider(),
         Busy("runc did not terminate successfully: unable to freeze", "unable to freeze"),
@@ -121,7 +121,7 @@ def test_host_that_cannot_be_frozen_at_first_is_frozen_then() -> None:
     assert busy.errors == []
 
 
-def test_host_that_cannot_be_frozen_for_another_reason_is_told_at_once() -> None:
+def test_host_that_cannot_be_frozen_for_another_reason_is_reported_at_once() -> None:
     provider, busy = DockerProvider(), Busy("Container is not running", "")
     provider._connected[""] = busy  # type: ignore[assignment]
     with pytest.raises(EngineError, match="cannot pause host: Container is not running"):
@@ -130,7 +130,7 @@ def test_host_that_cannot_be_frozen_for_another_reason_is_told_at_once() -> None
 
 
 class Making:
-    """An engine that makes whatever it is asked to, and keeps what was asked of a container."""
+    """An engine that creates whatever it is asked to, and keeps the options of containers."""
 
     def __init__(self) -> None:
         self.made: dict[str, dict[str, Any]] = {}
@@ -168,7 +168,7 @@ class Making:
 
 
 def made(name: str, tmp_path: Path, *choices: str) -> tuple[Making, dict[str, dict[str, Any]]]:
-    """Return an engine on which a scenario's hosts were made, and how each was."""
+    """Return an engine with a scenario's hosts, and the options with which each was created."""
     path, there, provider = SCENARIOS / f"{name}.yml", Making(), DockerProvider()
     provider._connected[""] = there  # type: ignore[assignment]
     plan = make_plan(name, scenario.load(path, choices), provider.capabilities)
@@ -183,7 +183,7 @@ def made(name: str, tmp_path: Path, *choices: str) -> tuple[Making, dict[str, di
     return there, {host.name: hosts[host.name] for host in plan.hosts}
 
 
-def test_hosts_are_made_with_a_packet_filter_of_all_their_sites(tmp_path: Path) -> None:
+def test_hosts_are_created_with_a_packet_filter_for_all_their_sites(tmp_path: Path) -> None:
     there, hosts = made("federation", tmp_path)
     pools = [
         given["ipam"]["Config"][0]["Subnet"] for given in there.made.values() if "ipam" in given
@@ -198,7 +198,7 @@ def test_ssh_of_hosts_is_published_on_loopback_only(tmp_path: Path) -> None:
         assert given["ports"] == {"22/tcp": ("127.0.0.1", 0)}
 
 
-def test_only_hosts_of_users_containers_keep_namespaces(tmp_path: Path) -> None:
+def test_only_hosts_that_run_users_containers_keep_namespaces(tmp_path: Path) -> None:
     def kept(name: str) -> set[str]:
         hosts = made(name, tmp_path, "26.05")[1]
         return {host for host, given in hosts.items() if given["environment"]["HARNESS_NAMESPACES"]}
@@ -206,7 +206,7 @@ def test_only_hosts_of_users_containers_keep_namespaces(tmp_path: Path) -> None:
     assert (kept("federation"), kept("oci"), kept("apptainer")) == (set(), {"box"}, {"box"})
 
 
-def test_hosts_boot_with_the_program_that_gives_rights_up(tmp_path: Path) -> None:
+def test_hosts_boot_with_the_program_that_drops_capabilities(tmp_path: Path) -> None:
     there, hosts = made("single-node", tmp_path)
     assert {given["entrypoint"] for given in hosts.values()} == {"/usr/local/sbin/boot"}
     (put,) = [text for texts in there.put.values() for text in texts]
@@ -248,17 +248,18 @@ def test_packet_filter_lets_only_hosts_and_ssh_of_the_machine_in() -> None:
 # What Docker's default profile allows with CAP_SYS_ADMIN only: profiles/seccomp/default_linux.go in
 # its source.
 WITH_SYS_ADMIN = """
-bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr move_mount open_tree
-perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog umount umount2 unshare
+bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr
+move_mount open_tree perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog
+umount umount2 unshare
 """
 OF_NAMESPACES = """
-clone clone3 fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree sethostname setns umount umount2
-unshare
+clone clone3 fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree sethostname
+setns umount umount2 unshare
 """
 
 
 class Library:
-    """libseccomp, of which it notes what it was told to deny, and with which errors."""
+    """A libseccomp that records which system calls to deny, and with which errors."""
 
     def __init__(self) -> None:
         self.denied: dict[str, set[int]] = {}
@@ -287,7 +288,7 @@ class Library:
 
 
 @pytest.mark.parametrize("namespaces", [False, True])
-def test_hosts_may_call_what_dockers_default_profile_allows(
+def test_hosts_may_make_the_system_calls_that_dockers_default_profile_allows(
     namespaces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library()
@@ -308,7 +309,7 @@ def test_hosts_may_call_what_dockers_default_profile_allows(
     assert library.loaded == 1
 
 
-def test_signal_interrupts_once_all_hosts_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_interrupts_once_all_hosts_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def make(*_: object) -> None:

@@ -21,7 +21,7 @@ def plan(name: str) -> Plan:
     return make_plan(name, scenario.load(SCENARIOS / f"{name}.yml"), DockerProvider.capabilities)
 
 
-def test_hosts_go_where_their_sites_are() -> None:
+def test_hosts_are_placed_where_their_sites_are() -> None:
     place = DockerProvider("on-prem=one,aws=two").placed(plan("federation"))
     assert {host: at for host, at in place.items() if host in {"onprem-ctl", "accounting"}} == {
         "onprem-ctl": "one",
@@ -30,18 +30,18 @@ def test_hosts_go_where_their_sites_are() -> None:
     assert {at for host, at in place.items() if host.startswith("aws")} == {"two"}
 
 
-def test_hosts_are_dealt_out_but_those_that_share_a_disk_stay_together() -> None:
+def test_hosts_are_distributed_but_those_that_share_a_disk_stay_together() -> None:
     place = DockerProvider("one,two").placed(plan("ha"))
     assert place["ctl1"] == place["ctl2"]
     assert {*place.values()} == {"one", "two"}
 
 
-def test_without_engines_all_is_on_the_users_own() -> None:
+def test_without_engines_everything_runs_on_the_users_own() -> None:
     assert {*DockerProvider().placed(plan("federation")).values()} == {""}
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "problem"),
     [
         ("docker:on-prem=one", "no engine for site aws"),
         ("docker:on-prem=one,moon=two", "no site moon"),
@@ -50,17 +50,17 @@ def test_without_engines_all_is_on_the_users_own() -> None:
         ("podman", "known are docker"),
     ],
 )
-def test_wrong_places_are_refused_before_anything_starts(
-    name: str, told: str, tmp_path: Path
+def test_invalid_targets_are_refused_before_anything_starts(
+    name: str, problem: str, tmp_path: Path
 ) -> None:
     wanted = plan("federation")
     with pytest.raises(UsageError) as caught:
         providers.get(name, tmp_path).ask(wanted, render(wanted))
-    assert told in f"{caught.value}\n{caught.value.hint}"
+    assert problem in f"{caught.value}\n{caught.value.hint}"
 
 
 class SlowSwarm:
-    """A host's container on an engine whose Swarm attaches it when it has been asked a fourth time."""
+    """A host's container on an engine whose Swarm attaches it only after four requests."""
 
     def __init__(self) -> None:
         self.ports = {"22/tcp": [{"HostPort": "2222"}]}
@@ -87,7 +87,7 @@ def test_host_that_a_busy_swarm_did_not_attach_in_time_is_started_again(
     assert provider.start("run", "ctl").port == 2222
 
 
-def test_context_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_context_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with pytest.raises(EngineError, match="no Docker context nowhere"):
         engine.connect_to("nowhere")

@@ -1,4 +1,4 @@
-"""Machines that are somebody's: what is refused, what is shown, and that all is put back whatever interrupts it."""
+"""Existing machines: what is refused, what is shown, and that everything is restored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def written(directory: Path, text: str) -> Path:
 
 
 def facts(plan: Plan, index: int = 0, **others: Any) -> dict[str, Any]:
-    """What a host tells that is fit for everything, but for `others`."""
+    """Facts of a host that suits every role, except for `others`."""
     host = plan.hosts[index]
     wanted = preview.wanted(plan, host, render(plan)[host.name])
     return {
@@ -131,7 +131,7 @@ def facts(plan: Plan, index: int = 0, **others: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_host_that_cannot_or_must_not_be_the_plans_is_refused(
+def test_unsuitable_host_is_refused(
     index: int, others: dict[str, Any], said: str, plan: Plan
 ) -> None:
     problems = list(preview.refusals(plan, plan.hosts[index], facts(plan, index, **others), None))
@@ -140,7 +140,9 @@ def test_host_that_cannot_or_must_not_be_the_plans_is_refused(
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_fit_host_is_taken_and_one_of_the_same_cluster_too(index: int, plan: Plan) -> None:
+def test_suitable_host_is_accepted_even_if_it_is_already_in_the_cluster(
+    index: int, plan: Plan
+) -> None:
     host = plan.hosts[index]
     assert not list(
         preview.refusals(plan, host, facts(plan, index, clusters=[(CONF, "lent")]), None)
@@ -153,7 +155,7 @@ def test_fit_host_is_taken_and_one_of_the_same_cluster_too(index: int, plan: Pla
     )
 
 
-def test_nodes_that_run_containers_must_have_crun(plan: Plan) -> None:
+def test_nodes_that_run_containers_need_crun(plan: Plan) -> None:
     cluster = plan.scenario.clusters["lent"].model_copy(update={"oci": {}})
     with_oci = replace(
         plan, scenario=plan.scenario.model_copy(update={"clusters": {"lent": cluster}})
@@ -198,7 +200,7 @@ def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
     assert changes.notes == ("slurmd is not part of the scenario, but runs: checks will report it",)
 
 
-def test_changes_show_directories_and_a_mariadb_of_others(plan: Plan) -> None:
+def test_changes_show_existing_directories_and_an_existing_mariadb(plan: Plan) -> None:
     boss, wanted = plan.hosts[0], facts(plan)["directories"]
     there = {path: ["slurm", "slurm", "0755"] for path in wanted} | {
         "/var/log/slurm": ["root", "adm", "2750"]
@@ -221,7 +223,7 @@ def test_changes_show_directories_and_a_mariadb_of_others(plan: Plan) -> None:
 
 
 class Stranger(HostSide):
-    """A host below a directory, whose systemd is a table; a command from `breaks` on loses the connection."""
+    """A host below a directory, with a table as systemd; its connection is lost at `breaks`."""
 
     def __init__(self, root: Path, systemd: dict[str, list[str]], breaks: int = 1000) -> None:
         super().__init__(str(root))
@@ -264,7 +266,7 @@ def seen(root: Path) -> dict[str, Any]:
 
 
 def prepared(root: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """A host with a slurm.conf, a link, an empty directory, and a munge and slurmctld that run."""
+    """A host with a slurm.conf, a link, an empty directory, and running munge and slurmctld."""
     for directory in ("proc", "etc/slurm", "etc/munge", "var/lib", "var/log/slurm"):
         (root / directory).mkdir(parents=True)
     (root / "etc/slurm/slurm.conf").write_text("old")
@@ -301,7 +303,7 @@ def deploy(root: Path, systemd: dict[str, list[str]], wanted: dict[str, Any]) ->
     systemd.update({unit: ["active", "enabled"] for unit in systemd})
 
 
-def test_all_is_as_it_was_wherever_giving_back_was_interrupted(tmp_path: Path) -> None:
+def test_everything_is_restored_wherever_giving_back_was_interrupted(tmp_path: Path) -> None:
     for breaks in range(1, 100):
         root = tmp_path / str(breaks)
         root.mkdir()
@@ -323,7 +325,7 @@ def test_all_is_as_it_was_wherever_giving_back_was_interrupted(tmp_path: Path) -
     pytest.fail("never ends")
 
 
-def test_host_is_held_by_one_run_and_by_none_whose_backup_is_not_whole(
+def test_host_is_held_by_one_run_at_a_time_and_only_with_a_complete_backup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systemd, wanted = prepared(tmp_path)
@@ -344,7 +346,7 @@ def test_host_is_held_by_one_run_and_by_none_whose_backup_is_not_whole(
     assert seen(tmp_path) == before
 
 
-def test_what_was_written_among_files_that_were_there_is_told(tmp_path: Path) -> None:
+def test_files_written_among_existing_ones_are_reported(tmp_path: Path) -> None:
     systemd, wanted = prepared(tmp_path)
     (tmp_path / "var/log/slurm/old.log").touch()
     host = Stranger(tmp_path, systemd)
@@ -356,7 +358,7 @@ def test_what_was_written_among_files_that_were_there_is_told(tmp_path: Path) ->
     ]
 
 
-def test_daemon_that_does_not_start_again_is_a_problem_and_the_host_stays_held(
+def test_daemon_that_does_not_restart_is_a_problem_and_the_host_stays_held(
     tmp_path: Path,
 ) -> None:
     class Broken(Stranger):
@@ -397,7 +399,7 @@ class WithMariadb(Stranger):
 
 @pytest.mark.parametrize("state", ["active", "inactive"])
 @pytest.mark.parametrize("there", ["slurm@localhost", "slurm_acct_db", None])
-def test_account_or_database_of_somebody_is_neither_changed_nor_removed(
+def test_existing_account_or_database_is_neither_changed_nor_removed(
     tmp_path: Path, state: str, there: str | None
 ) -> None:
     systemd, wanted = prepared(tmp_path)
@@ -466,7 +468,9 @@ def test_clusters_of_a_host_are_found_in_files_and_daemons(tmp_path: Path) -> No
     "text",
     [
         "[all]\nboss ansible_host=10.0.0.1 ansible_port=2222 ansible_user=admin\nworker\n",
-        "all:\n  hosts:\n    boss: {ansible_host: 10.0.0.1, ansible_port: 2222, ansible_user: admin}\n    worker:\n",
+        "all:\n  hosts:\n"
+        "    boss: {ansible_host: 10.0.0.1, ansible_port: 2222, ansible_user: admin}\n"
+        "    worker:\n",
     ],
 )
 def test_inventory_is_read_in_ansibles_formats(text: str, tmp_path: Path) -> None:
@@ -479,7 +483,7 @@ def test_inventory_is_read_in_ansibles_formats(text: str, tmp_path: Path) -> Non
     }
 
 
-def test_inventory_that_is_none_is_told(tmp_path: Path) -> None:
+def test_invalid_inventory_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
     path.write_text("all: [boss")
     with pytest.raises(UsageError, match="is not a valid inventory"):
@@ -507,7 +511,7 @@ def test_host_without_a_machine_is_refused(tmp_path: Path) -> None:
         ExistingProvider(tmp_path).ask(plan, render(plan))
 
 
-def test_users_own_ssh_config_counts_but_for_what_keeps_ssh_from_asking(tmp_path: Path) -> None:
+def test_users_own_ssh_config_applies_except_that_ssh_never_prompts(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text(
         "Host *.example.org\n  User carol\n  ProxyJump gate\n  StrictHostKeyChecking no\n"
@@ -541,7 +545,7 @@ def test_commands_of_another_user_than_root_run_with_sudo(tmp_path: Path) -> Non
     assert ssh.command("boss", tty=True)[-3:] == ["sudo", "-n", "-i"]
 
 
-def test_what_wants_an_engine_is_refused_at_its_place(tmp_path: Path, plan: Plan) -> None:
+def test_what_needs_an_engine_is_refused_at_its_place(tmp_path: Path, plan: Plan) -> None:
     text = (
         SCENARIO.replace("cpus: 2}", "cpus: 2, provision: power}")
         + "disks: {boss: {/var/lib/mysql: 600M}}\n"
@@ -565,14 +569,14 @@ def test_what_wants_an_engine_is_refused_at_its_place(tmp_path: Path, plan: Plan
     assert faults.parse(plan, provider, "kill-daemon worker slurmd")
 
 
-def test_machine_of_a_host_that_is_none_is_told(tmp_path: Path) -> None:
+def test_unknown_machine_of_a_host_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
         ScenarioError, match=r'machines.workers: no host "workers"; did you mean "worker"'
     ):
         scenario.load(written(tmp_path, SCENARIO.replace(" worker:", " workers:")))
 
 
-def test_what_is_wanted_of_a_host_can_be_sent(plan: Plan) -> None:
+def test_requested_files_of_a_host_can_be_sent(plan: Plan) -> None:
     tree = render(plan)
     for host in plan.hosts:
         wanted = preview.wanted(plan, host, tree[host.name])

@@ -1,4 +1,4 @@
-"""Images in a file, for engines that no registry answers."""
+"""Images in a file, for engines that can reach no registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CURRENT = images.tag(releases.get("24.11"))
 
 
 class FakeEngine:
-    """An engine that writes and reads images as `docker save` and `docker load` do, and `breaks` in the middle."""
+    """An engine that saves and loads images like Docker, and fails halfway if `breaks` is set."""
 
     def __init__(self, breaks: bool = False, has: Sequence[str] = ()) -> None:
         self.has = list(has)
@@ -77,7 +77,7 @@ def test_images_that_are_saved_can_be_loaded_under_their_names(tmp_path: Path) -
     assert other.has == names
 
 
-def test_releases_that_are_saved_have_all_their_images_that_are_there_and_not_old_ones(
+def test_saved_releases_have_all_their_existing_images_and_no_old_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = releases.get("26.05")
@@ -85,13 +85,13 @@ def test_releases_that_are_saved_have_all_their_images_that_are_there_and_not_ol
     there = FakeEngine(has=[*wanted, "slurm-harness:26.05-000000000000", CURRENT])
     monkeypatch.setattr(engine, "connect", lambda: there)
     file = tmp_path / "images.tar"
-    done = CliRunner().invoke(cli.app, ["images", "save", str(file), "26.05"])
-    assert (done.exit_code, done.output) == (0, f"{file}: {', '.join(wanted)}\n")
+    completed = CliRunner().invoke(cli.app, ["images", "save", str(file), "26.05"])
+    assert (completed.exit_code, completed.output) == (0, f"{file}: {', '.join(wanted)}\n")
     with file.open("rb") as data:
         assert names_in(data) == wanted
 
 
-def test_extended_image_has_a_name_of_what_it_is_made_of() -> None:
+def test_name_of_an_extended_image_depends_on_its_contents() -> None:
     release, other = releases.get("24.11"), releases.get("22.05")
     name = images.extended_tag(release, ["gcc", "expect"])
     assert name.startswith("slurm-harness-extended:24.11-")
@@ -113,15 +113,15 @@ def test_extended_image_has_a_name_of_what_it_is_made_of() -> None:
     "arguments", [["--package", "x; reboot"], ["--package", "-y"], ["--package", "A"]]
 )
 def test_only_names_of_packages_extend_an_image(arguments: list[str]) -> None:
-    done = CliRunner().invoke(cli.app, ["images", "extend", "24.11", *arguments])
-    assert (done.exit_code, "not a name of a Debian package" in done.output) == (2, True)
+    completed = CliRunner().invoke(cli.app, ["images", "extend", "24.11", *arguments])
+    assert (completed.exit_code, "not a name of a Debian package" in completed.output) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("file", "breaks", "error"),
     [("images.tar", True, EngineError), ("none/images.tar", False, UsageError)],
 )
-def test_what_cannot_be_saved_leaves_no_file(
+def test_failed_save_leaves_no_file(
     file: str, breaks: bool, error: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(
@@ -142,7 +142,7 @@ def test_images_of_another_version_of_the_harness_are_not_loaded(tmp_path: Path)
     assert there.has == []
 
 
-def test_engine_without_room_for_images_is_told(tmp_path: Path) -> None:
+def test_engine_without_room_for_images_is_reported(tmp_path: Path) -> None:
     images.save(FakeEngine(), [CURRENT], tmp_path / "images.tar")  # type: ignore[arg-type]
     with pytest.raises(EngineError, match=r"cannot load .*: no space left on device") as caught:
         images.load(FakeEngine(breaks=True), tmp_path / "images.tar")  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def test_engine_without_room_for_images_is_told(tmp_path: Path) -> None:
         tar({"manifest.json": '[{"RepoTags": null}]'}),
     ],
 )
-def test_what_was_not_saved_by_the_harness_is_refused(
+def test_file_that_the_harness_did_not_save_is_refused(
     content: bytes | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "images.tar"
@@ -196,7 +196,7 @@ class Probed:
             raise self.says
 
 
-def test_image_is_asked_for_its_release_without_any_right() -> None:
+def test_image_is_asked_for_its_release_without_privileges() -> None:
     there = Probed(b"slurm 25.05.1\n")
     assert images.release_of(there, "mine:1") == "25.05"  # type: ignore[arg-type]
     assert there.pulled == [("mine", "1")]
@@ -212,7 +212,7 @@ def test_image_is_asked_for_its_release_without_any_right() -> None:
     assert not {"cap_add", "privileged", "volumes", "devices"} & {*there.given}
 
 
-def test_image_that_answers_never_is_told_and_removed() -> None:
+def test_image_that_never_answers_is_reported_and_removed() -> None:
     there = Probed(requests.ReadTimeout("60 s"))
     with pytest.raises(EngineError, match="cannot inspect image mine: 60 s"):
         images.release_of(there, "mine")  # type: ignore[arg-type]
@@ -222,6 +222,8 @@ def test_image_that_answers_never_is_told_and_removed() -> None:
 @pytest.mark.parametrize(
     ("says", "lacks"), [(b"lacks ip\nslurm 25.05.1\n", "ip"), (b"\xff", "Slurm")]
 )
-def test_image_that_cannot_be_a_host_is_told_what_it_lacks(says: bytes, lacks: str) -> None:
+def test_image_that_cannot_be_a_host_is_reported_with_what_it_lacks(
+    says: bytes, lacks: str
+) -> None:
     with pytest.raises(EngineError, match=f"image mine cannot be a host: it lacks {lacks}"):
         images.release_of(Probed(says), "mine")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A machine with several users: nobody takes over, holds up or removes what is another user's."""
+"""A machine with several users: nobody takes over, blocks or removes what another user owns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def as_other_user(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Be another user from now on: all that is there is not this one's."""
+    """Become another user, who owns nothing that exists now."""
     return lambda: monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
 
 
@@ -72,7 +72,7 @@ def harness(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli.app, [*map(str, arguments)])
 
 
-def test_nobody_can_guess_where_a_run_has_its_sockets(tmp_path: Path, shared: Path) -> None:
+def test_path_of_a_runs_sockets_cannot_be_guessed(tmp_path: Path, shared: Path) -> None:
     run = created(tmp_path)
     assert run.control_directory.parent == shared
     assert run.control_directory.name.removeprefix(rundir.CONTROL) not in str(run.path)
@@ -90,7 +90,7 @@ def test_sockets_stay_where_they_are_when_tmpdir_changes(
 
 
 @pytest.mark.parametrize("kind", ["another user's", "open", "link"])
-def test_socket_directory_that_others_could_write_is_not_used(
+def test_socket_directory_writable_by_others_is_not_used(
     kind: str, tmp_path: Path, as_other_user: Callable[[], None]
 ) -> None:
     run = created(tmp_path)
@@ -107,7 +107,7 @@ def test_socket_directory_that_others_could_write_is_not_used(
         ssh.command("single")
 
 
-def test_socket_directory_that_was_cleaned_away_is_made_again(tmp_path: Path) -> None:
+def test_removed_socket_directory_is_recreated(tmp_path: Path) -> None:
     run = created(tmp_path)
     for _ in (1, 2):
         run.ssh().command("single")
@@ -115,7 +115,7 @@ def test_socket_directory_that_was_cleaned_away_is_made_again(tmp_path: Path) ->
         run.control_directory.rmdir()
 
 
-def test_image_lock_is_out_of_other_users_reach(
+def test_image_lock_is_out_of_reach_of_other_users(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -124,7 +124,7 @@ def test_image_lock_is_out_of_other_users_reach(
         assert not [*shared.iterdir()]
 
 
-def test_cache_that_cannot_be_written_is_told_with_another_way(
+def test_unwritable_cache_is_reported_with_an_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -141,8 +141,8 @@ def test_down_removes_the_sockets_of_a_run_that_was_killed(
     file_ownership.directory(run.control_directory)
     (run.control_directory / "api").touch()
     del provider.running[run.id]
-    done = harness("down", *arguments, "--runs", tmp_path)
-    assert done.exit_code == 0, done.output
+    completed = harness("down", *arguments, "--runs", tmp_path)
+    assert completed.exit_code == 0, completed.output
     assert not run.control_directory.exists()
 
 
@@ -156,8 +156,8 @@ def test_down_removes_the_sockets_of_a_run_whose_directory_is_lost(
     assert [*shared.iterdir()] == [other]
 
 
-def test_run_is_for_nobody_else(tmp_path: Path, as_other_user: Callable[[], None]) -> None:
-    """Root's would be: who is root can change all that is here."""
+def test_run_directory_is_private(tmp_path: Path, as_other_user: Callable[[], None]) -> None:
+    """Root's would be accepted: root can change everything here anyway."""
     run = created(tmp_path)
     assert run.path.stat().st_mode & 0o777 == 0o700
     if os.geteuid() == 0:
@@ -170,7 +170,7 @@ def test_run_is_for_nobody_else(tmp_path: Path, as_other_user: Callable[[], None
 
 
 @pytest.mark.parametrize("name", [".", "ssh_config", "machines/c1"])
-def test_run_that_others_could_have_written_is_not_opened(name: str, tmp_path: Path) -> None:
+def test_run_writable_by_others_is_not_opened(name: str, tmp_path: Path) -> None:
     run = created(tmp_path)
     run.path.chmod(0o755)
     path = run.path / name
@@ -219,10 +219,10 @@ def test_programs_import_nothing_from_the_working_directory(
     (tmp_path / "planted.py").write_text("print('planted')")
     (command,) = commands
     python = command[command.index(sys.executable) : command.index("-m")]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*python, "-c", "import planted"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert "No module named 'planted'" in done.stderr
+    assert "No module named 'planted'" in completed.stderr
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def impostor() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         process.kill()
 
 
-def test_process_of_another_user_does_not_pass_for_the_api_of_a_run(
+def test_another_users_process_is_not_mistaken_for_the_api_of_a_run(
     impostor: tuple[str, subprocess.Popen[bytes]], as_other_user: Callable[[], None]
 ) -> None:
     run_id, process = impostor
@@ -255,7 +255,7 @@ def test_process_of_another_user_does_not_pass_for_the_api_of_a_run(
     assert process.poll() is None
 
 
-def test_process_that_does_not_end_when_it_is_asked_to_is_killed(
+def test_process_that_ignores_sigterm_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_id = "mine-20261122T041700-d94c01"
@@ -284,7 +284,7 @@ def test_process_that_does_not_end_when_it_is_asked_to_is_killed(
 
 
 class Engine:
-    """An engine with networks and volumes that have labels, and containers with none but those."""
+    """An engine with labelled networks and volumes, and containers that have only these labels."""
 
     def __init__(self, *labels: dict[str, str]) -> None:
         self._labels = labels
@@ -300,7 +300,7 @@ class Engine:
         ]
 
 
-def test_runs_on_the_engine_are_ones_own_unless_all_users_are_asked_for(
+def test_only_the_users_own_runs_are_listed_unless_all_users_are_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine, others = {containers.OWNER: str(os.geteuid())}, {containers.OWNER: str(OTHER_USER)}
@@ -314,7 +314,7 @@ def test_runs_on_the_engine_are_ones_own_unless_all_users_are_asked_for(
     assert {*DockerProvider().runs(all_users=True)} == {"mine", "theirs", "of an older harness"}
 
 
-def test_machines_of_a_run_are_ones_own_if_its_network_says_so(
+def test_network_records_who_owns_the_machines_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defined: dict[str, str] = {}
@@ -342,14 +342,14 @@ def test_machines_of_a_run_are_ones_own_if_its_network_says_so(
     assert [*machines.VagrantProvider(tmp_path).runs(all_users=True)] == [run_id]
 
 
-def test_other_users_runs_are_for_root_alone_to_remove(
+def test_only_root_may_remove_other_users_runs(
     tmp_path: Path, as_other_user: Callable[[], None], provider: FakeProvider
 ) -> None:
     provider.running["theirs"] = ["single"]
     as_other_user()
-    done = harness("down", "--all-users", "--runs", tmp_path)
-    assert (done.exit_code, provider.running) == (2, {"theirs": ["single"]})
-    assert "--all-users requires root" in done.output
+    completed = harness("down", "--all-users", "--runs", tmp_path)
+    assert (completed.exit_code, provider.running) == (2, {"theirs": ["single"]})
+    assert "--all-users requires root" in completed.output
 
 
 def test_root_removes_the_runs_of_all_users(
@@ -365,10 +365,10 @@ def test_root_removes_the_runs_of_all_users(
     assert provider.running == {}
 
 
-def test_two_users_of_one_scenario_do_not_meet(
+def test_two_users_of_one_scenario_do_not_interfere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Networks, bridges, labels and sockets; hosts' ports are free ones that the engine chooses, subnets are tried."""
+    """Networks, bridges, labels and sockets differ; the engine picks ports; subnets are tried."""
     monkeypatch.setattr("harness.providers.docker.engine.version_of", lambda _: (27, 0))
     monkeypatch.setattr("harness.providers.docker.engine.connect", SimpleNamespace)
     named: list[set[str]] = []
@@ -385,7 +385,7 @@ def test_two_users_of_one_scenario_do_not_meet(
     assert not named[0] & named[1]
 
 
-def test_subnet_that_another_users_run_has_is_not_taken() -> None:
+def test_subnet_of_another_users_run_is_not_used() -> None:
     from harness.providers import subnets
 
     first = next(subnets.free(10))
@@ -401,9 +401,9 @@ def test_unreadable_run_is_named_by_status_and_skipped(
 ) -> None:
     good, bad = (created(tmp_path, provider) for _ in range(2))
     (bad.path / "run.json").write_text(text)
-    done = harness("status", "--format", "json", "--runs", tmp_path)
-    assert done.exit_code == 0, done.output
-    rows = {row["run"]: row for row in json.loads(done.stdout)}
+    completed = harness("status", "--format", "json", "--runs", tmp_path)
+    assert completed.exit_code == 0, completed.output
+    rows = {row["run"]: row for row in json.loads(completed.stdout)}
     assert rows[bad.id]["hosts_up"] == ["single"]
     assert str(bad.path / "run.json") in rows[bad.id]["problem"]
     assert rows[good.id]["problem"] == ""
@@ -414,19 +414,19 @@ def test_unreadable_run_is_named_by_status_and_skipped(
 
 @pytest.mark.parametrize("text", UNREADABLE)
 @pytest.mark.parametrize("named_by", ["id", "path"])
-def test_unreadable_run_is_removed_all_the_same(
+def test_unreadable_run_is_still_removed(
     text: str, named_by: str, tmp_path: Path, provider: FakeProvider
 ) -> None:
     good, bad = (created(tmp_path, provider) for _ in range(2))
     file_ownership.directory(bad.control_directory)
     (bad.path / "run.json").write_text(text)
-    done = harness("down", getattr(bad, named_by), "--runs", tmp_path)
-    assert done.exit_code == 0, done.output
+    completed = harness("down", getattr(bad, named_by), "--runs", tmp_path)
+    assert completed.exit_code == 0, completed.output
     assert [*provider.running] == [good.id]
     assert not bad.control_directory.exists()
 
 
-def test_unreadable_run_leaves_reports_of_others_readable(
+def test_unreadable_run_leaves_other_reports_readable(
     tmp_path: Path, provider: FakeProvider
 ) -> None:
     result = lifecycle.run(
@@ -434,15 +434,15 @@ def test_unreadable_run_leaves_reports_of_others_readable(
     )
     bad = created(tmp_path)
     (bad.path / "run.json").write_text("")
-    done = harness("report", "--runs", tmp_path)
-    assert done.exit_code == 0, done.output
-    assert result.run in done.output.replace("\n", "")
+    completed = harness("report", "--runs", tmp_path)
+    assert completed.exit_code == 0, completed.output
+    assert result.run in completed.output.replace("\n", "")
     assert "run.json is empty" in harness("report", bad.id, "--runs", tmp_path).output.replace(
         "\n", " "
     )
 
 
-def test_report_and_event_that_were_not_written_to_their_ends_keep_nothing_else_from_being_read(
+def test_truncated_report_or_event_does_not_prevent_reading_the_rest(
     tmp_path: Path, provider: FakeProvider
 ) -> None:
     run = created(tmp_path)
@@ -452,8 +452,8 @@ def test_report_and_event_that_were_not_written_to_their_ends_keep_nothing_else_
         events.write('{"time": "2026-11')
     assert [*run.events()] == before
     (run.path / "report.json").write_text('{"verdict": "pa')
-    done = harness("status", "--format", "json", "--runs", tmp_path)
-    assert [row["verdict"] for row in json.loads(done.stdout)] == ["unreadable"]
+    completed = harness("status", "--format", "json", "--runs", tmp_path)
+    assert [row["verdict"] for row in json.loads(completed.stdout)] == ["unreadable"]
 
 
 KILLED = """
@@ -466,7 +466,7 @@ with RunDir(Path(sys.argv[1])).worked_on():
 """
 
 
-def test_doctor_names_what_killed_runs_have_left(tmp_path: Path, provider: FakeProvider) -> None:
+def test_doctor_lists_what_killed_runs_left_behind(tmp_path: Path, provider: FakeProvider) -> None:
     kept, killed, working = (created(tmp_path, provider) for _ in range(3))
     assert [finding.ok for finding in doctor.leftovers(provider, tmp_path)] == [True]
     for run in (kept, killed, working):
@@ -505,9 +505,7 @@ def test_it(started):
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
-def test_checks_end_what_they_have_started_when_a_signal_ends_them(
-    number: str, tmp_path: Path
-) -> None:
+def test_checks_stop_what_they_started_when_a_signal_ends_them(number: str, tmp_path: Path) -> None:
     run = created(tmp_path / "runs")
     (tmp_path / "test_it.py").write_text(CHECK.format(number))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -521,7 +519,7 @@ def test_checks_end_what_they_have_started_when_a_signal_ends_them(
         "harness.verify.plugin",
     ]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, "--harness-run", str(run.path), "test_it.py"],
         cwd=tmp_path,
         env=environment,
@@ -529,4 +527,4 @@ def test_checks_end_what_they_have_started_when_a_signal_ends_them(
         text=True,
         check=False,
     )
-    assert (tmp_path / "ended").exists(), done.stderr
+    assert (tmp_path / "ended").exists(), completed.stderr

@@ -1,4 +1,4 @@
-"""Virtual machines: what they cannot be, how large they are, and whose a name is. None is made here."""
+"""Virtual machines: their limits, their sizes, and who owns a name. None is created here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ clusters:
   two: {site: there, controller: far, nodes: [{name: far}]}
 users: {alice: {uid: 2001}}
 """
-# As Vagrant has libvirt know a machine.
+# A machine as Vagrant defines it in libvirt.
 DEFINITION = """<domain>
   <name>{run}_boss</name>
   <uuid>8d6d8aa5-1c85-4a3a-adb1-131575d6aaa4</uuid>
@@ -55,7 +55,8 @@ DEFINITION = """<domain>
   <vcpu placement='static'>2</vcpu>
   <devices>
     <disk type='file'><source file='/pool/{run}_boss.img'/></disk>
-    <interface type='network'><mac address='52:54:c6:12:00:0a'/><source network='{run}__site'/></interface>
+    <interface type='network'><mac address='52:54:c6:12:00:0a'/><source
+      network='{run}__site'/></interface>
     <serial type='file'><source path='{path}/vagrant/boss.console'/></serial>
   </devices>
 </domain>"""
@@ -67,7 +68,7 @@ def written(directory: Path, text: str) -> Path:
     return path
 
 
-def test_what_virtual_machines_cannot_be_is_told_with_its_place(tmp_path: Path) -> None:
+def test_what_virtual_machines_cannot_do_is_reported_with_its_place(tmp_path: Path) -> None:
     provider = VagrantProvider(tmp_path)
     with pytest.raises(ScenarioError) as caught:
         scenario.load(written(tmp_path, TOO_MUCH), (), None, provider.lacks)
@@ -90,7 +91,7 @@ def test_machine_has_what_its_node_offers_and_its_daemons_need(tmp_path: Path) -
     assert sizes == {"boss": (1, 256 + 64 + 64 + 192), "worker": (3, 700 + 192)}
 
 
-def test_slurm_holds_jobs_to_what_is_theirs_and_may_reboot_machines_made_for_it(
+def test_slurm_confines_jobs_and_may_reboot_machines_created_for_it(
     tmp_path: Path,
 ) -> None:
     read = scenario.load(written(tmp_path, SMALL))
@@ -116,11 +117,11 @@ def test_slurm_holds_jobs_to_what_is_theirs_and_may_reboot_machines_made_for_it(
         ("somebodys_machine.img", ("", "")),
     ],
 )
-def test_names_tell_which_run_something_belongs_to(name: str, whose: tuple[str, str]) -> None:
+def test_names_show_which_run_something_belongs_to(name: str, whose: tuple[str, str]) -> None:
     assert machines._of_run(name) == whose
 
 
-def test_box_changes_with_its_files_and_with_the_image_it_is_made_of(
+def test_box_name_changes_with_its_files_and_its_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = boxes.name(releases.get("24.11"))
@@ -132,7 +133,7 @@ def test_box_changes_with_its_files_and_with_the_image_it_is_made_of(
     assert boxes.name(releases.get("24.11")) != other
 
 
-def test_machine_knows_all_hosts_and_the_way_to_other_sites(tmp_path: Path) -> None:
+def test_machine_knows_all_hosts_and_the_route_to_other_sites(tmp_path: Path) -> None:
     plan = make_plan(
         "small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.capabilities
     )
@@ -166,7 +167,9 @@ def test_machines_that_come_and_go_write_into_a_directory_of_their_controller(
     )
 
 
-def test_nodes_of_machines_have_as_long_to_resume_as_machines_to_boot(tmp_path: Path) -> None:
+def test_nodes_on_machines_may_take_as_long_to_resume_as_machines_take_to_boot(
+    tmp_path: Path,
+) -> None:
     text = SMALL.replace("memory: 700", "provision: create")
     conf = slurm_conf(scenario.load(written(tmp_path, text)), "small", VagrantProvider.capabilities)
     assert int(conf["ResumeTimeout"]) == VagrantProvider.capabilities.boot_seconds
@@ -181,7 +184,7 @@ def test_subnet_that_is_too_small_for_a_site_is_refused(tmp_path: Path) -> None:
         next(subnets.for_site(plan, "there"))
 
 
-def test_gateway_lets_through_what_hosts_are_asked_for_and_drops_the_rest(tmp_path: Path) -> None:
+def test_gateway_forwards_only_the_ports_of_hosts(tmp_path: Path) -> None:
     plan = make_plan(
         "small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.capabilities
     )
@@ -190,7 +193,7 @@ def test_gateway_lets_through_what_hosts_are_asked_for_and_drops_the_rest(tmp_pa
     assert "ip daddr 10.20.0.10 tcp dport { 22, 6817, 6818, 60001-63000 } accept" in rules
 
 
-def test_machine_that_comes_later_is_like_its_controller_in_all_that_is_not_its_own(
+def test_machine_created_later_matches_its_controller_in_everything_shared(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = SimpleNamespace(id=RUN, path=tmp_path)
@@ -206,14 +209,15 @@ def test_machine_that_comes_later_is_like_its_controller_in_all_that_is_not_its_
   <vcpu placement='static'>3</vcpu>
   <devices>
     <disk type='file'><source file='/pool/{RUN}_worker.img'/></disk>
-    <interface type='network'><mac address='52:54:c6:12:00:0b'/><source network='{RUN}__site'/></interface>
+    <interface type='network'><mac address='52:54:c6:12:00:0b'/><source
+      network='{RUN}__site'/></interface>
     <serial type='file'><source path='{tmp_path}/vagrant/worker.console'/></serial>
   </devices>
 </domain>"""
     )
 
 
-def test_networks_are_read_however_libvirt_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_are_parsed_however_libvirt_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
     definition = """<network connections="2">
       <ip
           netmask="255.255.255.0" address="10.20.0.1">
@@ -236,7 +240,7 @@ def test_packet_filter_lets_this_computer_through_before_it_drops_anything() -> 
     assert rules.index("ip saddr 198.18.0.1 accept") < rules.index("ip saddr 198.18.0.10 drop")
 
 
-def test_libvirt_that_is_not_there_is_told_with_who_knows_more(
+def test_missing_libvirt_is_reported_with_a_pointer_to_the_cause(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -245,7 +249,7 @@ def test_libvirt_that_is_not_there_is_told_with_who_knows_more(
     assert caught.value.hint == "`harness doctor --provider vagrant`"
 
 
-def test_doctor_says_what_virtual_machines_lack_and_how_to_mend_it(
+def test_doctor_says_what_virtual_machines_lack_and_how_to_fix_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The pytest plugin in sessions of its users, with runs that are not there."""
+"""The pytest plugin in its users' sessions, with fake runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FakeFaults:
 def of_scenario(
     wanted: Wanted, provider: Provider, runs: Path, say: Say, *, keep: bool
 ) -> Iterator[SimpleNamespace]:
-    """Say what a run would be of; a broken one does not come up."""
+    """Record the scenario of a run; a broken one does not come up."""
     path = wanted.path
     if path.stem == "broken":
         raise CannotVerify("no engine", hint="harness doctor")
@@ -59,10 +59,8 @@ def of_failure(used: object, begin: float, end: float, message: str) -> list[tup
 
 @pytest.fixture(autouse=True)
 def _no_clusters(monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester) -> None:
-    """Sessions within this process have runs that are not there, and no plugin that only kmock wants."""
-    monkeypatch.delenv(
-        "CI", raising=False
-    )  # with it pytest's summary tells all of an error once more
+    """Sessions within this process have fake runs, and no plugin that only kmock needs."""
+    monkeypatch.delenv("CI", raising=False)  # with it, pytest's summary repeats the whole error
     pytester.makeini("[pytest]\naddopts = -p no:asyncio -p no:kmock")
     monkeypatch.setattr(sessions, "of_scenario", of_scenario)
     monkeypatch.setattr(evidence, "of_failure", of_failure)
@@ -86,7 +84,7 @@ def test_session_without_its_fixtures_imports_nothing_of_the_harness(
     pytester.runpytest_subprocess("--strict-markers").assert_outcomes(passed=1)
 
 
-def test_fixtures_and_markers_of_a_projects_own_win(pytester: pytest.Pytester) -> None:
+def test_projects_own_fixtures_and_markers_take_precedence(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("import pytest\n@pytest.fixture\ndef slurm():\n    return 'mine'\n")
     pytester.makepyfile(
         """
@@ -122,7 +120,7 @@ def test_option_chooses_the_scenario_and_all_tests_share_its_run(pytester: pytes
     assert lines == ["up lab.yml ['26.05'] ['a.b=1'] True", "down lab.yml"]
 
 
-def test_scenarios_of_markers_and_of_the_option_are_up_one_after_the_other(
+def test_scenarios_of_markers_and_of_the_option_are_up_one_at_a_time(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(
@@ -202,7 +200,7 @@ def test_marker_of_a_parameter_names_the_scenario_of_its_case(pytester: pytest.P
     ]
 
 
-def test_parameter_without_clusters_beside_others_says_how_to_have_some(
+def test_parameter_without_clusters_among_others_says_how_to_get_some(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(
@@ -249,7 +247,7 @@ def test_line_of_a_worker_of_xdist_names_it(pytester: pytest.Pytester) -> None:
     assert "slurm-harness gw0: up lab" in pytester.runpytest_subprocess("-n", "1").stderr.str()
 
 
-def test_marker_without_a_file_is_told(pytester: pytest.Pytester) -> None:
+def test_marker_without_a_file_is_reported(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.scenario()\ndef test_it(slurm): pass")
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
@@ -263,7 +261,7 @@ def test_test_without_any_clusters_says_how_to_have_some(pytester: pytest.Pytest
     result.stdout.fnmatch_lines(["no clusters", "hint: pytest --scenario FILE*"])
 
 
-def test_run_that_does_not_come_up_is_tried_once_and_told_without_a_traceback(
+def test_run_that_does_not_come_up_is_tried_once_and_reported_without_a_traceback(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile("def test_one(slurm): pass\ndef test_two(slurm): pass")
@@ -296,7 +294,7 @@ def test_faults_are_healed_before_jobs_are_cancelled_and_clusters_awaited(
     ]
 
 
-def test_clusters_are_awaited_although_jobs_are_left(
+def test_clusters_are_awaited_even_if_jobs_are_left(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(user: object) -> None:
@@ -321,17 +319,15 @@ def test_documentation_shows_examples_that_run() -> None:
 
 
 @pytest.mark.parametrize("release", releases.KNOWN)
-def test_scenario_of_the_examples_is_checked_clean(release: str) -> None:
+def test_scenario_of_the_examples_has_no_findings(release: str) -> None:
     path = ROOT / "examples" / "cluster.yml"
     command = [sys.executable, "-m", "harness", "check", path, "--release", release]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == "no findings", done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.stderr.strip() == "no findings", completed.stdout
 
 
 @pytest.mark.parametrize("arguments", ["5", "'a.yml', release=24.11", "'a.yml', release=[None]"])
-def test_marker_with_something_else_than_text_is_told(
-    arguments: str, pytester: pytest.Pytester
-) -> None:
+def test_marker_without_text_is_reported(arguments: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         f"import pytest\n@pytest.mark.scenario({arguments})\ndef test_it(slurm): pass"
     )

@@ -1,4 +1,4 @@
-"""Which run a test session works on, with hosts that are not there."""
+"""Which run a test session works on, with fake hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.rundir import RunDir
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts come up without SSH, and clusters take jobs at once."""
+    """Hosts come up without SSH, and clusters accept jobs at once."""
     monkeypatch.setattr(OpenRun, "wait_for_ssh", lambda *_: None)
     monkeypatch.setattr("harness.cluster.logs.collect", lambda *_: [])
     monkeypatch.setattr("harness.cluster.slurm.wait_until_ready", lambda *_: None)
@@ -59,7 +59,7 @@ def used(
         return run.directory.id
 
 
-def test_session_takes_down_what_it_has_started(
+def test_session_takes_down_what_it_started(
     path: Path, provider: FakeProvider, tmp_path: Path
 ) -> None:
     used(path, provider, tmp_path)
@@ -67,7 +67,7 @@ def test_session_takes_down_what_it_has_started(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_that_would_end_a_session_takes_down_what_it_has_started(
+def test_signal_that_ends_a_session_takes_down_what_it_started(
     number: signal.Signals, path: Path, provider: FakeProvider, tmp_path: Path
 ) -> None:
     before = signal.getsignal(number)
@@ -80,7 +80,7 @@ def test_signal_that_would_end_a_session_takes_down_what_it_has_started(
     assert signal.getsignal(number) == before
 
 
-def test_kept_run_is_used_again_and_stays(
+def test_kept_run_is_reused_and_stays(
     path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir
 ) -> None:
     assert [used(path, provider, tmp_path) for _ in (1, 2)] == [kept.id] * 2
@@ -119,7 +119,7 @@ def test_run_on_another_release_is_left_alone(
 def test_run_with_other_settings_is_left_alone(
     path: Path, provider: FakeProvider, tmp_path: Path
 ) -> None:
-    """They change the clusters as a change of the file would."""
+    """Settings change the clusters, just as editing the file would."""
     settings = ("clusters.single.nodes.0.cpus=1",)
     with sessions.of_scenario(
         Wanted(path, (), settings), provider, tmp_path, print, keep=True
@@ -140,7 +140,7 @@ def test_run_with_other_settings_is_left_alone(
         ),
     ],
 )
-def test_named_run_must_be_what_is_asked_for(
+def test_named_run_must_match_the_request(
     choices: tuple[str, ...],
     settings: tuple[str, ...],
     message: str,
@@ -156,7 +156,7 @@ def test_named_run_must_be_what_is_asked_for(
 
 
 @pytest.mark.parametrize("lack", ["host", "fault", "ready"])
-def test_run_that_is_not_whole_is_left_alone(
+def test_incomplete_run_is_left_alone(
     lack: str, path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir
 ) -> None:
     if lack == "host":
@@ -169,7 +169,7 @@ def test_run_that_is_not_whole_is_left_alone(
     assert used(path, provider, tmp_path) != kept.id
 
 
-def test_run_is_one_sessions_at_a_time(
+def test_run_belongs_to_one_session_at_a_time(
     path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir
 ) -> None:
     with sessions.of_scenario(Wanted(path), provider, tmp_path, print) as run:
@@ -184,7 +184,7 @@ def test_run_is_one_sessions_at_a_time(
         assert opened.directory.id == kept.id
 
 
-def test_run_that_takes_no_jobs_judges_nothing(
+def test_run_that_accepts_no_jobs_gives_no_verdict(
     provider: FakeProvider, kept: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:
@@ -214,7 +214,7 @@ def test_jobs_that_another_session_has_left_are_reported_once(
     )
 
 
-def test_wrong_scenario_is_told_before_anything_starts(
+def test_invalid_scenario_is_reported_before_anything_starts(
     path: Path, provider: FakeProvider, tmp_path: Path
 ) -> None:
     path.write_text(path.read_text().replace("cpus", "cpu"))

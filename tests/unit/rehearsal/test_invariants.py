@@ -1,4 +1,4 @@
-"""Checkers over a history: each finds what it is about, nothing else, and knows when it cannot know."""
+"""Checkers over a history: each finds its own violations only, and knows when it cannot tell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AWS_ID = (2 << 26) + 8
 
 
 def good() -> History:
-    """A federated job that ran on aws, an array of two on on-prem, and one that was requeued; all is well."""
+    """A federated job that ran on aws, an array of two on on-prem, a requeued job; all correct."""
     history = History(PLAN)
     asked = Submission("r-0", "on-prem", "alice", 1, "COMPLETED", "accepted", ID, 99.0, 100.0)
     history.submissions = [
@@ -141,7 +141,7 @@ def set_usage(account: str, user: str, seconds: int) -> Change:
     return change
 
 
-def set_past(seen: list[tuple[str, ...]]) -> Change:
+def set_site_data(seen: list[tuple[str, ...]]) -> Change:
     return lambda history: history.past.update({"aws": seen})
 
 
@@ -246,12 +246,12 @@ BAD: list[tuple[str, Change, str]] = [
     ),
     (
         "old_records_are_kept",
-        set_past([("7\t99", "9\t111"), ("6\t98", "9\t111")]),
+        set_site_data([("7\t99", "9\t111"), ("6\t98", "9\t111")]),
         "after it they were ('6\\t98', '9\\t111')",
     ),
     (
         "old_records_are_kept",
-        set_past([("7\t99", "9\t111")]),
+        set_site_data([("7\t99", "9\t111")]),
         "before the upgrade, they were not read after it",
     ),
     (
@@ -268,7 +268,7 @@ BAD: list[tuple[str, Change, str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "message"), BAD)
-def test_checker_finds_what_it_is_about(name: str, change: Change, message: str) -> None:
+def test_checker_finds_its_violation(name: str, change: Change, message: str) -> None:
     history = good()
     change(history)
     finding = next(finding for finding in invariants.evaluate(history) if finding.name == name)
@@ -277,12 +277,12 @@ def test_checker_finds_what_it_is_about(name: str, change: Change, message: str)
     assert not finding.excused
 
 
-def test_every_checker_is_seen_to_fail() -> None:
+def test_every_checker_has_a_test_that_makes_it_fail() -> None:
     assert {name for name, _, _ in BAD} == {*CHECKERS}
 
 
 @pytest.mark.parametrize("kind", ["queue", "record", "trace", "usage", "run"])
-def test_where_evidence_is_missing_nothing_is_said(kind: str) -> None:
+def test_no_claim_is_made_where_evidence_is_missing(kind: str) -> None:
     history = good()
     history.missing[kind].append("of aws1: it does not answer")
     found = outcomes(history)
@@ -294,7 +294,7 @@ def test_where_evidence_is_missing_nothing_is_said(kind: str) -> None:
     assert invariants.verdict(invariants.evaluate(history)) == "unknown"
 
 
-def test_where_no_job_was_accepted_nothing_is_said() -> None:
+def test_no_claim_is_made_where_no_job_was_accepted() -> None:
     history = History(PLAN)
     history.past = good().past
     assert {*outcomes(history).values()} == {"unknown"}
@@ -316,7 +316,7 @@ def test_what_slurmctld_learned_just_before_it_was_killed_is_excused_and_nothing
     assert outcomes(history)["no_accepted_job_is_lost"] == "failed"
 
 
-def test_kill_that_takes_its_time_excuses_what_was_learned_until_it_was_done() -> None:
+def test_slow_kill_excuses_what_was_learned_until_it_took_effect() -> None:
     history = good()
     lose(history)
     killed(history, 97)
@@ -325,9 +325,7 @@ def test_kill_that_takes_its_time_excuses_what_was_learned_until_it_was_done() -
     assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
 
 
-def test_copy_whose_slurmctld_was_killed_before_it_saved_the_revocation_may_fail_but_not_have_run() -> (
-    None
-):
+def test_revoked_copy_may_fail_but_not_run_if_slurmctld_was_killed_before_it_saved() -> None:
     history = good()
     history.queue["on-prem"][0] = replace(history.queue["on-prem"][0], state="FAILED")
     assert outcomes(history)["siblings_are_revoked"] == "failed", "nothing was killed"
@@ -372,9 +370,7 @@ def test_copies_of_a_cluster_that_was_away_may_be_cancelled_but_may_not_have_run
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
-def test_record_of_a_copy_may_stay_open_where_the_database_was_killed_but_not_that_of_a_second_run() -> (
-    None
-):
+def test_only_the_record_of_a_copy_may_stay_open_after_the_database_was_killed() -> None:
     history = good()
     history.records[1] = replace(history.records[1], state="CANCELLED", end=None)
     killed = FaultSeen(107, "inject", "kill-daemon accounting mariadb")
@@ -426,7 +422,8 @@ def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
     history = good()
     history.records[0] = replace(history.records[0], state="FAILED", exit_code=2)
     history.log = [
-        f"_handle_stray_script: Purging vestigial job script /var/lib/slurm/slurmd/job{ID}/slurm_script"
+        "_handle_stray_script: Purging vestigial job script"
+        f" /var/lib/slurm/slurmd/job{ID}/slurm_script"
     ]
     finding = next(
         one for one in invariants.evaluate(history) if one.name == "jobs_end_as_they_should"
@@ -455,7 +452,7 @@ def test_requeued_job_may_have_one_record_where_slurmdbd_was_upgraded_meanwhile(
     assert outcomes(history)["accounting_equals_the_trace"] == "failed"
 
 
-def test_job_that_ends_while_slurmctld_is_away_is_recorded_late() -> None:
+def test_job_that_ends_while_slurmctld_is_down_is_recorded_late() -> None:
     history = good()
     history.records[0] = replace(history.records[0], end=130, elapsed=29)
     history.faults = [
@@ -492,7 +489,7 @@ def test_job_that_waits_for_a_reservation_of_the_site_is_excused_and_no_other_is
     assert waiting("ReqNodeNotAvail, UnavailableNodes:aws1", ["maintenance"]).outcome == "failed"
 
 
-def test_where_all_jobs_wait_for_a_reservation_nothing_is_said() -> None:
+def test_no_claim_is_made_where_all_jobs_wait_for_a_reservation() -> None:
     history = good()
     history.traces = []
     history.records = [
@@ -504,7 +501,7 @@ def test_where_all_jobs_wait_for_a_reservation_nothing_is_said() -> None:
     assert invariants.verdict(invariants.evaluate(history)) == "unknown"
 
 
-def test_record_of_a_refused_job_that_never_had_a_node_is_no_run() -> None:
+def test_record_of_a_refused_job_that_never_had_a_node_is_not_a_run() -> None:
     history = good()
     never = replace(
         history.records[0], name="r-3", state="FAILED", start=None, node_list="None assigned"

@@ -38,12 +38,12 @@ def test_slurmdbd_comes_first_then_controllers_then_nodes_in_batches() -> None:
     ]
 
 
-def test_backups_are_upgraded_with_what_they_back_up() -> None:
+def test_backups_are_upgraded_together_with_their_primaries() -> None:
     found = upgrade.steps(plan("ha", "24.11"), plan("ha", "26.05"))
     assert [step.hosts for step in found] == [("db1", "db2"), ("ctl1", "ctl2"), ("n1",), ("n2",)]
 
 
-def test_parts_that_stay_are_left_alone() -> None:
+def test_unchanged_parts_are_left_alone() -> None:
     new = plan("federation", "24.11", "slurmdbd=26.05", "aws=26.05")
     assert [step.name for step in upgrade.steps(plan("federation", "24.11"), new)] == [
         "slurmdbd",
@@ -53,7 +53,7 @@ def test_parts_that_stay_are_left_alone() -> None:
     ]
 
 
-def test_host_that_is_all_at_once_is_one_step() -> None:
+def test_host_with_all_roles_is_upgraded_in_one_step() -> None:
     [step] = upgrade.steps(plan("single-node", "24.11"), plan("single-node", "26.05"))
     assert (step.hosts, step.nodes) == (("single",), ("single",))
 
@@ -72,7 +72,7 @@ def test_host_that_is_all_at_once_is_one_step() -> None:
         ("elastic-l3", "24.11", "26.05", "hosts that come and go cannot be upgraded yet"),
     ],
 )
-def test_upgrade_that_cannot_be_is_refused(
+def test_impossible_upgrade_is_refused(
     name: str, begin: str, to: str, message: str, tmp_path: Path
 ) -> None:
     run = lifecycle.create(SCENARIOS / f"{name}.yml", FakeProvider(), tmp_path, print, [begin])
@@ -88,7 +88,7 @@ def test_upgraded_run_is_on_its_new_releases(tmp_path: Path) -> None:
     assert {*run.directory.plan().releases().values()} == {"26.05"}
 
 
-def test_what_slurm_gets_wrong_on_the_way_is_told() -> None:
+def test_what_slurm_gets_wrong_along_the_way_is_reported() -> None:
     [fault] = upgrade.known_faults(plan("federation", "24.11"), plan("federation", "26.05"))
     assert "slurmdbd 26.05 loses the records of federated jobs" in fault
     assert upgrade.known_faults(plan("ha", "24.11"), plan("ha", "26.05")) == []
@@ -105,7 +105,7 @@ def test_what_slurm_gets_wrong_on_the_way_is_told() -> None:
         ("26.05", "20.11", ()),
     ],
 )
-def test_shortest_way_of_releases(older: str, newer: str, way: tuple[str, ...]) -> None:
+def test_shortest_path_through_releases(older: str, newer: str, way: tuple[str, ...]) -> None:
     assert releases.upgrade_path(older, newer) == way
 
 
@@ -125,7 +125,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRun:
     return opened
 
 
-def test_upgrade_is_reported_with_its_steps_and_what_the_checkers_say(
+def test_upgrade_is_reported_with_its_steps_and_the_checkers_findings(
     run: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def upgraded(run: OpenRun, new: Plan, works: object, batches: int) -> None:
@@ -191,7 +191,7 @@ def test_upgrade_that_could_not_begin_is_reported_as_unknown(
     )
 
 
-def test_upgrade_begins_although_few_jobs_are_submitted() -> None:
+def test_upgrade_begins_even_if_few_jobs_are_submitted() -> None:
     users = SimpleNamespace(submit=lambda work: None)
     works = [Work(number, 0, "single", "alice", "true") for number in range(3)]
     begun: list[Future[None]] = []

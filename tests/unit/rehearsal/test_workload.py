@@ -18,7 +18,7 @@ TRACE = """\
 """
 
 
-def test_workload_is_the_same_for_the_same_seed_and_another_one_for_another() -> None:
+def test_workload_depends_only_on_its_seed() -> None:
     assert workload.generate(FEDERATION, 50, 60, 1) == workload.generate(FEDERATION, 50, 60, 1)
     assert workload.generate(FEDERATION, 50, 60, 1) != workload.generate(FEDERATION, 50, 60, 2)
 
@@ -71,7 +71,7 @@ def test_trace_is_replayed_faster_and_no_wider_than_the_clusters() -> None:
 
 
 @pytest.mark.parametrize("line", ["1 2 3", "1 2 3 x 5 6 7 8 9 10 11 12 13 14 15 16 17 18"])
-def test_line_of_a_trace_that_is_no_job_is_named(line: str) -> None:
+def test_line_of_a_trace_that_is_not_a_job_is_named(line: str) -> None:
     with pytest.raises(UsageError, match="line 2 of the trace is not a job: 1 2 3"):
         workload.replay(f"; a comment\n{line}\n", FEDERATION, 1)
 

@@ -69,10 +69,10 @@ def test_exit_codes() -> None:
 
 
 def test_command_that_repeats_a_run_has_its_settings() -> None:
-    told = html_report.repeat(
+    command = html_report.repeat(
         replace(a_report("passed"), settings=["clusters.a.nodes.0.name=n[1-2]"])
     )
-    assert told == "harness run s.yml --release 24.11 --set 'clusters.a.nodes.0.name=n[1-2]'"
+    assert command == "harness run s.yml --release 24.11 --set 'clusters.a.nodes.0.name=n[1-2]'"
 
 
 def test_json_keeps_its_contract(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_report_of_an_older_harness_can_be_read(tmp_path: Path) -> None:
     ("text", "message"),
     [(None, "has no report.json"), ("{}", "is not a report"), ("[", "is not a report")],
 )
-def test_what_is_no_report_is_refused_with_a_hint(
+def test_file_that_is_not_a_report_is_refused_with_a_hint(
     text: str | None, message: str, tmp_path: Path
 ) -> None:
     if text is not None:
@@ -118,7 +118,7 @@ def test_what_is_no_report_is_refused_with_a_hint(
     assert caught.value.hint
 
 
-def test_page_escapes_and_needs_nothing_from_outside(tmp_path: Path) -> None:
+def test_html_report_escapes_text_and_is_self_contained(tmp_path: Path) -> None:
     model.write(a_report("failed"), tmp_path)
     html = html_report.write(tmp_path).read_text()
     assert "&lt;script&gt;" in html
@@ -129,11 +129,11 @@ def test_page_escapes_and_needs_nothing_from_outside(tmp_path: Path) -> None:
     )
 
 
-def test_page_tells_what_the_daemons_said_while_a_check_failed(tmp_path: Path) -> None:
-    told = replace(
+def test_html_report_shows_what_the_daemons_logged_while_a_check_failed(tmp_path: Path) -> None:
+    failed_report = replace(
         a_report("failed"), checks=[Check("t.py::test_x[one]", "failed", 5, "job 7 never ended")]
     )
-    model.write(told, tmp_path)
+    model.write(failed_report, tmp_path)
     check = {
         "kind": "check",
         "id": "t.py::test_x[one]",
@@ -171,13 +171,13 @@ def test_page_tells_what_the_daemons_said_while_a_check_failed(tmp_path: Path) -
 
 
 def test_commands_repeat_the_run_on_its_releases() -> None:
-    told = replace(
+    failed_report = replace(
         a_report("failed"),
         scenario_path="my dir/s.yml",
         releases={"a": "24.11", "slurmdbd": "26.05"},
         run="/runs/s/1",
     )
-    assert [*html_report.commands(told).values()] == [
+    assert [*html_report.commands(failed_report).values()] == [
         "harness run 'my dir/s.yml' --release a=24.11 --release slurmdbd=26.05",
         "harness run 'my dir/s.yml' --release a=24.11 --release slurmdbd=26.05 --keep",
         "harness verify --select test_x",
@@ -199,7 +199,7 @@ def test_layout_shows_hosts_by_daemon_in_clusters_in_federations() -> None:
     assert accounting.rows == (("accounting", "mariadb slurmdbd"),)
 
 
-def test_comparison_tells_where_runs_differ() -> None:
+def test_comparison_shows_where_runs_differ() -> None:
     one = a_report("failed")
     other = replace(
         one,

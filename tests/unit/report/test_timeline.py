@@ -40,7 +40,7 @@ def drawn(
     return picture
 
 
-def test_jobs_stand_in_the_lane_of_each_of_their_nodes_at_their_time() -> None:
+def test_jobs_are_drawn_in_the_lane_of_each_of_their_nodes_at_their_time() -> None:
     picture = drawn([job(1, "n[1-2]", 0, 50), job(2, "n2", 50, 100)], nodes={"a": "n[1-3]"})
     assert [lane.name for lane in picture.lanes] == [
         "stages",
@@ -60,19 +60,19 @@ def test_jobs_stand_in_the_lane_of_each_of_their_nodes_at_their_time() -> None:
     assert tops["n1"][0] < picture.bars[0].top < tops["n1"][1] < picture.bars[1].top < tops["n2"][1]
 
 
-def test_jobs_at_one_time_stand_side_by_side_and_those_that_never_ran_nowhere() -> None:
+def test_concurrent_jobs_are_drawn_side_by_side_and_jobs_that_never_ran_are_not_drawn() -> None:
     revoked = job(9, "None assigned", 0, 1, state="REVOKED")
     first, second = drawn([job(1, "n1", 0, 50), job(2, "n1", 10, 60), revoked]).bars
     assert first.top + first.height <= second.top
 
 
-def test_ten_thousand_short_jobs_become_few_bars_that_say_how_many_they_are() -> None:
+def test_ten_thousand_short_jobs_become_few_bars_labelled_with_counts() -> None:
     picture = drawn([job(number, "n1", number, number + 1) for number in range(10_000)])
     assert len(picture.bars) == 1
     assert picture.bars[0].title == "10000 completed, 0:00 to 2:46:40"
 
 
-def test_a_failed_job_is_not_lost_among_those_that_completed() -> None:
+def test_failed_job_stands_out_among_completed_ones() -> None:
     states = ["COMPLETED", "NODE_FAIL", "COMPLETED"]
     jobs = [
         job(number, "n1", 10 * number, 10 * number + 1, state=state)
@@ -99,13 +99,13 @@ def test_a_job_that_a_sibling_ran_is_linked_with_its_origin() -> None:
     assert lanes["b1"].top < link.bottom < lanes["b1"].top + lanes["b1"].height
 
 
-def test_too_many_links_are_told_of_instead() -> None:
+def test_too_many_links_are_counted_instead_of_drawn() -> None:
     jobs = [job(n, "b1", n, n + 1, cluster="b", origin=1) for n in range(1, 1001)]
     picture = drawn(jobs, nodes={"a": "a1", "b": "b1"}, federations={"f": ["a", "b"]})
     assert (picture.links, picture.burst) == ([], 1000)
 
 
-def test_stages_checks_and_faults_are_on_the_same_axis() -> None:
+def test_stages_checks_and_faults_share_a_time_axis() -> None:
     events = [
         event(10, "stage", name="up", seconds=10),
         event(14, "fault", action="inject", fault="kill-host n1"),
@@ -113,7 +113,7 @@ def test_stages_checks_and_faults_are_on_the_same_axis() -> None:
         event(
             18,
             "check",
-            id="t::test_of_an_earlier_judgement",
+            id="t::test_of_an_earlier_verify",
             outcome="passed",
             seconds=2,
             message="",
@@ -129,7 +129,7 @@ def test_stages_checks_and_faults_are_on_the_same_axis() -> None:
     assert (picture.ticks[0], picture.ticks[-1]) == ((0, "0:00"), (100, "0:20"))
 
 
-def test_a_fault_that_was_never_healed_is_told_as_such() -> None:
+def test_fault_that_was_never_healed_is_reported_as_such() -> None:
     (span,) = faults(
         [
             event(1, "fault", action="inject", fault="cut a b"),
@@ -139,7 +139,7 @@ def test_a_fault_that_was_never_healed_is_told_as_such() -> None:
     assert (span.title, span.end - span.begin) == ("cut a b (not healed)", 4)
 
 
-def test_nodes_come_and_go_as_the_programs_say_and_are_down_as_slurmctld_says() -> None:
+def test_node_spans_follow_the_programs_except_that_slurmctld_reports_down() -> None:
     events = [
         event(0, "power", action="resume", nodes=["n1"]),
         event(1, "node", cluster="a", name="n1", state="MIXED+CLOUD+NOT_RESPONDING+POWERING_UP"),
@@ -159,7 +159,7 @@ def test_nodes_come_and_go_as_the_programs_say_and_are_down_as_slurmctld_says() 
     }
 
 
-def test_a_node_that_nobody_suspended_is_up_to_the_end() -> None:
+def test_node_that_was_never_suspended_is_up_to_the_end() -> None:
     events = [
         event(0, "power", action="up", nodes=["n1"]),
         event(9, "stage", name="down", seconds=1),
@@ -169,7 +169,7 @@ def test_a_node_that_nobody_suspended_is_up_to_the_end() -> None:
     ]
 
 
-def test_where_only_slurmctld_tells_of_power_its_states_do() -> None:
+def test_slurmctlds_states_are_used_where_only_it_knows_about_power() -> None:
     states = [
         "IDLE+CLOUD+POWERED_DOWN",
         "MIXED+CLOUD+POWERING_UP",
@@ -184,7 +184,7 @@ def test_where_only_slurmctld_tells_of_power_its_states_do() -> None:
     assert [span.kind for _, span in node_spans(events)] == ["strip coming", "strip going"]
 
 
-def test_nothing_with_a_time_is_no_picture() -> None:
+def test_timeline_without_times_is_not_drawn() -> None:
     assert timeline(Report("s", "d", "unknown", {}, "docker", "/r", [], []), []) is None
 
 
@@ -197,12 +197,12 @@ def test_nothing_with_a_time_is_no_picture() -> None:
         ("COMPLETING", "running"),
     ],
 )
-def test_kinds_of_ends(state: str, kind: str) -> None:
+def test_state_of_a_job_decides_the_kind_of_its_bar(state: str, kind: str) -> None:
     assert job_kind(state) == kind
 
 
-def test_start_of_a_daemon_is_over_when_the_clusters_were_first_ready_after_it() -> None:
-    """A later deploy that restarts nothing must not make it longer: checks have provoked errors meanwhile."""
+def test_daemon_start_ends_when_the_clusters_are_first_ready_after_it() -> None:
+    """A later deploy that restarts nothing must not extend it: checks provoke errors meanwhile."""
     events = [
         event(60, "stage", name="ready", seconds=5),
         event(120, "check", id="x", outcome="passed", seconds=20),

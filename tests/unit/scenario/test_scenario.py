@@ -38,11 +38,11 @@ DYNAMIC = "clusters: {one: {controller: c, nodes: [{name: n, dynamic: true}]%s}}
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_shipped_scenarios_are_right(path: Path) -> None:
+def test_shipped_scenarios_are_valid(path: Path) -> None:
     scenario.load(path)
 
 
-def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+def test_every_problem_is_reported_at_once_with_its_place(tmp_path: Path) -> None:
     found = problems(
         tmp_path,
         """
@@ -75,7 +75,8 @@ def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
         '11:9: clusters.x.nodes.0.cpu: unknown key; did you mean "cpus"?',
         "13:5: clusters.y.site: is required because there are several sites: a, b",
         "13:17: clusters.y.controller: host ctl is already clusters.x.controller",
-        "14:36: clusters.y.nodes.0.cpus: input should be a valid integer, unable to parse string as an integer"
+        "14:36: clusters.y.nodes.0.cpus: input should be a valid integer, unable to parse string"
+        " as an integer"
         " (found: 'many')",
         "15:5: clusters.y.nodes: is defined twice",
         "16:33: clusters.y.options.Bar: the value of an option must be a string, a number, true, "
@@ -86,7 +87,10 @@ def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
     ]
 
 
-TOPOLOGY = "clusters: {one: {controller: c, nodes: [{name: 'n[1-4]'}], release: '%s', topology: {t: %s}%s}}"
+TOPOLOGY = (
+    "clusters: {one: {controller: c, nodes: [{name: 'n[1-4]'}], release: '%s',"
+    " topology: {t: %s}%s}}"
+)
 LEAVES = "{switches: {a: {nodes: 'n[1-2]'}, b: {nodes: 'n[3-4]'}, top: %s}}"
 
 
@@ -142,7 +146,7 @@ LEAVES = "{switches: {a: {nodes: 'n[1-2]'}, b: {nodes: 'n[3-4]'}, top: %s}}"
         ),
     ],
 )
-def test_topology_that_is_none_is_refused_with_its_place(
+def test_invalid_topology_is_refused_with_its_place(
     tmp_path: Path, described: str, message: str
 ) -> None:
     assert message in "\n".join(problems(tmp_path, TOPOLOGY % ("26.05", described, "")))
@@ -154,7 +158,8 @@ def test_topology_that_is_none_is_refused_with_its_place(
         (
             "22.05",
             "",
-            "topology/block needs BlockSizes of topology.conf, which release 22.05 lacks; 24.05 has it",
+            "topology/block needs BlockSizes of topology.conf, which release 22.05 lacks;"
+            " 24.05 has it",
         ),
         (
             "26.05",
@@ -169,7 +174,7 @@ def test_topology_that_is_none_is_refused_with_its_place(
         ),
     ],
 )
-def test_what_a_cluster_has_not_for_its_topology_is_told(
+def test_what_a_cluster_lacks_for_its_topology_is_reported(
     tmp_path: Path, release: str, more: str, message: str
 ) -> None:
     text = (TOPOLOGY % (release, "{blocks: {a: 'n[1-4]'}}", more)).replace(
@@ -317,7 +322,7 @@ def test_problem_is_found(tmp_path: Path, text: str, message: str) -> None:
     assert message in "\n".join(problems(tmp_path, text))
 
 
-def test_value_is_laid_over_the_file_and_judged_like_it(tmp_path: Path) -> None:
+def test_setting_overrides_the_file_and_is_validated_like_it(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(MANY % 12767)
     settings = [
@@ -349,7 +354,10 @@ def test_value_without_a_place_is_refused(tmp_path: Path, setting: str) -> None:
 
 
 def test_node_in_two_clusters_is_found(tmp_path: Path) -> None:
-    text = "clusters:\n  a: {controller: x, nodes: [{name: 'n[1-2]'}]}\n  b: {controller: y, nodes: [{name: n2}]}\n"
+    text = (
+        "clusters:\n  a: {controller: x, nodes: [{name: 'n[1-2]'}]}\n"
+        "  b: {controller: y, nodes: [{name: n2}]}\n"
+    )
     assert problems(tmp_path, text) == [
         "3:37: clusters.b.nodes.0.name: node n2 is already clusters.a.nodes.0"
     ]
@@ -389,7 +397,7 @@ def test_chosen_release_reaches_every_cluster_and_slurmdbd_or_the_one_named() ->
         scenario.load(path, ["awz=24.11"])
 
 
-def test_release_outside_of_slurmdbds_window_is_told_with_the_rule(tmp_path: Path) -> None:
+def test_release_outside_slurmdbds_window_is_reported_with_the_rule(tmp_path: Path) -> None:
     found = problems(
         tmp_path,
         """
@@ -404,11 +412,12 @@ def test_release_outside_of_slurmdbds_window_is_told_with_the_rule(tmp_path: Pat
         "4:20: clusters.newer.release: 26.05, but slurmdbd is 24.11; "
         "rule: slurmdbd must be at least as new as every slurmctld it serves",
         "5:20: clusters.older.release: 22.05, but slurmdbd is 24.11; "
-        "rule: slurmdbd 24.11 serves 23.02, 23.11, 24.05, 24.11, its own release and the 3 before it",
+        "rule: slurmdbd 24.11 serves 23.02, 23.11, 24.05, 24.11, its own release and the 3"
+        " before it",
     ]
 
 
-def test_release_of_an_own_image_is_the_images(tmp_path: Path) -> None:
+def test_release_of_a_custom_image_is_the_images(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text("clusters: {one: {controller: box, image: mine, nodes: [{name: box}]}}")
     read = scenario.load(path, release_of_image={"mine": "26.05"}.__getitem__)
@@ -422,7 +431,7 @@ def test_release_of_an_own_image_is_the_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [*SCENARIOS, TEMPLATES / "scenario.yml"], ids=lambda path: path.stem
 )
-def test_schema_takes_what_is_right(path: Path) -> None:
+def test_schema_accepts_valid_scenarios(path: Path) -> None:
     jsonschema.validate(YAML(typ="safe", pure=True).load(path.read_text()), scenario.schema())
 
 
@@ -436,9 +445,9 @@ def test_schema_takes_what_is_right(path: Path) -> None:
         ('{release: "22.06", clusters: {a: {controller: c, nodes: [{name: n}]}}}', "is not one of"),
     ],
 )
-def test_schema_refuses_what_is_wrong(text: str, message: str) -> None:
+def test_schema_rejects_invalid_scenarios(text: str, message: str) -> None:
     validator = jsonschema.Draft202012Validator(scenario.schema())
-    told = " ".join(
+    output = " ".join(
         error.message for error in validator.iter_errors(YAML(typ="safe", pure=True).load(text))
     )
-    assert message in told
+    assert message in output

@@ -1,4 +1,4 @@
-"""SchedMD's suite: which of its tests run, what they reported, and what of that is news."""
+"""SchedMD's suite: which of its tests run, what they reported, and which results are new."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ JUNIT = """<?xml version="1.0" encoding="utf-8"?>
 <testcase classname="tests.test_101_1" name="test_fails[two words]" time="2.0">
   <failure message="assert 1&#10;  == 2">traceback</failure></testcase>
 <testcase classname="tests.test_101_1" name="test_fails_at_its_end" time="0.5" />
-<testcase classname="tests.test_101_1" name="test_fails_at_its_end" time="0.1"><error message="no end" /></testcase>
+<testcase classname="tests.test_101_1" name="test_fails_at_its_end" time="0.1">
+  <error message="no end" /></testcase>
 <testcase classname="tests.test_101_1" name="test_skips" time="0.1">
   <skipped type="pytest.skip" message="needs sudo">x</skipped></testcase>
 <testcase classname="tests.test_101_1" name="test_is_known_to_fail" time="0.1">
@@ -66,7 +67,7 @@ def test_tests_of_a_source_tree_come_in_the_order_of_their_numbers(tmp_path: Pat
     assert results.release_of(source) == "24.11"
 
 
-def test_directory_that_is_no_source_tree_is_a_usage_error(tmp_path: Path) -> None:
+def test_directory_that_is_not_a_source_tree_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it has no META file with a release"):
         results.release_of(tmp_path)
     with pytest.raises(UsageError, match="has no testsuite") as raised:
@@ -141,7 +142,10 @@ def test_each_function_of_a_test_under_pytest_reports_once() -> None:
 
 
 def test_module_that_is_skipped_as_a_whole_is_one_test() -> None:
-    junit = '<testsuite><testcase name="tests.test_101_1"><skipped message="no sudo"/></testcase></testsuite>'
+    junit = (
+        '<testsuite><testcase name="tests.test_101_1">'
+        '<skipped message="no sudo"/></testcase></testsuite>'
+    )
     assert results.of_pytest(PYTHON, 5, "", junit, 1.0) == [
         Outcome("test_101_1", SKIPPED, 0.0, "no sudo")
     ]
@@ -155,7 +159,7 @@ def test_test_under_pytest_that_reports_nothing_failed(junit: str) -> None:
     )
 
 
-def test_only_what_the_list_does_not_expect_is_news() -> None:
+def test_only_unexpected_results_are_news() -> None:
     expected = Expected(
         failed={"test37.10": "a bug"}, skipped={"test_102_1::*": "needs sudo", "test1.9": "no MPI"}
     )
@@ -182,7 +186,7 @@ def test_only_what_the_list_does_not_expect_is_news() -> None:
 @pytest.mark.parametrize(
     "text", ['skiped = {"test1.1" = "x"}', 'quick = "1.1"', "[failed]\na = 1", "quick = ["]
 )
-def test_file_that_is_no_list_of_expected_results_is_a_usage_error(
+def test_file_that_is_not_a_list_of_expected_results_is_a_usage_error(
     text: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "mine.toml"

@@ -1,4 +1,4 @@
-"""Importing a site's directory; tests/integration/test_reference.py compares what the daemons make of the result."""
+"""Importing a site's directory; tests/integration/test_reference.py runs daemons on the result."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ PartitionName=all Nodes=ALL Default=YES
 NodeSet=big Feature=big
 PartitionName=large Nodes=big MaxTime=2-0
 """,
-    "nodes.conf": "NodeName=DEFAULT CPUs=8\nNodeName=n[1-2] Feature=big Gres=gpu:2\nNodeName=n3,n4 CPUs=4 State=DOWN\n",
-    "slurmdbd.conf": "DbdHost=ctl\nStorageType=accounting_storage/mysql\nStoragePass=secret2\nPurgeJobAfter=12months\n",
+    "nodes.conf": "NodeName=DEFAULT CPUs=8\nNodeName=n[1-2] Feature=big Gres=gpu:2\n"
+    "NodeName=n3,n4 CPUs=4 State=DOWN\n",
+    "slurmdbd.conf": "DbdHost=ctl\nStorageType=accounting_storage/mysql\nStoragePass=secret2\n"
+    "PurgeJobAfter=12months\n",
     "gres.conf": "# GPUs\nName=gpu File=/dev/nvidia[0-1]\n",
     "secret.key": "x",
 }
@@ -82,7 +84,7 @@ def test_imported_site_renders_to_its_own_configuration(site: Path, tmp_path: Pa
     ]
 
 
-def test_what_cannot_be_read_is_not_imported(site: Path) -> None:
+def test_unreadable_input_is_not_imported(site: Path) -> None:
     (site / "slurm.conf").write_text(SITE["slurm.conf"] + "what is this\n")
     with pytest.raises(UsageError, match=r"cannot be read: .*slurm\.conf:12"):
         importer.import_directory(site, releases.get("24.11"))
@@ -100,7 +102,7 @@ def test_import_overwrites_nothing(site: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["include", "link"])
-def test_what_is_outside_of_the_directory_is_not_imported(
+def test_what_is_outside_the_directory_is_not_imported(
     site: Path, tmp_path: Path, way: str
 ) -> None:
     secret = tmp_path / "elsewhere" / "secret"

@@ -1,4 +1,4 @@
-"""A site's own past: what is secret stays behind, and what is not the scenario's is refused."""
+"""Site data: secrets stay behind, and data that does not fit the scenario is refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_dump_may_be_compressed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("SELECT 1;\n", "has no database of slurmdbd"),
         (
@@ -77,8 +77,8 @@ def test_dump_may_be_compressed(tmp_path: Path) -> None:
         (ALL + ALL.replace("`slurm`", "`slurm2`"), "has 2 databases of slurmdbd"),
     ],
 )
-def test_dump_of_something_else_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_dump_of_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         site_data.examine(SiteData(dump(tmp_path, text)), PLAN)
 
 
@@ -112,14 +112,14 @@ def test_scripts_environments_and_keys_of_a_state_stay_behind(tmp_path: Path) ->
     assert b"sesame" not in b"".join(there.values())
 
 
-def test_state_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_slurmctld_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file clustername"):
         site_data.examine(SiteData(states={CLUSTER: tmp_path}), PLAN)
     with pytest.raises(UsageError, match="is the state of elsewhere"):
         site_data.examine(SiteData(states={CLUSTER: state(tmp_path, "elsewhere")}), PLAN)
 
 
-def test_users_with_jobs_are_made_but_for_those_that_cannot_be() -> None:
+def test_users_with_jobs_are_created_except_impossible_ones() -> None:
     rows = "dave\t3001\nroot\t0\nslurm\t64030\nMax Mustermann\t3002\nerin\t3001\nfrank\t100003\n"
     assert {name: user.uid for name, user in site_data._users(rows, PLAN).items()} == {
         "dave": 3001,

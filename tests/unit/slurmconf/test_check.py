@@ -1,4 +1,4 @@
-"""What `harness check` says; tests/integration/test_reference.py holds it against the genuine daemons."""
+"""What `harness check` finds; tests/integration/test_reference.py compares it with the daemons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCENARIOS = sorted((Path(__file__).parents[3] / "scenarios").glob("*.yml"))
 def found(
     tmp_path: Path, release: str, text: str, older: str | None = None, **files: str
 ) -> list[str]:
-    """Return what is found in the base configuration with lines added, as LINE:COLUMN: SEVERITY: OPTION: ..."""
+    """Return the findings for the base configuration plus lines, as LINE:COLUMN: SEVERITY: ..."""
     (tmp_path / "slurm.conf").write_text(BASE + text)
     for name, content in files.items():
         (tmp_path / name.replace("_", ".")).write_text(content)
@@ -41,7 +41,7 @@ def test_plain_configuration_has_no_findings(tmp_path: Path, release: str) -> No
     assert found(tmp_path, release, "") == []
 
 
-# The first release that has what these want.
+# The first release that has what these need.
 FIRST = {
     "dynamic": "22.05",
     "kubernetes-hybrid": "24.05",
@@ -60,7 +60,7 @@ SHIPPED = [
 
 
 @pytest.mark.parametrize(("path", "release"), SHIPPED, ids=str)
-def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, release: str) -> None:
+def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> None:
     findings = check.check_scenario(path, scenario.load(path, [release]))
     assert [
         finding for finding in findings if "--enable-multiple-slurmd" not in finding.message
@@ -68,13 +68,15 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
 
 
 @pytest.mark.parametrize(
-    ("release", "line", "told"),
+    ("release", "line", "finding"),
     [
         (
             "24.11",
             "SlurmdParameters=config_overrides\nTaskPlugin=task/affinity",
-            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that exist only because "
-            "of config_overrides: jobs fail and the node drains [contradiction]\n    hint: TaskPlugin=task/none",
+            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that exist"
+            " only because "
+            "of config_overrides: jobs fail and the node drains [contradiction]\n"
+            "    hint: TaskPlugin=task/none",
         ),
         (
             "24.11",
@@ -84,7 +86,8 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
         (
             "24.11",
             "TopologyPlugin=topology/3d_torus",
-            "slurm.conf:5:1: fatal: TopologyPlugin: requires a Slurm built with --with-dimensions=3, unlike Debian's"
+            "slurm.conf:5:1: fatal: TopologyPlugin: requires a Slurm built with"
+            " --with-dimensions=3, unlike Debian's"
             " [plugin]\n    hint: 26.05 has topology/torus3d",
         ),
         (
@@ -102,12 +105,14 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
         (
             "21.08",
             "CacheGroups=1",
-            "slurm.conf:5:1: fatal: CacheGroups: is unknown since 21.08 [gone]\n    hint: remove it",
+            "slurm.conf:5:1: fatal: CacheGroups: is unknown since 21.08 [gone]\n"
+            "    hint: remove it",
         ),
         (
             "20.11",
             "CacheGroups=1",
-            "slurm.conf:5:1: info: CacheGroups: is ignored since 20.11 [obsolete]\n    hint: remove it",
+            "slurm.conf:5:1: info: CacheGroups: is ignored since 20.11 [obsolete]\n"
+            "    hint: remove it",
         ),
         (
             "23.11",
@@ -122,7 +127,8 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
         (
             "20.11",
             "MessageTimeout=10s",
-            'slurm.conf:5:1: error: MessageTimeout: "10s" is not a number; the option is ignored [value]',
+            'slurm.conf:5:1: error: MessageTimeout: "10s" is not a number;'
+            " the option is ignored [value]",
         ),
         (
             "24.11",
@@ -142,42 +148,46 @@ def test_what_is_rendered_from_shipped_scenarios_has_no_findings(path: Path, rel
         (
             "24.11",
             "NodeName=m1 State=CLOUD",
-            "slurm.conf:5:13: error: State: CLOUD nodes require SuspendTime, SuspendProgram, ResumeProgram: "
+            "slurm.conf:5:13: error: State: CLOUD nodes require SuspendTime, SuspendProgram,"
+            " ResumeProgram: "
             "slurmctld never powers them up or down [power-saving]",
         ),
         (
             "24.11",
             "SuspendTime=60",
-            "slurm.conf:5:1: error: SuspendTime: requires SuspendProgram, ResumeProgram; power saving is off "
+            "slurm.conf:5:1: error: SuspendTime: requires SuspendProgram, ResumeProgram;"
+            " power saving is off "
             "[power-saving]",
         ),
         (
             "26.05",
             "SchedulerParameters=defer,enable_job_state_cache",
-            'slurm.conf:5:1: warning: SchedulerParameters: "enable_job_state_cache" is unknown since 26.05 and ignored '
+            'slurm.conf:5:1: warning: SchedulerParameters: "enable_job_state_cache" is unknown'
+            " since 26.05 and ignored "
             "[word]",
         ),
         ("24.11", "DownNodes=x1", "slurm.conf:5:1: error: DownNodes: no such node: x1 [undefined]"),
     ],
 )
 def test_finding_names_its_place_and_what_to_do(
-    tmp_path: Path, release: str, line: str, told: str
+    tmp_path: Path, release: str, line: str, finding: str
 ) -> None:
-    assert found(tmp_path, release, f"{line}\n") == [told]
+    assert found(tmp_path, release, f"{line}\n") == [finding]
 
 
-def test_every_problem_of_every_file_is_told_at_once(tmp_path: Path) -> None:
-    told = found(
+def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None:
+    texts = found(
         tmp_path,
         "24.11",
-        "Include more.conf\nGresTypes=gpu\nNodeName=g[1-2] Gres=gpu:2\nTopologyPlugin=topology/tree\nWhat\n",
+        "Include more.conf\nGresTypes=gpu\nNodeName=g[1-2] Gres=gpu:2\n"
+        "TopologyPlugin=topology/tree\nWhat\n",
         more_conf="Bad=1\n",
         gres_conf="Name=gpu File=/dev/x\nName=mic Count=1\nName=gpu Wrong=1\n",
         topology_conf="SwitchName=s Nodes=n[1-4]\nSwitchName=r Switches=t\n",
         slurmdbd_conf="DbdHost=x\n",
         cgroup_conf="CgroupAutomount=yes\n",
     )
-    assert [text.split(": ")[:3] for text in told] == [
+    assert [text.split(": ")[:3] for text in texts] == [
         ["cgroup.conf:1:1", "error", "CgroupAutomount"],
         ["gres.conf:2:1", "error", "Name"],
         ["gres.conf:3:10", "fatal", "Wrong"],
@@ -189,36 +199,39 @@ def test_every_problem_of_every_file_is_told_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_topology_that_leads_back_to_itself_is_found(tmp_path: Path) -> None:
-    told = found(
+def test_topology_loop_is_found(tmp_path: Path) -> None:
+    texts = found(
         tmp_path,
         "24.11",
         "TopologyPlugin=topology/tree\n",
-        topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c\nSwitchName=c Switches=b\n",
+        topology_conf="SwitchName=a Nodes=n[1-4]\n"
+        "SwitchName=b Switches=c\nSwitchName=c Switches=b\n",
     )
-    assert told == [
-        "topology.conf:2:1: fatal: SwitchName: it is below itself: the switches form a loop [circle]",
-        "topology.conf:3:1: fatal: SwitchName: it is below itself: the switches form a loop [circle]",
+    assert texts == [
+        "topology.conf:2:1: fatal: SwitchName: it is below itself: the switches form a loop"
+        " [circle]",
+        "topology.conf:3:1: fatal: SwitchName: it is below itself: the switches form a loop"
+        " [circle]",
     ]
 
 
-def test_switch_that_is_defined_twice_differently_is_told(tmp_path: Path) -> None:
-    told = found(
+def test_switch_with_two_different_definitions_is_reported(tmp_path: Path) -> None:
+    texts = found(
         tmp_path,
         "24.11",
         "TopologyPlugin=topology/tree\n",
         topology_conf="SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n1\nSwitchName=b Switches=x\n",
     )
-    assert [text.partition(" [")[0] for text in told] == [
+    assert [text.partition(" [")[0] for text in texts] == [
         "topology.conf:2:14: warning: Nodes: n1 is already on switch a",
         "topology.conf:3:1: fatal: SwitchName: switch b is already defined",
         "topology.conf:3:14: fatal: Switches: there is no switch x",
     ]
 
 
-def test_file_that_includes_itself_ends(tmp_path: Path) -> None:
-    told = found(tmp_path, "24.11", "Include slurm.conf\n")
-    assert any("files include one another in a loop" in text for text in told)
+def test_file_that_includes_itself_does_not_loop(tmp_path: Path) -> None:
+    texts = found(tmp_path, "24.11", "Include slurm.conf\n")
+    assert any("files include one another in a loop" in text for text in texts)
 
 
 SECRET = (
@@ -227,9 +240,7 @@ SECRET = (
 
 
 @pytest.mark.parametrize("way", ["include", "link"])
-def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(
-    tmp_path: Path, way: str
-) -> None:
+def test_only_the_place_of_a_file_outside_the_directory_is_shown(tmp_path: Path, way: str) -> None:
     secret, site = tmp_path / "secret", tmp_path / "site"
     secret.write_text(SECRET)
     site.mkdir()
@@ -237,13 +248,15 @@ def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(
         (site / "inside.conf").symlink_to(secret)
         (site / "plugstack.conf").symlink_to(secret)
         (site / "gres.conf").symlink_to(secret)
-    told = "\n".join(
+    texts = "\n".join(
         found(site, "24.11", "Include inside.conf\n" if way == "link" else f"Include {secret}\n")
     )
-    assert "sesame" not in told
-    assert "password" not in told
-    assert told.count("the file is outside of the checked directory, so its text is not shown") >= 4
-    assert f"{'inside.conf' if way == 'link' else secret}:1:1: fatal" in told
+    assert "sesame" not in texts
+    assert "password" not in texts
+    assert (
+        texts.count("the file is outside of the checked directory, so its text is not shown") >= 4
+    )
+    assert f"{'inside.conf' if way == 'link' else secret}:1:1: fatal" in texts
 
 
 @pytest.mark.parametrize(
@@ -257,37 +270,40 @@ def test_nothing_of_a_file_outside_of_the_directory_is_shown_but_its_place(
     ],
     ids=["circle", "tree"],
 )
-def test_includes_that_multiply_end(tmp_path: Path, files: dict[str, str]) -> None:
-    told = "\n".join(
+def test_includes_that_multiply_are_bounded(tmp_path: Path, files: dict[str, str]) -> None:
+    texts = "\n".join(
         found(tmp_path, "24.11", "Include a.conf\nInclude a.conf\n", z_conf="", **files)
     )
-    assert "files include one another in a loop" in told or "more than 1000 Includes" in told
+    assert "files include one another in a loop" in texts or "more than 1000 Includes" in texts
 
 
 @pytest.mark.parametrize("path", ["/proc/self/mem", "/dev/zero", "/sys/kernel/notes"])
-def test_include_of_what_is_no_file_is_one_that_is_not_there(tmp_path: Path, path: str) -> None:
+def test_include_of_something_that_is_not_a_file_counts_as_missing(
+    tmp_path: Path, path: str
+) -> None:
     assert any(
         "the included file does not exist" in text
         for text in found(tmp_path, "24.11", f"Include {path}\n")
     )
 
 
-def test_file_that_is_too_large_is_told(tmp_path: Path) -> None:
+def test_file_that_is_too_large_is_reported(tmp_path: Path) -> None:
     with (tmp_path / "large.conf").open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(UsageError, match=r"large.conf: .* has at most 16 MiB"):
         found(tmp_path, "24.11", "Include large.conf\n")
 
 
-def test_changed_defaults_are_told_where_nothing_is_set(tmp_path: Path) -> None:
-    told = found(tmp_path, "24.11", "TreeWidth=50\n", older="22.05")
-    assert [text.partition("\n")[0] for text in told] == [
+def test_changed_defaults_are_reported_for_options_that_are_not_set(tmp_path: Path) -> None:
+    texts = found(tmp_path, "24.11", "TreeWidth=50\n", older="22.05")
+    assert [text.partition("\n")[0] for text in texts] == [
         "slurm.conf:1:1: warning: SelectType: "
         "the default changed with 23.11: select/linear before, now select/cons_tres [default]",
         "slurm.conf:1:1: warning: PriorityType: "
         "the default changed with 23.11: priority/basic before, now priority/multifactor [default]",
         "slurm.conf:1:1: warning: UnkillableStepTimeout: "
-        "the default changed with 24.05: 60 before, now 60, or 5 times MessageTimeout if that is more [default]",
+        "the default changed with 24.05: 60 before, now 60, or 5 times MessageTimeout if that is"
+        " more [default]",
     ]
 
 
@@ -305,21 +321,26 @@ def test_changed_defaults_are_told_where_nothing_is_set(tmp_path: Path) -> None:
         ("string", "anything", True),
     ],
 )
-def test_values_are_taken_as_slurms_parser_takes_them(kind: str, value: str, right: bool) -> None:
+def test_values_are_accepted_as_slurms_parser_accepts_them(
+    kind: str, value: str, right: bool
+) -> None:
     assert (value_problem(kind, value) is None) == right
 
 
-def test_command_prints_json_and_its_exit_code_tells_of_errors(tmp_path: Path) -> None:
+def test_command_prints_json_and_its_exit_code_reflects_errors(tmp_path: Path) -> None:
     path = tmp_path / "slurm.conf"
     path.write_text(BASE)
-    done = CliRunner().invoke(
+    completed = CliRunner().invoke(
         cli.app, ["check", str(path), "--release", "26.05", "--format", "json"]
     )
-    assert (done.exit_code, json.loads(done.stdout)) == (0, {"release": "26.05", "findings": []})
+    assert (completed.exit_code, json.loads(completed.stdout)) == (
+        0,
+        {"release": "26.05", "findings": []},
+    )
     path.write_text(f"{BASE}FastSchedule=0\n")
-    done = CliRunner().invoke(cli.app, ["check", str(path), "--format", "json"])
-    assert done.exit_code == 1
-    assert json.loads(done.stdout) == {
+    completed = CliRunner().invoke(cli.app, ["check", str(path), "--format", "json"])
+    assert completed.exit_code == 1
+    assert json.loads(completed.stdout) == {
         "release": releases.DEFAULT,
         "findings": [
             {
@@ -340,8 +361,8 @@ def test_command_prints_json_and_its_exit_code_tells_of_errors(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("before", "name"), list(pairwise(releases.KNOWN)))
-def test_release_files_tell_what_differs(before: str, name: str) -> None:
-    """What a file says is gone was there before, and what it brings was not."""
+def test_release_files_state_what_differs(before: str, name: str) -> None:
+    """Options that a file calls gone existed before, and options that it introduces did not."""
     new, old = releases.get(name), releases.get(before)
     for section, options in new.options.items():
         brought = {key for key, option in options.items() if option.since == name}
@@ -357,7 +378,10 @@ def test_release_files_tell_what_differs(before: str, name: str) -> None:
 
 
 def test_lines_of_plugstack_conf_that_slurmd_ignores(tmp_path: Path) -> None:
-    text = "# comment\nrequired /lib/spank.so size=1\ninclude plugstack.conf.d/*\n\n  mandatory /lib/x.so\noptional\n"
+    text = (
+        "# comment\nrequired /lib/spank.so size=1\ninclude plugstack.conf.d/*\n\n"
+        "  mandatory /lib/x.so\noptional\n"
+    )
     assert [
         line.partition(" is not")[0] for line in found(tmp_path, "24.11", "", plugstack_conf=text)
     ] == [
@@ -370,16 +394,17 @@ def test_lines_of_plugstack_conf_that_slurmd_ignores(tmp_path: Path) -> None:
 def test_memory_per_cpu_and_per_node_exclude_one_another(
     tmp_path: Path, release: str, count: int
 ) -> None:
-    told = found(tmp_path, release, "DefMemPerCPU=1\nDefMemPerNode=2\n")
-    assert len(told) == count
-    assert all(line.startswith("slurm.conf:5:1: error: DefMemPerCPU: is ignored") for line in told)
+    texts = found(tmp_path, release, "DefMemPerCPU=1\nDefMemPerNode=2\n")
+    assert len(texts) == count
+    assert all(line.startswith("slurm.conf:5:1: error: DefMemPerCPU: is ignored") for line in texts)
 
 
 @pytest.mark.parametrize("release", releases.KNOWN)
 def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -> None:
     path = tmp_path / "shared.yml"
     path.write_text(
-        'clusters: {one: {controller: h1, hosts: "h[1-2]", nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}'
+        'clusters: {one: {controller: h1, hosts: "h[1-2]",'
+        ' nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}'
     )
     findings = check.check_scenario(path, scenario.load(path, [release]))
     assert [
@@ -387,10 +412,10 @@ def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -
     ] == []
 
 
-def test_command_checks_what_a_scenario_would_be(tmp_path: Path) -> None:
+def test_command_checks_what_a_scenario_renders(tmp_path: Path) -> None:
     scale = next(path for path in SCENARIOS if path.stem == "scale")
     arguments = ["check", str(scale), "--set", "clusters.scale.options.TreeWidth=70000"]
-    done = CliRunner().invoke(cli.app, arguments)
-    assert (done.exit_code, "fatal: TreeWidth" in done.stdout) == (1, True)
+    completed = CliRunner().invoke(cli.app, arguments)
+    assert (completed.exit_code, "fatal: TreeWidth" in completed.stdout) == (1, True)
     (tmp_path / "slurm.conf").write_text(BASE)
     assert CliRunner().invoke(cli.app, [*arguments, str(tmp_path)]).exit_code == 2

@@ -26,8 +26,8 @@ PartitionName=p Nodes=ALL MaxTime=60
 """
 
 
-def side(directory: Path, name: str, **files: str) -> diff.Side:
-    """Return a directory with these files as a side."""
+def source(directory: Path, name: str, **files: str) -> diff.Side:
+    """Return a directory with these files as a configuration source."""
     path = directory / name
     path.mkdir()
     for file, text in files.items():
@@ -35,11 +35,11 @@ def side(directory: Path, name: str, **files: str) -> diff.Side:
     return diff.directory_side(path)
 
 
-def told(
+def changed_options(
     directory: Path, before: dict[str, str], after: dict[str, str], release: str = "24.11"
 ) -> dict[str, tuple[str, bool]]:
     """Return the options that differ, with what they need."""
-    found = diff.changes(side(directory, "a", **before), side(directory, "b", **after), release)
+    found = diff.changes(source(directory, "a", **before), source(directory, "b", **after), release)
     return {
         f"{change.file} {change.option}".strip(): (change.needs, change.drain) for change in found
     }
@@ -75,21 +75,21 @@ def told(
         ),
     ],
 )
-def test_one_change_is_told_alone_with_what_it_needs(
+def test_single_change_is_reported_alone_with_what_it_needs(
     tmp_path: Path, old: str, new: str, option: str, needs: tuple[str, bool]
 ) -> None:
     changed = SLURM_CONF.replace(old, new)
-    assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": changed}) == {
+    assert changed_options(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": changed}) == {
         f"slurm.conf {option}": needs
     }
 
 
-def test_other_words_for_the_same_are_no_change(tmp_path: Path) -> None:
+def test_different_spelling_of_the_same_value_is_no_change(tmp_path: Path) -> None:
     same = SLURM_CONF.replace(
         "NodeName=n[1-4] NodeAddr=10.0.0.[1-4]", "NodeName=n[1-2] NodeAddr=10.0.0.[1-2]"
     )
     same += "NodeName=n[3-4] NodeAddr=10.0.0.[3-4] realmemory=500  # the rest\n"
-    assert told(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": same}) == {}
+    assert changed_options(tmp_path, {"slurm_conf": SLURM_CONF}, {"slurm_conf": same}) == {}
 
 
 def test_eras_need_different_things(tmp_path: Path) -> None:
@@ -105,13 +105,13 @@ def test_eras_need_different_things(tmp_path: Path) -> None:
         "gres_conf": "Name=gpu File=/dev/gpu[0-1]\n",
     }
     (tmp_path / "old").mkdir()
-    assert told(tmp_path / "old", before, after, "22.05") == {
+    assert changed_options(tmp_path / "old", before, after, "22.05") == {
         "slurm.conf PriorityType": ("slurmctld", False),
         "slurm.conf NodeName n5 added": ("all", False),
         "slurmdbd.conf PurgeJobAfter": ("reload", False),
         "gres.conf File": ("all", True),
     }
-    assert {needs for needs, _ in told(tmp_path, before, after, "23.11").values()} == {
+    assert {needs for needs, _ in changed_options(tmp_path, before, after, "23.11").values()} == {
         "reconfigure",
         "reload",
     }
@@ -119,7 +119,7 @@ def test_eras_need_different_things(tmp_path: Path) -> None:
 
 def test_passwords_are_compared_and_not_shown(tmp_path: Path) -> None:
     before, after, same = (
-        side(tmp_path, name, slurmdbd_conf=f"DbdHost=a\nStoragePass={word}\n")
+        source(tmp_path, name, slurmdbd_conf=f"DbdHost=a\nStoragePass={word}\n")
         for name, word in (("a", "hunter2"), ("b", "hunter3"), ("c", "hunter2"))
     )
     assert diff.file_diffs(before, same) == []
@@ -130,7 +130,7 @@ def test_passwords_are_compared_and_not_shown(tmp_path: Path) -> None:
 
 
 def federation(release: str = "24.11", **options: str) -> diff.Side:
-    """Return the shipped federation as a side, with more options on one of its clusters."""
+    """Return the shipped federation as a source, with more options on one of its clusters."""
     read = scenario.load(SCENARIOS / "federation.yml", [release])
     aws = read.clusters["aws"]
     aws = aws.model_copy(update={"options": {**aws.options, **options}})
@@ -142,7 +142,7 @@ def federation(release: str = "24.11", **options: str) -> diff.Side:
     return diff.plan_side("federation", plan, render(plan))
 
 
-def test_hosts_with_the_same_change_are_told_once() -> None:
+def test_hosts_with_the_same_change_are_reported_once() -> None:
     before, after = federation(), federation(MaxJobCount="7")
     (file,) = diff.file_diffs(before, after)
     (change,) = diff.changes(before, after)
@@ -150,7 +150,7 @@ def test_hosts_with_the_same_change_are_told_once() -> None:
     assert diff.steps([change]) == ["copy the files to their hosts", "scontrol reconfigure"]
 
 
-def test_another_release_is_an_upgrade() -> None:
+def test_different_release_is_an_upgrade() -> None:
     found = diff.changes(federation("22.05"), federation("24.11"))
     assert ("Slurm", "22.05", "24.11") in {
         (change.option, change.before, change.after) for change in found
@@ -163,7 +163,7 @@ def test_directory_is_compared_with_its_own_cluster(tmp_path: Path) -> None:
     conf = whole.hosts["aws-ctl"]["/etc/slurm/slurm.conf"]
     cgroup = whole.hosts["aws-ctl"]["/etc/slurm/cgroup.conf"]
     (tmp_path / "etc").mkdir()
-    mine = side(
+    mine = source(
         tmp_path / "etc",
         "slurm",
         slurm_conf=conf.replace("ReturnToService=1", "ReturnToService=2"),
@@ -171,12 +171,12 @@ def test_directory_is_compared_with_its_own_cluster(tmp_path: Path) -> None:
     )
     (change,) = diff.changes(*diff.matched(whole, mine))
     assert (change.option, change.before, change.after) == ("ReturnToService", "1", "2")
-    stranger = side(tmp_path, "stranger", slurm_conf="ClusterName=nobody\n")
+    stranger = source(tmp_path, "stranger", slurm_conf="ClusterName=nobody\n")
     with pytest.raises(ValueError, match="is of cluster nobody"):
         diff.matched(whole, stranger)
 
 
-def test_data_names_only_options_that_some_release_has() -> None:
+def test_release_data_names_only_options_that_some_release_has() -> None:
     known = {
         option
         for name in releases.KNOWN
@@ -201,11 +201,11 @@ def test_data_names_only_options_that_some_release_has() -> None:
                     assert need in {*diff.NEEDS, "drain", "why"}, need
 
 
-def test_what_is_outside_of_a_directory_is_not_shown(tmp_path: Path) -> None:
+def test_what_is_outside_a_directory_is_not_shown(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("MaxJobCount=987654\n")
-    before = side(tmp_path, "a", slurm_conf=SLURM_CONF)
-    after = side(tmp_path, "b", slurm_conf=f"{SLURM_CONF}Include {secret}\n")
+    before = source(tmp_path, "a", slurm_conf=SLURM_CONF)
+    after = source(tmp_path, "b", slurm_conf=f"{SLURM_CONF}Include {secret}\n")
     assert [(one.option, one.after) for one in diff.changes(before, after, "24.11")] == [
         (f"Include {secret}", str(secret))
     ]
@@ -220,7 +220,7 @@ def test_what_is_outside_of_a_directory_is_not_shown(tmp_path: Path) -> None:
         diff.directory_side(tmp_path / "b")
 
 
-def test_directory_of_a_host_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
+def test_symbolic_link_to_a_directory_of_a_host_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "manifest.json").write_text('{"h": {}}')
     (tmp_path / "secrets").mkdir()
@@ -230,7 +230,7 @@ def test_directory_of_a_host_that_is_a_link_is_not_shown(tmp_path: Path) -> None
     assert text.startswith("# outside of this directory: hidden-")
 
 
-def test_paths_that_a_host_sends_lead_nowhere_else(tmp_path: Path) -> None:
+def test_paths_that_a_host_sends_cannot_leave_the_target(tmp_path: Path) -> None:
     plan = make_plan("single", scenario.load(SCENARIOS / "single-node.yml"), OWN_MACHINES)
 
     class Sends(Ssh):

@@ -36,14 +36,16 @@ MPI Plugins Configuration:
 MinJobAge               = 7
 """
 NODES = """\
-NodeName=n1 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:tesla:2(S:0) NodeAddr=n1 NodeHostName=n1 \
-Weight=3
-NodeName=n2 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:2 NodeAddr=n2 NodeHostName=n2 Weight=3
+NodeName=n1 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:tesla:2(S:0) \
+NodeAddr=n1 NodeHostName=n1 Weight=3
+NodeName=n2 CPUTot=2 AvailableFeatures=local ActiveFeatures=local Gres=gpu:2 \
+NodeAddr=n2 NodeHostName=n2 Weight=3
 """
 PARTITIONS = """\
-PartitionName=short AllowAccounts=ALL Default=NO MaxNodes=UNLIMITED MaxTime=01:00:00 Nodes=n1 State=UP
-PartitionName=main AllowAccounts=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:00:00 Nodes=n[1-2] State=UP \
-SuspendTime=GLOBAL PowerDownOnIdle=NO
+PartitionName=short AllowAccounts=ALL Default=NO MaxNodes=UNLIMITED MaxTime=01:00:00 \
+Nodes=n1 State=UP
+PartitionName=main AllowAccounts=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:00:00 \
+Nodes=n[1-2] State=UP SuspendTime=GLOBAL PowerDownOnIdle=NO
 """
 
 
@@ -61,7 +63,7 @@ def partitions(text: str) -> list[str]:
     return [*drift.partitions(rendered.partitions, drift.printed_lines(text), rendered.nodes)]
 
 
-def test_what_slurm_prints_in_other_words_is_no_difference() -> None:
+def test_different_spelling_in_slurms_output_is_no_difference() -> None:
     assert (config(CONFIG), nodes(NODES), partitions(PARTITIONS)) == ([], [], [])
 
 
@@ -138,7 +140,7 @@ def test_partition_of_jobs_that_name_none_is_the_default_one_or_the_first() -> N
 
 
 @pytest.mark.parametrize("file", ["slurm.conf", "slurmdbd.conf"])
-def test_options_of_the_table_are_known_to_slurm(file: str) -> None:
+def test_slurm_knows_the_options_of_the_table(file: str) -> None:
     known = {option for name in releases.KNOWN for option in releases.get(name).options[file]}
     table = drift.table()
     assert {*table["defaults"][file], *table["left_out"][file]} - known == set()

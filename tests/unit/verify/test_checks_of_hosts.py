@@ -1,4 +1,4 @@
-"""What the checks of hosts read in logs."""
+"""What the checks of hosts find in logs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_errors_are_found_by_their_time_with_a_zone_and_without(
         line,
         f"[{time}] debug: fine",
         f"[{time}] error: System GPU detection failed",
-        f"[{time}] error: slurm_send_node_msg: [socket:[7]] slurm_bufs_sendto(msg_type=RESPONSE_SLURM_RC) failed:"
+        f"[{time}] error: slurm_send_node_msg: [socket:[7]]"
+        " slurm_bufs_sendto(msg_type=RESPONSE_SLURM_RC) failed:"
         " Unexpected missing socket error",
         "error: no time",
     ]

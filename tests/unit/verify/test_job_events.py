@@ -45,7 +45,7 @@ def test_line_may_name_its_time_zone() -> None:
 
 
 @pytest.mark.parametrize("level", ["debug2: ", "debug2:  "])
-def test_node_is_freed_where_its_epilog_has_ended(level: str) -> None:
+def test_node_is_free_once_its_epilog_has_ended(level: str) -> None:
     line = f"[2026-01-01T00:00:00.250] {level}_slurm_rpc_epilog_complete: JobId=7 Node=n2 "
     assert parse_log(line, "ctl", "+0000", 7) == Event(1767225600.250999, "n2", "freed")
 
@@ -59,12 +59,12 @@ def test_node_is_freed_where_its_epilog_has_ended(level: str) -> None:
         "something else of JobId=7",
     ],
 )
-def test_other_lines_are_no_events(text: str) -> None:
+def test_other_lines_are_not_events(text: str) -> None:
     assert parse_log(f"[2026-01-01T00:00:00.250] {text}", "ctl", "+0000", 7) is None
     assert parse_log(text, "ctl", "+0000", 7) is None
 
 
-def test_entry_of_the_journal_has_the_kernels_time_and_uid() -> None:
+def test_journal_entry_has_the_kernels_time_and_uid() -> None:
     line = (
         '{"_SOURCE_REALTIME_TIMESTAMP":"1767225600250000","__REALTIME_TIMESTAMP":"1767225600999999",'
         '"_HOSTNAME":"n1","_UID":"2001","MESSAGE":"7 prolog_task begins"}'
@@ -96,11 +96,12 @@ class Logs(Ssh):
 
 
 def record(job_id: int, start: int) -> Record:
-    text = f"{job_id}|single|sh|alice|physics|COMPLETED|0:0|n1|{start}|{start}|{start + 1}|1|normal|main|1|UNLIMITED|/|"
+    times = f"{start}|{start}|{start + 1}"
+    text = f"{job_id}|single|sh|alice|physics|COMPLETED|0:0|n1|{times}|1|normal|main|1|UNLIMITED|/|"
     return parse_record(text)
 
 
-def test_record_that_no_line_of_the_log_tells_of_is_invented() -> None:
+def test_record_without_a_log_line_is_invented() -> None:
     plan = make_plan(
         "p", load(SCENARIOS / "single-node.yml"), Capabilities(cgroups=False, own_hardware=False)
     )

@@ -1,4 +1,4 @@
-"""The comparison of accounting with the jobs' own trace: whatever is wrong with either must be found."""
+"""Accounting is compared with the jobs' own trace: every error in either is found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOSTS = {"aws": {f"aws{number}": f"aws{number}" for number in range(1, 10)}, "ot
 REVOKED = replace(JOB, cluster="on-prem", state="REVOKED", node_list="None assigned")
 
 
-def test_agreement_is_no_difference() -> None:
+def test_matching_values_are_no_difference() -> None:
     assert job_trace.differences([SEEN.key], [SEEN], [JOB, BATCH, REVOKED], HOSTS) == []
 
 
@@ -54,7 +54,7 @@ def test_record_holds_the_jobs_time_and_the_daemons_own_work(times: tuple[int, i
         ((1003, 1010, 7), [1003.0], ["started at 1000, accounting says 1003"]),
     ],
 )
-def test_slow_daemons_are_told_from_wrong_records_by_slurmctlds_log(
+def test_slurmctlds_log_distinguishes_slow_daemons_from_wrong_records(
     record_times: tuple[int, int, int], logged: list[float], expected: list[str]
 ) -> None:
     start, end, elapsed = record_times
@@ -64,7 +64,7 @@ def test_slow_daemons_are_told_from_wrong_records_by_slurmctlds_log(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         ({"cluster": "on-prem"}, "ran on cluster aws, accounting says on-prem"),
         ({"node_list": "aws[1-2]"}, "ran on aws3, accounting says aws[1-2]"),
@@ -89,8 +89,8 @@ def test_slow_daemons_are_told_from_wrong_records_by_slurmctlds_log(
         ({"cpus": 200}, "it had 2 CPUs, accounting says 200"),
     ],
 )
-def test_wrong_record_is_found(wrong: dict[str, Any], told: str) -> None:
-    assert f"job 67108871: {told}" in job_trace.differences(
+def test_wrong_record_is_found(wrong: dict[str, Any], problem: str) -> None:
+    assert f"job 67108871: {problem}" in job_trace.differences(
         [SEEN.key], [SEEN], [replace(JOB, **wrong), BATCH], HOSTS
     )
 
@@ -192,7 +192,7 @@ AT_HOME = replace(
         ),
     ],
 )
-def test_job_and_output_that_are_not_at_home_are_found(
+def test_job_directory_and_output_outside_of_home_are_found(
     notes: dict[str, str], wrong: list[str]
 ) -> None:
     assert job_trace.misplaced(replace(AT_HOME, notes={**AT_HOME.notes, **notes})) == wrong
@@ -204,7 +204,7 @@ def test_notes_of_a_body_are_read() -> None:
 
 
 @pytest.mark.parametrize(("moment", "exit_codes"), [("mkdir", []), ("mv", [None]), ("body", [143])])
-def test_job_killed_at_any_moment_leaves_a_whole_trace_or_none(
+def test_job_killed_at_any_moment_leaves_a_complete_trace_or_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moment: str, exit_codes: list[int | None]
 ) -> None:
     monkeypatch.setattr(
@@ -224,12 +224,12 @@ def test_job_killed_at_any_moment_leaves_a_whole_trace_or_none(
     command = ["sh", "-c", job_trace.script("body; sleep 60")]
     subprocess.run(
         command, env=environment, check=False, timeout=30, capture_output=True
-    )  # ends when all writers did
+    )  # ends when all writers have
     files = [path for path in (tmp_path / "seen").glob("*") if not path.name.startswith(".")]
     assert [job_trace.parse(path.read_text()).exit_code for path in files] == exit_codes
 
 
-def test_jobs_of_clusters_that_are_no_federation_may_share_an_id() -> None:
+def test_jobs_of_unfederated_clusters_may_share_an_id() -> None:
     here, there = (
         replace(SEEN, job_id=7),
         replace(SEEN, job_id=7, cluster="other", host="o1", nodes=("o1",)),

@@ -17,7 +17,7 @@ from harness.shipped_files import CHECKS
 from harness.verify import pytest_run
 
 
-def test_checks_on_hosts_that_do_not_answer_judge_nothing(tmp_path: Path) -> None:
+def test_checks_on_unreachable_hosts_give_no_verdict(tmp_path: Path) -> None:
     run = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print)
     machines = [inventory.Machine(host.name, "127.0.0.1", 1) for host in run.plan.hosts]
     config = inventory.ssh_config(
@@ -106,7 +106,7 @@ def test_selection_of_nothing_is_a_usage_error_and_leaves_the_report(
     assert not [event for event in run.directory.events() if event["kind"] == "check"]
 
 
-def test_scenario_that_no_check_fits_is_not_judged(
+def test_scenario_without_applicable_checks_gets_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print)
@@ -117,7 +117,7 @@ def test_scenario_that_no_check_fits_is_not_judged(
     checks, problem = pytest_run.verify(run.directory, print)
     assert checks == []
     assert model.verdict(checks, problem) == "unknown"
-    assert "no check fits" in problem  # and no check needs a feature that there is not
+    assert "no check fits" in problem  # and no check needs a feature that does not exist
 
 
 def test_check_that_needs_an_unknown_feature_is_an_error(
@@ -158,7 +158,7 @@ def event(outcome: str, message: str, check: str = "a.py::test_it") -> dict[str,
         (("passed", ""), ("error", "host is gone"), "error", "host is gone"),
     ],
 )
-def test_what_a_check_found_comes_before_what_its_clean_up_found(
+def test_failure_of_a_check_comes_before_that_of_its_cleanup(
     first: tuple[str, str], last: tuple[str, str], outcome: str, message: str
 ) -> None:
     check, other = pytest_run.outcomes(

@@ -1,4 +1,4 @@
-"""What decides that a check runs."""
+"""What decides whether a check runs."""
 
 from __future__ import annotations
 
