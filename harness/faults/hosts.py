@@ -10,7 +10,7 @@ from harness.open_run import OpenRun
 from harness.providers import CanPause, CanPower, ability
 from harness.wait import wait_until
 
-# Seconds in which a slurmd registers with a busy slurmctld.
+# Seconds that a slurmd may take to register with a busy slurmctld.
 _REGISTERED = 300
 # The reason that slurmctld gives for a node whose reboot it did not request.
 _REBOOTED = "Node unexpectedly rebooted"

@@ -103,7 +103,7 @@ def test_pod_is_refused_where_jobs_have_the_room_and_job_waits_where_pods_have_i
     with pod(hybrid, node, most, REFUSED), pod(hybrid, node, half):
         second = jobs.submit_here(cluster, "sleep 300", *options)
         told = wait_until(
-            lambda: hybrid.page(node)["status"]["allocatedResources"],
+            lambda: hybrid.ledger_object(node)["status"]["allocatedResources"],
             lambda parts: [part["allocated"] for part in parts] == [half.quantities()] * 2,
             what=f"{node} to be set to one half Slurm's and one half Kubernetes'",
             timeout=120,

@@ -373,9 +373,7 @@ def test_ci_for_users_runs_commands_that_there_are(scripts: list[str]) -> None:
 
 
 def test_promises_name_tests_that_are_there() -> None:
-    named = re.findall(
-        r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", (ROOT / "SECURITY.md").read_text()
-    )
+    named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", (ROOT / "SECURITY.md").read_text())
     file = ""
     for path, test in named:
         file = path or file

@@ -338,5 +338,5 @@ def test_marker_with_something_else_than_text_is_told(
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["*::test_it: its marker scenario() takes texts: files, and release="]
+        ["*::test_it: its marker scenario() takes only strings: files, and release="]
     )

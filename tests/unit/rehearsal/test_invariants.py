@@ -310,7 +310,7 @@ def test_what_slurmctld_learned_just_before_it_was_killed_is_excused_and_nothing
     lose(history)
     killed(history, 104)
     [excused] = invariants.evaluate(history)[0].excused
-    assert "1 of 1 are lost: slurmctld was killed within 5 s of it" in excused
+    assert "1 of 1 are lost: slurmctld was killed within 5 s of the change" in excused
     assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
     killed(history, 106)
     assert outcomes(history)["no_accepted_job_is_lost"] == "failed"
