@@ -440,7 +440,10 @@ def no_accepted_job_is_lost(history: History) -> Iterator[Violation]:
             if job.state not in FINISHED:
                 cluster, reason = history.waits(job.job_id)
                 why = f"{job.state} ({reason})" if reason else job.state
-                text = f"job {job.job_id} ({submission.name}) of {submission.cluster} has not ended: {why}"
+                text = (
+                    f"job {job.job_id} ({submission.name}) of {submission.cluster} "
+                    f"has not ended: {why}"
+                )
                 excuse = _reserved(history, cluster, reason) or _end_uncommitted(history, job)
                 yield Violation(submission.name, text, excuse)
 
@@ -449,9 +452,7 @@ def _reserved(history: History, cluster: str, reason: str) -> str:
     """Return the excuse for a pending job: a reservation that existed before the first job."""
     names = ", ".join(history.reservations[cluster])
     return (
-        f"{cluster} has reservations of its own: {names}"
-        if names and _RESERVED.search(reason)
-        else ""
+        f"{cluster} has its own reservations: {names}" if names and _RESERVED.search(reason) else ""
     )
 
 

@@ -484,9 +484,7 @@ def test_job_that_waits_for_a_reservation_of_the_site_is_excused_and_no_other_is
     reserved = "ReqNodeNotAvail, May be reserved for other job"
     excused = waiting(reserved, ["maintenance"])
     assert excused.outcome == "passed"
-    assert (
-        f"PENDING ({reserved}): aws has reservations of its own: maintenance" in excused.excused[0]
-    )
+    assert f"PENDING ({reserved}): aws has its own reservations: maintenance" in excused.excused[0]
     assert waiting(reserved, []).outcome == "failed"
     assert waiting("Resources", ["maintenance"]).outcome == "failed"
     assert waiting("ReqNodeNotAvail, UnavailableNodes:aws1", ["maintenance"]).outcome == "failed"
