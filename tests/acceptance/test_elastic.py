@@ -197,7 +197,7 @@ def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, 
     }
 
 
-def test_jobs_bring_as_many_nodes_as_they_need_at_once(elastic: Elastic, jobs: Jobs) -> None:
+def test_jobs_bring_as_many_nodes_as_they_request_at_once(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     count = max(1, len(elastic.nodes) - 1)
     began = time.time()

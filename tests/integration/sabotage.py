@@ -876,7 +876,7 @@ REST = [
         "ran in /var/tmp, not in /home/alice",
     ),
     liar(
-        "of_nodes_and_partitions",
+        "about_nodes_and_partitions",
         ("", ""),
         ('"name": "n2"', '"name": "n3"'),
         "should be ['n1', 'n2']",
