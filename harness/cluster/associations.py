@@ -15,8 +15,8 @@ from harness import capabilities, options
 from harness.parsing import durations
 from harness.scenario import Accounting, Scenario
 
-# Columns by the name of an object: account and user of an association, or name of a user, account
-# or QOS.
+# Columns by the name of an object: the account and user of an association, or the name of a user,
+# account or QOS.
 Table = dict[tuple[str, ...], dict[str, Any]]
 
 _COMMON = {
@@ -109,7 +109,7 @@ def qos(scenario: Scenario) -> Table:
 def users(scenario: Scenario) -> Table:
     """Return the users that should exist.
 
-    These are users with an account, and root, which slurmdbd adds as administrator.
+    These are the users who have an account, and root, which slurmdbd adds as administrator.
     """
     account_of = {
         "root": "root",
@@ -133,7 +133,7 @@ def users(scenario: Scenario) -> Table:
 def accounts(scenario: Scenario) -> Table:
     """Return the accounts that should exist.
 
-    By default, description and organization are the name.
+    The description and the organization default to the name.
     """
     table: Table = {("root",): {"Coordinators": None}}
     for name, account in _accounting(scenario).accounts.items():
@@ -168,7 +168,7 @@ def _accounting(scenario: Scenario) -> Accounting:
 def _row(
     kind: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the expected columns; only those in `values` if one of these is unknown."""
+    """Return the expected columns, or only those in `values` if one of them is unknown."""
     given = {name.lower(): text for name, text in options.merged(values).items()}
     unknown = {*given} - {*kind} - _OF_ACCOUNTS
     expected = {} if unknown else {column: defaults.get(column, "") for column in columns(kind)}
@@ -182,7 +182,7 @@ def _row(
 
 
 def value(column: str, text: str) -> Any:
-    """Return the value of a text in a scenario or from sacctmgr; -1 and "" mean no limit.
+    """Parse the text of a column, from a scenario or from sacctmgr; -1 and "" mean no limit.
 
     >>> value("MaxWall", "10") == value("MaxWall", "00:10:00")
     True
@@ -226,16 +226,16 @@ def parse(text: str, keys: int, names: Sequence[str]) -> Table:
 
 def differences(wanted: Table, seen: Table, what: str) -> list[str]:
     """Return missing and unexpected objects and differing columns; `what` is the kind of object."""
-    found = [f"there is no {_named(what, key)}" for key in sorted(wanted.keys() - seen.keys())]
-    found += [
+    problems = [f"there is no {_named(what, key)}" for key in sorted(wanted.keys() - seen.keys())]
+    problems += [
         f"the scenario has no {_named(what, key)}" for key in sorted(seen.keys() - wanted.keys())
     ]
     for key in sorted(wanted.keys() & seen.keys()):
         for column, expected in wanted[key].items():
             if column in seen[key] and seen[key][column] != expected:
                 shown = f"{_shown(seen[key][column])}, should be {_shown(expected)}"
-                found.append(f"{column} of {_named(what, key)} is {shown}")
-    return found
+                problems.append(f"{column} of {_named(what, key)} is {shown}")
+    return problems
 
 
 def _named(what: str, key: tuple[str, ...]) -> str:
@@ -245,14 +245,21 @@ def _named(what: str, key: tuple[str, ...]) -> str:
     return f"{what} of user {user} in account {account}" if user else f"{what} of account {account}"
 
 
-def _shown(one: Any) -> str:
-    if isinstance(one, dict):
+def _shown(setting: Any) -> str:
+    if isinstance(setting, dict):
         return (
-            ",".join(f"{name}={_shown(amount)}" for name, amount in sorted(one.items())) or "unset"
+            ",".join(f"{name}={_shown(amount)}" for name, amount in sorted(setting.items()))
+            or "unset"
         )
-    if isinstance(one, set):
-        return ",".join(sorted(one)) or "unset"
-    return "unset" if one is None else f"{one:g}" if isinstance(one, float) else str(one)
+    if isinstance(setting, set):
+        return ",".join(sorted(setting)) or "unset"
+    return (
+        "unset"
+        if setting is None
+        else f"{setting:g}"
+        if isinstance(setting, float)
+        else str(setting)
+    )
 
 
 def in_memory(scenario: Scenario) -> tuple[Table, Table, Table]:
@@ -273,7 +280,7 @@ def in_memory(scenario: Scenario) -> tuple[Table, Table, Table]:
 
 
 def _inherited(tree: Table, key: tuple[str, ...], column: str) -> Any:
-    """Return an association's own value, or the nearest one above it."""
+    """Return an association's own value, or that of the nearest account above it that has one."""
     account, user = key
     row = tree[key]
     if column not in _INHERITED or row.get(column) is not None:
@@ -282,7 +289,7 @@ def _inherited(tree: Table, key: tuple[str, ...], column: str) -> Any:
     return _inherited(tree, (above, ""), column) if above and (above, "") in tree else None
 
 
-# scontrol(1), show assoc_mgr: its names of the columns of sacctmgr.
+# The columns of sacctmgr by their names in `scontrol show assoc_mgr`: scontrol(1).
 _IN_MEMORY = {
     "SharesRaw/Norm/Level/Factor": "Share",
     "ParentAccount": "ParentName",
@@ -319,12 +326,12 @@ def parse_memory(text: str) -> tuple[Table, Table, Table]:
 
 def _columns(facts: Mapping[str, str]) -> dict[str, Any]:
     """Return the columns of sacctmgr in a line of `show assoc_mgr`; N and "" mean no limit."""
-    found = {}
+    row = {}
     for name, column in _IN_MEMORY.items():
         if name in facts:
             text = _bare(facts[name].partition("/")[0])
-            found[column] = value(column, "" if text == "N" else text)
-    return found
+            row[column] = value(column, "" if text == "N" else text)
+    return row
 
 
 def _bare(text: str) -> str:

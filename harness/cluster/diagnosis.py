@@ -1,6 +1,6 @@
-"""Possible reasons why a check failed.
+"""Find possible reasons why a check failed.
 
-Pending jobs, nodes out of service, reservations, daemons that ended or logged errors.
+These are pending jobs, nodes out of service, reservations, and daemons that ended or logged errors.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from harness.errors import HarnessError
 from harness.plan import Host, Plan
 from harness.ssh import Ssh
 
-# Seconds in which a cluster or host must answer, and slurmctld a node; few, because they may be
-# down.
+# Seconds in which a cluster or host must answer, and in which slurmctld must answer a node: few,
+# because they may be down.
 _PATIENCE, _PING = 15, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
-# What systemd logs of a daemon that ended unexpectedly; it may have started the daemon again.
+# What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
 _EXITED = "Main process exited"
 # Prints the state of each of the units "$@" that does not run, and how it ended.
 _ENDED = f"""for unit; do systemctl is-active --quiet "$unit" ||
-    echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit") ($(systemctl show --value --property=Result "$unit"))"
+    echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
+        "($(systemctl show --value --property=Result "$unit"))"
 done"""
 # Seconds by which the clocks of a daemon and of the check may differ.
 _AROUND = 2
-# How many lines of each host, and jobs, nodes and reservations of each cluster, are shown.
+# How many lines of each host, and how many jobs, nodes and reservations of each cluster are shown.
 _MOST = 3
-# What differs between repeated lines of a daemon.
+# What differs when a daemon repeats a line.
 _CHANGES = re.compile(r"\d+")
 # slurmstepd logs the cancellation of a job as an error (_rpc_signal_container() in its req.c).
 _CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ \*\*\*$")
@@ -42,7 +43,7 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
     """Return a line for each reason why jobs may not run, and for each of the daemons' last errors.
 
     `since` is when the check began, in seconds since 1970. A cluster or host that does not answer
-    has a line as well.
+    gets a line as well.
     """
     clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
     looks: list[Callable[[], Iterable[str]]] = [
@@ -67,13 +68,13 @@ def _of_cluster(cluster: SlurmCluster) -> list[str]:
         for job in cluster.jobs("--local", "--all")
         if job.state not in {*slurm.FINISHED, "RUNNING"}
     ]
-    useless = [
+    out_of_service = [
         f"{cluster.name}: node {node.name} {node.state} ({node.reason})"
         for node in cluster.nodes()
         if node_state.is_out_of_service(node.state)
     ]
     reserved = [f"{cluster.name}: {reservation}" for reservation in cluster.reservations()]
-    return [*_some(waiting), *_some(useless), *_some(reserved)]
+    return [*_some(waiting), *_some(out_of_service), *_some(reserved)]
 
 
 def _some(lines: Sequence[str]) -> list[str]:
@@ -81,9 +82,9 @@ def _some(lines: Sequence[str]) -> list[str]:
 
 
 def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
-    """Return daemons that do not run or ended, nodes that cannot reach slurmctld, and recent errors.
+    """Return a host's failed daemons, its nodes that cannot reach slurmctld, and recent errors.
 
-    The errors are the last ones that the host's daemons logged since a time, without repeats.
+    The errors are the last ones that its daemons logged since a time, without repeats.
     """
     daemons = {daemon for daemon in host.daemons if daemon.startswith("slurm")} | (
         {"slurmd"} if host.nodes else set()
@@ -96,7 +97,7 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         f"tail -n 300 {path} | grep -aE '(error|fatal): '" for path in map(shlex.quote, paths)
     )
     ping = (
-        f'said=$(timeout {_PING} scontrol ping 2>&1) || echo "{_NO_ANSWER}"$said'
+        f'output=$(timeout {_PING} scontrol ping 2>&1) || echo "{_NO_ANSWER}"$output'
         if host.nodes
         else "true"
     )

@@ -57,7 +57,7 @@ class Recorder:
         return [seen for seen in self.seen if seen.name == str(name) and seen.at >= since]
 
     def jobs_rested(self) -> float:
-        """Return for how many seconds before the last successful poll no job changed its state."""
+        """Return how long no job had changed its state at the last successful poll, in seconds."""
         last = max((seen.at for seen in self.seen if seen.kind == "job"), default=0.0)
         return self.looked - last
 

@@ -22,11 +22,11 @@ _LOGS = "/var/log"
 # slurm.conf(5), LogTimeFormat: iso8601, which has no time zone, and rfc5424; journalctl(1),
 # short-iso.
 _DATED = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)([+-]\d\d:?\d\d)?\]? (.*)")
-_BAD_NEWS = re.compile(r"\b((?<!no )error|fatal|warning|failed|killed)\b", re.IGNORECASE)
+_PROBLEM = re.compile(r"\b((?<!no )error|fatal|warning|failed|killed)\b", re.IGNORECASE)
 _DIRECTORIES = (options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
-# Seconds for a host's journal, and for its files.
+# Seconds to copy a host's journal, and to copy its files.
 _PATIENCE = 120
-# Limits of what is copied from a host.
+# Limits on what is copied from a host.
 _LIMITS = transfer.Limits(total=2**30, file=2**28, members=10_000)
 # Longest line that `follow` reads, in characters.
 _LONGEST = 2**16
@@ -61,8 +61,8 @@ def follow(
 ) -> None:
     """Call `say` with a command's name and each line that it prints on its host.
 
-    `commands` maps a name to a host and a command. Ends when all commands have ended, or when `say`
-    returns False.
+    `commands` maps a name to a host and a command. Return when all commands have ended, or when
+    `say` returns False.
     """
 
     def read(name: str, printed: IO[str]) -> None:
@@ -102,7 +102,7 @@ def follow(
 
 
 def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -> str:
-    """Return the end of a daemon's log, and of its journal in case it failed before it logged."""
+    """Return the end of a daemon's log, and of its journal in case it failed before logging."""
     texts = []
     for source in (
         command(plan, host, daemon, lines),
@@ -118,10 +118,8 @@ def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -
 def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
     """Copy the daemons' logs and the journal of every host to DIRECTORY/HOST.
 
-    Return what could not be copied.
-
-    Hosts are not trusted (see transfer.unpack): at most 1 GiB in 10,000 files is copied from each,
-    and 256 MiB of one file.
+    Return what could not be copied. Hosts are not trusted (see transfer.unpack): at most 1 GiB in
+    10,000 files is copied from each, and at most 256 MiB of one file.
     """
 
     def fetch(host: str) -> list[str]:
@@ -161,7 +159,7 @@ def _take_files(ssh: Ssh, host: str, directory: Path) -> list[str]:
 
 def collected(directory: Path) -> list[LogLine]:
     """Return the lines of the copied Slurm logs, and the problems in the rest of the journal."""
-    found = []
+    lines = []
     for journal in filter(Path.is_file, sorted(directory.glob("*/journal.log"))):
         with journal.open(errors="replace") as file:  # Slurm's own lines have no time zone
             zone = next(
@@ -174,10 +172,10 @@ def collected(directory: Path) -> list[LogLine]:
                     # slurmctld, slurmd and slurmdbd write the same lines to the journal as to their
                     # own files.
                     if path != journal or (
-                        _BAD_NEWS.search(text) and not re.match(r"\S+ slurm(ctld|d|dbd)\[", text)
+                        _PROBLEM.search(text) and not re.match(r"\S+ slurm(ctld|d|dbd)\[", text)
                     ):
-                        found.append(LogLine(at, source, text))
-    return sorted(found, key=lambda line: line.at)
+                        lines.append(LogLine(at, source, text))
+    return sorted(lines, key=lambda line: line.at)
 
 
 def excerpt(
@@ -186,9 +184,9 @@ def excerpt(
     """Return the last `most` problems between two times, and lines about jobs in a message."""
     jobs = set(re.findall(r"\bjobs?\b\D{0,3}(\d+)", message, re.IGNORECASE))
     about = re.compile(rf"\b(?:JobId=|job )(?:{'|'.join(jobs)})\b" if jobs else r"(?!)")
-    news = {line for line in lines if begin <= line.at <= end and _BAD_NEWS.search(line.text)}
+    problems = {line for line in lines if begin <= line.at <= end and _PROBLEM.search(line.text)}
     of_jobs = {line for line in lines if about.search(line.text)}
-    return sorted(news | of_jobs, key=lambda line: line.at)[-most:]
+    return sorted(problems | of_jobs, key=lambda line: line.at)[-most:]
 
 
 def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from harness.options import LEDGER_GRES
 
-# A node of a maintenance reservation is MAINT in 20.11, and MAINTENANCE from 22.05 on at the
-# latest.
+# A node of a maintenance reservation is MAINT in 20.11, and MAINTENANCE in 22.05 at the latest.
 _OUT_OF_SERVICE = frozenset(
     [
         "DOWN",
@@ -28,8 +27,8 @@ _LOST = frozenset(["DOWN", "FAIL", "NOT_RESPONDING", "UNKNOWN"])
 _IDLE = frozenset(["IDLE", "DYNAMIC_NORM", "RESERVED"])
 _IN_SERVICE = _IDLE | frozenset(["ALLOCATED", "BLOCKED", "CLOUD", "COMPLETING", "MIXED", "PLANNED"])
 _POWERED_DOWN = frozenset(["IDLE", "CLOUD", "POWERED_DOWN"])
-# Flags in the order in which they decide what the report shows: a node that is powered down or not
-# up yet may be DOWN, too.
+# Flags in order of precedence in the report: a node that is powered down or not up yet may be DOWN,
+# too.
 _POWER_PHASES = {
     "POWERING_UP": "coming",
     "POWERING_DOWN": "going",
@@ -55,36 +54,38 @@ def words(state: str) -> set[str]:
 
 
 def takes_jobs(state: str) -> bool:
-    """Tell whether a node takes jobs, or has as many as it can take.
+    """Return whether a node takes jobs, or is full.
 
-    >>> takes_jobs("MIXED+COMPLETING"), takes_jobs("IDLE+DRAIN"), takes_jobs("ALLOCATED+NOT_RESPONDING")
-    (True, False, False)
+    >>> takes_jobs("MIXED+COMPLETING"), takes_jobs("IDLE+DRAIN")
+    (True, False)
+    >>> takes_jobs("ALLOCATED+NOT_RESPONDING")
+    False
     """
     return words(state) <= _IN_SERVICE
 
 
 def is_idle(state: str) -> bool:
-    """Tell whether a node is in service and has no job."""
+    """Return whether a node is in service and has no job."""
     return words(state) <= _IDLE
 
 
 def is_out_of_service(state: str) -> bool:
-    """Tell whether a node's state keeps jobs from it, although it is not powered down."""
+    """Return whether a node accepts no jobs for a reason other than being powered down."""
     return bool(words(state) & _OUT_OF_SERVICE)
 
 
 def is_lost(state: str) -> bool:
-    """Tell whether slurmctld has lost a node: down, failed, or not responding."""
+    """Return whether slurmctld has lost a node: down, failed, or not responding."""
     return bool(words(state) & _LOST)
 
 
 def is_drained(state: str) -> bool:
-    """Tell whether a node takes no more jobs and has none."""
+    """Return whether a node takes no more jobs and has none."""
     return words(state) >= {"IDLE", "DRAIN"}
 
 
 def is_powered_down(state: str) -> bool:
-    """Tell whether a node is powered down and a job may resume it.
+    """Return whether a node is powered down and a job may resume it.
 
     Such a node need not respond.
     """
@@ -92,17 +93,17 @@ def is_powered_down(state: str) -> bool:
 
 
 def waits_for_operator(state: str, reason: str) -> bool:
-    """Tell whether a node shared with Kubernetes takes no job until the operator resumes it.
+    """Return whether a node shared with Kubernetes takes no job until the operator resumes it.
 
-    Nodes that drain for any other reason were drained by someone.
+    Nodes that drain for any other reason were drained by a user.
     """
     return "DRAIN" in words(state) and (not reason or reason.startswith((RESUMED, *_CUT_IN_USE)))
 
 
 def phase(state: str, *, power_is_known: bool = False) -> str:
-    """Return the word of the report's timeline for a state, "" for a node that is as it should be.
+    """Return the word for a state in the report's timeline, "" for a node in normal service.
 
-    With `power_is_known` the power flags add nothing.
+    With `power_is_known`, power flags are ignored.
 
     >>> phase("DOWN+CLOUD+POWERING_UP"), phase("IDLE+DRAIN"), phase("MIXED")
     ('coming', 'drained', '')

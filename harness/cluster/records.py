@@ -31,13 +31,13 @@ _SAME = {
 def disagreements(remembered: Iterable[Record], records: Iterable[Record]) -> list[str]:
     """Return where the records of ended jobs differ from slurmctld's memory.
 
-    Jobs that never ran are left out, because releases differ in what they record of them.
+    Jobs that never ran are left out, because releases differ in what they record about them.
     """
     of_job: dict[tuple[str, int], list[Record]] = defaultdict(list)
     for record in records:
         if not record.step and record.state != "REVOKED":
             of_job[record.cluster, record.job_id].append(record)
-    found = []
+    problems = []
     for job in remembered:
         if job.state not in FINISHED - {"REVOKED"} or not job.node_list:
             continue
@@ -51,27 +51,29 @@ def disagreements(remembered: Iterable[Record], records: Iterable[Record]) -> li
             if ours
             else ["slurmctld remembers it, accounting has no record of it"]
         )
-        found += [f"job {job.job_id} on {job.cluster}: {text}" for text in wrong]
-    return found
+        problems += [f"job {job.job_id} on {job.cluster}: {text}" for text in wrong]
+    return problems
 
 
 def _differences(job: Record, record: Record) -> list[str]:
-    found = []
+    differences = []
     for field, what in _SAME.items():
         ours, theirs = getattr(job, field), getattr(record, field)
         if ours and ours != theirs:
-            found.append(f"its {what} is {ours}, accounting says {theirs or 'nothing'}")
+            differences.append(f"its {what} is {ours}, accounting says {theirs or 'nothing'}")
     if _nodes(job) != _nodes(record):
-        found.append(f"its nodes are {job.node_list}, accounting says {record.node_list}")
+        differences.append(f"its nodes are {job.node_list}, accounting says {record.node_list}")
     # slurmctld keeps the exit code of a job that it ends itself, slurmdbd does not.
     codes = [(known.exit_code, known.signal) for known in (job, record)]
     if job.state in {"COMPLETED", "FAILED"} and codes[0] != codes[1]:
-        found.append("its exit code is {}:{}, accounting says {}:{}".format(*codes[0], *codes[1]))
+        differences.append(
+            "its exit code is {}:{}, accounting says {}:{}".format(*codes[0], *codes[1])
+        )
     for what in ("submit", "start", "end"):
         at, recorded = getattr(job, what), getattr(record, what)
         if at is not None and (recorded is None or abs(recorded - at) > TOLERANCE):
-            found.append(f"its {what} is {at} for slurmctld, accounting says {recorded}")
-    return found
+            differences.append(f"its {what} is {at} for slurmctld, accounting says {recorded}")
+    return differences
 
 
 def _nodes(record: Record) -> set[str]:
@@ -84,18 +86,18 @@ def _nodes(record: Record) -> set[str]:
 def runaways(remembered: Iterable[Record], records: Iterable[Record]) -> list[str]:
     """Return the jobs without an end in accounting that slurmctld has ended or does not know."""
     states = {(job.cluster, job.job_id): job.state for job in remembered}
-    found = []
+    problems = []
     for record in records:
         if record.step or record.end is not None:
             continue
         state = states.get((record.cluster, record.job_id), "")
         if not state or state in FINISHED:
             known = f"{state} for slurmctld" if state else "unknown to slurmctld"
-            found.append(
+            problems.append(
                 f"job {record.job_id} on {record.cluster} is {record.state} in accounting, but "
                 f"{known}"
             )
-    return found
+    return problems
 
 
 def named(log: str, cluster: str) -> set[JobKey]:

@@ -23,16 +23,16 @@ from harness.wait import wait_until
 # squeue(1), JOB STATE CODES: the final states.
 FINISHED = frozenset(
     {
-        *(
-            "BOOT_FAIL",
-            "CANCELLED",
-            "COMPLETED",
-            "DEADLINE",
-            "FAILED",
-            "NODE_FAIL",
-            "OUT_OF_MEMORY",
-        ),
-        *("PREEMPTED", "REVOKED", "TIMEOUT"),
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
     }
 )
 # In a federation, the bits above these hold the id of the origin cluster
@@ -43,7 +43,7 @@ _LOCAL_ID_BITS = 26
 _LARGEST_ARRAY = 1000
 # More jobs or nodes than these are counted, not named.
 _MANY = 20
-# Additional time for each node, because many nodes may share a busy machine.
+# Additional seconds for each node, because many nodes may share a busy machine.
 _SECONDS_A_NODE = 0.2
 # The comment of every job that the harness submits, which distinguishes it from the jobs of others:
 # see `Job.ours`.
@@ -65,9 +65,9 @@ def origin_id(job_id: int) -> int:
 
 
 def job_key(cluster: str, job_id: int) -> JobKey:
-    """Return what identifies a job.
+    """Return the key that identifies a job.
 
-    A federated job has the same id on all clusters, others only on their own.
+    A federated job has the same id on all clusters; any other id is only valid on its own cluster.
     """
     return ("" if origin_id(job_id) else cluster, job_id)
 
@@ -159,11 +159,11 @@ class Record:
     cpus: int = 0
     time_limit: str = ""  # minutes, UNLIMITED or Partition_Limit
     work_dir: str = ""
-    max_rss: int | None = None  # bytes; None if nothing was gathered
+    max_rss: int | None = None  # bytes; None if it was not measured
 
     @property
     def key(self) -> JobKey:
-        """What identifies the job."""
+        """The key that identifies the job."""
         return job_key(self.cluster, self.job_id)
 
 
@@ -238,15 +238,15 @@ class SlurmCluster:
     def submit_each(self, script: str, options: Sequence[Sequence[str]], user: str) -> list[int]:
         """Submit a batch script with each set of options, over one connection; return the job ids.
 
-        An array is even faster: it is one message, and one record in slurmctld until its tasks
-        start.
+        An array is even faster: it is a single message, and a single record in slurmctld until its
+        tasks start.
         """
         end = "END-OF-BATCH-SCRIPT"
         begin = (
             f"set -e; script=$(mktemp); trap 'rm \"$script\"' EXIT; cat > \"$script\" << '{end}'"
         )
         sbatch = ["sbatch", *self._submit_options, "--parsable"]
-        calls = [f'{shlex.join([*sbatch, *one])} < "$script"' for one in options]
+        calls = [f'{shlex.join([*sbatch, *job_options])} < "$script"' for job_options in options]
         program = "\n".join([begin, script.rstrip("\n"), end, *calls, ""])
         timeout = self._timeout + len(calls)
         answer = self._ssh.run(
@@ -274,11 +274,9 @@ class SlurmCluster:
         return next(iter(self.jobs_of(job_id)), None)
 
     def jobs_of(self, job_id: int) -> list[Job]:
-        """Return the jobs of an id on this cluster.
+        """Return the jobs with an id on this cluster: one job, all tasks of an array, or none.
 
-        One job, even if it is REVOKED, all tasks of an array, or none.
-
-        If slurmctld has forgotten a job, accounting still knows how it ended.
+        The job may be REVOKED. If slurmctld has forgotten it, its end comes from accounting.
         """
         try:
             return self.jobs("--local", "--all", f"--jobs={job_id}") or self._ended(job_id)
@@ -335,7 +333,7 @@ class SlurmCluster:
     def _explained(self, error: WaitTimeout) -> HarnessError:
         """Return an error with the reasons of pending jobs.
 
-        It is CannotVerify if jobs of others have the nodes.
+        It is CannotVerify if jobs of other users occupy the nodes.
         """
         try:
             active = [job for job in self.jobs("--local") if job.state not in FINISHED]
@@ -379,13 +377,13 @@ class SlurmCluster:
         ]
 
     def topology(self, *name: str) -> dict[str, tuple[str, ...]]:
-        """Return the switches, blocks, combined blocks or toruses of a topology, with their nodes."""
+        """Return the nodes of each switch, block, combined block or torus of a topology."""
         return parse_topology(self.run("scontrol", "show", "topology", *name).stdout)
 
     def waiting_for_slurmdbd(self) -> int:
         """Return the number of messages that slurmctld keeps until slurmdbd accepts them."""
-        found = re.search(r"DBD Agent queue size:\s*(\d+)", self.run("sdiag").stdout)
-        return int(found[1]) if found else 0
+        match = re.search(r"DBD Agent queue size:\s*(\d+)", self.run("sdiag").stdout)
+        return int(match[1]) if match else 0
 
     def usage(self) -> list[Usage]:
         """Return the fair-share usage of each association; none if slurmctld does not count it."""
@@ -410,16 +408,16 @@ class SlurmCluster:
         fields = "JobIDRaw,Cluster,JobName,User,Account,State,ExitCode,NodeList,Submit,Start,End"
         fields += ",ElapsedRaw,QOS,Partition,AllocCPUS,TimelimitRaw,WorkDir,MaxRSS"
         answer = self.run(
-            *(
-                "env",
-                "SLURM_TIME_FORMAT=%s",
-                "sacct",
-                "--parsable2",
-                "--noheader",
-                "--allusers",
-                "--duplicates",
-            ),
-            *("--starttime=2000-01-01", f"--format={fields}", *options),
+            "env",
+            "SLURM_TIME_FORMAT=%s",
+            "sacct",
+            "--parsable2",
+            "--noheader",
+            "--allusers",
+            "--duplicates",
+            "--starttime=2000-01-01",
+            f"--format={fields}",
+            *options,
         ).stdout
         return [parse_record(line) for line in _lines(answer)]
 
@@ -440,7 +438,7 @@ class SlurmCluster:
 def clusters(ssh: Ssh, plan: Plan, timeout: float = 120) -> dict[str, SlurmCluster]:
     """Return the running clusters of a plan by name.
 
-    A command has `timeout` seconds, and more for many nodes.
+    A command times out after `timeout` seconds, or later if the cluster has many nodes.
     """
     scenario = plan.scenario
     return {
@@ -482,9 +480,8 @@ def _shown(jobs: Sequence[Job]) -> str:
 def left_copies(jobs_on: Mapping[str, Sequence[Job]]) -> dict[str, set[int]]:
     """Return, for each cluster, its sibling jobs that have ended on other clusters.
 
-    They never run and never disappear.
-
     A cluster that was disconnected may get them from the origin cluster after they were revoked.
+    They never run and never disappear.
     """
     ended = {
         job.job_id
@@ -511,8 +508,8 @@ def parse_job(line: str) -> Job:
 def parse_node(line: str) -> Node:
     """Read one line of `scontrol --oneliner show node`.
 
-    >>> parse_node("NodeName=c1 State=DOWN+DRAIN SlurmdStartTime=1767225600 Reason=no fan [root@1767225660]")
-    Node(name='c1', state='DOWN+DRAIN', reason='no fan [root@1767225660]', slurmd_start=1767225600)
+    >>> parse_node("NodeName=c1 State=DOWN+DRAIN SlurmdStartTime=1767225600 Reason=no fan [root@1]")
+    Node(name='c1', state='DOWN+DRAIN', reason='no fan [root@1]', slurmd_start=1767225600)
     """
     reason = re.search(r" Reason=(.*?)(?: Comment=|\s*$)", line)
     state = re.search(r" State=(\S+)", line)
@@ -529,7 +526,8 @@ def parse_node(line: str) -> Node:
 def parse_partition(line: str) -> Partition:
     """Read one line of `scontrol --oneliner show partition`.
 
-    >>> parse_partition("PartitionName=p AllowAccounts=ALL Default=YES MaxNodes=2 Nodes=c[1-2] State=UP").nodes
+    >>> line = "PartitionName=p AllowAccounts=ALL Default=YES MaxNodes=2 Nodes=c[1-2] State=UP"
+    >>> parse_partition(line).nodes
     ('c1', 'c2')
     """
     facts = dict(re.findall(r"(\w+)=(\S*)", line))
@@ -548,7 +546,8 @@ def parse_partition(line: str) -> Partition:
 def parse_reservation(line: str) -> Reservation:
     """Read one line of `scontrol --oneliner show reservation`.
 
-    >>> str(parse_reservation("ReservationName=r StartTime=60 EndTime=120 Nodes=c1 Users=(null) Accounts=physics"))
+    >>> line = "ReservationName=r StartTime=60 EndTime=120 Nodes=c1 Users=(null) Accounts=physics"
+    >>> str(parse_reservation(line))
     'reservation r of c1 for physics from 1970-01-01 00:01 UTC to 1970-01-01 00:02 UTC'
     """
     facts = dict(re.findall(r"(\w+)=(\S*)", line))
@@ -591,10 +590,10 @@ def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
     >>> parse_topology("AggregatedBlock=b2,b1 BlockIndex=2 Nodes=c[1-4] BlockSize=4")
     {'b[1-2]': ('c1', 'c2', 'c3', 'c4')}
     """
-    found = re.findall(
+    rows = re.findall(
         r"^(?:SwitchName|BlockName|AggregatedBlock|TorusName)=(\S+) .*\bNodes=(\S+)", text, re.M
     )
-    return {hostlist.fold(hostlist.expand(name)): hostlist.expand(nodes) for name, nodes in found}
+    return {hostlist.fold(hostlist.expand(name)): hostlist.expand(nodes) for name, nodes in rows}
 
 
 def parse_record(line: str) -> Record:
@@ -643,9 +642,7 @@ def parse_remembered(line: str, cluster: str) -> Record:
         job_id=int(facts["JobId"]),
         step="",
         cluster=cluster,
-        name=_some(job_name[1])
-        if job_name
-        else "",  # 26.05 prints (null) for a job of a REST client
+        name=_some(job_name[1]) if job_name else "",  # 26.05: (null) for a job of a REST client
         user=facts["UserId"].partition("(")[0],
         account=facts["Account"],
         state=facts["JobState"],
@@ -688,7 +685,7 @@ def parse_federation(text: str) -> list[Sibling]:
     >>> parse_federation("Self: a:10.0.0.1:6817 ID:1 FedState:ACTIVE Features:")
     [Sibling(cluster='a', federation_id=1, state='ACTIVE', synced=True)]
     """
-    found = []
+    siblings = []
     for line in text.splitlines():
         match = re.search(r"(Self|Sibling):\s+([^:\s]+):\S* ID:(\d+) FedState:(\S+)", line)
         if match:
@@ -696,14 +693,12 @@ def parse_federation(text: str) -> list[Sibling]:
             synced = kind == "Self" or (
                 "Synced:Yes" in line and "PersistConnSend/Recv:Yes/Yes" in line
             )
-            found.append(Sibling(cluster, int(federation_id), state, synced))
-    return found
+            siblings.append(Sibling(cluster, int(federation_id), state, synced))
+    return siblings
 
 
 def not_ready(plan: Plan, run: dict[str, SlurmCluster], *, idle: bool = False) -> list[str]:
-    """Return what keeps clusters from accepting jobs.
-
-    Nodes out of service, siblings that are not connected.
+    """Return what keeps clusters from accepting jobs: nodes out of service, unconnected siblings.
 
     With `idle`, running jobs count as well.
     """
@@ -751,10 +746,10 @@ def _is_ready(node: Node, *, static: bool, idle: bool) -> bool:
 def wait_until_ready(
     plan: Plan, run: dict[str, SlurmCluster], timeout: float = 180, *, idle: bool = False
 ) -> None:
-    """Wait until every cluster accepts jobs on all its nodes. WaitTimeout says what is missing.
+    """Wait until every cluster accepts jobs on all its nodes; WaitTimeout says what is missing.
 
-    With `idle`, also wait for the end of all jobs. The limit is `timeout` seconds, and more for
-    many nodes.
+    With `idle`, also wait until all jobs have ended. The limit is `timeout` seconds, or more if
+    there are many nodes.
     """
     nodes = sum(len(cluster.node_names()) for cluster in plan.scenario.clusters.values())
     wait_until(

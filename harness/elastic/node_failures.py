@@ -1,4 +1,4 @@
-"""Why elastic nodes may have made a check fail, and which of their hosts were left behind."""
+"""Find out why elastic nodes may have made a check fail, and which hosts were left behind."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.report import timeline
 
-# Seconds that a cluster has to answer, and by which clocks may differ.
+# Seconds that a cluster has to answer, and seconds by which clocks may differ.
 _PATIENCE, _AROUND = 15, 10
 
 
 def of_failure(run: OpenRun, since: float) -> list[str]:
-    """Return the known problems of elastic nodes since a time, a line for each.
+    """Return the known problems of elastic nodes since a time, one line each.
 
-    It compares what slurmctld's programs noted with what the provisioning API was asked. `since` is
-    in seconds since 1970. A cluster that does not answer has a line, too.
+    This compares the requests that slurmctld's programs noted with those that the provisioning API
+    received. `since` is in seconds since 1970. A cluster that does not answer gets a line, too.
     """
     if not any(cluster.elastic() for cluster in run.plan.scenario.clusters.values()):
         return []
@@ -31,22 +31,21 @@ def of_failure(run: OpenRun, since: float) -> list[str]:
     except HarnessError as error:
         return [str(error)]
     asked = [event for event in events if timeline.seconds(event) > since - _AROUND]
-    found = [_problem(event) for event in asked if event["action"] == "problem"]
+    problems = [_problem(event) for event in asked if event["action"] == "problem"]
     for name, cluster in slurm.clusters(run.ssh, run.plan, _PATIENCE).items():
         if not run.plan.scenario.clusters[name].elastic():
             continue
         try:
             notes = cluster.run("cat", options.POWER_LOG, check=False).stdout.splitlines()
-            found += wrong_notes(
+            problems += wrong_notes(
                 [json.loads(line) for line in notes], asked, cluster.controller, since
             )
         except (HarnessError, ValueError, LookupError, TypeError) as error:
-            found.append(
-                f"{cluster.controller}:{options.POWER_LOG}: {' '.join(str(error).splitlines()[-1:])}"
-            )
+            last_line = " ".join(str(error).splitlines()[-1:])
+            problems.append(f"{cluster.controller}:{options.POWER_LOG}: {last_line}")
     with suppress(HarnessError):
-        found += leaked(run)
-    return [*dict.fromkeys(found)]
+        problems += leaked(run)
+    return [*dict.fromkeys(problems)]
 
 
 def wrong_notes(
@@ -55,7 +54,7 @@ def wrong_notes(
     controller: str,
     since: float,
 ) -> Iterator[str]:
-    """Yield what is wrong with what slurmctld's programs noted since a time.
+    """Yield the problems in what slurmctld's programs noted since a time.
 
     `asked` are the events of the API.
 
@@ -76,8 +75,9 @@ def wrong_notes(
             unheard := [node for node in nodes if (action, node) not in known]
         ):
             yield (
-                f"{called}: the provisioning API was not asked for {hostlist.fold(unheard)}, although port "
-                f"{options.API_PORT} of {controller} says so: something else listens there"
+                f"{called}: the provisioning API was not asked for {hostlist.fold(unheard)}, "
+                f"although port {options.API_PORT} of {controller} says so: "
+                "something else listens there"
             )
 
 
@@ -87,18 +87,18 @@ def _problem(event: Mapping[str, Any]) -> str:
 
 def leaked(run: OpenRun) -> list[str]:
     """Return how to remove each host that runs although slurmctld has powered its node down."""
-    there = run.provider.hosts(run.directory.id)
-    found = []
+    running = run.provider.hosts(run.directory.id)
+    leaks = []
     for name, cluster in slurm.clusters(run.ssh, run.plan, _PATIENCE).items():
         hosts = {host.name for host in run.plan.hosts if host.cluster == name and not host.lasts}
-        if not any(there.get(host) for host in hosts):
+        if not any(running.get(host) for host in hosts):
             continue
-        found += [
+        leaks += [
             f"{node.name} runs, but slurmctld has powered it down: "
             f"harness exec {cluster.controller} -- {options.PROGRAMS}/slurm-suspend {node.name}"
             for node in cluster.nodes()
             if node.name in hosts
-            and there.get(node.name)
+            and running.get(node.name)
             and node_state.is_powered_down(node.state)
         ]
-    return found
+    return leaks

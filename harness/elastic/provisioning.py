@@ -1,4 +1,4 @@
-"""Elastic nodes: the process of the provisioning API, and nodes started by others than Slurm."""
+"""Elastic nodes: the process of the provisioning API, and nodes that Slurm does not start."""
 
 import json
 import os
@@ -21,9 +21,9 @@ from harness.rundir import RunDir
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-# A separate program: its libraries take longer to load than everything else.
+# A separate program, because its libraries take longer to load than everything else.
 _MODULE = "harness.elastic.provisioning_api"
-# Seconds in which it ends after a signal.
+# Seconds that it may take to end after a signal.
 _ENDS_WITHIN = 60
 
 
@@ -33,7 +33,7 @@ def is_wanted(plan: Plan) -> bool:
 
 
 def files_of(tree: Tree, host: str, secret_values: dict[str, str]) -> list[RenderedFile]:
-    """Return a host's files with the secrets in them."""
+    """Return a host's files with their secrets filled in."""
     return [
         replace(file, text=secret_placeholders.reveal(file.text, secret_values))
         for file in tree[host]
@@ -77,7 +77,7 @@ def start(run: RunDir) -> None:
 
 
 def stop(run_id: str, *, all_users: bool = False) -> None:
-    """End the API of a run, of any user if `all_users`; it is not an error if there is none."""
+    """End the API of a run, if there is one; with `all_users`, that of any user."""
     for number in (signal.SIGTERM, signal.SIGKILL):  # it can be killed at any moment
         for process in _processes(run_id, all_users=all_users):
             with suppress(ProcessLookupError):  # it ended by itself
@@ -91,7 +91,8 @@ def stop(run_id: str, *, all_users: bool = False) -> None:
             )
             return
     raise CannotVerify(
-        f"the provisioning API of {run_id} does not end: {[*_processes(run_id, all_users=all_users)]}"
+        f"the provisioning API of {run_id} does not end: "
+        f"{[*_processes(run_id, all_users=all_users)]}"
     )
 
 
@@ -125,29 +126,33 @@ def manual_nodes_powered(
     """Start and stop slurmd when slurmctld logs that it is needed, as an external service would."""
     ended = threading.Event()
 
-    def obey(cluster: SlurmCluster, nodes: set[str]) -> None:
+    def follow_log(cluster: SlurmCluster, nodes: set[str]) -> None:
         done = 0
         while not ended.wait(0.2):
             lines = cluster.run("cat", options.POWER_LOG, check=False).stdout.splitlines()
-            for wish in map(json.loads, lines[done:]):
-                for node in nodes & {*wish["nodes"]}:
+            for request in map(json.loads, lines[done:]):
+                for node in nodes & {*request["nodes"]}:
                     ssh.run(
                         node,
-                        ["systemctl", "start" if wish["action"] == "resume" else "stop", "slurmd"],
+                        [
+                            "systemctl",
+                            "start" if request["action"] == "resume" else "stop",
+                            "slurmd",
+                        ],
                     )
             done = len(lines)
 
-    people = []
+    threads = []
     for name, cluster in clusters.items():
         if nodes := {
             host.name for host in plan.hosts if host.cluster == name and host.provision == "manual"
         }:
-            people.append(threading.Thread(target=obey, args=[cluster, nodes]))
-    for person in people:
-        person.start()
+            threads.append(threading.Thread(target=follow_log, args=[cluster, nodes]))
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         ended.set()
-        for person in people:
-            person.join()
+        for thread in threads:
+            thread.join()

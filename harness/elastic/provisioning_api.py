@@ -1,10 +1,10 @@
 """The provisioning API, which resumes and suspends nodes at slurmctld's request.
 
-`python -m harness.elastic.provisioning_api RUN ID` listens on a socket that only its user can open,
-and SSH carries the controllers' loopback port to it: nothing else reaches it. Requests say which
-nodes must be up or down and are answered at once; the work follows, and the last of contradicting
-requests wins. All its state is in the engine and one file, so it can end at any time and continue
-later.
+`python -m harness.elastic.provisioning_api RUN ID` listens on a socket that only its user can open.
+SSH forwards the controllers' loopback port to it, and nothing else can reach it. Requests say which
+nodes must be up or down, and are answered at once; the work follows, and the last of conflicting
+requests wins. All state is in the engine and one file, so the process can end at any time and
+continue later.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ from harness.providers import CanCreate, ability
 from harness.render import Tree, render
 from harness.rundir import RunDir
 
-# Seconds between attempts to create or remove a host, and between looks at the run.
+# Seconds between attempts to create or remove a host, and between polls of the run.
 _AGAIN, _LOOK = 1.0, 2.0
-# Seconds for which requests in progress may delay the end.
+# Seconds for which requests in progress may delay the shutdown.
 _PATIENCE = 5
-# Limits of requests: bytes of the body, seconds in which it must arrive, requests at the same time.
+# Limits on requests: bytes in a body, seconds in which it must arrive, and requests at a time.
 _LARGEST_BODY, _ARRIVES_WITHIN, _MOST_REQUESTS = 2**20, 10, 100
 
 
@@ -90,31 +90,36 @@ class Machines:
             self._pool.submit(self._work, name)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Return for each host whether it is wanted, runs (None: does not exist), and its problem."""
-        there = self._provider.hosts(self._run.id)
+        """Return, for each host, whether it is wanted, whether it runs, and its last problem.
+
+        `runs` is None for a host that does not exist.
+        """
+        running = self._provider.hosts(self._run.id)
         return {
             name: {
                 "wanted": self._wanted.get(name, False),
-                "runs": there.get(name),
+                "runs": running.get(name),
                 "problem": self._problems.get(name, ""),
             }
             for name in self._hosts
         }
 
     def look(self) -> None:
-        """Record the hosts that have stopped by themselves; slurmctld decides what to do."""
+        """Record hosts that have stopped by themselves; slurmctld decides what to do about them."""
         settled = self._settled()
-        there = self._provider.hosts(self._run.id)
+        running = self._provider.hosts(self._run.id)
         for name in settled & self._settled():
-            if not there.get(name) and name not in self._problems:
-                self._tell(name, f"stopped by itself\n{self._provider.console(self._run.id, name)}")
+            if not running.get(name) and name not in self._problems:
+                self._record_problem(
+                    name, f"stopped by itself\n{self._provider.console(self._run.id, name)}"
+                )
 
     def _settled(self) -> set[str]:
         """Return the hosts that are wanted and not being worked on."""
         with self._lock:
             return {name for name, up in self._wanted.items() if up} - self._busy
 
-    def _tell(self, name: str, problem: str) -> None:
+    def _record_problem(self, name: str, problem: str) -> None:
         """Record a problem of a host, once."""
         if self._problems.get(name) != problem:
             self._run.event("power", action="problem", nodes=[name], problem=problem)
@@ -133,14 +138,14 @@ class Machines:
                         return
                 self._step(self._hosts[name], runs, up=wanted)
             except HarnessError as error:
-                self._tell(name, str(error))
+                self._record_problem(name, str(error))
                 threading.Event().wait(_AGAIN)
 
     def _step(self, host: Host, runs: bool | None, *, up: bool) -> None:
         run, provider = self._run, self._provider
         if up:
             if host.provision == "create" and runs is False:
-                # It was not finished, or has stopped: its files may be incomplete.
+                # It was never completed, or has stopped: its files may be incomplete.
                 provider.remove(run.id, host.name)
                 runs = None
             if runs is None:
@@ -160,16 +165,17 @@ class Machines:
 
 
 class Nodes(BaseModel):
-    """The nodes that a request is about."""
+    """The nodes that a request names."""
 
     nodes: list[str] = Field(description="names or hostlists, such as c[1-4]", min_length=1)
 
 
 class Gate:
-    """Passes on requests to an application that have the token and a body within the limits.
+    """Passes requests that have the token and a body within the limits on to an application.
 
-    Without the token nothing of a body is read. The answers are 401 without the token, 413 if the
-    body is too large, and 408 if it does not arrive within `seconds`; the connection then ends.
+    The body of a request without the token is not read. The response is 401 without the token, 413
+    if the body is too large, and 408 if it does not arrive within `seconds`; the connection then
+    closes.
     """
 
     def __init__(self, app: ASGIApp, token: str, seconds: float) -> None:
@@ -213,7 +219,7 @@ def _refuse(status: int, detail: str) -> JSONResponse:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """Return the body of a request; None if it is too large, and the rest is not read."""
+    """Return the body of a request; None if it is too large, without reading the rest."""
     body = bytearray()
     while True:
         message = await receive()
@@ -229,10 +235,10 @@ async def _next(messages: list[Message], receive: Receive) -> Message:
 
 
 class Impatient(H11Protocol):
-    """A connection that ends unless its first request begins within `_ARRIVES_WITHIN` seconds."""
+    """A connection that closes unless its first request begins within `_ARRIVES_WITHIN` seconds."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start waiting for a request."""
         super().connection_made(transport)
         self.loop.call_later(_ARRIVES_WITHIN, self._end_if_silent)
 
@@ -242,7 +248,7 @@ class Impatient(H11Protocol):
 
 
 def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> FastAPI:
-    """Return the API; a cloud of your own can implement the same calls.
+    """Return the API; your own cloud can implement the same calls.
 
     A request's body must arrive within `seconds`.
     """
@@ -294,7 +300,7 @@ def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> Fas
 
 @contextmanager
 def _carried(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
-    """Forward a loopback port of controllers to the API, again whenever SSH ends."""
+    """Forward a loopback port of the controllers to the API; reconnect whenever SSH ends."""
     ended = threading.Event()
     ssh = run.ssh()
     port = f"127.0.0.1:{options.API_PORT}:{socket_of(run)}"

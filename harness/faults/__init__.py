@@ -1,4 +1,4 @@
-"""Faults: break a run on purpose, and heal it whatever happens.
+"""Faults: break a run on purpose, and make sure that it is healed.
 
 A new fault is an entry in the KINDS of its family (daemons.py, hosts.py, network.py, ...).
 """

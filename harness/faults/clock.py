@@ -2,14 +2,16 @@
 
 from harness.faults.model import SECONDS, Kind
 
-_UNITS = "for unit in munge slurmdbd slurmctld slurmd; do file=/run/systemd/system/$unit.service.d/fault.conf;"
+_UNITS = """for unit in munge slurmdbd slurmctld slurmd; do
+        file=/run/systemd/system/$unit.service.d/fault.conf"""
 _STEP = f"""
-    library=$(ls /usr/lib/*/faketime/libfaketimeMT.so.1) || {{ echo "this host has no libfaketime" >&2; exit 3; }}
+    library=$(ls /usr/lib/*/faketime/libfaketimeMT.so.1) ||
+        {{ echo "this host has no libfaketime" >&2; exit 3; }}
     {_UNITS}
         systemctl is-active --quiet $unit || continue
         mkdir -p "${{file%/*}}"
-        printf '[Service]\\nEnvironment=LD_PRELOAD=%s FAKETIME=%+ds FAKETIME_DONT_FAKE_MONOTONIC=1\\n' \\
-            "$library" "$1" > "$file"
+        printf '[Service]\\nEnvironment=LD_PRELOAD=%s FAKETIME=%+ds %s\\n' \\
+            "$library" "$1" FAKETIME_DONT_FAKE_MONOTONIC=1 > "$file"
         systemctl daemon-reload
         systemctl restart $unit
     done

@@ -7,9 +7,11 @@ _PROCESS = """
     process=$(systemctl show --value --property=MainPID "$1")
     [ "$process" -gt 0 ] || { echo "$1 is not running" >&2; exit 3; }
 """
-# Until systemd knows, `systemctl start` does nothing: the unit is still active.
+# Until systemd notices, `systemctl start` does nothing, because the unit is still active.
 _KILL = f"""{_PROCESS} kill -KILL "$process"
-    while [ "$(systemctl show --value --property=MainPID "$1")" = "$process" ]; do sleep 0.05; done"""
+    while [ "$(systemctl show --value --property=MainPID "$1")" = "$process" ]; do
+        sleep 0.05
+    done"""
 
 KINDS = {
     "kill-daemon": Kind(

@@ -6,7 +6,8 @@ _SLURMDBD_CONF = """
     of() { sed -n "s/^$1=//p" /etc/slurm/slurmdbd.conf; }
     restart() { systemctl reset-failed slurmdbd 2> /dev/null || true; systemctl restart slurmdbd; }
     password() {
-        for from in $(mariadb --skip-column-names -e "SELECT host FROM mysql.user WHERE user = '$(of StorageUser)'"); do
+        for from in $(mariadb --skip-column-names \\
+            -e "SELECT host FROM mysql.user WHERE user = '$(of StorageUser)'"); do
             mariadb -e "ALTER USER '$(of StorageUser)'@'$from' IDENTIFIED BY '$1'"
         done
     }

@@ -4,7 +4,8 @@ from harness.faults.model import DIRECTORY, Kind
 
 _FILL = """
     free=$(df --output=avail --block-size=1 "$1" | tail -1)
-    [ "$free" -lt 4000000000 ] || { echo "the disk of $1 is too large to fill: $free bytes are free" >&2; exit 3; }
+    [ "$free" -lt 4000000000 ] ||
+        { echo "the disk of $1 is too large to fill: $free bytes are free" >&2; exit 3; }
     fallocate --length "$free" "$1/.slurm-harness-fault"
 """
 

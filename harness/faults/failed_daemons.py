@@ -1,4 +1,4 @@
-"""Which daemons have failed although systemd has started them."""
+"""Find daemons that have failed although systemd has started them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.cluster import logs
 from harness.open_run import OpenRun
 from harness.plan import Host
 
-# The daemons that keep state. Each has a systemd unit of its name.
+# The daemons that keep state. Each has a systemd unit of the same name.
 _KEEP_STATE = ("slurmctld", "slurmdbd", "mariadb")
 
 
@@ -20,11 +20,16 @@ def failed_daemons(run: OpenRun, hosts: Sequence[str]) -> list[str]:
     its state (xsystemd_change_mainpid() in controller.c).
     """
     running = run.provider.hosts(run.directory.id)
-    return [
-        f"{daemon} on {host.name} failed: {_last_error(logs.last_lines(run.ssh, run.plan, host, daemon, 200))}"
+    failed = [
+        (host, daemon)
         for host in run.plan.hosts
         if host.name in hosts and running.get(host.name)
         for daemon in _failed_units(run, host)
+    ]
+    return [
+        f"{daemon} on {host.name} failed: "
+        f"{_last_error(logs.last_lines(run.ssh, run.plan, host, daemon, 200))}"
+        for host, daemon in failed
     ]
 
 

@@ -10,7 +10,7 @@ from harness.open_run import OpenRun
 from harness.providers import CanPause, CanPower, ability
 from harness.wait import wait_until
 
-# Seconds in which a slurmd registers with a busy slurmctld.
+# Seconds that a slurmd may take to register with a busy slurmctld.
 _REGISTERED = 300
 # The reason that slurmctld gives for a node whose reboot it did not request.
 _REBOOTED = "Node unexpectedly rebooted"
@@ -42,7 +42,7 @@ def _unpause(run: OpenRun, fault: Fault) -> None:
 def _resume_nodes(run: OpenRun, name: str) -> None:
     """Resume a host's nodes that are DOWN because they rebooted: slurm.conf(5), ReturnToService.
 
-    To Slurm, hosts without a kernel of their own reboot only when their engine's machine does
+    To Slurm, hosts that share a kernel reboot only when their engine's machine does
     (validate_node_specs in slurmctld's node_mgr.c). A node that does not register, perhaps because
     of another fault, stays as it is.
     """

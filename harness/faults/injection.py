@@ -22,10 +22,10 @@ _PATIENCE = 300
 
 
 def inject(run: OpenRun, fault: Fault) -> None:
-    """Inject a fault completely or not at all: if it fails half way, it is undone.
+    """Inject a fault completely or not at all: if that fails half way, the fault is undone.
 
-    UsageError if the run cannot have the fault, or has it already; CannotVerify if it could not be
-    injected.
+    UsageError if the run does not support the fault or already has it; CannotVerify if the
+    injection failed.
     """
     kind = kind_of(run.plan, run.provider, fault)
     if fault in notes.noted_in(run.directory):
@@ -45,7 +45,7 @@ def inject(run: OpenRun, fault: Fault) -> None:
 
 
 def heal(run: OpenRun, fault: Fault) -> None:
-    """Heal a fault; ClusterError with the daemon's last error if a daemon does not start again."""
+    """Heal a fault; ClusterError with a daemon's last error if the daemon does not start again."""
     action = KINDS[fault.kind].heal
     try:
         _execute(run, fault, action if callable(action) else f'{action}\nrm --recursive "$aside"')
@@ -57,7 +57,7 @@ def heal(run: OpenRun, fault: Fault) -> None:
 
 
 def heal_all(run: OpenRun) -> list[str]:
-    """Heal all faults, also those injected in part, the latest first.
+    """Heal all faults, the latest first, including those injected in part.
 
     Return which could not be healed, and why.
     """
@@ -91,7 +91,10 @@ def _undo(run: OpenRun, fault: Fault) -> str:
     try:
         heal(run, fault)
     except HarnessError as error:
-        return f"may be active in part, because it could not be undone ({error}); `harness fault heal` tries again"
+        return (
+            f"may be active in part, because it could not be undone ({error}); "
+            "`harness fault heal` tries again"
+        )
     return "was undone"
 
 

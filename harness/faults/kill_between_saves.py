@@ -8,20 +8,21 @@ from harness.faults.model import Fault
 from harness.open_run import OpenRun
 from harness.wait import wait_until
 
-# Seconds in which a slurmctld that saves all the time is caught between two saves.
+# Seconds to catch a slurmctld that keeps saving its state between two saves.
 _PATIENCE = 300
 # Faults that can end slurmctld in the middle of a save.
 _ABRUPT = {"kill-daemon", "kill-host"}
-# Stops slurmctld and exits with 0, or, if it is writing a state file in directory $1, lets it
-# continue and exits with 1. All threads must have stopped: one that waits for the disk stops only
-# when its rename() is done. An older FILE.new was left by a slurmctld that was killed.
+# Stops slurmctld and exits with 0. If slurmctld is writing a state file in directory $1, the script
+# lets it continue and exits with 1. All threads must have stopped: a thread that waits for the disk
+# stops only when its rename() is done. An older FILE.new was left by a slurmctld that was killed.
 STOP_SCRIPT = """
     process=$(systemctl show --value --property=MainPID slurmctld)
     [ "$process" -gt 0 ] || exit 0
     running() { sed 's/.*) //' /proc/"$process"/task/*/stat | grep --quiet --invert-match ^T; }
     kill -STOP "$process"
     for try in $(seq 100); do running || break; sleep 0.05; done
-    if ! running && [ -z "$(find "$1" -maxdepth 1 -name '*.new' -newermt '60 seconds ago')" ]; then exit 0; fi
+    if ! running &&
+        [ -z "$(find "$1" -maxdepth 1 -name '*.new' -newermt '60 seconds ago')" ]; then exit 0; fi
     kill -CONT "$process"
     exit 1
 """
@@ -30,9 +31,9 @@ STOP_SCRIPT = """
 def inject_between_saves(run: OpenRun, fault: Fault) -> None:
     """Inject a fault; if it kills slurmctld, do so while slurmctld is not writing its state.
 
-    save_buf_to_state() renames FILE to FILE.old and then FILE.new to FILE. If slurmctld of 25.05 or
-    later is killed between the two it does not start again: state_save_open() no longer tries
-    FILE.old.
+    save_buf_to_state() renames FILE to FILE.old and then FILE.new to FILE. A slurmctld of 25.05 or
+    later that is killed between the two does not start again, because state_save_open() no longer
+    tries FILE.old.
     """
     cluster = next(
         (host.cluster for host in run.plan.with_daemon("slurmctld") if host.name == fault.on), None

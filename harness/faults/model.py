@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.open_run import OpenRun
 from harness.providers import Provider
 
-# What the argument of a kind can be; `parse` checks it.
+# What kind of argument a fault takes; `parse` checks it.
 DAEMON, PLACE, PORT, SECONDS, LINE, DIRECTORY = (
     "DAEMON",
     "HOST|SITE",
@@ -35,9 +35,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault: its effect, how to inject and heal it, its argument, and the ability it needs.
+    """A kind of fault: its effect, how to inject and heal it, and the argument that it takes.
 
-    A script runs as root on the host, with the argument as $1 and a directory of the fault's own as
+    A script runs as root on the host, with the argument as $1 and the fault's own directory as
     $aside. A function does what the host cannot do to itself, through a provider that has the
     ability `needs`.
     """
@@ -54,5 +54,5 @@ class Kind:
 
     @property
     def subject(self) -> str:
-        """What the fault affects: a host or, where its argument is one of both, a site too."""
+        """What the fault affects: a host, or a host or site if its argument can be either."""
         return PLACE if self.argument == PLACE else "HOST"

@@ -29,7 +29,7 @@ def _filter(run: OpenRun, fault: Fault, faults: Sequence[Fault]) -> None:
         if host in drops:
             drops[host].append(drop)
     running = provider.hosts(run.directory.id)
-    # A signal would leave a thread that sets a filter while the fault is healed.
+    # Otherwise a signal could leave a thread that sets a filter while the fault is being healed.
     with interrupts.deferred(), ThreadPoolExecutor(8) as pool:
         up = [host for host in drops if running.get(host)]
         list(pool.map(lambda host: provider.drop(run.directory.id, host, drops[host]), up))
@@ -48,7 +48,7 @@ def _drops(run: OpenRun, fault: Fault) -> Iterator[tuple[str, Drop]]:
 
 
 def _hosts(run: OpenRun, name: str) -> list[str]:
-    """Return the hosts of a site, or the one host of that name."""
+    """Return the hosts of a site, or the single host of that name."""
     return [host.name for host in run.plan.hosts if name in {host.site, host.name}]
 
 

@@ -1,4 +1,4 @@
-"""Notes of faults in a run's directory, with which a later command can heal them."""
+"""Notes about faults in a run's directory, which let a later command heal them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def file_name(fault: Fault) -> str:
 
 
 def _notes(run: RunDir) -> list[tuple[Fault, bool]]:
-    """Return the noted faults, each with whether its injection has only begun."""
+    """Return each noted fault, and whether its injection has begun without being completed."""
     paths = sorted((run.path / "faults").glob("*.json"), key=lambda path: path.stat().st_mtime)
     notes = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""All kinds of faults, and which of them a run can have.
+"""All kinds of faults, and which of them a run supports.
 
 A new family of faults is a module and an entry in KINDS.
 """
@@ -38,7 +38,7 @@ def parse(plan: Plan, provider: Provider, text: str) -> Fault:
 def kind_of(plan: Plan, provider: Provider, fault: Fault) -> Kind:
     """Return the kind of a fault.
 
-    UsageError if it is unknown or malformed, or this run cannot have it.
+    UsageError if it is unknown or malformed, or this run does not support it.
     """
     kind = KINDS.get(fault.kind)
     if kind is None:

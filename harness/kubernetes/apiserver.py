@@ -82,12 +82,12 @@ class KubernetesApi:
 
     def version(self) -> str:
         """Return the release of the API."""
-        with _told():
+        with _api_errors():
             return str(client.VersionApi(self._client).get_code(_request_timeout=5).git_version)
 
-    def page(self, node: str) -> dict[str, Any]:
+    def ledger_object(self, node: str) -> dict[str, Any]:
         """Return the ledger's object of a node."""
-        with _told():
+        with _api_errors():
             return cast(
                 "dict[str, Any]",
                 self._objects.get_cluster_custom_object(GROUP, VERSION, PLURAL, node),
@@ -95,43 +95,43 @@ class KubernetesApi:
 
     def change(self, node: str, patch: dict[str, Any]) -> None:
         """Patch the ledger's object of a node."""
-        with _told():
+        with _api_errors():
             self._objects.patch_cluster_custom_object(GROUP, VERSION, PLURAL, node, patch)
 
     @contextmanager
     def ledger(self, nodes: Sequence[str]) -> Iterator[None]:
         """Create the ledger's objects, and remove them at the end.
 
-        CannotVerify if there are some already.
+        CannotVerify if the API already has some.
         """
         name = DEFINITION["metadata"]["name"]
-        with _told("if no other run uses it, remove it: docs/hybrid.md says how"):
+        with _api_errors("if no other run uses it, remove it: docs/hybrid.md says how"):
             self._definitions.create_custom_resource_definition(DEFINITION)  # type: ignore[arg-type]  # takes dicts
         try:
             for node in nodes:
-                with _told():
+                with _api_errors():
                     wait_until(
                         partial(self._add, node), bool, what=f"{PLURAL} to be served", timeout=90
                     )
             yield
         finally:
-            with _told():
-                for node in self._objects_there():
+            with _api_errors():
+                for node in self._object_names():
                     # Otherwise its finalizer would wait for the operator, which is gone.
                     self.change(node, {"metadata": {"finalizers": None}})
                 self._definitions.delete_custom_resource_definition(name)  # and the objects with it
                 wait_until(
                     partial(self._is_defined, name),
-                    lambda there: not there,
+                    lambda is_defined: not is_defined,
                     what=f"{name} to be removed",
                     timeout=90,
                 )
 
-    def _objects_there(self) -> list[str]:
-        told = cast(
+    def _object_names(self) -> list[str]:
+        answer = cast(
             "dict[str, Any]", self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL)
         )
-        return [one["metadata"]["name"] for one in told["items"]]
+        return [item["metadata"]["name"] for item in answer["items"]]
 
     def _is_defined(self, name: str) -> bool:
         try:
@@ -160,10 +160,10 @@ class KubernetesApi:
 
 @contextmanager
 def with_ledger(nodes: Sequence[str], log: Path) -> Iterator[KubernetesApi]:
-    """Yield a Kubernetes API with a GenericNode for each node; nothing is left at the end.
+    """Yield a Kubernetes API with a GenericNode for each node, and clean up at the end.
 
-    It is that of KUBECONFIG, or is started from the programs in KUBEBUILDER_ASSETS, or is emulated;
-    programs that are started write to `log`.
+    It is the API that KUBECONFIG names, or one started from the programs in KUBEBUILDER_ASSETS, or
+    an emulated one. Programs that are started write to `log`.
     """
     with ExitStack() as stack:
         if given := os.environ.get(OWN):
@@ -307,8 +307,8 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def _told(hint_if_taken: str | None = None) -> Iterator[None]:
-    """Turn errors of the API, and a missing answer, into CannotVerify."""
+def _api_errors(hint_if_taken: str | None = None) -> Iterator[None]:
+    """Turn errors of the API into CannotVerify, including a missing answer."""
     try:
         yield
     except ApiException as error:

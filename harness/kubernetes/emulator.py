@@ -2,9 +2,9 @@
 
     python -m harness.kubernetes.emulator FILE NODE...
 
-writes its URL and a token, one line each, to the file once it answers. It answers requests with the
-token only: every local user can reach its port. It keeps objects in memory, and validates no
-schema.
+writes its URL and a token, one line each, to the file once it answers. Every local user can reach
+its port, so it only answers requests that have the token. It keeps objects in memory, and does not
+validate them against a schema.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def serve(file: Path, nodes: list[str]) -> None:
     """Serve until the process ends."""
     api = Guarded()
     api.token = secrets.token_hex(16)
-    # Without Kubernetes' own resources the operator waits for them forever.
+    # Without Kubernetes' own resources, the operator would wait for them forever.
     api.resources.load_bundled()
     generic_nodes = kmock.resource(GROUP, VERSION, PLURAL)
     api.resources[generic_nodes] = kmock.ResourceInfo(
@@ -49,7 +49,7 @@ async def serve(file: Path, nodes: list[str]) -> None:
         api.objects[generic_nodes, None, node] = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "GenericNode",
-            # A genuine API gives an object the last two.
+            # A genuine API adds the last two.
             "metadata": {"name": node, "uid": node, "resourceVersion": "1"},
             "spec": {"alias": node, "type": "Slurm"},
         }

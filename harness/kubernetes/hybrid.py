@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Hybrid:
     """A running cluster shared with Kubernetes, and its ledger as a scheduler of pods sees it.
 
-    `slurmrestd` is what its operator connects to: the path of a socket, the API's version, a token.
+    `slurmrestd` is what its operator connects to: a socket's path, the API's version and a token.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Hybrid:
             )
 
     def kill_operator(self) -> None:
-        """Kill the operator, whatever it is doing; it is not an error if it has ended."""
+        """Kill the operator; do nothing if it has already ended."""
         if self._process:
             self._process.kill()
             self._process.wait()
 
-    def page(self, node: str) -> dict[str, Any]:
+    def ledger_object(self, node: str) -> dict[str, Any]:
         """Return the ledger's object of a node."""
-        return self._kubernetes.page(node)
+        return self._kubernetes.ledger_object(node)
 
     def ask_for(self, node: str, pod: str, quantities: Mapping[str, str]) -> None:
         """Request an amount of a node for a pod."""
@@ -72,7 +72,7 @@ class Hybrid:
 
     def answers(self, node: str) -> dict[str, str]:
         """Return the operator's answers for the pods on a node: Ready or Refused."""
-        checks = self.page(node).get("status", {}).get("admissionChecks", {})
+        checks = self.ledger_object(node).get("status", {}).get("admissionChecks", {})
         return {pod: check["state"] for pod, check in checks.items()}
 
     def withdraw(self, node: str, pod: str) -> None:
@@ -81,20 +81,20 @@ class Hybrid:
 
 
 def find_packages(plan: Plan) -> None:
-    """CannotVerify if a package is missing that a plan's operators need."""
+    """CannotVerify if a package that a plan's operators need is missing."""
     shared = any(cluster.kubernetes for cluster in plan.scenario.clusters.values())
     if shared:
         extras.need("hybrid", "a cluster shared with Kubernetes")
 
 
 def of_failure(run: RunDir, plan: Plan, since: float) -> list[str]:
-    """Return the last line that the operator of each cluster logged, if that was after `since`."""
-    found = []
+    """Return the last line that each cluster's operator logged, if it was logged after `since`."""
+    lines = []
     for name, cluster in plan.scenario.clusters.items():
         log = _log(run, name)
         if cluster.kubernetes and log.exists() and log.stat().st_mtime > since:
-            found += [f"operator of {name}: {line}" for line in log.read_text().splitlines()[-1:]]
-    return found
+            lines += [f"operator of {name}: {line}" for line in log.read_text().splitlines()[-1:]]
+    return lines
 
 
 def _log(run: RunDir, cluster: str) -> Path:
@@ -107,7 +107,7 @@ def operators(
 ) -> Iterator[dict[str, Hybrid]]:
     """Run an operator for each cluster that is shared with Kubernetes; its nodes then take jobs.
 
-    CannotVerify if a package for it is missing.
+    CannotVerify if a package for this is missing.
     """
     find_packages(plan)
     shared = [name for name, cluster in plan.scenario.clusters.items() if cluster.kubernetes]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
 
-# Where its objects, a GenericNode for each Slurm node, are in the Kubernetes API.
+# Where the ledger's objects, one GenericNode for each Slurm node, are in the Kubernetes API.
 GROUP, VERSION, PLURAL = "slurm-harness.test", "v1alpha1", "genericnodes"
 # The outcomes of a pod's admission check.
 READY, REFUSED = "Ready", "Refused"
@@ -47,7 +47,7 @@ class Amount:
         return self.millicpus <= room.millicpus and self.memory <= room.memory
 
     def or_more(self, other: Amount) -> Amount:
-        """Return the larger of both in CPUs, and in memory.
+        """Return the larger of both amounts, separately for CPUs and for memory.
 
         >>> Amount(2000, 0).or_more(Amount(1000, 100))
         Amount(millicpus=2000, memory=100)
@@ -55,7 +55,7 @@ class Amount:
         return Amount(max(self.millicpus, other.millicpus), max(self.memory, other.memory))
 
     def quantities(self) -> dict[str, str]:
-        """Return it as Kubernetes writes it.
+        """Return the amount as Kubernetes quantities.
 
         >>> Amount(1735, 2393).quantities()
         {'cpu': '1735m', 'memory': '2393Mi'}
@@ -64,7 +64,7 @@ class Amount:
 
 
 def of_slurm(cpus: int, memory: int) -> Amount:
-    """Return what Slurm counts, CPUs and MiB."""
+    """Return the amount for Slurm's units, CPUs and MiB."""
     return Amount(cpus * 1000, memory)
 
 
@@ -79,10 +79,10 @@ def of_pod(quantities: Mapping[str, str | float]) -> Amount:
 
 
 def _number(quantity: str | float) -> Decimal:
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE](\d+))?([kKMGTPE]i?|[num])?", str(quantity))
-    if not found or (found[3] or "") not in _UNITS:
-        raise ValueError(f"{quantity!r} is no quantity such as 500m or 200Mi")
-    return Decimal(found[1]).scaleb(int(found[2] or 0)) * _UNITS[found[3] or ""]
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE](\d+))?([kKMGTPE]i?|[num])?", str(quantity))
+    if not match or (match[3] or "") not in _UNITS:
+        raise ValueError(f"{quantity!r} is not a quantity such as 500m or 200Mi")
+    return Decimal(match[1]).scaleb(int(match[2] or 0)) * _UNITS[match[3] or ""]
 
 
 def total(amounts: Iterable[Amount]) -> Amount:
@@ -113,14 +113,15 @@ class Use:
 
 def overcommitted(uses: Sequence[Use], whole: Mapping[str, Amount]) -> list[str]:
     """Return where and when jobs and pods used more of a node than it has."""
-    found = []
+    problems = []
     for first in uses:
-        there = [
+        concurrent_uses = [
             use for use in uses if use.node == first.node and use.start <= first.start < use.end
         ]
-        if not total(use.amount for use in there).fits_in(whole[first.node]):
-            who = ", ".join(f"{use.who} {use.amount.quantities()}" for use in there)
-            found.append(
-                f"{first.node} has {whole[first.node].quantities()}, at {first.start:.2f} taken by {who}"
+        if not total(use.amount for use in concurrent_uses).fits_in(whole[first.node]):
+            who = ", ".join(f"{use.who} {use.amount.quantities()}" for use in concurrent_uses)
+            problems.append(
+                f"{first.node} has {whole[first.node].quantities()}, "
+                f"at {first.start:.2f} taken by {who}"
             )
-    return found
+    return problems

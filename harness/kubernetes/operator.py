@@ -2,17 +2,18 @@
 
     KUBECONFIG=... SLURM_JWT=... python -m harness.kubernetes.operator SLURMRESTD VERSION
 
-SLURMRESTD is a URL, or the path of a socket; VERSION of its API is such as v0.0.42; the token is
-SlurmUser's.
+SLURMRESTD is a URL, or the path of a socket; VERSION is that of its API, such as v0.0.42; the token
+is SlurmUser's.
 
-The ledger is an object GenericNode for each Slurm node. A scheduler of pods writes into its spec
-what a pod requests (`admissionChecks`), and places the pod once its status says `Ready` of it; when
-the pod is gone, so is what stands in the spec. The operator alone writes the status, and cuts what
-pods hold from the gres of the Slurm node.
+The ledger has an object of kind GenericNode for each Slurm node. A scheduler of pods writes a pod's
+request into its spec (`admissionChecks`), places the pod once the status says `Ready` for it, and
+removes the request when the pod is gone. Only the operator writes the status, and it cuts what pods
+hold from the gres of the Slurm node.
 
-Killed at any moment it leaves Slurm with too little, never too much: it cuts before it promises,
-and gives back after the pod is gone. An operator that starts reads in the status what was promised.
-slurmctld forgets the cut whenever it starts, but its nodes drain until the operator has cut again.
+If the operator is killed, Slurm may have too little left, but never too much: the operator cuts
+before it promises, and gives back after the pod is gone. When it starts, it reads from the status
+what was promised. slurmctld forgets the cut whenever it starts, but its nodes drain until the
+operator has cut again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from harness.kubernetes import ledger
 from harness.kubernetes.ledger import GROUP, PLURAL, READY, REFUSED, VERSION, Amount
 from harness.options import LEDGER_GRES
 
-# Seconds between two looks at a node.
+# Seconds between two polls of a node.
 INTERVAL = 0.5
 # The states of a job that has nodes.
 _WITH_NODES = {"RUNNING", "SUSPENDED", "COMPLETING"}
@@ -49,10 +50,10 @@ _TAKES_JOBS = {"IDLE", "MIXED", "ALLOCATED"}
 class SharedNode:
     """A node as slurmctld sees it: its size, what Slurm offers of it, and what jobs use.
 
-    `other_gres` are those that the ledger does not count. It `waits` for the operator since
-    slurmctld started, or because it was not `valid` when it registered after a cut: then nobody can
-    resume it. A user has `drained` it. If a user has `resumed` it, it still has the reason of its
-    drain, and would seem to drain again when slurmctld restarts.
+    `other_gres` are those that the ledger does not count. The node `waits` for the operator if
+    slurmctld has restarted, or if it was not `valid` when it registered after a cut: such a node
+    cannot be resumed. `drained` and `resumed` say what a user has done. A resumed node still has
+    the reason of its drain, and would seem to drain again when slurmctld restarts.
     """
 
     name: str
@@ -92,7 +93,7 @@ class SlurmApi(Protocol):
 
 
 class Slurmrestd:
-    """Slurm's REST API; ClusterError if it refuses a request, or accepts only a part of it."""
+    """Slurm's REST API; ClusterError if it refuses a request, or accepts it only in part."""
 
     def __init__(self, client: httpx2.AsyncClient, version: str) -> None:
         self._client = client
@@ -141,38 +142,41 @@ class Slurmrestd:
     async def _ask(self, method: str, what: str, **changes: Any) -> dict[str, Any]:
         path = f"/slurm/{self._version}/{what}"
         answer = await self._client.request(method, path, json=changes or None)
-        told: dict[str, Any] = answer.json() if answer.content else {}
+        content: dict[str, Any] = answer.json() if answer.content else {}
         # slurmrestd ignores unknown fields with a warning.
-        if answer.status_code != 200 or told.get("errors") or told.get("warnings"):
+        if answer.status_code != 200 or content.get("errors") or content.get("warnings"):
             raise ClusterError(f"{method} {path} {changes}: {answer.status_code} {answer.text}")
-        return told
+        return content
 
 
-def parse_node(told: Mapping[str, Any]) -> SharedNode:
+def parse_node(facts: Mapping[str, Any]) -> SharedNode:
     """Parse a node from slurmrestd."""
-    # Without the sockets of each, as in "(S:0)".
-    gres = [entry for entry in re.sub(r"\([^)]*\)", "", told["gres"]).split(",") if entry]
-    waits = node_state.waits_for_operator("+".join(told["state"]), told["reason"])
+    # Each without its sockets, as in "(S:0)".
+    gres = [entry for entry in re.sub(r"\([^)]*\)", "", facts["gres"]).split(",") if entry]
+    waits = node_state.waits_for_operator("+".join(facts["state"]), facts["reason"])
     return SharedNode(
-        name=told["name"],
-        whole=ledger.of_slurm(told["cpus"], told["real_memory"]),
-        offered=_sizes(told["gres"]),
+        name=facts["name"],
+        whole=ledger.of_slurm(facts["cpus"], facts["real_memory"]),
+        offered=_sizes(facts["gres"]),
         # Not alloc_cpus: for a single node, slurmctld returns its value from the last query of all
         # nodes.
-        used=_sizes(told["gres_used"]),
+        used=_sizes(facts["gres_used"]),
         other_gres=tuple(entry for entry in gres if entry.partition(":")[0] not in LEDGER_GRES),
         waits=waits,
-        valid="INVALID_REG" not in told["state"],
-        drained="DRAIN" in told["state"] and not waits,
-        resumed={*told["state"]} <= _TAKES_JOBS and told["reason"] not in {"", RESUMED},
+        valid="INVALID_REG" not in facts["state"],
+        drained="DRAIN" in facts["state"] and not waits,
+        resumed={*facts["state"]} <= _TAKES_JOBS and facts["reason"] not in {"", RESUMED},
     )
 
 
-def parse_jobs(told: Iterable[Mapping[str, Any]], name: str) -> Amount:
+def parse_jobs(jobs: Iterable[Mapping[str, Any]], name: str) -> Amount:
     """Return what jobs from slurmrestd use of a node; ended jobs still list what they used."""
-    resources = [job["job_resources"] for job in told if _WITH_NODES & {*job["job_state"]}]
+    resources = [job["job_resources"] for job in jobs if _WITH_NODES & {*job["job_state"]}]
     parts = [
-        part for one in resources for part in one["nodes"]["allocation"] if part["name"] == name
+        part
+        for resource in resources
+        for part in resource["nodes"]["allocation"]
+        if part["name"] == name
     ]
     return ledger.total(
         ledger.of_slurm(part["cpus"]["count"], part["memory"]["allocated"]) for part in parts
@@ -180,15 +184,16 @@ def parse_jobs(told: Iterable[Mapping[str, Any]], name: str) -> Amount:
 
 
 def _sizes(gres: str) -> Amount:
-    found = dict(re.findall(r"(\w+):(\d+)", gres))
-    return ledger.of_slurm(*(int(found.get(name, 0)) for name in LEDGER_GRES))
+    sizes = dict(re.findall(r"(\w+):(\d+)", gres))
+    return ledger.of_slurm(*(int(sizes.get(name, 0)) for name in LEDGER_GRES))
 
 
 @dataclass(slots=True)
-class Page:
-    """The ledger's entries of one node: what each pod holds, and why others are refused.
+class Entries:
+    """The ledger's entries of a node: what each pod holds, and why others are refused.
 
-    `drained`: a user drains the node; slurmctld overwrites that reason when a node is not valid.
+    `drained` says that a user drains the node. slurmctld overwrites the user's reason when a node
+    is not valid.
     """
 
     held: dict[str, Amount] = field(default_factory=dict)
@@ -196,7 +201,7 @@ class Page:
     drained: bool = False
 
     @classmethod
-    def of(cls, status: Mapping[str, Any]) -> Page:
+    def of(cls, status: Mapping[str, Any]) -> Entries:
         """Return the entries in the status of an object."""
         checks = status.get("admissionChecks") or {}
         return cls(
@@ -212,50 +217,50 @@ class Page:
 
 
 async def settle(
-    slurm: SlurmApi, name: str, wanted: Mapping[str, Mapping[str, Any]], page: Page
+    slurm: SlurmApi, name: str, wanted: Mapping[str, Mapping[str, Any]], entries: Entries
 ) -> SharedNode:
     """Apply the entries to Slurm's node, decide on new pods, and return the node."""
-    page.held = {pod: amount for pod, amount in page.held.items() if pod in wanted}
-    page.refused = {pod: why for pod, why in page.refused.items() if pod in wanted}
+    entries.held = {pod: amount for pod, amount in entries.held.items() if pod in wanted}
+    entries.refused = {pod: why for pod, why in entries.refused.items() if pod in wanted}
     node = await slurm.node(name)
-    page.drained = node.drained or (page.drained and node.waits)
+    entries.drained = node.drained or (entries.drained and node.waits)
     if node.waits and not node.valid:
         await slurm.reconfigure()
         node = await slurm.node(name)
-    node = await _cut(slurm, node, page.held)
-    if node.waits and not page.drained:
+    node = await _cut(slurm, node, entries.held)
+    if node.waits and not entries.drained:
         await slurm.resume(node)
     if node.resumed:
         await slurm.forget_reason(node)
     for pod, quantities in wanted.items():
-        if pod not in page.held and pod not in page.refused:
-            node = await _admit(slurm, node, pod, quantities, page)
+        if pod not in entries.held and pod not in entries.refused:
+            node = await _admit(slurm, node, pod, quantities, entries)
     return node
 
 
 async def _admit(
-    slurm: SlurmApi, node: SharedNode, pod: str, quantities: Mapping[str, Any], page: Page
+    slurm: SlurmApi, node: SharedNode, pod: str, quantities: Mapping[str, Any], entries: Entries
 ) -> SharedNode:
-    """Cut a pod's request from a node; undo it if jobs use it, which Slurm does not check."""
+    """Cut a pod's request from a node; undo that if jobs use it, which Slurm does not check."""
     try:
-        held = page.held | {pod: ledger.of_pod(quantities)}
+        held = entries.held | {pod: ledger.of_pod(quantities)}
     except ValueError as error:
-        page.refused[pod] = str(error)
+        entries.refused[pod] = str(error)
         return node
     if not (ledger.total(held.values()) + node.used).fits_in(node.whole):
-        page.refused[pod] = f"jobs use {node.used.quantities()} of {node.whole.quantities()}"
+        entries.refused[pod] = f"jobs use {node.used.quantities()} of {node.whole.quantities()}"
         return node
     cut = await _cut(slurm, node, held)
-    # Jobs may have started before the cut; those that start after it fit. Their own records count:
-    # a node that offers nothing of a gres does not report what is used of it (_node_gres_used() in
-    # gres.c).
+    # Jobs may have started before the cut; those that start after it fit. The records of the jobs
+    # decide, because a node that no longer offers a gres does not report how much of it is used
+    # (_node_gres_used() in gres.c).
     used = cut.used.or_more(await slurm.taken(cut))
     if not (ledger.total(held.values()) + used).fits_in(cut.whole):
-        page.refused[pod] = (
+        entries.refused[pod] = (
             f"jobs have taken {used.quantities()} of {cut.whole.quantities()} in the meantime"
         )
-        return await _cut(slurm, cut, page.held)
-    page.held = held
+        return await _cut(slurm, cut, entries.held)
+    entries.held = held
     return cut
 
 
@@ -289,16 +294,16 @@ async def keep(
 
     Decisions stay in memory: the object may be older than the last status that was written.
     """
-    page = memo.setdefault("page", Page.of(status))
-    node = await settle(memo.slurm, spec["alias"], spec.get("admissionChecks") or {}, page)
-    told, checks = status.get("admissionChecks") or {}, page.checks()
+    entries = memo.setdefault("entries", Entries.of(status))
+    node = await settle(memo.slurm, spec["alias"], spec.get("admissionChecks") or {}, entries)
+    written, checks = status.get("admissionChecks") or {}, entries.checks()
     if changed := {
         pod: checks.get(pod)
-        for pod in told.keys() | checks.keys()
-        if told.get(pod) != checks.get(pod)
+        for pod in written.keys() | checks.keys()
+        if written.get(pod) != checks.get(pod)
     }:
         patch.status["admissionChecks"] = changed
-    amounts = {"Slurm": node.used, "Kubernetes": ledger.total(page.held.values())}
+    amounts = {"Slurm": node.used, "Kubernetes": ledger.total(entries.held.values())}
     allocated = [
         {"type": kind, "allocated": amount.quantities()} for kind, amount in amounts.items()
     ]
@@ -326,6 +331,6 @@ async def run(where: str, version: str, token: str) -> None:
 
 
 if __name__ == "__main__":
-    # Else what kopf says of handlers that fail goes nowhere.
+    # Otherwise kopf's messages about failed handlers would be lost.
     logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] %(levelname)s: %(message)s")
     asyncio.run(run(sys.argv[1], sys.argv[2], os.environ["SLURM_JWT"]))

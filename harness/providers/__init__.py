@@ -1,4 +1,4 @@
-"""Providers bring hosts up and remove them; they know nothing of clusters.
+"""Providers bring hosts up and remove them; they know nothing about clusters.
 
 `Provider` and the abilities are defined in protocols.py. A new provider is a package here and a
 case in `get`.

@@ -34,32 +34,37 @@ from harness.shipped_files import IMAGES
 REPOSITORY = "slurm-harness"
 # Base images with additional packages.
 EXTENDED = f"{REPOSITORY}-extended"
-# The label of such an image that names its base.
+# The label of an extended image that names its base.
 _BASE = "harness.base"
 BOOT = "/usr/local/sbin/boot"
 Numbers = tuple[Mapping[str, int], Mapping[str, int]]
 # Programs that deployment and boot call on every host.
 _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
-# Seconds in which an image answers what it has, also on a busy machine.
+# Seconds in which an image must report what it contains, even on a busy machine.
 _ANSWERS_WITHIN = 60
 _IMAGE_GB = 2
 _CHUNK = 2**20
-# What the engine prints as it begins a step of a Dockerfile, and how much of the instruction is
-# shown.
+# What the engine prints when it begins a step of a Dockerfile, and how many characters of the
+# instruction are shown.
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
 _STEP_WIDTH = 60
 _HOST_PACKAGES = (
-    *(
-        "systemd",
-        "systemd-sysv",
-        "dbus",
-        "libpam-systemd",
-        "openssh-server",
-        "openssh-client",
-        "python3",
-    ),
-    *("iproute2", "nftables", "libseccomp2", "procps", "munge", "mariadb-server", "libfaketime"),
-    *("crun", "busybox-static"),  # run a user's container; the smallest thing to have in one
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "libpam-systemd",
+    "openssh-server",
+    "openssh-client",
+    "python3",
+    "iproute2",
+    "nftables",
+    "libseccomp2",
+    "procps",
+    "munge",
+    "mariadb-server",
+    "libfaketime",
+    "crun",  # runs a user's container
+    "busybox-static",  # the smallest content for such a container
 )
 
 
@@ -76,10 +81,7 @@ def tag(release: Release) -> str:
 
 
 def extended_tag(release: Release, packages: Sequence[str]) -> str:
-    """Return the name of a release's image with additional packages.
-
-    Without any, the base image.
-    """
+    """Return the name of a release's image with additional packages, if there are any."""
     if not packages:
         return tag(release)
     made_of = digest(IMAGES / "extended", f"{tag(release)} {sorted({*packages})}")
@@ -109,15 +111,15 @@ def extend(
 
 
 def current_extensions(client: docker.DockerClient) -> set[str]:
-    """Return the names of extended images whose base this version of the harness uses."""
+    """Return the names of the extended images whose base this version of the harness uses."""
     with engine_errors("cannot list images"):
-        found = client.images.list(name=EXTENDED, filters={"label": _BASE})
+        extended = client.images.list(name=EXTENDED, filters={"label": _BASE})
     bases = wanted()
-    return {name for image in found if image.labels[_BASE] in bases for name in image.tags}
+    return {name for image in extended if image.labels[_BASE] in bases for name in image.tags}
 
 
 def digest(directory: Path, more: str) -> str:
-    """Return a digest of all files of a directory, and of `more`."""
+    """Return a digest of all files in a directory, and of `more`."""
     made_of = hashlib.sha256(more.encode())
     for path in sorted(path for path in directory.iterdir() if path.is_file()):
         made_of.update(path.name.encode() + path.read_bytes())
@@ -139,7 +141,7 @@ def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], N
 
 @contextmanager
 def alone(kind: str, what: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Keep this user's other runs from building the same within the block."""
+    """Keep this user's other runs from building the same thing during the block."""
     lock = FileLock(file_ownership.cache() / f"image{kind}.lock", mode=0o600)
     try:
         lock.acquire(blocking=False)
@@ -167,7 +169,7 @@ def copy(
 def wanted() -> set[str]:
     """Return the names of all images that this version of the harness builds and uses."""
     known = [releases.get(name) for name in releases.PACKAGED]
-    return {tag(release) for one in known for release in (one, releases.with_apptainer(one))}
+    return {tag(release) for base in known for release in (base, releases.with_apptainer(base))}
 
 
 def save(client: docker.DockerClient, names: Sequence[str], file: Path) -> None:
@@ -175,7 +177,7 @@ def save(client: docker.DockerClient, names: Sequence[str], file: Path) -> None:
 
     After an error there is no partial file.
     """
-    # The SDK's own call saves one image; saved together, images share their layers.
+    # The SDK's own call saves a single image; images that are saved together share their layers.
     url = f"{client.api.base_url}/v{client.api.api_version}/images/get"
     part = file.with_name(f"{file.name}.part")
     try:
@@ -221,15 +223,17 @@ def _has(client: docker.DockerClient, image: str) -> bool:
 
 
 def release_of(client: docker.DockerClient, image: str) -> str:
-    """Return the Slurm release in an image of the user's own.
+    """Return the Slurm release in a user's own image; EngineError says what the image lacks.
 
-    EngineError says what the image lacks.
     The image is pulled if the engine does not have it, and its programs are run.
     """
     script = f"""
-        for program in {" ".join(_NEEDED)}; do command -v $program > /dev/null || echo lacks $program; done
+        for program in {" ".join(_NEEDED)}; do
+            command -v $program > /dev/null || echo lacks $program
+        done
         [ -e /sbin/init ] || echo lacks systemd
-        python3 -I -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2> /dev/null || echo lacks libseccomp
+        python3 -I -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2> /dev/null ||
+            echo lacks libseccomp
         slurmctld -V || slurmd -V || slurmdbd -V
     """
     with engine_errors(f"cannot inspect image {image}"):
@@ -237,22 +241,19 @@ def release_of(client: docker.DockerClient, image: str) -> str:
             client.images.get(image)
         except ImageNotFound:
             client.images.pull(*parse_repository_tag(image))
-        answer = _said_without_rights(client, image, script)
+        answer = _output_without_rights(client, image, script)
     lacking = re.findall("^lacks (.*)", answer, re.MULTILINE)
-    found = re.search(r"^slurm\S* (\d+\.\d+)", answer, re.MULTILINE)
-    if lacking or not found:
+    version = re.search(r"^slurm\S* (\d+\.\d+)", answer, re.MULTILINE)
+    if lacking or not version:
         raise EngineError(
             f"image {image} cannot be a host: it lacks {', '.join(lacking) or 'Slurm'}",
             hint="docs/configuration.md says what an image of your own needs",
         )
-    return found[1]
+    return version[1]
 
 
-def _said_without_rights(client: docker.DockerClient, image: str, script: str) -> str:
-    """Run a script with the image's shell, in a container without rights and network.
-
-    Return its output.
-    """
+def _output_without_rights(client: docker.DockerClient, image: str, script: str) -> str:
+    """Run a script with an image's shell, without privileges or network; return its output."""
     container = client.containers.create(
         image,
         ["-c", script],
@@ -275,7 +276,7 @@ def _said_without_rights(client: docker.DockerClient, image: str, script: str) -
 
 
 def entry_point() -> list[Entry]:
-    """Return the files that start a host, which an image of the user's own lacks."""
+    """Return the files that start a host, which a user's own image lacks."""
     return [
         Entry(f"/usr/local/sbin/{name}", (IMAGES / name).read_bytes(), 0o755)
         for name in ("boot", "restrict")
@@ -287,9 +288,10 @@ def build(client: docker.DockerClient, release: Release, say: Callable[[str], No
     if not release.suite:
         raise UsageError(
             f"Debian has no packages of Slurm {release.name}",
-            hint=f"it has {', '.join(releases.PACKAGED)}; a cluster can have an image of your own: docs/scenario.md",
+            hint=f"it has {', '.join(releases.PACKAGED)}; "
+            "a cluster can have an image of your own: docs/scenario.md",
         )
-    _want_disk(client)
+    _require_disk_space(client)
     base = _base(client, release.suite, release.apt_options, say)
     name = tag(release)
     say(f"image {name}: installing Slurm {release.name} from Debian {release.suite}")
@@ -304,7 +306,7 @@ def build(client: docker.DockerClient, release: Release, say: Callable[[str], No
 
 
 def apt_options(release: Release) -> str:
-    """Return the options of apt-get to install from a release's suite."""
+    """Return the options with which apt-get installs from a release's suite."""
     return " ".join(f"-o {option}" for option in release.apt_options)
 
 
@@ -316,7 +318,10 @@ def from_dockerfile(
     say: Say,
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Build an image from the Dockerfile of a directory, and show each step; EngineError has the end of the output."""
+    """Build an image from the Dockerfile of a directory, and show each step.
+
+    EngineError has the end of the output.
+    """
     output = ""
     with engine_errors(f"cannot build {name}"), progress.steps(say) as show:
         for entry in client.api.build(
@@ -337,7 +342,7 @@ def from_dockerfile(
 
 
 def built(client: docker.DockerClient, repository: str = REPOSITORY) -> list[tuple[str, str, int]]:
-    """Return release, name and size in bytes of every image that the harness has built."""
+    """Return the release, name and size in bytes of every image that the harness has built."""
     with engine_errors("cannot list images"):
         images = client.images.list(name=repository, filters={"label": "harness.image"})
     return sorted(
@@ -347,13 +352,14 @@ def built(client: docker.DockerClient, repository: str = REPOSITORY) -> list[tup
     )
 
 
-def _want_disk(client: docker.DockerClient) -> None:
-    """EngineError if a build would fill the engine's disk, if that is on this machine."""
+def _require_disk_space(client: docker.DockerClient) -> None:
+    """EngineError if a build would fill the engine's disk; not checked on another machine."""
     root = Path(client.info()["DockerRootDir"])
     free = shutil.disk_usage(root).free / 1e9 if root.exists() else _IMAGE_GB
     if free < _IMAGE_GB:
         raise EngineError(
-            f"only {free:.1f} GB free in {root}; an image takes up to {_IMAGE_GB} GB while it is built",
+            f"only {free:.1f} GB free in {root}; "
+            f"an image takes up to {_IMAGE_GB} GB while it is built",
             hint="`docker system prune` removes unused data",
         )
 
@@ -377,7 +383,8 @@ def _base(
         if not shutil.which("mmdebstrap"):
             raise EngineError(
                 f"cannot pull {official}: {error.explanation}",
-                hint="to build the image from Debian's packages instead: apt-get install mmdebstrap",
+                hint="to build the image from Debian's packages instead: "
+                "apt-get install mmdebstrap",
             ) from error
     else:
         return official
@@ -387,12 +394,12 @@ def _base(
         # mmdebstrap needs apt.conf(5)'s syntax where apt-get takes KEY=VALUE.
         options = ['--aptopt={} "{}"'.format(*option.split("=", 1)) for option in apt_options]
         command = ["mmdebstrap", "--variant=minbase", "--quiet", *options, suite, str(tar)]
-        done = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
         )
-        if done.returncode != 0:
+        if result.returncode != 0:
             raise EngineError(
-                f"{' '.join(command)}  (exit {done.returncode})\n{done.stderr.strip()}"
+                f"{' '.join(command)}  (exit {result.returncode})\n{result.stderr.strip()}"
             )
         with engine_errors(f"cannot import {own}"):
             client.api.import_image_from_file(str(tar), repository=own.split(":")[0], tag=suite)
@@ -413,7 +420,7 @@ class Entry:
 def archive(entries: Iterable[Entry], numbers: Numbers | None = None) -> bytes:
     """Return a tar of files.
 
-    Tar(1) uses the names of owners, Docker their numbers: by default root's.
+    tar(1) uses the names of owners; Docker uses their `numbers`, by default root's.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -441,7 +448,7 @@ def keys(run: RunDir) -> list[Entry]:
 
 
 def seed(files: Sequence[RenderedFile], units: Sequence[str]) -> list[Entry]:
-    """Return what a host needs before its first boot: its files, and its units enabled."""
+    """Return what a host needs before its first boot: its files, and links to enable its units."""
     return [
         *(
             Entry(file.path, file.text.encode(), int(file.mode, 8), (file.owner, file.group))
@@ -463,12 +470,12 @@ def enabled(unit: str, target: str = "multi-user") -> Entry:
 
 
 def numbers(container: Container) -> Numbers:
-    """Return the numbers of a container's users and groups."""
+    """Return the ids of a container's users and groups."""
     return _ids(container, "/etc/passwd"), _ids(container, "/etc/group")
 
 
 def _ids(container: Container, path: str) -> dict[str, int]:
-    """Return the names in a container's passwd or group file, and their numbers."""
+    """Return the names in a container's passwd or group file, with their ids."""
     stream, _ = container.get_archive(path)
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
         member = tar.extractfile(Path(path).name)

@@ -1,4 +1,4 @@
-"""Packet filters for faults of the network, for gateways between sites, and for hosts. Pure."""
+"""Packet filters for network faults, for gateways between sites, and for hosts. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.providers import Drop
 
 
 def rules(drops: Sequence[Drop], addresses: Mapping[str, str], first: str = "") -> str:
-    """Return nft(8) commands that replace what a host drops; the rule `first` comes before."""
+    """Return nft(8) commands that replace what a host drops, with the rule `first` in front."""
     dropped = [
         "".join(
             [
@@ -33,9 +33,10 @@ def rules(drops: Sequence[Drop], addresses: Mapping[str, str], first: str = "") 
 
 def between_sites(plan: Plan, addresses: Mapping[str, str]) -> str:
     """Return nft(8) commands for a gateway that lets through only the ports of each host."""
+    ports_of = {host.name: ", ".join(map(_range, host.ports)) for host in plan.hosts}
     open_ports = [
-        f"ip daddr {addresses[host.name]} tcp dport {{ {', '.join(map(_range, host.ports))} }} accept"
-        for host in plan.hosts
+        f"ip daddr {addresses[name]} tcp dport {{ {ports} }} accept"
+        for name, ports in ports_of.items()
     ]
     chain = "\n".join(
         [
@@ -52,9 +53,9 @@ def between_sites(plan: Plan, addresses: Mapping[str, str]) -> str:
 def only_hosts(sites: Iterable[IPv4Network]) -> str:
     """Return nft(8) commands that confine a host to the subnets of its run's sites.
 
-    The first address of each subnet is the machine's, which has other services there: only SSH is
-    accepted from it, and no new connections go to it. Docker's name server, which would forward
-    queries, is blocked. No rule needs the kernel to track connections.
+    The first address of each subnet belongs to the machine, which has other services there: only
+    SSH is accepted from it, and no new connections go to it. Docker's name server, which would
+    forward queries, is blocked. No rule requires the kernel to track connections.
     """
     sites = list(sites)
     subnets, machine = ", ".join(map(str, sites)), ", ".join(str(subnet[1]) for subnet in sites)
@@ -82,5 +83,5 @@ table inet only_hosts {{
 
 def _range(text: str) -> str:
     """Return a port or a range of ports for nft(8); ValueError if it is neither."""
-    found = options.ports(text)
-    return str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}"
+    ports = options.ports(text)
+    return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"

@@ -1,8 +1,8 @@
 """What a provider does, and the abilities that only some providers have.
 
-Every provider is a `Provider`. Each ability is a Protocol of its own; a provider has it if it has
-its methods. Code that needs an ability takes it as its argument's type, or asks for it with
-`ability`.
+Every provider is a `Provider`. Each ability is a separate Protocol, and a provider has the ability
+if it has the Protocol's methods. Code that needs an ability names it as the type of an argument, or
+asks for it with `ability`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from harness.scenario import Path_, Scenario
 
 
 class Provider(Protocol):
-    """Hosts on which every host resolves the names of all others, and root answers over SSH."""
+    """Creates hosts that resolve each other's names and accept root over SSH."""
 
     name: str
     capabilities: Capabilities
 
     def lacks(self, scenario: Scenario) -> Iterable[tuple[Path_, str]]:
-        """Return the places of a scenario that these hosts cannot fulfil, each with the reason."""
+        """Return the keys of a scenario that these hosts cannot fulfil, each with the reason."""
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
         """Ask the user to agree to changes on existing machines.
@@ -40,34 +40,36 @@ class Provider(Protocol):
         """Build the images that a plan's hosts need and that are missing."""
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
-        """Create hosts and start them; they are booting when this returns.
+        """Create hosts and start them; they are still booting when this returns.
 
-        After an error, `down` removes what was created before it.
+        After an error, `down` removes what was already created.
         """
 
     def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
-        """Return a configuration with which ssh(1) reaches every host by its name."""
+        """Return a configuration with which ssh(1) reaches every host by name."""
 
     def hosts(self, run_id: str) -> dict[str, bool]:
         """Return the hosts of a run that exist, and whether they are running."""
 
     def console(self, run_id: str, host: str) -> str:
-        """Return the last lines of a host's console, for a host that SSH does not reach."""
+        """Return the last lines of a host's console, for a host that SSH cannot reach."""
 
     def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
-        """Return the runs, of this user or all users, that have anything here, with their running hosts."""
+        """Return the runs of this user, or of all users, with their running hosts.
+
+        This includes runs of which only a part is left.
+        """
 
     def down(self, run_id: str) -> list[str]:
-        """Remove everything that a run has here, whatever its state.
+        """Remove everything that a run has here, in any state; do nothing if there is nothing.
 
-        It is not an error if there is nothing.
-        Return what differs from the state before the run, and remains so.
+        Return what differs from the state before the run and cannot be restored.
         """
 
 
 @runtime_checkable
 class CanReadImages(Provider, Protocol):
-    """Hosts can be created from images of the user's own."""
+    """Hosts can be created from the user's own images."""
 
     def release_of_image(self, image: str) -> str:
         """Return the Slurm release in an image, such as "24.11", as its daemons report it."""
@@ -78,7 +80,7 @@ class CanPower(Provider, Protocol):
     """Hosts can be switched on and off."""
 
     def start(self, run_id: str, host: str) -> Machine:
-        """Start a host that exists; it is booting when this returns."""
+        """Start a host that exists; it is still booting when this returns."""
 
     def stop(self, run_id: str, host: str) -> None:
         """Shut a host down; it can be started again."""
@@ -120,7 +122,7 @@ class CanPause(Provider, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Packets that a host drops: those from a host (None: any) to a TCP or UDP port (None: any)."""
+    """Packets that a host drops: from a host (None: any) to a TCP or UDP port (None: any)."""
 
     source: str | None = None
     port: int | None = None
@@ -128,7 +130,7 @@ class Drop:
 
 @runtime_checkable
 class CanPartition(Provider, Protocol):
-    """Hosts can be cut off from each other, from outside of them."""
+    """Hosts can be cut off from each other, from the outside."""
 
     def drop(self, run_id: str, host: str, drops: Sequence[Drop]) -> None:
         """Set which incoming packets a host drops; this replaces what an earlier call set."""
@@ -142,7 +144,7 @@ class CanCopy(Provider, Protocol):
         """Write a host's directory to a tar file."""
 
     def put(self, run_id: str, host: str, directory: str, tar: Path) -> None:
-        """Unpack a tar file that `fetch` wrote on a host, which may not have been started yet."""
+        """Unpack a tar file from `fetch` on a host, even one that has never been started."""
 
 
 @runtime_checkable
@@ -164,10 +166,7 @@ ABILITIES: dict[type[Provider], tuple[str, tuple[str, ...]]] = {
 
 
 def ability(provider: Provider, needed: type[Ability], purpose: str) -> Ability:
-    """Return the provider as one that has an ability.
-
-    UsageError naming `purpose` if it lacks it.
-    """
+    """Return the provider, typed as having an ability; UsageError with `purpose` if it lacks it."""
     if isinstance(provider, needed):
         return provider
     description, providers = ABILITIES[needed]
@@ -178,8 +177,5 @@ def ability(provider: Provider, needed: type[Ability], purpose: str) -> Ability:
 
 
 def image_reader(provider: Provider) -> Callable[[str], str] | None:
-    """Return what reads the release of an image.
-
-    None if the provider cannot create hosts from images.
-    """
+    """Return the function that reads an image's release; None if the provider cannot use images."""
     return provider.release_of_image if isinstance(provider, CanReadImages) else None

@@ -11,7 +11,7 @@ from harness.plan import Plan
 
 # The range of subnets for scenarios that name none: RFC 2544 reserves it for tests in a laboratory.
 RANGE = IPv4Network("198.18.0.0/15")
-# The first belongs to this machine, the second to the gateway between sites.
+# The first address belongs to this machine, the second to the gateway between sites.
 GATEWAY, FIRST_HOST = 2, 10
 
 
@@ -28,7 +28,7 @@ def for_site(
 ) -> Iterator[IPv4Network]:
     """Yield the subnet that the scenario names for a site, or else free subnets of its size.
 
-    `more` is a number of addresses needed besides those of the hosts. EngineError if no subnet is
+    `more` is the number of addresses needed besides those of the hosts. EngineError if no subnet is
     left.
     """
     size = sum(host.site == site for host in plan.hosts) + FIRST_HOST + 1 + more
@@ -46,7 +46,7 @@ def for_site(
 
 
 def addresses(plan: Plan, sites: Mapping[str, IPv4Network]) -> dict[str, str]:
-    """Return the address of each host at some sites, also of hosts that are not up yet."""
+    """Return the address of each host at some sites, including hosts that are not up yet."""
     left = {site: map(str, _for_hosts(subnet)) for site, subnet in sites.items()}
     return {host.name: next(left[host.site]) for host in plan.hosts if host.site in left}
 
@@ -56,15 +56,15 @@ def _for_hosts(subnet: IPv4Network) -> Iterator[IPv4Address]:
 
 
 def routes(table: Path = Path("/proc/net/route")) -> list[IPv4Network]:
-    """Return the subnets that this machine has routes to, but for the default: proc_pid_net(5)."""
+    """Return the subnets that this machine has routes to, except the default: proc_pid_net(5)."""
     if not table.exists():
         return []
-    found = []
+    subnets = []
     for line in table.read_text().splitlines()[1:]:
         _, destination, _, _, _, _, _, mask, *_ = line.split()
         address, netmask = (
             IPv4Address(int.from_bytes(bytes.fromhex(word), "little"))
             for word in (destination, mask)
         )
-        found.append(IPv4Network(f"{address}/{netmask}"))
-    return [subnet for subnet in found if subnet.prefixlen > 0]
+        subnets.append(IPv4Network(f"{address}/{netmask}"))
+    return [subnet for subnet in subnets if subnet.prefixlen > 0]

@@ -1,4 +1,4 @@
-"""For tests of Slurm's clients: Python programs in the cluster, the REST API on this machine."""
+"""For tests of Slurm clients: Python programs in the cluster, the REST API on this machine."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def run_client(
 ) -> Result:
     """Run a Python program with its packages in the user's home on the controller's host.
 
-    It gets `timeout` seconds. UnsuitablePython if the host's Python is not in `python`, a version
-    specifier, or without one, is not supported by the packages; UsageError if a package is not
-    installed here.
+    It gets `timeout` seconds. `python` is a version specifier, by default that of the packages:
+    UnsuitablePython if the host's Python does not match. UsageError if a package is not installed
+    here.
     """
     needed = sorted(_needed(packages))
     version = slurm.run(
@@ -62,12 +62,12 @@ def run_client(
 
 def _needed(packages: tuple[str, ...]) -> set[str]:
     """Return the names of packages and of their dependencies without extras."""
-    found: set[str] = set()
+    names: set[str] = set()
     left = [*packages]
     while left:
-        if (name := left.pop()) in found:
+        if (name := left.pop()) in names:
             continue
-        found.add(name)
+        names.add(name)
         try:
             requirements = map(Requirement, distribution(name).requires or ())
         except PackageNotFoundError as error:
@@ -75,9 +75,11 @@ def _needed(packages: tuple[str, ...]) -> set[str]:
                 f"{name} is not installed", hint="run_client copies it from pytest's environment"
             ) from error
         left += [
-            one.name for one in requirements if not one.marker or one.marker.evaluate({"extra": ""})
+            requirement.name
+            for requirement in requirements
+            if not requirement.marker or requirement.marker.evaluate({"extra": ""})
         ]
-    return found
+    return names
 
 
 def _copy_package(name: str, directory: Path) -> None:
@@ -89,9 +91,9 @@ def _copy_package(name: str, directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The REST API of a cluster, for a user. `url` is that of slurmrestd on this machine.
+    """The REST API of a cluster, for a user.
 
-    `client` sends a token.
+    `url` leads to slurmrestd from this machine; `client` sends the user's token.
     """
 
     cluster: SlurmCluster = field(repr=False)
@@ -113,15 +115,16 @@ class Rest:
     def versions(self, family: str = "slurm") -> list[str]:
         """Return the API versions of slurmctld ("slurm") or slurmdbd ("slurmdb"), oldest first."""
         answer = self.client.get("/openapi/v3").raise_for_status().json()
-        found = (re.match(rf"/{family}/(v[^/]+)/", path) for path in answer["paths"])
-        return sorted({match[1] for match in found if match})
+        matches = (re.match(rf"/{family}/(v[^/]+)/", path) for path in answer["paths"])
+        return sorted({match[1] for match in matches if match})
 
 
 @contextmanager
 def rest(ssh: Ssh, plan: Plan, slurm: Slurm) -> Iterator[Rest]:
     """Connect to the REST API of the first cluster that has one; UsageError if no cluster has."""
     name, cluster = next(
-        ((name, one) for name, one in plan.scenario.clusters.items() if one.rest), (None, None)
+        ((name, cluster) for name, cluster in plan.scenario.clusters.items() if cluster.rest),
+        (None, None),
     )
     if name is None or cluster is None or cluster.rest is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What a failed test shows: its jobs, their output, and what the daemons logged meanwhile."""
+"""What is shown for a failed test: its jobs, their output, and the daemons' log lines."""
 
 from __future__ import annotations
 
@@ -11,69 +11,71 @@ from harness.cluster import logs
 from harness.errors import HarnessError
 from harness.testing import Slurm, Submission
 
-# Of a failed test: its last jobs, and the last characters of each one's output.
-_JOBS_TOLD, _OUTPUT_TOLD = 5, 2000
+# How many of a failed test's last jobs are shown, and how many characters of each job's output.
+_JOBS_SHOWN, _OUTPUT_SHOWN = 5, 2000
 _NOTHING = {"", "(null)", "N/A", "None"}
-# Clocks of hosts and what a daemon writes a little later; in seconds.
+# Seconds by which clocks of hosts may differ, and by which daemons may log late.
 _AROUND = 2
 
 
 def of_failure(used: Slurm, begin: float, end: float, message: str) -> list[tuple[str, str]]:
     """Return the last jobs of a failed test and what the daemons logged, each with a heading.
 
-    The times are in seconds since 1970; daemons' lines about jobs that `message` names are told,
-    too.
+    The times are in seconds since 1970. Daemons' lines about jobs that `message` names are
+    included, too.
     """
     try:
         jobs = used.jobs()
         last = {job.job_id: name for name, job in jobs if job.state != "REVOKED"}
-        found = [
-            _told(Submission(used, job_id, name)) for job_id, name in [*last.items()][-_JOBS_TOLD:]
+        sections = [
+            _section(Submission(used, job_id, name))
+            for job_id, name in [*last.items()][-_JOBS_SHOWN:]
         ]
         about = " ".join([message, *(f"job {job.job_id}" for _, job in jobs)])
     except HarnessError as error:
-        found, about = [("Slurm's jobs", f"not to be had: {error}")], message
+        sections, about = [("Slurm's jobs", f"not available: {error}")], message
     with tempfile.TemporaryDirectory() as directory:
         problems = logs.collect(
             used.ssh, [host.name for host in used.plan.lasting_hosts()], Path(directory)
         )
         lines = logs.excerpt(logs.collected(Path(directory)), begin - _AROUND, end + _AROUND, about)
-    said = [
+    log_lines = [
         f"{datetime.fromtimestamp(line.at, UTC):%H:%M:%S} {line.source}: {line.text}"
         for line in lines
     ]
     return [
-        *found,
+        *sections,
         (
             "Slurm's daemons",
-            "\n".join([*said, *problems]) or "nothing about these jobs, and no bad news",
+            "\n".join([*log_lines, *problems]) or "nothing about these jobs, and no errors",
         ),
     ]
 
 
-def _told(job: Submission) -> tuple[str, str]:
+def _section(job: Submission) -> tuple[str, str]:
     def details() -> str:
         return "\n".join(
             f"{name}={value}" for name, value in job.details().items() if value not in _NOTHING
         )
 
     def records() -> str:
-        there = job.records() if job.slurm.plan.scenario.accounting else []
+        rows = job.records() if job.slurm.plan.scenario.accounting else []
         return "\n".join(
-            f"accounting: {one.step or 'job'} {one.state}, exit code {one.exit_code}:{one.signal}, on {one.node_list}"
-            for one in there
+            f"accounting: {record.step or 'job'} {record.state}, "
+            f"exit code {record.exit_code}:{record.signal}, on {record.node_list}"
+            for record in rows
         )
 
     def output() -> str:
-        return f"output:\n{job.output()[-_OUTPUT_TOLD:]}"
+        return f"output:\n{job.output()[-_OUTPUT_SHOWN:]}"
 
     return f"Slurm's job {job.job_id} on {job.cluster}", "\n".join(
-        filter(None, map(_said, (details, records, output)))
+        filter(None, map(_answer_or_error, (details, records, output)))
     )
 
 
-def _said(look: Callable[[], str]) -> str:
-    """Return what is seen, or why it cannot be."""
+def _answer_or_error(look: Callable[[], str]) -> str:
+    """Return what `look` returns, or its error."""
     try:
         return look()
     except HarnessError as error:

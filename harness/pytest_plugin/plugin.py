@@ -1,8 +1,7 @@
 """Fixtures for tests on genuine Slurm clusters: docs/pytest.md.
 
-Sessions whose tests use none of them are unaffected.
-The harness itself is imported when a fixture is first used, so that other sessions do not pay for
-it.
+Sessions whose tests use none of them are unaffected. The harness itself is imported when a fixture
+is first used, so that other sessions are not slowed down.
 """
 
 from __future__ import annotations
@@ -61,24 +60,29 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "scenario(*files, release=None): run the test on the clusters of each of these scenario files in turn; "
-        'release applies to all parts, as "22.05", or to one, as "aws=22.05", or is a list of these',
+        "scenario(*files, release=None): "
+        "run the test on the clusters of each of these scenario files in turn; "
+        'release applies to all parts, as "22.05", or to one, as "aws=22.05", '
+        "or is a list of these",
     )
 
 
 @pytest.hookimpl(trylast=True)  # other parameters may have marks
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Group tests by scenario, so that the clusters of one are up at a time."""
+    """Group tests by scenario, so that the clusters of one scenario are up at a time."""
     if _RUN not in metafunc.fixturenames:
         return
     item = metafunc.definition
     # pytest has no public access to the marks of parameters here; their list may be a generator,
-    # which is read once.
+    # which can be read only once.
     of_calls = [_of(item, call.marks) for call in metafunc._calls] or [_of(item)]
-    scenarios = list(dict.fromkeys(scenario for found in of_calls for scenario in found))
+    scenarios = list(dict.fromkeys(scenario for of_call in of_calls for scenario in of_call))
     if scenarios == [None]:
         return
-    names = ["-".join([one.path.stem, *one.releases]) if one else "none" for one in scenarios]
+    names = [
+        "-".join([scenario.path.stem, *scenario.releases]) if scenario else "none"
+        for scenario in scenarios
+    ]
     metafunc.parametrize(_RUN, scenarios, indirect=True, scope="session", ids=names)
 
 
@@ -97,7 +101,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _of(item: pytest.Item, marks: Iterable[pytest.Mark] = ()) -> list[_Scenario | None]:
-    """Return a test's scenarios: of its parameters' mark, else its own mark, else --scenario, else None."""
+    """Return a test's scenarios.
+
+    They come from the mark of its parameters, else its own mark, else --scenario; else [None].
+    """
     config = item.config
     marker = next(
         (mark for mark in marks if mark.name == "scenario"), None
@@ -118,7 +125,8 @@ def _of(item: pytest.Item, marks: Iterable[pytest.Mark] = ()) -> list[_Scenario 
         isinstance(f, str | Path) for f in marker.args
     ):
         pytest.fail(
-            f"{item.nodeid}: its marker scenario() takes texts: files, and release=", pytrace=False
+            f"{item.nodeid}: its marker scenario() takes only strings: files, and release=",
+            pytrace=False,
         )
     return [_Scenario((config.rootpath / file).resolve(), releases) for file in marker.args]
 
@@ -139,7 +147,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def harness_run(request: pytest.FixtureRequest) -> Iterator[OpenRun]:
-    """The test's run: that of --harness-run, or of the marker's scenario, or of --scenario."""
+    """The test's run: from --harness-run, the marker's scenario, or --scenario."""
     from harness.errors import HarnessError
 
     with ExitStack() as stack:
@@ -159,7 +167,7 @@ def _run_of(config: pytest.Config, scenario: _Scenario | None) -> AbstractContex
     say = _say(config)
     wanted = None
     if scenario:
-        # The marker's come last, because a release for all parts overrides those before it.
+        # The marker's releases come last: a release for all parts overrides those before it.
         releases = (*(config.getoption("--harness-release") or ()), *scenario.releases)
         wanted = sessions.Wanted(
             scenario.path, releases, tuple(config.getoption("--harness-set") or ())
@@ -272,7 +280,7 @@ def run_client(request: pytest.FixtureRequest, slurm: Slurm) -> Callable[..., Re
 def _say(config: pytest.Config) -> Callable[[str], None]:
     """Return a function that prints progress past pytest's capture.
 
-    With pytest-xdist it names the worker.
+    With pytest-xdist, each line names the worker.
     """
     capture = config.pluginmanager.get_plugin("capturemanager")
     worker = getattr(config, "workerinput", {}).get("workerid", "")

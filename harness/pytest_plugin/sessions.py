@@ -1,4 +1,4 @@
-"""The run that a test session works on: a kept one, or one of its own.
+"""The run that a test session uses: one that is already up, or a temporary one.
 
 Only one session uses a run at a time.
 """
@@ -26,7 +26,10 @@ _READY_WITHIN = 240
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The clusters that tests need: scenario file, releases (Scenario.put_on), KEY=VALUE settings."""
+    """The clusters that tests need.
+
+    These are a scenario file, releases (as for Scenario.put_on) and KEY=VALUE settings.
+    """
 
     path: Path
     choices: tuple[str, ...] = ()
@@ -46,9 +49,9 @@ def opened(
 ) -> Iterator[OpenRun]:
     """Use a run that is up.
 
-    UsageError if another session uses it, or it differs from what is wanted.
-    Releases and settings are compared only if `wanted` gives some. CannotVerify if the clusters take
-    no jobs.
+    UsageError if another session uses it, or if it differs from what is wanted. Releases and
+    settings are compared only if `wanted` specifies some. CannotVerify if the clusters take no
+    jobs.
     """
     if wanted:
         asked = wanted.releases(provider) if wanted.choices else run.plan().releases()
@@ -102,7 +105,10 @@ def _intact_runs(wanted: Wanted, provider: Provider, runs: Path) -> Iterator[Run
 
 
 def _is_intact(run: RunDir, wanted: Wanted, releases: dict[str, str], up: set[str]) -> bool:
-    """Return whether a run fits: scenario, releases, deployed, all hosts up, no fault injected."""
+    """Return whether a run has the wanted scenario and releases and is intact.
+
+    It is intact if it was deployed, all its hosts are up and no fault is injected.
+    """
     if _difference(run, wanted, releases):
         return False
     deployed = any(event["kind"] == "stage" and event["name"] == "ready" for event in run.events())
@@ -119,8 +125,12 @@ def _difference(run: RunDir, wanted: Wanted, releases: dict[str, str]) -> str:
         return f"was created from a scenario that differs from {wanted.path}"
     if run.settings != [*wanted.settings]:
         return f"was created with {_shown(run.settings)}, not with {_shown(wanted.settings)}"
-    there = run.plan().releases()
-    return "" if there == releases else f"is on {_pairs(there)}, not on {_pairs(releases)}"
+    run_releases = run.plan().releases()
+    return (
+        ""
+        if run_releases == releases
+        else f"is on {_pairs(run_releases)}, not on {_pairs(releases)}"
+    )
 
 
 def _pairs(releases: dict[str, str]) -> str:
@@ -163,6 +173,6 @@ def _locked(run: RunDir) -> AbstractContextManager[object] | None:
 def _lock(run: RunDir) -> filelock.BaseFileLock:
     """Return the lock that a session holds while it uses a run.
 
-    It is released with the session's process.
+    The lock is released when the session's process ends.
     """
     return filelock.FileLock(run.path / "session.lock", timeout=0)

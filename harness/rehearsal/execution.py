@@ -1,8 +1,8 @@
 """A rehearsal: simulated users submit jobs while faults come and go; evidence goes to events.jsonl.
 
-Besides submissions, faults and states seen on the way, evidence is: the trace of every execution,
-what slurmctld and accounting record of every job, and the usage of every association, collected
-once the clusters are idle.
+Evidence is recorded during the rehearsal (submissions, faults, and the states of nodes and jobs)
+and once the clusters are idle: the trace of every execution, the records of every job in slurmctld
+and accounting, and the usage of every association.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from harness.ssh import Result
 from harness.verify import job_trace
 from harness.wait import wait_until
 
-# Seconds in which at least one more job ends, once all are submitted and all faults are healed: a
-# requeued job waits for two minutes (AuthInfo=cred_expire). And seconds in which all of them end.
+# Once all jobs are submitted and all faults are healed: seconds in which at least one more job must
+# end (a requeued job waits for two minutes: AuthInfo=cred_expire), and seconds in which all must.
 _LIMIT = 600
 _LONGEST = 3600
-# Seconds in which accounting records another end.
+# Seconds in which accounting must record another end.
 _RECORDED = 60
-# Seconds in which slurmctld is reconfigured and connected again; a failed attempt may take 25 s.
+# Seconds in which slurmctld must be reconfigured and reconnected; a failed attempt may take 25 s.
 _RECONFIGURED = 300
 # States of TCP connections that one end has closed or not yet opened: ss(8).
 _HALF_OPEN = ("fin-wait-1", "fin-wait-2", "close-wait", "closing", "last-ack", "syn-sent")
-# With these errors of sbatch, slurmctld may have accepted the job nevertheless.
+# Errors of sbatch after which slurmctld may have accepted the job nevertheless.
 _UNCERTAIN = (
     "timed out",
     "Zero Bytes",
@@ -75,7 +75,7 @@ class Users:
     def submit(self, work: Work) -> None:
         """Submit a work in the background."""
         earlier = self.answers.get(work.after) if work.after is not None else None
-        # Interrupted while its thread starts, the pool would not wait for it when it is closed.
+        # If interrupted while a thread starts, the pool would not wait for that thread at the end.
         with interrupts.deferred():
             self.answers[work.number] = self.pool.submit(self._submit, work, earlier)
 
@@ -109,10 +109,9 @@ class Users:
 
 @contextmanager
 def rehearsing(run: OpenRun) -> Iterator[Users]:
-    """Simulate users who submit jobs.
+    """Simulate users who submit jobs; then heal all faults, let all jobs end, and gather evidence.
 
-    Then heal all faults, let all jobs end, and gather the evidence.
-    Every job has the name TOKEN-NUMBER: after a crash slurmctld may reuse an id.
+    Every job has the name TOKEN-NUMBER, because slurmctld may reuse an id after a crash.
     """
     token = f"r{secrets.token_hex(3)}"
     run.directory.event("rehearsal", action="begin", token=token)
@@ -159,15 +158,15 @@ def _act(
             with interrupts.deferred():
                 changed.append(breaker.submit(what, run, fault))
 
-        def inject(one: ScheduledFault, fault: Fault) -> None:
-            if one.saved:
+        def inject(entry: ScheduledFault, fault: Fault) -> None:
+            if entry.saved:
                 _wait_until_saved(users)
-            change(faults.inject_between_saves if one.saved else faults.inject, fault)
+            change(faults.inject_between_saves if entry.saved else faults.inject, fault)
 
-        def inject_quietly(one: ScheduledFault, fault: Fault) -> None:
-            inject(one, fault)
+        def inject_quietly(entry: ScheduledFault, fault: Fault) -> None:
+            inject(entry, fault)
             changed[-1].result()
-            time.sleep(one.lasts)
+            time.sleep(entry.lasts)
             change(faults.heal, fault)
             changed[-1].result()
             _wait_until_closed(users)
@@ -175,12 +174,12 @@ def _act(
         actions: list[tuple[float, Callable[[], None]]] = [
             (work.at, partial(users.submit, work)) for work in works
         ]
-        for one, fault in planned:
-            if one.quiet:
-                actions.append((one.at, partial(inject_quietly, one, fault)))
+        for scheduled, fault in planned:
+            if scheduled.quiet:
+                actions.append((scheduled.at, partial(inject_quietly, scheduled, fault)))
                 continue
-            actions.append((one.at, partial(inject, one, fault)))
-            actions.append((one.at + one.lasts, partial(change, faults.heal, fault)))
+            actions.append((scheduled.at, partial(inject, scheduled, fault)))
+            actions.append((scheduled.at + scheduled.lasts, partial(change, faults.heal, fault)))
         started = time.monotonic()
         for at, act in sorted(actions, key=lambda action: action[0]):
             time.sleep(max(0, started + at - time.monotonic()))
@@ -192,13 +191,13 @@ def _act(
 
 
 def save_usage(run: OpenRun, cluster: SlurmCluster) -> None:
-    """Make slurmctld save fair-share's usage, on releases that do not start without it.
+    """Make slurmctld save the fair-share usage, on releases that do not start without it.
 
     slurmctld saves it every five minutes (PriorityCalcPeriod), and when it is reconfigured. Nobody
-    should submit to its federation meanwhile: a member that is reconfigured holds up its siblings
-    (docs/rehearsal.md). If slurmctld holds locks at that moment ("Locks left set") it continues
-    with its old configuration, and the request is repeated. Returns when it is as connected with
-    its federation as before.
+    should submit jobs to its federation in the meantime: a member that is being reconfigured blocks
+    its siblings (docs/rehearsal.md). If slurmctld holds locks at that moment ("Locks left set"), it
+    continues with its old configuration, and the request is repeated. Return when it is connected
+    with the same siblings as before.
     """
 
     def reconfigure() -> Result:
@@ -265,7 +264,7 @@ def _connected(cluster: SlurmCluster) -> set[str]:
 
 
 def _wait_until_saved(users: Users) -> None:
-    """Wait until every slurmctld has been idle for so long that its state is saved.
+    """Wait until every slurmctld has been idle long enough to have saved its state.
 
     ClusterError names a daemon that has failed.
     """
@@ -315,8 +314,8 @@ def _settle(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> N
 def _unsettled(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> list[str]:
     """Return the jobs that have not ended, and the records that have not reached slurmdbd.
 
-    slurmctld sends its records on every five seconds, and does not count what it has not begun to
-    send.
+    slurmctld forwards its records every five seconds, and does not count those that it has not
+    begun to send.
     """
     left = []
     jobs_of = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
@@ -335,7 +334,7 @@ def _unsettled(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -
 
 
 def _unrecorded(clusters: Mapping[str, SlurmCluster], token: str) -> list[str]:
-    """Return the jobs that have ended and whose end is not in accounting."""
+    """Return the jobs that have ended, but whose end is not in accounting."""
     left = []
     for name, cluster in clusters.items():
         ended = {
@@ -353,7 +352,7 @@ def _unrecorded(clusters: Mapping[str, SlurmCluster], token: str) -> list[str]:
 
 
 def _left_or_error(run: OpenRun, look: Callable[[], list[str]]) -> list[str] | HarnessError:
-    """Return what is left, or the error of a command or host that may answer the next time."""
+    """Return what is left, or the error of a command or host that may answer next time."""
     try:
         check_daemons(run)
         return look()
@@ -375,7 +374,7 @@ def _standstill(patience: float) -> Callable[[list[str] | HarnessError], bool]:
 
 
 def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> None:
-    """Record the evidence of a rehearsal's jobs; if some cannot be had, record that."""
+    """Record the evidence of a rehearsal's jobs, and which evidence is not available."""
 
     def note(kind: str, where: str, look: Callable[..., Iterable[Any]], *options: str) -> None:
         try:
@@ -399,7 +398,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
 
 
 def _note_symptoms(run: OpenRun) -> None:
-    """Record log lines that show known faults of Slurm, which the checkers name from them."""
+    """Record log lines that show known faults of Slurm, so that the checkers can name the fault."""
     for host in run.plan.lasting_hosts():
         for daemon, words in SYMPTOMS.items():
             paths = logs.log_files(run.plan, host, daemon) if daemon in host.daemons else []

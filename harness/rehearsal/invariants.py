@@ -1,8 +1,8 @@
 """What must hold after a rehearsal, checked from its recorded evidence alone.
 
 Every checker is a function of a history: it can run again later, on another machine, from a run's
-directory. Without its evidence a checker's outcome is unknown. What Slurm does not promise is
-excused, and still reported.
+directory. If its evidence is missing, a checker's outcome is unknown. What Slurm does not promise
+is excused, but still reported.
 """
 
 from __future__ import annotations
@@ -28,32 +28,36 @@ from harness.report.model import FAILED, PASSED, UNKNOWN
 from harness.scenario import Accounting
 from harness.verify.job_trace import JobTrace, compare
 
-# Seconds until slurmctld saves a change (SAVE_MAX_WAIT in its state_save.c); a kill before that
-# loses it.
+# Seconds until slurmctld saves a change (SAVE_MAX_WAIT in its state_save.c); if it is killed before
+# that, the change is lost.
 UNSAVED = 5
 # Seconds by which times in accounting and in the job's trace may differ on a busy machine.
 TOLERANCE = 5
 # Seconds for which a message for slurmdbd may be queued.
 _BACKLOG = 60
-# Seconds for which a sibling that does not answer may delay slurmctld after its fault is healed:
-# MessageTimeout twice, for the call and for opening the connection again.
+# Seconds for which a sibling that does not answer may delay slurmctld after the sibling's fault is
+# healed: MessageTimeout twice, for the call and for reopening the connection.
 _HELD_UP = 20
-# NO_VAL of slurm.h: while slurmdbd is down 22.05 writes a record without an id for a copy that it
-# revokes.
+# NO_VAL of slurm.h: while slurmdbd is down, 22.05 writes a record without an id for each copy that
+# it revokes.
 _NO_ID = 0xFFFFFFFE
-_UNSAVED = f"slurmctld was killed within {UNSAVED} s of it, before it had to save it"
+_UNSAVED = f"slurmctld was killed within {UNSAVED} s of the change, before it had to save it"
 SKIPPED = "skipped"
 # squeue's reasons for a job whose nodes are reserved: select_nodes() in Slurm's node_scheduler.c.
 _RESERVED = re.compile("May be reserved|Reserved for maintenance|^Reservation$")
-# PriorityDecayHalfLife of at least a day, or none: usage decays little within a rehearsal.
+# PriorityDecayHalfLife of at least a day, or none: usage hardly decays during a rehearsal.
 _SLOW_DECAY = re.compile(r"0|[1-9]\d*-.*")
-# Log lines that show a known fault of Slurm, by daemon. slurmd: it connected to a starting
-# slurmstepd between its bind() and its listen(), in _create_socket(), and took it for dead
-# (_step_connect() in stepd_api.c). slurmdbd: proc_req() ignores that the commit failed.
+# Log lines that show a known fault of Slurm, by daemon. slurmd connected to a starting slurmstepd
+# between the latter's bind() and listen(), in _create_socket(), and took it for dead
+# (_step_connect() in stepd_api.c). slurmdbd's proc_req() ignores that a commit failed.
 SYMPTOMS = {"slurmd": "Purging vestigial job script", "slurmdbd": "commit failed"}
-_PURGED = "known fault of Slurm: slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
+_PURGED = (
+    "known fault of Slurm: "
+    "slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
+)
 _COMMIT_FAILED = (
-    "the database was killed before slurmdbd had committed the rest, and slurmdbd ignores that"
+    "the database was killed before slurmdbd had committed the rest, "
+    "and slurmdbd ignores the failed commit"
 )
 # States in accounting of a run that did not end by itself.
 _KILLED = {"REQUEUED", "NODE_FAIL", "PREEMPTED"}
@@ -76,7 +80,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class FaultSeen:
-    """A step of a fault: injection begun (`inject`) or done, or healed.
+    """A step of a fault: injection begun (`inject`), injected, or healed.
 
     `at` is in seconds since 1970.
     """
@@ -105,7 +109,7 @@ class History:
     @property
     def accepted(self) -> list[Submission]:
         """The submissions that got a job id."""
-        return [one for one in self.submissions if one.answer == "accepted"]
+        return [submission for submission in self.submissions if submission.answer == "accepted"]
 
     def federated(self, cluster: str) -> tuple[str, ...]:
         """Return the members of a cluster's federation; none outside of federations."""
@@ -130,14 +134,14 @@ class History:
         return self.injected(lossy)
 
     def injected(self, faults: set[str]) -> list[tuple[float, float]]:
-        """Return from when to when each of these faults was being injected."""
+        """Return the spans in which these faults were being injected."""
         spans: list[tuple[float, float]] = []
         for fault in faults:
-            for one in self.faults:
-                if one.fault == fault and one.action == "inject":
-                    spans.append((one.at, one.at))
-                elif one.fault == fault and one.action == "injected" and spans:
-                    spans[-1] = (spans[-1][0], one.at)
+            for seen in self.faults:
+                if seen.fault == fault and seen.action == "inject":
+                    spans.append((seen.at, seen.at))
+                elif seen.fault == fault and seen.action == "injected" and spans:
+                    spans[-1] = (spans[-1][0], seen.at)
         return spans
 
     def purged(self, job_id: int) -> bool:
@@ -146,7 +150,7 @@ class History:
         return any(script.search(line) for line in self.log)
 
     def uncommitted(self, at: float) -> bool:
-        """Return whether slurmdbd may have lost events: the database was killed, a commit failed."""
+        """Return whether slurmdbd may have lost an event: a commit failed in a killed database."""
         failed = any(SYMPTOMS["slurmdbd"] in line for line in self.log)
         return failed and any(
             since - _BACKLOG <= at <= until + 1 for since, until in self.database_kills()
@@ -166,27 +170,36 @@ class History:
     def unsaved(self) -> set[str]:
         """Return the jobs whose last change slurmctld may not have saved before it was killed."""
         # A job begins a moment after slurmctld has started it.
-        learned = [(one.name, one.cluster, one.answered, 1) for one in self.accepted]
+        learned = [
+            (submission.name, submission.cluster, submission.answered, 1)
+            for submission in self.accepted
+        ]
         learned += [(run.name, run.cluster, run.start, TOLERANCE) for run in self.traces]
         learned += [
             (run.name, run.cluster, run.end, 1) for run in self.traces if run.end is not None
         ]
         kills = {cluster: self.kills(cluster) for cluster in self.plan.scenario.clusters}
-        found = {
+        names = {
             name
             for name, cluster, at, late in learned
             if any(since - UNSAVED <= at <= until + late for since, until in kills[cluster])
         }
-        # A reused id also affects the job that gets it.
-        given_again = {(one.cluster, one.job_id) for one in self.accepted if one.name in found}
-        return found | {
-            one.name for one in self.accepted if (one.cluster, one.job_id) in given_again
+        # A reused id also affects the job that it is given to next.
+        given_again = {
+            (submission.cluster, submission.job_id)
+            for submission in self.accepted
+            if submission.name in names
+        }
+        return names | {
+            submission.name
+            for submission in self.accepted
+            if (submission.cluster, submission.job_id) in given_again
         }
 
     def struck(self, cluster: str) -> list[tuple[float, float]]:
-        """Return start and end of each fault of a cluster's controller or site.
+        """Return the start and end of each fault of a cluster's controller or site.
 
-        Inf if it was not healed.
+        The end is math.inf if the fault was not healed.
         """
         hosts = {
             self.plan.scenario.clusters[cluster].controller,
@@ -194,17 +207,17 @@ class History:
         }
         began: dict[str, float] = {}
         spans = []
-        for one in self.faults:
-            if not hosts & {*one.fault.split()[1:]}:
+        for seen in self.faults:
+            if not hosts & {*seen.fault.split()[1:]}:
                 continue
-            if one.action == "inject":
-                began[one.fault] = one.at
-            elif one.action == "heal":
-                spans.append((began.pop(one.fault, one.at), one.at))
+            if seen.action == "inject":
+                began[seen.fault] = seen.at
+            elif seen.action == "heal":
+                spans.append((began.pop(seen.fault, seen.at), seen.at))
         return spans + [(at, math.inf) for at in began.values()]
 
     def away(self, cluster: str, since: float, until: float) -> bool:
-        """Return whether a cluster's slurmctld was down or cut off at some time."""
+        """Return whether a cluster's slurmctld was down or cut off at some point in a span."""
         return any(
             began <= until and healed >= since - UNSAVED for began, healed in self.struck(cluster)
         )
@@ -218,10 +231,7 @@ class History:
         return ""
 
     def waits(self, job_id: int) -> tuple[str, str]:
-        """Return the cluster on which a job is pending, and squeue's reason.
-
-        "" if it is not pending.
-        """
+        """Return the cluster on which a job is pending, and squeue's reason; both "" if on none."""
         waiting = (
             (cluster, job.reason.replace("_", " "))
             for cluster, jobs in self.queue.items()
@@ -230,20 +240,20 @@ class History:
         )
         return next(waiting, ("", ""))
 
-    def ended(self, one: Submission) -> float:
+    def ended(self, submission: Submission) -> float:
         """Return when the last run of an accepted job ended, or else when the job was accepted."""
-        runs = [run.end or run.start for run in self.traces if run.name == one.name]
-        return max(runs, default=one.answered)
+        runs = [run.end or run.start for run in self.traces if run.name == submission.name]
+        return max(runs, default=submission.answered)
 
     def final(self) -> dict[str, dict[int, Record | Job]]:
-        """Return each job's last record by name and id, preferably of the cluster on which it ran."""
-        found: dict[str, dict[int, Record | Job]] = defaultdict(dict)
+        """Return each job's last record by name and id, preferably from the cluster that ran it."""
+        jobs_of: dict[str, dict[int, Record | Job]] = defaultdict(dict)
         if not self.plan.scenario.accounting:
             for job in (
                 job for jobs in self.queue.values() for job in jobs if job.state != "REVOKED"
             ):
-                found[job.name][job.job_id] = job
-            return found
+                jobs_of[job.name][job.job_id] = job
+            return jobs_of
         last: dict[tuple[str, int, str], Record] = {}
         for record in sorted(
             self.records, key=lambda record: (record.submit or 0, record.start or 0)
@@ -253,15 +263,15 @@ class History:
             last.values(), key=lambda record: (_has_run(record), record.submit or 0)
         ):
             if record.state != "REVOKED":
-                found[record.name][record.job_id] = record
-        return found
+                jobs_of[record.name][record.job_id] = record
+        return jobs_of
 
 
 @dataclass(frozen=True, slots=True)
 class InvariantResult:
-    """A checker's outcome. `problems` say what failed or is unknown.
+    """A checker's outcome.
 
-    `excused` is what Slurm permits.
+    `problems` say what failed or is unknown, `excused` what Slurm permits.
     """
 
     name: str
@@ -271,15 +281,15 @@ class InvariantResult:
 
 
 def _has_run(record: Record) -> bool:
-    """Return whether a record is of a run.
+    """Return whether a record is for an actual run.
 
-    22.05 gives a start to copies cancelled while pending, too.
+    22.05 also records a start for copies that were cancelled while pending.
     """
     return bool(record.start) and record.node_list not in {"", "None assigned"}
 
 
 class Violation(NamedTuple):
-    """A problem, and the job that has it ("" if it is not one job's)."""
+    """A problem, and the job that has it ("" if it does not belong to a single job)."""
 
     job: str
     text: str
@@ -293,7 +303,7 @@ CHECKERS: dict[str, tuple[Checker, tuple[str, ...], Callable[[History], Any]]] =
 def checker(
     *evidence: str, wanted: Callable[[History], Any] = lambda history: True
 ) -> Callable[[Checker], Checker]:
-    """Register a checker, which needs `evidence` and runs only on histories that are `wanted`."""
+    """Register a checker that needs `evidence`; histories that are not `wanted` skip it."""
 
     def add(function: Checker) -> Checker:
         CHECKERS[function.__name__] = (function, evidence, wanted)
@@ -303,19 +313,19 @@ def checker(
 
 
 def evaluate(history: History) -> list[InvariantResult]:
-    """Return every checker's finding about a history."""
-    found = []
+    """Return every checker's result for a history."""
+    results = []
     unsaved = history.unsaved()
     for name, (function, evidence, wanted) in CHECKERS.items():
         if not wanted(history):
-            found.append(InvariantResult(name, SKIPPED))
+            results.append(InvariantResult(name, SKIPPED))
             continue
-        told = [
-            (one, one.excuse or (_UNSAVED if one.job in unsaved else ""))
-            for one in function(history)
+        violations = [
+            (violation, violation.excuse or (_UNSAVED if violation.job in unsaved else ""))
+            for violation in function(history)
         ]
-        problems = tuple(one.text for one, excuse in told if not excuse)
-        excused = tuple(f"{one.text}: {excuse}" for one, excuse in told if excuse)
+        problems = tuple(violation.text for violation, excuse in violations if not excuse)
+        excused = tuple(f"{violation.text}: {excuse}" for violation, excuse in violations if excuse)
         missing = tuple(
             f"no {of} {why}" for of in (*evidence, "run") for why in history.missing.get(of, ())
         )
@@ -324,20 +334,20 @@ def evaluate(history: History) -> list[InvariantResult]:
         elif not problems and not history.traces:
             missing = ("no job ran", *missing)
         outcome = FAILED if problems and not missing else UNKNOWN if missing else PASSED
-        found.append(InvariantResult(name, outcome, missing or problems, excused))
-    return found
+        results.append(InvariantResult(name, outcome, missing or problems, excused))
+    return results
 
 
 def verdict(findings: Iterable[InvariantResult]) -> str:
-    """Return the overall verdict: failed if one failed, else unknown if one is unknown."""
-    outcomes = {one.outcome for one in findings}
+    """Return the overall verdict: failed if a checker failed, else unknown if one is unknown."""
+    outcomes = {result.outcome for result in findings}
     return FAILED if FAILED in outcomes else UNKNOWN if UNKNOWN in outcomes else PASSED
 
 
 def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
     """Read the last rehearsal from a run's events.
 
-    CannotVerify if there is none, or an event is damaged.
+    CannotVerify if there is no rehearsal, or an event is damaged.
     """
     history, ended = None, False
     for place, event in enumerate(events, 1):
@@ -361,7 +371,7 @@ def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
 
 
 def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
-    """Add an event; ValueError for missing or wrong fields and unknown clusters."""
+    """Add an event to a history; ValueError for missing or wrong fields and unknown clusters."""
     about = (
         [str(event["cluster"])]
         if kind in {"submission", "trace", "record"} and event.get("cluster")
@@ -408,8 +418,8 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {
 
 
 def _make(kind: type[Made], event: Mapping[str, Any]) -> Made:
-    # Older versions recorded less.
-    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
+    # Older versions recorded fewer fields; newer ones may record more.
+    names = {field_of_kind.name for field_of_kind in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
     adapter: TypeAdapter[Made] = _ADAPTERS[kind]
     return adapter.validate_python({name: value for name, value in event.items() if name in names})
 
@@ -418,32 +428,36 @@ def _make(kind: type[Made], event: Mapping[str, Any]) -> Made:
 def no_accepted_job_is_lost(history: History) -> Iterator[Violation]:
     """Every accepted job has ended, with all tasks of its array."""
     final = history.final()
-    for one in history.accepted:
-        jobs = final.get(one.name, {})
-        if len(jobs) < one.tasks:
-            lost = f"{one.tasks - len(jobs)} of {one.tasks} are lost"
-            yield Violation(one.name, f"job {one.job_id} ({one.name}) of {one.cluster}: {lost}")
+    for submission in history.accepted:
+        jobs = final.get(submission.name, {})
+        if len(jobs) < submission.tasks:
+            lost = f"{submission.tasks - len(jobs)} of {submission.tasks} are lost"
+            yield Violation(
+                submission.name,
+                f"job {submission.job_id} ({submission.name}) of {submission.cluster}: {lost}",
+            )
         for job in jobs.values():
             if job.state not in FINISHED:
                 cluster, reason = history.waits(job.job_id)
                 why = f"{job.state} ({reason})" if reason else job.state
-                text = f"job {job.job_id} ({one.name}) of {one.cluster} has not ended: {why}"
+                text = (
+                    f"job {job.job_id} ({submission.name}) of {submission.cluster} "
+                    f"has not ended: {why}"
+                )
                 excuse = _reserved(history, cluster, reason) or _end_uncommitted(history, job)
-                yield Violation(one.name, text, excuse)
+                yield Violation(submission.name, text, excuse)
 
 
 def _reserved(history: History, cluster: str, reason: str) -> str:
-    """Return what excuses a pending job: a reservation that existed before the first job."""
+    """Return the excuse for a pending job: a reservation that existed before the first job."""
     names = ", ".join(history.reservations[cluster])
     return (
-        f"{cluster} has reservations of its own: {names}"
-        if names and _RESERVED.search(reason)
-        else ""
+        f"{cluster} has its own reservations: {names}" if names and _RESERVED.search(reason) else ""
     )
 
 
 def _end_uncommitted(history: History, job: Record | Job) -> str:
-    """Return what excuses a record that is RUNNING although the job has ended."""
+    """Return the excuse for a record that is RUNNING although the job has ended."""
     ends = [run.end for run in history.traces if (run.name, run.job_id) == (job.name, job.job_id)]
     lost = all(end is not None and history.uncommitted(end) for end in ends)
     return (
@@ -455,14 +469,17 @@ def _end_uncommitted(history: History, job: Record | Job) -> str:
 
 @checker("queue", "record")
 def jobs_end_as_they_should(history: History) -> Iterator[Violation]:
-    """A job that can only succeed is COMPLETED, one that can only fail is FAILED."""
+    """A job that can only succeed is COMPLETED; a job that can only fail is FAILED."""
     final = history.final()
-    for one in history.accepted:
-        for job in final.get(one.name, {}).values():
-            if job.state in FINISHED and job.state != one.ends:
-                text = f"job {job.job_id} ({one.name}) of {one.cluster} ended {job.state}, should end {one.ends}"
+    for submission in history.accepted:
+        for job in final.get(submission.name, {}).values():
+            if job.state in FINISHED and job.state != submission.ends:
+                text = (
+                    f"job {job.job_id} ({submission.name}) of {submission.cluster} "
+                    f"ended {job.state}, should end {submission.ends}"
+                )
                 yield Violation(
-                    one.name, f"{text}; {_PURGED}" if history.purged(job.job_id) else text
+                    submission.name, f"{text}; {_PURGED}" if history.purged(job.job_id) else text
                 )
 
 
@@ -482,36 +499,46 @@ def no_job_runs_twice(history: History) -> Iterator[Violation]:
 
 
 def _sent_twice(history: History, run: JobTrace) -> str:
-    """Return the known fault of a divided federation, if that made a job run twice."""
-    asked = next((one for one in history.accepted if one.name == run.name), None)
+    """Return the known fault of a divided federation, if it made a job run twice."""
+    accepted = next(
+        (submission for submission in history.accepted if submission.name == run.name), None
+    )
     if (
-        asked is None
-        or run.cluster == asked.cluster
-        or not history.away(run.cluster, asked.asked, asked.answered)
+        accepted is None
+        or run.cluster == accepted.cluster
+        or not history.away(run.cluster, accepted.asked, accepted.answered)
     ):
         return ""
     return (
-        f"; known fault of Slurm: what {asked.cluster} sends to {run.cluster} while they are cut off from each other "
-        "it may send again afterwards, even for jobs that have run by then"
+        f"; known fault of Slurm: after {accepted.cluster} and {run.cluster} were cut off from "
+        "each other, messages may be sent again, even for jobs that have run by then"
     )
 
 
 def _executions(history: History) -> dict[str, list[JobTrace]]:
     """Return all executions of each job and each task of an array."""
-    found: dict[str, list[JobTrace]] = defaultdict(list)
-    for one in history.traces:
-        found[f"job {one.name}" + (f" task {one.task}" if one.task is not None else "")].append(one)
-    return found
+    runs_of: dict[str, list[JobTrace]] = defaultdict(list)
+    for trace in history.traces:
+        runs_of[
+            f"job {trace.name}" + (f" task {trace.task}" if trace.task is not None else "")
+        ].append(trace)
+    return runs_of
 
 
 @checker("trace", "record")
 def no_refused_job_runs(history: History) -> Iterator[Violation]:
     """A job that was refused does not exist."""
-    refused = {one.name for one in history.submissions if one.answer == "refused"}
-    # Without EnforcePartLimits a refused job leaves a record of its failure, although it never had
+    refused = {
+        submission.name for submission in history.submissions if submission.answer == "refused"
+    }
+    # Without EnforcePartLimits, a refused job leaves a record of its failure, although it never had
     # a node.
-    recorded = {one.name for one in history.records if _has_run(one) or one.state not in FINISHED}
-    seen = recorded | {one.name for one in history.traces}
+    recorded = {
+        record.name
+        for record in history.records
+        if _has_run(record) or record.state not in FINISHED
+    }
+    seen = recorded | {trace.name for trace in history.traces}
     for name in sorted(seen & refused):
         yield Violation("", f"{name} was refused, but exists")
 
@@ -520,39 +547,46 @@ def no_refused_job_runs(history: History) -> Iterator[Violation]:
 def job_ids_are_unique(history: History) -> Iterator[Violation]:
     """No two accepted jobs have the same id; a federated id contains its origin cluster."""
     given: dict[tuple[str, int | None], list[Submission]] = defaultdict(list)
-    for one in history.accepted:
-        members = history.federated(one.cluster)
-        given["" if members else one.cluster, one.job_id].append(one)
-        if members and members[origin_id(one.job_id or 0) - 1 :][:1] != (one.cluster,):
+    for submission in history.accepted:
+        members = history.federated(submission.cluster)
+        given["" if members else submission.cluster, submission.job_id].append(submission)
+        if members and members[origin_id(submission.job_id or 0) - 1 :][:1] != (
+            submission.cluster,
+        ):
             yield Violation(
                 "",
-                f"job {one.job_id} ({one.name}) was submitted to {one.cluster}, "
+                f"job {submission.job_id} ({submission.name}) "
+                f"was submitted to {submission.cluster}, "
                 "but its id has a different origin cluster",
             )
-    for (_, job_id), ones in given.items():
-        if len(ones) > 1:
-            forgotten = history.unsaved() >= {one.name for one in ones[:-1]}
-            text = f"id {job_id} was given to {', '.join(one.name for one in ones)}"
+    for (_, job_id), submissions in given.items():
+        if len(submissions) > 1:
+            forgotten = history.unsaved() >= {submission.name for submission in submissions[:-1]}
+            names = ", ".join(submission.name for submission in submissions)
+            text = f"id {job_id} was given to {names}"
             yield Violation("", text, _UNSAVED if forgotten else "")
 
 
 @checker("queue", "record", wanted=lambda history: history.plan.scenario.federations)
 def siblings_are_revoked(history: History) -> Iterator[Violation]:
-    """One sibling job of a federated job runs, on one cluster; all others are REVOKED."""
-    asked = {one.name: one for one in history.accepted}
-    told: dict[str, Iterable[tuple[str, Job | Record]]] = {
+    """A federated job runs as one sibling job, on one cluster; all others are REVOKED."""
+    asked = {submission.name: submission for submission in history.accepted}
+    sources: dict[str, Iterable[tuple[str, Job | Record]]] = {
         "slurmctld": [(cluster, job) for cluster, jobs in history.queue.items() for job in jobs],
         "accounting": [(record.cluster, record) for record in history.records],
     }
-    for what, seen in told.items():
+    for what, seen in sources.items():
         copies: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
-        for cluster, one in seen:
-            if one.state != "REVOKED" and origin_id(one.job_id):
-                copies[one.name, one.job_id][cluster] = one.state
+        for cluster, copy in seen:
+            if copy.state != "REVOKED" and origin_id(copy.job_id):
+                copies[copy.name, copy.job_id][cluster] = copy.state
         for (name, job_id), states in copies.items():
             if len(states) > 1:
                 shown = ", ".join(f"{cluster} {state}" for cluster, state in sorted(states.items()))
-                text = f"job {job_id} ({name}) has sibling jobs that are not revoked, according to {what}: {shown}"
+                text = (
+                    f"job {job_id} ({name}) has sibling jobs that are not revoked, "
+                    f"according to {what}: {shown}"
+                )
                 submission = asked.get(name)
                 excuse = _never_told(history, submission, states) or _script_lost(
                     history, submission, states
@@ -562,20 +596,22 @@ def siblings_are_revoked(history: History) -> Iterator[Violation]:
                 yield Violation(name, text, excuse)
 
 
-def _never_told(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
-    """Return what excuses sibling jobs that never run: the revocation did not arrive."""
+def _never_told(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:
+    """Return the excuse for sibling jobs that never run: the revocation did not arrive."""
     forgotten = _forgotten(states)
-    if one is None or not forgotten:
+    if submission is None or not forgotten:
         return ""
-    away = all(history.away(cluster, one.asked, history.ended(one)) for cluster in forgotten)
+    away = all(
+        history.away(cluster, submission.asked, history.ended(submission)) for cluster in forgotten
+    )
     return f"{', '.join(forgotten)} was not reachable when the job began" if away else ""
 
 
 def _script_lost(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:
-    """Return what excuses sibling jobs that failed without having run.
+    """Return the excuse for sibling jobs that failed without having run.
 
-    Their slurmctld removed the script of a revoked copy, and was killed before it had saved that:
-    when it starts again the copy is pending, and fails for want of its script
+    Their slurmctld removed the script of a revoked copy, and was killed before it had saved the
+    revocation. When it starts again, the copy is pending, and fails because its script is missing
     (_validate_job_files() in job_mgr.c).
     """
     failed = [cluster for cluster, state in states.items() if state == "FAILED"]
@@ -596,10 +632,12 @@ def _script_lost(history: History, submission: Submission | None, states: Mappin
     )
 
 
-def _never_written(history: History, one: Submission | None, states: Mapping[str, str]) -> str:
-    """Return what excuses records of sibling jobs that never ran: the database was killed."""
-    if one is None or not any(
-        one.asked <= until and since <= history.ended(one) + _BACKLOG
+def _never_written(
+    history: History, submission: Submission | None, states: Mapping[str, str]
+) -> str:
+    """Return the excuse for records of sibling jobs that never ran: the database was killed."""
+    if submission is None or not any(
+        submission.asked <= until and since <= history.ended(submission) + _BACKLOG
         for since, until in history.database_kills()
     ):
         return ""
@@ -612,9 +650,9 @@ def _never_written(history: History, one: Submission | None, states: Mapping[str
 
 
 def _forgotten(states: Mapping[str, str]) -> list[str]:
-    """Return the clusters whose copies did not run; none if more than one did."""
-    found = [cluster for cluster, state in states.items() if state in {"CANCELLED", "PENDING"}]
-    return found if len(states) - len(found) <= 1 else []
+    """Return the clusters whose copies did not run; an empty list if more than one copy ran."""
+    clusters = [cluster for cluster, state in states.items() if state in {"CANCELLED", "PENDING"}]
+    return clusters if len(states) - len(clusters) <= 1 else []
 
 
 def _partition_options(plan: Plan) -> list[Mapping[str, Any]]:
@@ -626,21 +664,24 @@ def _partition_options(plan: Plan) -> list[Mapping[str, Any]]:
 
 
 def _shares_cpus(plan: Plan) -> bool:
-    options = (str(one.get("OverSubscribe", "")).upper() for one in _partition_options(plan))
-    return any(one.startswith(("FORCE", "YES")) for one in options)
+    values = (
+        str(partition_options.get("OverSubscribe", "")).upper()
+        for partition_options in _partition_options(plan)
+    )
+    return any(value.startswith(("FORCE", "YES")) for value in values)
 
 
 @checker("trace", wanted=lambda history: not _shares_cpus(history.plan))
 def no_node_is_overcommitted(history: History) -> Iterator[Violation]:
-    """Jobs that run on a node at the same time never have more CPUs than it has."""
+    """Jobs that run on a node at the same time never have more CPUs than the node."""
     spans: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
-    for one in history.traces:
-        if one.end is not None:
-            for node, cpus in zip(one.nodes, one.cpus, strict=True):
-                spans[one.cluster, node].append((one.start, one.end, cpus))
-    for (cluster, node), there in spans.items():
+    for trace in history.traces:
+        if trace.end is not None:
+            for node, cpus in zip(trace.nodes, trace.cpus, strict=True):
+                spans[trace.cluster, node].append((trace.start, trace.end, cpus))
+    for (cluster, node), node_spans in spans.items():
         capacity = history.plan.scenario.clusters[cluster].static_nodes().get(node)
-        if capacity is not None and (most := _most(there)) > capacity:
+        if capacity is not None and (most := _most(node_spans)) > capacity:
             yield Violation(
                 "",
                 f"jobs had {most} CPUs of {cluster}'s {node} at the same time, it has {capacity}",
@@ -661,58 +702,69 @@ def _most(spans: Iterable[tuple[float, float, int]]) -> int:
 
 @checker("trace", "record", wanted=lambda history: history.plan.scenario.accounting)
 def accounting_equals_the_trace(history: History) -> Iterator[Violation]:
-    """Every execution has a record that agrees with its trace, and every record an execution."""
+    """Every execution has a record that agrees with its trace; every record has an execution."""
     hosts_of = {name: history.plan.hosts_of(name) for name in history.plan.scenario.clusters}
-    told: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    records_of: dict[tuple[str, int], list[Record]] = defaultdict(list)
     for record in history.records:
         if record.state != "REVOKED" and _has_run(record):
-            told[record.name, record.job_id].append(record)
-    for one in sorted(history.traces, key=lambda run: run.start, reverse=True):
+            records_of[record.name, record.job_id].append(record)
+    for trace in sorted(history.traces, key=lambda run: run.start, reverse=True):
         # If a job ran more than once, each run has its own record, with the same start.
         near = sorted(
-            told[one.name, one.job_id], key=lambda record: abs((record.start or 0) - one.start)
+            records_of[trace.name, trace.job_id],
+            key=lambda record: abs((record.start or 0) - trace.start),
         )
         if not near:
-            text = f"job {one.job_id} ({one.name}) has no record of its run on {one.host}"
+            text = f"job {trace.job_id} ({trace.name}) has no record of its run on {trace.host}"
             yield Violation(
-                one.name, text, _written_over(history, one) or _start_uncommitted(history, one)
+                trace.name,
+                text,
+                _written_over(history, trace) or _start_uncommitted(history, trace),
             )
             continue
-        told[one.name, one.job_id].remove(near[0])
+        records_of[trace.name, trace.job_id].remove(near[0])
         if near[0].state == "RUNNING" and _end_uncommitted(history, near[0]):
             continue  # see no_accepted_job_is_lost
         if near[0].state not in _KILLED:
-            late = _noticed_late(history, one, near[0])
-            seen = replace(one, end=near[0].end) if late else one
-            for text in compare(seen, near[0], hosts_of[one.cluster], TOLERANCE):
-                yield Violation(one.name, f"job {one.job_id} ({one.name}): {text}")
+            late = _noticed_late(history, trace, near[0])
+            seen = replace(trace, end=near[0].end) if late else trace
+            for text in compare(seen, near[0], hosts_of[trace.cluster], TOLERANCE):
+                yield Violation(trace.name, f"job {trace.job_id} ({trace.name}): {text}")
             if late:
-                text = f"job {one.job_id} ({one.name}): ended at {one.end:.0f}, accounting says {near[0].end}"
-                yield Violation(one.name, text, late)
-    for (name, job_id), left in told.items():
+                text = (
+                    f"job {trace.job_id} ({trace.name}): "
+                    f"ended at {trace.end:.0f}, accounting says {near[0].end}"
+                )
+                yield Violation(trace.name, text, late)
+    for (name, job_id), left in records_of.items():
         for record in left:
             if record.state == "COMPLETED":
-                text = f"job {job_id} ({name}): accounting has a run on {record.node_list} without a trace"
+                text = (
+                    f"job {job_id} ({name}): "
+                    f"accounting has a run on {record.node_list} without a trace"
+                )
                 yield Violation(name, text)
 
 
-def _written_over(history: History, one: JobTrace) -> str:
-    """Return what excuses a run without a record: a requeue while slurmdbd was upgraded."""
+def _written_over(history: History, trace: JobTrace) -> str:
+    """Return the excuse for a run without a record: a requeue while slurmdbd was upgraded."""
     again = [
-        run.start for run in history.traces if run.name == one.name and run.restarts > one.restarts
+        run.start
+        for run in history.traces
+        if run.name == trace.name and run.restarts > trace.restarts
     ]
     marks = {f"upgrade {host.name}" for host in history.plan.with_daemon("slurmdbd")}
     times = [fault.at for fault in history.faults if fault.fault in marks]
-    if not again or not times or not (min(times) <= min(again) and one.start <= max(times)):
+    if not again or not times or not (min(times) <= min(again) and trace.start <= max(times)):
         return ""
     return (
         "the job was requeued while slurmdbd was upgraded, and slurmctld gave both runs one record"
     )
 
 
-def _start_uncommitted(history: History, one: JobTrace) -> str:
-    """Return what excuses a run whose job has a record of its end, but not of its start."""
-    run = (one.name, one.job_id, one.cluster)
+def _start_uncommitted(history: History, trace: JobTrace) -> str:
+    """Return the excuse for a run whose job has a record of its end, but not of its start."""
+    run = (trace.name, trace.job_id, trace.cluster)
     ended = [
         record
         for record in history.records
@@ -720,32 +772,36 @@ def _start_uncommitted(history: History, one: JobTrace) -> str:
         and record.state == "COMPLETED"
         and not record.start
     ]
-    return _COMMIT_FAILED if ended and history.uncommitted(one.start) else ""
+    return _COMMIT_FAILED if ended and history.uncommitted(trace.start) else ""
 
 
-def _noticed_late(history: History, one: JobTrace, record: Record) -> str:
-    """Return what excuses a late end: slurmctld was down, or waited for a sibling."""
-    if one.end is None or record.end is None or record.end <= one.end + TOLERANCE:
+def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:
+    """Return the excuse for a late end: slurmctld was down, or waited for a sibling."""
+    if trace.end is None or record.end is None or record.end <= trace.end + TOLERANCE:
         return ""
-    if history.away(one.cluster, one.end, one.end):
-        return f"{one.cluster}'s slurmctld was down, and noticed it late"
-    if sibling := history.held_up_by(one.cluster, one.end, record.end):
-        return f"{one.cluster}'s slurmctld waited for {sibling}, which did not answer, and noticed it late"
+    if history.away(trace.cluster, trace.end, trace.end):
+        return f"{trace.cluster}'s slurmctld was down, and noticed it late"
+    if sibling := history.held_up_by(trace.cluster, trace.end, record.end):
+        return (
+            f"{trace.cluster}'s slurmctld waited for {sibling}, which did not answer, "
+            "and noticed it late"
+        )
     return ""
 
 
 @checker(wanted=lambda history: history.past)
 def old_records_are_kept(history: History) -> Iterator[Violation]:
-    """Accounting has the same records of jobs that ended before an upgrade, before and after it."""
+    """An upgrade does not change the records of jobs that ended before it."""
     for cluster, (before, *later) in history.past.items():
         if later != [before]:
-            told = (
+            outcome = (
                 f"after it they were {later[0]} (number and sum of jobs, of steps)"
                 if later
                 else "they were not read after it"
             )
             yield Violation(
-                "", f"{cluster}: the records of ended jobs were {before} before the upgrade, {told}"
+                "",
+                f"{cluster}: the records of ended jobs were {before} before the upgrade, {outcome}",
             )
 
 
@@ -755,14 +811,14 @@ def limits_are_kept(history: History) -> Iterator[Violation]:
     accounting = _accounting(history.plan)
     for name, qos in accounting.qos.items():
         yield from _over(
-            f"QOS {name}", qos.options, [one for one in history.traces if one.qos == name]
+            f"QOS {name}", qos.options, [trace for trace in history.traces if trace.qos == name]
         )
     for name, account in accounting.accounts.items():
         below = _below(accounting, name)
         yield from _over(
             f"account {name}",
             account.options,
-            [one for one in history.traces if one.account in below],
+            [trace for trace in history.traces if trace.account in below],
         )
 
 
@@ -773,13 +829,15 @@ def _has_usage(history: History) -> bool:
 
 
 def _below(accounting: Accounting, name: str) -> set[str]:
-    """Return an account and those below it."""
+    """Return an account and all accounts below it."""
     children = [other for other, account in accounting.accounts.items() if account.parent == name]
     return {name}.union(*(_below(accounting, child) for child in children))
 
 
-def _over(whose: str, options: Mapping[str, Any], ones: Iterable[JobTrace]) -> Iterator[Violation]:
-    ended = [one for one in ones if one.end is not None]
+def _over(
+    whose: str, options: Mapping[str, Any], traces: Iterable[JobTrace]
+) -> Iterator[Violation]:
+    ended = [trace for trace in traces if trace.end is not None]
     for option, limit in _limits(options):
         for (who, cluster), spans in _grouped(
             ended, per_user="PerUser" in option, cpus="TRES" in option
@@ -807,27 +865,27 @@ def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
         elif option in {"GrpTRES", "MaxTRESPerUser"}:
             tres = {
                 name: count
-                for name, _, count in (one.partition("=") for one in str(value).split(","))
+                for name, _, count in (entry.partition("=") for entry in str(value).split(","))
             }
             if (limit := number(tres.get("cpu", ""))) is not None:
                 yield option, limit
 
 
 def _grouped(
-    ones: Iterable[JobTrace], *, per_user: bool, cpus: bool
+    traces: Iterable[JobTrace], *, per_user: bool, cpus: bool
 ) -> Iterable[tuple[tuple[str, str], list[tuple[float, float, int]]]]:
     spans: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
-    for one in ones:
-        who = f" of {one.user}" if per_user else ""
-        spans[who, one.cluster].append(
-            (one.start, one.end or one.start, sum(one.cpus) if cpus else 1)
+    for trace in traces:
+        who = f" of {trace.user}" if per_user else ""
+        spans[who, trace.cluster].append(
+            (trace.start, trace.end or trace.start, sum(trace.cpus) if cpus else 1)
         )
     return spans.items()
 
 
 @checker("usage", wanted=_has_usage)
 def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Violation]:
-    """The usage of an account is the sum of that of its users and child accounts."""
+    """The usage of an account is the sum of the usage of its users and child accounts."""
     for cluster, rows in history.usage.items():
         accounts = _accounting(history.plan).accounts
         if {row.account for row in rows} - {*accounts, "root"}:
@@ -840,7 +898,7 @@ def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Viola
                 if not row.user and name == getattr(accounts.get(row.account), "parent", "")
             ]
             whole = sum(row.seconds for row in rows if not row.user and row.account == name)
-            # Each is rounded by itself.
+            # Each part is rounded separately.
             if abs(whole - sum(parts)) > len(parts):
                 yield Violation(
                     "", f"{cluster}: account {name} has used {whole} s, its parts {sum(parts)} s"
@@ -850,23 +908,26 @@ def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Viola
 def _counted(plan: Plan) -> list[str]:
     """Return the clusters whose usage includes every job.
 
-    Where no limits are enforced, slurmctld does not count the end of a job (_adjust_limit_usage()
-    in acct_policy.c): it counts running jobs every PriorityCalcPeriod, and short ones never. Some
-    sites reset the usage, or let it decay within hours.
+    If no limits are enforced, slurmctld does not count the end of a job (_adjust_limit_usage() in
+    acct_policy.c): it counts running jobs every PriorityCalcPeriod, so it may never count short
+    jobs. Some sites reset the usage, or let it decay within hours.
     """
-    found = []
+    names = []
     for name in plan.clusters_with_limits():
         conf = plan.slurm_conf(name)
         reset = str(options.get(conf, "PriorityUsageResetPeriod") or "NONE").upper()
         if reset == "NONE" and _SLOW_DECAY.fullmatch(
             str(options.get(conf, "PriorityDecayHalfLife") or "7-0")
         ):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _counts_cpus(history: History) -> bool:
-    weighed = any("TRESBillingWeights" in one for one in _partition_options(history.plan))
+    weighed = any(
+        "TRESBillingWeights" in partition_options
+        for partition_options in _partition_options(history.plan)
+    )
     return (
         _has_usage(history)
         and bool(_counted(history.plan))
@@ -877,8 +938,8 @@ def _counts_cpus(history: History) -> bool:
 
 @checker("usage", "record", "trace", wanted=_counts_cpus)
 def usage_is_that_of_the_jobs(history: History) -> Iterator[Violation]:
-    """The usage of a user is at least that of the rehearsal's jobs; the run may have others."""
-    cpus_of = {one.job_id: sum(one.cpus) for one in history.traces}
+    """The usage of a user is at least that of the rehearsal's jobs; the run may have other jobs."""
+    cpus_of = {trace.job_id: sum(trace.cpus) for trace in history.traces}
     for cluster in _counted(history.plan):
         used: Counter[tuple[str, str]] = Counter()
         for record in history.records:
@@ -886,9 +947,12 @@ def usage_is_that_of_the_jobs(history: History) -> Iterator[Violation]:
                 used[record.account, record.user] += record.elapsed * cpus_of[record.job_id]
         for row in history.usage[cluster]:
             took = used[row.account, row.user]
-            # Usage decays; within a rehearsal by much less than this.
+            # Usage decays, but by much less than this during a rehearsal.
             if row.user and row.seconds < 0.98 * took - 1:
-                text = f"{cluster}: {row.user} in {row.account} has used {row.seconds} s, the jobs took {took} s"
+                text = (
+                    f"{cluster}: {row.user} in {row.account} has used {row.seconds} s, "
+                    f"the jobs took {took} s"
+                )
                 saved = not history.kills(cluster)
                 yield Violation(
                     "", text, "" if saved else "slurmctld was killed before it had saved the rest"

@@ -1,9 +1,10 @@
 """A rehearsed upgrade: slurmdbd, controllers, then nodes in batches, while users submit jobs.
 
-That order, and which releases can be upgraded to which: slurm.schedmd.com/upgrades.html. To upgrade
-a host, the harness recreates it with the newer release and carries its data over: a dump of the
-database, slurmctld's state, logs and traces. After each step a gate waits until the clusters work
-again; if it stays shut, the step is rolled back: the old host comes back with its data.
+slurm.schedmd.com/upgrades.html documents that order, and which releases can be upgraded to which.
+To upgrade a host, the harness recreates it with the newer release and carries its data over: a dump
+of the database, slurmctld's state, logs and traces. After each step, a gate waits until the
+clusters work again. If it stays shut, the step is rolled back: the old host is restored with its
+data.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from harness.wait import wait_until
 
 # Jobs before the first step, and after the last one.
 _BEFORE, _AFTER = 15, 15
-# Seconds of the longest upgrade: users submit jobs as long as it takes, and not longer.
+# Seconds for which users submit jobs at most: for as long as the upgrade takes.
 _LONGEST = 1800
 _DUMPS = "/var/lib/slurm-harness-dumps"
-# Deadline in seconds of a step's waits, such as for a job's end; a large database may take longer.
+# Deadline in seconds for each wait of a step, such as for a job's end; a large database has longer.
 _PATIENCE = 300
 _DEAD = "dead: "
-# Seconds after a job's end in which its record may still change: if it is requeued, or slurmctld is
-# late.
+# Seconds after a job's end in which its record may still change, because the job is requeued or
+# slurmctld is late.
 _FINAL = 20
 _NAMES = (
     """mariadb -N -B -e 'SHOW DATABASES' | grep -vxE 'mysql|sys|(information|performance)_schema'"""
@@ -64,7 +65,7 @@ _LOAD = rf"""set -eu
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOptions:
-    """What to upgrade to, and what users submit meanwhile.
+    """What to upgrade to, and what users submit in the meantime.
 
     `releases` are choices as for `--release`. The nodes of each cluster are upgraded in `batches`.
     Users submit `rate` jobs per second; each `seed` generates different jobs, and `stay` keeps each
@@ -78,7 +79,7 @@ class UpgradeOptions:
     stay: bool = False
 
     def works(self, plan: Plan) -> list[Work]:
-        """Return what users submit, enough for the longest upgrade."""
+        """Return enough jobs for users to submit during the longest upgrade."""
         count = int(_LONGEST * self.rate)
         return generate(plan.scenario, count, _LONGEST, self.seed, stay=self.stay)
 
@@ -97,7 +98,7 @@ def plan_upgrade(run: OpenRun, choices: Sequence[str]) -> Plan:
     """Return the plan of a run on other releases; `choices` name them as `--release` does.
 
     UsageError if the harness cannot do the upgrade, or Slurm does not support it; the hint is the
-    shortest way.
+    shortest supported path.
     """
     _recreating(run)
     new = run.directory.plan(choices)
@@ -140,13 +141,13 @@ def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
     left = {host.name: host for host in _changed(old, new)}
 
     def take(name: str, hosts: Sequence[Host], cluster: str | None) -> Iterator[Step]:
-        there = [left.pop(host.name) for host in hosts if host.name in left]
-        if there:
+        present = [left.pop(host.name) for host in hosts if host.name in left]
+        if present:
             yield Step(
                 name,
-                tuple(host.name for host in there),
+                tuple(host.name for host in present),
                 cluster,
-                tuple(node for host in there for node in host.nodes),
+                tuple(node for host in present for node in host.nodes),
             )
 
     ordered = [*take("slurmdbd", old.with_daemon("slurmdbd"), None)]
@@ -204,7 +205,9 @@ def run(
 
 
 def split_choices(choices: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split [NAME=][FROM:]TO into the releases to start at, for those that have a FROM, and those to upgrade to.
+    """Split each [NAME=][FROM:]TO into the releases to start on and those to upgrade to.
+
+    Choices without FROM have no release to start on.
 
     >>> split_choices(["22.05:24.11", "alpha=25.11"])
     (['22.05'], ['24.11', 'alpha=25.11'])
@@ -222,9 +225,9 @@ def split_choices(choices: Sequence[str]) -> tuple[list[str], list[str]]:
 def read_site_data(
     plan: Plan, database: Path | None, states: Sequence[str]
 ) -> site_data.SiteData | None:
-    """Return a site's database and state, each state as [CLUSTER=]DIRECTORY; None if there is neither.
+    """Return a site's database and states, None if there are neither.
 
-    UsageError if they do not fit the plan.
+    A state is given as [CLUSTER=]DIRECTORY. UsageError if they do not fit the plan.
     """
     if not database and not states:
         return None
@@ -267,7 +270,7 @@ def run_kept(
 def _upgrade_and_check(
     run: OpenRun, upgrade_options: UpgradeOptions, evaluation: Evaluation
 ) -> None:
-    """Upgrade a run; its checks are the steps, and the checkers of the rehearsal."""
+    """Upgrade a run; its checks are the steps and the rehearsal's checkers."""
     new = plan_upgrade(run, upgrade_options.releases)
     for fault in known_faults(run.plan, new):
         run.say(f"known fault of Slurm during this upgrade: {fault}")
@@ -292,16 +295,16 @@ def _upgrade_and_check(
 
 
 def promises(findings: Iterable[InvariantResult]) -> list[Check]:
-    """Return checkers' findings as checks of a report."""
+    """Return the checkers' results as checks of a report."""
     outcomes = {model.UNKNOWN: "error"}
     return [
         Check(
-            f"rehearsal::{one.name}",
-            outcomes.get(one.outcome, one.outcome),
+            f"rehearsal::{result.name}",
+            outcomes.get(result.outcome, result.outcome),
             0,
-            "\n".join([*one.problems, *(f"excused: {text}" for text in one.excused)]),
+            "\n".join([*result.problems, *(f"excused: {text}" for text in result.excused)]),
         )
-        for one in findings
+        for result in findings
     ]
 
 
@@ -321,7 +324,9 @@ def _facts(run: OpenRun, new: Plan) -> dict[str, Any]:
         ways = [ways[0].partition("=")[2]]
     scenario = run.directory.scenario_path
     return {
-        "description": f"{run.plan.scenario.description} Upgraded while users submit jobs: {', '.join(ways)}.".strip(),
+        "description": (
+            f"{run.plan.scenario.description} Upgraded while users submit jobs: {', '.join(ways)}."
+        ).strip(),
         "releases": now.releases(),
         "layout": model.layout(now),
         "known_faults": [*run.plan.known_faults(), *known_faults(run.plan, new)],
@@ -332,10 +337,10 @@ def _facts(run: OpenRun, new: Plan) -> dict[str, Any]:
 
 
 def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) -> None:
-    """Upgrade a run step by step while users submit jobs.
+    """Upgrade a run step by step while users submit jobs; then let all jobs end.
 
-    Then wait until all jobs have ended, and gather the evidence.
-    ClusterError names the step whose gate stayed shut; only that step has been rolled back.
+    The evidence is then gathered. ClusterError names the step whose gate stayed shut; only that
+    step has been rolled back.
     """
     run.provider.prepare(new, run.say)
     interrupted = threading.Event()
@@ -375,9 +380,9 @@ def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) ->
 def _submit_meanwhile(
     users: Users, works: Sequence[Work], begin: Callable[[], Future[None]]
 ) -> None:
-    """Submit jobs, call `begin` after the first few, and submit a few more after its end.
+    """Submit jobs, call `begin` after the first few, and submit a few more once it has ended.
 
-    If there are too few jobs, `begin` is called after the last one.
+    If there are too few jobs, call `begin` after the last one.
     """
     doing: Future[None] | None = None
     after = _AFTER
@@ -386,8 +391,8 @@ def _submit_meanwhile(
         time.sleep(max(0, started + work.at - time.monotonic()))
         users.submit(work)
         if work.number + 1 == _BEFORE:
-            # Interrupted while its thread starts, an executor would not wait for it when it is
-            # closed.
+            # If interrupted while a thread starts, the executor would not wait for that thread at
+            # the end.
             with interrupts.deferred():
                 doing = begin()
         if doing and doing.done():
@@ -402,7 +407,7 @@ def _submit_meanwhile(
 
 
 def _do_noted(run: OpenRun, new: Plan, step: Step) -> None:
-    """Do a step, and record its outcome as that of a check."""
+    """Do a step, and record its outcome as if it were a check."""
     run.say(f"upgrade of {step.name}")
     before = time.monotonic()
     outcome, message = "error", ""
@@ -490,13 +495,13 @@ def _nodes_of(run: OpenRun, step: Step) -> Iterator[tuple[SlurmCluster, list[str
 
 
 def _states(cluster: SlurmCluster, nodes: Sequence[str]) -> dict[str, str]:
-    return {one.name: one.state for one in cluster.nodes() if one.name in nodes}
+    return {node.name: node.state for node in cluster.nodes() if node.name in nodes}
 
 
 def _stop_daemons(run: OpenRun, step: Step) -> None:
-    """Stop the daemons that write: a backup first, or it would take over.
+    """Stop the daemons that write, and then dump the database.
 
-    Then dump the database.
+    A backup is stopped first, because it would take over otherwise.
     """
     for daemon in ("slurmdbd", "slurmctld"):
         for host in reversed(_with_daemon(run, step, daemon)):
@@ -506,10 +511,7 @@ def _stop_daemons(run: OpenRun, step: Step) -> None:
 
 
 def _to_carry(run: OpenRun, name: str) -> list[str]:
-    """Return the directories to carry over to a host's successor.
-
-    Those on disks of their own outlive the host.
-    """
+    """Return the directories to carry over to the new host, except those on disks that remain."""
     host = run.plan.host(name)
     wanted = ["/var/log/slurm", SHARED_DIRECTORY]
     if "mariadb" in host.daemons:
@@ -518,14 +520,14 @@ def _to_carry(run: OpenRun, name: str) -> list[str]:
         conf = run.plan.slurm_conf(host.cluster)
         wanted.append(options.state_save_location(conf))
     disks = {volume.directory for volume in host.volumes}
-    there = run.ssh.run(
+    existing = run.ssh.run(
         name, ["sh", "-c", f"ls -d {shlex.join(wanted)} 2> /dev/null; true"]
     ).stdout.split()
-    return [directory for directory in wanted if directory in there and directory not in disks]
+    return [directory for directory in wanted if directory in existing and directory not in disks]
 
 
 def _remake(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[str]]) -> None:
-    """Recreate the step's hosts from a plan with their predecessors' data, and start them."""
+    """Recreate the step's hosts from a plan with the data of the old hosts, and start them."""
     directory = run.directory
     provider = _recreating(run)
     tree, secrets = render(plan), directory.secrets()
@@ -564,15 +566,15 @@ def _remake(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[st
 
 
 def _dead(run: OpenRun, step: Step) -> list[str]:
-    """Return the daemons of a step that systemd says have failed."""
-    found = []
+    """Return the daemons of a step that have failed, according to systemd."""
+    failures = []
     for daemon in ("slurmdbd", "slurmctld"):
         for host in _with_daemon(run, step, daemon):
             state = run.ssh.run(
                 host, ["systemctl", "is-active", daemon], check=False
             ).stdout.strip()
-            found += [f"{_DEAD}{daemon} on {host}"] if state == "failed" else []
-    return found
+            failures += [f"{_DEAD}{daemon} on {host}"] if state == "failed" else []
+    return failures
 
 
 def _gate(run: OpenRun, step: Step, known: set[int]) -> None:
@@ -585,32 +587,34 @@ def _gate(run: OpenRun, step: Step, known: set[int]) -> None:
     def missing() -> list[str]:
         if dead := _dead(run, step):
             return dead
-        found = []
+        problems = []
         for cluster in clusters.values():
             if run.plan.scenario.accounting:
                 cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster")
-            found += [
-                f"{one.name} {one.state}"
-                for one in cluster.nodes()
-                if node_state.is_lost(one.state)
+            problems += [
+                f"{node.name} {node.state}"
+                for node in cluster.nodes()
+                if node_state.is_lost(node.state)
             ]
         if known:
             # A federated job may have started on another cluster, which revokes the copy.
-            there = {job.job_id for cluster in clusters.values() for job in cluster.jobs("--local")}
-            found += [f"no slurmctld knows job {job_id}" for job_id in sorted(known - there)]
+            jobs = {job.job_id for cluster in clusters.values() for job in cluster.jobs("--local")}
+            problems += [f"no slurmctld knows job {job_id}" for job_id in sorted(known - jobs)]
         for federation in run.plan.scenario.federations.values():
             for name in federation.clusters:
-                found += [
-                    f"{name} - {one.cluster}" for one in clusters[name].siblings() if not one.synced
+                problems += [
+                    f"{name} - {sibling.cluster}"
+                    for sibling in clusters[name].siblings()
+                    if not sibling.synced
                 ]
-        return found
+        return problems
 
     wait_until(
         missing,
-        lambda found: not found,
+        lambda problems: not problems,
         what=f"the gate of {step.name} to open",
         timeout=site_data.PATIENCE if _with_daemon(run, step, "slurmdbd") else _PATIENCE,
-        give_up=lambda found: any(one.startswith(_DEAD) for one in found),
+        give_up=lambda problems: any(problem.startswith(_DEAD) for problem in problems),
         show="; ".join,
         ignore=(HarnessError,),
     )

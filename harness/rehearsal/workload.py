@@ -1,4 +1,4 @@
-"""What simulated users submit: random jobs of many kinds, or those of a trace."""
+"""What simulated users submit: random jobs of many kinds, or the jobs of a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.parsing import conf, hostlist
 from harness.scenario import Cluster, Scenario
 
 Ending = Literal["COMPLETED", "FAILED"]
-# A job that requeues itself ends when slurmctld kills it.
+# A job that requeues itself; its first run ends when slurmctld kills it.
 _REQUEUES_ITSELF = (
     '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] ||'
     ' { scontrol requeue "$SLURM_JOB_ID"; sleep 60 & wait; }; sleep 1'
@@ -77,9 +77,11 @@ def _room(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:
         if not partition.default and options.get("default", "").lower() not in {"yes", "true"}:
             continue
         named = options.get("nodes", partition.nodes)
-        there = {name: nodes[name] for name in _expanded(named) if name in nodes}
+        named_nodes = {name: nodes[name] for name in _expanded(named) if name in nodes}
         limits = {name: conf.number(value) for name, value in options.items()}
-        return there or nodes, {name: limit for name, limit in limits.items() if limit is not None}
+        return named_nodes or nodes, {
+            name: limit for name, limit in limits.items() if limit is not None
+        }
     return nodes, {}
 
 
@@ -108,9 +110,8 @@ def generate(
 ) -> list[Work]:
     """Return `jobs` works of all kinds, spread at random over `seconds`.
 
-    The same ones for the same seed.
-    With `stay` every job stays on the cluster that it is submitted to. UsageError if no user can
-    submit, or no node is static.
+    The same seed gives the same works. With `stay`, every job stays on the cluster that it is
+    submitted to. UsageError if no user can submit jobs, or no node is static.
     """
     chance = random.Random(seed)  # noqa: S311  reproducible, not secret
     users, clusters = _who_and_where(scenario)
@@ -118,19 +119,19 @@ def generate(
     federated = {
         name for federation in scenario.federations.values() for name in federation.clusters
     }
-    found: list[Work] = []
+    works: list[Work] = []
     for number, at in enumerate(times):
         kind = chance.choices(_KINDS, [kind.share for kind in _KINDS])[0]
         cluster, user = chance.choice([*clusters]), chance.choice(users)
         qos = chance.choice(["", *scenario.users[user].qos])
-        earlier = [work.number for work in found if work.cluster == cluster]
+        earlier = [work.number for work in works if work.cluster == cluster]
         options = [
             *kind.options(chance, clusters[cluster]),
             *([f"--qos={qos}"] if qos else []),
             *([f"--clusters={cluster}"] if (stay or kind.stays) and cluster in federated else []),
         ]
         after = chance.choice(earlier) if kind.follows and earlier else None
-        found.append(
+        works.append(
             Work(
                 number,
                 at,
@@ -143,15 +144,15 @@ def generate(
                 after,
             )
         )
-    return found
+    return works
 
 
 def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
     """Return the works of a trace in the Standard Workload Format, `speed` times as fast.
 
     The format: www.cs.huji.ac.il/labs/parallel/workload/swf.html. Times shrink, sizes do not: a job
-    that requests more than a cluster has gets all of it. Jobs that never ran are left out; those
-    that failed, fail. UsageError names the line that is wrong.
+    that requests more than a cluster has gets the whole cluster. Jobs that never ran are left out;
+    jobs that failed in the trace fail again. UsageError names an invalid line.
     """
     users, clusters = _who_and_where(scenario)
     works: list[Work] = []

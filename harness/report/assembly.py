@@ -15,9 +15,10 @@ from harness.rundir import RunDir
 
 @dataclass
 class Evaluation:
-    """What is known about a run: its checks, all jobs that ran, and why there is no verdict ("" if there is one).
+    """What is known about a run: its checks, and all jobs that ran.
 
-    `facts` are further fields of the report.
+    `problem` is why there is no verdict, "" if there is one. `facts` are further fields of the
+    report.
     """
 
     checks: list[Check] = field(default_factory=list)

@@ -20,6 +20,6 @@ def report(run: RunDir) -> Report | None:
 
 
 def stage_seconds(report: Report, stage: str) -> float | None:
-    """Return how long a stage took, when it ran last; None if it did not run."""
+    """Return how long the last run of a stage took; None if it did not run."""
     seconds = [float(row["seconds"]) for row in report.stages if row["name"] == stage]
     return seconds[-1] if seconds else None

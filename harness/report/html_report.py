@@ -1,4 +1,7 @@
-"""report.html: one file without external resources, generated from a run's directory or a copy of its report."""
+"""report.html: a single file without external resources.
+
+It is generated from a run's directory, or from a copy of the run's report.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,18 @@ from harness.report.model import PASSED, Check, Report
 from harness.report.timeline import clock, faults, node_spans, seconds, timeline
 from harness.shipped_files import TEMPLATES
 
-# Seconds around a check whose log lines are shown: hosts' clocks differ, and daemons log late.
+# Log lines are shown from this many seconds before a check until as many after it, because hosts'
+# clocks differ, and daemons log late.
 _AROUND = 2
 # Worst first.
 _OUTCOMES = ("failed", "error", "skipped", "passed")
 
 
 def write(directory: Path) -> Path:
-    """Write DIRECTORY/report.html from report.json, and from events.jsonl and logs/ if they are there; return it.
+    """Write DIRECTORY/report.html and return its path.
 
-    UsageError if there is no report.json.
+    It is generated from report.json, and from events.jsonl and logs/ if they exist. UsageError if
+    there is no report.json.
     """
     report = model.read(directory)
     path = directory / "report.html"
@@ -81,7 +86,7 @@ def html(report: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[Lo
         faults=faults(events),
         node_spans=sorted(node_spans(events), key=lambda node_span: node_span[1].begin),
         jobs=jobs,
-        states={cluster: Counter(job["state"] for job in of_it) for cluster, of_it in jobs.items()},
+        states={cluster: Counter(job["state"] for job in rows) for cluster, rows in jobs.items()},
         commands=commands(report),
     )
 
@@ -102,7 +107,7 @@ def repeat(report: Report) -> str:
 
 
 def commands(report: Report) -> dict[str, str]:
-    """Return the commands that repeat a run or parts of it, by what each does."""
+    """Return the commands that repeat a run or parts of it, by purpose."""
     failed = [check for check in report.checks if check.outcome in {"failed", "error"}]
     commands_by_use = {
         "repeat the run": repeat(report),

@@ -20,11 +20,11 @@ from harness.plan import Host, Plan
 from harness.scenario import SLURMDBD
 from harness.topology import Box
 
-# Characters that XML 1.0 does not have.
+# Characters that XML 1.0 does not allow.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PASSED, FAILED, UNKNOWN = "passed", "failed", "unknown"
 _OUTCOMES = (PASSED, FAILED, "error", "skipped")
-# Levels of nested boxes: a federation, a cluster; switches of a tree.
+# Levels of nested boxes, such as a federation and its clusters, or the switches of a tree.
 _DEEPEST_BOX = 32
 _T = TypeVar("_T")
 # Seconds since 1970, up to the year 9999.
@@ -85,7 +85,11 @@ _Boxes = Annotated[list[Box], AfterValidator(_shallow)]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check. `outcome` is passed, failed (the cluster is wrong), error (the check could not decide) or skipped."""
+    """A check.
+
+    `outcome` is passed, failed (the cluster is wrong), error (the check could not decide) or
+    skipped.
+    """
 
     id: str
     outcome: Annotated[str, _one_of(*_OUTCOMES)]
@@ -98,9 +102,9 @@ class Report:
     """Everything that a report says about a run.
 
     `problem` is why there is no verdict; `topologies` has a picture of each topology, `layout` one
-    of all hosts; `kubernetes` is the API that kept the ledger of shared clusters; `nodes` is a
-    hostlist for each cluster; `started` is in ISO 8601; `command` repeats the run, if `harness run`
-    does not. Reports of older versions may lack fields with a default.
+    of all hosts; `kubernetes` is the API that stored the ledger of shared clusters; `nodes` has a
+    hostlist for each cluster; `started` is in ISO 8601; `command` repeats the run if `harness run`
+    cannot. Reports of older versions may lack fields that have a default.
     """
 
     scenario: str
@@ -136,7 +140,9 @@ def exit_code(verdict: str) -> int:
 
 
 def verdict(checks: Sequence[Check], problem: str = "") -> str:
-    """Return the verdict: failed if a check failed, passed if others passed and nothing went wrong, else unknown.
+    """Return the verdict on a run.
+
+    It is failed if a check failed, passed if checks passed and nothing went wrong, else unknown.
 
     >>> verdict([])
     'unknown'
@@ -220,7 +226,7 @@ def write_junit(checks: Sequence[Check], path: Path) -> None:
 
 
 def read(directory: Path) -> Report:
-    """Read report.json, also of older versions.
+    """Read report.json, including that of older versions.
 
     UsageError if it does not exist or is not a report.
     """
@@ -249,9 +255,7 @@ def read(directory: Path) -> Report:
 def compare(reports_of: Mapping[Path, Report]) -> dict[str, Any]:
     """Return how runs differ, given the report of each directory.
 
-    Lists have a value for each run, or None.
-
-    Of the checks, only those whose outcomes differ are included.
+    Lists have a value for each run, or None. Only checks whose outcomes differ are included.
     """
 
     def side_by_side(of_each: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -274,7 +278,7 @@ def compare(reports_of: Mapping[Path, Report]) -> dict[str, Any]:
 
 
 def _seconds(report: Report) -> dict[str, float]:
-    """Return the seconds of each stage, the sum if it ran several times."""
+    """Return the seconds of each stage, summed up if it ran several times."""
     seconds: dict[str, float] = {}
     for stage in report.stages:
         seconds[stage["name"]] = round(seconds.get(stage["name"], 0) + stage["seconds"], 2)

@@ -1,7 +1,4 @@
-"""What happened in a run, on one time axis: stages, checks, faults, and each node with its jobs.
-
-Pure.
-"""
+"""Draw a run on one time axis: stages, checks, faults, and each node with its jobs. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ from harness.cluster.slurm import FINISHED
 from harness.parsing import hostlist
 from harness.report.model import Report
 
-# More lanes of a cluster would be too thin to see: adjacent nodes share one.
+# More lanes per cluster would be too thin to see: adjacent nodes share a lane.
 _MOST_LANES = 48
-# Jobs that run at the same time on the nodes of a lane have a row each; more rows than this
-# overlap.
+# Jobs that run at the same time on the nodes of a lane get a row each. If there are more jobs than
+# this, rows overlap.
 _MOST_ROWS = 24
 # More lines would hide what they connect.
 _MOST_LINKS = 250
 _LANE, _JOBS, _HEADING, _STRIP = 20.0, 32.0, 28.0, 4.0
-# In percent of the axis. Narrower bars would be invisible; if such bars of a row and a kind touch,
-# they are merged.
+# In percent of the axis. Narrower bars would be invisible; in each row, such bars of the same kind
+# are merged if they touch.
 _NARROWEST = 0.15
 _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _POWER = {"resume": "coming", "up": "up", "suspend": "going", "down": ""}
@@ -45,7 +42,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A span as it is drawn: `left` and `width` are in percent of the axis, `top` and `height` in pixels."""
+    """A span as it is drawn.
+
+    `left` and `width` are in percent of the axis, `top` and `height` in pixels.
+    """
 
     kind: str
     left: float
@@ -71,7 +71,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A line from where a job was submitted to the sibling that ran it, in percent of the axis and pixels."""
+    """A line from where a job was submitted to the sibling cluster that ran it.
+
+    `left` and `right` are in percent of the axis, `top` and `bottom` in pixels.
+    """
 
     left: float
     top: float
@@ -81,9 +84,10 @@ class Link:
 
 @dataclass
 class Timeline:
-    """The picture. `begin` is in seconds since 1970, `ticks` are percent of the axis with their labels.
+    """The picture.
 
-    `burst` is the number of jobs that a sibling ran; if there are too many, `links` is empty.
+    `begin` is in seconds since 1970, `ticks` are in percent of the axis, with labels. `burst` is
+    the number of jobs that a sibling cluster ran; if there are too many, `links` is empty.
     """
 
     begin: float
@@ -97,7 +101,7 @@ class Timeline:
 
 
 def timeline(report: Report, events: Sequence[Mapping[str, Any]]) -> Timeline | None:
-    """Draw a report's jobs, and stages, checks, faults and nodes; None if nothing has a time."""
+    """Draw a report's jobs, stages, checks, faults and nodes; None if nothing has a time."""
     rows = {("", name): spans for name, spans in _around(report, events).items() if spans}
     lane_of: dict[str, tuple[str, str]] = {}
     for cluster, nodes in _nodes(report, events).items():
@@ -145,10 +149,10 @@ def job_kind(state: str) -> str:
 
 
 def end_of_start(events: Iterable[Mapping[str, Any]], started: float) -> float:
-    """Return when a daemon had started up: when the clusters were ready, or a check began, for the first time since.
+    """Return when a daemon had started up.
 
-    If neither happened, a user restarted the daemon, and everything that it logs belongs to its
-    start.
+    That is when, after `started`, the clusters were ready or a check began for the first time. If
+    neither happened, a user restarted the daemon, and everything that it logs belongs to its start.
     """
     for event in events:
         end = seconds(event)  # an event is written when it is over
@@ -160,7 +164,7 @@ def end_of_start(events: Iterable[Mapping[str, Any]], started: float) -> float:
 
 
 def faults(events: Iterable[Mapping[str, Any]]) -> list[Span]:
-    """Return the faults from injection to healing, or to the last event if they were never healed."""
+    """Return the faults from injection to healing, or to the last event if never healed."""
     spans: list[Span] = []
     active: dict[str, float] = {}
     last = 0.0
@@ -242,7 +246,7 @@ def _job_spans(report: Report) -> Iterator[tuple[str, Span]]:
 
 
 def node_spans(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Span]]:
-    """Yield when nodes were coming, up, going, and down or drained.
+    """Yield the spans in which nodes were coming, up, going, and down or drained.
 
     The first three come from slurmctld's power programs, or from its node states if there is no
     event of such a program. A node that was not suspended is up until the last event.
@@ -303,7 +307,8 @@ def _draw(drawn: Timeline, rows: Mapping[tuple[str, str], Sequence[Span]]) -> No
 def _stack(spans: Iterable[Span], slack: float) -> list[list[Span]]:
     """Return rows of spans that do not overlap, as far as _MOST_ROWS rows suffice.
 
-    >>> [len(row) for row in _stack([Span("", 0, 2, ""), Span("", 1, 3, ""), Span("", 2, 4, "")], 0)]
+    >>> spans = [Span("", 0, 2, ""), Span("", 1, 3, ""), Span("", 2, 4, "")]
+    >>> [len(row) for row in _stack(spans, 0)]
     [2, 1]
     """
     rows: list[list[Span]] = []
@@ -329,7 +334,8 @@ def _bars(drawn: Timeline, spans: Iterable[Span], top: float, height: float) -> 
         first, last = run[0], max(span.end for span in run)
         title = first.title
         if len(run) > 1:
-            title = f"{len(run)} {first.kind}, {clock(first.begin - drawn.begin)} to {clock(last - drawn.begin)}"
+            begin, end = clock(first.begin - drawn.begin), clock(last - drawn.begin)
+            title = f"{len(run)} {first.kind}, {begin} to {end}"
         left, right = _percent(drawn, first.begin), _percent(drawn, last)
         width = round(max(right - left, _NARROWEST), 3)
         return Bar(first.kind, left, width, round(top, 1), round(height, 1), title, first.label)
@@ -349,7 +355,7 @@ def _bars(drawn: Timeline, spans: Iterable[Span], top: float, height: float) -> 
 
 
 def _link(drawn: Timeline, report: Report, lane_of: Mapping[str, Lane]) -> None:
-    """Draw a line for each job that a sibling ran, from its origin cluster."""
+    """Draw a line from its origin cluster for each job that a sibling cluster ran."""
     headings = {lane.name: lane for lane in drawn.lanes if lane.heading}
     members = [*report.federations.values()]
     for job in report.jobs:

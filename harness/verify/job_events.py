@@ -1,8 +1,8 @@
-"""What happened to a job and when, according to the daemons' logs and the programs around its tasks.
+"""What happened to a job and when, from the daemons' logs and the programs around its tasks.
 
 The program `job-events` of a scenario (see docs/job-start.md) writes to its host's journal, and so
-can the job; time and uid of these entries come from the kernel. The daemons' lines are those of
-every release since 20.11.
+can the job; the time and uid of these entries come from the kernel. The patterns match the daemons'
+log lines in every release since 20.11.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.plan import Plan
 from harness.ssh import Ssh
 
 PROGRAM = "job-events"
-# What Slurm calls its programs in SLURM_SCRIPT_CONTEXT, and in slurm.conf.
+# Slurm's names for its programs in SLURM_SCRIPT_CONTEXT, and in slurm.conf.
 OPTION_OF = {
     "prolog_slurmctld": "PrologSlurmctld",
     "prolog_slurmd": "Prolog",
@@ -37,12 +37,12 @@ _LINES = {
     r"|(?:[\w/]+: )+Started JobId=(\d+) in ",
     "batch launched": r"Launching batch (?:job |JobId=)(\d+) ",
     "step launched": r"launch task StepId=(\d+)\.\d+ request ",
-    # The line before slurmctld has the nodes run Epilog.
+    # The last line before slurmctld makes the nodes run Epilog.
     "completed": r"_job_complete: JobId=(\d+) W",
     "freed": r"_slurm_rpc_epilog_complete: JobId=(\d+) Node=",
 }
-# What slurmctld logs when a job starts or ends; array tasks and components have their own id in
-# brackets.
+# What slurmctld logs when a job starts or ends; array tasks and components of heterogeneous jobs
+# have their own id in brackets.
 _RAN = r"(allocate_resources|Allocate|Started|_job_complete:) JobId=[0-9]+"
 _RAN_LINE = re.compile(
     rf"{_RAN.replace('[0-9]+', '')}(?P<id>\d+)(?:[_+]\d+\((?P<raw>\d+)\))?(?! NodeList=\(null)"
@@ -50,9 +50,9 @@ _RAN_LINE = re.compile(
 # Seconds by which a record's times and the log's may differ on a busy machine.
 _APART = 10
 _NODE = re.compile(r" Node=(\S+)")
-# Daemons cut their times off to milliseconds. The last moment of the millisecond is taken: an event
-# right before a line may be that close to it, but one that a daemon starts is not recorded so soon
-# after the line.
+# Daemons truncate their times to milliseconds. A line counts as logged at the end of its
+# millisecond: an event right before the line may be that close to it, but an event that the daemon
+# triggers is never recorded so soon after the line.
 _CUT_OFF = 0.000999
 
 
@@ -60,8 +60,8 @@ _CUT_OFF = 0.000999
 class Event:
     """Something that happened to a job. `time` is in seconds since 1970.
 
-    `uid` is the user who recorded it, None for a daemon's log; `host` is where it happened, for a
-    line of slurmctld about a node the host of that node.
+    `uid` is the user who recorded it, None for a daemon's log. `host` is where it happened; if
+    slurmctld logs it about a node, that is the node's host.
     """
 
     time: float
@@ -82,17 +82,18 @@ def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:
             for daemon in ("slurmctld", "slurmd")
             for path in logs.log_files(plan, planned, daemon)
         ]
-        search = f"grep --no-filename --no-messages --word-regexp {job_id} /dev/null {shlex.join(files)} || true"
+        grep = f"grep --no-filename --no-messages --word-regexp {job_id}"
+        search = f"{grep} /dev/null {shlex.join(files)} || true"
         zone, *lines = ssh.run(
             host, ["sh", "-c", f"date +%z; {journal}; {search}"]
         ).stdout.splitlines()
-        found = (
+        events = (
             parse_journal(line, job_id)
             if line.startswith("{")
             else parse_log(line, host, zone, job_id)
             for line in lines
         )
-        return [event for event in found if event]
+        return [event for event in events if event]
 
     places = dict.fromkeys((plan.scenario.clusters[cluster].controller, *hosts_of.values()))
     with ThreadPoolExecutor(8) as pool:
@@ -101,22 +102,23 @@ def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:
 
 
 def invented(ssh: Ssh, plan: Plan, records: Iterable[Record]) -> list[Record]:
-    """Return the records of jobs for which slurmctld logged neither a start nor an end between the record's times.
+    """Return the records of jobs that slurmctld's log does not confirm.
 
+    These are jobs for which slurmctld logged neither a start nor an end between the record's times.
     Clusters whose slurmctld is configured not to log these are left out.
     """
     by_cluster: dict[str, list[Record]] = {}
     for record in records:
         by_cluster.setdefault(record.cluster, []).append(record)
-    found = []
+    records_without_run = []
     for name, of_cluster in by_cluster.items():
         conf = plan.slurm_conf(name)
         if options.log_level(conf, "SlurmctldDebug") >= options.LOG_INFO:
             times = _times_of_jobs(ssh, plan, name)
-            found += [
+            records_without_run += [
                 record for record in of_cluster if not _ran(record, times.get(record.job_id, []))
             ]
-    return found
+    return records_without_run
 
 
 def logged_times(ssh: Ssh, plan: Plan) -> dict[JobKey, list[float]]:
@@ -136,11 +138,11 @@ def _ran(record: Record, times: Sequence[float | None]) -> bool:
 
 
 def _times_of_jobs(ssh: Ssh, plan: Plan, cluster: str) -> dict[int, list[float | None]]:
-    """Return when each job started and ended according to the logs of a cluster's controllers, also rotated ones.
+    """Return when each job started and ended, according to the logs of a cluster's controllers.
 
-    None represents a time that cannot be read (slurm.conf(5), LogTimeFormat).
+    Rotated logs are included. None is a time that cannot be read (slurm.conf(5), LogTimeFormat).
     """
-    found: dict[int, list[float | None]] = {}
+    times_of: dict[int, list[float | None]] = {}
     for host in plan.with_daemon("slurmctld"):
         if host.cluster != cluster:
             continue
@@ -154,8 +156,8 @@ def _times_of_jobs(ssh: Ssh, plan: Plan, cluster: str) -> dict[int, list[float |
         for line in lines:
             if ran := _RAN_LINE.search(line):
                 time = next((time for time, _ in logs.dated([line], zone)), None)
-                found.setdefault(int(ran["raw"] or ran["id"]), []).append(time)
-    return found
+                times_of.setdefault(int(ran["raw"] or ran["id"]), []).append(time)
+    return times_of
 
 
 def parse_journal(line: str, job_id: int) -> Event | None:
@@ -166,23 +168,23 @@ def parse_journal(line: str, job_id: int) -> Event | None:
         return None
     context, _, rest = what.partition(" ")
     what = f"{OPTION_OF[context]} {rest}" if context in OPTION_OF else what
-    # When it was sent, not when the journal received it.
+    # The time when it was sent, not when the journal received it.
     microseconds = entry.get("_SOURCE_REALTIME_TIMESTAMP") or entry["__REALTIME_TIMESTAMP"]
     return Event(int(microseconds) / 1e6, entry["_HOSTNAME"], what, int(entry["_UID"]))
 
 
 def parse_log(line: str, host: str, zone: str, job_id: int) -> Event | None:
-    """Parse a line of a daemon's log.
+    """Parse a line of a daemon's log; None if it is not about the job.
 
-    None if it is not about the job. `zone` is used if the line has none.
+    `zone` applies if the line has no time zone.
 
     >>> parse_log("[2026-01-01T00:00:00.500] Launching batch job 7 for UID 1", "n1", "+0000", 7)
     Event(time=1767225600.500999, host='n1', what='batch launched', uid=None)
     """
     for time, text in logs.dated([line], zone):
         for what, pattern in _LINES.items():
-            found = re.match(rf"(?:debug2?: +)?(?:{pattern})", text)
-            if found and str(job_id) in found.groups():
+            match = re.match(rf"(?:debug2?: +)?(?:{pattern})", text)
+            if match and str(job_id) in match.groups():
                 node = _NODE.search(text)
                 return Event(time + _CUT_OFF, node[1] if node else host, what)
     return None

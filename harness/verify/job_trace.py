@@ -1,8 +1,9 @@
-"""Job traces: what jobs record about themselves, independently of Slurm, and how it compares with accounting.
+"""Job traces: what jobs record about themselves, independently of Slurm.
 
-Each execution of a trace job writes a file on its node: what it is, where it ran, start, end and
-exit code. A job that ran twice leaves two files; a job that never ran, or was killed before its
-file was in place, leaves none. A file appears at once, never half written.
+They are compared with accounting. Each execution of a trace job writes a file on its node with the
+job's identity, the place where it ran, its start, end and exit code. A job that ran twice leaves
+two files; a job that never ran, or was killed before its file was in place, leaves none. A file
+appears in one step, never half written.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ trap 'exit 143' TERM
 
 # sbatch's --output of a job that runs `WHERE`.
 OUTPUT = "slurm-harness-%j.out"
-# Shell text that notes where a job runs and where its output goes, and removes that file.
+# Shell code that notes where a job runs and where its output goes, and removes the output.
 WHERE = """
 output=$(readlink /proc/$$/fd/1)
 {
@@ -72,7 +73,10 @@ rm --force "$output"
 
 
 class StepSeen(NamedTuple):
-    """What a job recorded about one of its steps: srun's exit code, and the task's memory in bytes if measured."""
+    """What a job recorded about one of its steps.
+
+    `exit_code` is srun's; `rss` is the task's memory in bytes, if it was measured.
+    """
 
     number: str
     exit_code: int | None
@@ -81,13 +85,11 @@ class StepSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobTrace:
-    """What one execution of a job recorded. Times are seconds since 1970.
+    """What one execution of a job recorded. Times are in seconds since 1970.
 
-    `end` is None if the job was killed.
-
-    `task` is the index in an array, `restarts` is how often the job was requeued, `cpus` has the
-    CPUs on each of `nodes`. `steps` are those that the job recorded with `step`, `notes` what its
-    body added to the file as `note.NAME=VALUE`.
+    `end` is None if the job was killed. `task` is the index in an array, `restarts` is how often
+    the job was requeued, `cpus` has the CPUs on each of `nodes`. `steps` are those that the job
+    recorded with `step`, `notes` what its body added to the file as `note.NAME=VALUE`.
     """
 
     job_id: int
@@ -111,7 +113,7 @@ class JobTrace:
 
     @property
     def key(self) -> JobKey:
-        """Identifies the job among those of all clusters."""
+        """The key that identifies the job among those of all clusters."""
         return job_key(self.cluster, self.job_id)
 
 
@@ -121,22 +123,26 @@ def script(body: str) -> str:
 
 
 def step(number: int, srun: str) -> str:
-    """Return shell text that runs srun with these arguments, and records its exit code as that of step `number`."""
+    """Return shell code that runs srun with these arguments, and records its exit code."""
     return f'srun {srun}; echo "step.{number}.exit_code=$?" >> "$trace"'
 
 
 def step_with_memory(number: int, mebibytes: int) -> str:
-    """Return shell text for a step of one task that holds this much memory long enough for Slurm to measure it."""
+    """Return shell code for a step of one task that uses this much memory.
+
+    It keeps the memory long enough for Slurm to measure it.
+    """
     count = mebibytes << 20
-    note = f"""awk "/^VmRSS/ {{ print \\"step.{number}.rss_kib=\\" \\$2 }}" /proc/$$/status >> "$trace\""""
+    program = f'"/^VmRSS/ {{ print \\"step.{number}.rss_kib=\\" \\$2 }}"'
+    note = f'awk {program} /proc/$$/status >> "$trace"'
     body = f"""memory=$(head -c {count} /dev/zero | tr "\\0" x); {note}; sleep 4"""
     return "export trace; " + step(number, f"--ntasks=1 --acctg-freq=task=1 sh -c '{body}'")
 
 
 def collect(ssh: Ssh, hosts: Sequence[str]) -> list[JobTrace]:
     """Return all traces on hosts."""
-    # One process for thousands of files, an empty line before each; the name of a half-written file
-    # begins with a dot.
+    # A single process for thousands of files, with an empty line before each. The name of a
+    # half-written file begins with a dot.
     awk = "awk 'FNR == 1 { print \"\" } { print }'"
     command = f"[ ! -d {DIRECTORY} ] || find {DIRECTORY} -type f ! -name '.*' -exec {awk} {{}} +"
     with ThreadPoolExecutor(8) as pool:
@@ -147,7 +153,7 @@ def collect(ssh: Ssh, hosts: Sequence[str]) -> list[JobTrace]:
 
 
 def parse(text: str) -> JobTrace:
-    """Read a trace's file."""
+    """Parse the file of a trace."""
     facts = {
         name: value
         for name, _, value in (line.partition("=") for line in text.splitlines())
@@ -180,30 +186,34 @@ def parse(text: str) -> JobTrace:
 
 
 def misplaced(trace: JobTrace) -> list[str]:
-    """Return what is wrong with the place of a job that ran `WHERE`, submitted at home with the output `OUTPUT`."""
+    """Return whether a job ran in the wrong place: one line for each problem.
+
+    The job ran `WHERE`, and was submitted in the user's home with the output `OUTPUT`.
+    """
     home, directory, output, owner = (
         trace.notes.get(name, "") for name in ("home", "directory", "output", "owner")
     )
     wanted = f"{home}/{OUTPUT.replace('%j', str(trace.job_id))}"
-    found = []
+    problems = []
     if directory != home:
-        found.append(
-            f"ran in {directory or 'no directory'}, not in {home or 'a home, which it could not enter'}"
+        problems.append(
+            f"ran in {directory or 'no directory'}, "
+            f"not in {home or 'a home, which it could not enter'}"
         )
     if output != wanted:
-        found.append(f"its output went to {output}, not to {wanted}")
+        problems.append(f"its output went to {output}, not to {wanted}")
     if owner != trace.user:
-        found.append(f"its output belongs to {owner}, not to {trace.user}")
-    return found
+        problems.append(f"its output belongs to {owner}, not to {trace.user}")
+    return problems
 
 
 def _steps(facts: Mapping[str, str]) -> tuple[StepSeen, ...]:
     numbers = dict.fromkeys(name.split(".")[1] for name in facts if name.startswith("step."))
-    found = []
+    steps = []
     for number in numbers:
         code, rss = (facts.get(f"step.{number}.{what}") for what in ("exit_code", "rss_kib"))
-        found.append(StepSeen(number, int(code) if code else None, int(rss) << 10 if rss else None))
-    return tuple(found)
+        steps.append(StepSeen(number, int(code) if code else None, int(rss) << 10 if rss else None))
+    return tuple(steps)
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -212,10 +222,10 @@ def _counts(text: str) -> tuple[int, ...]:
     >>> _counts("4(x2),1")
     (4, 4, 1)
     """
-    found: list[int] = []
+    counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        found += [int(count)] * int(times or 1)
-    return tuple(found)
+        counts += [int(count)] * int(times or 1)
+    return tuple(counts)
 
 
 def ran_twice(traces: Iterable[JobTrace]) -> list[str]:
@@ -239,12 +249,12 @@ def differences(
     """Return where accounting and the traces of jobs disagree; empty if they agree.
 
     `hosts_of` has the host of each node of each cluster. A federated job has a record on every
-    cluster that it was copied to: one for its execution, the others are REVOKED. `overhead` and, for
+    cluster that it was copied to: one is for its execution, the others are REVOKED. `overhead` and, for
     each job, `logged`: see `compare`.
     """
     expected = set(keys)
     seen = {trace.key: trace for trace in traces if trace.key in expected}
-    found = ran_twice(trace for trace in traces if trace.key in expected)
+    problems = ran_twice(trace for trace in traces if trace.key in expected)
     by_job: dict[JobKey, list[Record]] = {key: [] for key in expected}
     steps: dict[JobKey, dict[str, Record]] = {key: {} for key in expected}
     for record in records:
@@ -259,43 +269,45 @@ def differences(
         trace = seen.get(key)
         own = by_job[key]
         if trace is None:
-            found.append(f"job {job_id} left no trace: it never ran")
+            problems.append(f"job {job_id} left no trace: it never ran")
         elif len(own) != 1:
-            found.append(
+            problems.append(
                 f"job {job_id} ran once, but has {len(own)} accounting records that are not REVOKED"
             )
         else:
-            found.extend(
+            problems.extend(
                 f"job {job_id}: {text}"
                 for text in compare(
                     trace, own[0], hosts_of[trace.cluster], overhead, logged.get(key, ())
                 )
             )
-            found.extend(f"job {job_id}: {text}" for text in _compare_steps(trace, steps[key]))
-    return found
+            problems.extend(f"job {job_id}: {text}" for text in _compare_steps(trace, steps[key]))
+    return problems
 
 
 def _compare_steps(trace: JobTrace, records: Mapping[str, Record]) -> list[str]:
     """Return where the records of a job's steps differ from what the job recorded."""
-    found = []
+    problems = []
     # For a script that Slurm ends, accounting has the signal, not the exit code.
     exit_code = trace.exit_code if trace.exit_code != _TERMINATED else None
     for seen in (StepSeen("batch", exit_code, None), *trace.steps):
         record = records.get(seen.number)
         what = f"its {seen.number} step" if seen.number == "batch" else f"its step {seen.number}"
         if record is None:
-            found.append(f"no record of {what}")
+            problems.append(f"no record of {what}")
             continue
         if seen.exit_code is not None and record.exit_code != seen.exit_code:
-            found.append(f"{what} exited with {seen.exit_code}, accounting says {record.exit_code}")
+            problems.append(
+                f"{what} exited with {seen.exit_code}, accounting says {record.exit_code}"
+            )
         # Accounting samples the memory and adds up the processes of a task: only the order of
         # magnitude is comparable.
         if seen.rss and not 0.8 * seen.rss <= (record.max_rss or 0) <= 4 * seen.rss:
             recorded = "none" if record.max_rss is None else f"{record.max_rss >> 20} MiB"
-            found.append(
+            problems.append(
                 f"{what} had {seen.rss >> 20} MiB of memory, MaxRSS in accounting is {recorded}"
             )
-    return found
+    return problems
 
 
 def compare(
@@ -311,19 +323,19 @@ def compare(
     most `overhead` seconds before it and ends at most as much after it. It may begin earlier or end
     later if slurmctld started or ended the job then, according to its log: `logged` has these times.
     """
-    found = []
+    problems = []
     if record.cluster != trace.cluster:
-        found.append(f"ran on cluster {trace.cluster}, accounting says {record.cluster}")
+        problems.append(f"ran on cluster {trace.cluster}, accounting says {record.cluster}")
     try:
         nodes = hostlist.expand(record.node_list)
     except ValueError:
         nodes = ()
     if trace.host not in {hosts_of.get(node) for node in nodes} or not {*trace.nodes} <= {*nodes}:
-        found.append(f"ran on {trace.host}, accounting says {record.node_list or 'no node'}")
-    found.extend(_compare_facts(trace, record))
-    found.extend(_compare_end(trace, record))
-    found.extend(_compare_times(trace, record, overhead, logged))
-    return found
+        problems.append(f"ran on {trace.host}, accounting says {record.node_list or 'no node'}")
+    problems.extend(_compare_facts(trace, record))
+    problems.extend(_compare_end(trace, record))
+    problems.extend(_compare_times(trace, record, overhead, logged))
+    return problems
 
 
 def _compare_times(
@@ -334,31 +346,31 @@ def _compare_times(
         in_log = any(abs(time - logged_time) <= TOLERANCE for logged_time in logged)
         return not -TOLERANCE <= late <= (inf if in_log else overhead)
 
-    found = []
+    problems = []
     if record.start is None or wrong(int(trace.start) - record.start, record.start):
-        found.append(f"started at {trace.start:.0f}, accounting says {record.start}")
+        problems.append(f"started at {trace.start:.0f}, accounting says {record.start}")
     if trace.end is None:
-        return found
+        return problems
     if record.end is None or wrong(record.end - int(trace.end), record.end):
-        found.append(f"ended at {trace.end:.0f}, accounting says {record.end}")
+        problems.append(f"ended at {trace.end:.0f}, accounting says {record.end}")
     shortest = int(trace.end - trace.start) - TOLERANCE
     longest = (record.end or inf) - (record.start or 0) + TOLERANCE
     if not shortest <= record.elapsed <= longest:
-        found.append(f"took {trace.end - trace.start:.0f} s, accounting says {record.elapsed} s")
-    return found
+        problems.append(f"took {trace.end - trace.start:.0f} s, accounting says {record.elapsed} s")
+    return problems
 
 
 def _compare_facts(trace: JobTrace, record: Record) -> list[str]:
     """Return where the job's environment differs from its record, if both have a value."""
-    found = []
+    problems = []
     for what in ("user", "account", "qos", "partition", "work_dir"):
         seen, recorded = getattr(trace, what), getattr(record, what)
         if seen and recorded and seen != recorded:
-            found.append(f"its {what} is {seen}, accounting says {recorded}")
+            problems.append(f"its {what} is {seen}, accounting says {recorded}")
     cpus = sum(trace.cpus)
     if cpus and record.cpus and cpus != record.cpus:
-        found.append(f"it had {cpus} CPUs, accounting says {record.cpus}")
-    return found
+        problems.append(f"it had {cpus} CPUs, accounting says {record.cpus}")
+    return problems
 
 
 def _compare_end(trace: JobTrace, record: Record) -> list[str]:

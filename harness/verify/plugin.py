@@ -1,4 +1,4 @@
-"""The pytest plugin that `harness verify` loads: it selects the checks, and records the outcome of each."""
+"""The pytest plugin that `harness verify` loads: it selects checks and records their outcomes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="TEXT",
-        help="only checks with this in their name",
+        help="only checks whose name contains TEXT",
     )
     group.addoption(
         "--harness-log-level",
@@ -54,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "provokes(*patterns): the check makes daemons log errors that match; without patterns, any errors",
+        "provokes(*patterns): the check makes daemons log errors that match; "
+        "without patterns, any errors",
     )
     # pytest captures standard output while checks run, but not a copy of it.
     handler = logging.StreamHandler(os.fdopen(os.dup(1), "w", buffering=1))
@@ -87,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Print which check begins, and how many there are."""
+    """Print the number and name of the check that begins, and how many checks there are."""
     checks = item.session.items
     print(f"check {checks.index(item) + 1} of {len(checks)}: {item.nodeid}", flush=True)
 
@@ -112,7 +113,7 @@ def pytest_runtest_makereport(
         is_cluster_error = call.excinfo.errisinstance(
             (AssertionError, ClusterError, pytest.fail.Exception)
         )
-        # If a check cannot remove what it has left, that is the cluster's fault, too.
+        # If a check cannot clean up after itself, that is the cluster's fault, too.
         outcome = "failed" if is_cluster_error and report.when in {"call", "teardown"} else "error"
     message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
     if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
@@ -128,7 +129,7 @@ def pytest_runtest_makereport(
 
 
 def _circumstances(item: pytest.Item, since: float) -> list[str]:
-    """Return what may have made a check fail, once: its cleanup may fail for the same reason."""
+    """Return why a check may have failed, only once: its cleanup may fail for the same reason."""
     run = getattr(item, "funcargs", {}).get("harness_run")
     if run is None or item.stash.get(_EXPLAINED, False):
         return []

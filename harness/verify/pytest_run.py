@@ -1,4 +1,4 @@
-"""Run the checks with pytest, in a process of its own."""
+"""Run the checks with pytest, in a separate process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from harness.report.model import Check
 from harness.rundir import RunDir
 from harness.shipped_files import CHECKS
 
-# pytest's exit codes: 0 all passed, 1 some failed; with all others, pytest itself did not do its
-# work.
+# pytest's exit codes: 0 all passed, 1 some failed; any other means that pytest itself failed.
 _DONE = (0, 1)
 _USAGE_ERROR = 4
 _MEANING = {2: "it was interrupted", 5: "no check fits the scenario"}
 _BY_SEVERITY = ("skipped", "passed", "error", "failed")
-# Seconds in which checks must end what they have started.
+# Seconds in which checks must clean up.
 _ENDING = 60
 # What the plugin prints when a check begins.
 _BEGINS = re.compile(r"check (\d+) of (\d+): (.+)")
@@ -40,8 +39,8 @@ def verify(run: RunDir, say: Say, select: Sequence[str] = ()) -> tuple[list[Chec
     """Run the checks that fit the scenario, or those of them whose names contain one of `select`.
 
     Return the outcome of each, and why there is no verdict ("" if there is one). UsageError if one
-    of `select` selects no check, or if another process verifies the run, because these checks would
-    cancel its jobs; then nothing has run, and junit.xml is unchanged.
+    of `select` selects no check, or if another process is verifying the run, whose jobs these
+    checks would cancel; then no check has run, and junit.xml is unchanged.
     """
     try:
         with FileLock(run.path / "verify.lock", timeout=0):
@@ -103,7 +102,7 @@ def _command(run: RunDir, junit: Path, select: Sequence[str]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment without options for pytest.
+    """Return this environment without options for pytest, and without plugins.
 
     Other plugins could rerun or reorder checks.
     """
@@ -114,10 +113,10 @@ def _environment() -> dict[str, str]:
 
 
 def _steps(run: RunDir) -> Callable[[str], Step | None]:
-    """Return a function that makes a step of the line that announces a check, and None of other lines.
+    """Return a function that parses the line that announces a check; it returns None for others.
 
-    If the newest report of the scenario has as many checks, they are expected to take as long as
-    they took then.
+    If the newest report of the scenario has the same number of checks, they are expected to take as
+    long as they did then.
     """
     started = time.monotonic()
     report = earlier_reports.report(run)
@@ -137,7 +136,7 @@ def _steps(run: RunDir) -> Callable[[str], Step | None]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End the checks, and give them time to end what they have started."""
+    """End the checks, and give them time to clean up."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=_ENDING)

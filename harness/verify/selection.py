@@ -1,7 +1,8 @@
-"""Select the checks that run: those whose needed features the scenario has, narrowed down by the user's words.
+"""Select the checks to run: those that fit the scenario, narrowed down by the user's words.
 
-A check names the features that it needs in its marker: `@pytest.mark.needs("users", "accounting")`.
-A feature is a function below, registered under the name that the marker uses.
+A check fits if the scenario has the features that the check needs. It names them in its marker:
+`@pytest.mark.needs("users", "accounting")`. A feature is a function below, registered under the
+name that the marker uses.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from harness.verify import job_events
 
 FEATURES: dict[str, Callable[[Plan], bool]] = {}
 _MANY_NODES = 20
-# The smallest nodes on which the jobs and pods of the checks for Kubernetes fit.
+# The smallest node on which the jobs and pods of the checks for Kubernetes fit.
 _POD_NODE_CPUS, _POD_NODE_MIB = 4, 1000
 
 
 def select(plan: Plan, needs_of: Mapping[str, Set[str]], words: Iterable[str] = ()) -> list[str]:
-    """Return the checks that fit a plan, or those of them that contain one of `words`, in the given order.
+    """Return the checks that fit a plan, in the given order.
 
-    `needs_of` has the features that each check needs. UsageError for a word that selects none of
-    the checks that fit.
+    With `words`, only checks whose name contains one of them. `needs_of` has the features that each
+    check needs. UsageError for a word that selects none of the checks that fit.
     """
     features = features_of(plan)
     fitting = [check for check, needs in needs_of.items() if needs <= features]
@@ -40,7 +41,7 @@ def select(plan: Plan, needs_of: Mapping[str, Set[str]], words: Iterable[str] = 
 
 
 def unknown_features(needs_of: Mapping[str, Set[str]]) -> list[str]:
-    """Return a line for each feature that a check needs and nothing defines.
+    """Return a line for each feature that a check needs, but that is not defined.
 
     >>> unknown_features({"test_jobs": {"users", "usres"}})
     ['test_jobs: usres']
@@ -58,7 +59,10 @@ def features_of(plan: Plan) -> set[str]:
 
 
 def has_many_nodes(cluster: Cluster) -> bool:
-    """Tell whether so many of a cluster's nodes share hosts that checks submit short jobs to them by the hundred."""
+    """Return whether many of a cluster's nodes share hosts.
+
+    Checks then submit hundreds of short jobs to them.
+    """
     return bool(cluster.hosts) and len(cluster.node_names()) >= _MANY_NODES
 
 
@@ -67,7 +71,7 @@ def _is_selected(check: str, word: str) -> bool:
 
 
 def _nothing_selected(word: str, checks: list[str]) -> UsageError:
-    """Return the error for a word that selects nothing; its hint is what the user may mean."""
+    """Return the error for a word that selects nothing; its hint suggests similar names."""
     if any(_is_selected(check, word) for check in checks):
         return UsageError(f'the checks with "{word}" in their name do not fit this scenario')
     plain_word = word.lower().removeprefix("test_")
@@ -106,7 +110,10 @@ def _parts(names: Iterable[str]) -> list[str]:
 
 
 def feature(name: str) -> Callable[[Callable[[Plan], bool]], Callable[[Plan], bool]]:
-    """Register a function that tells whether a plan has a feature, under the name that `needs` uses."""
+    """Register a function that returns whether a plan has a feature.
+
+    `name` is what `needs` calls the feature.
+    """
 
     def register(has: Callable[[Plan], bool]) -> Callable[[Plan], bool]:
         FEATURES[name] = has
@@ -267,7 +274,10 @@ def _confined_cpus(plan: Plan) -> bool:
 
 @feature("confined_memory")
 def _confined_memory(plan: Plan) -> bool:
-    """Nodes that confine jobs to their memory, with a kernel of their own: on shared ones, jobs may swap."""
+    """Nodes that confine jobs to their memory, each with its own kernel.
+
+    Jobs may swap on a shared kernel.
+    """
     return plan.capabilities.own_kernel and bool(plan.clusters_that_confine("ConstrainRAMSpace"))
 
 

@@ -1,4 +1,7 @@
-"""What the checks share. A check leaves the clusters as it found them: its jobs are gone before the next one starts."""
+"""What the checks share.
+
+A check leaves the clusters as it found them: its jobs are gone before the next check starts.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from harness.verify import job_trace
 from harness.verify.job_trace import JobTrace
 from harness.wait import wait_until
 
-# Slurm counts time limits in minutes, and looks for jobs that exceed theirs every half minute.
+# Slurm counts time limits in minutes, and looks for jobs that exceed them every half minute.
 SHORTEST_TIME_LIMIT = "--time=1"
 # Creates the smallest root file system that a container can have, in an empty directory.
 SMALLEST_ROOT = """
@@ -52,7 +55,7 @@ class Jobs:
     def submit(
         self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None
     ) -> int:
-        """Submit a trace job on a cluster's controller and return its id; its output is discarded."""
+        """Submit a trace job on a cluster's controller and return its id; discard its output."""
         script = job_trace.script(body)
         ways = self.ways_in(cluster)
         job_id = cluster.submit(
@@ -66,7 +69,10 @@ class Jobs:
         return self.submit(cluster, body, *only(cluster, self.plan), *options)
 
     def ways_in(self, cluster: SlurmCluster) -> list[str]:
-        """Return the options that jobs need in a cluster's default partition, or in the first if there is none."""
+        """Return the options that jobs need in a cluster's default partition.
+
+        If there is none, those for the first partition.
+        """
         if cluster.name not in self._ways:
             conf = slurm_conf(self.plan, cluster.name)
             name = conf.default_partition()
@@ -85,19 +91,22 @@ class Jobs:
 
 
 def longest(plan: Plan, cluster: str) -> float:
-    """Return the longest time, in minutes, that a job may run in every partition."""
+    """Return the longest time, in minutes, that every partition lets a job run."""
     partitions = plan.scenario.clusters[cluster].partitions.values()
     limits = (options.get(partition.options, "MaxTime") for partition in partitions)
     return min((options.minutes(str(limit)) for limit in limits if limit), default=inf)
 
 
 def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
-    """Return options of a job as small as possible, for so many minutes or as many as every partition allows."""
-    part = plan.scenario.clusters[cluster]
+    """Return the options of a job that is as small as possible.
+
+    It may run for `minutes`, or for as long as every partition allows.
+    """
+    cluster_scenario = plan.scenario.clusters[cluster]
     conf = plan.slurm_conf(cluster)
     allowed = min(minutes, longest(plan, cluster))
     counts_memory = "memory" in (options.get(conf, "SelectTypeParameters") or "").lower()
-    memory = ["--mem=50"] if counts_memory and options.has_memory(part) else []
+    memory = ["--mem=50"] if counts_memory and options.has_memory(cluster_scenario) else []
     return ("--ntasks=1", *memory, f"--time={max(1, int(allowed))}")
 
 
@@ -107,12 +116,15 @@ def only(cluster: SlurmCluster, plan: Plan) -> list[str]:
 
 
 def slurm_conf(plan: Plan, cluster: str) -> drift.Rendered:
-    """Return a cluster's slurm.conf as rendered, which is what checks expect whatever the live cluster says."""
+    """Return a cluster's slurm.conf as rendered, which checks compare with the live cluster."""
     return drift.read(render.slurm_conf(plan, cluster))
 
 
 def ways_in(partition: drift.Options, plan: Plan) -> list[str]:
-    """Return options for an account and a QOS of the first user that a partition allows, unless it allows all."""
+    """Return options for an account and a QOS of the first user that a partition allows.
+
+    There are none for what it does not restrict.
+    """
     user = next(iter(plan.scenario.users.values()))
     ways = []
     for option, limit, own in (
@@ -165,7 +177,10 @@ def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
 
 @pytest.fixture(autouse=True)
 def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]:
-    """Cancel the harness's jobs that a check left behind, and wait until they are gone; leave all other jobs alone."""
+    """Cancel the harness's jobs that a check left behind, and wait until they are gone.
+
+    All other jobs are left alone.
+    """
     yield
     active = active_jobs(clusters, jobs)
     for cluster in clusters.values():
@@ -179,8 +194,7 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
             timeout=90,
         )
     except WaitTimeout:
-        # The check that left them has reported them; the clean-ups of later checks need not wait
-        # again.
+        # The check that left them behind has reported them; later clean-ups need not wait again.
         jobs.left_alone |= {job_key(*job) for job in active_jobs(clusters, jobs)}
         raise
 
@@ -188,24 +202,27 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
 def active_jobs(
     clusters: Mapping[str, SlurmCluster], jobs: Jobs | None = None
 ) -> list[tuple[str, int]]:
-    """Return the harness's jobs that have not ended, except long-lived ones and copies that never run."""
-    there = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
-    copies = slurm.left_copies(there)
-    going_on = jobs.left_alone if jobs else set()
+    """Return the harness's jobs that have not ended.
+
+    Long-lived jobs and copies that never run are left out.
+    """
+    jobs_of = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
+    copies = slurm.left_copies(jobs_of)
+    long_lived = jobs.left_alone if jobs else set()
     return [
         (name, job.job_id)
-        for name, seen in there.items()
-        for job in seen
+        for name, cluster_jobs in jobs_of.items()
+        for job in cluster_jobs
         if job.ours
         and job.state not in FINISHED
         and job.job_id not in copies[name]
-        and job_key(name, job.job_id) not in going_on
+        and job_key(name, job.job_id) not in long_lived
     ]
 
 
 @pytest.fixture(scope="session")
 def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
-    """A job that reaches its time limit while other checks run; it takes one CPU of the last cluster."""
+    """A job that reaches its time limit while other checks run, on one CPU of the last cluster."""
     cluster = list(clusters.values())[-1]
     job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
     jobs.left_alone.add(job_key(cluster.name, job_id))
@@ -232,15 +249,21 @@ def _manual_power(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) -> It
 def operators(
     run: RunDir, plan: Plan, clusters: dict[str, SlurmCluster], ssh: Ssh, _manual_power: None
 ) -> Iterator[dict[str, Hybrid]]:
-    """The clusters shared with Kubernetes, with their operators running; without them the nodes take no jobs."""
-    with hybrid.operators(run, plan, clusters, ssh) as there:
-        yield there
+    """The clusters shared with Kubernetes, with running operators.
+
+    Without the operators, the nodes take no jobs.
+    """
+    with hybrid.operators(run, plan, clusters, ssh) as hybrids:
+        yield hybrids
 
 
 def all_records_sent(
     clusters: Collection[SlurmCluster], seconds: float = 15
 ) -> Callable[[object], bool]:
-    """Return a `hopeless` for waits for records: no slurmctld had anything to send to slurmdbd for so many seconds."""
+    """Return a `give_up` for waits for records.
+
+    It gives up once no slurmctld has had anything to send to slurmdbd for `seconds`.
+    """
     last = time.monotonic()
 
     def nothing_to_send(_: object) -> bool:
@@ -258,9 +281,10 @@ def wait_for_records(
     timeout: float = 60,
     where: str = "accounting",
 ) -> None:
-    """Wait until accounting has jobs with these states and exit codes (None: any); errors call it `where`.
+    """Wait until accounting has jobs with these states and exit codes (None: any).
 
-    slurmctld sends records in the background, and again if slurmdbd does not answer.
+    Errors call accounting `where`. slurmctld sends records in the background, and resends them if
+    slurmdbd does not answer.
     """
 
     def look() -> dict[int, tuple[str, int | None]]:
@@ -323,8 +347,8 @@ def ran_on(clusters: dict[str, SlurmCluster]) -> Callable[[int], str]:
 
     def find(job_id: int) -> str:
         def look() -> list[tuple[str, str]]:
-            found = ((name, cluster.job(job_id)) for name, cluster in clusters.items())
-            return [(name, job.state) for name, job in found if job]
+            jobs_found = ((name, cluster.job(job_id)) for name, cluster in clusters.items())
+            return [(name, job.state) for name, job in jobs_found if job]
 
         ended = wait_until(
             look,

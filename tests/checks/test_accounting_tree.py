@@ -20,50 +20,50 @@ def show(cluster: SlurmCluster, *query: str) -> str:
     return cluster.run("sacctmgr", "--parsable2", "--noheader", "show", *query).stdout
 
 
-def test_associations_and_qos_are_the_scenarios(
+def test_associations_and_qos_match_the_scenario(
     clusters: dict[str, SlurmCluster], plan: Plan
 ) -> None:
-    """Checks fair share, limits, parent and QOS of each association on each cluster, and each QOS."""
-    found = []
+    """Fair share, limits, parent and QOS of each association on each cluster, and each QOS."""
+    problems = []
     columns = associations.columns(ASSOCIATION)
     for name, cluster in clusters.items():
-        # WOPLimits: without the limits that an association inherits.
+        # WOPLimits leaves out the limits that an association inherits.
         query = ("association", "woplimits", "where", f"cluster={name}")
         seen = associations.parse(
             show(cluster, *query, f"format=account,user,{','.join(columns)}"), 2, columns
         )
         wanted = associations.associations(plan.scenario)
-        found += [
+        problems += [
             f"{name}: {text}" for text in associations.differences(wanted, seen, "association")
         ]
     columns = associations.columns(QOS)
     seen = associations.parse(show(cluster, "qos", f"format=name,{','.join(columns)}"), 1, columns)
-    found += associations.differences(associations.qos(plan.scenario), seen, "QOS")
-    assert not found, "\n".join(found)
+    problems += associations.differences(associations.qos(plan.scenario), seen, "QOS")
+    assert not problems, "\n".join(problems)
 
 
-def test_users_and_accounts_are_the_scenarios(
+def test_users_and_accounts_match_the_scenario(
     clusters: dict[str, SlurmCluster], plan: Plan
 ) -> None:
-    """Checks default accounts, AdminLevel, coordinators, descriptions and organizations."""
+    """Default accounts, AdminLevel, coordinators, descriptions and organizations."""
     cluster = next(iter(clusters.values()))
     columns = ["DefaultAccount", "AdminLevel", "Coordinators"]
     seen = associations.parse(
         show(cluster, "user", "withcoord", f"format=user,{','.join(columns)}"), 1, columns
     )
-    found = associations.differences(associations.users(plan.scenario), seen, "user")
+    problems = associations.differences(associations.users(plan.scenario), seen, "user")
     columns = ["Description", "Organization", "Coordinators"]
     seen = associations.parse(
         show(cluster, "account", "withcoord", f"format=account,{','.join(columns)}"), 1, columns
     )
-    found += associations.differences(associations.accounts(plan.scenario), seen, "account")
-    assert not found, "\n".join(found)
+    problems += associations.differences(associations.accounts(plan.scenario), seen, "account")
+    assert not problems, "\n".join(problems)
 
 
 def test_every_slurmctld_knows_the_scenarios_associations(
     clusters: dict[str, SlurmCluster], plan: Plan
 ) -> None:
-    """Only what slurmctld has in memory is enforced; slurmdbd sends it changes in the background."""
+    """Only what slurmctld has in memory is enforced; slurmdbd sends changes in the background."""
     wanted = associations.in_memory(plan.scenario)
 
     def look_at(cluster: SlurmCluster) -> Callable[[], list[str]]:

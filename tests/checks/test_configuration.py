@@ -1,4 +1,4 @@
-"""Running daemons use the configuration that was rendered for them, not only their files have it."""
+"""Running daemons use the rendered configuration: having it in their files is not enough."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.slurmconf import drift
 
 
 def prefixed(name: str, differences: Iterable[str]) -> Iterator[str]:
-    """Yield differences after the name of the cluster or daemon that has them."""
+    """Yield differences, each with the name of the cluster or daemon in front."""
     yield from (f"{name}: {difference}" for difference in differences)
 
 
@@ -29,7 +29,8 @@ def test_slurmctld_holds_the_rendered_configuration(
         # last read.
         if "different" in (hashes := held.get("hash_val", "")).lower():
             wrong.append(
-                f"{name}: the slurm.conf that slurmctld has read is not the one on {cluster.controller}: {hashes}"
+                f"{name}: the slurm.conf that slurmctld has read "
+                f"is not the one on {cluster.controller}: {hashes}"
             )
     assert not wrong, "\n".join(wrong)
 

@@ -1,4 +1,7 @@
-"""Nodes come when jobs need them and go when they are idle: no more than needed, and nothing is left behind."""
+"""Nodes come when jobs need them, and go when they are idle.
+
+No more nodes come than are needed, and nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from harness.verify import job_trace
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("elastic", "users"), pytest.mark.provokes()]
-# Seconds for slurmctld's own loops on a busy machine, in addition to the times in slurm.conf.
+# Seconds for slurmctld's own polling on a busy machine, in addition to the times in slurm.conf.
 ROUNDS = 60
-# Seconds in which a job must start once its node is up. By itself slurmctld looks for such jobs
-# every half minute.
+# Seconds in which a job must start once its node is up. On its own, slurmctld looks for such jobs
+# only every half minute.
 BEGINS = 10
 
 
@@ -51,7 +54,7 @@ class Elastic:
         }
 
     def seconds(self, option: str) -> int:
-        """Return a time in slurm.conf, in seconds."""
+        """Return the value of a time option in slurm.conf, in seconds."""
         conf = self.plan.slurm_conf(self.cluster.name)
         return int(options.get(conf, option) or 0)
 
@@ -66,32 +69,35 @@ class Elastic:
     def resumed(self, since: float) -> set[str]:
         """Return the nodes that were powered up since a time at which all were down.
 
-        A node may come so fast that nothing sees it POWERING_UP; it then stays up for SuspendTime.
+        A node may come up too fast to be seen POWERING_UP; it then stays up for SuspendTime.
         """
         now = time.time()
         wait_until(
             lambda: self.recorder.looked,
             lambda at: at > now,
-            what="a look at the nodes",
+            what="the recorder to poll the nodes",
             timeout=ROUNDS,
         )
         return {node for node in self.nodes if any(map(_awake, self.recorder.of(node, since)))}
 
     def running(self) -> set[str]:
-        """Return the nodes whose host runs (slurmd, if the host is permanent), according to the engine, not Slurm."""
+        """Return the nodes whose host runs, according to the engine and not to Slurm.
+
+        If the host is permanent, its slurmd must run.
+        """
         hosts = providers.get(self.run.provider).hosts(self.run.id)
-        found = set()
+        names = set()
         for name, provision in self.nodes.items():
             if not hosts.get(name):
                 continue
             if provision in {"manual", "remote"}:
-                asked = self.ssh.run(
+                result = self.ssh.run(
                     name, ["systemctl", "is-active", "--quiet", "slurmd"], check=False
                 )
-                if asked.exit_code != 0:
+                if result.exit_code != 0:
                     continue
-            found.add(name)
-        return found
+            names.add(name)
+        return names
 
     def awake(self) -> dict[str, str]:
         """Return the nodes that are not powered down, with their states."""
@@ -123,7 +129,7 @@ def _awake(seen: Sighting) -> bool:
 
 
 class Signal:
-    """Lets a check end its jobs, so that they run as long as it needs them, however slow the machine is."""
+    """Lets a check end its jobs, so that they run for as long as it needs them on any machine."""
 
     def __init__(self, elastic: Elastic, jobs: Jobs) -> None:
         self._elastic, self._jobs = elastic, jobs
@@ -149,7 +155,7 @@ def elastic(
         yield Elastic(cluster, plan, run, ssh, recorder)
 
 
-def test_job_brings_the_node_that_it_wants_and_no_other(elastic: Elastic, jobs: Jobs) -> None:
+def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     node = list(elastic.nodes)[-1]
     began = time.time()
@@ -158,17 +164,21 @@ def test_job_brings_the_node_that_it_wants_and_no_other(elastic: Elastic, jobs: 
         [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
     )
     seen = wait_until(
-        lambda: [one for one in elastic.recorder.of(node, began) if "POWER" not in one.state],
+        lambda: [
+            sighting
+            for sighting in elastic.recorder.of(node, began)
+            if "POWER" not in sighting.state
+        ],
         bool,
         what=f"{node} to be up",
         timeout=ROUNDS,
     )
     assert elastic.resumed(began) == {node}
     assert [
-        one.host for one in jobs.traces() if one.key == job_key(elastic.cluster.name, job_id)
+        trace.host for trace in jobs.traces() if trace.key == job_key(elastic.cluster.name, job_id)
     ] == [node]
     started = next(
-        one.start for one in jobs.traces() if one.key == job_key(elastic.cluster.name, job_id)
+        trace.start for trace in jobs.traces() if trace.key == job_key(elastic.cluster.name, job_id)
     )
     waited = started - seen[0].at
     assert waited < BEGINS, f"the job began {waited:.0f} s after its node was up"
@@ -181,13 +191,13 @@ def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, 
     )
     elastic.wait_until_down()
     assert elastic.awake() == {}
-    there = providers.get(elastic.run.provider).hosts(elastic.run.id)
+    hosts = providers.get(elastic.run.provider).hosts(elastic.run.id)
     assert not {
-        name for name, provision in elastic.nodes.items() if provision == "create" and name in there
+        name for name, provision in elastic.nodes.items() if provision == "create" and name in hosts
     }
 
 
-def test_jobs_bring_as_many_nodes_as_they_want_at_once(elastic: Elastic, jobs: Jobs) -> None:
+def test_jobs_bring_as_many_nodes_as_they_request_at_once(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     count = max(1, len(elastic.nodes) - 1)
     began = time.time()
@@ -214,20 +224,21 @@ def test_jobs_bring_as_many_nodes_as_they_want_at_once(elastic: Elastic, jobs: J
 
 
 def test_every_user_is_the_same_on_nodes_that_come(elastic: Elastic, jobs: Jobs) -> None:
-    """Such nodes may be gone while other checks look for users on hosts, so a job on all of them looks."""
+    """A job on all such nodes looks, because they may be gone when other checks look on hosts."""
     nodes = [*elastic.nodes]
     users = elastic.plan.scenario.users
-    script = f"for user in {shlex.join(users)}; do echo $SLURMD_NODENAME $user $(id -u $user 2> /dev/null); done"
+    look = "echo $SLURMD_NODENAME $user $(id -u $user 2> /dev/null)"
+    script = f"for user in {shlex.join(users)}; do {look}; done"
     answer = elastic.cluster.run(
-        *("srun", *only(elastic.cluster, elastic.plan), *jobs.ways_in(elastic.cluster)),
-        *(
-            f"--nodelist={','.join(nodes)}",
-            f"--nodes={len(nodes)}",
-            "--ntasks-per-node=1",
-            "sh",
-            "-c",
-            script,
-        ),
+        "srun",
+        *only(elastic.cluster, elastic.plan),
+        *jobs.ways_in(elastic.cluster),
+        f"--nodelist={','.join(nodes)}",
+        f"--nodes={len(nodes)}",
+        "--ntasks-per-node=1",
+        "sh",
+        "-c",
+        script,
         user=jobs.user,
     )
     seen = {(node, user): uid for node, user, *uid in map(str.split, answer.stdout.splitlines())}
@@ -273,9 +284,7 @@ def test_administrator_powers_a_node_up_and_down(elastic: Elastic) -> None:
 
 
 @pytest.mark.needs("static_too")
-def test_nodes_that_are_there_anyway_are_filled_first_and_never_suspended(
-    elastic: Elastic, jobs: Jobs
-) -> None:
+def test_static_nodes_are_filled_first_and_never_suspended(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     provision_of = elastic.plan.scenario.clusters[elastic.cluster.name].provision_of()
     static = {name for name, provision in provision_of.items() if provision == "static"}
@@ -285,9 +294,14 @@ def test_nodes_that_are_there_anyway_are_filled_first_and_never_suspended(
     elastic.cluster.wait_for(given, {"RUNNING"})
     signal.give()
     elastic.cluster.wait_for(given, {"COMPLETED"})
-    assert {one.host for one in jobs.traces() if one.job_id in given} == static
+    assert {trace.host for trace in jobs.traces() if trace.job_id in given} == static
     assert elastic.resumed(began) == set()
-    assert not [one for node in static for one in elastic.recorder.of(node) if "POWER" in one.state]
+    assert not [
+        sighting
+        for node in static
+        for sighting in elastic.recorder.of(node)
+        if "POWER" in sighting.state
+    ]
 
 
 @pytest.mark.needs("two_shapes")
@@ -307,7 +321,7 @@ def test_job_brings_a_node_of_the_shape_that_it_asks_for(elastic: Elastic, jobs:
 
 
 @pytest.mark.needs("federation")
-def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_want(
+def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_need(
     elastic: Elastic, federation: Federation, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
 ) -> None:
     elastic.wait_until_down()
@@ -316,12 +330,12 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
     signal = Signal(elastic, jobs)
     job = (signal.awaited, "--nodes=1", f"--cpus-per-task={cpus}")
     on_origin = sum(room for _, room in rooms(plan, federation.origin.name, cpus))
-    # If both clusters have room, the one that schedules first takes a job: fill the origin.
+    # If both clusters have room, the one that schedules first takes a job, so fill the origin.
     given = [jobs.submit_here(federation.origin, *job) for _ in range(on_origin)]
     federation.origin.wait_for(given, {"RUNNING"})
     burst = [jobs.submit(federation.origin, *job) for _ in range(8)]
     given += burst
-    # All at once: a job that has ended would leave its node to the next one.
+    # All must run at once, because a job that has ended would leave its node to the next one.
     elastic.cluster.wait_for(burst, {"RUNNING"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
     signal.give()
     assert Counter(map(ran_on, given)) == {
@@ -332,12 +346,16 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
     for _, room in rooms(plan, elastic.cluster.name, cpus):
         wanted += left > 0
         left -= room
-    # Only their number is checked: 22.05 does not always take the nodes of the least weight.
+    # Only their number is checked, because 22.05 does not always take the nodes of least weight.
     resumed = sorted(elastic.resumed(began))
     assert len(resumed) == wanted, (
         f"{wanted} nodes have room for the jobs, {resumed} were powered up"
     )
-    seen = {one.job_id: (one.cluster, one.host) for one in jobs.traces() if one.job_id in given}
+    seen = {
+        trace.job_id: (trace.cluster, trace.host)
+        for trace in jobs.traces()
+        if trace.job_id in given
+    }
     assert {*seen} == {*given}
     if plan.scenario.accounting:
         wait_until(
@@ -346,7 +364,7 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
                 for record in federation.origin.records("--federation", "--allocations")
                 if record.job_id in given and record.state == "COMPLETED"
             },
-            lambda told: told == seen,
+            lambda recorded: recorded == seen,
             what="sacct --federation to agree with what the jobs saw",
             timeout=ROUNDS,
         )
@@ -354,7 +372,10 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_w
 
 
 def rooms(plan: Plan, cluster: str, cpus: int) -> list[tuple[str, int]]:
-    """Return the nodes of a cluster in the order in which Slurm fills them, and how many jobs each has room for."""
+    """Return a cluster's nodes in the order in which Slurm fills them, and each node's room.
+
+    A node's room is the number of jobs with `cpus` CPUs that fit on it.
+    """
     groups = plan.scenario.clusters[cluster].nodes
     weighed = sorted(
         groups,

@@ -1,4 +1,4 @@
-"""Clusters of a federation place jobs as one."""
+"""The clusters of a federation place jobs together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.needs("federation", "users")]
 
 
 def table(cluster: SlurmCluster, *command: str) -> list[list[str]]:
-    """Return what sacctmgr shows, row by row."""
+    """Return the rows that sacctmgr prints."""
     answer = cluster.run("sacctmgr", "--parsable2", "--noheader", *command).stdout
     return [line.rstrip("|").split("|") for line in answer.splitlines()]
 
@@ -40,8 +40,8 @@ def test_federation_is_formed_with_all_clusters_active(
     assert {tuple(row) for row in rows} == wanted
     for name in federation.members:
         seen = {
-            (one.cluster, one.federation_id, one.state, one.synced)
-            for one in clusters[name].siblings()
+            (sibling.cluster, sibling.federation_id, sibling.state, sibling.synced)
+            for sibling in clusters[name].siblings()
         }
         assert seen == {
             (member, number, "ACTIVE", True) for number, member in enumerate(federation.members, 1)
@@ -59,7 +59,7 @@ def test_job_ids_carry_the_origin_and_are_unique(
     ]
     assert [origin_of(job_id, federation) for _, job_id in given] == [name for name, _ in given]
     assert max(Counter(job_id for _, job_id in given).values()) == 1
-    # A job cancelled at the moment it ends is CANCELLED although it exited with 0, so let them end.
+    # A job cancelled just as it ends is CANCELLED although it exited with 0, so let them end.
     assert {ran_on(job_id) for _, job_id in given} <= {*federation.members}
 
 
@@ -77,9 +77,9 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
         assert tracking, f"{federation.origin.name} does not track job {job_id}"
         assert tracking.state == "REVOKED", tracking
     # Where they ran, according to the jobs and not to Slurm.
-    seen = [one for one in jobs.traces() if one.job_id in bursting]
-    assert {one.cluster for one in seen} <= siblings
-    assert sorted(one.job_id for one in seen) == sorted(bursting), "each ran exactly once"
+    seen = [trace for trace in jobs.traces() if trace.job_id in bursting]
+    assert {trace.cluster for trace in seen} <= siblings
+    assert sorted(trace.job_id for trace in seen) == sorted(bursting), "each ran exactly once"
     assert_full(federation, full_origin)
 
 
@@ -117,7 +117,7 @@ def test_cluster_constraint_chooses_clusters_by_their_features(
         if sum(feature in has for has in features.values()) == 1
     }
     if not only:
-        pytest.skip("no cluster has a feature of its own: clusters.NAME.features")
+        pytest.skip("no cluster has a feature that no other has: clusters.NAME.features")
     for feature, name in only.items():
         job_id = jobs.submit(federation.origin, "true", f"--cluster-constraint={feature}")
         assert ran_on(job_id) == name, feature
@@ -128,7 +128,10 @@ def test_cluster_constraint_chooses_clusters_by_their_features(
 
 @pytest.fixture
 def set_state_of_sibling(federation: Federation) -> Iterator[Callable[[str], None]]:
-    """Return a function that sets the sibling's state in the federation; afterwards it is ACTIVE again."""
+    """Return a function that sets the sibling's state in the federation.
+
+    Afterwards, the sibling is ACTIVE again.
+    """
     name = federation.sibling.name
 
     def set_state(state: str) -> None:
@@ -137,7 +140,9 @@ def set_state_of_sibling(federation: Federation) -> Iterator[Callable[[str], Non
         )
         for cluster in (federation.origin, federation.sibling):
             wait_until(
-                lambda cluster=cluster: {one.cluster: one.state for one in cluster.siblings()},
+                lambda cluster=cluster: {
+                    sibling.cluster: sibling.state for sibling in cluster.siblings()
+                },
                 lambda states: states.get(name, "").split("+")[0] == state,
                 what=f"{cluster.name} to know that {name} is {state}",
                 timeout=60,
@@ -154,9 +159,9 @@ def test_draining_cluster_gets_no_new_federated_jobs(
     plan: Plan,
     ran_on: Callable[[int], str],
 ) -> None:
-    # A job keeps the sibling from reaching DRAINED, which its slurmctld checks every five seconds:
-    # if it is set active at that moment, it does not answer for minutes, and is DRAINED afterwards
-    # (seen in 24.11).
+    # A running job keeps the sibling from reaching DRAINED, which its slurmctld checks every five
+    # seconds. A sibling that is set active at that moment does not answer for minutes, and is
+    # DRAINED afterwards (seen in 24.11).
     running = jobs.submit_here(federation.sibling, "sleep 300")
     federation.sibling.wait_for([running], {"RUNNING"})
     set_state_of_sibling("DRAIN")
@@ -165,7 +170,7 @@ def test_draining_cluster_gets_no_new_federated_jobs(
     nodes = len(plan.scenario.clusters[federation.origin.name].node_names())
     given = [jobs.submit(federation.origin, "sleep 1", "--exclusive") for _ in range(2 * nodes)]
     assert {ran_on(job_id) for job_id in given} == others
-    assert {one.cluster for one in jobs.traces() if one.job_id in given} == others
+    assert {trace.cluster for trace in jobs.traces() if trace.job_id in given} == others
 
 
 def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
@@ -182,7 +187,9 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
         clusters[name].wait_for(pair, {"RUNNING"})
     running = wait_until(
         lambda: {
-            one.job_id: (one.cluster, one.host) for one in jobs.traces() if one.job_id in given
+            trace.job_id: (trace.cluster, trace.host)
+            for trace in jobs.traces()
+            if trace.job_id in given
         },
         lambda seen: len(seen) == len(given),
         what="the jobs to start",
@@ -210,7 +217,7 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
         }
         assert {tuple(line.split()) for line in view.splitlines()} == members, name
     if plan.scenario.accounting:
-        told = wait_until(
+        recorded = wait_until(
             lambda: {
                 record.job_id: (record.cluster, hosts_of.get(record.node_list))
                 for record in federation.origin.records("--federation", "--allocations")
@@ -220,7 +227,7 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
             what="sacct --federation to list the running jobs",
             timeout=60,
         )
-        assert told == running
+        assert recorded == running
 
 
 def test_no_federated_job_ran_twice(jobs: Jobs) -> None:

@@ -1,4 +1,4 @@
-"""Every host runs what it should, configured as rendered, and munge joins them."""
+"""Every host runs its daemons with the rendered configuration, and munge works between hosts."""
 
 from __future__ import annotations
 
@@ -24,34 +24,47 @@ from harness.ssh import Ssh
 
 PORT_OF = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
-# What a daemon logs at its start although nothing is wrong, and why it cannot be avoided.
-HARMLESS = {
-    r"Could not open (node|job|reservation|trigger) state file .*: No such file": "a new cluster has no state yet",
-    r"NOTE: Trying backup state save file\.": "the line after it",
-    r"No fed_mgr state file": "a new cluster has no state yet",
-    r"We can't find assoc 1 on cluster": "slurmdbd 24.11 logs it for each cluster that is added",
-    r"slurm_persist_conn_open_without_init: .* Connection refused": "a federation's controllers start one by one",
-    r"fed_mgr: Unable to open connection to cluster": "the line after it",
-    r"slurm_persist_conn_open: .* no fed_mgr_fed_rec on cluster": "they learn of a new federation one by one",
-    r"Slurm does not support glob parsing\. /etc/slurm/plugstack": "Debian's plugstack.conf, where slurmctld serves it",
-    r'"Include" failed in file /etc/slurm/plugstack.conf': "the line after it",
-    r" mpi/pmix_v4: init: .* can not load PMIx library": "Debian's 22.05 needs PMIx's development package",
-    r"Couldn't load specified plugin name for mpi/pmix": "the line after it",
-    r"MPI: Cannot create context for mpi/pmix": "the line after it",
-    r"_shutdown_bu_thread: ?send/recv \S+: Connection refused": "the backup controller is started after the first",
-    r"Invalid RPC received \S+ while in standby": "a client asked a backup before the first controller; it retries",
-    r"_conn_readable: .* error\[104\]: Connection reset by peer": "sacctmgr ends before it has read all of an answer",
-    r"slurm_send_node_msg: .* failed: (Connection reset|Unexpected missing socket error)": "a client has ended",
-    r"_conn_readable: persistent connection for fd \d+ experienced an unknown error": "how 20.11 logs the same",
-    r"High latency for \d+ calls to gettimeofday": "the machine is busy",
-    r"System GPU detection failed": "slurmd -Z of 26.05 looks for GPUs, and there are none",
-    r"_?forward_thread: failed to \S+ .*Connection refused": "slurmds that share a host start one after the other",
-    r"xcpuinfo_hwloc_topo_load: failed": "slurmd -Z keeps what it sees before it knows its spool directory",
-}
+# What a daemon logs at its start although nothing is wrong, and why this cannot be avoided.
+HARMLESS = (
+    # A new cluster has no state yet.
+    r"Could not open (node|job|reservation|trigger) state file .*: No such file",
+    r"NOTE: Trying backup state save file\.",
+    r"No fed_mgr state file",
+    # slurmdbd 24.11 logs this for each cluster that is added.
+    r"We can't find assoc 1 on cluster",
+    # The controllers of a federation start one by one, and learn of a new federation one by one.
+    r"slurm_persist_conn_open_without_init: .* Connection refused",
+    r"fed_mgr: Unable to open connection to cluster",
+    r"slurm_persist_conn_open: .* no fed_mgr_fed_rec on cluster",
+    # Debian's plugstack.conf, if slurmctld serves it.
+    r"Slurm does not support glob parsing\. /etc/slurm/plugstack",
+    r'"Include" failed in file /etc/slurm/plugstack.conf',
+    # Debian's 22.05 needs PMIx's development package.
+    r" mpi/pmix_v4: init: .* can not load PMIx library",
+    r"Couldn't load specified plugin name for mpi/pmix",
+    r"MPI: Cannot create context for mpi/pmix",
+    # The backup controller starts after the first controller.
+    r"_shutdown_bu_thread: ?send/recv \S+: Connection refused",
+    # A client asked a backup before it asked the first controller; it retries.
+    r"Invalid RPC received \S+ while in standby",
+    # sacctmgr ends before it has read the whole answer. 20.11 logs this differently.
+    r"_conn_readable: .* error\[104\]: Connection reset by peer",
+    r"_conn_readable: persistent connection for fd \d+ experienced an unknown error",
+    # A client has ended.
+    r"slurm_send_node_msg: .* failed: (Connection reset|Unexpected missing socket error)",
+    # The machine is busy.
+    r"High latency for \d+ calls to gettimeofday",
+    # slurmd -Z of 26.05 looks for GPUs, and there are none.
+    r"System GPU detection failed",
+    # slurmds that share a host start one after the other.
+    r"_?forward_thread: failed to \S+ .*Connection refused",
+    # slurmd -Z stores what it detects before it knows its spool directory.
+    r"xcpuinfo_hwloc_topo_load: failed",
+)
 
 
 def everywhere(function, hosts):  # noqa: ANN001, ANN201  any function of a host's name
-    """Call a function for each host, in parallel; return host -> result."""
+    """Call a function for each host, in parallel; return the result for each host."""
     with ThreadPoolExecutor(8) as pool:
         return dict(zip(hosts, pool.map(function, hosts), strict=True))
 
@@ -72,7 +85,8 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
             ],
         )
         names = "|".join(PROCESS_OF.get(unit, unit) for unit in DAEMONS)
-        script = f"for pid in $(pgrep -x '{names}'); do echo $(cat /proc/$pid/comm) $(tail -1 /proc/$pid/cgroup); done"
+        show = "echo $(cat /proc/$pid/comm) $(tail -1 /proc/$pid/cgroup)"
+        script = f"for pid in $(pgrep -x '{names}'); do {show}; done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
     seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
@@ -97,7 +111,8 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
             ]
         if enabled != {*host.daemons}:
             wrong.append(
-                f"{host.name}: starts {sorted(enabled)} at boot, should start {sorted(host.daemons)}"
+                f"{host.name}: starts {sorted(enabled)} at boot, "
+                f"should start {sorted(host.daemons)}"
             )
         for line in processes.strip().splitlines():
             process, cgroup = line.split(" ", 1)
@@ -108,7 +123,7 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
 
 
 def last_line(ssh: Ssh, host: PlannedHost, unit: str) -> str:
-    """Return what the daemon of a unit wrote last to its host's journal."""
+    """Return the last line that the daemon of a unit wrote to its host's journal."""
     process = PROCESS_OF.get(unit, unit.partition("@")[0])
     command = [
         "journalctl",
@@ -122,7 +137,7 @@ def last_line(ssh: Ssh, host: PlannedHost, unit: str) -> str:
 
 
 def shared_nodes(host: PlannedHost, plan: Plan) -> tuple[str, ...]:
-    """Return the nodes whose slurmd is a unit of its own, because they share the host."""
+    """Return the nodes whose slurmd has a separate unit, because they share the host."""
     return host.nodes if host.cluster and plan.scenario.clusters[host.cluster].hosts else ()
 
 
@@ -145,13 +160,13 @@ def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, 
 def test_every_slurm_daemon_started_without_an_error_or_warning(
     ssh: Ssh, plan: Plan, run: RunDir
 ) -> None:
-    """Looks at what each logged from its start until the clusters were ready: checks cause errors on purpose."""
+    """Reads only what each logged until the clusters were ready: checks cause errors on purpose."""
     events = [*run.events()]
 
     def look(of: tuple[str, str, str]) -> list[str]:
         name, daemon, path = of
         # A check may have provoked errors in the second in which it restarted the daemon. systemd
-        # before 248 prints no fraction of it.
+        # before 248 prints no fractions of seconds.
         script = (
             f'show="systemctl show --property=ExecMainStartTimestamp --value {daemon}";'
             'date -d "$($show --timestamp=us 2> /dev/null || $show)" +%s.%N; date +%z;'
@@ -164,12 +179,14 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
             f"{name}: {daemon}: {line}" for _, line in complaints(lines, zone, float(started), end)
         ]
 
-    found = [line for lines in everywhere(look, daemons_with_logs(plan)).values() for line in lines]
-    assert not found, "\n".join(found)
+    problems = [
+        line for lines in everywhere(look, daemons_with_logs(plan)).values() for line in lines
+    ]
+    assert not problems, "\n".join(problems)
 
 
 def quiet(plan: Plan, host: str, daemon: str) -> bool:
-    """Return whether a daemon is configured to log nothing at its start if all is well."""
+    """Return whether a daemon is configured to log nothing at its start if nothing is wrong."""
     cluster = plan.host(host).cluster
     if daemon == "slurmdbd":
         return (
@@ -185,7 +202,7 @@ def quiet(plan: Plan, host: str, daemon: str) -> bool:
 
 
 def daemons_with_logs(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return host, daemon and path of each log file of Slurm's daemons."""
+    """Return the host, daemon and path of each log file of Slurm's daemons."""
     return [
         (host.name, daemon, path)
         for host in plan.lasting_hosts()
@@ -198,16 +215,16 @@ def daemons_with_logs(plan: Plan) -> list[tuple[str, str, str]]:
 def complaints(
     lines: Iterable[str], zone: str, start: float, end: float, levels: str = "error|fatal|warning"
 ) -> Iterator[tuple[float, str]]:
-    """Yield each line of these levels logged between two times, in seconds since 1970, unless it is harmless.
+    """Yield the time and text of each line of these levels, unless it is harmless.
 
-    It comes with its time; `zone` applies to times that name none.
+    Only lines between two times, in seconds since 1970, count. `zone` applies to times without a
+    time zone.
     """
     for line in lines:
         for at, text in logs.dated([line], zone):
             logged = re.match(rf"(?:{levels}): (.*)", text)
-            begin = (
-                math.floor(start) if at.is_integer() else start
-            )  # a log may have whole seconds only
+            # A log may have only whole seconds.
+            begin = math.floor(start) if at.is_integer() else start
             if (
                 logged
                 and begin <= at <= end
@@ -224,15 +241,15 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
 
     def look(name: str) -> list[str]:
         wrong = []
-        # A federation has a hundred files: a host is asked once for the owners of its own, and once
-        # for the sums.
+        # A federation has a hundred files: ask a host only once for the owners of its files, and
+        # once for their sums.
         paths = shlex.join(file.path for file in tree[name])
         stats = {
             path: facts
             for *facts, path in table(hosts[name], f"stat -c '%f %U %G %04a %n' {paths}", 4)
         }
         owners = {path: tuple(owner) for path, (_, *owner) in stats.items()}
-        sums = {path: found for found, path in table(hosts[name], f"sha256sum {paths}", 1)}
+        sums = {path: digest for digest, path in table(hosts[name], f"sha256sum {paths}", 1)}
         for file in tree[name]:
             if file.path not in owners:
                 wrong.append(f"{name}:{file.path} is missing")
@@ -246,9 +263,10 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
                 wrong.append(f"{name}:{file.path} is not a regular file")
             elif (owner := owners[file.path]) != (file.owner, file.group, file.mode):
                 wrong.append(
-                    f"{name}:{file.path} is {owner}, should be {(file.owner, file.group, file.mode)}"
+                    f"{name}:{file.path} is {owner}, "
+                    f"should be {(file.owner, file.group, file.mode)}"
                 )
-        # A file that neither the harness nor a package put there may change what the daemons do.
+        # A file that comes from neither the harness nor a package may change what the daemons do.
         for path in {*hosts[name].check_output("find /etc/slurm ! -type d").splitlines()} - {
             *owners
         }:
@@ -285,20 +303,20 @@ def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid
         for encoder, answer in zip(names, answers, strict=True):
             assert "Success (0)" in answer, f"{decoder} refuses a credential of {encoder}: {answer}"
             assert f"({facts.uid})" in re.search("UID:.*", answer)[0], (
-                f"{decoder} sees another uid than {encoder}"
+                f"{decoder} sees a different uid than {encoder}"
             )
 
 
 def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
-    """Asks munge for its time, because munge refuses credentials that are too old or from the future."""
+    """Asks munge for the time: it refuses credentials that are too old or from the future."""
 
     def look(name: str) -> tuple[float, str]:
         before = time.time()
         answer = ssh.run(
             name, ["sh", "-c", "munge --no-input | unmunge | grep ENCODE_TIME; date +%z"]
         ).stdout
-        told, zone = re.fullmatch(r".*\((\d+)\)\n(\S+)\n", answer).groups()
-        return int(told) - (before + time.time()) / 2, zone
+        encode_time, zone = re.fullmatch(r".*\((\d+)\)\n(\S+)\n", answer).groups()
+        return int(encode_time) - (before + time.time()) / 2, zone
 
     seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
     off = {name: f"{seconds:+.0f} s" for name, (seconds, _) in seen.items() if abs(seconds) > 3}
@@ -310,7 +328,7 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
 @pytest.mark.needs("users")
 def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
     stranger = plan.lasting_hosts()[-1].name
-    # A second munged with a key of its own, on the same host so that nothing but the key differs.
+    # A second munged with a different key, on the same host so that only the key differs.
     script = """
         set -e
         directory=$(mktemp -d) && chmod 0755 $directory && chown munge: $directory && cd $directory
@@ -319,7 +337,8 @@ def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> N
         $run munged --socket=$directory/socket --key-file=$directory/key --pid-file=$directory/pid \
             --log-file=$directory/log --seed-file=$directory/seed
         munge --no-input --socket=$directory/socket
-        pid=$(cat pid) && kill $pid && while [ -e /proc/$pid ]; do sleep 0.02; done && rm -rf $directory
+        pid=$(cat pid) && kill $pid && while [ -e /proc/$pid ]; do sleep 0.02; done &&
+            rm -rf $directory
     """
     credential = ssh.run(stranger, ["sh", "-c", script]).stdout
     assert credential.startswith("MUNGE:"), credential
@@ -332,15 +351,16 @@ def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> N
 @pytest.mark.needs("sites")
 @pytest.mark.provokes("Zero Bytes were transmitted or received")
 def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) -> None:
-    """A listener at port 873 makes sure that a refusal is the gateway's and not the host's."""
+    """A listener on port 873 makes sure that the gateway refuses the connection, not the host."""
     first = plan.lasting_hosts()[0]
     other = next(host for host in plan.lasting_hosts() if host.site != first.site)
     server = (
-        "import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
+        "import socket; s = socket.socket();"
+        "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
         "s.bind(('', 873)); s.listen()"
     )
     ask = "timeout 5 bash -c '</dev/tcp/{}/{}' 2>/dev/null && echo open || echo closed"
-    # Where the site has no other host, the first one by its own name.
+    # If the site has no other host, this is the first host itself.
     neighbour = [host for host in plan.lasting_hosts() if host.site == first.site][:2][-1]
     script = (
         f'systemd-run --quiet --unit=listener python3 -c "{server}\nimport time; time.sleep(120)"'
@@ -365,7 +385,7 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
     assert (near, far) == ("open", "closed")
     closed = [
         f"{other.name} does not reach {name}:{port}"
-        for (name, port), said in allowed.items()
-        if said != "open"
+        for (name, port), state in allowed.items()
+        if state != "open"
     ]
     assert not closed, "\n".join(closed)

@@ -1,4 +1,7 @@
-"""Slurm and Kubernetes share nodes, and never both give away the same resources, whatever is killed meanwhile."""
+"""Slurm and Kubernetes share nodes, and never both give away the same resources.
+
+This also holds while daemons and the operator are killed.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("kubernetes", "users"), pytest.mark.provokes()]
 
-# How many jobs and pods come and go after something is killed, and how many jobs may wait
-# meanwhile.
+# How many jobs and pods come and go after something is killed, and how many jobs may wait in the
+# meantime.
 SOME, MOST_WAITING = 5, 3
 SEED = 1
 # CPUs and MiB of jobs in `scontrol show node`: as requested from the ledger, and as allocated.
@@ -49,12 +52,12 @@ def hybrid(operators: dict[str, Hybrid]) -> Hybrid:
 
 @pytest.fixture
 def whole(hybrid: Hybrid, plan: Plan) -> dict[str, Amount]:
-    """The size of each of its nodes."""
+    """The size of each node of that cluster."""
     groups = plan.scenario.clusters[hybrid.cluster.name].nodes
     return {
-        name: ledger.of_slurm(one.cpus, one.memory)
-        for one in groups
-        for name in hostlist.expand(one.name)
+        name: ledger.of_slurm(group.cpus, group.memory)
+        for group in groups
+        for name in hostlist.expand(group.name)
     }
 
 
@@ -85,8 +88,8 @@ def shown(cluster: SlurmCluster, node: str) -> str:
 
 
 def sizes(pattern: str, text: str) -> tuple[int, ...]:
-    found = re.search(pattern, text)
-    return tuple(map(int, found.groups())) if found else (0, 0)
+    match = re.search(pattern, text)
+    return tuple(map(int, match.groups())) if match else (0, 0)
 
 
 def test_pod_is_refused_where_jobs_have_the_room_and_job_waits_where_pods_have_it(
@@ -102,13 +105,13 @@ def test_pod_is_refused_where_jobs_have_the_room_and_job_waits_where_pods_have_i
     cluster.wait_for([first], {"RUNNING"})
     with pod(hybrid, node, most, REFUSED), pod(hybrid, node, half):
         second = jobs.submit_here(cluster, "sleep 300", *options)
-        told = wait_until(
-            lambda: hybrid.page(node)["status"]["allocatedResources"],
+        allocated = wait_until(
+            lambda: hybrid.ledger_object(node)["status"]["allocatedResources"],
             lambda parts: [part["allocated"] for part in parts] == [half.quantities()] * 2,
-            what=f"{node} to be set to one half Slurm's and one half Kubernetes'",
+            what=f"{node} to be allocated half to Slurm and half to Kubernetes",
             timeout=120,
         )
-        assert [part["type"] for part in told] == ["Slurm", "Kubernetes"]
+        assert [part["type"] for part in allocated] == ["Slurm", "Kubernetes"]
         assert_waits(cluster, second)
     cluster.wait_for([second], {"RUNNING"})
 
@@ -128,7 +131,10 @@ def assert_waits(cluster: SlurmCluster, job_id: int) -> None:
 def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothing(
     hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, ssh: Ssh
 ) -> None:
-    """The reverse direction: a scheduler of pods asks Slurm alone, and binds a pod when its external job runs."""
+    """The reverse direction: a scheduler of pods asks only Slurm.
+
+    It binds a pod when the pod's external job runs.
+    """
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     options = (f"--nodelist={node}", f"--ntasks={size.cpus // 2 + 1}")
     external = cluster.run(
@@ -148,10 +154,10 @@ def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothin
 
 
 @pytest.mark.needs("external_jobs", "room_for_nodes")
-def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restarts(
+def test_external_node_is_given_to_external_jobs_only_and_only_once_whatever_restarts(
     hybrid: Hybrid, jobs: Jobs
 ) -> None:
-    """Slurm does the accounting for a node outside of it, such as one that belongs to Kubernetes alone."""
+    """Slurm does the accounting for a node that it does not run, such as a Kubernetes node."""
     cluster = hybrid.cluster
     with external_node(
         cluster, jobs.user, "CPUs=2 RealMemory=500 Gres=k8scpu:2,k8smemory:500"
@@ -175,7 +181,7 @@ def test_external_node_is_given_to_external_jobs_alone_and_once_whatever_restart
 def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
     """Create a node without slurmd; at the end delete it, and cancel the user's jobs."""
     node = f"outside-{secrets.token_hex(4)}"
-    # Any address will do, but slurmctld resolves it: if it is unknown, ten times, a second apart.
+    # Any address will do, but slurmctld resolves it: if it cannot, it retries for ten seconds.
     cluster.run(
         "scontrol",
         "create",
@@ -187,8 +193,7 @@ def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
     try:
         yield node
     finally:
-        # All of the user's jobs, because one that waits for the node would start on it a moment
-        # later.
+        # Cancel all of the user's jobs: one that waits for the node would start on it immediately.
         cluster.run("scancel", f"--user={user}")
         wait_until(
             lambda: cluster.run("squeue", "--noheader", f"--user={user}").stdout,
@@ -224,8 +229,8 @@ def test_every_job_asks_for_what_it_gets_of_a_node(
     pairs = {node: (sizes(ASKED, text), sizes(ALLOCATED, text)) for node, text in texts.items()}
     assert any(got != (0, 0) for _, got in pairs.values())
     for node, (asked, got) in pairs.items():
-        assert all(one >= other for one, other in zip(asked, got, strict=True)), (
-            f"{' '.join(options)}: jobs have {got} of {node}, and asked the ledger for {asked}"
+        assert all(requested >= other for requested, other in zip(asked, got, strict=True)), (
+            f"{' '.join(options)}: jobs have {got} of {node}, but requested {asked} from the ledger"
         )
 
 
@@ -283,7 +288,9 @@ def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
         # slurmctld refuses this if something else has resumed the node.
         cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
         wait_until(
-            lambda: next(one.reason for one in cluster.nodes() if one.name == node),
+            lambda: next(
+                candidate.reason for candidate in cluster.nodes() if candidate.name == node
+            ),
             lambda reason: "no fan" not in reason,
             what=f"{node}, which was resumed, to take jobs again after slurmctld starts",
             timeout=120,
@@ -299,8 +306,8 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
     with drained(cluster, other), pod(hybrid, node, Amount(size.millicpus - 1000, 100)):
         text = shown(cluster, node)
         assert offered in text, (
-            f"{node} has {' '.join(re.findall('Gres=[^ ]*', text))}, the operator has set {offered}: "
-            "something else changes Gres of nodes"
+            f"{node} has {' '.join(re.findall('Gres=[^ ]*', text))}, "
+            f"the operator has set {offered}: something else changes Gres of nodes"
         )
         with killed(hybrid):
             with faults.injected(
@@ -308,16 +315,16 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
             ):
                 pass
             wait_until(
-                lambda: [one.name for one in cluster.nodes() if one.slurmd_start],
+                lambda: [candidate.name for candidate in cluster.nodes() if candidate.slurmd_start],
                 lambda names: names == [*whole],
                 what="all nodes to register with slurmctld",
                 timeout=120,
                 ignore=(CommandFailed,),
             )
-            states = {one.name: one.state for one in cluster.nodes()}
+            states = {candidate.name: candidate.state for candidate in cluster.nodes()}
             assert "DRAIN" in states[other], (
-                f"{other}, which an administrator drained, is {states[other]} although no operator runs: "
-                "something else resumes nodes"
+                f"{other}, which an administrator drained, is {states[other]} "
+                "although no operator runs: something else resumes nodes"
             )
             job_id = jobs.submit_here(cluster, "sleep 300", f"--nodelist={node}", "--ntasks=2")
             assert_waits(cluster, job_id)
@@ -328,9 +335,9 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
             timeout=180,
         )
         assert cluster.job(job_id).state == "PENDING"
-        reasons = {one.name: one.reason for one in cluster.nodes()}
+        reasons = {candidate.name: candidate.reason for candidate in cluster.nodes()}
         assert "no fan" in reasons[other], (
-            f"the operator has {other} take jobs, which an administrator drained"
+            f"the operator has resumed {other}, which an administrator drained"
         )
     cluster.wait_for([job_id], {"RUNNING"})
 
@@ -348,7 +355,7 @@ class Pods:
     refused: int = 0
 
     def step(self, *, more: bool) -> None:
-        """Bind admitted pods, drop those that were refused or are over, and request one more."""
+        """Bind admitted pods, drop those that were refused or have ended, and request one more."""
         now = time.time()
         answers = {node: self.hybrid.answers(node) for node in self.whole}
         for name, (node, wanted) in [*self.asked.items()]:
@@ -365,8 +372,8 @@ class Pods:
         if more and len(self.asked) < 2 * len(self.whole):
             node, size = self.chance.choice([*self.whole.items()])
             share = self.chance.uniform(0.1, 0.5)
-            # Some request all CPUs, which are free only between the end of one job and the start of
-            # the next, if ever.
+            # Some pods request all CPUs, which are rarely free: only between the end of one job and
+            # the start of the next.
             cpus = self.chance.choice((share, 1))
             wanted = Amount(int(size.millicpus * cpus), int(size.memory * share))
             name = f"pod-{secrets.token_hex(4)}"
@@ -374,7 +381,7 @@ class Pods:
             self.hybrid.ask_for(node, name, wanted.quantities())
 
     def run(self, stopped: Event) -> None:
-        """Let pods come and go until stopped, then let all go."""
+        """Let pods come and go until stopped, then let all of them go."""
         while not stopped.wait(0.2):
             self.step(more=True)
         wait_until(
@@ -387,7 +394,7 @@ class Pods:
 
 @dataclass
 class Work:
-    """Users who submit jobs of many sizes, and a record of the memory that each asked for."""
+    """Users who submit jobs of many sizes, and a record of the memory that each job requested."""
 
     cluster: SlurmCluster
     whole: dict[str, Amount]
@@ -397,7 +404,7 @@ class Work:
     refused: int = 0
 
     def run(self, stopped: Event) -> None:
-        """Submit jobs until stopped, with a few waiting at most."""
+        """Submit jobs until stopped, with only a few waiting at a time."""
         size = next(iter(self.whole.values()))
         while not stopped.wait(0.2):
             if sum(job.state == "PENDING" for job in self.cluster.jobs("--local")) < MOST_WAITING:
@@ -444,10 +451,10 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
     plan: Plan,
     run: RunDir,
 ) -> None:
-    """Random jobs and pods come and go while the operator, slurmrestd and slurmctld are killed, one after the other.
+    """Random jobs and pods come and go while the operator, slurmrestd and slurmctld are killed.
 
-    The scheduler of pods records what pods had, and the jobs what they had: neither asks the other
-    side.
+    They are killed one after the other. The scheduler of pods records what pods had, and the jobs
+    record what they had: neither asks the other side.
     """
     pods = Pods(hybrid, whole, random.Random(SEED))  # noqa: S311  no secret
     work = Work(hybrid.cluster, whole, jobs, random.Random(SEED))  # noqa: S311
@@ -463,8 +470,8 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
             pass
 
     def kill_slurmctld() -> None:
-        # It loses what it learned last, even that a job runs, so let one job run and start no
-        # other.
+        # slurmctld loses its latest changes, even that a job runs, so let a single job run and
+        # start no other.
         hybrid.cluster.wait_for([*work.memory_of], timeout=180)
         lasting = wait_until(
             lambda: work.submit("sleep 15", 1, 50), bool, what="a job to be accepted", timeout=180
@@ -490,25 +497,25 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
     hybrid.cluster.wait_for([*work.memory_of], timeout=180)
     uses = work.uses()
     beside = [
-        one
-        for one in uses
-        if any(other.node == one.node and at_once(one, other) for other in pods.uses)
+        use
+        for use in uses
+        if any(other.node == use.node and at_once(use, other) for other in pods.uses)
     ]
-    told = {
+    counts = {
         "jobs": len(uses),
         "pods": len(pods.uses),
         "jobs_beside_pods": len(beside),
         "refused_pods": pods.refused,
     }
-    run.event("hybrid", **told, refused_jobs=work.refused)
+    run.event("hybrid", **counts, refused_jobs=work.refused)
     wrong = ledger.overcommitted([*uses, *pods.uses], whole)
     assert not wrong, "\n".join(wrong)
-    assert len(uses) == len(work.memory_of), f"{len(work.memory_of)} jobs were submitted, {told}"
-    assert all(told.values()), f"too little happened: {told}"
+    assert len(uses) == len(work.memory_of), f"{len(work.memory_of)} jobs were submitted, {counts}"
+    assert all(counts.values()), f"too little happened: {counts}"
 
 
-def at_once(one: Use, other: Use) -> bool:
-    return one.start < other.end and other.start < one.end
+def at_once(use: Use, other: Use) -> bool:
+    return use.start < other.end and other.start < use.end
 
 
 def go_on(
@@ -518,22 +525,22 @@ def go_on(
     with_pods: Future[None],
     kill: Callable[[], None] | None = None,
 ) -> None:
-    """Let jobs and pods come and go until there were some more of each; `kill` is called first."""
+    """Call `kill`, then let jobs and pods come and go until there were some more of each."""
     ended = Event()
     with_jobs = side.submit(work.run, ended)
 
-    def there() -> tuple[int, int]:
-        for one in (with_jobs, with_pods):
-            if one.done():
-                one.result()  # the error that ended it
+    def counts() -> tuple[int, int]:
+        for future in (with_jobs, with_pods):
+            if future.done():
+                future.result()  # the error that ended it
         return len(work.memory_of), len(pods.uses)
 
     try:
         if kill:
             kill()
-        enough = [count + SOME for count in there()]
+        enough = [count + SOME for count in counts()]
         wait_until(
-            there,
+            counts,
             lambda seen: all(map(ge, seen, enough)),
             what=f"{SOME} more jobs and pods",
             timeout=120,

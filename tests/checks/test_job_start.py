@@ -1,6 +1,7 @@
-"""How a job starts, runs and ends: srun, sbatch and salloc, what Slurm runs around their tasks, and what it refuses.
+"""How a job starts, runs and ends with srun, sbatch and salloc.
 
-For clusters whose Prolog, Epilog and their like are job-events: see docs/job-start.md.
+This includes the programs that Slurm runs around a job's tasks, and what Slurm refuses. The checks
+are for clusters whose Prolog, Epilog and similar programs are job-events: see docs/job-start.md.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from harness.wait import wait_until
 pytestmark = [pytest.mark.needs("users", "job_events"), pytest.mark.provokes()]
 
 # Reports an event as job-events does.
-TELL = f'tell() {{ logger --tag {job_events.PROGRAM} "$SLURM_JOB_ID $*"; }};'
-TASK = f"{TELL} tell task begins; tell task ends"
+REPORT = f'report() {{ logger --tag {job_events.PROGRAM} "$SLURM_JOB_ID $*"; }};'
+TASK = f"{REPORT} report task begins; report task ends"
 
 
 @pytest.fixture(scope="session")
-def told(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, SlurmCluster]:
+def recorded(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, SlurmCluster]:
     """The clusters that record their jobs' events."""
     parts = plan.scenario.clusters
     return {
@@ -45,14 +46,14 @@ def told(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, SlurmCluste
 
 
 @pytest.fixture(scope="session")
-def cluster(told: dict[str, SlurmCluster]) -> SlurmCluster:
+def cluster(recorded: dict[str, SlurmCluster]) -> SlurmCluster:
     """The first of these clusters."""
-    return next(iter(told.values()))
+    return next(iter(recorded.values()))
 
 
 @pytest.fixture(scope="session")
 def nodes(cluster: SlurmCluster, plan: Plan) -> tuple[str, ...]:
-    """Two of its nodes."""
+    """The first two nodes of that cluster."""
     return plan.scenario.clusters[cluster.name].node_names()[:2]
 
 
@@ -79,7 +80,7 @@ class Events:
 
     @contextmanager
     def held(self, host: str, context: str) -> Iterator[None]:
-        """Keep a program around jobs from ending while this is entered."""
+        """Keep a program around jobs from ending during the block."""
         self.ssh.run(host, ["touch", f"/run/hold.{context}"])
         try:
             yield
@@ -108,8 +109,8 @@ def around(name: str) -> list[str]:
 
 TASK_EVENTS = [*around("TaskProlog"), *around("task"), *around("TaskEpilog")]
 LAST_EVENTS = ["completed", *around("Epilog"), "freed"]
-# Events that happen while slurmctld or the node does something else, without a fixed place in the
-# order.
+# Events that happen while slurmctld or the node does something else, so they have no fixed place in
+# the order.
 BESIDE_OTHERS = {*around("PrologSlurmctld"), *around("EpilogSlurmctld"), "step launched"}
 MODES = ["srun", "sbatch", "salloc", "salloc without a step"]
 
@@ -118,7 +119,7 @@ def start(mode: str, cluster: SlurmCluster, nodes: int, jobs: Jobs) -> int:
     """Start a job with a task on each node in one of the modes; return its id."""
     size = [f"--nodes={nodes}", f"--ntasks={nodes}", *jobs.ways_in(cluster)]
     step = "true" if mode == "salloc without a step" else f"srun sh -c '{TASK}'"
-    script = f"{TELL} tell script begins; {step}; tell script ends"
+    script = f"{REPORT} report script begins; {step}; report script ends"
     if mode == "sbatch":
         return cluster.submit(f"#!/bin/sh\n{script}\n", "--output=/dev/null", *size, user=jobs.user)
     command, body = (["srun"], TASK) if mode == "srun" else (["salloc", "--quiet"], script)
@@ -127,7 +128,7 @@ def start(mode: str, cluster: SlurmCluster, nodes: int, jobs: Jobs) -> int:
 
 
 def expected(mode: str, *, at_allocation: bool, script_here: bool) -> list[str]:
-    """Return the order of events on a node and its controller; docs/job-start.md has it in tables."""
+    """Return the order of events on a node and its controller: the tables in docs/job-start.md."""
     early, late = (around("Prolog"), []) if at_allocation else ([], around("Prolog"))
     match mode:
         case "srun":
@@ -152,20 +153,20 @@ def expected(mode: str, *, at_allocation: bool, script_here: bool) -> list[str]:
 
 def first_difference(seen: list[str], wanted: list[str]) -> str:
     pairs = zip_longest(seen, wanted, fillvalue="nothing")
-    return next((f"{one} instead of {other}" for one, other in pairs if one != other), "")
+    return next((f"{event} instead of {other}" for event, other in pairs if event != other), "")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_events_of_a_job_come_in_the_order_of_its_mode(
-    mode: str, told: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, events: Events
+    mode: str, recorded: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, events: Events
 ) -> None:
-    for name, cluster in told.items():
+    for name, cluster in recorded.items():
         hosts = plan.hosts_of(name)
         job_id = start(mode, cluster, len(hosts), jobs)
         events.wait(cluster, job_id, "freed", len(hosts))
         seen = events.wait(cluster, job_id, "EpilogSlurmctld ends")
         for node, host in hosts.items():
-            told_here = [
+            events_here = [
                 event.what
                 for event in seen
                 if event.host in {host, cluster.controller} and event.what not in BESIDE_OTHERS
@@ -173,8 +174,8 @@ def test_events_of_a_job_come_in_the_order_of_its_mode(
             wanted = expected(
                 mode, at_allocation=at_allocation(plan, name), script_here=node == next(iter(hosts))
             )
-            assert told_here == wanted, (
-                f"job {job_id} on {node} of {name}: {first_difference(told_here, wanted)}"
+            assert events_here == wanted, (
+                f"job {job_id} on {node} of {name}: {first_difference(events_here, wanted)}"
             )
         time_of = {event.what: event.time for event in seen}
         early = [event.what for event in seen if event.time < time_of["PrologSlurmctld ends"]]
@@ -182,16 +183,19 @@ def test_events_of_a_job_come_in_the_order_of_its_mode(
             f"before PrologSlurmctld ends: {early}"
         )
         assert time_of["completed"] <= time_of["EpilogSlurmctld begins"], (
-            "EpilogSlurmctld before the job's end"
+            "EpilogSlurmctld began before the job's end"
         )
 
 
 def test_each_program_around_a_job_runs_as_slurm_says(
-    told: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str], events: Events
+    recorded: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str], events: Events
 ) -> None:
-    """slurm.conf(5): Prolog and Epilog as root, those of a task as its user, those of slurmctld as SlurmUser."""
+    """Prolog and Epilog run as root, those of tasks as the user, those of slurmctld as SlurmUser.
+
+    See slurm.conf(5).
+    """
     user = plan.scenario.users[users[0]].uid
-    for name, cluster in told.items():
+    for name, cluster in recorded.items():
         conf = plan.slurm_conf(name)
         slurm_user = int(
             cluster.run("id", "--user", options.get(conf, "SlurmUser") or "root").stdout
@@ -213,8 +217,11 @@ def test_each_program_around_a_job_runs_as_slurm_says(
 def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
     mode: str, cluster: SlurmCluster, nodes: tuple[str, ...], plan: Plan, jobs: Jobs, events: Events
 ) -> None:
-    """With salloc, and since 22.05 with srun, it waits for Prolog on all nodes; otherwise only on its own."""
-    one, other = nodes
+    """With salloc, and with srun since 22.05, a task waits for Prolog on all nodes of the job.
+
+    Otherwise it only waits for Prolog on its own node.
+    """
+    node, other = nodes
     waits_for_all = mode == "salloc" or (
         mode == "srun" and plan.releases()[cluster.name] >= "22.05"
     )
@@ -231,8 +238,8 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
             events.wait(cluster, job_id, "task ends")
         else:
             events.wait(cluster, job_id, "Prolog ends")
-            # Meanwhile a later job runs to its end on the other node.
-            cluster.run("srun", f"--nodelist={one}", "true", user=jobs.user)
+            # In the meantime, a later job runs to its end on the first node.
+            cluster.run("srun", f"--nodelist={node}", "true", user=jobs.user)
         held = {event.what for event in events.of(cluster, job_id) if event.host == other}
         assert held - {"step launched"} == {"Prolog begins"}, (
             f"while Prolog runs on {other}: {sorted(held)}"
@@ -246,11 +253,11 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
 def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs, events: Events
 ) -> None:
-    """Each node independently: one is in use again while Epilog still runs on another node of the same job."""
+    """A node is in use again even if Epilog still runs on another node of the same job."""
     first, last = nodes[0], nodes[-1]
     with events.held(last, "epilog_slurmd"):
         before = jobs.submit(cluster, "true", f"--nodes={len(nodes)}", "--exclusive")
-        # A later job may start before it while jobs of others have a part of the nodes.
+        # A later job may start first while jobs of other users have some of the nodes.
         cluster.wait_for([before], {"COMPLETING", "COMPLETED"})
         on_last = jobs.submit(cluster, "true", f"--nodelist={last}")
         on_first = jobs.submit(cluster, "true", f"--nodelist={first}")
@@ -262,21 +269,24 @@ def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
     cluster.wait_for([before, on_last], {"COMPLETED"})
     for node, after in ((first, on_first), (last, on_last)):
         ended = next(
-            one
-            for one in events.of(cluster, before)
-            if (one.host, one.what) == (node, "Epilog ends")
+            event
+            for event in events.of(cluster, before)
+            if (event.host, event.what) == (node, "Epilog ends")
         )
-        began = next(one for one in events.of(cluster, after) if one.what == "Prolog begins")
+        began = next(event for event in events.of(cluster, after) if event.what == "Prolog begins")
         assert ended.time < began.time, (
             f"job {after} began on {node} before Epilog of job {before} had ended"
         )
 
 
-def test_steps_start_the_tasks_that_are_asked_for_where_they_are(
+def test_steps_start_the_tasks_that_are_requested_on_the_requested_nodes(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
-    tell = "echo $SLURM_STEP_ID $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURMD_NODENAME $SLURM_NTASKS"
-    block, cyclic = (f"srun --distribution={kind} sh -c '{tell}'" for kind in ("block", "cyclic"))
+    show = (
+        "echo $SLURM_STEP_ID $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURMD_NODENAME "
+        "$SLURM_NTASKS"
+    )
+    block, cyclic = (f"srun --distribution={kind} sh -c '{show}'" for kind in ("block", "cyclic"))
     script = f"{block}; {cyclic}; srun sh -c 'exit $((SLURM_PROCID * 3))'; echo ended with $?"
     size = [
         f"--nodelist={','.join(nodes)}",
@@ -284,17 +294,17 @@ def test_steps_start_the_tasks_that_are_asked_for_where_they_are(
         "--ntasks=4",
         "--ntasks-per-node=2",
     ]
-    said = cluster.run(
+    lines = cluster.run(
         "salloc", "--quiet", *size, "sh", "-c", script, user=jobs.user
     ).stdout.splitlines()
-    one, two = nodes
+    first, second = nodes
     wanted = [
-        *(f"0 0 0 0 {one} 4", f"0 1 1 0 {one} 4", f"0 2 0 1 {two} 4", f"0 3 1 1 {two} 4"),
-        *(f"1 0 0 0 {one} 4", f"1 1 0 1 {two} 4", f"1 2 1 0 {one} 4", f"1 3 1 1 {two} 4"),
+        *(f"0 0 0 0 {first} 4", f"0 1 1 0 {first} 4", f"0 2 0 1 {second} 4", f"0 3 1 1 {second} 4"),
+        *(f"1 0 0 0 {first} 4", f"1 1 0 1 {second} 4", f"1 2 1 0 {first} 4", f"1 3 1 1 {second} 4"),
         "ended with 9",
     ]
-    assert sorted(said) == wanted, (
-        f"step, task, its number on the node, node's number, node, tasks: {sorted(said)}"
+    assert sorted(lines) == wanted, (
+        f"step, task, its number on the node, node's number, node, tasks: {sorted(lines)}"
     )
 
 
@@ -304,10 +314,10 @@ def test_array_has_a_job_for_each_index_with_its_own_exit_code(
     indices = (
         "$SLURM_ARRAY_TASK_MIN $SLURM_ARRAY_TASK_MAX $SLURM_ARRAY_TASK_STEP $SLURM_ARRAY_TASK_COUNT"
     )
-    tell = f'logger --tag {job_events.PROGRAM} "$SLURM_ARRAY_JOB_ID'
+    report = f'logger --tag {job_events.PROGRAM} "$SLURM_ARRAY_JOB_ID'
     begins, ends = (
-        f'{tell} index $SLURM_ARRAY_TASK_ID of {indices}"',
-        f'{tell} end of $SLURM_ARRAY_TASK_ID"',
+        f'{report} index $SLURM_ARRAY_TASK_ID of {indices}"',
+        f'{report} end of $SLURM_ARRAY_TASK_ID"',
     )
     script = f"#!/bin/sh\n{begins}\nsleep 1\n{ends}\nexit $SLURM_ARRAY_TASK_ID\n"
     array = cluster.submit(script, "--array=1-5:2%1", "--output=/dev/null", user=jobs.user)
@@ -319,23 +329,23 @@ def test_array_has_a_job_for_each_index_with_its_own_exit_code(
     )
     ended = sorted(re.findall(r" ArrayTaskId=(\d+) .* ExitCode=(\S+)", shown))
     assert ended == [("1", "1:0"), ("3", "3:0"), ("5", "5:0")], f"index and exit code: {ended}"
-    told = [
+    records = [
         event.what
         for event in events.of(cluster, array)
         if event.what.startswith(("index", "end of"))
     ]
-    assert sorted(told[::2]) == [f"index {index} of 1 5 2 3" for index in (1, 3, 5)], (
-        f"one at a time: {told}"
+    assert sorted(records[::2]) == [f"index {index} of 1 5 2 3" for index in (1, 3, 5)], (
+        f"one at a time: {records}"
     )
-    assert [what.split()[-1] for what in told[1::2]] == [what.split()[1] for what in told[::2]], (
-        f"one at a time: {told}"
-    )
+    assert [what.split()[-1] for what in records[1::2]] == [
+        what.split()[1] for what in records[::2]
+    ], f"one at a time: {records}"
 
 
 def test_job_waits_for_the_end_of_the_job_that_it_depends_on(
     cluster: SlurmCluster, jobs: Jobs
 ) -> None:
-    """And for an end of the kind that it asks for: after one of another kind it never starts."""
+    """If that job does not end in the requested way, the waiting job never starts."""
     failing = jobs.submit(cluster, "sleep 1; exit 3")
     after_failure, after_success = (
         jobs.submit(cluster, "true", f"--dependency={kind}:{failing}")
@@ -345,9 +355,9 @@ def test_job_waits_for_the_end_of_the_job_that_it_depends_on(
     cluster.wait_for([after_failure], {"COMPLETED"})
     state = cluster.job(after_success)
     assert state.state == "PENDING", (
-        f"a job that depends on the success of one that failed is {state.state}"
+        f"a job that depends on the success of a failed job is {state.state}"
     )
-    seen = {one.job_id: one for one in jobs.traces() if one.cluster == cluster.name}
+    seen = {trace.job_id: trace for trace in jobs.traces() if trace.cluster == cluster.name}
     waited = seen[after_failure].start - (seen[failing].end or inf)
     assert waited >= 0, f"a job began {-waited:.1f} s before the end of the job that it depends on"
 
@@ -355,9 +365,9 @@ def test_job_waits_for_the_end_of_the_job_that_it_depends_on(
 def test_components_of_a_heterogeneous_job_share_one_step(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
-    tell = "echo $SLURM_PROCID $SLURMD_NODENAME"
+    show = "echo $SLURM_PROCID $SLURMD_NODENAME"
     ids = "$SLURM_HET_SIZE $SLURM_JOB_ID $SLURM_JOB_ID_HET_GROUP_0 $SLURM_JOB_ID_HET_GROUP_1"
-    script = f"echo {ids}; srun --het-group=0,1 sh -c '{tell}'"
+    script = f"echo {ids}; srun --het-group=0,1 sh -c '{show}'"
     components = [
         f"--nodelist={nodes[0]}",
         "--ntasks=1",
@@ -365,10 +375,10 @@ def test_components_of_a_heterogeneous_job_share_one_step(
         f"--nodelist={nodes[1]}",
         "--ntasks=2",
     ]
-    told, *tasks = cluster.run(
+    ids_line, *tasks = cluster.run(
         "salloc", "--quiet", *components, "sh", "-c", script, user=jobs.user
     ).stdout.splitlines()
-    size, job_id, *ids_of = map(int, told.split())
+    size, job_id, *ids_of = map(int, ids_line.split())
     assert (size, ids_of) == (2, [job_id, job_id + 1])
     assert sorted(tasks) == [f"0 {nodes[0]}", f"1 {nodes[1]}", f"2 {nodes[1]}"], (
         f"task and node: {sorted(tasks)}"
@@ -383,25 +393,29 @@ def test_srun_carries_the_streams_of_its_tasks_unharmed(
         size="--nodes={len(nodes)} --ntasks={len(nodes)}"
         printf "line\\n" | srun $size --label cat | sort
         printf "line\\n" | srun $size --label --input=1 cat
-        srun --quiet sh -c "echo out; echo err >&2" 2> {name} | sed "s/^/stdout /"; sed "s/^/stderr /" {name}
+        srun --quiet sh -c "echo out; echo err >&2" 2> {name} | sed "s/^/stdout /"
+        sed "s/^/stderr /" {name}
         head --bytes=4000000 /dev/urandom > {name}
         srun cat < {name} | cmp - {name} && echo unharmed
         srun $size --output={name}.%t.%N cat < {name}
         sha256sum < {name}; rm {name}
     """
-    *said, wanted = cluster.run("sh", "-c", script, user=jobs.user).stdout.splitlines()
+    *output, wanted = cluster.run("sh", "-c", script, user=jobs.user).stdout.splitlines()
     to_all = [f"{task}: line" for task, _ in enumerate(nodes)]
-    assert said == [*to_all, "1: line", "stdout out", "stderr err", "unharmed"], said
+    assert output == [*to_all, "1: line", "stdout out", "stderr err", "unharmed"], output
     for task, node in enumerate(nodes):
         path = f"{name}.{task}.{node}"
-        there = ssh.run(
+        checksum = ssh.run(
             node, ["sh", "-c", f"sha256sum < {path} && rm {path}"], user=jobs.user, check=False
         ).stdout
-        assert there.strip() == wanted, f"{path} on {node} is not what the task wrote"
+        assert checksum.strip() == wanted, f"{path} on {node} is not what the task wrote"
 
 
-# A task or script that reports signals and goes on.
-DEAF = 'for name in USR1 TERM; do trap "tell {0} got $name" $name; done; tell {0} begins; while :; do sleep 1; done'
+# A task or script that reports signals and continues.
+DEAF = (
+    'for name in USR1 TERM; do trap "report {0} got $name" $name; done; report {0} begins; '
+    "while :; do sleep 1; done"
+)
 
 
 def test_signals_reach_those_they_are_meant_for(
@@ -415,9 +429,9 @@ def test_signals_reach_those_they_are_meant_for(
     def signals(seen: list[Event], host: str) -> list[str]:
         return [event.what for event in seen if event.host == host and " got " in event.what]
 
-    step = f"srun sh -c '{TELL} {DEAF.format('task')}'"
-    script = f"#!/bin/bash\n{TELL}\n{step} &\n{DEAF.format('script')}\n"
-    # Slurm looks at time limits every half minute, and warns up to a minute early.
+    step = f"srun sh -c '{REPORT} {DEAF.format('task')}'"
+    script = f"#!/bin/bash\n{REPORT}\n{step} &\n{DEAF.format('script')}\n"
+    # Slurm checks time limits every half minute, and warns up to a minute early.
     warned, job_id = (
         cluster.submit(script, "--output=/dev/null", *size, *more, user=jobs.user)
         for more in (["--time=1", "--signal=B:USR1@60"], ["--time=10"])
@@ -430,23 +444,23 @@ def test_signals_reach_those_they_are_meant_for(
     events.wait(cluster, job_id, "script got USR1")
     cluster.run("scancel", str(job_id), user=jobs.user)
     events.wait(cluster, job_id, "freed", len(nodes))
-    # Nodes are asked before slurmctld's log is read.
+    # The nodes' events are collected before slurmctld's log is read.
     seen = events.wait(cluster, job_id, "Epilog begins", len(nodes))
     wait = int(options.get(plan.scenario.clusters[cluster.name].options, "KillWait") or 30)
     for host in hosts:
-        told = signals(seen, host)
+        received = signals(seen, host)
         first = ["task got USR1", *["script got USR1"] * (host == script_host)]
         last = [*["script got TERM"] * (host == script_host), "task got TERM"]
-        assert told[: len(first)] == first, f"signals arrived as {told} on {host}"
-        assert sorted(told[len(first) :]) == last, f"signals arrived as {told} on {host}"
+        assert received[: len(first)] == first, f"signals arrived as {received} on {host}"
+        assert sorted(received[len(first) :]) == last, f"signals arrived as {received} on {host}"
         time_of = {event.what: event.time for event in seen if event.host == host}
         survived = time_of["Epilog begins"] - time_of["task got TERM"]
         assert wait - 1 < survived < wait + 10, (
             f"killed on {host} {survived:.1f} s after TERM, KillWait is {wait}"
         )
     seen = events.wait(cluster, warned, "script got USR1", timeout=120)
-    told = [what for host in hosts for what in signals(seen, host)]
-    assert told == ["script got USR1"], f"signals arrived as {told}"
+    received = [what for host in hosts for what in signals(seen, host)]
+    assert received == ["script got USR1"], f"signals arrived as {received}"
     cluster.run("scancel", "--full", "--signal=KILL", str(warned), user=jobs.user)
     events.wait(cluster, warned, "freed", len(nodes))
 
@@ -454,26 +468,30 @@ def test_signals_reach_those_they_are_meant_for(
 def test_interrupting_srun_twice_ends_its_tasks(
     cluster: SlurmCluster, jobs: Jobs, events: Events
 ) -> None:
-    """As with Ctrl-C in a terminal: the first time srun prints the state of its tasks."""
+    """Like Ctrl-C in a terminal: the first time, srun only prints the state of its tasks."""
     name = f"interrupted-{secrets.token_hex(4)}"
     script = f"""
-        said() {{ timeout 20 sh -c 'until grep --quiet "$0" {name} || [ ! -e /proc/$1 ]; do sleep 0.02; done' "$@"; }}
-        env --default-signal=INT srun sh -c 'echo job $SLURM_JOB_ID; exec sleep 300' > {name} 2>&1 & pid=$!
-        said ^job $pid; kill -INT $pid
-        said interrupt $pid; kill -INT $pid
+        await() {{
+            timeout 20 sh -c '
+                until grep --quiet "$0" {name} || [ ! -e /proc/$1 ]; do sleep 0.02; done' "$@"
+        }}
+        env --default-signal=INT srun sh -c 'echo job $SLURM_JOB_ID; exec sleep 300' \\
+            > {name} 2>&1 & pid=$!
+        await ^job $pid; kill -INT $pid
+        await interrupt $pid; kill -INT $pid
         wait $pid; echo ended with $?; cat {name}; rm {name}
     """
-    said = cluster.run("sh", "-c", script, user=jobs.user).stdout
-    assert "one more within 1 sec to abort" in said, said
-    assert "ended with 0" not in said, said
-    job_id = int(re.search(r"^job (\d+)", said, re.MULTILINE)[1])
+    output = cluster.run("sh", "-c", script, user=jobs.user).stdout
+    assert "one more within 1 sec to abort" in output, output
+    assert "ended with 0" not in output, output
+    job_id = int(re.search(r"^job (\d+)", output, re.MULTILINE)[1])
     events.wait(cluster, job_id, "freed")
 
 
 def test_job_credential_that_slurmctld_did_not_sign_is_refused(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
-    """`srun --no-allocate` does not ask slurmctld for a credential but creates one itself."""
+    """`srun --no-allocate` creates a credential itself instead of asking slurmctld for one."""
     command = ("srun", "--no-allocate", f"--nodelist={nodes[0]}", "echo", "ran")
     answer = cluster.run(*command, user=jobs.user, check=False)
     assert "ran" not in answer.stdout.splitlines(), (
@@ -485,7 +503,7 @@ def test_job_credential_that_slurmctld_did_not_sign_is_refused(
 def test_job_credential_that_is_too_old_is_refused(
     harness_run: OpenRun, cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
 ) -> None:
-    """On the node it is 200 s later than when it was created; slurm.conf(5), AuthInfo: cred_expire is 120 s."""
+    """The node's clock is 200 s ahead; cred_expire is 120 s (slurm.conf(5), AuthInfo)."""
     with faults.injected(harness_run, Fault("step-clock", nodes[0], "200")):
         answer = cluster.run(
             "srun", f"--nodelist={nodes[0]}", "echo", "ran", user=jobs.user, check=False
@@ -520,7 +538,7 @@ def test_munge_credential_is_good_once_for_its_time_and_its_user(
     short_lived = encode("--ttl=1")
     wait_until(
         lambda: decode(short_lived),
-        lambda said: "Expired credential" in said,
+        lambda output: "Expired credential" in output,
         what="a credential of one second to expire",
         timeout=30,
     )

@@ -1,4 +1,4 @@
-"""Ordinary users can run jobs, and can do only what users may."""
+"""Ordinary users can run jobs, and can do only what they are allowed to."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_interactive_job_runs_on_a_node_as_its_user(
 def test_batch_job_runs_once_on_every_host_of_nodes(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
-    """Each runs in its user's home and has its output there.
+    """Each job runs in its user's home and writes its output there.
 
-    A cluster whose nodes all come and go gets one job for any node: such nodes have checks of their
-    own.
+    A cluster whose nodes all come and go gets a single job for any node: other checks cover such
+    nodes.
     """
     wanted: dict[tuple[str, int], str] = {}
     for name, cluster in clusters.items():
@@ -69,18 +69,21 @@ def test_batch_job_runs_once_on_every_host_of_nodes(
     seen = jobs.traces()
     for (name, job_id), host in wanted.items():
         job = f"{name}: job {job_id} for {host or 'any node'}"
-        ran = [one for one in seen if one.key == job_key(name, job_id)]
+        ran = [trace for trace in seen if trace.key == job_key(name, job_id)]
         assert len(ran) == 1, f"{job} ran {len(ran)} times"
         hosts = [host] if host else plan.scenario.clusters[name].nodes_on()
         assert (ran[0].cluster, ran[0].host, ran[0].exit_code) in [
-            (name, one, 0) for one in hosts
+            (name, trace, 0) for trace in hosts
         ], job
         wrong = job_trace.misplaced(ran[0])
         assert not wrong, f"{job}: {'; '.join(wrong)}"
 
 
 def _places(name: str, cluster: SlurmCluster, plan: Plan) -> dict[str, list[str]]:
-    """Return sbatch's options for a node on each permanent host with nodes in a partition, by host; or for any node."""
+    """Return sbatch's options for a node on each permanent host that has nodes in a partition.
+
+    They are returned by host. If there is no such host, the options are for any node.
+    """
     lasting = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(name)
     rendered = slurm_conf(plan, name).partitions
@@ -121,9 +124,9 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
         configured = plan.scenario.clusters[name].partitions
         placed = topology.placed(plan.scenario, name)
         rendered = slurm_conf(plan, name).partitions
-        there = {partition.name: partition for partition in cluster.partitions()}
-        assert {*there} == {*configured}, name
-        for partition in there.values():
+        live_partitions = {partition.name: partition for partition in cluster.partitions()}
+        assert {*live_partitions} == {*configured}, name
+        for partition in live_partitions.values():
             wanted = (
                 options.get(configured[partition.name].options, "Nodes")
                 or configured[partition.name].nodes
@@ -159,7 +162,7 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
             seen = Counter(answer.stdout.splitlines())
             assert seen.total() == count, partition.name
             assert seen <= able, (
-                f"{partition.name}: tasks that should not be, by host and node: {[*(seen - able)]}"
+                f"{partition.name}: unexpected tasks, by host and node: {[*(seen - able)]}"
             )
 
 
@@ -177,7 +180,7 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
 def test_job_gets_the_variables_that_its_user_exports(
     clusters: dict[str, SlurmCluster], jobs: Jobs
 ) -> None:
-    """For such a job slurmd runs a login shell of the user to get the environment."""
+    """For such a job, slurmd runs a login shell of the user to get the environment."""
     for cluster in clusters.values():
         job_id = jobs.submit_here(
             cluster,

@@ -1,4 +1,4 @@
-"""What accounting lets each user have at a time, and which part of a node each job has for itself."""
+"""What accounting lets each user have at a time, and what part of a node each job has to itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTES = 5
 
 @dataclass(frozen=True)
 class Limited:
-    """A QOS that limits its users, one of them, and a cluster that enforces it."""
+    """A QOS that limits its users, one of these users, and a cluster that enforces the QOS."""
 
     qos: str
     user: str
@@ -43,7 +43,7 @@ def limited(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Limited]:
         for cluster in plan.clusters_with_limits()
         for name, qos in accounting.qos.items()
         for user in [
-            next((user for user, one in plan.scenario.users.items() if name in one.qos), "")
+            next((user for user, facts in plan.scenario.users.items() if name in facts.qos), "")
         ]
         if user
     ]
@@ -70,7 +70,10 @@ def submit(jobs: Jobs, limited: Limited, *wanted: str) -> int:
 
 
 def waits_because(cluster: SlurmCluster, job_id: int, reason: str) -> None:
-    """Wait until slurmctld gives this reason for a job that waits; until it has considered the job, it is `None`."""
+    """Wait until slurmctld gives this reason for a pending job.
+
+    The reason is `None` until slurmctld has considered the job.
+    """
     wait_until(
         lambda: cluster.job(job_id),
         lambda job: job is not None and (job.state, job.reason) == ("PENDING", reason),
@@ -85,66 +88,70 @@ def test_user_has_no_more_jobs_at_a_time_than_the_qos_allows(
     limited: list[Limited], jobs: Jobs, plan: Plan
 ) -> None:
     able = [
-        one
-        for one in limited
-        if int(one.limits.get("MaxJobsPerUser", sys.maxsize)) <= cpus_of(one, plan)
+        limit
+        for limit in limited
+        if int(limit.limits.get("MaxJobsPerUser", sys.maxsize)) <= cpus_of(limit, plan)
     ]
     if not able:
         pytest.skip("no cluster has the CPUs for as many jobs as a QOS allows")
-    for one in able:
-        first, *others = [submit(jobs, one) for _ in range(int(one.limits["MaxJobsPerUser"]))]
-        one.cluster.wait_for([first, *others], {"RUNNING"})
-        beyond = submit(jobs, one)
-        waits_because(one.cluster, beyond, "QOSMaxJobsPerUserLimit")
-        one.cluster.run("scancel", str(first), user=one.user)
-        one.cluster.wait_for([beyond], {"RUNNING"})
-        one.cluster.run("scancel", str(beyond), *map(str, others), user=one.user)
-        one.cluster.wait_for([beyond, *others])
+    for limit in able:
+        first, *others = [submit(jobs, limit) for _ in range(int(limit.limits["MaxJobsPerUser"]))]
+        limit.cluster.wait_for([first, *others], {"RUNNING"})
+        beyond = submit(jobs, limit)
+        waits_because(limit.cluster, beyond, "QOSMaxJobsPerUserLimit")
+        limit.cluster.run("scancel", str(first), user=limit.user)
+        limit.cluster.wait_for([beyond], {"RUNNING"})
+        limit.cluster.run("scancel", str(beyond), *map(str, others), user=limit.user)
+        limit.cluster.wait_for([beyond, *others])
 
 
 @pytest.mark.needs("limit_of_gpus")
 def test_user_has_no_more_gpus_at_a_time_than_the_qos_allows(
     limited: list[Limited], jobs: Jobs, plan: Plan
 ) -> None:
-    for one in (one for one in limited if plan.scenario.clusters[one.cluster.name].gpus()):
-        if allowed := re.search(r"gres/gpu=(\d+)", one.limits.get("MaxTRESPerUser", "")):
-            all_of_them = submit(jobs, one, f"--gres=gpu:{allowed[1]}")
-            one.cluster.wait_for([all_of_them], {"RUNNING"})
-            beyond = submit(jobs, one, "--gres=gpu:1")
-            waits_because(one.cluster, beyond, "QOSMaxGRESPerUser")
-            one.cluster.run("scancel", str(all_of_them), user=one.user)
-            one.cluster.wait_for([beyond], {"RUNNING"})
-            one.cluster.run("scancel", str(beyond), user=one.user)
-            one.cluster.wait_for([beyond])
+    for limit in limited:
+        allowed = re.search(r"gres/gpu=(\d+)", limit.limits.get("MaxTRESPerUser", ""))
+        if allowed and plan.scenario.clusters[limit.cluster.name].gpus():
+            all_of_them = submit(jobs, limit, f"--gres=gpu:{allowed[1]}")
+            limit.cluster.wait_for([all_of_them], {"RUNNING"})
+            beyond = submit(jobs, limit, "--gres=gpu:1")
+            waits_because(limit.cluster, beyond, "QOSMaxGRESPerUser")
+            limit.cluster.run("scancel", str(all_of_them), user=limit.user)
+            limit.cluster.wait_for([beyond], {"RUNNING"})
+            limit.cluster.run("scancel", str(beyond), user=limit.user)
+            limit.cluster.wait_for([beyond])
 
 
 @pytest.mark.needs("limit_of_time")
-def test_job_that_wants_more_time_than_the_qos_allows_does_not_start(
+def test_job_that_requests_more_time_than_the_qos_allows_does_not_start(
     limited: list[Limited], jobs: Jobs
 ) -> None:
     walls = [
-        (one, int(options.minutes(one.limits["MaxWall"])) + 1)
-        for one in limited
-        if "MaxWall" in one.limits
+        (limit, int(options.minutes(limit.limits["MaxWall"])) + 1)
+        for limit in limited
+        if "MaxWall" in limit.limits
     ]
     # 20.11 reports the limit of the partition first.
     reachable = [
-        (one, too_long)
-        for one, too_long in walls
-        if too_long <= longest(jobs.plan, one.cluster.name)
+        (limit, too_long)
+        for limit, too_long in walls
+        if too_long <= longest(jobs.plan, limit.cluster.name)
     ]
     if not reachable:
         pytest.skip(
-            "MaxTime of a partition is below MaxWall of every QOS: no job can exceed only the latter"
+            "MaxTime of a partition is below MaxWall of every QOS: "
+            "no job can exceed only the latter"
         )
-    for one, too_long in reachable:
+    for limit, too_long in reachable:
         waits_because(
-            one.cluster, submit(jobs, one, f"--time={too_long}"), "QOSMaxWallDurationPerJobLimit"
+            limit.cluster,
+            submit(jobs, limit, f"--time={too_long}"),
+            "QOSMaxWallDurationPerJobLimit",
         )
 
 
 @pytest.mark.needs("gpus")
-def test_gpus_are_given_to_one_job_at_a_time_and_told_to_it(
+def test_gpus_are_given_to_one_job_at_a_time_which_knows_its_own(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
     name, gpus = next(
@@ -165,9 +172,9 @@ def test_gpus_are_given_to_one_job_at_a_time_and_told_to_it(
         shown = cluster.run("scontrol", "show", "job", "--details", str(job_id)).stdout
         taken |= {*re.findall(r"IDX:(\d+)", shown)}
     assert len(taken) == count - 1, f"{count - 1} jobs have the GPUs {sorted(taken)}"
-    told = cluster.run("srun", *here, "--gres=gpu:1", *ask, user=users[0]).stdout.strip()
-    assert told not in taken, f"a job got GPU {told}, which belongs to another job"
-    assert {told} | taken == {str(number) for number in range(count)}
+    gpu = cluster.run("srun", *here, "--gres=gpu:1", *ask, user=users[0]).stdout.strip()
+    assert gpu not in taken, f"a job got GPU {gpu}, which belongs to another job"
+    assert {gpu} | taken == {str(number) for number in range(count)}
     assert cluster.run("srun", *here, *ask, user=users[0]).stdout.strip() in {"", "NoDevFiles"}
     waits_because(cluster, jobs.submit(cluster, "true", *here, "--gres=gpu:2"), "Resources")
 
@@ -176,7 +183,7 @@ def test_gpus_are_given_to_one_job_at_a_time_and_told_to_it(
 def test_user_builds_a_container_image_and_runs_it_as_slurm_says(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
 ) -> None:
-    """The image is built from a directory, so no registry is needed, and is unchanged afterwards."""
+    """The image is built from a directory, so no registry is needed, and it does not change."""
     for name, part in (
         (name, part) for name, part in plan.scenario.clusters.items() if part.apptainer
     ):

@@ -1,4 +1,4 @@
-"""Nodes with a kernel of their own: cgroups confine jobs to their resources; nodes reboot and lose power."""
+"""Nodes that have their own kernel: cgroups confine jobs, and nodes reboot and lose power."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 MINUTES = 10
-# Deadline in seconds for a host to start the reboot that was asked for.
+# Deadline in seconds for a host to start a requested reboot.
 _GOES_DOWN = 60
 
 
@@ -50,7 +50,10 @@ def node(clusters: dict[str, SlurmCluster], plan: Plan) -> NodeUnderTest:
 def test_job_has_no_more_cpus_than_it_was_given_even_if_it_takes_them(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
 ) -> None:
-    take_all = "taskset --cpu-list --pid 0-$(($(nproc --all) - 1)) $$ > /dev/null; echo $(nproc) $SLURM_CPUS_ON_NODE"
+    take_all = (
+        "taskset --cpu-list --pid 0-$(($(nproc --all) - 1)) $$ > /dev/null; "
+        "echo $(nproc) $SLURM_CPUS_ON_NODE"
+    )
     for name in plan.clusters_that_confine("ConstrainCores"):
         cluster = clusters[name]
         here = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES)]
@@ -62,7 +65,7 @@ def test_job_has_no_more_cpus_than_it_was_given_even_if_it_takes_them(
 def test_job_over_its_memory_is_killed_and_recorded_as_out_of_memory(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
-    """The command tail keeps the last line in memory, which is the whole input if it has only one."""
+    """The command tail keeps the last line in memory, here the whole input."""
     for name in plan.clusters_that_confine("ConstrainRAMSpace"):
         cluster = clusters[name]
         greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
@@ -79,7 +82,7 @@ def test_job_over_its_memory_is_killed_and_recorded_as_out_of_memory(
 
 
 @pytest.mark.needs("reboots")
-def test_node_reboots_when_it_is_told_and_takes_jobs_again(
+def test_node_reboots_on_request_and_takes_jobs_again(
     node: NodeUnderTest, plan: Plan, ssh: Ssh, users: list[str], jobs: Jobs
 ) -> None:
     before = boot_of(node, ssh)
@@ -87,7 +90,7 @@ def test_node_reboots_when_it_is_told_and_takes_jobs_again(
     wait_until(
         lambda: boot_of(node, ssh),
         lambda boot: boot != before,
-        what=f"{node.host} to go down for the reboot of {node.name} that scontrol asked for",
+        what=f"{node.host} to go down for the reboot of {node.name} that scontrol requested",
         timeout=_GOES_DOWN,
     )
     wait_until(
@@ -125,9 +128,9 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
 
     def look() -> dict[int, tuple[str, str]]:
         if node.host == cluster.controller:
-            # When the node registered, slurmctld had only just started, and for 20 s
-            # (BatchStartTimeout and MessageTimeout) it assumes that jobs are well. By itself it
-            # asks the node again only with about every 20th ping, so have slurmd register.
+            # When the node registered, slurmctld had only just started, and it assumes for 20 s
+            # (BatchStartTimeout and MessageTimeout) that jobs are running. On its own it asks the
+            # node again only with about every 20th ping, so make slurmd register.
             harness_run.ssh.run(
                 node.host, ["sh", "-c", "systemctl reset-failed; systemctl try-restart slurmd"]
             )
@@ -139,7 +142,8 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
             seen[again] in {("PENDING", "1"), ("RUNNING", "1")}
             and seen[never] == ("NODE_FAIL", "0")
         ),
-        what=f"job {again} to be requeued, and job {never} to fail, because {node.name} lost its power",
+        what=f"job {again} to be requeued, and job {never} to fail, "
+        f"because {node.name} lost its power",
         timeout=180,
         interval=5,
         ignore=(CommandFailed, Unreachable),
@@ -153,7 +157,8 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
 def join_again(cluster: SlurmCluster, clusters: dict[str, SlurmCluster], plan: Plan) -> None:
     """Make a controller's siblings drop their connections to it, which it could not close.
 
-    Otherwise they keep them for good, and it waits for its siblings (seen in 24.11).
+    Otherwise they keep the connections forever, and the controller waits for its siblings (seen in
+    24.11).
     """
     for federation in plan.scenario.federations.values():
         for sibling in (
@@ -179,7 +184,10 @@ def state_of(cluster: SlurmCluster, job_id: int) -> tuple[str, str]:
 
 
 def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
-    """Wait until a node is idle and run a job on it; waits for slurmdbd, too, which may be on the same host."""
+    """Wait until a node is idle, and run a job on it.
+
+    Also wait for slurmdbd, which may be on the same host.
+    """
     cluster = node.cluster
     if plan.scenario.accounting:
         wait_until(
@@ -191,7 +199,9 @@ def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
         )
     wait_until(
         lambda: next(
-            f"{one.state} {one.reason}" for one in cluster.nodes() if one.name == node.name
+            f"{candidate.state} {candidate.reason}"
+            for candidate in cluster.nodes()
+            if candidate.name == node.name
         ),
         lambda state: state.split()[0] == "IDLE",
         what=f"{node.name} to take jobs again",

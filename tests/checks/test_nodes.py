@@ -1,4 +1,4 @@
-"""All hosts, not only the first: users, directories, names and clocks, and steps between every two nodes."""
+"""All hosts, not only the first: users, directories, names and clocks, and steps between nodes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from harness.plan import Host, Plan
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-# A reservation that begins within so many seconds delays jobs that may run longer than that.
+# A reservation that begins within so many seconds delays jobs that may run past its start.
 _SOON = 24 * 3600
-# Other nodes that each node starts a step on, at most: so few that there is no fan-out
-# (slurm.conf(5), TreeWidth).
+# The maximum number of other nodes on which each node starts a step: so few that there is no
+# fan-out (slurm.conf(5), TreeWidth).
 _MOST_NEIGHBOURS = 16
 # Seconds by which the time that a daemon logs may differ from the kernel's time of the write.
 _SAME_TIME = 5
@@ -34,8 +34,8 @@ _OF_MEMORY = {"Max processes", "Max pending signals"}
 # Deadline in seconds for a job whose steps hang for 25 s twice.
 _PATIENCE = 400
 # Prints the task's limits, then runs a step on the next nodes of its job, where each task reads
-# more than fits in a packet. If that fails, a step on each of them shows which node is to blame.
-# Steps inherit only the job's id.
+# more than fits into a packet. If that fails, a separate step on each node shows which of them is
+# to blame. Steps inherit only the job's id.
 _STEPS = r"""
 me=$SLURMD_NODENAME
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -44,19 +44,20 @@ sed "s/^/limit $me /" /proc/self/limits
 step() {
     head -c 8000 /dev/zero | tr '\0' x | timeout --kill-after=2 25 \
         srun --overlap --mem=0 --nodes=$# --ntasks=$# \
-        --nodelist="$(echo "$@" | tr ' ' ,)" sh -c "echo reached $me \$SLURMD_NODENAME \$(wc -c)" 2>&1
+        --nodelist="$(echo "$@" | tr ' ' ,)" \
+        sh -c "echo reached $me \$SLURMD_NODENAME \$(wc -c)" 2>&1
 }
 others=$(($(echo "$nodes" | wc -l) - 1))
 set -- $(printf '%s\n' "$nodes" "$nodes" | sed "0,/^$me\$/d" | head -n $others | head -n MOST)
 for other; do echo asks $me $other; done
-said=$(step "$@")
-echo "$said"
-[ $(echo "$said" | grep -c "^reached .* 8000$") = $# ] && exit
+output=$(step "$@")
+echo "$output"
+[ $(echo "$output" | grep -c "^reached .* 8000$") = $# ] && exit
 for other; do step $other | sed "s/^/$me $other: /" & done
 wait
 """
 
-# Prints mode and owner of a directory, and why a user cannot write there.
+# Prints the mode and owner of a directory, and an error if a user cannot write there.
 _STAT_AND_WRITE = """
 stat -Lc '%a %U %G' {path} 2>&1
 runuser -u {user} -- sh -c 'file=$(mktemp -p {path}) && rm $file' 2>&1
@@ -67,26 +68,27 @@ echo end
 @pytest.mark.needs("users")
 def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
     names = shlex.join(plan.scenario.users)
-    script = f'for user in {names}; do echo "$(getent passwd $user || echo ::::::):$(id -nG $user)"; done'
+    look = 'echo "$(getent passwd $user || echo ::::::):$(id -nG $user)"'
+    script = f"for user in {names}; do {look}; done"
     hosts = [host.name for host in plan.lasting_hosts()]
     seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
     wrong = []
     for number, (user, configured) in enumerate(plan.scenario.users.items()):
         facts = {host: _user_facts(lines[number]) for host, lines in seen.items()}
         usual = {
-            fact: Counter(one[fact] for one in facts.values()).most_common(1)[0][0]
+            fact: Counter(user_facts[fact] for user_facts in facts.values()).most_common(1)[0][0]
             for fact in _user_facts("")
         }
         wanted = usual | {"uid": str(configured.uid), "home": f"/home/{user}"}
         if plan.capabilities.engine:
             wanted |= {"gid": str(configured.uid), "shell": "/bin/bash", "groups": user}
-        for host, one in facts.items():
-            if not one["uid"]:
+        for host, user_facts in facts.items():
+            if not user_facts["uid"]:
                 wrong.append(f"{host} has no user {user}")
                 continue
-            differing = [fact for fact in one if one[fact] != wanted[fact]]
+            differing = [fact for fact in user_facts if user_facts[fact] != wanted[fact]]
             wrong += [
-                f"{host}: {user} has {fact} {one[fact]}, should have {wanted[fact]}"
+                f"{host}: {user} has {fact} {user_facts[fact]}, should have {wanted[fact]}"
                 for fact in differing
             ]
     assert not wrong, "\n".join(wrong)
@@ -101,7 +103,7 @@ def _user_facts(line: str) -> dict[str, str]:
 def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
     ssh: Ssh, plan: Plan
 ) -> None:
-    """Checks those of tmpfiles.d, such as SlurmdSpoolDir and homes, and /tmp."""
+    """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and /tmp."""
     tree = render.render(plan)
     user = next(iter(plan.scenario.users), "root")
     static = {host.name for host in plan.hosts if host.provision == "static"}
@@ -124,19 +126,19 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
         wanted = {"/tmp": "1777 root root", **{path: " ".join(facts) for path, *facts in rendered}}
         wrong = []
         for path, answer in zip(writers, answers, strict=True):
-            found, *refused = answer.splitlines()
-            if found != wanted[path]:
-                wrong.append(f"{name}:{path} is {found}, should be {wanted[path]}")
+            actual, *refused = answer.splitlines()
+            if actual != wanted[path]:
+                wrong.append(f"{name}:{path} is {actual}, should be {wanted[path]}")
             wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
         return [*wrong, *_unwritable_power_log(ssh, plan, name)]
 
     wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
-    found = [line for lines in wrong.values() for line in lines]
-    assert not found, "\n".join(found)
+    problems = [line for lines in wrong.values() for line in lines]
+    assert not problems, "\n".join(problems)
 
 
 def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:
-    """Yield why slurmctld's programs cannot note on a host what they do with nodes that come and go."""
+    """Yield a problem if slurmctld's power programs cannot write their log on a host."""
     host = next(host for host in plan.lasting_hosts() if host.name == name)
     if host.with_elastic and host.cluster:
         conf = plan.slurm_conf(host.cluster)
@@ -177,20 +179,21 @@ def test_every_name_of_a_host_leads_to_that_host(
 
 
 def _wrong_names(seen: Mapping[str, Iterable[str]], lasting: Collection[str]) -> Iterator[str]:
-    """Yield where names of hosts that come and go share an address, or lead elsewhere than on most other hosts.
+    """Yield wrong addresses of hosts that come and go.
 
+    On each host, their addresses must differ from each other and be the same as on most hosts.
     Such a host cannot be asked for its own addresses: it may not exist.
     """
-    found: dict[str, dict[str, str]] = {}
+    addresses_of: dict[str, dict[str, str]] = {}
     for host, lines in seen.items():
         names: dict[str, str] = {}
         for name, address in (line.split()[:2] for line in lines if " " in line):
             if name not in lasting:
-                found.setdefault(name, {})[host] = address
+                addresses_of.setdefault(name, {})[host] = address
                 if address in names:
                     yield f"on {host}, {names[address]} and {name} are both {address}"
                 names[address] = name
-    for name, addresses in found.items():
+    for name, addresses in addresses_of.items():
         usual = Counter(addresses.values()).most_common(1)[0][0]
         for host, address in addresses.items():
             if address != usual:
@@ -199,20 +202,20 @@ def _wrong_names(seen: Mapping[str, Iterable[str]], lasting: Collection[str]) ->
 
 
 def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster]) -> None:
-    """Scenarios define no reservations, so one that is active or begins within a day is unexpected."""
+    """Scenarios define no reservations, so any that is active or begins in a day is unexpected."""
     soon = time.time() + _SOON
-    there = [
+    unexpected = [
         f"{name}: {reservation} keeps jobs waiting; the scenario has no reservations"
         for name, cluster in clusters.items()
         for reservation in cluster.reservations()
         if reservation.start < soon
     ]
-    assert not there, "\n".join(there)
+    assert not unexpected, "\n".join(unexpected)
 
 
 @pytest.mark.needs("backup_controllers")
 def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> None:
-    """A file that SlurmUser writes to StateSaveLocation on one is visible to SlurmUser on the others at once."""
+    """A file in StateSaveLocation that SlurmUser writes on one is visible on the others at once."""
     wrong = []
     for name, part in plan.scenario.clusters.items():
         conf = plan.slurm_conf(name)
@@ -227,7 +230,8 @@ def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> Non
             for backup in part.backup_controllers:
                 if ssh.run(backup, [*as_user, "test", "-e", path], check=False).exit_code != 0:
                     wrong.append(
-                        f"{backup} does not see what {part.controller} writes to {directory} (StateSaveLocation)"
+                        f"{backup} does not see what {part.controller} writes to {directory} "
+                        "(StateSaveLocation)"
                     )
         finally:
             ssh.run(part.controller, ["rm", path])
@@ -236,7 +240,10 @@ def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> Non
 
 @pytest.mark.needs("backup_controllers")
 def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan) -> None:
-    """Controllers that do not reach each other may both take control, and a host that reaches one of them has none."""
+    """Controllers that do not reach each other may both take control.
+
+    A host that reaches only one controller has none if the other one is in control.
+    """
 
     def look(host: Host) -> list[str]:
         cluster = plan.scenario.clusters[host.cluster]
@@ -280,7 +287,10 @@ def _wait_until_reached(
 def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
     ssh: Ssh, plan: Plan, users: list[str]
 ) -> None:
-    """Runs one job on a node of each host in a partition; if there are many, each starts steps on the next ones."""
+    """Runs a job on a node of each host in a partition.
+
+    If there are many nodes, each starts steps only on the next ones.
+    """
 
     def look(cluster: SlurmCluster) -> list[str]:
         return [
@@ -295,7 +305,10 @@ def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
 
 
 def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition, list[str]]]:
-    """Yield partitions that together cover all permanent hosts, with a node on each of their hosts, at least two."""
+    """Yield partitions that together cover all permanent hosts.
+
+    Each comes with a node on each of its hosts, at least two.
+    """
     lasting = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(cluster.name)
     seen: set[str] = set()
@@ -314,7 +327,7 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
 def _wrong_steps(
     cluster: SlurmCluster, plan: Plan, user: str, partition: Partition, nodes: list[str]
 ) -> Iterator[str]:
-    """Yield what is wrong with steps between nodes of a partition, and with limits of tasks on them."""
+    """Yield the problems of steps between nodes of a partition, and of their tasks' limits."""
     count = len(nodes)
     placed = topology.placed(plan.scenario, cluster.name).get(partition.name)
     # A topology places the job itself.
@@ -322,21 +335,22 @@ def _wrong_steps(
     count = min(count, placed.most_nodes()) if placed else count
     line = slurm_conf(plan, cluster.name).partitions.get(partition.name, {})
     answer = cluster.run(
-        *(
-            "srun",
-            *only(cluster, plan),
-            f"--partition={partition.name}",
-            *ways_in(line, plan),
-            *where,
-        ),
-        *(f"--nodes={count}", "--ntasks-per-node=1", "--overlap"),
+        "srun",
+        *only(cluster, plan),
+        f"--partition={partition.name}",
+        *ways_in(line, plan),
+        *where,
+        f"--nodes={count}",
+        "--ntasks-per-node=1",
+        "--overlap",
         *("bash", "-c", _STEPS.replace("MOST", str(_MOST_NEIGHBOURS))),
         user="root" if partition.root_only else user,
         check=False,
     )
     if answer.exit_code:
         errors = [line for line in answer.stderr.splitlines() if "error:" in line]
-        yield f"{cluster.name}: a task on each of {','.join(nodes)}: {'; '.join(errors) or answer.stderr.strip()}"
+        problem = "; ".join(errors) or answer.stderr.strip()
+        yield f"{cluster.name}: a task on each of {','.join(nodes)}: {problem}"
         return
     lines = answer.stdout.splitlines()
     asked = {tuple(line.split()[1:3]) for line in lines if line.startswith("asks ")}
@@ -356,7 +370,7 @@ def _wrong_steps(
 
 
 def _different_limits(cluster: SlurmCluster, plan: Plan, lines: list[str]) -> Iterator[str]:
-    """Yield the limits of tasks that differ from those on most nodes of the same kind."""
+    """Yield the limits of tasks that differ from those on most nodes of the same group."""
     limits: dict[str, dict[str, str]] = {}
     for node, limit, values in re.findall(
         r"^limit (\S+) (Max .*?)  +(\S.*\S)", "\n".join(lines), re.M
@@ -364,15 +378,20 @@ def _different_limits(cluster: SlurmCluster, plan: Plan, lines: list[str]) -> It
         limits.setdefault(node, {})[limit] = " ".join(values.split()[:2])
     for group in plan.scenario.clusters[cluster.name].nodes:
         alike = {node: limits[node] for node in hostlist.expand(group.name) if node in limits}
-        for limit in {limit for one in alike.values() for limit in one} - _OF_MEMORY:
-            usual = Counter(one[limit] for one in alike.values()).most_common(1)[0][0]
-            for node, one in alike.items():
-                if one[limit] != usual:
-                    yield f"{limit} (soft, hard) of a task is {one[limit]} on {node}, and {usual} on other nodes"
+        for limit in {limit for names in alike.values() for limit in names} - _OF_MEMORY:
+            usual = Counter(node_limits[limit] for node_limits in alike.values()).most_common(1)[0][
+                0
+            ]
+            for node, node_limits in alike.items():
+                if node_limits[limit] != usual:
+                    yield (
+                        f"{limit} (soft, hard) of a task is {node_limits[limit]} on {node}, "
+                        f"and {usual} on other nodes"
+                    )
 
 
 def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
-    """Compares the time in the last line of each log with the file's time of modification."""
+    """Compares the time in the last line of each log with the file's modification time."""
 
     def look(name: str) -> Iterator[str]:
         host = plan.host(name)
@@ -383,14 +402,18 @@ def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
             for path in logs.log_files(plan, host, daemon)
             if daemon != "munge"
         }
-        script = f"date +%z; for path in {shlex.join(paths)}; do stat -c '%n %.3Y' $path; tail -n 1 $path; done"
+        look_at = "stat -c '%n %.3Y' $path; tail -n 1 $path"
+        script = f"date +%z; for path in {shlex.join(paths)}; do {look_at}; done"
         zone, *lines = ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines()
         for line, following in pairwise(lines):
             path, _, written = line.partition(" ")
             for at, _ in logs.dated([following], zone) if path in paths else ():
                 if abs(difference := at - float(written)) > _SAME_TIME:
-                    yield f"{name}: the clock of {paths[path]} is {difference:+.0f} s off its host's ({path})"
+                    yield (
+                        f"{name}: the clock of {paths[path]} is {difference:+.0f} s off its host's "
+                        f"({path})"
+                    )
 
     wrong = everywhere(lambda name: [*look(name)], [host.name for host in plan.lasting_hosts()])
-    found = [line for lines in wrong.values() for line in lines]
-    assert not found, "\n".join(found)
+    problems = [line for lines in wrong.values() for line in lines]
+    assert not problems, "\n".join(problems)

@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.needs("oci"), pytest.mark.provokes()]
 
 @dataclass(frozen=True)
 class Containers:
-    """A user with a bundle on a node; a hook of the bundle writes the user that it runs as to `ended_by`."""
+    """A user with a bundle on a node.
+
+    A hook of the bundle writes the uid that it runs as to `ended_by`.
+    """
 
     cluster: SlurmCluster
     node: str
@@ -54,15 +57,17 @@ class Containers:
 
     def files(self) -> set[str]:
         """Return the bundle's files with their owners, modes, sizes and times."""
-        found = self.srun("find", self.bundle, "-printf", "%P %u %m %s %t\\n", inside=False).stdout
-        return {*found.splitlines()}
+        listing = self.srun(
+            "find", self.bundle, "-printf", "%P %u %m %s %t\\n", inside=False
+        ).stdout
+        return {*listing.splitlines()}
 
 
 @pytest.fixture(scope="module")
 def containers(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
 ) -> Iterator[Containers]:
-    """A bundle on the first node whose Slurm runs containers."""
+    """A bundle on the first node on which Slurm runs containers."""
     parts = plan.scenario.clusters
     name, node = next(
         (name, node)
@@ -111,7 +116,7 @@ def test_accounting_names_the_container_of_each_step(containers: Containers) -> 
         "--format=JobID,Container",
         f"--jobs={job},{batch}",
     )
-    # slurmctld sends them in the background.
+    # slurmctld sends records in the background.
     wait_until(
         lambda: {*containers.cluster.run(*sacct).stdout.splitlines()},
         lambda seen: (
@@ -120,7 +125,7 @@ def test_accounting_names_the_container_of_each_step(containers: Containers) -> 
                 f"{step}|{containers.bundle}" for step in (job, f"{job}.0", batch, f"{batch}.batch")
             }
         ),
-        what=f"accounting to have {containers.bundle} for the jobs {job} and {batch}, and their steps",
+        what=f"accounting to have {containers.bundle} for jobs {job} and {batch}, and their steps",
         timeout=60,
     )
 
@@ -137,11 +142,12 @@ def test_each_task_has_a_container_that_sees_its_cpus_and_gpus(
             known for known in releases.KNOWN if releases.get(known).container_for_each_task
         )
         pytest.skip(
-            f"Slurm {release} runs a single task in a container, and hides its resources; {able} does not"
+            f"Slurm {release} runs a single task in a container, and hides its resources; "
+            f"{able} does not"
         )
     wanted = ["--ntasks=2", *(["--gres=gpu:1"] if containers.node in part.gpus() else [])]
-    told = "^SLURM_(PROCID|NTASKS|CPUS_ON_NODE|JOB_GPUS)=|^CUDA_VISIBLE_DEVICES="
-    look = f"echo $(env | grep -E '{told}' | sort) $(grep Cpus_allowed_list /proc/self/status)"
+    variables = "^SLURM_(PROCID|NTASKS|CPUS_ON_NODE|JOB_GPUS)=|^CUDA_VISIBLE_DEVICES="
+    look = f"echo $(env | grep -E '{variables}' | sort) $(grep Cpus_allowed_list /proc/self/status)"
     inside, outside = (
         sorted(containers.srun(*wanted, "sh", "-c", look, inside=inside).stdout.splitlines())
         for inside in (True, False)
@@ -155,9 +161,10 @@ def test_each_task_has_a_container_that_sees_its_cpus_and_gpus(
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What was there of a job that ignores SIGTERM, and what is left of it when it has been cancelled.
+    """The processes and files of a job that ignores SIGTERM.
 
-    `ended_by` are the uids that ran the hooks of its bundle, at its end and that of another one.
+    `running` has those before it was cancelled, `left` those afterwards. `ended_by` has the uids
+    that ran the hooks of its bundle, at its end and at the end of another job.
     """
 
     running: str
@@ -167,39 +174,40 @@ class Cancelled:
 
 @pytest.fixture(scope="module")
 def cancelled(containers: Containers, plan: Plan, ssh: Ssh) -> Cancelled:
-    """A job in a container that has to be killed, with a process in a session of its own."""
+    """A job in a container that has to be killed, with a process in a separate session."""
     cluster = containers.cluster
     host = plan.hosts_of(cluster.name)[containers.node]
     spool = options.get(plan.slurm_conf(cluster.name), "SlurmdSpoolDir") or ""
     look = f"""
         pgrep --uid {containers.user} --list-full --full 'crun|/tmp/slurm/startup|sleep 4321'
-        ls -d {options.CONTAINERS}/{containers.user}/* {spool.replace("%n", containers.node)}/oci-job* 2> /dev/null
+        ls -d {options.CONTAINERS}/{containers.user}/* \\
+            {spool.replace("%n", containers.node)}/oci-job* 2> /dev/null
         true
     """
 
-    def there() -> str:
+    def traces() -> str:
         return ssh.run(host, ["sh", "-c", look]).stdout
 
     containers.srun("true")
     job = containers.sbatch("trap '' TERM; setsid sleep 4321 & while :; do sleep 1; done")
     running = wait_until(
-        there,
+        traces,
         lambda seen: "sleep 4321" in seen,
         what=f"job {job} to run in its container",
         timeout=90,
     )
     cluster.run("scancel", str(job), user=containers.user)
-    # Among them 30 s of KillWait, by default.
+    # This includes KillWait, 30 s by default.
     cluster.wait_for([job], {"CANCELLED"}, timeout=120)
-    # squeue shows the job's end before its step's is over.
+    # squeue shows the end of the job before its step has ended.
     wait_until(
         lambda: cluster.run("scontrol", "show", "node", containers.node).stdout,
         lambda seen: "COMPLETING" not in seen,
-        what=f"{containers.node} to be done with job {job}",
+        what=f"{containers.node} to complete job {job}",
         timeout=60,
     )
     ended_by = containers.srun("cat", containers.ended_by, inside=False, check=False).stdout
-    return Cancelled(running, there(), {*ended_by.split()})
+    return Cancelled(running, traces(), {*ended_by.split()})
 
 
 def test_nothing_is_left_of_a_container_that_is_cancelled(cancelled: Cancelled) -> None:
@@ -210,7 +218,7 @@ def test_nothing_is_left_of_a_container_that_is_cancelled(cancelled: Cancelled) 
 def test_hooks_of_a_bundle_run_as_its_user(
     cancelled: Cancelled, containers: Containers, plan: Plan
 ) -> None:
-    """Slurm cleans up as root, but must not run hooks of a user's bundle as root."""
+    """Slurm cleans up as root, but must not run the hooks of a user's bundle as root."""
     assert cancelled.ended_by == {str(plan.scenario.users[containers.user].uid)}
 
 
@@ -223,7 +231,7 @@ def test_bundle_is_as_it_was_after_its_containers(containers: Containers) -> Non
 
 
 # The directories and files are mount points that Slurm needs. Docker masks parts of /proc, so no
-# other /proc can be mounted; without a PID namespace none is needed.
+# other /proc can be mounted; without a PID namespace, none is needed.
 _BUNDLE = f"""set -e; mkdir -p "$1/rootfs"; cd "$1/rootfs"
 {SMALLEST_ROOT}
 ln -s busybox usr/bin/true; ln -s busybox usr/bin/sort

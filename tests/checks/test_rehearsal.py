@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.needs("rehearsal"), pytest.mark.provokes()]
 def findings(
     harness_run: OpenRun, request: pytest.FixtureRequest
 ) -> dict[str, InvariantResult] | HarnessError:
-    """What the checkers say of the scenario's rehearsal, or why it broke off.
+    """The checkers' results for the scenario's rehearsal, or why it was aborted.
 
-    No check runs after one that broke off: it would only fail for the same reason.
+    No check runs after an aborted rehearsal, because it would only fail for the same reason.
     """
     plan = harness_run.plan
     wanted = plan.scenario.rehearsal
@@ -27,8 +27,8 @@ def findings(
     try:
         execution.rehearse(harness_run, works, wanted.faults)
     except HarnessError as error:
-        request.session.shouldfail = "the rehearsal broke off"
-        return error  # raised by the first check: what a fixture raises decides no verdict
+        request.session.shouldfail = "the rehearsal was aborted"
+        return error  # the first check raises it: an error in a fixture does not decide the verdict
     return {
         finding.name: finding
         for finding in invariants.evaluate(invariants.read(harness_run.directory.events(), plan))
@@ -42,9 +42,9 @@ def test_rehearsal_shows_that(
     if isinstance(findings, HarnessError):
         raise findings
     finding = findings[name]
-    told = "\n".join(finding.problems)
+    problems = "\n".join(finding.problems)
     if finding.outcome == UNKNOWN:
-        raise CannotVerify(told)
+        raise CannotVerify(problems)
     if finding.outcome == invariants.SKIPPED:
-        pytest.skip("nothing in the scenario concerns it")
-    assert not finding.problems, told
+        pytest.skip("it does not apply to this scenario")
+    assert not finding.problems, problems

@@ -1,4 +1,7 @@
-"""In every version of the REST API, a token allows what its user may do, and without one nothing is allowed."""
+"""In every version of the REST API, a token allows what its user may do.
+
+Without a token, nothing is allowed.
+"""
 
 from __future__ import annotations
 
@@ -29,46 +32,53 @@ from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("rest", "users"), pytest.mark.provokes()]
 
-# These change the cluster although the method is GET.
+# These paths change the cluster although the method is GET.
 CHANGES = ("/reconfigure/", "/requeue")
-# slurmrestd answers these itself, or only whether slurmctld listens: any token will do.
-TELLS_NOTHING = ("/openapi", "/ping/")
+# slurmrestd answers these itself, or only reports whether slurmctld listens.
+ANY_TOKEN_WILL_DO = ("/openapi", "/ping/")
 # The administrators, whose requests slurmctld treats like those of SlurmUser.
 ADMINISTRATORS = ("root", "slurm")
-# Where Slurm does not do what its own OpenAPI document says: part of the URL, what is wrong then,
-# and why.
+# Where Slurm contradicts its own OpenAPI document: a part of the URL, the problem, and its cause.
 DISAGREEMENTS = (
     (
         r"/v0\.0\.3[5-8]/",
         "is not of type|for not nullable|under any of|under the",
-        "documents written by hand",
+        "the documents are written by hand",
     ),
-    (r"/v0\.0\.3[5-8]/(wckeys?\b|config)", "Nothing found with query", "no wckey is an error"),
-    (r"/slurmdb/v0\.0\.36/diag", "answers 500", "answers no administrator either"),
+    (
+        r"/v0\.0\.3[5-8]/(wckeys?\b|config)",
+        "Nothing found with query",
+        "having no wckey is an error",
+    ),
+    (r"/slurmdb/v0\.0\.36/diag", "answers 500", "it does not answer administrators either"),
     (
         r"/v0\.0\.4\d/",
         "'[^']+/[^']+' is a required",
-        "names what is deeper in the answer as if it were at the top",
+        "nested fields are required at the top level",
     ),
     (
         r"/v0\.0\.4\d/jobs?/",
         "job_resources: None",
-        "a job that never ran has null where an object is promised",
+        "a job that never ran has null instead of an object",
     ),
     (
         r"/jobs/state/",
         "job_id: .* 'integer'|'last_(backfill|update)' is a required",
-        "ids are texts, times are missing",
+        "ids are strings, times are missing",
     ),
     (
         r"/resources/",
         r"gres/\*/index: None",
-        "a gres without devices has null where a text is promised",
+        "a gres without devices has null instead of a string",
     ),
-    (r"/instances?/", "'instances' is a required property", "no instance leaves the list out"),
+    (
+        r"/instances?/",
+        "'instances' is a required property",
+        "the list is missing if there is no instance",
+    ),
 )
-# Requests that crash slurmrestd if the token is refused, because it reads an answer that it did not
-# get.
+# Requests that crash slurmrestd if the token is refused, because it reads an answer that it never
+# received.
 DEADLY = r"delete /slurmdb/v0\.0\.3[67]/qos/"
 
 
@@ -82,7 +92,7 @@ class Api:
     document: dict[str, Any]
 
     def token(self, user: str, lifespan: int = 600) -> str:
-        """Return a token for a user, valid for so many seconds, as an administrator gets it."""
+        """Return a token for a user, as an administrator gets it, valid for `lifespan` seconds."""
         answer = self.cluster.run(
             "scontrol", "token", f"username={user}", f"lifespan={lifespan}"
         ).stdout
@@ -114,12 +124,12 @@ class Api:
         return answer.json()
 
     def versions(self, family: str = "slurm") -> list[str]:
-        """Return the versions of the API of slurmctld ("slurm") or slurmdbd ("slurmdb"), oldest first."""
-        found = (re.match(rf"/{family}/(v[^/]+)/", path) for path in self.document["paths"])
-        return sorted({match[1] for match in found if match})
+        """Return the API versions of slurmctld ("slurm") or slurmdbd ("slurmdb"), oldest first."""
+        matches = (re.match(rf"/{family}/(v[^/]+)/", path) for path in self.document["paths"])
+        return sorted({match[1] for match in matches if match})
 
     def operations(self, *methods: str) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return method, path and description of all operations with these methods."""
+        """Return the method, path and description of all operations with these methods."""
         return [
             (method, path, described[method])
             for path, described in self.document["paths"].items()
@@ -177,7 +187,7 @@ def test_slurmrestd_runs_as_a_user_of_its_own_without_rights(api: Api, ssh: Ssh)
 def test_slurmrestd_listens_at_its_hosts_own_address_only(
     api: Api, ssh: Ssh, served: tuple[str, Cluster], plan: Plan
 ) -> None:
-    """There the other hosts at its site reach it."""
+    """The other hosts at its site can reach it at this address."""
     own = ssh.run(api.host, ["getent", "ahostsv4", api.host]).stdout.split()[0]
     lines = ssh.run(
         api.host, ["ss", "--no-header", "--listening", "--numeric", "--tcp"]
@@ -274,12 +284,13 @@ def test_user_with_a_token_submits_asks_and_cancels_in_every_version(
     def look() -> dict[str, list[list[str]]]:
         seen = {}
         for version, job_ids in todo.items():
-            found = [
+            answered_jobs = [
                 api.get(f"/slurm/{version}/job/{job_id}", user, token)["jobs"][0]
                 for job_id in job_ids
             ]
-            assert {job["user_id"] for job in found} == {plan.scenario.users[user].uid}, version
-            seen[version] = [words(job["job_state"]) for job in found]
+            uids = {job["user_id"] for job in answered_jobs}
+            assert uids == {plan.scenario.users[user].uid}, version
+            seen[version] = [words(job["job_state"]) for job in answered_jobs]
         return seen
 
     done = {version: [["COMPLETED"], ["CANCELLED"]] for version in todo}
@@ -291,7 +302,7 @@ def test_user_with_a_token_submits_asks_and_cancels_in_every_version(
     )
     seen = jobs.traces()
     for version, (job_id, _) in todo.items():
-        ran = [one for one in seen if one.key == job_key(api.cluster.name, job_id)]
+        ran = [trace for trace in seen if trace.key == job_key(api.cluster.name, job_id)]
         assert len(ran) == 1, f"{version}: job {job_id} ran {len(ran)} times"
         assert ran[0].name == f"rest-{version}", (
             f"{version}: the job submitted as rest-{version} is {ran[0].name}"
@@ -308,7 +319,7 @@ def test_user_with_a_token_submits_asks_and_cancels_in_every_version(
 def test_token_of_a_user_does_not_cancel_anothers_job(
     api: Api, plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
-    """Checks the job itself, because 23.11 and later report no error to a user who may not cancel it."""
+    """Checks the job itself: 23.11 and later report no error to a user who may not cancel it."""
     for version in api.versions():
         job_id = submitted(api, version, plan, jobs, "sleep 300")
         api.cluster.wait_for([job_id], {"RUNNING"})
@@ -352,51 +363,56 @@ def test_token_of_an_administrator_changes_what_a_users_does_not(
     api.cluster.run("scontrol", "update", f"NodeName={node}", "Comment=")
 
 
-def test_rest_tells_of_nodes_and_partitions_what_the_commands_tell(api: Api) -> None:
+def test_rest_and_the_commands_agree_about_nodes_and_partitions(api: Api) -> None:
     wanted = {
         "nodes": sorted(node.name for node in api.cluster.nodes()),
         "partitions": sorted(partition.name for partition in api.cluster.partitions()),
     }
     for version in api.versions():
         for kind, names in wanted.items():
-            told = sorted(one["name"] for one in api.get(f"/slurm/{version}/{kind}/", "root")[kind])
-            assert told == names, f"{version}: {kind} are {told}, should be {names}"
+            listed = sorted(
+                item["name"] for item in api.get(f"/slurm/{version}/{kind}/", "root")[kind]
+            )
+            assert listed == names, f"{version}: {kind} are {listed}, should be {names}"
 
 
 @pytest.mark.needs("accounting")
-def test_rest_tells_of_accounting_what_the_commands_tell(api: Api, plan: Plan, jobs: Jobs) -> None:
+def test_rest_and_the_commands_agree_about_accounting(api: Api, plan: Plan, jobs: Jobs) -> None:
     job_id = jobs.submit_here(api.cluster, "exit 7")
     api.cluster.wait_for([job_id], {"FAILED"})
     wait_for_records(api.cluster, {job_id: ("FAILED", 7)})
     record = next(
-        one for one in api.cluster.records("--local", "--allocations") if one.job_id == job_id
+        record
+        for record in api.cluster.records("--local", "--allocations")
+        if record.job_id == job_id
     )
-    told = api.cluster.run(
+    sacctmgr = api.cluster.run(
         "sacctmgr", "--noheader", "--parsable2", "show", "association", "format=account,user"
     ).stdout
     for version in api.versions("slurmdb"):
-        found = api.get(f"/slurmdb/{version}/job/{job_id}", "root")["jobs"]
+        answered_jobs = api.get(f"/slurmdb/{version}/job/{job_id}", "root")["jobs"]
         wanted = (record.user, record.account, [record.state], record.node_list)
         assert [
             (job["user"], job["account"], words(job["state"]["current"]), job["nodes"])
-            for job in found
+            for job in answered_jobs
         ] == [wanted], version
         # Until v0.0.38 the exit code of every job is reported as 0.
         if version > "v0.0.38":
-            assert found[0]["exit_code"]["return_code"]["number"] == record.exit_code, version
+            exit_code = answered_jobs[0]["exit_code"]["return_code"]["number"]
+            assert exit_code == record.exit_code, version
         assert job_id in [
             job["job_id"] for job in api.get(f"/slurmdb/{version}/jobs/", "root")["jobs"]
         ], version
         names = {user["name"] for user in api.get(f"/slurmdb/{version}/users/", "root")["users"]}
         assert names == {"root", *plan.scenario.users}, version
-        found = api.get(f"/slurmdb/{version}/associations/", "root")["associations"]
-        associations = {f"{one['account']}|{one['user'] or ''}" for one in found}
-        assert associations == {*told.split()}, version
+        rows = api.get(f"/slurmdb/{version}/associations/", "root")["associations"]
+        associations = {f"{row['account']}|{row['user'] or ''}" for row in rows}
+        assert associations == {*sacctmgr.split()}, version
 
 
 @pytest.fixture
 def something(api: Api, plan: Plan, jobs: Jobs) -> Iterator[dict[str, str]]:
-    """Values of the parameters of paths, of things that exist."""
+    """Values for the parameters of paths, which name objects that exist."""
     cluster, user = plan.scenario.clusters[api.cluster.name], plan.scenario.users[jobs.user]
     node = cluster.node_names()[0]
     job_id = jobs.submit_here(api.cluster, "sleep 300")
@@ -425,7 +441,7 @@ def something(api: Api, plan: Plan, jobs: Jobs) -> Iterator[dict[str, str]]:
         "name": name,
     }
     values |= {"user_name": name, "qos_name": "normal", "id": "none", "wckey": "none"}
-    # Not a parameter of the path: without it a request for one association is for all.
+    # Not a parameter of the path, but without it a request for one association returns all.
     values["association/"] = (
         f"association/?account={account}&user={name}&cluster={api.cluster.name}"
     )
@@ -435,8 +451,8 @@ def something(api: Api, plan: Plan, jobs: Jobs) -> Iterator[dict[str, str]]:
 
 def filled(path: str, values: dict[str, str]) -> str:
     """Return a path with values for its parameters."""
-    found = re.sub(r"{(\w+)}", lambda match: values[match[1]], path)
-    return re.sub(r"/association/?$", f"/{values['association/']}", found)
+    url = re.sub(r"{(\w+)}", lambda match: values[match[1]], path)
+    return re.sub(r"/association/?$", f"/{values['association/']}", url)
 
 
 def test_every_answer_is_as_the_openapi_document_says(api: Api, something: dict[str, str]) -> None:
@@ -448,12 +464,12 @@ def test_every_answer_is_as_the_openapi_document_says(api: Api, something: dict[
         url = filled(path, something)
         answer = api.ask(method, url, "root", token)
         known = [
-            re.compile(problem) for where, problem, _ in DISAGREEMENTS if re.search(where, url)
+            re.compile(pattern) for where, pattern, _ in DISAGREEMENTS if re.search(where, url)
         ]
         wrong += [
-            f"{url}: {one}"
-            for one in problems(answer, described, api.document)
-            if not any(k.search(one) for k in known)
+            f"{url}: {problem}"
+            for problem in problems(answer, described, api.document)
+            if not any(pattern.search(problem) for pattern in known)
         ]
         asked += 1
     assert asked
@@ -486,7 +502,7 @@ def bad_tokens(api: Api, run: RunDir, users: list[str]) -> dict[str, dict[str, s
     key, now = run.secrets()["jwt_key"], int(time.time())
     claims = {"iat": now - 120, "exp": now + 600, "sun": users[0]}
     tokens = {
-        "no token of any kind": "nonsense",
+        "not a token at all": "nonsense",
         "signed with a foreign key": jwt.encode(claims, secrets.token_hex(32), "HS256"),
         "not signed": jwt.encode(claims, None, "none"),
         "expired a minute ago": jwt.encode(claims | {"exp": now - 60}, key, "HS256"),
@@ -506,7 +522,7 @@ def test_request_without_a_good_token_is_refused_everywhere(
     something: dict[str, str],
     bad_tokens: dict[str, dict[str, str]],
 ) -> None:
-    """Sends what changes something only after all that only asks was refused: through a hole it would do its work."""
+    """Sends requests that change something last: if one were not refused, it would take effect."""
     for methods in (("get",), ("post", "put", "delete")):
         operations = api.operations(*methods)
         answers = {
@@ -518,46 +534,47 @@ def test_request_without_a_good_token_is_refused_everywhere(
             for (method, path), answer in answers.items()
             if answer.status_code != 401
         ]
-        assert not open_, f"without a token there are answers to {open_}"
+        assert not open_, f"answered without a token: {open_}"
 
     for kind, headers in bad_tokens.items():
         for methods in (("get",), ("delete",)):
             answers = {
                 path: api.send(method.upper(), filled(path, something), headers=headers)
                 for method, path, _ in api.operations(*methods)
-                if not any(part in path for part in TELLS_NOTHING)
+                if not any(part in path for part in ANY_TOKEN_WILL_DO)
                 and not re.match(DEADLY, f"{method} {path}")
             }
             taken = [path for path, answer in answers.items() if not refused(answer)]
-            assert not taken, f"a token that is {kind} is taken by {taken}"
+            assert not taken, f"a token ({kind}) is accepted by {taken}"
         for version in api.versions():
             body = {"job": description(version, plan, users[0]), "script": "#!/bin/sh\n"}
             answer = api.send("POST", f"/slurm/{version}/job/submit", headers=headers, json=body)
-            assert refused(answer), (
-                f"a token that is {kind} is taken by /slurm/{version}/job/submit"
-            )
+            assert refused(answer), f"a token ({kind}) is accepted by /slurm/{version}/job/submit"
 
 
 def accepted(answer: httpx2.Response) -> bool:
-    """Return True; fail if an answer refuses a request with a good token."""
+    """Return True; fail if an answer refuses a request with a valid token."""
     url = answer.request.url.path
     assert not refused(answer), (
-        f"a good token is refused: {url} answers {answer.status_code} {answer.text}"
+        f"a valid token is refused: {url} answers {answer.status_code} {answer.text}"
     )
     return True
 
 
 def refused(answer: httpx2.Response) -> bool:
-    """Return whether an answer refuses a request and reveals nothing; until 22.05 some refusals have status 200."""
+    """Return whether an answer refuses a request and reveals nothing.
+
+    Until 22.05, some refusals have status 200.
+    """
     body = (
         answer.json()
         if answer.headers.get("content-type", "").startswith("application/json")
         else {}
     )
-    told = {
+    content = {
         name: value for name, value in body.items() if name not in {"meta", "errors", "warnings"}
     }
-    return bool(answer.status_code >= 400 or body.get("errors")) and not has_items(told)
+    return bool(answer.status_code >= 400 or body.get("errors")) and not has_items(content)
 
 
 def has_items(value: Any) -> bool:
@@ -575,8 +592,12 @@ def test_token_lives_as_long_as_it_was_asked_for(
     token = api.token(users[0], lifespan)
     claims = jwt.decode(token, options={"verify_signature": False})
     assert claims["sun"] == users[0]
-    assert claims["exp"] - claims["iat"] == lifespan, f"a token of {lifespan} s is one of {claims}"
-    assert before - 1 <= claims["iat"] <= time.time() + 1, f"a token of now is of {claims}"
+    assert claims["exp"] - claims["iat"] == lifespan, (
+        f"a token requested for {lifespan} s has the claims {claims}"
+    )
+    assert before - 1 <= claims["iat"] <= time.time() + 1, (
+        f"a token issued now has the claims {claims}"
+    )
     path = f"/slurm/{api.versions()[-1]}/jobs/"
     last = time.time()  # when the last accepted request was made
     assert accepted(api.ask("GET", path, users[0], token))
@@ -604,7 +625,7 @@ def test_token_lives_as_long_as_it_was_asked_for(
 
 
 def wait_for_slurmdbd(cluster: SlurmCluster) -> None:
-    """Wait until slurmdbd answers: a slurmctld that starts before that logs errors."""
+    """Wait until slurmdbd answers, because a slurmctld that starts before that logs errors."""
     wait_until(
         lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster"),
         bool,
@@ -618,7 +639,7 @@ def wait_for_slurmdbd(cluster: SlurmCluster) -> None:
 def rotate_key(
     ssh: Ssh, plan: Plan, run: RunDir, clusters: dict[str, SlurmCluster]
 ) -> Iterator[Any]:
-    """Return a function that replaces the key everywhere; afterwards the run's own is restored."""
+    """Return a function that replaces the key everywhere; afterwards, the run's key is restored."""
     tree = render.render(plan)
     places = [
         host for host in plan.hosts if any(file.path == options.JWT_KEY for file in tree[host.name])

@@ -1,4 +1,7 @@
-"""Many nodes that share hosts: each is a node of its own, and of many short jobs none is lost or counted twice."""
+"""Many nodes that share hosts.
+
+Each behaves like a separate node, and of many short jobs none is lost or counted twice.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users", "lasting", "many_nodes")
 JOBS_OF_A_NODE = 10
-# More would slow a machine with few CPUs down.
+# More would slow down a machine with few CPUs.
 AT_ONCE = 50
-# Seconds that a busy machine's daemons may take before and after a job among so many.
+# Seconds that a busy machine's daemons may take before and after each of so many jobs.
 OVERHEAD = 60
-# Jobs per second if daemons and nodes share two CPUs.
+# Jobs per second if all daemons share two CPUs.
 LEAST_PER_SECOND = 4
 
 
@@ -31,7 +34,9 @@ LEAST_PER_SECOND = 4
 def large(clusters: dict[str, SlurmCluster], plan: Plan) -> SlurmCluster:
     """The first cluster with many nodes."""
     return next(
-        one for name, one in clusters.items() if has_many_nodes(plan.scenario.clusters[name])
+        cluster
+        for name, cluster in clusters.items()
+        if has_many_nodes(plan.scenario.clusters[name])
     )
 
 
@@ -39,22 +44,24 @@ def test_every_node_is_idle_and_has_a_slurmd_of_its_own(
     large: SlurmCluster, plan: Plan, jobs: Jobs, ssh: Ssh
 ) -> None:
     for host, nodes in plan.scenario.clusters[large.name].nodes_on().items():
-        # Only children of systemd, because a slurmd that starts a job is two processes for a
+        # Count only children of systemd, because a slurmd that starts a job has two processes for a
         # moment.
-        found = ssh.run(
+        processes = ssh.run(
             host, ["pgrep", "--parent=1", "--list-full", "--exact", "slurmd"], check=False
         ).stdout
-        running = Counter(re.findall(r" -N (\S+)", found))
+        running = Counter(re.findall(r" -N (\S+)", processes))
         others = {*(running - Counter(nodes)), *(Counter(nodes) - running)}
-        assert running == Counter(nodes), f"{host}: not one slurmd of each: {hostlist.fold(others)}"
+        assert running == Counter(nodes), (
+            f"{host} does not run exactly one slurmd for each of {hostlist.fold(others)}"
+        )
 
     def look() -> list[Node]:
-        going_on = [
+        long_lived = [
             job
             for job in large.jobs("--local")
             if job_key(large.name, job.job_id) in jobs.left_alone
         ]
-        busy = {job.node_list for job in going_on if job.state not in FINISHED}
+        busy = {job.node_list for job in long_lived if job.state not in FINISHED}
         return [
             node
             for node in large.nodes()

@@ -1,4 +1,7 @@
-"""If a daemon fails, its backup takes over and later gives control back; no job is lost, and none runs twice."""
+"""If a daemon fails, its backup takes over and later gives control back.
+
+No job is lost, and none runs twice.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
         (name, part) for name, part in plan.scenario.clusters.items() if part.backup_controllers
     )
     allowed = int(slurm_conf(plan, name).options.get("slurmctldtimeout") or 120)
-    # Slurm's commands and slurmstepds wait for a backup on standby for SlurmctldTimeout and a half.
+    # Slurm's commands and slurmstepds wait 1.5 times SlurmctldTimeout for a backup on standby.
     patience = PATIENCE + 2 * allowed
     first, second = (
         clusters[name],
@@ -101,7 +104,7 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
         for job in first.jobs("--local", "--array", f"--jobs={running},{array},{pending},{during}")
     ]
     assert states == ["COMPLETED"] * 7
-    seen = {one.job_id for one in jobs.traces()}
+    seen = {trace.job_id for trace in jobs.traces()}
     assert seen >= {running, array, pending, during, after}
     twice = job_trace.ran_twice(jobs.traces())
     assert not twice, f"both controllers were in control: {'; '.join(twice)}"
@@ -126,7 +129,7 @@ def answering_again(cluster: SlurmCluster) -> Iterator[None]:
 def submit_to(backup: SlurmCluster, jobs: Jobs, timeout: float) -> int:
     """Submit a job as soon as the backup controller takes it, and return its id.
 
-    At the moment of the takeover connections are reset, so retry.
+    Connections are reset at the moment of the takeover, so retry.
     """
 
     def look() -> tuple[str, int]:
@@ -146,7 +149,10 @@ def submit_to(backup: SlurmCluster, jobs: Jobs, timeout: float) -> int:
 
 
 def wait_for_every_slurmd(backup: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
-    """Run a job on each host of the default partition: its slurmd must hear the backup, and answer it."""
+    """Run a job on each host of the default partition.
+
+    Its slurmd must receive messages from the backup, and answer them.
+    """
     lasting = {host.name for host in plan.lasting_hosts()}
     hosts, cluster = plan.hosts_of(backup.name), plan.scenario.clusters[backup.name]
     partition = cluster.partitions[slurm_conf(plan, backup.name).default_partition()]
@@ -178,7 +184,7 @@ def wait_for_every_slurmd(backup: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
 
 
 def wait_for_control(cluster: SlurmCluster) -> None:
-    """Wait until slurmdbd has the address of `cluster.controller` as that of the controller in charge."""
+    """Wait until `cluster.controller` is in control according to slurmdbd."""
     address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
     wait_until(
         lambda: (
@@ -214,7 +220,10 @@ def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
             wrong = [f"slurmdbd of {other}: {line}" for line in slurmdbd_differences(cluster, plan)]
             assert not wrong, "\n".join(wrong)
         wait_for_standby(ssh, plan)
-        where = f"slurmdbd of {accounting.host}, whose database must be that of {accounting.backup} too,"
+        where = (
+            f"slurmdbd of {accounting.host}, "
+            f"whose database must be that of {accounting.backup} too,"
+        )
         wait_for_records(cluster, recorded, timeout=60, where=where)
 
 
@@ -226,9 +235,10 @@ def wait_for_standby(ssh: Ssh, plan: Plan) -> None:
     wait_until(
         lambda: ssh.run(accounting.backup, listeners).stdout.strip(),
         lambda listening: not listening,
-        what=f"slurmdbd of {accounting.backup} to give control back to slurmdbd of {accounting.host}",
+        what=f"slurmdbd of {accounting.backup} to give control back "
+        f"to slurmdbd of {accounting.host}",
         timeout=PATIENCE,
         show=lambda listening: (
-            f"it listens at port {port}; does it reach {accounting.host}:{port}?"
+            f"it listens on port {port}; does it reach {accounting.host}:{port}?"
         ),
     )

@@ -21,7 +21,7 @@ from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("topology", "lasting")
 
-# How long a job waits for the switches that it requests, since Slurm first considered the job.
+# How many seconds a job waits for the switches that it requests, after Slurm first considers it.
 SECONDS_FOR_SWITCHES = 5
 # The nodes of each switch, block or torus.
 Parts = Mapping[str, Iterable[str]]
@@ -54,21 +54,21 @@ class Fabric:
 def fabrics(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Fabric]:
     """All topologies that place jobs."""
     return [
-        Fabric(clusters[name], one)
+        Fabric(clusters[name], placed)
         for name in clusters
-        for one in topology.placed_once(plan.scenario, name)
+        for placed in topology.placed_once(plan.scenario, name)
     ]
 
 
 @pytest.fixture
 def at_rest(clusters: dict[str, SlurmCluster], plan: Plan) -> Callable[[], None]:
-    """Return a function that waits until all nodes are idle: a job of the checks of accounting may still run."""
+    """Return a function that waits until all nodes are idle: another check's job may still run."""
     return lambda: slurm.wait_until_ready(plan, clusters, timeout=240, idle=True)
 
 
 @contextmanager
 def kept_free_of_jobs(cluster: SlurmCluster, nodes: Iterable[str]) -> Iterator[None]:
-    """Reserve nodes for no one, because a topology would influence jobs that fill them."""
+    """Reserve nodes so that no jobs use them: the topology would influence jobs that fill them."""
     name = f"check-{secrets.token_hex(4)}"
     wanted = (
         f"Nodes={hostlist.fold(nodes)}",
@@ -85,7 +85,7 @@ def kept_free_of_jobs(cluster: SlurmCluster, nodes: Iterable[str]) -> Iterator[N
 
 
 def without_room(units: Level, size: int, free: Unit | None = None) -> set[str]:
-    """Return nodes to take so that only the unit that is to be free has room for a job of this size."""
+    """Return nodes to take so that only the unit `free` has room for a job of this size."""
     taken: set[str] = set()
     for unit in units:
         if unit != free:
@@ -114,7 +114,7 @@ def test_every_switch_block_and_torus_has_its_nodes(fabrics: list[Fabric], plan:
 
 
 def differences(seen: Parts, wanted: Parts, file: str) -> Iterator[str]:
-    """Yield a line for each switch, block or torus that slurmctld holds with other nodes than its file has."""
+    """Yield a line for each switch, block or torus whose nodes differ in slurmctld and its file."""
     for part in {**wanted, **seen}:
         held, right = (
             hostlist.fold(parts[part]) if part in parts else "missing" for parts in (seen, wanted)
@@ -127,7 +127,7 @@ def differences(seen: Parts, wanted: Parts, file: str) -> Iterator[str]:
 def test_job_gets_the_one_switch_block_or_sub_cube_that_has_room(
     fabrics: list[Fabric], at_rest: Callable[[], None], jobs: Jobs
 ) -> None:
-    """Without a topology it would get nodes of several units."""
+    """Without a topology, it would get nodes of several units."""
     for fabric in fabrics:
         for level in fabric.placed.choices():
             at_rest()
@@ -135,12 +135,12 @@ def test_job_gets_the_one_switch_block_or_sub_cube_that_has_room(
             free = [unit for unit in level if len(unit.nodes) == size][-1]
             with kept_free_of_jobs(fabric.cluster, without_room(level, size, free)):
                 seen = fabric.ran_on(fabric.submit(jobs, size))
-            told = f"{fabric}: a job of {size} nodes got {hostlist.fold(seen)}"
-            assert seen == {*free.nodes}, f"{told}, not {free.name}: {hostlist.fold(free.nodes)}"
+            result = f"{fabric}: a job of {size} nodes got {hostlist.fold(seen)}"
+            assert seen == {*free.nodes}, f"{result}, not {free.name}: {hostlist.fold(free.nodes)}"
 
 
 @pytest.mark.needs("switches")
-def test_job_waits_for_the_switches_that_it_wants_and_then_takes_what_there_is(
+def test_job_waits_for_the_switches_that_it_requests_and_then_takes_others(
     fabrics: list[Fabric], at_rest: Callable[[], None], jobs: Jobs
 ) -> None:
     for fabric in fabrics:
@@ -186,7 +186,7 @@ def test_job_in_segments_takes_blocks_or_sub_cubes_that_make_no_larger_one(
             whole = fabric.submit(jobs, len(free))
             job = looked_at(fabric.cluster, whole)
             assert job.state == "PENDING", (
-                f"{fabric}: a job got {job.node_list}, which is no larger unit"
+                f"{fabric}: a job got {job.node_list}, which is not a larger unit"
             )
             fabric.cluster.run("scancel", str(whole))
             in_segments = fabric.submit(jobs, len(free), f"--segment={len(segments[0].nodes)}")
@@ -207,7 +207,10 @@ def looked_at(cluster: SlurmCluster, job_id: int) -> Job:
 
 @pytest.mark.needs("users")
 def test_job_sees_where_its_node_is(fabrics: list[Fabric], plan: Plan, users: list[str]) -> None:
-    """The address is that in the default topology, whichever places the job (topology_g_get_node_addr)."""
+    """The address comes from the default topology, even if another topology places the job.
+
+    See topology_g_get_node_addr().
+    """
     for fabric in fabrics:
         default = next(iter(plan.scenario.clusters[fabric.cluster.name].topology.values()))
         count = fabric.placed.most_nodes()
@@ -222,13 +225,14 @@ def test_job_sees_where_its_node_is(fabrics: list[Fabric], plan: Plan, users: li
         ).stdout
         # A leaf directly below the top has empty levels in between.
         seen = {
-            node: re.sub(r"\.+", ".", there) for node, there in map(str.split, answer.splitlines())
+            node: re.sub(r"\.+", ".", address)
+            for node, address in map(str.split, answer.splitlines())
         }
         right = {node: topology.address(default, node) for node in seen}
         wrong = [
-            f"{fabric}: slurmd of {node} places it at {there}, should be {right[node]}"
-            for node, there in sorted(seen.items())
-            if there != right[node]
+            f"{fabric}: slurmd of {node} places it at {address}, should be {right[node]}"
+            for node, address in sorted(seen.items())
+            if address != right[node]
         ]
         assert not wrong, "\n".join(wrong)
         assert len(seen) == count, (

@@ -1,4 +1,7 @@
-"""Accounting is correct. The file's name puts it last, because it also covers the jobs of all other checks."""
+"""Accounting is correct.
+
+The file's name puts it last, because it also covers the jobs of all other checks.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,10 @@ def test_every_cluster_is_registered_with_its_controller(
     for name, cluster in clusters.items():
         address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
         port = options.port_of(plan.slurm_conf(name), "slurmctld")
-        able = {(name, address, str(number)) for number in options.ports(port)}
+        expected = {(name, address, str(number)) for number in options.ports(port)}
         for asked in clusters.values():
-            there = table(asked, "show", "cluster", "format=cluster,controlhost,controlport")
-            assert able & there, f"{name} is not registered at {address}:{port}: {there}"
+            rows = table(asked, "show", "cluster", "format=cluster,controlhost,controlport")
+            assert expected & rows, f"{name} is not registered at {address}:{port}: {rows}"
     assert {row[0] for row in table(cluster, "show", "cluster", "format=cluster")} == {*clusters}
 
 
@@ -62,7 +65,7 @@ def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
 
 
 def test_tables_of_accounting_have_one_collation(plan: Plan, ssh: Ssh) -> None:
-    """MariaDB refuses slurmdbd's queries that compare texts of tables with different collations."""
+    """MariaDB refuses queries of slurmdbd that compare text in tables with different collations."""
     host = plan.with_daemon("mariadb")[0].name
     query = (
         "select table_collation, group_concat(table_name) from information_schema.tables"
@@ -101,10 +104,10 @@ def _job_with_steps() -> str:
 
 
 def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
-    """Return a user who may run jobs and whose tasks' memory slurmstepd can measure; None if there is none.
+    """Return a user who may run jobs and whose tasks' memory slurmstepd can measure.
 
-    In a container, slurmstepd may not read /proc/PID/io of other users, and gives up (_handle_stats
-    in common_jag.c).
+    None if there is no such user. In a container, slurmstepd may not read /proc/PID/io of other
+    users, and gives up (_handle_stats in common_jag.c).
     """
     conf = plan.slurm_conf(cluster.name)
     if (options.get(conf, "JobAcctGatherType") or "none").lower().endswith("none"):
@@ -123,7 +126,8 @@ def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
 def _unlike_the_request(records: list[Record], keys: list[JobKey]) -> list[str]:
     """Return the jobs whose records differ from the options they were submitted with."""
     return [
-        f"job {record.job_id}: submitted with {' '.join(REQUEST)}, accounting says {record.name}, {record.time_limit}"
+        f"job {record.job_id}: submitted with {' '.join(REQUEST)}, "
+        f"accounting says {record.name}, {record.time_limit}"
         for record in records
         if record.key in keys and not record.step and record.state != "REVOKED"
         if (record.name, record.time_limit) != ("accounting", "3")
@@ -134,26 +138,32 @@ def _unlike_the_request(records: list[Record], keys: list[JobKey]) -> list[str]:
 def test_accounting_matches_what_every_job_saw(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, ssh: Ssh
 ) -> None:
-    """Compares the records of all jobs of the checks with their traces: none missing, no duplicates, all correct."""
+    """Compares the records of all jobs of the checks with the jobs' traces.
+
+    All records are correct, none are missing, and there are no duplicates.
+    """
     cluster = next(iter(clusters.values()))
     fresh = [
-        job_key(one.name, jobs.submit(one, body, *REQUEST))
-        for one in clusters.values()
+        job_key(target.name, jobs.submit(target, body, *REQUEST))
+        for target in clusters.values()
         for body in ("srun true", "srun true; sleep 1", _job_with_steps())
     ]
     measured = [
-        (one, user) for one in clusters.values() if (user := _measured_user(one, plan, jobs))
+        (target, user)
+        for target in clusters.values()
+        if (user := _measured_user(target, plan, jobs))
     ]
     body = job_trace.step_with_memory(0, mebibytes=20)
     fresh += [
-        job_key(one.name, jobs.submit(one, body, *REQUEST, user=user)) for one, user in measured
+        job_key(target.name, jobs.submit(target, body, *REQUEST, user=user))
+        for target, user in measured
     ]
     wait_until(
         lambda: active_jobs(clusters), lambda left: not left, what="all jobs to end", timeout=180
     )
     traces = jobs.traces()
-    seen = {one.key for one in traces}
-    # A job that a check cancelled before it started has no trace; those of this check must have
+    seen = {trace.key for trace in traces}
+    # A job that a check cancelled before it started has no trace; the jobs of this check must have
     # one.
     verified = {key for key in jobs.submitted if key in seen} | {*fresh}
     everywhere = f"--clusters={','.join(clusters)}"
@@ -178,11 +188,13 @@ def test_accounting_matches_what_every_job_saw(
     records = cluster.records(everywhere)
     # Jobs of srun and salloc, and jobs that are not the harness's, leave no trace.
     unseen = [
-        one for one in records if not one.step and one.state == "COMPLETED" and one.key not in seen
+        record
+        for record in records
+        if not record.step and record.state == "COMPLETED" and record.key not in seen
     ]
     invented = [
-        f"{one.cluster}: job {one.job_id} ({one.name} of {one.user})"
-        for one in job_events.invented(ssh, plan, unseen)
+        f"{record.cluster}: job {record.job_id} ({record.name} of {record.user})"
+        for record in job_events.invented(ssh, plan, unseen)
     ]
     assert not invented, (
         f"accounting has completed jobs that slurmctld's log does not know: {'; '.join(invented)}"

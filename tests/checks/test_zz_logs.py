@@ -1,4 +1,4 @@
-"""What the daemons logged while the checks ran. The file's name puts it after them."""
+"""What the daemons logged while the checks ran. The file's name puts it last."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from harness.ssh import Ssh
 BEGAN = time.time()
 # Seconds after a check or fault during which daemons may still log errors that it provoked.
 AFTERMATH = 20
-# Seconds before the checks that count, too: selected checks may take less than systemd needs to start a daemon again.
+# Seconds before the checks that count, too: a few selected checks may take less time than systemd
+# needs to restart a daemon.
 MOMENT = 2
 # Errors that daemons log although nothing is wrong, and why they cannot be avoided.
-HARMLESS = {
-    r"stepd_connect to StepId=\S+ failed: No such file": "slurmd queries a slurmstepd that is just starting or ending",
-    r"(Socket|Connection) timed out|Connection (refused|reset)": "the machine is busy; checks notice missing answers",
-}
+HARMLESS = (
+    # slurmd queries a slurmstepd that is just starting or ending.
+    r"stepd_connect to StepId=\S+ failed: No such file",
+    # The machine is busy; checks notice missing answers.
+    r"(Socket|Connection) timed out|Connection (refused|reset)",
+)
 
 
 def test_no_daemon_logged_an_error_that_no_check_provoked(
     request: pytest.FixtureRequest, ssh: Ssh, plan: Plan, run: RunDir
 ) -> None:
-    """Covers errors, not warnings. The marker `provokes` of a check names those that it causes."""
+    """Covers errors, not warnings. A check's marker `provokes` names the errors that it causes."""
     markers = {item.nodeid: [*item.iter_markers("provokes")] for item in request.session.items}
     events = [event for event in run.events() if timeline.seconds(event) > BEGAN]
     spans = [*disturbances(events, markers)]
@@ -50,14 +53,16 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
             and not any(re.search(pattern, line) for pattern in (*named, *HARMLESS))
         ]
 
-    found = [line for lines in everywhere(look, daemons_with_logs(plan)).values() for line in lines]
-    assert not found, "\n".join(found)
+    problems = [
+        line for lines in everywhere(look, daemons_with_logs(plan)).values() for line in lines
+    ]
+    assert not problems, "\n".join(problems)
 
 
 def test_no_daemon_ended_unless_a_fault_ended_it(
     request: pytest.FixtureRequest, ssh: Ssh, plan: Plan, run: RunDir
 ) -> None:
-    """A daemon that systemd started again at once seems to run all the time."""
+    """A daemon that systemd restarted at once would otherwise go unnoticed."""
     marks = [mark for item in request.session.items for mark in item.iter_markers("provokes")]
     spans = timeline.faults(run.events())
     script = (
@@ -70,19 +75,21 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
         return [
             f"{name}: {line.partition(': ')[2]}"
             for line in lines
-            if not any(one.begin <= float(line.split()[0]) <= one.end + AFTERMATH for one in spans)
+            if not any(
+                span.begin <= float(line.split()[0]) <= span.end + AFTERMATH for span in spans
+            )
             and not any(re.search(pattern, line) for mark in marks for pattern in mark.args)
         ]
 
     names = [host.name for host in plan.lasting_hosts()]
-    found = [line for lines in everywhere(look, names).values() for line in lines]
-    assert not found, "\n".join(found)
+    problems = [line for lines in everywhere(look, names).values() for line in lines]
+    assert not problems, "\n".join(problems)
 
 
 def disturbances(
     events: Iterable[Mapping[str, Any]], markers: Mapping[str, list[pytest.Mark]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield begin and end of each fault, and of each check whose `provokes` names no patterns."""
+    """Yield the start and end of each fault, and of each check with `provokes` without patterns."""
     events = [*events]
     yield from ((fault.begin, fault.end) for fault in timeline.faults(events))
     for event in events:

@@ -1,4 +1,7 @@
-"""Accounting agrees with slurmctld. The file's name puts it last, because it covers the jobs of all other checks."""
+"""Accounting agrees with slurmctld.
+
+The file's name puts it last, because it covers the jobs of all other checks.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,10 @@ def wait_until_none(
 def test_accounting_agrees_with_what_slurmctld_remembers(
     clusters: dict[str, SlurmCluster], jobs: Jobs, run: RunDir
 ) -> None:
-    """Compares ended jobs field by field, times to the second; only jobs that run or wait may have an open record.
+    """Compares ended jobs field by field, and times to the second.
 
-    A rehearsal's jobs are left to the rehearsal, which knows what Slurm may have lost to a fault.
+    Only running and pending jobs may have an open record. A rehearsal's jobs are left to the
+    rehearsal, which knows what Slurm may have lost due to a fault.
     """
     rehearsed = {event["name"] for event in run.events() if event["kind"] == "submission"}
     for cluster in clusters.values():
@@ -61,7 +65,7 @@ def test_accounting_agrees_with_what_slurmctld_remembers(
 def test_accounting_has_no_job_that_was_never_submitted(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, run: RunDir, ssh: Ssh
 ) -> None:
-    """Every job was submitted by a check, or slurmctld remembers it, or slurmctld's log names it."""
+    """A check submitted the job, or slurmctld remembers it, or slurmctld's log names it."""
     ready = [
         datetime.fromisoformat(event["time"]).timestamp()
         for event in run.events()
@@ -71,14 +75,15 @@ def test_accounting_has_no_job_that_was_never_submitted(
 
     if jobs.submitted and not _logged(plan, ssh).intersection(jobs.submitted):
         pytest.skip(
-            "slurmctld's log names no jobs: SlurmctldDebug is below info, or there is no SlurmctldLogFile"
+            "slurmctld's log names no jobs: "
+            "SlurmctldDebug is below info, or there is no SlurmctldLogFile"
         )
 
     def look() -> list[str]:
         in_accounting = [
-            one
+            record
             for cluster in clusters.values()
-            for one in cluster.records("--local", "--allocations")
+            for record in cluster.records("--local", "--allocations")
         ]
         known = {*jobs.submitted, *(seen.key for seen in jobs.traces())}
         known |= {job.key for cluster in clusters.values() for job in cluster.remembered()}
@@ -89,12 +94,12 @@ def test_accounting_has_no_job_that_was_never_submitted(
 
 
 def _logged(plan: Plan, ssh: Ssh) -> set[JobKey]:
-    """Return the jobs that the logs of all slurmctld name."""
-    found: set[JobKey] = set()
+    """Return the jobs that are named in the log of any slurmctld."""
+    keys: set[JobKey] = set()
     for host in plan.with_daemon("slurmctld"):
         for path in logs.log_files(plan, host, "slurmctld"):
             script = f"grep -Eo '{JOB_ID}' {shlex.quote(path)} | sort --unique"
-            found |= records.named(
+            keys |= records.named(
                 ssh.run(host.name, ["sh", "-c", script]).stdout, str(host.cluster)
             )
-    return found
+    return keys

@@ -223,7 +223,7 @@ FEDERATION = [
         ("munge_credential_of_every_host",),
         ("aws2", "usermod -u 3001 alice"),
         ("aws2", "usermod -u 2001 alice"),
-        "sees another uid than aws2",
+        "sees a different uid than aws2",
     ),
     Sabotage(
         ("clocks_and_time_zones",),
@@ -422,7 +422,7 @@ FEDERATION = [
 
 CLOUDBURST = [
     Sabotage(
-        ("no_more_cloud_nodes_than_they_want",),
+        ("no_more_cloud_nodes_than_they_need",),
         # LLN=YES would spread only those jobs that begin before their first node is powered up.
         ("aws-ctl", "scontrol update PartitionName=main MaxCPUsPerNode=4"),
         ("aws-ctl", "scontrol update PartitionName=main MaxCPUsPerNode=UNLIMITED"),
@@ -642,7 +642,7 @@ JOB_START = [
         "that_it_depends_on",
         "sbatch",
         "exec /usr/bin/sbatch $(echo $@ | sed s/--dependency=[a-z:0-9]*//)",
-        "a job that depends on the success of one that failed is",
+        "a job that depends on the success of a failed job is",
     ),
     Sabotage(
         ("signals_reach_those",),
@@ -718,7 +718,7 @@ TOPOLOGY = [
         ("in_segments",),
         ("sim", "scontrol update PartitionName=block Topology=fabric"),
         ("sim", "scontrol update PartitionName=block Topology=racks"),
-        "a job got n[1-2,5-6], which is no larger unit",
+        "a job got n[1-2,5-6], which is not a larger unit",
     ),
     Sabotage(
         ("waits_for_the_switches",),
@@ -887,7 +887,7 @@ REST = [
         "as alice: 200",
     ),
     Sabotage(
-        ("tells_of_accounting",),
+        ("agree_about_accounting",),
         ("ctl", "sacctmgr -i add user carol account=physics"),
         ("ctl", "sacctmgr -i delete user carol"),
         "'carol'",
@@ -906,7 +906,7 @@ REST = [
         "ran in /var/tmp, not in /home/alice",
     ),
     liar(
-        "of_nodes_and_partitions",
+        "about_nodes_and_partitions",
         ("", ""),
         ('"name": "n2"', '"name": "n3"'),
         "should be ['n1', 'n2']",
@@ -915,7 +915,7 @@ REST = [
         ("good_token_is_refused",),
         ("ctl", LATE[0]),
         ("ctl", LATE[1]),
-        "a token that is expired a minute ago is taken by",
+        "a token (expired a minute ago) is accepted by",
     ),
     Sabotage(
         ("lives_as_long",),
@@ -926,7 +926,7 @@ REST = [
             )[0],
         ),
         ("ctl", "rm /usr/local/bin/scontrol"),
-        "a token of 8 s is one of",
+        "a token requested for 8 s has the claims",
     ),
     Sabotage(
         ("after_its_rotation",),
@@ -955,7 +955,7 @@ REST = [
             "accounting",
             f"mv {DBD_CONF}.right {DBD_CONF}; systemctl restart slurmdbd; rm {OTHER_KEY}",
         ),
-        "a good token is refused: /slurmdb/",
+        "a valid token is refused: /slurmdb/",
     ),
 ]
 
@@ -981,7 +981,7 @@ HYBRID = [
         for check, message in (
             ("never_have_the_same_cpu", "taken by"),
             ("is_refused_where_jobs_have", "{'type': 'Slurm', 'allocated': {'cpu': '0m'"),
-            ("asks_for_what_it_gets", "and asked the ledger for (0, "),
+            ("asks_for_what_it_gets", "but requested (0, "),
             ("get_around_the_ledger", "alice was allowed: ['sbatch --exclusive"),
         )
     ),
@@ -989,7 +989,7 @@ HYBRID = [
         "mem-per-cpu=300",
         f"sed -i.right 's/job.min_mem_per_cpu [*] cpus/MEMORY_PER_CPU * cpus/' {JOB_SUBMIT}",
         f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
-        "--mem-per-cpu=300: jobs have (2, 600) of n1, and asked the ledger for (2, 500)",
+        "--mem-per-cpu=300: jobs have (2, 600) of n1, but requested (2, 500) from the ledger",
     ),
     at_shared(
         "get_around_the_ledger",
@@ -1049,7 +1049,7 @@ MACHINE = [
     ),
     on_single("over_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
     on_single(
-        "reboots_when_it_is_told",
+        "reboots_on_request",
         f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF} && scontrol reconfigure",
         # Cancel the reboot first, or it would happen now.
         "scontrol update NodeName=single State=RESUME;"
@@ -1072,7 +1072,7 @@ SCALE = [
         ("slurmd_of_its_own",),
         ("sim1", "systemctl stop slurmd@n7"),
         ("sim1", "systemctl start slurmd@n7"),
-        "sim1: not one slurmd of each: n7",
+        "sim1 does not run exactly one slurmd for each of n7",
     ),
     Sabotage(
         ("slurmd_of_its_own",),
@@ -1084,7 +1084,7 @@ SCALE = [
         ("job_on_all_nodes",),
         ("ctl", wrapper("srun", '/usr/bin/srun "$@" | sed "s/ n7$/ n8/"')[0]),
         ("ctl", "rm /usr/local/bin/srun"),
-        "main: tasks that should not be, by host and node: ['sim1 n8']",
+        "main: unexpected tasks, by host and node: ['sim1 n8']",
     ),
     Sabotage(
         ("many_short_jobs",),

@@ -12,7 +12,7 @@ from harness import lifecycle
 from harness.cluster import slurm
 from harness.kubernetes import hybrid, operator
 from harness.kubernetes.ledger import READY, REFUSED, Amount
-from harness.kubernetes.operator import Page, SharedNode, Slurmrestd
+from harness.kubernetes.operator import Entries, SharedNode, Slurmrestd
 from harness.open_run import OpenRun
 from harness.wait import wait_until
 from sabotage import HYBRID, Sabotage, break_and_verify
@@ -67,11 +67,11 @@ def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cp
         return Amount()
 
     async def answer_to_a_pod() -> str:
-        page = Page()
+        entries = Entries()
         async with operator.connected(*there["shared"].slurmrestd) as slurmrestd:
-            await operator.settle(slurmrestd, "n1", {"pod": {"cpu": "4"}}, page)
-            state = page.checks()["pod"]["state"]
-            await operator.settle(slurmrestd, "n1", {}, page)
+            await operator.settle(slurmrestd, "n1", {"pod": {"cpu": "4"}}, entries)
+            state = entries.checks()["pod"]["state"]
+            await operator.settle(slurmrestd, "n1", {}, entries)
         return state
 
     monkeypatch.setattr(Slurmrestd, "offer", offer_after_a_job)

@@ -1,8 +1,9 @@
 """Hosts as Docker containers that run systemd with Docker's default capabilities and system calls.
 
-All state is in labels: every container, network and volume of a run has the label `harness.run`, so
-that `down` needs nothing else, and `harness.uid`, the user who owns it. Several engines must be in
-one Swarm: its overlay networks connect their hosts, and `docker exec` reaches these from here.
+All state is in labels: every container, network and volume of a run has the labels `harness.run`,
+so that `down` needs nothing else, and `harness.uid`, the user who owns it. Several engines must be
+in the same Swarm: its overlay networks connect their hosts, and `docker exec` reaches the hosts
+from here.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from harness.scenario import Path_, Scenario
 from harness.wait import wait_until
 
 RUN, SCENARIO, HOST, OWNER = "harness.run", "harness.scenario", "harness.host", "harness.uid"
-# The prefix of the range, at the end of a network over several engines, from which each engine
-# takes an address.
+# The prefix length of the range, at the end of a network that spans several engines, from which
+# each engine takes an address.
 _ENGINES_PREFIX = 28
 _PARALLEL = 8
 # Connects standard input and output with a host's sshd.
 _TO_SSH = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & cat >&3; kill $!"
-# Seconds in which a Swarm attaches a host to its network, and the engine's message if it did not.
+# Seconds in which a Swarm must attach a host to its network, and the engine's message if it fails.
 _ATTACHED = 120
 _UNATTACHED = re.compile(r"attach(ing)? to network|network \S+ not found")
-# Seconds in which an engine freezes a host, also on a busy machine.
+# Seconds in which an engine must freeze a host, even on a busy machine.
 _FROZEN = 60
 # The inotify instances that a host's systemd and D-Bus use.
 _INOTIFY = 7
@@ -59,8 +60,8 @@ class DockerProvider:
     """Containers, one network for each site, and a gateway container between the sites.
 
     `engines` are Docker contexts, "CONTEXT,..." or "SITE=CONTEXT,...": hosts are distributed among
-    them, or placed by site. The first one has the networks and the gateway. By default everything
-    is on the user's own engine.
+    them, or placed by site. The first engine has the networks and the gateway. By default,
+    everything is on the user's own engine.
     """
 
     # A container sees all CPUs of the machine, and its cgroup tree has few controllers.
@@ -102,7 +103,7 @@ class DockerProvider:
         raise NotFound(f"no container {run_id}-{host}")
 
     def placed(self, plan: Plan) -> dict[str, str]:
-        """Return host -> engine; hosts that share a disk are on the same one."""
+        """Return the engine of each host; hosts that share a disk are on the same engine."""
         if unknown := [site for site in self._context_of_site if site not in plan.scenario.sites]:
             raise UsageError(f"--provider {self.name}: the scenario has no site {unknown[0]}")
         if homeless := [
@@ -136,18 +137,15 @@ class DockerProvider:
         return images.release_of(self._client, image)
 
     def lacks(self, scenario: Scenario) -> tuple[tuple[Path_, str], ...]:
-        """Return nothing: containers can be everything that a scenario asks for."""
+        """Return nothing: containers support everything that a scenario can ask for."""
         return ()
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
-        """Check where hosts are placed; no existing machine changes."""
+        """Check where hosts are placed; a run in containers changes no existing machine."""
         self.placed(plan)
 
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
-        """Build the images of a plan that the engine does not have.
-
-        Copy them to the other engines.
-        """
+        """Build the images of a plan that the engine lacks, and copy them to the other engines."""
         if len(self._clients) > 1:
             _require_swarm(self._clients)
         wanted = {images.ensure(self._client, release, say) for release in _releases_of_ours(plan)}
@@ -164,8 +162,9 @@ class DockerProvider:
         hosts = len(plan.hosts) + sum(map(len, self.runs(all_users=True).values()))
         if limit.exists() and hosts * _INOTIFY > (most := int(limit.read_text())):
             say(
-                f"{hosts} hosts need {hosts * _INOTIFY} inotify instances, but the limit is {most}: some may not boot; "
-                "sysctl -w fs.inotify.max_user_instances=1024"
+                f"{hosts} hosts need {hosts * _INOTIFY} inotify instances, "
+                f"but the limit is {most}: "
+                "some may not boot; sysctl -w fs.inotify.max_user_instances=1024"
             )
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
@@ -174,7 +173,7 @@ class DockerProvider:
         return self._everywhere(lambda host: self.start(run.id, host.name), hosts)
 
     def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
-        """Return a configuration with the run's own keys."""
+        """Return an SSH configuration with the run's own keys."""
         return run.own_ssh_config(machines)
 
     def make(
@@ -186,8 +185,8 @@ class DockerProvider:
     ) -> None:
         """Create the containers of `hosts`, and the run's networks and gateway if they are missing.
 
-        A signal interrupts the caller once all are created: the engine would create what was
-        requested even if nobody waits for the answer, and `down` would not find it yet.
+        A signal interrupts the caller only after all are created. The engine would otherwise create
+        what was requested without anyone waiting for the answer, and `down` would not find it yet.
         """
         with interrupts.deferred():
             self._make(run, plan, hosts, files)
@@ -232,7 +231,7 @@ class DockerProvider:
         self._everywhere(make, hosts)
 
     def _create(self, layout: _Layout, host: Host) -> Container:
-        """Create the container of a host, which is not started."""
+        """Create the container of a host without starting it."""
         run_id, context = layout.run.id, layout.place[host.name]
         network = str(layout.networks[host.site][0].name)
         return self._clients[context].containers.create(
@@ -241,8 +240,8 @@ class DockerProvider:
             name=f"{run_id}-{host.name}",
             hostname=host.name,
             labels={**layout.labels, HOST: host.name},
-            # Only to mount cgroup2 and small disks, and to set routes and the packet filter at
-            # boot. The entry point drops both, and the system calls that come with them, before
+            # Needed only to mount cgroup2 and small disks, and to set routes and the packet filter
+            # at boot. The entry point drops both, and the system calls that come with them, before
             # it starts systemd.
             cap_add=["SYS_ADMIN", "NET_ADMIN"],
             security_opt=["apparmor=unconfined"],
@@ -264,13 +263,13 @@ class DockerProvider:
         )
 
     def start(self, run_id: str, host: str) -> Machine:
-        """Start a container, and find the port of its SSH, which differs each time.
+        """Start a container, and find its SSH port, which differs each time.
 
         An engine that may be on another machine publishes no ports: its hosts are reached with
         docker(1).
         """
         with engine_errors(f"cannot start {host}"):
-            at, container = self._container(run_id, host)
+            context, container = self._container(run_id, host)
             wait_until(
                 lambda: _start(container),
                 lambda started: started is True,
@@ -279,12 +278,12 @@ class DockerProvider:
             )
             container.reload()
             published = container.ports.get("22/tcp")
-        if at:
+        if context:
             proxy = shlex.join(
                 [
                     "docker",
                     "--context",
-                    at,
+                    context,
                     "exec",
                     "-i",
                     str(container.name),
@@ -332,7 +331,7 @@ class DockerProvider:
     def drop(self, run_id: str, host: str, drops: Sequence[Drop]) -> None:
         """Set a container's packet filter, from a temporary container in its network namespace."""
         with engine_errors(f"cannot set the packet filter of {host}"):
-            at, container = self._container(run_id, host)
+            context, container = self._container(run_id, host)
             addresses = {
                 other.labels[HOST]: next(iter(other.attrs["NetworkSettings"]["Networks"].values()))[
                     "IPAMConfig"
@@ -343,9 +342,9 @@ class DockerProvider:
             image = container.attrs["Config"]["Image"]
             if not image.startswith((f"{images.REPOSITORY}:", f"{images.EXTENDED}:")):
                 image = images.ensure(
-                    self._clients[at], releases.get(releases.DEFAULT), lambda _: None
+                    self._clients[context], releases.get(releases.DEFAULT), lambda _: None
                 )
-            self._clients[at].containers.run(
+            self._clients[context].containers.run(
                 image,
                 ["-c", 'printf %s "$RULES" | nft --file -'],
                 entrypoint="sh",
@@ -383,32 +382,29 @@ class DockerProvider:
                 return
 
     def hosts(self, run_id: str) -> dict[str, bool]:
-        """Return the hosts of a run.
-
-        Those on an engine that the Swarm does not reach count as stopped.
-        """
-        found: dict[str, bool] = {}
+        """Return the hosts of a run; those on an engine that the Swarm cannot reach are stopped."""
+        running: dict[str, bool] = {}
         with engine_errors("cannot list the hosts"):
-            for at in self._contexts:
-                reached = self._is_reached(at)
-                for container in self._hosts(run_id, at):
-                    found[container.labels[HOST]] = reached and container.status == "running"
-        return found
+            for context in self._contexts:
+                reached = self._is_reached(context)
+                for container in self._hosts(run_id, context):
+                    running[container.labels[HOST]] = reached and container.status == "running"
+        return running
 
-    def _hosts(self, run_id: str, at: str) -> list[Container]:
-        return self._engine(at).containers.list(
+    def _hosts(self, run_id: str, context: str) -> list[Container]:
+        return self._engine(context).containers.list(
             all=True, filters={"label": [f"{RUN}={run_id}", HOST]}, ignore_removed=True
         )
 
-    def _is_reached(self, at: str) -> bool:
-        """Return whether the Swarm reaches an engine; it notices within seconds if not."""
+    def _is_reached(self, context: str) -> bool:
+        """Return whether the Swarm reaches an engine; it notices within seconds if it cannot."""
         if len(self._contexts) == 1:
             return True
-        node = self._client.nodes.get(self._engine(at).info()["Swarm"]["NodeID"])
+        node = self._client.nodes.get(self._engine(context).info()["Swarm"]["NodeID"])
         return bool(node.attrs["Status"]["State"] == "ready")
 
     def _everywhere(self, act: Callable[[Host], Done], hosts: Sequence[Host]) -> list[Done]:
-        """Do something for all hosts in parallel."""
+        """Call `act` for all hosts in parallel."""
         with engine_errors("cannot start the hosts"), ThreadPoolExecutor(_PARALLEL) as pool:
             try:
                 return list(pool.map(act, hosts))
@@ -427,8 +423,8 @@ class DockerProvider:
             return f"container {container.name} is {container.status}\n{lines}"
 
     def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
-        """Return the runs that have anything on an engine, and their running hosts."""
-        found: dict[str, list[str]] = {}
+        """Return the runs that have containers, networks or volumes, and their running hosts."""
+        runs: dict[str, list[str]] = {}
         ours: dict[str, str | list[str] | bool] = {
             "label": [RUN] if all_users else [RUN, f"{OWNER}={os.geteuid()}"]
         }
@@ -437,14 +433,14 @@ class DockerProvider:
                 for container in client.containers.list(
                     all=True, filters=ours, ignore_removed=True
                 ):
-                    hosts = found.setdefault(container.labels[RUN], [])
+                    hosts = runs.setdefault(container.labels[RUN], [])
                     if container.status == "running" and HOST in container.labels:
                         hosts.append(container.labels[HOST])
                 for network in client.networks.list(filters=ours):
-                    found.setdefault(network.attrs["Labels"][RUN], [])
+                    runs.setdefault(network.attrs["Labels"][RUN], [])
                 for volume in client.volumes.list(filters=ours):
-                    found.setdefault(volume.attrs["Labels"][RUN], [])
-        return {run: sorted(hosts) for run, hosts in found.items()}
+                    runs.setdefault(volume.attrs["Labels"][RUN], [])
+        return {run: sorted(hosts) for run, hosts in runs.items()}
 
     def down(self, run_id: str) -> list[str]:
         """Remove the containers, networks and volumes of a run.
@@ -452,7 +448,7 @@ class DockerProvider:
         EngineError names engines that do not answer, after everything is removed from the others.
         """
         problems = []
-        # The first one last: it has the networks that connect the hosts of all.
+        # The first engine comes last: it has the networks that connect the hosts of all engines.
         for name in reversed(self._contexts):
             try:
                 with engine_errors(f"cannot remove the hosts{name and f' from the engine {name}'}"):
@@ -526,13 +522,13 @@ class DockerProvider:
         prefix = "com.docker.network.bridge"
         options = {
             f"{prefix}.name": bridges.pop(site),
-            # What a host's own packet filter lets through cannot leave, either.
+            # Even what a host's own packet filter lets through cannot leave.
             f"{prefix}.enable_ip_masquerade": "false",
         }
         if bridges:
-            # Since 28.0 the engine drops packets to a container over another bridge, such as the
-            # gateway's. 28.2 can trust single bridges; the two versions before it can only stop
-            # dropping at all.
+            # Since 28.0, the engine drops packets to a container over another bridge, such as the
+            # gateway's. 28.2 can trust single bridges; the two versions before it can only turn
+            # this off completely.
             options[f"{prefix}.trusted_host_interfaces"] = ":".join(bridges.values())
             if (28, 0) <= engine.version_of(self._client) < (28, 2):
                 options[f"{prefix}.gateway_mode_ipv4"] = "nat-unprotected"
@@ -575,7 +571,7 @@ class DockerProvider:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a run's containers have in common: engines, networks and addresses of all hosts, labels."""
+    """What a run's containers share: engines, networks and addresses of all hosts, and labels."""
 
     run: RunDir
     plan: Plan
@@ -604,7 +600,7 @@ def _labels(run: RunDir, plan: Plan) -> dict[str, str]:
 
 
 def _pool(subnet: IPv4Network, *, joined: bool) -> IPAMPool:
-    """Return a network's address pool; each engine of a network over several takes one address."""
+    """Return a network's address pool; if it spans several engines, each takes one address."""
     for_engines = (
         str(IPv4Network((subnet[-(2 ** (32 - _ENGINES_PREFIX))], _ENGINES_PREFIX)))
         if joined
@@ -635,9 +631,9 @@ def _require_swarm(clients: Mapping[str, docker.DockerClient]) -> None:
 def _start(container: Container) -> bool | str:
     """Start a container; return the Swarm's message if it did not attach it to a network in time.
 
-    The engine gives a manager 20 s for that (getRequestContext in its daemon/cluster), which a busy
-    machine's first network may exceed. It then counts the container as attached again, to a network
-    that it does not find.
+    The engine gives a manager 20 s for that (getRequestContext in its daemon/cluster), which the
+    first network of a busy machine may exceed. It then counts the container as attached to a
+    network that it cannot find.
     """
     try:
         container.start()
@@ -711,7 +707,7 @@ def _wait_for_gateway(container: Container) -> None:
 
 
 def taken(clients: Iterable[docker.DockerClient]) -> list[IPv4Network]:
-    """Return the subnets that the networks of engines have."""
+    """Return the subnets of all networks of engines."""
     with engine_errors("cannot list networks"):
         return [
             subnet
@@ -729,7 +725,8 @@ def _remove_network(network: Network) -> None:
         )
     except WaitTimeout as error:
         raise EngineError(
-            f"cannot remove network {network.name}: the engine still counts a container that is gone",
+            f"cannot remove network {network.name}: "
+            "the engine still counts a container that is gone",
             hint="restart the Docker engine, then `harness down --all`",
         ) from error
 

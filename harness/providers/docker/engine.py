@@ -1,4 +1,4 @@
-"""The Docker engine: reach it, and say plainly what is wrong with it."""
+"""The Docker engine: reach it, and explain clearly what is wrong with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLDEST = (20, 10)
 def connect() -> docker.DockerClient:
     """Return a client of the engine that DOCKER_HOST or the current Docker context names.
 
-    EngineError if none fits.
+    EngineError if it does not answer, or is too old.
     """
     context = ContextAPI.get_current_context()
     host = os.environ.get("DOCKER_HOST") or (context.Host if context else None)
@@ -34,7 +34,7 @@ def connect() -> docker.DockerClient:
             if host
             else docker.from_env(timeout=120)
         )
-        return _fitting(client)
+        return _recent_enough(client)
     except (DockerException, requests.RequestException) as error:
         raise EngineError(
             f"no Docker engine answers at {host or 'its default socket'}: {error}",
@@ -45,16 +45,15 @@ def connect() -> docker.DockerClient:
 def connect_to(context: str) -> docker.DockerClient:
     """Return a client of the engine that a Docker context names.
 
-    EngineError if it does not answer, or does not fit.
+    EngineError if it does not answer, or is too old.
     """
-    # Where $DOCKER_CONFIG has no config.json, ContextAPI looks for contexts in the working
-    # directory.
-    asked = subprocess.run(
+    # If $DOCKER_CONFIG has no config.json, ContextAPI looks for contexts in the working directory.
+    result = subprocess.run(
         ["docker", "context", "inspect", context], capture_output=True, text=True, check=False
     )
-    if asked.returncode != 0:
+    if result.returncode != 0:
         raise EngineError(f"no Docker context {context}", hint="`docker context ls` lists them")
-    (facts,) = json.loads(asked.stdout)
+    (facts,) = json.loads(result.stdout)
     host = facts["Endpoints"]["docker"]["Host"]
     keys = Path(facts["Storage"]["TLSPath"]) / "docker"
     tls = (
@@ -63,17 +62,17 @@ def connect_to(context: str) -> docker.DockerClient:
         else False
     )
     try:
-        return _fitting(
+        return _recent_enough(
             docker.DockerClient(host, timeout=120, tls=tls, use_ssh_client=host.startswith("ssh:"))
         )
     except (DockerException, requests.RequestException) as error:
         raise EngineError(
             f"the engine of Docker context {context} does not answer at {host}: {error}",
-            hint=f"`docker --context {context} info` tells more",
+            hint=f"`docker --context {context} info` shows details",
         ) from error
 
 
-def _fitting(client: docker.DockerClient) -> docker.DockerClient:
+def _recent_enough(client: docker.DockerClient) -> docker.DockerClient:
     version = version_of(client)
     if version < OLDEST:
         raise EngineError(
@@ -110,8 +109,9 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 def _hint(text: str) -> str | None:
     known = {
-        "no space left": "free disk space: `docker system df` shows what takes it",
-        "pool overlaps": "another network has this subnet: choose another `subnet:`, or leave it out to get a free one",
+        "no space left": "free disk space: `docker system df` shows what uses it",
+        "pool overlaps": "another network has this subnet: choose another `subnet:`, "
+        "or leave it out to get a free one",
         "port is already allocated": "another program has this port",
         "permission denied": "you may not use the engine: join the group docker, or use sudo",
     }

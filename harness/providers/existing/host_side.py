@@ -2,8 +2,8 @@
 
 The text of this file is sent to hosts, so it needs only Python 3.8 and its standard library. What a
 run replaces is set aside in a directory that only root can read and that is created in one step:
-either a run holds a host, with everything needed to restore it, or it does not. `give_back` can be
-called again, whatever interrupted it.
+either a run holds a host, with everything needed to restore it, or it does not. If `give_back` is
+interrupted, it can be called again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _USUAL_LINKS = {
 }
 # Types of file systems, as in /proc/mounts, that several hosts may share.
 _OF_SEVERAL_HOSTS = re.compile(
-    r"(nfs|cifs|smb|lustre|gpfs|beegfs|ceph|glusterfs|afs|9p|orangefs|wekafs|ocfs2|gfs2|fuse\.(sshfs|glusterfs|ceph))"
+    r"(nfs|cifs|smb|lustre|gpfs|beegfs|ceph|glusterfs|afs|9p|orangefs|wekafs|ocfs2|gfs2"
+    r"|fuse\.(sshfs|glusterfs|ceph))"
 )
 _UNIT_PROPERTIES = "--property=Id,LoadState,ActiveState,UnitFileState"
 
@@ -68,7 +69,7 @@ class HostSide:
         return done.returncode, done.stdout.strip()
 
     def look(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Return the facts that a run needs; changes nothing."""
+        """Return the facts that a run needs, without changing anything."""
         return {
             "name": socket.gethostname().partition(".")[0],
             "held": self.holder(),
@@ -107,8 +108,8 @@ class HostSide:
         return self._record().get("run")
 
     def clusters(self) -> list[tuple[str, str | None]]:
-        """Return the files and daemons of a cluster, each with the cluster's name if known."""
-        found = [
+        """Return the files and daemons of clusters, each with the cluster's name if known."""
+        clusters = [
             (conf, self._cluster_name(conf)) for conf in _CONFS if os.path.exists(self._at(conf))
         ]
         for pid in filter(str.isdigit, os.listdir(self._at("/proc"))):
@@ -128,8 +129,8 @@ class HostSide:
             own = [after for before, after in zip(arguments, arguments[1:]) if before == "-f"]
             confs = [*own, variables.get("SLURM_CONF", ""), *_CONFS]
             conf = next((conf for conf in confs if conf and os.path.exists(self._at(conf))), "")
-            found.append((f"{daemon}, process {pid}", self._cluster_name(conf)))
-        return found
+            clusters.append((f"{daemon}, process {pid}", self._cluster_name(conf)))
+        return clusters
 
     def units(self, names: list[str]) -> dict[str, dict[str, str]]:
         """Return the properties of systemd units."""
@@ -147,7 +148,7 @@ class HostSide:
 
         A host that the run already holds is left alone. Refused if another run holds it, or if its
         MariaDB already has what the run would create: until that is known, the run must not remove
-        anything from it.
+        anything from MariaDB.
         """
         if not self._held_by(run["id"]):
             self._put_aside(run, wanted)
@@ -179,13 +180,13 @@ class HostSide:
             "directories": {path: self._directory(path) for path in wanted["directories"]},
             "units": self.units(wanted["daemons"]),
             "users": [name for name in wanted["users"] if _uid(name) is None],
-            # What the run creates; None until it is known that none of it exists yet.
+            # What the run creates; None until the run knows that none of it exists yet.
             "databases": None if wanted["databases"] else {},
         }
         self._write_record(f"{HELD}.{run['id']}", record)
         os.sync()
         try:
-            os.rename(fresh, self._at(HELD))  # fails if another run was faster
+            os.rename(fresh, self._at(HELD))  # fails if another run came first
         except OSError as error:
             shutil.rmtree(fresh)
             self._held_by(run["id"])
@@ -195,22 +196,21 @@ class HostSide:
         """Refused if MariaDB (started if necessary) has one of these databases or accounts."""
         try:
             if not runs:
-                code, said = self.call("systemctl", "start", "mariadb")
+                code, output = self.call("systemctl", "start", "mariadb")
                 if code != 0:
-                    raise Refused(f"its MariaDB does not start: {said}")
-            there = self._mariadb()
+                    raise Refused(f"its MariaDB does not start: {output}")
+            mariadb = self._mariadb()
         finally:
             if not runs:
                 self.call("systemctl", "stop", "mariadb")
-        if there is None or there["problem"]:
-            raise Refused(
-                f"cannot list the databases and accounts of its MariaDB: {there and there['problem']}"
-            )
-        taken = [f"database {name}" for name in databases if name in there["databases"]]
+        if mariadb is None or mariadb["problem"]:
+            problem = mariadb and mariadb["problem"]
+            raise Refused(f"cannot list the databases and accounts of its MariaDB: {problem}")
+        taken = [f"database {name}" for name in databases if name in mariadb["databases"]]
         taken += [
             f"account {user}@{host}"
             for user, host in databases.values()
-            if [user, host] in there["accounts"]
+            if [user, host] in mariadb["accounts"]
         ]
         if taken:
             raise Refused(f"its MariaDB already has {' and '.join(taken)}")
@@ -218,8 +218,8 @@ class HostSide:
     def give_back(self, run_id: str) -> dict[str, list[str]]:
         """Restore the host; return `problems`, which another call may solve, and `left`.
 
-        `left` is what differs from the state before the run, and remains so. Does nothing if the
-        run does not hold the host.
+        `left` is what differs from the state before the run and cannot be restored. Does nothing if
+        the run does not hold the host.
         """
         half_made = self._at(f"{HELD}.{run_id}")
         shutil.rmtree(half_made, ignore_errors=True)
@@ -275,14 +275,14 @@ class HostSide:
         return os.path.join(self.root, path.lstrip("/"))
 
     def _has(self, trace: str) -> bool:
-        """Return whether there is a program of this name, or a file that matches this pattern."""
+        """Return whether there is a program with this name, or a file that matches this pattern."""
         sbin = os.pathsep.join(
             [os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"]
         )
         return bool(glob.glob(self._at(trace)) if "/" in trace else shutil.which(trace, path=sbin))
 
     def _file(self, path: str) -> dict[str, Any] | None:
-        """Return owner, mode and checksum of a file; its text only if everyone may read it."""
+        """Return a file's owner, mode and checksum, and its text if everyone may read it."""
         try:
             status = os.stat(self._at(path))
             with open(self._at(path), "rb") as file:
@@ -298,7 +298,7 @@ class HostSide:
         }
 
     def _directory(self, path: str) -> dict[str, Any] | None:
-        """Return owner and mode of a directory, and whether it is empty; None if there is none."""
+        """Return a directory's owner and mode, and whether it is empty; None if it is missing."""
         try:
             status = os.stat(self._at(path))
         except FileNotFoundError:
@@ -322,8 +322,8 @@ class HostSide:
             return named[1].lower()
         included = re.findall(r"(?im)^\s*include\s+(\S+)", text) if depth else []
         names = (
-            self._cluster_name(os.path.join(os.path.dirname(conf), one), depth - 1)
-            for one in included
+            self._cluster_name(os.path.join(os.path.dirname(conf), path), depth - 1)
+            for path in included
         )
         return next(filter(None, names), None)
 
@@ -335,7 +335,7 @@ class HostSide:
         return _identity(here) != _identity(aside)
 
     def _put_back(self, path: str) -> None:
-        """Restore the file that was set aside in one step, or remove the one that did not exist."""
+        """Restore a file that was set aside, in one step; remove one that did not exist before."""
         here, aside = self._at(path), self._at(f"{HELD}/files{path}")
         if os.path.lexists(aside):
             os.makedirs(os.path.dirname(here), exist_ok=True)
@@ -349,14 +349,14 @@ class HostSide:
 
     def _must(self, *command: str) -> None:
         """Run a command; if it fails, add that to the problems."""
-        code, said = self.call(*command)
+        code, output = self.call(*command)
         if code != 0:
-            self.problems.append(f"{' '.join(command)}: {said}")
+            self.problems.append(f"{' '.join(command)}: {output}")
 
     def _stop(self, units: list[str], ran: list[str]) -> None:
         """Stop units in the order of their dependencies.
 
-        The jobs of a slurmd that did not run before are killed, too.
+        The jobs of a slurmd that was not running before the run are killed, too.
         """
         now = self.units(units)
         for unit in reversed(units):
@@ -389,17 +389,17 @@ class HostSide:
             self._must("systemctl", "stop", "mariadb")
 
     def _mariadb(self) -> dict[str, Any] | None:
-        """Return the accounts and databases of a running MariaDB, or the `problem`."""
+        """Return the accounts and databases of a running MariaDB, or the `problem` with it."""
         if self.units(["mariadb"])["mariadb"]["ActiveState"] != "active":
             return None
         accounts = "SELECT 'account', User, Host FROM mysql.user"
         databases = "SELECT 'database', SCHEMA_NAME FROM information_schema.SCHEMATA"
-        code, said = self.call(
+        code, output = self.call(
             "mariadb", "--batch", "--skip-column-names", "--execute", f"{accounts}; {databases}"
         )
-        rows = [line.split("\t") for line in said.splitlines()]
+        rows = [line.split("\t") for line in output.splitlines()]
         return {
-            "problem": said if code != 0 else "",
+            "problem": output if code != 0 else "",
             "accounts": [row[1:] for row in rows if row[0] == "account"],
             "databases": [row[1] for row in rows if row[0] == "database"],
         }
@@ -414,18 +414,18 @@ class HostSide:
                 }  # of several, the last one counts
         except OSError:
             pass
-        found = {}
+        directories = {}
         for path in paths:
             for parent in _parents(path):
                 if os.path.islink(self._at(parent)) and parent not in _USUAL_LINKS:
-                    found[parent] = f"a link to {os.path.realpath(self._at(parent))}"
+                    directories[parent] = f"a link to {os.path.realpath(self._at(parent))}"
             mounted = next((parent for parent in _parents(path) if parent in mounts), "")
             if _OF_SEVERAL_HOSTS.match(mounts.get(mounted, "")):
-                found[mounted] = f"on {mounts[mounted]}"
-        return found
+                directories[mounted] = f"on {mounts[mounted]}"
+        return directories
 
     def _owner_of_directory(self, path: str) -> list[str] | None:
-        """Return owner, group and mode of a directory; None if there is none."""
+        """Return the owner, group and mode of a directory; None if it does not exist."""
         facts = self._directory(path)
         if facts is None:
             return None
@@ -462,9 +462,9 @@ class HostSide:
         return ""
 
     def _put_directory_back(self, path: str, before: dict[str, Any] | None, since: float) -> str:
-        """Restore a directory.
+        """Restore a directory; return what remains.
 
-        Return what cannot be: files added to a directory that was not empty remain.
+        Files added to a directory that was not empty are not removed.
         """
         here = self._at(path)
         if not os.path.lexists(here):
@@ -491,7 +491,7 @@ def _copy(source: str, target: str) -> None:
 
 
 def _identity(path: str) -> tuple[Any, ...]:
-    """Return what makes two files or links the same."""
+    """Return a value that is equal for two files or links only if they are the same."""
     status = os.lstat(path)
     if os.path.islink(path):
         return (os.readlink(path),)
@@ -507,11 +507,11 @@ def _remove(path: str) -> None:
 
 
 def _parents(path: str) -> list[str]:
-    found = []
+    parents = []
     while os.path.dirname(path) != path:
         path = os.path.dirname(path)
-        found.append(path)
-    return found
+        parents.append(path)
+    return parents
 
 
 def _sql(text: str) -> str:
@@ -551,7 +551,7 @@ def _group(gid: int) -> str:
 def answer(request: dict[str, Any]) -> str:
     """Execute a request; return the answer as JSON."""
     try:
-        told = getattr(HostSide(), request["verb"])(*request["arguments"])
+        result = getattr(HostSide(), request["verb"])(*request["arguments"])
     except Refused as error:
         return json.dumps({"refused": str(error)})
-    return json.dumps({"told": told})
+    return json.dumps({"result": result})

@@ -1,7 +1,7 @@
-"""Existing machines, reached with the user's own SSH and sudo; what a run replaced is restored.
+"""Existing machines, reached with the user's own SSH and sudo, and restored after a run.
 
-The state is on the hosts: each host that a run holds has a record, and what was set aside (see
-host_side). The file `held` in the run's directory says that the run may hold hosts.
+The state is on the hosts: each host that a run holds has a record and the files that were set aside
+(see host_side). The file `held` in the run's directory says that the run may hold hosts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,20 @@ from harness.scenario import Path_, Scenario
 from harness.ssh import Ssh
 
 # Runs the program in a request, on a host that has none of the harness's files.
-_PROGRAM = "import json, sys; request = json.load(sys.stdin); exec(request['program']); print(answer(request))"
+_PROGRAM = (
+    "import json, sys; request = json.load(sys.stdin); "
+    "exec(request['program']); print(answer(request))"
+)
 _PARALLEL = 8
-# Seconds for daemons to stop and start again.
+# Seconds that daemons may take to stop and start again.
 _PATIENCE = 300
 # Messages of ssh(1) and sudo(8), and how to fix the cause.
 _HINTS = {
     "Host key verification failed": "run `ssh {host}` once, check the key and accept it",
-    "Permission denied": "ssh-add your key, or name it in the inventory: ansible_ssh_private_key_file",
-    "a password is required": "allow sudo without a password: USER ALL=(ALL) NOPASSWD: ALL in a file in /etc/sudoers.d",
+    "Permission denied": "ssh-add your key, or name it in the inventory: "
+    "ansible_ssh_private_key_file",
+    "a password is required": "allow sudo without a password: "
+    "USER ALL=(ALL) NOPASSWD: ALL in a file in /etc/sudoers.d",
     "sudo: not found": "run `apt-get install sudo` on the host",
     "sudo: command not found": "run `apt-get install sudo` on the host",
     "python3: not found": "run `apt-get install python3` on the host",
@@ -55,7 +60,7 @@ def _nobody_asked(_: Sequence[HostChanges]) -> None:
 
 
 class ExistingProvider:
-    """Existing machines: those of an inventory, or else those that the scenario names."""
+    """Existing machines, from an inventory or else from the scenario."""
 
     name = "existing"
     capabilities = OWN_MACHINES
@@ -120,7 +125,7 @@ class ExistingProvider:
         )
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
-        """Check the hosts again, and hold them: set aside, on each, what the run will replace."""
+        """Check the hosts again, and hold them: set aside what the run will replace on each."""
         machines = self._machines(plan)
         run.ssh_config.write_text(self.ssh_config(run, machines))
         tree, ssh = render(plan), run.ssh()
@@ -146,7 +151,7 @@ class ExistingProvider:
         return machines
 
     def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
-        """Return the user's own configuration with the connection settings of the inventory."""
+        """Return the user's own SSH configuration with the connection settings of the inventory."""
         return inventory.own_ssh_config(machines, run.control_directory, self._ssh_config)
 
     def hosts(self, run_id: str) -> dict[str, bool]:
@@ -158,7 +163,7 @@ class ExistingProvider:
         return ""
 
     def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
-        """Return the runs that may hold hosts: those with a directory, all this user's."""
+        """Return the runs that may hold hosts: those with a directory, which are this user's."""
         return {
             run.id: _hosts_of(run)
             for run in rundir.all_runs(self._runs)
@@ -222,7 +227,7 @@ class ExistingProvider:
         return facts
 
     def _machines(self, plan: Plan) -> list[Machine]:
-        """Return the machines of the plan's hosts; UsageError names the hosts that have none."""
+        """Return the machines of the plan's hosts; UsageError names hosts without a machine."""
         known = read_inventory(self._inventory) if self._inventory else _of_scenario(plan.scenario)
         names = [host.name for host in plan.lasting_hosts()]
         if lacking := [name for name in names if name not in known]:
@@ -234,14 +239,14 @@ class ExistingProvider:
         return [known[name] for name in names]
 
     def _ssh_of(self, machines: Iterable[Machine], directory: Path) -> Ssh:
-        """Return an SSH connection to machines without the directory of a run."""
+        """Return an SSH connection to machines that does not need the directory of a run."""
         config = directory / "ssh_config"
         config.write_text(inventory.own_ssh_config([*machines], None, self._ssh_config))
         return Ssh(config, directory, sudo=not self.capabilities.root)
 
 
 def _hosts_of(run: RunDir) -> list[str]:
-    """Return a run's hosts; none if its scenario cannot be read."""
+    """Return a run's hosts; an empty list if its scenario cannot be read."""
     try:
         return [host.name for host in run.plan().lasting_hosts()]
     except HarnessError:
@@ -318,7 +323,7 @@ def _of_scenario(scenario: Scenario) -> dict[str, Machine]:
 
 
 def _together(act: Callable[[Host], Any], hosts: Sequence[Host]) -> list[Any]:
-    """Do something on all hosts in parallel; one error reports all problems."""
+    """Call `act` for all hosts in parallel; a single error reports all problems."""
     problems: list[HarnessError] = []
 
     def attempt(host: Host) -> Any:
@@ -340,7 +345,7 @@ def _together(act: Callable[[Host], Any], hosts: Sequence[Host]) -> list[Any]:
 def _ask_host(ssh: Ssh, host: str, verb: str, *arguments: Any, timeout: float = 60) -> Any:
     """Execute a request of host_side on a host.
 
-    UsageError if it refuses, Unreachable if it is silent.
+    UsageError if it refuses, Unreachable if it does not answer.
     """
     request = {"program": inspect.getsource(host_side), "verb": verb, "arguments": arguments}
     try:
@@ -349,7 +354,7 @@ def _ask_host(ssh: Ssh, host: str, verb: str, *arguments: Any, timeout: float = 
         )
     except (CommandFailed, Unreachable) as error:
         hint = next(
-            (hint for said, hint in _HINTS.items() if said in error.message.partition("\n")[2]),
+            (hint for text, hint in _HINTS.items() if text in error.message.partition("\n")[2]),
             None,
         )
         last = error.message.splitlines()[-1]
@@ -357,4 +362,4 @@ def _ask_host(ssh: Ssh, host: str, verb: str, *arguments: Any, timeout: float = 
     answer = json.loads(done.stdout.splitlines()[-1])  # a login shell may print something before it
     if "refused" in answer:
         raise UsageError(f"{host}: {answer['refused']}")
-    return answer["told"]
+    return answer["result"]

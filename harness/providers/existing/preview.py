@@ -1,7 +1,4 @@
-"""What a run would change on existing machines, and why it must not.
-
-Pure: evaluates their facts.
-"""
+"""What a run would change on existing machines, and reasons to refuse. Pure: reads their facts."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from harness.render import RenderedFile
 _RECORD = "/var/lib/slurm-harness/files.json"
 _USUAL_OWNER = ("root", "root", "0644")
 _OF_EVERY_MARIADB = {"information_schema", "mysql", "performance_schema", "sys"}
-# The Debian packages that each daemon needs, and programs or files that show that one is installed.
+# The Debian packages that each daemon needs, and programs or files that show they are installed.
 _PACKAGES = {
     "munge": {"munge": ["munged"]},
     "mariadb": {"mariadb-server": ["mariadbd", "mysqld"]},
@@ -39,7 +36,7 @@ _PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class HostChanges:
-    """What a run changes on a host: new files with their text, others with a diff, and so on."""
+    """What a run changes on a host: new files with their text, differing files with a diff, etc."""
 
     host: str
     new: tuple[tuple[str, str], ...] = ()
@@ -53,15 +50,15 @@ class HostChanges:
 def wanted(plan: Plan, host: Host, files: Sequence[RenderedFile]) -> dict[str, Any]:
     """Return what host_side inspects and sets aside on a host."""
     scenario = plan.scenario
-    made = [line for file in files for line in file.text.splitlines()]
-    users = {found[1]: found[2] for found in map(_USER.match, made) if found}
+    lines = [line for file in files for line in file.text.splitlines()]
+    users = {match[1]: match[2] for match in map(_USER.match, lines) if match}
     grants = options.database_grants(scenario) if "mariadb" in host.daemons else {}
     return {
         "files": {**{file.path: file.unit for file in files}, _RECORD: None},
         "directories": {
-            found[1]: [found[3], found[4], found[2]]
-            for found in map(_DIRECTORY.match, made)
-            if found
+            match[1]: [match[3], match[4], match[2]]
+            for match in map(_DIRECTORY.match, lines)
+            if match
         }
         | {SHARED_DIRECTORY: None},
         "users": {name: None if uid == "-" else int(uid) for name, uid in users.items()},
@@ -94,28 +91,40 @@ _USER = re.compile(r"u (\S+) (\S+) ")
 
 
 def refusals(plan: Plan, host: Host, facts: Mapping[str, Any], run_id: str | None) -> Iterator[str]:
-    """Yield why a host cannot or must not be used as planned.
+    """Yield the reasons why a host cannot or must not be used as planned.
 
-    `run_id` is None before there is a run.
+    `run_id` is None before the run exists.
     """
     held = facts["held"]
     if held and held["id"] != run_id:
-        yield f"run {held['id']} of {held['by']} holds it; `harness down {held['id']}` there restores it"
+        yield (
+            f"run {held['id']} of {held['by']} holds it; "
+            f"`harness down {held['id']}` there restores it"
+        )
         return
     if held and not facts["held_for_this"]:
-        yield "the scenario has changed since the run began to hold it: `harness down`, then `harness up` again"
+        yield (
+            "the scenario has changed since the run began to hold it: "
+            "`harness down`, then `harness up` again"
+        )
     if facts["lacking"]:
         yield f"it lacks packages: apt-get install {' '.join(facts['lacking'])}"
     if facts["name"] != host.name:
-        yield f"its host name is {facts['name']}, which Slurm uses: hostnamectl set-hostname {host.name}"
+        yield (
+            f"its host name is {facts['name']}, which Slurm uses: "
+            f"hostnamectl set-hostname {host.name}"
+        )
     if facts["unresolved"]:
         yield f"it cannot resolve {', '.join(facts['unresolved'])}: add them to /etc/hosts or DNS"
-    # slurmdbd of 26.05 needs a slurmdbd.conf to print its release: a check verifies it when it
-    # runs.
+    # slurmdbd of 26.05 prints its release only if it has a slurmdbd.conf: a check verifies it in
+    # the run.
     for daemon, output in facts["releases"].items():
         version = re.match(r"slurm\S* (\d+\.\d+)", output)
         if version and version[1] != host.release:
-            yield f"its {daemon} is release {version[1]}, the scenario requires {host.release}: --release {version[1]}"
+            yield (
+                f"its {daemon} is release {version[1]}, the scenario requires {host.release}: "
+                f"--release {version[1]}"
+            )
     ours = {host.cluster} if host.cluster else {*plan.scenario.clusters}
     for where, name in facts["clusters"]:
         if name is None:
@@ -142,7 +151,7 @@ def refusals(plan: Plan, host: Host, facts: Mapping[str, Any], run_id: str | Non
 
 
 def _taken(plan: Plan, host: Host, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which databases and accounts that the run would create and remove already exist."""
+    """Yield the existing databases and accounts that the run would create, and later remove."""
     mariadb = facts["mariadb"] or {"problem": "", "accounts": [], "databases": []}
     if mariadb["problem"]:
         yield f"root cannot list the databases and accounts of its MariaDB: {mariadb['problem']}"
@@ -150,7 +159,10 @@ def _taken(plan: Plan, host: Host, facts: Mapping[str, Any]) -> Iterator[str]:
         options.database_grants(plan.scenario).items() if "mariadb" in host.daemons else ()
     ):
         if name in {*facts["databases"], *mariadb["databases"]}:
-            yield f"it already has a database {name}: choose another name with accounting.slurmdbd.StorageLoc"
+            yield (
+                f"it already has a database {name}: "
+                "choose another name with accounting.slurmdbd.StorageLoc"
+            )
         if [user, where] in mariadb["accounts"]:
             yield (
                 f"its MariaDB already has an account {user}@{where}, whose password would change: "
@@ -159,7 +171,7 @@ def _taken(plan: Plan, host: Host, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _too_small(plan: Plan, host: Host, hardware: str) -> Iterator[str]:
-    """Yield what `slurmd -C` reports less of than the scenario: slurmctld would reject the node."""
+    """Yield the sizes below the scenario's that `slurmd -C` reports: slurmctld rejects the node."""
     sizes = {name: int(value) for name, value in re.findall(r"\b(CPUs|RealMemory)=(\d+)", hardware)}
     cluster = plan.scenario.clusters.get(host.cluster or "")
     if not cluster or cluster.hosts or not sizes:
@@ -173,31 +185,32 @@ def _too_small(plan: Plan, host: Host, hardware: str) -> Iterator[str]:
 def changes(
     host: Host, files: Sequence[RenderedFile], facts: Mapping[str, Any], secrets: Mapping[str, str]
 ) -> HostChanges:
-    """Return what a run changes on a host; `secrets` are empty before there is a run."""
+    """Return what a run changes on a host; `secrets` is empty before the run exists."""
     new: list[tuple[str, str]] = []
     differing: list[tuple[str, str]] = []
-    heard: dict[str, str] = {}
+    effects: dict[str, str] = {}
     for file in files:
-        there = facts["files"][file.path]
+        existing = facts["files"][file.path]
         text = secret_placeholders.reveal(file.text, secrets) if secrets else file.text
-        if there is None:
+        if existing is None:
             new.append((file.path, _difference(file, None, secrets)))
-        elif (there["owner"], there["group"], there["mode"], there["sha256"]) != (
+        elif (existing["owner"], existing["group"], existing["mode"], existing["sha256"]) != (
             *(file.owner, file.group, file.mode),
             hashlib.sha256(text.encode()).hexdigest(),
         ):
-            differing.append((file.path, _difference(file, there, secrets)))
+            differing.append((file.path, _difference(file, existing, secrets)))
         else:
             continue
-        if file.unit and heard.get(file.unit) != "restarts":
-            heard[file.unit] = f"{file.action}s"
+        if file.unit and effects.get(file.unit) != "restarts":
+            effects[file.unit] = f"{file.action}s"
     units = facts["units"]
     daemons = {
-        unit: heard.get(unit) if units[unit]["ActiveState"] == "active" else "starts"
+        unit: effects.get(unit) if units[unit]["ActiveState"] == "active" else "starts"
         for unit in host.daemons
     }
     others = [
-        f"{unit} is not part of the scenario, but {'runs' if running else 'starts at boot'}: checks will report it"
+        f"{unit} is not part of the scenario, but {'runs' if running else 'starts at boot'}: "
+        "checks will report it"
         for unit, fact in units.items()
         if unit not in host.daemons
         and ((running := fact["ActiveState"] == "active") or fact["UnitFileState"] == "enabled")
@@ -214,49 +227,53 @@ def changes(
 
 
 def _directories(
-    files: Sequence[RenderedFile], there: Mapping[str, Sequence[str] | None]
+    files: Sequence[RenderedFile], existing: Mapping[str, Sequence[str] | None]
 ) -> Iterator[str]:
     """Yield the directories that are created, or whose owner, group or mode changes."""
     for file in files:
-        for found in filter(None, map(_DIRECTORY.match, file.text.splitlines())):
-            path, mode, *owner = found.groups()
-            before = there[path]
+        for match in filter(None, map(_DIRECTORY.match, file.text.splitlines())):
+            path, mode, *owner = match.groups()
+            before = existing[path]
             if before is None or [*before] != [*owner, mode]:
-                yield f"{path}: {' '.join(before) if before else 'none'} -> {' '.join([*owner, mode])}"
+                old = " ".join(before) if before else "none"
+                yield f"{path}: {old} -> {' '.join([*owner, mode])}"
 
 
 def _of_mariadb(host: Host, mariadb: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield what the user should know about a MariaDB that others may use."""
     if "mariadb" in host.daemons and mariadb is None:
-        yield "MariaDB is not running: it is started first, and refused if it already has the run's account or database"
+        yield (
+            "MariaDB is not running: it is started first, "
+            "and refused if it already has the run's account or database"
+        )
     if mariadb and (others := sorted({*mariadb["databases"]} - _OF_EVERY_MARIADB)):
-        yield f"MariaDB, which has databases {', '.join(others)}, restarts and listens where the run needs it"
+        yield (
+            f"MariaDB, which has databases {', '.join(others)}, "
+            "restarts and listens where the run needs it"
+        )
 
 
 def _difference(
-    file: RenderedFile, there: Mapping[str, Any] | None, secrets: Mapping[str, str]
+    file: RenderedFile, existing: Mapping[str, Any] | None, secrets: Mapping[str, str]
 ) -> str:
-    """Return a diff without passwords.
-
-    If not everyone may read the file, only its owner and mode.
-    """
+    """Return a diff without passwords; for a file not readable by everyone, only owner and mode."""
     owner = (file.owner, file.group, file.mode)
-    if there is None:
+    if existing is None:
         ownership = "" if owner == _USUAL_OWNER else f"+ {' '.join(owner)}\n"
-        there = {"text": ""}
+        existing = {"text": ""}
     else:
-        owners = [(there["owner"], there["group"], there["mode"]), owner]
+        owners = [(existing["owner"], existing["group"], existing["mode"]), owner]
         ownership = "".join(
             f"{sign} {' '.join(who)}\n"
             for sign, who in zip("-+", owners, strict=True)
             if owners[0] != owners[1]
         )
-    if there["text"] is None or not int(file.mode, 8) & 0o004:
+    if existing["text"] is None or not int(file.mode, 8) & 0o004:
         return f"{ownership}its text is not shown, because not everyone may read it"
     before, after = (
         secret_placeholders.PASSWORD.sub(
             r"\1hidden", secret_placeholders.hide(text, secrets)
         ).splitlines()
-        for text in (there["text"], file.text)
+        for text in (existing["text"], file.text)
     )
     return ownership + "\n".join(list(difflib.unified_diff(before, after, lineterm="", n=1))[2:])

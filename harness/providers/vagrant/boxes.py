@@ -1,4 +1,4 @@
-"""Vagrant boxes: one for each release, made of the containers' image and a kernel."""
+"""Vagrant boxes: one for each release, built from the containers' image and a kernel."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _is_known(release: Release) -> bool:
 
 
 def known() -> list[tuple[str, str, int]]:
-    """Return release, name and size in bytes of every box that the harness has built."""
+    """Return the release, name and size in bytes of every box that the harness has built."""
     # In Vagrant's own directory; `vagrant box list` takes seconds.
-    found = (_HOME / "boxes").glob("slurm-harness-VAGRANTSLASH-*/0/**/libvirt/box.img")
-    boxes = ((path.relative_to(_HOME / "boxes").parts[0], path.stat().st_size) for path in found)
+    paths = (_HOME / "boxes").glob("slurm-harness-VAGRANTSLASH-*/0/**/libvirt/box.img")
+    boxes = ((path.relative_to(_HOME / "boxes").parts[0], path.stat().st_size) for path in paths)
     return sorted(
         (box.split("-")[3], box.replace("-VAGRANTSLASH-", "/"), size) for box, size in boxes
     )
@@ -109,11 +109,11 @@ def _build(release: Release, say: Callable[[str], None]) -> None:
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     """Run a program that ends when this one does; EngineError has its last output."""
     try:
-        done = subprocess.run(
-            # In a session of its own, Ctrl-C does not reach it; it ends with the harness even if
-            # that is killed.
+        result = subprocess.run(
+            # In its own session, so that Ctrl-C does not reach it; it ends with the harness even if
+            # the harness is killed.
             ["setpriv", "--pdeathsig", "KILL", *command],
-            # Vagrant reads a Vagrantfile in the current directory and above.
+            # Otherwise Vagrant reads a Vagrantfile in the current directory or above it.
             env={**os.environ, "VAGRANT_CWD": "/", **(environment or {})},
             capture_output=True,
             text=True,
@@ -125,9 +125,11 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
         raise EngineError(
             f"{command[0]}: {error}", hint="`harness doctor --provider vagrant`"
         ) from error
-    if done.returncode != 0:
-        said = "\n".join(filter(None, [done.stdout[-2000:].strip(), done.stderr[-2000:].strip()]))
+    if result.returncode != 0:
+        output = "\n".join(
+            filter(None, [result.stdout[-2000:].strip(), result.stderr[-2000:].strip()])
+        )
         raise EngineError(
-            f"{' '.join(command)}  (exit {done.returncode})\n{said}",
+            f"{' '.join(command)}  (exit {result.returncode})\n{output}",
             hint="`harness doctor --provider vagrant`",
         )

@@ -1,4 +1,4 @@
-"""libvirt and QEMU: reach them, and say plainly what is wrong with them."""
+"""libvirt and QEMU: reach them, and explain clearly what is wrong with them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from harness.errors import EngineError
 
 URI = "qemu:///system"
-# Vagrant's own, too.
+# Vagrant's default, too.
 POOL = "default"
 POOL_DIRECTORY = "/var/lib/libvirt/images"
 EMULATOR = "qemu-system-x86_64"
-# Seconds for what libvirt does at once.
+# Seconds for an operation that libvirt does immediately.
 _PATIENCE = 60
 # A boot sector: `mov al, 16; out 0xf4, al; hlt`. QEMU's isa-debug-exit makes it the exit code 2 *
 # 16 + 1.
@@ -29,12 +29,12 @@ _SECTOR_RAN = 33
 def virsh(*words: str, check: bool = True, stdin: str = "") -> str:
     """Run a command of libvirt's client.
 
-    EngineError if libvirt does not answer, or refuses and `check`.
+    EngineError if libvirt does not answer, or, with `check`, if it refuses.
     """
     command = ["virsh", "--connect", URI, "--quiet", *words]
     try:
-        # In a session of its own, or Ctrl-C in a terminal would end it half-way.
-        done = subprocess.run(
+        # In its own session, because Ctrl-C in a terminal would otherwise end it half-way.
+        result = subprocess.run(
             command,
             input=stdin,
             capture_output=True,
@@ -47,23 +47,25 @@ def virsh(*words: str, check: bool = True, stdin: str = "") -> str:
         raise EngineError(
             f"{' '.join(command)}: {error}", hint="`harness doctor --provider vagrant`"
         ) from error
-    if "failed to connect to the hypervisor" in done.stderr:
+    if "failed to connect to the hypervisor" in result.stderr:
         raise EngineError(
-            f"libvirt does not answer: {done.stderr.strip()}",
+            f"libvirt does not answer: {result.stderr.strip()}",
             hint="`harness doctor --provider vagrant`",
         )
-    if check and done.returncode != 0:
-        raise EngineError(f"{' '.join(command)}  (exit {done.returncode})\n{done.stderr.strip()}")
-    return done.stdout
+    if check and result.returncode != 0:
+        raise EngineError(
+            f"{' '.join(command)}  (exit {result.returncode})\n{result.stderr.strip()}"
+        )
+    return result.stdout
 
 
 def names(*words: str) -> list[str]:
-    """Return the names that a listing command prints, one a line."""
+    """Return the names that a listing command prints, one per line."""
     return [line.split()[0] for line in virsh(*words).splitlines() if line.strip()]
 
 
 def volumes() -> list[str]:
-    """Return the volumes of the pool; none where there is no pool yet."""
+    """Return the volumes of the pool; none if there is no pool yet."""
     return [
         line.split()[0]
         for line in virsh("vol-list", POOL, check=False).splitlines()
@@ -73,14 +75,14 @@ def volumes() -> list[str]:
 
 @cache
 def qemu_version() -> tuple[int, int] | None:
-    """Return the first two numbers of QEMU's version, None where there is none."""
-    found = re.search(r"version (\d+)\.(\d+)", _said([EMULATOR, "--version"]))
-    return (int(found[1]), int(found[2])) if found else None
+    """Return the first two numbers of QEMU's version, None if QEMU is not installed."""
+    match = re.search(r"version (\d+)\.(\d+)", _output_of([EMULATOR, "--version"]))
+    return (int(match[1]), int(match[2])) if match else None
 
 
 @cache
 def kvm_boots() -> bool:
-    """Return whether KVM runs a machine, by trying: /dev/kvm may exist and yet not work."""
+    """Return whether KVM can run a machine, by trying: /dev/kvm may exist and still not work."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK) or not shutil.which(EMULATOR):
         return False
     with tempfile.TemporaryDirectory() as directory:
@@ -100,7 +102,7 @@ def kvm_boots() -> bool:
         return _exit_code([*command, *devices]) == _SECTOR_RAN
 
 
-def _said(command: Sequence[str]) -> str:
+def _output_of(command: Sequence[str]) -> str:
     try:
         return subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_PATIENCE

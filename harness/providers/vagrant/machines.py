@@ -1,7 +1,7 @@
 """Hosts as virtual machines that Vagrant creates with libvirt: each boots its own kernel.
 
-All state is in names: every domain, volume and network of a run begins with its id, so that `down`
-needs nothing else.
+All state is in names: the name of every domain, volume and network of a run begins with the run's
+id, so that `down` needs nothing else.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from harness.scenario import NodeGroup, Path_, Scenario
 from harness.shipped_files import VAGRANTFILE
 from harness.wait import wait_until
 
-# A run's id and the name of a host that follows it: see RunDir.create. Names of hosts have no
-# underscore, so networks, and the gateway between them, are not hosts.
+# A run's id, followed by the name of a host: see RunDir.create. Host names have no underscore, so
+# networks and the gateway between them are not taken for hosts.
 _OF_A_RUN = re.compile(r"(.+-\d{8}T\d{6}-[0-9a-f]{6})(?:_([^_.]+))?")
-# The owner of a run, in the definitions of its networks: formatnetwork.html, General metadata.
+# The owner of a run, stored in its network definitions: formatnetwork.html, General metadata.
 _NAMESPACE = "https://slurm-harness/libvirt"
 _OWNER = f"<harness:owner xmlns:harness='{_NAMESPACE}' uid='{{}}'/>"
-# Megabytes that a machine has besides what Slurm may use: for kernel and systemd, and for each of
-# these daemons.
+# Megabytes that a machine needs on top of what Slurm may use: for the kernel and systemd, and for
+# each of these daemons.
 _OWN_MEMORY = 192
 _DAEMON_MEMORY = {"mariadb": 256, "slurmdbd": 64, "slurmctld": 64}
 _LEAST_MEMORY = 512
 _GATEWAY, _GATEWAY_MEMORY = "_gateway", 256
-# Seconds in which a machine shuts down.
+# Seconds that a machine may take to shut down.
 _SHUTDOWN = 180
 
 
 class VagrantProvider:
-    """Virtual machines on this computer, a network for each site, and a gateway between the sites."""
+    """Virtual machines on this computer, a network per site, and a gateway between the sites."""
 
     name = "vagrant"
     capabilities = Capabilities(cgroups=True, own_hardware=True, own_kernel=True, boot_seconds=300)
@@ -101,7 +101,7 @@ class VagrantProvider:
                 )
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
-        """Do nothing: no existing machine changes."""
+        """Do nothing: a run on virtual machines changes no existing machine."""
 
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Build the boxes of a plan's releases that Vagrant does not have."""
@@ -157,7 +157,7 @@ class VagrantProvider:
         return [Machine(host.name, addresses[host.name], 22) for host in hosts]
 
     def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
-        """Return a configuration with the run's own keys; the gateway is called `_gateway`."""
+        """Return an SSH configuration with the run's own keys; the gateway is called `_gateway`."""
         sites = _sites(run.id)
         gateway = (
             [Machine(_GATEWAY, _gateway_in(next(iter(sites.values()))), 22)]
@@ -173,11 +173,11 @@ class VagrantProvider:
         hosts: Sequence[Host],
         files: Mapping[str, Sequence[RenderedFile]],
     ) -> None:
-        """Define machines like their cluster's controller, which Vagrant created."""
+        """Define machines modelled on their cluster's controller, which Vagrant created."""
         sites = _sites(run.id)
         addresses = subnets.addresses(plan, sites)
         for host in hosts:
-            self.remove(run.id, host.name)  # what an interrupted attempt has left
+            self.remove(run.id, host.name)  # in case an interrupted attempt left it
             seed = images.seed(files[host.name], host.daemons)
             _identify(run, host.name, [*_identity(plan, host, sites, addresses), *seed])
             controller = plan.scenario.clusters[str(host.cluster)].controller
@@ -264,12 +264,12 @@ class VagrantProvider:
         return "\n".join([f"domain {_domain(run_id, host)} is {state}", *output.splitlines()[-20:]])
 
     def runs(self, *, all_users: bool = False) -> dict[str, list[str]]:
-        """Return the runs that have anything here, and their running machines.
+        """Return the runs that have machines, disks or networks here, and their running machines.
 
-        A run is this user's if its network says so, or if it has a directory.
+        A run belongs to this user if its network says so, or if it has a directory.
         """
         running = {*names("list", "--name", "--state-running")}
-        found: dict[str, list[str]] = {}
+        runs: dict[str, list[str]] = {}
         for name in (
             *names("list", "--all", "--name"),
             *names("net-list", "--all", "--name"),
@@ -277,16 +277,16 @@ class VagrantProvider:
         ):
             run_id, host = _of_run(name)
             if run_id:
-                hosts = found.setdefault(run_id, [])
+                hosts = runs.setdefault(run_id, [])
                 hosts += [host] if host and name in running else []
         if not all_users:
             own = {run.id for run in rundir.all_runs(self._runs)}
-            found = {
+            runs = {
                 run_id: hosts
-                for run_id, hosts in found.items()
+                for run_id, hosts in runs.items()
                 if run_id in own or _made_network_of(run_id)
             }
-        return {run_id: sorted(hosts) for run_id, hosts in found.items()}
+        return {run_id: sorted(hosts) for run_id, hosts in runs.items()}
 
     def down(self, run_id: str) -> list[str]:
         """Remove the machines, disks and networks of a run, and Vagrant's data about them.
@@ -327,16 +327,13 @@ def _domain(run_id: str, host: str) -> str:
 
 
 def _of_run(name: str) -> tuple[str, str]:
-    """Return the run and the host that a domain, volume or network belongs to.
-
-    "" if there is none.
-    """
+    """Return the run and the host that a domain, volume or network belongs to, "" if to none."""
     match = _OF_A_RUN.match(name)
     return (match[1], match[2] or "") if match else ("", "")
 
 
 def _sweep(run_id: str) -> None:
-    """Remove everything that a run has now."""
+    """Remove everything that a run has at the moment."""
     for domain in names("list", "--all", "--name"):
         if _of_run(domain)[0] == run_id:
             _remove_domain(domain)
@@ -401,10 +398,12 @@ def _make_network(run_id: str, plan: Plan, site: str) -> IPv4Network:
             f"<host mac='{_mac(address)}' name='{name}' ip='{address}'/>" for name, address in given
         ]
         leases.append(f"<host mac='{_mac(_gateway_in(subnet))}' ip='{_gateway_in(subnet)}'/>")
-        # Without <forward> its machines reach each other and this computer, and nothing else.
-        definition = f"""<network><name>{_network(run_id, site)}</name><bridge name='{bridge}' stp='off' delay='0'/>
+        # Without <forward>, its machines reach each other and this computer, and nothing else.
+        definition = f"""<network><name>{_network(run_id, site)}</name>
+            <bridge name='{bridge}' stp='off' delay='0'/>
             <metadata>{_OWNER.format(os.geteuid())}</metadata><dns enable='no'/>
-            <ip address='{subnet[1]}' netmask='{subnet.netmask}'><dhcp>{"".join(leases)}</dhcp></ip></network>"""
+            <ip address='{subnet[1]}' netmask='{subnet.netmask}'>
+            <dhcp>{"".join(leases)}</dhcp></ip></network>"""
         try:
             virsh("net-create", "/dev/stdin", stdin=definition)
         except EngineError as error:
@@ -421,7 +420,7 @@ def _described(*words: str) -> ElementTree.Element:
 
 
 def _made_network_of(run_id: str) -> bool:
-    """Return whether this user has created a network of a run."""
+    """Return whether this user created the networks of a run."""
     ours = f"metadata/{{{_NAMESPACE}}}owner[@uid='{os.geteuid()}']"
     return any(network.find(ours) is not None for network in _networks(run_id).values())
 
@@ -456,7 +455,7 @@ def _addresses(run_id: str) -> dict[str, str]:
 def _identity(
     plan: Plan, host: Host, sites: Mapping[str, IPv4Network], addresses: Mapping[str, str]
 ) -> list[images.Entry]:
-    """Return the files that make a machine a host: names, and routes to other sites."""
+    """Return the files that turn a machine into a host: names, and routes to other sites."""
     known = "".join(f"{address} {name}\n" for name, address in addresses.items())
     gateway = _gateway_in(sites[host.site])
     others = [subnet for site, subnet in sites.items() if site != host.site]
@@ -467,8 +466,8 @@ def _identity(
         images.Entry("/etc/systemd/network/identity.network.d/sites.conf", routes.encode()),
     ]
     if "mariadb" in host.daemons:
-        # InnoDB's pool is larger than the machine, because slurmdbd warns of less than 2 GiB, but
-        # little of it is used. The pages that are used must not become huge pages.
+        # InnoDB's pool is larger than the machine's memory, because slurmdbd warns about less than
+        # 2 GiB, but little of it is used. The pages in use must not become huge pages.
         small = b"w /sys/kernel/mm/transparent_hugepage/enabled - - - - madvise\n"
         entries.append(images.Entry("/etc/tmpfiles.d/small-pages.conf", small))
         entries.append(images.Entry("/etc/sysctl.d/overcommit.conf", b"vm.overcommit_memory = 1\n"))
@@ -499,9 +498,9 @@ def _shared(plan: Plan, host: Host, subnet: IPv4Network) -> list[images.Entry]:
 
 
 def _identity_of_gateway(plan: Plan, addresses: Mapping[str, str]) -> list[images.Entry]:
-    """Return the files that make a machine the gateway between sites.
+    """Return the files that turn a machine into the gateway between sites.
 
-    It never forwards without its rules.
+    It never forwards packets before its rules are in force.
     """
     return [
         images.Entry("/etc/hostname", b"gateway\n"),
@@ -512,9 +511,9 @@ def _identity_of_gateway(plan: Plan, addresses: Mapping[str, str]) -> list[image
 
 
 def _identify(run: RunDir, name: str, identity: Sequence[images.Entry]) -> dict[str, str | int]:
-    """Write a machine's own files as a tar to its second disk; return Vagrant's settings for it.
+    """Write a machine's own files as a tar to its second disk.
 
-    The settings include the file of its console.
+    Return Vagrant's settings for that disk, and for the file of the machine's console.
     """
     tar = images.archive(
         [
@@ -533,7 +532,7 @@ def _identify(run: RunDir, name: str, identity: Sequence[images.Entry]) -> dict[
 
 
 def _like(run: RunDir, plan: Plan, other: str, host: Host, mac: str) -> str:
-    """Return a machine's definition: that of another one of the run, with its own name and size."""
+    """Return a machine's definition, copied from another of the run, with its own name and size."""
     text = virsh("dumpxml", "--inactive", _domain(run.id, other))
     # The names of its disks begin with its own.
     text = text.replace(_domain(run.id, other), _domain(run.id, host.name))
@@ -552,10 +551,7 @@ def _like(run: RunDir, plan: Plan, other: str, host: Host, mac: str) -> str:
 
 
 def _group(plan: Plan, host: Host) -> NodeGroup | None:
-    """Return the group of nodes that gives a host its size.
-
-    None for hosts that several slurmds share.
-    """
+    """Return the node group that gives a host its size; None for hosts with several slurmds."""
     cluster = plan.scenario.clusters.get(host.cluster or "")
     if not cluster or cluster.hosts:
         return None

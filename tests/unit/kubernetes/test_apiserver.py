@@ -23,10 +23,10 @@ def test_emulated_api_keeps_an_object_for_each_node(
     with apiserver.with_ledger(["n1", "n2"], tmp_path / "log") as api:
         assert api.name == "emulated Kubernetes API"
         api.change("n2", {"spec": {"admissionChecks": {"pod": {"cpu": "1"}}}})
-        assert api.page("n1")["spec"] == {"alias": "n1", "type": "Slurm"}
-        assert api.page("n2")["spec"]["admissionChecks"] == {"pod": {"cpu": "1"}}
+        assert api.ledger_object("n1")["spec"] == {"alias": "n1", "type": "Slurm"}
+        assert api.ledger_object("n2")["spec"]["admissionChecks"] == {"pod": {"cpu": "1"}}
         with pytest.raises(CannotVerify, match="not found"):
-            api.page("n3")
+            api.ledger_object("n3")
 
 
 def test_emulated_api_answers_nobody_without_its_token(

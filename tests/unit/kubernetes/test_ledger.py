@@ -29,7 +29,7 @@ def test_quantities_of_kubernetes_are_rounded_up(
 
 @pytest.mark.parametrize("wrong", ["", "-1", "many", "1mi", "1 Gi", "1ni", "1mm", "NaN", "0x10"])
 def test_invalid_quantity_is_reported(wrong: str) -> None:
-    with pytest.raises(ValueError, match="is no quantity"):
+    with pytest.raises(ValueError, match="is not a quantity"):
         ledger.of_pod({"cpu": wrong})
 
 

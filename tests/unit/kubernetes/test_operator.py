@@ -10,7 +10,7 @@ import pytest
 from harness.errors import ClusterError
 from harness.kubernetes import operator
 from harness.kubernetes.ledger import Amount
-from harness.kubernetes.operator import Page, SharedNode
+from harness.kubernetes.operator import Entries, SharedNode
 
 WHOLE = Amount(4000, 1000)
 SMALL = {"cpu": "500m", "memory": "100Mi"}
@@ -68,58 +68,58 @@ class FakeSlurm:
         self.seen = replace(self.seen, offered=WHOLE, waits=True)
 
 
-def settle(slurm: FakeSlurm, wanted: dict[str, dict[str, str]], page: Page) -> dict[str, str]:
+def settle(slurm: FakeSlurm, wanted: dict[str, dict[str, str]], entries: Entries) -> dict[str, str]:
     """Settle once, and return what is reported for each pod."""
-    asyncio.run(operator.settle(slurm, "n1", wanted, page))
-    return {pod: check["state"] for pod, check in page.checks().items()}
+    asyncio.run(operator.settle(slurm, "n1", wanted, entries))
+    return {pod: check["state"] for pod, check in entries.checks().items()}
 
 
 def test_resources_of_pods_are_cut_and_given_back_when_they_are_gone() -> None:
-    slurm, page = FakeSlurm(), Page()
-    assert settle(slurm, {"a": SMALL, "b": LARGE}, page) == {"a": "Ready", "b": "Ready"}
+    slurm, entries = FakeSlurm(), Entries()
+    assert settle(slurm, {"a": SMALL, "b": LARGE}, entries) == {"a": "Ready", "b": "Ready"}
     assert (slurm.seen.offered, slurm.reconsidered) == (Amount(0, 800), 0)
-    assert settle(slurm, {"a": SMALL}, page) == {"a": "Ready"}
+    assert settle(slurm, {"a": SMALL}, entries) == {"a": "Ready"}
     assert (slurm.seen.offered, slurm.reconsidered) == (Amount(3000, 900), 1)
-    assert settle(slurm, {}, page) == {}
+    assert settle(slurm, {}, entries) == {}
     assert slurm.seen.offered == WHOLE
 
 
 def test_pod_is_refused_where_jobs_occupy_the_node_and_stays_refused() -> None:
-    slurm, page = FakeSlurm(), Page()
+    slurm, entries = FakeSlurm(), Entries()
     slurm.start_job(Amount(2000, 100))
-    assert settle(slurm, {"a": LARGE}, page) == {"a": "Refused"}
+    assert settle(slurm, {"a": LARGE}, entries) == {"a": "Refused"}
     assert slurm.capabilities == []
     slurm.start_job(Amount())
-    assert settle(slurm, {"a": LARGE}, page) == {"a": "Refused"}
-    assert settle(slurm, {}, page) == {}
-    assert settle(slurm, {"a": LARGE}, page) == {"a": "Ready"}
+    assert settle(slurm, {"a": LARGE}, entries) == {"a": "Refused"}
+    assert settle(slurm, {}, entries) == {}
+    assert settle(slurm, {"a": LARGE}, entries) == {"a": "Ready"}
 
 
 @pytest.mark.parametrize(
     ("pod", "offer"), [(LARGE, Amount(1000, 900)), (ALL_CPUS, Amount(0, 1000))]
 )
 def test_cut_is_reverted_where_a_job_was_faster(pod: dict[str, str], offer: Amount) -> None:
-    slurm, page = FakeSlurm(), Page()
+    slurm, entries = FakeSlurm(), Entries()
     slurm.before_offer = lambda: slurm.start_job(Amount(2000, 100))
-    assert settle(slurm, {"a": pod}, page) == {"a": "Refused"}
+    assert settle(slurm, {"a": pod}, entries) == {"a": "Refused"}
     assert slurm.capabilities == [offer, WHOLE]
-    assert "in the meantime" in page.checks()["a"]["message"]
+    assert "in the meantime" in entries.checks()["a"]["message"]
 
 
 def test_pod_that_asks_for_no_quantity_is_refused() -> None:
-    assert settle(FakeSlurm(), {"a": {"cpu": "much"}}, Page()) == {"a": "Refused"}
+    assert settle(FakeSlurm(), {"a": {"cpu": "much"}}, Entries()) == {"a": "Refused"}
 
 
 def test_restarted_slurmctld_gets_its_cut_before_its_node_takes_jobs() -> None:
-    slurm, page = FakeSlurm(), Page()
-    settle(slurm, {"a": LARGE}, page)
+    slurm, entries = FakeSlurm(), Entries()
+    settle(slurm, {"a": LARGE}, entries)
     slurm.restart()
 
     def not_yet() -> None:
         assert slurm.seen.waits
 
     slurm.before_offer = not_yet
-    settle(slurm, {"a": LARGE}, page)
+    settle(slurm, {"a": LARGE}, entries)
     assert (slurm.seen.offered, slurm.seen.waits) == (Amount(1000, 900), False)
 
 
@@ -127,10 +127,10 @@ def test_restarted_slurmctld_gets_its_cut_before_its_node_takes_jobs() -> None:
 def test_node_that_registered_after_a_cut_takes_jobs_again_unless_it_had_been_drained(
     drained: bool,
 ) -> None:
-    slurm, page = FakeSlurm(drained=drained), Page()
-    settle(slurm, {"a": LARGE}, page)
+    slurm, entries = FakeSlurm(drained=drained), Entries()
+    settle(slurm, {"a": LARGE}, entries)
     slurm.seen = replace(slurm.seen, waits=True, valid=False, drained=False)
-    settle(slurm, {"a": LARGE}, page)
+    settle(slurm, {"a": LARGE}, entries)
     assert (slurm.seen.offered, slurm.seen.valid, slurm.seen.waits) == (
         Amount(1000, 900),
         True,
@@ -140,26 +140,28 @@ def test_node_that_registered_after_a_cut_takes_jobs_again_unless_it_had_been_dr
 
 def test_resumed_node_does_not_keep_its_reason() -> None:
     slurm = FakeSlurm(resumed=True)
-    settle(slurm, {}, Page())
+    settle(slurm, {}, Entries())
     assert not slurm.seen.resumed
 
 
 def test_operator_that_restarts_keeps_what_was_promised_and_decides_on_the_rest() -> None:
-    slurm, page = FakeSlurm(), Page()
-    settle(slurm, {"a": LARGE}, page)
+    slurm, entries = FakeSlurm(), Entries()
+    settle(slurm, {"a": LARGE}, entries)
     # The previous operator was killed after it had cut for b, before it promised.
     slurm.seen = replace(slurm.seen, offered=Amount(0, 800))
-    page = Page.of({"admissionChecks": page.checks() | {"c": {"state": "Refused", "message": ""}}})
-    assert settle(slurm, {"a": LARGE, "b": LARGE}, page) == {"a": "Ready", "b": "Refused"}
+    entries = Entries.of(
+        {"admissionChecks": entries.checks() | {"c": {"state": "Refused", "message": ""}}}
+    )
+    assert settle(slurm, {"a": LARGE, "b": LARGE}, entries) == {"a": "Ready", "b": "Refused"}
     assert slurm.seen.offered == Amount(1000, 900)
 
 
 def test_nothing_is_promised_where_slurm_does_not_accept_the_cut() -> None:
-    slurm, page = FakeSlurm(), Page()
+    slurm, entries = FakeSlurm(), Entries()
     slurm.deaf = True
     with pytest.raises(ClusterError, match="n1 still offers"):
-        settle(slurm, {"a": SMALL}, page)
-    assert page.checks() == {}
+        settle(slurm, {"a": SMALL}, entries)
+    assert entries.checks() == {}
 
 
 @pytest.mark.parametrize(

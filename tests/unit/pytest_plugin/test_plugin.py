@@ -334,5 +334,5 @@ def test_marker_without_text_is_reported(arguments: str, pytester: pytest.Pytest
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["*::test_it: its marker scenario() takes texts: files, and release="]
+        ["*::test_it: its marker scenario() takes only strings: files, and release="]
     )
