@@ -1,4 +1,4 @@
-"""The packages that only some commands need, and the extras of `slurm-harness` that install them."""
+"""The packages that only some commands need, and the extras that install them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def ssh_config(
 
 
 def own_ssh_config(machines: Sequence[Machine], sockets: Path | None, own: str) -> str:
-    """Return a configuration for existing machines, which includes the user's `own` and the system's.
+    """Return a configuration for existing machines that includes the user's `own` and the system's.
 
     Settings for a machine's address apply as well. Without `sockets`, connections are not shared.
     """

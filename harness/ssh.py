@@ -1,4 +1,4 @@
-"""Run commands on hosts over SSH, the only way in which hosts are reached."""
+"""Run commands on hosts over SSH, the only way in which the harness reaches hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _LOG = logging.getLogger(__name__)
 # ssh(1) exits with 255 for its own errors, but a remote command may do so too: the text tells them
 # apart.
 _OWN_ERROR = re.compile(
-    r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner|.* port \d+: )",
+    r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner"
+    r"|.* port \d+: )",
     re.MULTILINE,
 )
 # Limit on a command's output in bytes, because all of it is in memory. `scontrol show node` for
@@ -47,7 +48,7 @@ class Result:
 
 
 def as_user(user: str, script: str) -> str:
-    """Return the command line with which root runs a script as an ordinary user, in that user's home."""
+    """Return the command line with which root runs a script as a user, in that user's home."""
     home = f"/home/{user}"
     environment = ["HOME=" + home, "USER=" + user, "LOGNAME=" + user]
     return shlex.join(
@@ -98,10 +99,11 @@ class Ssh:
         check: bool = True,
         timeout: float = 60,
     ) -> Result:
-        """Run a command on a host, as root or as `user` in that user's home, for at most `timeout` seconds.
+        """Run a command on a host, as root or as `user` in that user's home.
 
-        With `check`, CommandFailed if it fails. WaitTimeout if its time is up; Unreachable if the
-        host does not answer; CannotVerify if it prints more than 256 MiB.
+        With `check`, raises CommandFailed if it fails. Raises WaitTimeout after `timeout` seconds,
+        Unreachable if the host does not answer, and CannotVerify if the command prints more than
+        256 MiB.
         """
         remote = as_user(user, f"exec {shlex.join(command)}") if user else shlex.join(command)
         local = self.command(host, [remote])
@@ -124,9 +126,8 @@ class Ssh:
     def forwarded(self, host: str, target: str) -> Iterator[Path]:
         """Yield a socket that forwards to HOST:PORT as seen from a host.
 
-        Only this user can open it.
-
-        WaitTimeout if it does not exist within a minute, or ssh ends before.
+        Only this user can open it. Raises WaitTimeout if it does not exist within a minute, or if
+        ssh ends before that.
         """
         options = ["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
         with tempfile.TemporaryDirectory() as directory:
@@ -212,7 +213,10 @@ class Ssh:
 def _running(
     command: Sequence[str], stdin: int, stdout: int
 ) -> Iterator[tuple[subprocess.Popen[bytes], bytearray]]:
-    """Yield a running command, and a buffer that has the beginning of its standard error when it has ended."""
+    """Yield a running command, and a buffer for the beginning of its standard error.
+
+    The buffer is complete when the command has ended.
+    """
     errors = bytearray()
     with subprocess.Popen(
         command,
@@ -240,7 +244,7 @@ def _running(
 def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
     """Run a local command and return its result.
 
-    TimeoutExpired, or CannotVerify if it prints too much.
+    Raises TimeoutExpired, or CannotVerify if it prints too much.
     """
     deadline = time.monotonic() + timeout
     with tempfile.TemporaryFile() as file:
@@ -251,7 +255,8 @@ def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
             stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # else Ctrl-C in a terminal would also end the shared connection
+            # Otherwise Ctrl-C in a terminal would also end the shared connection.
+            start_new_session=True,
         ) as process:
             try:
                 texts = _read_both(process, deadline)
@@ -259,7 +264,7 @@ def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
             except BaseException:
                 process.kill()
                 raise
-    # A job's output may be anything.
+    # A job can print any bytes.
     stdout, stderr = (
         text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n") for text in texts
     )
@@ -269,7 +274,7 @@ def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
 def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearray, bytearray]:
     """Return what a process prints on both streams until they end.
 
-    TimeoutExpired, or CannotVerify, as above.
+    Raises the errors of `_answer`.
     """
     texts = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:

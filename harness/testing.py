@@ -26,17 +26,21 @@ _RECORDED_WITHIN = 90
 _READY_WITHIN = 240
 # squeue(1), JOB STATE CODES; the full list is in job_state_string() of Slurm's source.
 _STATES = FINISHED | {
-    *(
-        "COMPLETING",
-        "CONFIGURING",
-        "EXPEDITING",
-        "PENDING",
-        "REQUEUED",
-        "REQUEUE_FED",
-        "REQUEUE_HOLD",
-        "RESIZING",
-    ),
-    *("RESV_DEL_HOLD", "RUNNING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED"),
+    "COMPLETING",
+    "CONFIGURING",
+    "EXPEDITING",
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESIZING",
+    "RESV_DEL_HOLD",
+    "RUNNING",
+    "SIGNALING",
+    "SPECIAL_EXIT",
+    "STAGE_OUT",
+    "STOPPED",
+    "SUSPENDED",
 }
 # A job's cluster, id (that of its array) and time of submission in seconds since 1970, because a
 # slurmctld that has lost its state reuses ids.
@@ -61,7 +65,7 @@ class Slurm:
     def of(cls, ssh: Ssh, plan: Plan) -> Slurm:
         """Return the scenario's first user (root, if it has none) on its first cluster.
 
-        Jobs so far are `earlier`.
+        The existing jobs become `earlier`.
         """
         clusters = slurm.clusters(ssh, plan)
         fresh = cls(
@@ -70,9 +74,9 @@ class Slurm:
         return replace(fresh, earlier=frozenset(identity for identity, _ in fresh._listed()))
 
     def at(self, cluster: str) -> Slurm:
-        """Return the same user on another cluster's controller.
+        """Return the same user on a different cluster's controller.
 
-        UsageError if the scenario has no such cluster.
+        Raises UsageError if the scenario has no such cluster.
         """
         if cluster not in self.clusters:
             raise UsageError(
@@ -81,9 +85,9 @@ class Slurm:
         return replace(self, cluster=cluster)
 
     def as_user(self, user: str) -> Slurm:
-        """Return another user on the same controller.
+        """Return a different user on the same controller.
 
-        UsageError if the scenario has no such user.
+        Raises UsageError if the scenario has no such user.
         """
         if user not in {*self.plan.scenario.users, "root"}:
             raise UsageError(
@@ -139,7 +143,11 @@ class Slurm:
         """
         listed = self._listed()
         known = {(cluster, job_id) for cluster, job_id, _ in self.earlier}
-        federated = {one[1] for one, _ in listed if one in self.earlier and slurm.origin_id(one[1])}
+        federated = {
+            job_id
+            for (cluster, job_id, submitted), _ in listed
+            if (cluster, job_id, submitted) in self.earlier and slurm.origin_id(job_id)
+        }
 
         def is_earlier(identity: Identity, job: Job) -> bool:
             cluster, job_id, _ = identity
@@ -262,9 +270,8 @@ class Submission:
         job that is not an array counts as a single task. Raises what `wait` raises.
         """
         __tracebackhide__ = True
-        ended: dict[
-            int, tuple[str, Job]
-        ] = {}  # slurmctld may forget the first tasks before the last has ended
+        # slurmctld may forget the first tasks before the last has ended.
+        ended: dict[int, tuple[str, Job]] = {}
 
         def look() -> list[tuple[str, Job]]:
             rows = self._rows()
@@ -283,21 +290,21 @@ class Submission:
     def tasks(self) -> dict[int, Submission]:
         """Return the started tasks of an array by index.
 
-        Slurmctld keeps those that still wait in a single record.
+        slurmctld keeps all pending tasks in a single record.
         """
-        found = {
+        records = {
             int(job["ArrayTaskId"]): job
             for job in self._all_details()
             if job.get("ArrayTaskId", "").isdigit()
         }
         return {
-            index: replace(self, job_id=int(job["JobId"])) for index, job in sorted(found.items())
+            index: replace(self, job_id=int(job["JobId"])) for index, job in sorted(records.items())
         }
 
     def cancel(self) -> Job:
         """Cancel the job, or all tasks of an array, as its user.
 
-        Wait for the end, return the job or the first task.
+        Waits for the end, and returns the job or the first task.
         """
         self.slurm.at(self.cluster).run("scancel", str(self.job_id))
         return self.wait_all()[0]
@@ -308,11 +315,10 @@ class Submission:
         UsageError if every slurmctld has forgotten it.
         """
         rows = self._rows()
-        own = [
-            row for row in rows if row[1].job_id == self.job_id
-        ]  # one task of an array has the array's id
-        if there := self._where_it_runs(own or rows):
-            return there[0]
+        # One task of an array has the array's id.
+        own = [row for row in rows if row[1].job_id == self.job_id]
+        if place := self._where_it_runs(own or rows):
+            return place[0]
         raise UsageError(
             f"slurmctld has forgotten job {self.job_id}",
             hint="increase MinJobAge to keep it longer",
@@ -352,10 +358,9 @@ class Submission:
         """
         if not self.slurm.plan.scenario.accounting:
             raise UsageError("this scenario has no accounting, so there are no records of jobs")
-        found = self.slurm.clusters[self.ran_on()].records("--local", f"--jobs={self.job_id}")
-        return [
-            record for record in found if record.job_id == self.job_id
-        ]  # sacct lists all tasks of an array
+        records = self.slurm.clusters[self.ran_on()].records("--local", f"--jobs={self.job_id}")
+        # sacct lists all tasks of an array.
+        return [record for record in records if record.job_id == self.job_id]
 
     def record(self) -> Record:
         """Wait for the accounting record of the job's end and return it.
@@ -363,7 +368,9 @@ class Submission:
         WaitTimeout after 90 seconds.
         """
         return wait_until(
-            lambda: [one for one in self.records() if not one.step and one.state in FINISHED],
+            lambda: [
+                record for record in self.records() if not record.step and record.state in FINISHED
+            ],
             bool,
             what=f"accounting to record the end of job {self.job_id}",
             timeout=_RECORDED_WITHIN,
@@ -371,27 +378,28 @@ class Submission:
         )[-1]
 
     def _rows(self) -> list[tuple[str, Job]]:
-        everywhere = slurm.origin_id(self.job_id)
-        asked = (
-            self.slurm.clusters if everywhere else {self.cluster: self.slurm.clusters[self.cluster]}
-        )
+        clusters = self.slurm.clusters
+        if not slurm.origin_id(self.job_id):  # not a federated job
+            clusters = {self.cluster: clusters[self.cluster]}
         return [
-            (name, job) for name, cluster in asked.items() for job in cluster.jobs_of(self.job_id)
+            (name, job)
+            for name, cluster in clusters.items()
+            for job in cluster.jobs_of(self.job_id)
         ]
 
     @staticmethod
     def _where_it_runs(seen: Sequence[tuple[str, Job]]) -> tuple[str, Job] | None:
-        # REVOKED: it runs on another cluster.
+        # REVOKED: it runs on a different cluster.
         return min(
             seen,
-            key=lambda one: (one[1].state == "REVOKED", one[1].state == "PENDING"),
+            key=lambda row: (row[1].state == "REVOKED", row[1].state == "PENDING"),
             default=None,
         )
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation: the cluster that jobs are submitted to, another one, and all members' names."""
+    """A federation: the cluster that jobs are submitted to, a sibling, and all members' names."""
 
     name: str
     origin: SlurmCluster
@@ -428,12 +436,12 @@ class Faults:
 
     @contextmanager
     def injected(self, *texts: str) -> Iterator[None]:
-        """Inject faults while this is entered.
+        """Inject faults, and heal them at the end of this context.
 
-        UsageError if a fault is unknown, or the run has no such host.
+        Raises UsageError if a fault is unknown, or the run has no such host.
         """
-        wanted = [faults.parse(self._live.plan, self._live.provider, text) for text in texts]
-        with faults.injected(self._live, *wanted):
+        parsed = [faults.parse(self._live.plan, self._live.provider, text) for text in texts]
+        with faults.injected(self._live, *parsed):
             yield
 
     def inject(self, text: str) -> None:
@@ -447,9 +455,8 @@ class Faults:
     def wait_until_ready(self) -> None:
         """Wait until the clusters take jobs as they did before the test.
 
-        WaitTimeout says what is missing.
         Nodes that were out of service before the test are not waited for: the test that broke them
-        has reported them.
+        has reported them. Raises WaitTimeout, which says what is missing.
         """
         before = self._unready_before
         wait_until(
@@ -494,7 +501,7 @@ def _wait(
 def _known(states: Sequence[str]) -> frozenset[str]:
     """Return states as a set.
 
-    UsageError if Slurm has no such state, because a wait for it could not end.
+    Raises UsageError if Slurm has no such state, because a wait for it would never end.
     """
     for state in states:
         if state not in _STATES:
@@ -511,7 +518,7 @@ def _shown(jobs: Sequence[tuple[str, Job]]) -> str:
 
 
 def parse_details(text: str) -> dict[str, str]:
-    """Read `scontrol --oneliner show job`; a value may hold blanks.
+    """Read `scontrol --oneliner show job`; values can contain blanks.
 
     >>> parse_details("JobId=7 Command=/bin/my prog WorkDir=/tmp StdOut=/tmp/o")["Command"]
     '/bin/my prog'
