@@ -103,7 +103,7 @@ def render_(
     ] = False,
     probe_images: ProbeImages = False,
 ) -> None:
-    """Write each host's configuration files to OUTPUT/HOST, next to manifest.json and install.sh."""
+    """Write each host's configuration files to OUTPUT/HOST, and manifest.json and install.sh."""
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(
@@ -151,7 +151,7 @@ def check_(
     probe_images: ProbeImages = False,
     format_: FormatOption = Format.text,
 ) -> None:
-    """Report what the daemons of a release refuse, ignore or handle differently."""
+    """Report what in a configuration a release's daemons refuse, ignore or handle differently."""
     must_be_known(release, older)
     if settings and not all(map(scenario.is_named_like_one, paths)):
         raise UsageError("--set requires scenarios", hint="check files of Slurm separately")

@@ -202,7 +202,7 @@ def rehearse(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Simulate users who submit jobs while faults come and go, and check what became of each job."""
+    """Simulate users who submit jobs while faults come and go; check what happened to each job."""
     run = open_run(runs, which)
     options = {"jobs": jobs, "seconds": seconds, "seed": seed}
     rehearsal = (run.plan.scenario.rehearsal or scenario.Rehearsal()).model_copy(
@@ -437,7 +437,7 @@ def logs(
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Show the last log lines of daemons on hosts that are up; RUN/logs/ has those of ended runs."""
+    """Show the daemons' last log lines on hosts that are up; earlier logs are in RUN/logs/."""
     run = open_run(runs, which)
     chosen = [find_host(run, host)] if host else list(run.plan.hosts)
     selected = [(on, name) for on in chosen for name in on.daemons if daemon in {None, name}]
@@ -527,7 +527,7 @@ def doctor_(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Check whether this machine can run the harness, and show the command that fixes each problem."""
+    """Check whether this machine can run the harness, and print the fix for each problem."""
     extras.need("run", "harness doctor")
     from harness import doctor  # here, because its packages may be missing
 

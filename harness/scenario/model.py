@@ -27,7 +27,7 @@ from harness.parsing import conf, hostlist
 Path_ = tuple[str | int, ...]
 # The name of slurmdbd where each cluster and slurmdbd has its release; no cluster can have it.
 SLURMDBD = "slurmdbd"
-# Directories that hosts cannot share, besides those below some of them.
+# Directories that hosts cannot share; see also `_shareable`.
 _PRIVATE_DIRECTORIES = frozenset(
     (
         *("/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/root", "/run", "/sbin", "/sys"),
@@ -36,8 +36,7 @@ _PRIVATE_DIRECTORIES = frozenset(
     )
 )
 
-
-# src/interfaces/gres.c, MAX_GRES_BITMAP: each has a bit of its own.
+# src/interfaces/gres.c, MAX_GRES_BITMAP: each GPU has a bit.
 _MOST_GPUS = 1024
 # limits.h, NAME_MAX.
 _LONGEST_NAME = 255
@@ -132,8 +131,9 @@ def _shareable(value: str) -> str:
     return value
 
 
-# Who powers a node up when a job needs it: nobody, it is always up; a person or program outside of
-# Slurm; slurmctld over SSH; or the provisioning API, which starts an existing host or creates one.
+# Who powers a node up when a job needs it: nobody, because it is always up; a person or program
+# outside of Slurm; slurmctld over SSH; or the provisioning API, which starts an existing host or
+# creates one.
 Provision = Literal["static", "manual", "remote", "power", "create"]
 Hostlist = Annotated[str, AfterValidator(_hostlist)]
 Release = Annotated[
@@ -228,12 +228,12 @@ class NodeGroup(Model):
     def counted_cpus(self, *, with_default: bool = True) -> int:
         """Return the CPUs that slurmctld counts on each node.
 
-        See _parse_nodename() in Slurm's read_config.c.
+        Options override `cpus`. If neither is given, or if they do not fit the sockets, the sockets
+        decide: see _parse_nodename() in Slurm's read_config.c. `with_default`: slurm.conf has the
+        default of `cpus`.
 
-        Options override `cpus`. Where neither is given, or where they do not fit the sockets, the
-        sockets decide. `with_default`: slurm.conf has the default of `cpus`.
-
-        >>> NodeGroup(name="c1", options={"CPUs": None, "Sockets": 2, "CoresPerSocket": 4}).counted_cpus()
+        >>> options = {"CPUs": None, "Sockets": 2, "CoresPerSocket": 4}
+        >>> NodeGroup(name="c1", options=options).counted_cpus()
         8
         """
         options = {name.lower(): str(value) for name, value in self.options.items()}
@@ -418,8 +418,7 @@ class Cluster(Model):
         {},
         description=(
             "additional files next to slurm.conf on every host, such as gres.conf, with their "
-            "text; "
-            "a file that begins with #! is executable"
+            "text; a file that begins with #! is executable"
         ),
     )
     cgroup: Options = Field(
@@ -429,8 +428,7 @@ class Cluster(Model):
         None,
         description=(
             "run users' containers (--container): additional options of oci.conf, null removes a "
-            "default; "
-            "default: no containers; see docs/containers.md"
+            "default; default: no containers; see docs/containers.md"
         ),
     )
     rest: Rest | None = Field(
@@ -486,7 +484,7 @@ class Cluster(Model):
     def topology_of(self, partition: Partition) -> str | None:
         """Return the name of the topology that places a partition's jobs.
 
-        It is None if the cluster has no topology.
+        None if the cluster has no topology.
         """
         return partition.topology or next(iter(self.topology), None)
 
@@ -569,7 +567,7 @@ class Accounting(Model):
 
 
 def _ordinary(uid: int) -> int:
-    # Debian's daemons and systemd's users have these.
+    # Daemons of Debian and users of systemd have these.
     if 60000 < uid < 65536:
         raise ValueError("60001 to 65535 are reserved for the system")
     return uid
@@ -639,8 +637,7 @@ class Checks(Model):
         (),
         description=(
             "options of sbatch, srun and salloc that every job of the checks needs, such as "
-            "--time=5, "
-            "--account=physics or --reservation=tests; options of a check override them"
+            "--time=5, --account=physics or --reservation=tests; options of a check override them"
         ),
     )
 
@@ -686,7 +683,7 @@ class Scenario(Model):
     disks: Mapping[HostName, Mapping[Directory, Size]] = Field(
         {},
         description=(
-            "for each host, directories on a small disk of their own (such as 600M) that can be "
+            "for each host, directories on separate small disks (such as 600M), which can be "
             "filled up"
         ),
     )
@@ -702,7 +699,7 @@ class Scenario(Model):
     def with_releases(self, releases_: Mapping[str, str | None]) -> Scenario:
         """Return this scenario with other releases for some of its `parts`.
 
-        None is the scenario's.
+        None stands for the scenario's release.
         """
         clusters = {
             name: cluster.model_copy(update={"release": releases_.get(name, cluster.release)})
@@ -720,18 +717,18 @@ class Scenario(Model):
         """
         scenario = self
         for choice in choices:
-            name, is_one, release = choice.rpartition("=")
+            name, equals, release = choice.rpartition("=")
             try:
                 _release(release)
             except ValueError as error:
                 raise UsageError(str(error)) from error
-            if is_one and name not in scenario.parts():
+            if equals and name not in scenario.parts():
                 raise UsageError(
                     f'--release {choice}: no cluster "{name}"'
                     f"{did_you_mean(name, list(scenario.parts()))}"
                 )
             scenario = scenario.with_releases(
-                {name: release} if is_one else dict.fromkeys(scenario.parts(), release)
+                {name: release} if equals else dict.fromkeys(scenario.parts(), release)
             )
         return scenario
 
