@@ -114,7 +114,7 @@ def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Pa
 
 
 def _wrong_values(options: Options, at: Path_, only: Sequence[str]) -> Iterator[tuple[Path_, str]]:
-    """Yield values that files other than Slurm's, to which the harness also writes them, cannot hold.
+    """Yield values that cannot be written to other files than Slurm's, where they are needed too.
 
     Times and memory are written there only in some scenarios: `only` names these options, in lower
     case.

@@ -121,7 +121,7 @@ def _problem(path: Path, at: Path_, message: str, places: _Places) -> Problem:
 
 
 def unprobed_images(path: Path, scenario: Scenario) -> list[Problem]:
-    """Return where a scenario names the user's own images, for commands that do not inspect them."""
+    """Return where a scenario names the user's own images, for commands that inspect none."""
     problems: list[Problem] = []
     places: _Places = {}
     for name, part in scenario.parts().items():

@@ -50,7 +50,7 @@ _ENFORCE_TOO = {
     "qos": {"associations"},
     "nojobs": {"nosteps"},
 }
-# Names of options of slurm.conf in `scontrol show`.
+# Options of slurm.conf that have other names in `scontrol show`.
 _NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cputot",)}
 _PARTITION_NAMES = {"shared": "oversubscribe"}
 
@@ -96,19 +96,19 @@ def read(text: str) -> Rendered:
 def printed(text: str) -> dict[str, str]:
     r"""Read `scontrol show config`, or the last part of `sacctmgr show configuration`.
 
-    >>> printed("Configuration data as of now\nJobRequeue   = 1\nSlurmctldHost[0] = a\nSlurmctldHost[1] = b")
+    >>> printed("Configuration data\nJobRequeue   = 1\nSlurmctldHost[0] = a\nSlurmctldHost[1] = b")
     {'jobrequeue': '1', 'slurmctldhost': 'a,b'}
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if not equals or not line.strip():
-            if found:
+            if options:
                 break
             continue
         key = re.sub(r"\[\d+\]", "", name.strip()).lower()
-        found[key] = ",".join(filter(None, [found.get(key), value.strip()]))
-    return found
+        options[key] = ",".join(filter(None, [options.get(key), value.strip()]))
+    return options
 
 
 def printed_lines(text: str) -> dict[str, dict[str, str]]:
@@ -117,25 +117,25 @@ def printed_lines(text: str) -> dict[str, dict[str, str]]:
     >>> printed_lines("NodeName=n1 Arch=x86_64 Gres=gpu:2(S:0)")["n1"]["gres"]
     'gpu:2(S:0)'
     """
-    found = {}
+    options_of = {}
     for line in text.splitlines():
         # The first of each counts, because comments, which can hold any text, come last.
         pairs = {key.lower(): value for key, value in reversed(re.findall(r"(\S+?)=(\S*)", line))}
         for kind in {"nodename", "partitionname"} & pairs.keys():
-            found[pairs.pop(kind)] = pairs
-    return found
+            options_of[pairs.pop(kind)] = pairs
+    return options_of
 
 
 def holds(line: Options, option: str) -> bool:
-    """Tell whether a yes-or-no option of a line is set."""
+    """Return whether a yes-or-no option of a line is set."""
     return canonical(option, line.get(option.lower(), "")) == "1"
 
 
 def canonical(option: str, value: str) -> str:
     """Return the canonical form of an option's value.
 
-    >>> canonical("MaxTime", "60") == canonical("MaxTime", "01:00:00") == canonical("MaxTime", "1:00:00")
-    True
+    >>> {canonical("MaxTime", time) for time in ("60", "01:00:00", "1:00:00")}
+    {'3600'}
     >>> canonical("AccountingStorageEnforce", "qos,limits")
     'associations,limits,qos'
     """
@@ -152,7 +152,7 @@ def canonical(option: str, value: str) -> str:
     if name.startswith("purge"):
         return _purge(text)
     items = {_item(name, item.strip()) for item in text.split(",")}
-    if name == "privatedata":  # singular and plural are read, the plural is printed
+    if name == "privatedata":  # Slurm reads singular and plural, and prints the plural
         items = {item.removesuffix("s") for item in items}
     if name == "accountingstorageenforce":
         items |= {more for item in items for more in _ENFORCE_TOO.get(item, ())}
@@ -284,15 +284,15 @@ def _gres(value: str) -> dict[str, int]:
     >>> _gres("gpu:tesla:2(S:0-1),gpu:1,bandwidth:lustre:no_consume:4G")
     {'gpu': 3, 'bandwidth': 4294967296}
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for item in re.sub(r"\([^)]*\)", "", value).lower().split(","):
         name, *words = item.split(":")
         if name in _UNSET_WORDS:
             continue
         last = re.fullmatch(r"(\d+)([kmgtp]?)b?", words[-1]) if words else None
         count = int(last[1]) * 1024 ** " kmgtp".index(last[2] or " ") if last else 1
-        found[name] = found.get(name, 0) + count
-    return found
+        counts[name] = counts.get(name, 0) + count
+    return counts
 
 
 def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
@@ -300,15 +300,13 @@ def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
         return "all"
     if key == "oversubscribe":  # slurm.conf(5): four jobs by default
         word, _, count = value.lower().partition(":")
-        return (
-            "no" if word in {"no", "exclusive"} else f"{word}:{count or 4}"
-        )  # 26.05 prints NO for both
+        # 26.05 prints NO for both.
+        return "no" if word in {"no", "exclusive"} else f"{word}:{count or 4}"
     if key == "nodes" and value.lower() not in _UNSET_WORDS:
         known = {*nodes}
         names = known if value.upper() == "ALL" else {*hostlist.expand(value)}
-        return (
-            names if names <= known else None
-        )  # else it names a NodeSet, which Slurm prints as its nodes
+        # Other names are NodeSets, which Slurm prints as their nodes.
+        return names if names <= known else None
     return canonical(key, value)
 
 

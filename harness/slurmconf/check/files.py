@@ -25,12 +25,10 @@ _ACCT_GATHER = {
     "sysfsinterfaces": ("interconnect/sysfs",),
 }
 _ACCT_GATHER_TYPES = (
-    *(
-        "acctgatherenergytype",
-        "acctgatherprofiletype",
-        "acctgatherinterconnecttype",
-        "acctgatherinfinibandtype",
-    ),
+    "acctgatherenergytype",
+    "acctgatherprofiletype",
+    "acctgatherinterconnecttype",
+    "acctgatherinfinibandtype",
 )
 _PURGE = re.compile(
     r"\d+(h|ho|hou|hour|hours|d|da|day|days|m|mo|mon|mont|month|months)?", re.IGNORECASE
