@@ -86,7 +86,7 @@ class Needs:
     why: Mapping[str, str]
 
     def of(self, option: str) -> tuple[str, bool, str]:
-        """Return what a change of an option needs, whether nodes must have no jobs, and the reason."""
+        """Return what changing an option needs, whether nodes must be drained, and the reason."""
         key = option.lower()
         drain = key in self.drain or "*" in self.drain
         return (
