@@ -82,7 +82,7 @@ def leftovers(source: Provider, runs: Path) -> list[Requirement]:
 
 
 def _is_used(directory: Path) -> bool:
-    """Tell whether a process listens on a socket in a directory."""
+    """Return whether a process listens on a socket in a directory."""
     for path in directory.glob("*"):
         with socket.socket(socket.AF_UNIX) as client:
             if client.connect_ex(str(path)) == 0:

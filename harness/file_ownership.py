@@ -47,7 +47,7 @@ def cache() -> Path:
 
 
 def is_own(path: Path) -> bool:
-    """Tell whether an existing file or directory belongs to this user and is not a link."""
+    """Return whether an existing file or directory belongs to this user and is not a link."""
     try:
         status = path.lstat()
     except OSError:
@@ -79,7 +79,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _is_open(path: Path) -> bool:
-    """Tell whether other users can reach the files in a directory."""
+    """Return whether other users can reach the files in a directory."""
     return bool(path.lstat().st_mode & 0o011)
 
 

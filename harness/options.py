@@ -219,7 +219,7 @@ def _memory_of_a_cpu(cluster: Cluster) -> int | None:
 
 
 def has_memory(cluster: Cluster) -> bool:
-    """Tell whether every node has a RealMemory; without it slurmctld assumes 1 MiB."""
+    """Return whether every node has a RealMemory; without it slurmctld assumes 1 MiB."""
     return all(
         get(merged({"RealMemory": group.memory}, group.options), "RealMemory")
         for group in cluster.nodes

@@ -72,7 +72,7 @@ class Plan:
     hosts: tuple[Host, ...]
 
     def host(self, name: str) -> Host:
-        """Return the host with a name; KeyError if there is none."""
+        """Return the host with a name; raise KeyError if there is none."""
         for host in self.hosts:
             if host.name == name:
                 return host
@@ -123,7 +123,7 @@ class Plan:
         ]
 
     def has_late_objects(self) -> bool:
-        """Tell whether some objects of the accounting database have to wait for the controllers."""
+        """Return whether some objects of the accounting database must wait for the controllers."""
         return bool(self.late_federations() or options.late_tres(self.scenario.accounting))
 
     def sites(self) -> tuple[str, ...]:

@@ -193,7 +193,7 @@ def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFiles]) -> Re
 
 
 def _takes_tokens(scenario: Scenario, host: Host) -> bool:
-    """Tell whether a host runs a daemon that needs the key with which tokens are signed."""
+    """Return whether a host runs a daemon that needs the key with which tokens are signed."""
     with_rest = {name for name, cluster in scenario.clusters.items() if cluster.rest}
     return bool(with_rest) and (
         "slurmdbd" in host.daemons or ("slurmctld" in host.daemons and host.cluster in with_rest)

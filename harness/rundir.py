@@ -190,15 +190,15 @@ class RunDir:
                 path.unlink(missing_ok=True)
 
     def is_worked_on(self) -> bool:
-        """Tell whether a process works on the run."""
+        """Return whether a process works on the run."""
         return self._working() is True
 
     def is_abandoned(self) -> bool:
-        """Tell whether the process that worked on the run was killed."""
+        """Return whether the process that worked on the run was killed."""
         return self._working() is False
 
     def _working(self) -> bool | None:
-        """Tell whether a process holds the lock of the run; None if there is no lock."""
+        """Return whether a process holds the lock of the run; None if there is no lock."""
         path = self.path / "working.lock"
         if not path.exists():
             return None
@@ -274,7 +274,7 @@ class RunDir:
             file.write(line + "\n")
 
     def events(self) -> Iterable[dict[str, Any]]:
-        """Return all events so far, oldest first; CannotVerify if the file is damaged."""
+        """Return all events so far, oldest first; raise CannotVerify if the file is damaged."""
         return events.read(self.events_path)
 
 

@@ -29,7 +29,7 @@ def reveal(text: str, secrets: Mapping[str, str]) -> str:
 
 
 def is_secret(text: str) -> bool:
-    """Tell whether a rendered text is nothing but a secret."""
+    """Return whether a rendered text is nothing but a secret."""
     return bool(_SECRET.fullmatch(text))
 
 

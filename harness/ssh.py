@@ -70,7 +70,7 @@ class Ssh:
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
         """Return the local command that runs `command` on a host as root, or opens a shell there.
 
-        CannotVerify if another user could answer in the host's place.
+        Raises CannotVerify if another user could answer in the host's place.
         """
         file_ownership.directory(self._sockets)
         if self.sudo:
@@ -164,8 +164,8 @@ class Ssh:
     ) -> Iterator[IO[bytes]]:
         """Run a command on a host as root and yield its output, however large: read it to its end.
 
-        An exception in this context ends the command. CommandFailed if it fails; WaitTimeout if it
-        has not ended after `timeout` seconds.
+        An exception in this context ends the command. Raises CommandFailed if it fails,
+        and WaitTimeout if it has not ended after `timeout` seconds.
         """
         local = self.command(host, [shlex.join(command)])
         late = Event()
@@ -197,7 +197,7 @@ class Ssh:
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
         """Run a command on a host as root and write chunks to its standard input.
 
-        CommandFailed if it fails.
+        Raises CommandFailed if it fails.
         """
         local = self.command(host, [shlex.join(command)])
         with _running(local, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as (process, errors):

@@ -106,8 +106,8 @@ class Slurm:
     ) -> Result:
         """Run a command on the controller's host as the user, in the user's home.
 
-        CommandFailed if it fails, unless `check` is False; WaitTimeout if it takes more than
-        `timeout` seconds.
+        Raises CommandFailed if it fails, unless `check` is False, and WaitTimeout if it takes more
+        than `timeout` seconds.
         """
         return self.ssh.run(
             self.controller, command, user=self._login, stdin=stdin, check=check, timeout=timeout
@@ -121,7 +121,7 @@ class Slurm:
         transfer.send(self.ssh, self.controller, path, at, unpack)
 
     def submit(self, script: str, *options: str) -> Submission:
-        """Submit a batch script with options of sbatch; CommandFailed if Slurm refuses it.
+        """Submit a batch script with options of sbatch; raise CommandFailed if Slurm refuses it.
 
         A script without "#!" is run by sh.
         """
@@ -166,7 +166,7 @@ class Slurm:
     def cancel_all(self) -> None:
         """Cancel the jobs submitted during the test and wait until they have ended.
 
-        WaitTimeout names those left.
+        Raises WaitTimeout, which names those left.
         """
         cancelled: set[tuple[str, int]] = set()
 
@@ -240,8 +240,8 @@ class Submission:
     def look(self) -> tuple[str, Job] | None:
         """Return the job as squeue lists it, and the cluster that runs it, or may run it.
 
-        None once slurmctld has forgotten it (slurm.conf(5), MinJobAge). UsageError for an array of
-        several jobs.
+        None once slurmctld has forgotten it (slurm.conf(5), MinJobAge). Raises UsageError for an
+        array of several jobs.
         """
         seen = self._rows()
         if any(job.job_id != self.job_id for _, job in seen):
@@ -254,8 +254,8 @@ class Submission:
     def wait(self, *states: str, timeout: float = 180) -> Job:
         """Wait until the job is in one of these states (by default, has ended), and return it.
 
-        Waits through times when the controller does not answer. WaitTimeout, with the last state,
-        after `timeout` seconds, or as soon as the job can no longer reach any of the states;
+        Keeps waiting while the controller does not answer. Raises WaitTimeout, with the last state,
+        after `timeout` seconds, or as soon as the job can no longer reach any of the states, and
         UsageError for an unknown state.
         """
         __tracebackhide__ = True  # a test that fails shows its own line
@@ -312,7 +312,7 @@ class Submission:
     def ran_on(self) -> str:
         """Return the cluster that runs or ran the job.
 
-        UsageError if every slurmctld has forgotten it.
+        Raises UsageError if every slurmctld has forgotten it.
         """
         rows = self._rows()
         # One task of an array has the array's id.
@@ -340,8 +340,8 @@ class Submission:
     def output(self) -> str:
         """Return what the batch script has printed so far.
 
-        UsageError if it has not started, or the job has no batch script; CommandFailed if the file
-        does not exist.
+        Raises UsageError if it has not started, or the job has no batch script, and CommandFailed
+        if the file does not exist.
         """
         details = self.details()
         if not {"BatchHost", "StdOut"} <= details.keys():
@@ -365,7 +365,7 @@ class Submission:
     def record(self) -> Record:
         """Wait for the accounting record of the job's end and return it.
 
-        WaitTimeout after 90 seconds.
+        Raises WaitTimeout after 90 seconds.
         """
         return wait_until(
             lambda: [
@@ -410,7 +410,7 @@ class Federation:
 def federation(plan: Plan, clusters: Mapping[str, SlurmCluster]) -> Federation:
     """Return the first federation with at least two clusters.
 
-    UsageError if the scenario has none.
+    Raises UsageError if the scenario has none.
     """
     for name, part in plan.scenario.federations.items():
         if len(part.clusters) > 1:

@@ -212,7 +212,7 @@ def _unpack_member(
 
 
 def _is_within(path: Path, directory: Path) -> bool:
-    """Tell whether a path, with all links followed, is in a directory."""
+    """Return whether a path, with all links followed, is in a directory."""
     try:
         return path.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError, ValueError):

@@ -525,7 +525,7 @@ def _claim(
 
 
 def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
-    """Tell whether the accounting host is a host of a cluster of its site, image and release."""
+    """Return whether the accounting host is a host of a cluster of its site, image and release."""
     return any(
         accounting.host in {cluster.controller, *cluster.nodes_on()}
         and (cluster.site, cluster.image) == (accounting.site, accounting.image)

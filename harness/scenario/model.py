@@ -449,7 +449,7 @@ class Cluster(Model):
         }
 
     def room_for_nodes(self) -> bool:
-        """Tell whether slurmctld accepts nodes that slurm.conf does not name."""
+        """Return whether slurmctld accepts nodes that slurm.conf does not name."""
         return any(option.lower() == "maxnodecount" for option in self.options)
 
     def gpus(self) -> dict[str, int]:
@@ -489,7 +489,7 @@ class Cluster(Model):
         return partition.topology or next(iter(self.topology), None)
 
     def elastic(self) -> bool:
-        """Tell whether nodes come and go."""
+        """Return whether nodes come and go."""
         return any(group.provision != "static" for group in self.nodes)
 
     def nodes_on(self) -> dict[str, tuple[str, ...]]:
@@ -553,7 +553,7 @@ class Accounting(Model):
     def accounts_parents_first(self) -> list[str]:
         """Return the names of all accounts, each after its parent.
 
-        ValueError names an account that is its own ancestor.
+        Raises ValueError, with the name of an account that is its own ancestor.
         """
         graph: TopologicalSorter[str] = TopologicalSorter()
         for name, account in self.accounts.items():

@@ -135,7 +135,7 @@ def tests_of(source: Path) -> list[SuiteTest]:
 def release_of(source: Path) -> str:
     """Return the release of a source tree, such as 24.11.
 
-    UsageError if its META file does not name one.
+    Raises UsageError if its META file does not name one.
     """
     try:
         facts = dict(
@@ -151,7 +151,7 @@ def release_of(source: Path) -> str:
 def select(tests: Sequence[SuiteTest], patterns: Iterable[str]) -> list[SuiteTest]:
     """Return the tests that match patterns such as 1.*, test1.1 or test_101_*.
 
-    UsageError if a pattern matches none.
+    Raises UsageError if a pattern matches none.
 
     >>> select([SuiteTest("test1.1", False), SuiteTest("test1.10", False)], ["1.1"])
     [SuiteTest(name='test1.1', python=False)]

@@ -502,7 +502,7 @@ def _joined_values(source: Source | None, key: str) -> str | None:
 
 
 def _differ(before: str | None, after: str | None) -> bool:
-    """Tell whether two values differ by more than case."""
+    """Return whether two values differ by more than case."""
     return (before is None) != (after is None) or (before or "").lower() != (after or "").lower()
 
 

@@ -192,7 +192,7 @@ class Source:
         return setting.words() if setting else []
 
     def uses_slurmdbd(self) -> bool:
-        """Tell whether a slurm.conf stores its accounting in slurmdbd."""
+        """Return whether a slurm.conf stores its accounting in slurmdbd."""
         return self.get("accountingstoragetype") == "accounting_storage/slurmdbd"
 
     def find(
@@ -311,7 +311,7 @@ class Source:
 
 
 def leads_outside(path: Path, directory: Path) -> bool:
-    """Tell whether a path, after following links, is outside of a directory."""
+    """Return whether a path, after following links, is outside of a directory."""
     return not path.resolve().is_relative_to(directory.resolve())
 
 

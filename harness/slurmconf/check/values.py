@@ -157,7 +157,7 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
 
 
 def _is_none(release: Release, kind: str, word: str) -> bool:
-    """Tell whether a value means no plugin, in releases whose "none" plugins are not files."""
+    """Return whether a value means no plugin, in releases whose "none" plugins are not files."""
     if kind == "preempt":
         return word == "preempt/none"
     if kind == "topology" and release.default_topology_is_no_file:
