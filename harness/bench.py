@@ -228,7 +228,7 @@ def _registered_again(run: OpenRun, cluster: str) -> float:
 def _memory_of_slurmds(run: OpenRun, host: str) -> float:
     """Return the memory in MiB of all slurmds on a host.
 
-    Shared pages count once: proc(5), smaps_rollup.
+    It counts shared pages once: proc(5), smaps_rollup.
     """
     files = "$(pgrep -x slurmd | sed 's,.*,/proc/&/smaps_rollup,')"
     script = f"awk '/^Pss:/ {{ sum += $2 }} END {{ print sum }}' {files}"

@@ -78,7 +78,7 @@ def leftovers(source: Provider, runs: Path) -> list[Requirement]:
             findings.append(
                 Requirement("leftovers", False, f"{path}: its run is not up", f"rm -r {path}")
             )
-    return findings or [Requirement("leftovers", True, "killed runs have left nothing")]
+    return findings or [Requirement("leftovers", True, "killed runs have left nothing behind")]
 
 
 def _is_used(directory: Path) -> bool:
@@ -174,7 +174,7 @@ def _vagrant_findings() -> Iterator[Requirement]:
     text = (
         "runs machines"
         if boots
-        else "runs no machine here: QEMU emulates them, which takes ten times as long"
+        else "cannot run machines here: QEMU emulates them, which takes ten times as long"
     )
     yield Requirement("KVM", boots, text)
     try:

@@ -26,7 +26,7 @@ def directory(path: Path) -> Path:
         raise CannotVerify(
             f"{path} of {owner(path)} has mode {mode:04o}: other users could "
             "read or replace files in it",
-            hint=f"have it removed: rm -r {path}",
+            hint=f"ask its owner or root to remove it: rm -r {path}",
         )
     return path
 

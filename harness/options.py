@@ -488,7 +488,7 @@ def cgroup_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> di
 def oci_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[str, str]:
     """Return the options of a cluster's oci.conf that its release knows; oci.conf(5) explains each.
 
-    Without any, Slurm runs no containers.
+    Without any options, Slurm runs no containers.
     """
     cluster = scenario.clusters[name]
     if cluster.oci is None:

@@ -147,7 +147,7 @@ class Plan:
     def clusters_that_confine(self, option: str) -> list[str]:
         """Return the clusters with static nodes that enforce an option of cgroup.conf.
 
-        Such an option is ConstrainCores.
+        ConstrainCores is such an option.
         """
         names = []
         for name, cluster in self.scenario.clusters.items():

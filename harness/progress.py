@@ -13,9 +13,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that begins: the `number`th of `total`.
+    """The beginning of a step, the `number`th of `total`.
 
-    `seconds_left` is an estimate for all that is left, if known.
+    `seconds_left` is an estimate until the end of all steps, if there is one.
     """
 
     kind: str

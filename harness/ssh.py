@@ -57,9 +57,9 @@ def as_user(user: str, script: str) -> str:
 
 
 class Ssh:
-    """Hosts by their names in an ssh_config.
+    """The hosts of an ssh_config, by name.
 
-    With `sudo`, it logs in as users who can run anything with sudo.
+    With `sudo`, the login users are not root, but can run anything with sudo.
     """
 
     def __init__(self, config: Path, sockets: Path, *, sudo: bool = False) -> None:

@@ -354,7 +354,7 @@ class Submission:
     def records(self) -> list[Record]:
         """Return the accounting records of the job and its steps so far.
 
-        UsageError without accounting.
+        Raises UsageError if the scenario has no accounting.
         """
         if not self.slurm.plan.scenario.accounting:
             raise UsageError("this scenario has no accounting, so there are no records of jobs")
@@ -481,13 +481,13 @@ def _wait(
 ) -> list[Job]:
     """Wait until there are jobs and each is in one of these states (by default, has ended)."""
     __tracebackhide__ = True
-    wanted = _known(states) or FINISHED - {"REVOKED"}
-    lost = FINISHED - wanted - {"REVOKED"}
+    expected = _known(states) or FINISHED - {"REVOKED"}
+    lost = FINISHED - expected - {"REVOKED"}
     try:
         seen = wait_until(
             look,
-            lambda seen: bool(seen) and all(job.state in wanted for _, job in seen),
-            what=f"{what} to be {'/'.join(sorted(wanted))}",
+            lambda seen: bool(seen) and all(job.state in expected for _, job in seen),
+            what=f"{what} to be {'/'.join(sorted(expected))}",
             timeout=timeout,
             give_up=lambda seen: not seen or any(job.state in lost for _, job in seen),
             show=lambda seen: _shown(seen) or "no such job",

@@ -103,7 +103,7 @@ def render_(
     ] = False,
     probe_images: ProbeImages = False,
 ) -> None:
-    """Write each host's configuration files to OUTPUT/HOST, and manifest.json and install.sh."""
+    """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh."""
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(
@@ -200,7 +200,7 @@ def _not_inspected(problem: Problem) -> check.Finding:
 @app.command("import")
 def import_(
     directory: Annotated[
-        Path, typer.Argument(help="A site's /etc/slurm, or a copy.", show_default=False)
+        Path, typer.Argument(help="A site's /etc/slurm, or a copy of it.", show_default=False)
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The scenario to write.", show_default=False)

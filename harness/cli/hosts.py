@@ -31,7 +31,7 @@ def exec_(
     command: Annotated[
         list[str], typer.Argument(help="The command, after --.", show_default=False)
     ],
-    user: Annotated[str, typer.Option("--user", help="The account to run it as.")] = "root",
+    user: Annotated[str, typer.Option("--user", help="The account that runs it.")] = "root",
     detach: Annotated[
         bool,
         typer.Option(

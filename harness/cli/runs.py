@@ -155,7 +155,7 @@ def verify(
         typer.Option(
             "--select",
             "-k",
-            help="Only checks with this in their name. Can be repeated.",
+            help="Run only checks whose names contain this. Can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -190,7 +190,7 @@ def rehearse(
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="Seconds over which users submit them; default: as in the scenario.", min=1
+            help="Seconds over which users submit the jobs; default: as in the scenario.", min=1
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random jobs.")] = None,
@@ -329,12 +329,15 @@ def down(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All your runs on the engine, even without a directory.")
+        bool,
+        typer.Option(
+            "--all", help="Remove all your runs on the engine, even those without a directory."
+        ),
     ] = False,
     all_users: Annotated[
         bool,
         typer.Option(
-            "--all-users", help="As root: also other users' runs; without RUN, all of them."
+            "--all-users", help="As root: also remove other users' runs; without RUN, all of them."
         ),
     ] = False,
     provider: ProviderOption = "docker",
@@ -373,7 +376,7 @@ def _all_of(source: providers.Provider, runs: Path, *, all_users: bool) -> dict[
     up: dict[str, RunDir | None] = {
         run_id: readable.get(run_id) for run_id in source.runs(all_users=all_users)
     }
-    # A run that was killed may have left no more than its sockets.
+    # A run that was killed may have left only its sockets.
     return up | {run_id: run for run_id, run in readable.items() if run.control_directory.exists()}
 
 

@@ -118,7 +118,7 @@ def fold(names: Iterable[str]) -> str:
 def _runs(names: Iterable[str]) -> Iterator[str]:
     """Yield a hostlist for each run of neighbours, whose last numbers go up by one.
 
-    ClusterShell reads each by itself.
+    ClusterShell then parses ranges instead of single names.
 
     >>> list(_runs(["c8", "c9", "c10", "c11", "c13", "login"]))
     ['c[8-9]', 'c[10-11]', 'c[13-13]', 'login']

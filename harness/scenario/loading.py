@@ -44,7 +44,7 @@ def name_of(path: Path) -> str:
 def is_named_like_one(path: Path) -> bool:
     """Return whether a file is a scenario by its name.
 
-    topology.yaml is YAML too, but a file of Slurm's.
+    topology.yaml is YAML too, but one of Slurm's files.
     """
     return path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml"
 

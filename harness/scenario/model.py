@@ -736,7 +736,7 @@ class Scenario(Model):
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of scenario files, for editors.
 
-    It does not know contradictions between parts.
+    It cannot express contradictions between parts.
     """
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -207,7 +207,7 @@ def of_pytest(
 
 
 def timed_out(test: SuiteTest, seconds: float) -> Outcome:
-    """Return the outcome of a test that was stopped after some seconds."""
+    """Return the outcome of a test that was stopped after `seconds`."""
     return Outcome(test.name, FAILED, seconds, f"did not end within {seconds:.0f} s")
 
 

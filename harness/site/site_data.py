@@ -189,10 +189,10 @@ def _whose(dump: Path) -> tuple[bytes, set[str]]:
 
 def _scrubbed(dump: Path) -> Iterator[bytes]:
     """Yield a dump's statements of slurmdbd's database, without scripts and environments."""
-    wanted, _ = _whose(dump)
+    slurmdbd_database, _ = _whose(dump)
     secret = False
     for database, line in _sections(dump):
-        if database in {wanted, b""}:
+        if database in {slurmdbd_database, b""}:
             secret = secret or bool(_SECRET_TABLES.match(line))
             if not secret:
                 yield line

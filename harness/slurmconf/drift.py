@@ -182,11 +182,11 @@ def _purge(text: str) -> str:
     return f"{match[1]}{match[2] or 'm'}" if match else "-"
 
 
-def config(file: str, wanted: Options, held: Options) -> Iterator[str]:
+def config(file: str, expected: Options, actual: Options) -> Iterator[str]:
     """Yield a line for each option whose value in a daemon's memory differs from its file.
 
-    `wanted` is the rendered file, `held` what the daemon prints. An option that the file does not
-    set must have Slurm's default, if that is the same in all releases.
+    `expected` is the rendered file, `actual` what the daemon prints. An option that the file does
+    not set must have Slurm's default, if that is the same in all releases.
     """
     data = table()
     defaults = {
@@ -194,30 +194,30 @@ def config(file: str, wanted: Options, held: Options) -> Iterator[str]:
         for key, value in data["defaults"][file].items()
         if key not in data["left_out"][file]
     }
-    for key, value in {**defaults, **wanted}.items():
-        shown = held.get(key, "" if key in data["printed_if_set"] else None)
+    for key, value in {**defaults, **expected}.items():
+        shown = actual.get(key, "" if key in data["printed_if_set"] else None)
         if key in data["left_out"][file] or shown is None or "%secret:" in value:
             continue
         if key in data["all_is_spelled_out"] and value.lower() == "all":
             continue
         if canonical(key, value) != canonical(key, shown):
-            source = f"has {value}" if key in wanted else f"leaves it at {value}"
+            source = f"has {value}" if key in expected else f"leaves it at {value}"
             yield f"{_spelling(file, key)} is {shown or 'not set'}, {file} {source}"
 
 
 def nodes(
-    wanted: Mapping[str, Options], held: Mapping[str, Options], options: Options
+    expected: Mapping[str, Options], actual: Mapping[str, Options], options: Options
 ) -> Iterator[str]:
     """Yield where the nodes in slurmctld's memory differ from the lines of slurm.conf."""
-    for name, line in wanted.items():
-        if name not in held:
+    for name, line in expected.items():
+        if name not in actual:
             yield f"node {name} is unknown to slurmctld"
             continue
         for key, value in _node_options(name, line, options).items():
             shown = [
-                held[name][printed]
+                actual[name][printed]
                 for printed in _NODE_NAMES.get(key, (key,))
-                if printed in held[name]
+                if printed in actual[name]
             ]
             if wrong := [
                 text for text in shown if _node_value(key, text) != _node_value(key, value)
@@ -230,28 +230,28 @@ def nodes(
 
 
 def partitions(
-    wanted: Mapping[str, Options], held: Mapping[str, Options], nodes: Collection[str]
+    expected: Mapping[str, Options], actual: Mapping[str, Options], nodes: Collection[str]
 ) -> Iterator[str]:
     """Yield where the partitions in slurmctld's memory differ from the lines of slurm.conf.
 
     `nodes` are all nodes.
     """
     data = table()
-    for name in sorted({*wanted} ^ {*held}):
+    for name in sorted({*expected} ^ {*actual}):
         yield (
             f"partition {name} is "
-            f"{'unknown to slurmctld' if name in wanted else 'not in slurm.conf'}"
+            f"{'unknown to slurmctld' if name in expected else 'not in slurm.conf'}"
         )
-    for name in sorted({*wanted} & {*held}):
-        line = {_PARTITION_NAMES.get(key, key): value for key, value in wanted[name].items()}
+    for name in sorted({*expected} & {*actual}):
+        line = {_PARTITION_NAMES.get(key, key): value for key, value in expected[name].items()}
         if "priority" in line:  # the older name of both
             line = {"priorityjobfactor": line["priority"], "prioritytier": line["priority"], **line}
         for key, value in {**data["defaults"]["partition"], **line}.items():
-            shown = held[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
+            shown = actual[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
             if shown is None or key in data["left_out"]["partition"]:
                 continue
-            wanted_value = _partition_value(key, value, nodes)
-            if wanted_value is not None and wanted_value != _partition_value(key, shown, nodes):
+            expected_value = _partition_value(key, value, nodes)
+            if expected_value is not None and expected_value != _partition_value(key, shown, nodes):
                 source = f"has {value}" if key in line else f"leaves it at {value}"
                 yield (
                     f"partition {name}: {_spelling('slurm.conf PartitionName', key)} is {shown}, "
@@ -265,13 +265,13 @@ def _node_options(name: str, line: Options, options: Options) -> dict[str, str]:
     Its size is what slurmd detects, without config_overrides.
     """
     data = table()
-    wanted = {**data["defaults"]["node"], "nodehostname": name, **line}
-    wanted.setdefault("nodeaddr", wanted["nodehostname"])
+    expected = {**data["defaults"]["node"], "nodehostname": name, **line}
+    expected.setdefault("nodeaddr", expected["nodehostname"])
     if "config_overrides" not in options.get("slurmdparameters", ""):
-        wanted = {key: value for key, value in wanted.items() if key not in data["size"]}
+        expected = {key: value for key, value in expected.items() if key not in data["size"]}
     if "nodefeaturesplugins" in options:
-        wanted.pop("features", None)
-    return {key: value for key, value in wanted.items() if key not in data["left_out"]["node"]}
+        expected.pop("features", None)
+    return {key: value for key, value in expected.items() if key not in data["left_out"]["node"]}
 
 
 def _node_value(key: str, value: str) -> Any:

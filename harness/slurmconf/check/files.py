@@ -335,7 +335,7 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
 def _plugstack(path: Path) -> Iterator[Finding]:
     """Yield lines that _plugin_stack_parse_line of src/common/spank.c ignores.
 
-    slurmd and the commands read them.
+    slurmd and the commands read the file.
     """
     for number, line in enumerate(conf.read_text(path).splitlines(), 1):
         words = line.partition("#")[0].split()

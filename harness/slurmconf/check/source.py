@@ -294,8 +294,8 @@ class Source:
 
         In a copy of the directory, a file of /etc/slurm is next to the including one.
         """
-        beside = self.path.parent if self.release.include_from_main_file else path.parent
-        candidates = [Path(target)] if target.startswith("/") else [beside / target]
+        base = self.path.parent if self.release.include_from_main_file else path.parent
+        candidates = [Path(target)] if target.startswith("/") else [base / target]
         if target.startswith("/"):
             for above in ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc"):
                 if PurePosixPath(target).is_relative_to(above):
