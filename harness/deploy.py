@@ -58,7 +58,7 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
 
     import ansible_runner  # here, because rendering does not need it
 
-    with interrupts.deferred() as interrupted:  # Ansible and its children end first
+    with interrupts.deferred() as interrupted:  # Ansible and its children stop first
         result = ansible_runner.run(
             private_data_dir=str(run.path),
             playbook=str(ROLES / "site.yml"),

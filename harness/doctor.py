@@ -27,9 +27,9 @@ _MEMORY_GB = 2
 # ssh_config(5), ControlPath: %C is 40 characters; ssh(1) creates the socket under a name that is 17
 # characters longer, and renames it.
 _SOCKET_NAME = 40 + 17
-# What a federation needs.
+# The sites of a federation, and the hosts of each site.
 _SITES, _HOSTS_OF_A_SITE = 2, 16
-# Accounting is compared with the times that jobs record.
+# How much clocks may differ: accounting is compared with the times that jobs record.
 _CLOCK_SECONDS = 2
 # The first QEMU whose emulation booted every machine in tests.
 _OLDEST_EMULATION = (10, 0)

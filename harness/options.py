@@ -369,7 +369,7 @@ def _power_saving(
         "SuspendExcNodes": ",".join(static) or None,
         # No fan-out: messages must not pass through nodes that are down.
         "TreeWidth": 65533,
-        # Up to 22.05, nodes that are powered down are only visible with it.
+        # Up to 22.05, powered-down nodes are visible only with it.
         "PrivateData": "cloud" if "cloud" in known.words["privatedata"].known else None,
         "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=0",
     }
@@ -503,7 +503,7 @@ def oci_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[
         # Without it, each step leaves a directory in the bundle, from 25.05 on.
         "MountSpoolDir": "/run/slurm",
         "EnvExclude": "^(SLURM_CONF|SLURM_CONF_SERVER)=",
-        # With it, crun would pass slurmd's socket to the container.
+        # With this variable, crun would pass slurmd's socket to the container.
         "RunTimeEnvExclude": "^NOTIFY_SOCKET=",
         # Without `exec`, a signal ends the shell, and Slurm assumes that the task has ended.
         "RunTimeRun": f"exec {crun} run{confined} --bundle=%b %n-%j-%s-%t",

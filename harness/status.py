@@ -18,7 +18,7 @@ from harness.open_run import OpenRun
 from harness.providers import Provider
 from harness.rundir import RunDir
 
-# Seconds in which a cluster must answer.
+# Seconds within which a cluster must answer.
 _PATIENCE = 5
 
 

@@ -419,7 +419,7 @@ def federation(plan: Plan, clusters: Mapping[str, SlurmCluster]) -> Federation:
             )
     raise UsageError(
         f"scenario {plan.name} has no federation of several clusters",
-        hint="scenario federation has",
+        hint="scenarios/federation.yml has one",
     )
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from harness.errors import WaitTimeout
 
 _LOG = logging.getLogger(__name__)
-# Seconds after which a wait is logged, and logged again.
+# How often a wait is logged, in seconds.
 _LOG_EVERY = 10
 # Observing must not keep a machine busy. After a look that takes a second or more, the pause is
 # four times as long, but at most 15 seconds; after a shorter one, it is a twentieth of the time

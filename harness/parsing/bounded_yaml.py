@@ -26,7 +26,7 @@ MOST_BYTES = 4 * 2**20
 DEEPEST = 32
 # How many values all aliases of a file may repeat.
 MOST_REPEATED = 10_000
-# The largest integers, because Slurm's are not larger.
+# Bits of the largest integers; Slurm has no larger ones.
 _MOST_BITS = 64
 _TAG = "tag:yaml.org,2002:"
 _TEXT, _MERGE = f"{_TAG}str", f"{_TAG}merge"

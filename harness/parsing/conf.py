@@ -22,7 +22,7 @@ _PAIR = re.compile(
     rf"[{_BLANK}]*([A-Za-z0-9_.]+)[{_BLANK}]*[-*+/]?=[{_BLANK}]*"
     rf"(?:\"([^\"]*)\"(?![^{_BLANK}])|([^{_BLANK}]+))"
 )
-# Only at the very beginning of a line; Slurm ignores the rest of the line after the file's name.
+# Include must be at the very beginning of a line; Slurm ignores what follows the file's name.
 _INCLUDE = re.compile(rf"include[{_BLANK}]+([^{_BLANK}]+)", re.IGNORECASE)
 _COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)#.*", re.DOTALL)
 _CONTINUED = re.compile(rf"(?<!\\)((?:\\\\)*)\\[{_BLANK}]*\Z")

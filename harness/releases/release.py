@@ -349,69 +349,69 @@ def _frozen(value: Any) -> Any:
 
 
 def _options(before: Release, data: dict[str, Any], name: str) -> dict[str, Mapping[str, Option]]:
-    found: dict[str, dict[str, Option]] = {
+    options_of: dict[str, dict[str, Option]] = {
         section: dict(options) for section, options in before.options.items()
     }
     for section, types in data.get("options", {}).items():
         for kind, words in types.items():
-            found.setdefault(section, {}).update(
+            options_of.setdefault(section, {}).update(
                 {word.lower(): Option(word, kind, name) for word in words.split()}
             )
-        found.setdefault(section, {})
+        options_of.setdefault(section, {})
     for section, words in data.get("gone", {}).items():
         for word in words.split():
-            found[section].pop(word.lower(), None)
+            options_of[section].pop(word.lower(), None)
     for section, kinds in data.get("retyped", {}).items():
         for key, kind in kinds.items():
-            found[section][key.lower()] = replace(found[section][key.lower()], type=kind)
-    return dict(found)
+            options_of[section][key.lower()] = replace(options_of[section][key.lower()], type=kind)
+    return dict(options_of)
 
 
 def _gone(before: Release, data: dict[str, Any], name: str) -> dict[str, dict[str, str]]:
-    found = {section: dict(words) for section, words in before.gone.items()}
+    gone_options = {section: dict(words) for section, words in before.gone.items()}
     for section, words in data.get("gone", {}).items():
-        found.setdefault(section, {}).update({word.lower(): name for word in words.split()})
-    return found
+        gone_options.setdefault(section, {}).update({word.lower(): name for word in words.split()})
+    return gone_options
 
 
 def _refused(before: Release, data: dict[str, Any], name: str) -> dict[str, dict[str, Refusal]]:
-    found = {section: dict(refusals) for section, refusals in before.refused.items()}
+    refusals_of = {section: dict(refusals) for section, refusals in before.refused.items()}
     for section, refusals in data.get("refused", {}).items():
         for key, refusal in refusals.items():
             when = refusal.get("when")
-            found.setdefault(section, {})[key.lower()] = Refusal(
+            refusals_of.setdefault(section, {})[key.lower()] = Refusal(
                 severity=refusal["severity"],
                 hint=refusal["hint"],
                 when=re.compile(when) if when else None,
                 otherwise=refusal.get("otherwise"),
                 since=name,
             )
-    return found
+    return refusals_of
 
 
 def _plugins(before: Release, data: dict[str, Any]) -> dict[str, frozenset[str]]:
-    found = dict(before.plugins)
+    plugins_of = dict(before.plugins)
     for part in ("gone_plugins", "gone_values_without_plugin"):
         for kind, words in data.get(part, {}).items():
-            found[kind] = found.get(kind, frozenset()) - {*words.split()}
+            plugins_of[kind] = plugins_of.get(kind, frozenset()) - {*words.split()}
     for part in ("plugins", "values_without_plugin"):
         for kind, words in data.get(part, {}).items():
-            found[kind] = found.get(kind, frozenset()) | {*words.split()}
-    return found
+            plugins_of[kind] = plugins_of.get(kind, frozenset()) | {*words.split()}
+    return plugins_of
 
 
 def _words(before: Release, data: dict[str, Any], name: str) -> dict[str, Words]:
-    found = dict(before.words)
+    words_of = dict(before.words)
     for option, change in data.get("words", {}).items():
-        old = found.get(option.lower(), Words("silent", frozenset(), {}))
+        old = words_of.get(option.lower(), Words("silent", frozenset(), {}))
         new, gone = ({*change.get(part, "").lower().split()} for part in ("new", "gone"))
-        found[option.lower()] = Words(
+        words_of[option.lower()] = Words(
             unknown=change.get("unknown", old.unknown),
             known=(old.known - gone) | new,
             gone={word: release for word, release in old.gone.items() if word not in new}
             | dict.fromkeys(gone, name),
         )
-    return found
+    return words_of
 
 
 # The releases that Debian packages.

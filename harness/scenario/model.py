@@ -25,7 +25,7 @@ from harness.errors import UsageError
 from harness.parsing import conf, hostlist
 
 Path_ = tuple[str | int, ...]
-# The name of slurmdbd where each cluster and slurmdbd has its release; no cluster can have it.
+# What slurmdbd is called among clusters, such as in --release; no cluster can have this name.
 SLURMDBD = "slurmdbd"
 # Directories that hosts cannot share; see also `_shareable`.
 _PRIVATE_DIRECTORIES = frozenset(
@@ -148,13 +148,13 @@ ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,3
 Directory = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.-]+)+$")]
 SharedDirectory = Annotated[Directory, AfterValidator(_shareable)]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
-# As ssh(1) takes it, with a port.
+# As for ssh(1), but with a port.
 Destination = Annotated[
     str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.-]+(:[0-9]{1,5})?$")
 ]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FileName = Annotated[Word, AfterValidator(_further_file)]
-# slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
+# slurm.conf(5), Gres: a name, optionally followed by a type, no_consume and a count.
 Gres = Annotated[
     str,
     StringConstraints(
@@ -162,7 +162,7 @@ Gres = Annotated[
     ),
     AfterValidator(_gres),
 ]
-# Debian's policy manual, 5.6.7: as `apt-get install` takes it.
+# Debian's policy manual, 5.6.7: a name that `apt-get install` accepts.
 PACKAGE = r"^[a-z0-9][a-z0-9+.-]+$"
 Package = Annotated[str, StringConstraints(pattern=PACKAGE)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]

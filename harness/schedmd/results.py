@@ -117,11 +117,11 @@ def tests_of(source: Path) -> list[SuiteTest]:
         for path in suite.glob("python/tests/*.py")
         if (match := _PYTHON_TEST.fullmatch(path.name))
     ]
-    found = [
+    tests = [
         *(SuiteTest(name, python=True) for name in python),
         *(SuiteTest(name, python=False) for name in expect),
     ]
-    if not found:
+    if not tests:
         raise UsageError(
             f"{source} has no testsuite/expect or testsuite/python/tests",
             hint=(
@@ -129,7 +129,7 @@ def tests_of(source: Path) -> list[SuiteTest]:
                 "releases since 26.05 come without the suite"
             ),
         )
-    return sorted(found, key=lambda test: (not test.python, test.number))
+    return sorted(tests, key=lambda test: (not test.python, test.number))
 
 
 def release_of(source: Path) -> str:
@@ -174,10 +174,10 @@ def of_expect(test: SuiteTest, exit_code: int, output: str, seconds: float) -> O
         return Outcome(test.name, PASSED, seconds)
     status = SKIPPED if exit_code >= _SKIPPED_FROM else FAILED
     for level in _EXPECT_REASONS:
-        if found := re.search(rf"\[[^\]]+\][ \[]+{level}[ \]:]+(.*)", output):
+        if match := re.search(rf"\[[^\]]+\][ \[]+{level}[ \]:]+(.*)", output):
             # The call stack at the end is useless without the suite's source.
             return Outcome(
-                test.name, status, seconds, _short(re.sub(r" \([\w@.,:/-]+\)\s*$", "", found[1]))
+                test.name, status, seconds, _short(re.sub(r" \([\w@.,:/-]+\)\s*$", "", match[1]))
             )
     return Outcome(test.name, status, seconds, f"exit {exit_code}: {_last_line(output)}")
 
@@ -213,12 +213,12 @@ def timed_out(test: SuiteTest, seconds: float) -> Outcome:
 
 def news(outcomes: Iterable[Outcome], expected: Expected) -> list[News]:
     """Return the outcomes that differ from the list: failures, skips, and unexpected passes."""
-    found = []
+    unexpected = []
     for outcome in outcomes:
         status, why = expected.of(outcome.id)
         if outcome.status != status:
-            found.append(News(outcome, status, why))
-    return found
+            unexpected.append(News(outcome, status, why))
+    return unexpected
 
 
 def counts(outcomes: Iterable[Outcome]) -> dict[str, int]:

@@ -170,21 +170,25 @@ def _sections(dump: Path) -> Iterator[tuple[bytes, bytes]]:
 @cache  # a dump can be large
 def _whose(dump: Path) -> tuple[bytes, set[str]]:
     """Return slurmdbd's database in a dump, and its clusters."""
-    found: dict[bytes, set[str]] = {}
+    clusters_of: dict[bytes, set[str]] = {}
     try:
         for database, line in _sections(dump):
             if (
                 table := re.match(rb"CREATE TABLE `(.+)_job_table`", line)
             ) and database not in _SYSTEM:
-                found.setdefault(database, set()).add(table[1].decode(errors="replace"))
+                clusters_of.setdefault(database, set()).add(table[1].decode(errors="replace"))
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"cannot read {dump}: {error}") from error
-    if len(found) != 1:
-        content = f"{len(found)} databases of slurmdbd" if found else "no database of slurmdbd"
+    if len(clusters_of) != 1:
+        content = (
+            f"{len(clusters_of)} databases of slurmdbd"
+            if clusters_of
+            else "no database of slurmdbd"
+        )
         raise UsageError(
             f"{dump} has {content}", hint="mysqldump --single-transaction slurm_acct_db > dump.sql"
         )
-    return found.popitem()
+    return clusters_of.popitem()
 
 
 def _scrubbed(dump: Path) -> Iterator[bytes]:

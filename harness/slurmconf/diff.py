@@ -365,13 +365,13 @@ def changes(before: Side, after: Side, release: str | None = None) -> list[Chang
     The default is the release of each host.
     """
     groups: dict[tuple[str, _Files, _Files], list[str]] = {}
-    found: list[Change] = []
+    differing: list[Change] = []
     for host in before.hosts:
         if host not in after.hosts:
             continue
         older, newer = before.releases.get(host), after.releases.get(host)
         if older and newer and older != newer and not release:
-            found.append(Change(host, "", "Slurm", older, newer, "upgrade", False, _UPGRADE))
+            differing.append(Change(host, "", "Slurm", older, newer, "upgrade", False, _UPGRADE))
         old, new = (
             tuple(sorted(_slurm_files(side.hosts[host]).items())) for side in (before, after)
         )
@@ -379,18 +379,20 @@ def changes(before: Side, after: Side, release: str | None = None) -> list[Chang
             known = release or newer or older or releases.DEFAULT
             groups.setdefault((known, old, new), []).append(host)
     for (name, old, new), hosts in groups.items():
-        found += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
+        differing += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
     for diff in file_diffs(before, after):
         if diff.path.startswith("/") and not PurePosixPath(diff.path).is_relative_to(_SLURM):
             action = {**before.units, **after.units}.get(diff.path, ())
-            found.append(Change(diff.hosts, diff.path, "", None, None, " ".join(action), False, ""))
-    return _merged(found)
+            differing.append(
+                Change(diff.hosts, diff.path, "", None, None, " ".join(action), False, "")
+            )
+    return _merged(differing)
 
 
-def _merged(found: Sequence[Change]) -> list[Change]:
+def _merged(changes_: Sequence[Change]) -> list[Change]:
     """Merge changes that are the same on several groups of hosts."""
     hosts: dict[Change, list[str]] = {}
-    for change in found:
+    for change in changes_:
         key = Change("", *(getattr(change, name) for name in change.__slots__[1:]))
         hosts.setdefault(key, []).append(change.hosts)
     return [
@@ -402,14 +404,14 @@ def _merged(found: Sequence[Change]) -> list[Change]:
     ]
 
 
-def steps(found: Sequence[Change]) -> list[str]:
+def steps(changes_: Sequence[Change]) -> list[str]:
     """Return the steps, in order, that apply all changes to a running cluster."""
-    needs = {change.needs for change in found}
+    needs = {change.needs for change in changes_}
     covered = set().union(*(_COVERED.get(need, set()) for need in needs))
-    needs = (needs - covered) | {"copy"} if found else set()
+    needs = (needs - covered) | {"copy"} if changes_ else set()
     if "stop" in needs:
         needs.add("start")
-    listed = [_DRAIN] if any(change.drain for change in found) else []
+    listed = [_DRAIN] if any(change.drain for change in changes_) else []
     for need, text in _STEPS.items():
         if need == "units":
             listed += sorted(need for need in needs if " " in need)

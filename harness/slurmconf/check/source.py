@@ -34,7 +34,7 @@ OTHER_KINDS = ("plugstack.conf", "topology.yaml")
 # Slurm's parser has no limits. These are more than any site needs, and stop files that include one
 # another again and again.
 _DEEPEST_INCLUDE, _MOST_INCLUDES = 50, 1000
-# Directories that have no files of a site, but files that may never end.
+# Directories without configuration files, but with files that may never end.
 _NO_FILES = ("/dev", "/proc", "/sys")
 
 
