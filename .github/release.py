@@ -1,4 +1,4 @@
-"""Build the wheel and the sdist of this version, and try the wheel as a user would: `make release`."""
+"""Build this version's wheel and sdist, and try the wheel as a user would: `make release`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class NotReleased(Exception):
-    """What keeps a version from being released."""
+    """Why a version cannot be released."""
 
 
 def must_be_described(changelog: str, version: str, tag: str | None = None) -> None:
-    """Refuse a version without its section in the changelog; with a tag, also one that is another or unreleased."""
+    """Refuse a version without a section in the changelog.
+
+    With a tag, also refuse a different version, and one that the changelog calls unreleased.
+    """
     heading = re.search(rf"^## {re.escape(version)}(?: .*)?$", changelog, re.M)
     if not heading or not changelog[heading.end() :].partition("\n## ")[0].strip():
         raise NotReleased(
-            f"CHANGELOG.md says nothing of {version}: a section begins with '## {version}'"
+            f"CHANGELOG.md does not describe {version}: its section begins with '## {version}'"
         )
     if tag and tag != f"v{version}":
-        raise NotReleased(f"the tag is {tag}, and the version in harness/__init__.py {version}")
+        raise NotReleased(f"the tag is {tag}, but the version in harness/__init__.py is {version}")
     if tag and "unreleased" in heading[0]:
-        raise NotReleased(f"CHANGELOG.md calls {version} unreleased: its date belongs there")
+        raise NotReleased(f"CHANGELOG.md calls {version} unreleased: write its date instead")
 
 
 def build(source: Path, directory: Path) -> Path:
@@ -47,7 +50,10 @@ def build(source: Path, directory: Path) -> Path:
 
 
 def install(wheel: Path, directory: Path) -> Path:
-    """Install a wheel into a new environment, with the newest dependencies, as users get them; return the program."""
+    """Install a wheel into a new environment, and return the program.
+
+    It gets the newest dependencies, as users do.
+    """
     venv.create(directory, with_pip=True)
     pip = [
         directory / "bin" / "python",
@@ -62,7 +68,7 @@ def install(wheel: Path, directory: Path) -> Path:
 
 
 def try_out(program: Path, version: str, directory: Path) -> None:
-    """Have an installed program check and render a scenario that it brings along, in an empty directory."""
+    """Check and render a shipped scenario with an installed program, in an empty directory."""
     _expect(version, program, "--version", directory=directory)
     _expect("lab.yml written", program, "init", "lab", "--like", "federation", directory=directory)
     _expect("", program, "check", "lab.yml", directory=directory)
@@ -111,7 +117,7 @@ def _without_checkout() -> dict[str, str]:
 
 
 def main(tag: str | None = None) -> None:
-    """Build into dist/ what is to be published."""
+    """Build the files to be published in dist/."""
     must_be_described((ROOT / "CHANGELOG.md").read_text(), __version__, tag)
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     wheel = build(ROOT, ROOT / "dist")

@@ -8,9 +8,12 @@ from harness import interrupts
 
 
 def main() -> None:
-    """Run the command line, whose modules take longer to load than a user needs to press Ctrl-C."""
+    """Run the command line.
+
+    Signals are handled first: the modules take long enough to load for a user to press Ctrl-C.
+    """
     interrupts.exit_quietly()
-    gc.disable()  # nothing that loads is garbage, and looking for it takes a fifth of the time
+    gc.disable()  # loading creates no garbage, and looking for it takes a fifth of the time
     from harness import cli
 
     gc.enable()

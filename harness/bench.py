@@ -1,4 +1,7 @@
-"""Benchmarks: ratios of two things measured in turn, because seconds alone say little on a shared machine."""
+"""Benchmarks: ratios of two measurements taken in turn.
+
+Seconds alone say little on a shared machine.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +32,20 @@ from harness.wait import wait_until
 
 # Time limit in seconds for nodes that come up or go down.
 _PATIENCE = 180
-# What is plotted against the number of nodes, in panels of this many pixels.
+# The quantities that are plotted against the number of nodes, with the titles of their panels.
 _PLOTTED = {
     "registered": "seconds until all have registered",
     "slurmd": "MiB per slurmd",
     "slurmctld": "MiB of slurmctld",
 }
+# Size of a panel in pixels.
 _WIDTH, _HEIGHT = 200, 120
 _SHORT = "#!/bin/sh\n"
 _NOWHERE = ("--output=/dev/null",)
 _BY_HAND = """\
-for i in $(seq {count}); do echo '#!/bin/sh' | sbatch --parsable --output=/dev/null || exit; done > /dev/null
+for i in $(seq {count}); do
+    echo '#!/bin/sh' | sbatch --parsable --output=/dev/null || exit
+done > /dev/null
 while [ "$(squeue --noheader --user="$USER" | wc -l)" -gt 0 ]; do sleep 1; done
 """
 
@@ -47,11 +53,12 @@ while [ "$(squeue --noheader --user="$USER" | wc -l)" -gt 0 ]; do sleep 1; done
 def first_run(
     scenario_path: Path, provider: Provider, runs: Path, say: Say, *, repeat: int = 3
 ) -> dict[str, Any]:
-    """Compare up, deploy and ready with the floor: the same hosts, files and daemons, started by a plain script.
+    """Compare up, deploy and ready with the floor.
 
-    Both run in turn, `repeat` times each; the harness deploys a second time, with nothing to do.
-    Returns the seconds of every stage; the ratio of each pair, and their median; the median ratio
-    of the second deploy to the first; and how many tasks Ansible ran on hosts.
+    The floor is a plain script that brings up the same hosts, files and daemons. Both run in turn,
+    `repeat` times each; the harness deploys a second time, with nothing to do. Returns the seconds
+    of every stage; the ratio of each pair, and their median; the median ratio of the second deploy
+    to the first; and the number of tasks that Ansible ran on hosts.
     """
     rounds = []
     again = []
@@ -96,12 +103,12 @@ def elastic_nodes(
     repeat: int = 5,
     count: int = 1,
 ) -> dict[str, Any]:
-    """Time jobs whose nodes come up for them, and the floor: the same hosts started by hand, with a plain slurmd.
+    """Time jobs whose nodes are powered up for them, and compare them with the floor.
 
-    Each round submits a job to `count` nodes and waits until all are powered down again; then the
-    floor starts the hosts of these nodes without Slurm. Returns for every round the seconds from
-    submission until all nodes are up, the job runs, the job has ended, and all nodes are powered
-    down; and for the floor, the seconds until every slurmd has registered.
+    Each round submits a job to `count` nodes and waits until all are powered down again. The floor
+    then starts the hosts of these nodes by hand, with a plain slurmd. For every round, returns the
+    seconds from submission until all nodes are up, the job runs, the job has ended, and all nodes
+    are powered down; and for the floor, the seconds until every slurmd has registered.
     """
     run = lifecycle.create(scenario_path, provider, runs, say, choices)
     name = next((name for name, part in run.plan.scenario.clusters.items() if part.elastic()), None)
@@ -147,20 +154,19 @@ def nodes(
     choices: Sequence[str] = (),
     counts: Sequence[int] = (50, 100, 200, 500, 1000),
 ) -> dict[str, Any]:
-    """Measure the cost of nodes that share hosts, for growing numbers.
+    """Measure the cost of growing numbers of nodes that share hosts.
 
-    A host has as many as in the scenario.
-
-    Returns for each number the seconds from the start of all slurmds until all have registered; the
-    memory of a slurmd and of slurmctld; and the memory that the machine loses per node, everything
-    included. Memory is in MiB.
+    A host runs as many nodes as in the scenario. For each number, returns the seconds from the
+    start of all slurmds until all have registered; the memory of a slurmd and of slurmctld; and the
+    memory that the machine loses per node, everything included. Memory is in MiB.
     """
     read = scenario.load(scenario_path, choices)
     name, cluster = next(iter(read.clusters.items()))
     names = cluster.node_names()
     if not cluster.hosts or len(cluster.nodes) != 1 or len(names) < max(counts):
         raise UsageError(
-            f"{scenario_path}: cluster {name} does not have one group of at least {max(counts)} nodes that share hosts",
+            f"{scenario_path}: cluster {name} does not have one group of at least {max(counts)} "
+            "nodes that share hosts",
             hint="scenarios/scale.yml has one of 1000",
         )
     hosts = hostlist.expand(cluster.hosts)
@@ -202,8 +208,8 @@ def nodes(
 def _registered_again(run: OpenRun, cluster: str) -> float:
     """Stop all slurmds, start them, and return the seconds until all have registered."""
     hosts = run.plan.with_daemon("slurmd")
-    # systemctl only waits for the units that it names. One of some thousand slurmds of 24.11 does
-    # not end by itself, but when systemd kills it after 90 seconds.
+    # systemctl waits only for the units that it is given. One of several thousand slurmds of 24.11
+    # does not exit by itself, but is killed by systemd after 90 seconds.
     stop = ["systemctl", "stop", "slurmd", "slurmd@*"]
     _everywhere(hosts, lambda host: run.ssh.run(host.name, stop, timeout=_PATIENCE))
     began = time.time()
@@ -222,9 +228,10 @@ def _registered_again(run: OpenRun, cluster: str) -> float:
 def _memory_of_slurmds(run: OpenRun, host: str) -> float:
     """Return the memory in MiB of all slurmds on a host.
 
-    Shared pages count once: proc(5), smaps_rollup.
+    It counts shared pages once: proc(5), smaps_rollup.
     """
-    script = "awk '/^Pss:/ { sum += $2 } END { print sum }' $(pgrep -x slurmd | sed 's,.*,/proc/&/smaps_rollup,')"
+    files = "$(pgrep -x slurmd | sed 's,.*,/proc/&/smaps_rollup,')"
+    script = f"awk '/^Pss:/ {{ sum += $2 }} END {{ print sum }}' {files}"
     return int(run.ssh.run(host, ["sh", "-c", script]).stdout) / 1024
 
 
@@ -250,11 +257,11 @@ def jobs(
     count: int = 1000,
     repeat: int = 3,
 ) -> dict[str, Any]:
-    """Compare three ways to submit `count` short jobs and wait for their end: the floor, the harness, and an array.
+    """Compare three ways to submit `count` short jobs and wait for their end.
 
     The floor is a shell on the controller that calls sbatch for each job, and then squeue every
-    second. Returns the seconds of each round, the ratios to the floor, and the medians of the
-    ratios.
+    second; the others are the harness, and job arrays. Returns the seconds of each round, the
+    ratios to the floor, and the medians of the ratios.
     """
     run = lifecycle.create(scenario_path, provider, runs, say, choices, settings)
     user = next(iter(run.plan.scenario.users), None)
@@ -263,34 +270,12 @@ def jobs(
     rounds = []
     with lifecycle.provisioned(run):
         lifecycle.deploy(run)
-        cluster = next(iter(slurm.clusters(run.ssh, run.plan).values()))
-        patience = _PATIENCE + count
-
-        def wait_for(job_ids: Sequence[int]) -> None:
-            cluster.wait_for(job_ids, {"COMPLETED"}, timeout=patience)
-
-        def by_hand() -> None:
-            run.ssh.run(
-                cluster.controller,
-                ["sh"],
-                user=user,
-                stdin=_BY_HAND.format(count=count),
-                timeout=patience,
-            )
-
-        def by_harness() -> None:
-            wait_for(cluster.submit_each(_SHORT, [_NOWHERE] * count, user))
-
-        def as_arrays() -> None:
-            arrays = [f"--array=1-{size}" for size in slurm.array_sizes(count)]
-            wait_for([cluster.submit(_SHORT, *_NOWHERE, array, user=user) for array in arrays])
-
-        ways = {"floor": by_hand, "harness": by_harness, "array": as_arrays}
+        ways = _ways_to_submit(run, user, count)
         for number in range(1, repeat + 1):
-            rounds.append({way: _timed(do) for way, do in ways.items()})
-            say(
-                f"round {number} of {repeat}: {', '.join(f'{way} {took:.1f} s' for way, took in rounds[-1].items())}"
-            )
+            seconds = {way: _timed(submit) for way, submit in ways.items()}
+            rounds.append(seconds)
+            times = ", ".join(f"{way} {value:.1f} s" for way, value in seconds.items())
+            say(f"round {number} of {repeat}: {times}")
     ratios = {
         way: [round(seconds[way] / seconds["floor"], 2) for seconds in rounds]
         for way in ("harness", "array")
@@ -304,6 +289,28 @@ def jobs(
         "ratios": ratios,
         "ratio": {way: statistics.median(values) for way, values in ratios.items()},
     }
+
+
+def _ways_to_submit(run: OpenRun, user: str, count: int) -> dict[str, Callable[[], None]]:
+    """Return functions that submit `count` short jobs as a user and wait for their end."""
+    cluster = next(iter(slurm.clusters(run.ssh, run.plan).values()))
+    patience = _PATIENCE + count
+
+    def wait_for(job_ids: Sequence[int]) -> None:
+        cluster.wait_for(job_ids, {"COMPLETED"}, timeout=patience)
+
+    def by_hand() -> None:
+        script = _BY_HAND.format(count=count)
+        run.ssh.run(cluster.controller, ["sh"], user=user, stdin=script, timeout=patience)
+
+    def by_harness() -> None:
+        wait_for(cluster.submit_each(_SHORT, [_NOWHERE] * count, user))
+
+    def as_arrays() -> None:
+        arrays = [f"--array=1-{size}" for size in slurm.array_sizes(count)]
+        wait_for([cluster.submit(_SHORT, *_NOWHERE, array, user=user) for array in arrays])
+
+    return {"floor": by_hand, "harness": by_harness, "array": as_arrays}
 
 
 def _timed(do: Callable[[], object]) -> float:
@@ -336,7 +343,10 @@ def _round(run: OpenRun, cluster: SlurmCluster, hosts: Sequence[Host]) -> dict[s
 
 
 def _floor(run: OpenRun, cluster: SlurmCluster, hosts: Sequence[Host]) -> float:
-    """Start hosts, or slurmd on hosts that last, and return the seconds until every slurmd has registered."""
+    """Start hosts, and return the seconds until every slurmd has registered.
+
+    On hosts that are always up, only slurmd is started.
+    """
     names = [host.name for host in hosts]
     secrets = run.directory.secrets()
 
@@ -384,7 +394,10 @@ def _wait_until_powered_down(cluster: SlurmCluster, names: Sequence[str]) -> Non
 
 
 def plot(result: dict[str, Any]) -> str:
-    """Return an SVG plot of the result of `nodes`: each quantity against the number of nodes, both from zero."""
+    """Return an SVG plot of the result of `nodes`: each quantity against the number of nodes.
+
+    Both axes begin at zero.
+    """
     most = max(row["nodes"] for row in result["rows"])
     panels = {}
     for name, title in _PLOTTED.items():
@@ -402,7 +415,7 @@ def plot(result: dict[str, Any]) -> str:
 
 
 def _seconds(run: OpenRun) -> dict[str, float]:
-    """Return the seconds of a run's stages, of each when it ran last."""
+    """Return how many seconds each stage of a run took the last time it ran."""
     stages = ("up", "deploy", "ready")
     return {
         event["name"]: event["seconds"]
@@ -433,7 +446,8 @@ def _start(run: OpenRun, host: Host, *daemons: str) -> None:
 
 def _unpack(run: OpenRun, host: Host, secrets: dict[str, str]) -> None:
     script = (
-        "tar --extract --directory=/ && systemd-sysusers && systemd-tmpfiles --create /etc/tmpfiles.d/*.conf"
+        "tar --extract --directory=/ && systemd-sysusers"
+        " && systemd-tmpfiles --create /etc/tmpfiles.d/*.conf"
         " && systemctl enable --now munge"
     )
     payload = _tar(run.tree[host.name], secrets)

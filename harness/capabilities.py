@@ -10,10 +10,10 @@ class Capabilities:
     """What the hosts of a provider can do.
 
     `cgroups`: Slurm may use the controllers of a cgroup tree. `own_hardware`: a host has its CPUs
-    and memory for itself; otherwise nodes have the size that the scenario says, whatever slurmd
-    detects. `engine`: hosts can be created, switched off, paused and disconnected from one another.
-    `root`: root can log in over SSH; otherwise a user with sudo does. `own_kernel`: hosts are
-    created for the run and boot their own kernel, which may take `boot_seconds`.
+    and memory for itself; otherwise nodes have the size in the scenario, even if slurmd detects a
+    different one. `engine`: hosts can be created, switched off, paused and disconnected from one
+    another. `root`: root can log in over SSH; otherwise a user with sudo does. `own_kernel`: hosts
+    are created for the run and boot their own kernel, which may take `boot_seconds`.
     """
 
     cgroups: bool

@@ -23,7 +23,7 @@ from harness.shipped_files import ROLES
 from harness.ssh import Ssh
 
 _LOG = logging.getLogger(__name__)
-# Lines of a failed task's output that are shown.
+# How many of the last lines of a failed task's output are shown.
 _TAIL = 15
 _INSTALL_FILES = ROLES / "files" / "files" / "install_files.py"
 
@@ -31,7 +31,7 @@ _INSTALL_FILES = ROLES / "files" / "files" / "install_files.py"
 def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], None]) -> None:
     """Run roles/site.yml over the run's inventory, unless every host is already deployed.
 
-    DeployError has the tasks that failed, and the last log lines of the daemons.
+    Raises DeployError with the tasks that failed, and the last log lines of the daemons.
     """
     payloads = run.path / "payloads"
     deployed_before = payloads.exists()
@@ -56,9 +56,9 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
                 failures.append(Failure(host, role, task, _output(data.get("res", {}), secrets)))
         return True
 
-    import ansible_runner  # here, because rendering does without it
+    import ansible_runner  # here, because rendering does not need it
 
-    with interrupts.deferred() as interrupted:  # Ansible and its children end first
+    with interrupts.deferred() as interrupted:  # Ansible and its children stop first
         result = ansible_runner.run(
             private_data_dir=str(run.path),
             playbook=str(ROLES / "site.yml"),
@@ -79,7 +79,7 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
 
 
 def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
-    """Tell whether the playbook would change no host; also create objects that slurmdbd lacks."""
+    """Return whether the playbook would change no host; also create objects that slurmdbd lacks."""
 
     def is_in_place(host: Host) -> bool:
         units = json.dumps(["munge", *host.daemons])
@@ -95,7 +95,7 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
             for part in ("", "late") if plan.has_late_objects() else ("",):
                 ssh.run(client.name, ["/usr/local/sbin/slurm-accounting-objects", part])
     except HarnessError as error:
-        _LOG.debug("%s", error)  # the playbook meets it too, and reports it
+        _LOG.debug("%s", error)  # the playbook will fail in the same way, and report it
         return False
     return True
 
@@ -103,12 +103,11 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
 def _output(result: Mapping[str, Any], secrets: Mapping[str, str]) -> str:
     r"""Return the message of a failed task, and the last lines that its command printed.
 
-    Secrets are hidden.
+    Secrets are hidden. Ansible runs a raw command in a terminal, so its errors are in `stdout`. A
+    task with no_log has no output.
 
-    Ansible runs a raw command in a terminal: its errors are in `stdout`. Of a task with no_log,
-    only that is known.
-
-    >>> _output({"msg": "non-zero return code", "rc": 1, "stdout": "sacctmgr: fatal: no cluster\r\n"}, {})
+    >>> result = {"msg": "non-zero return code", "stdout": "sacctmgr: fatal: no cluster\r\n"}
+    >>> _output(result, {})
     'non-zero return code\nsacctmgr: fatal: no cluster'
     """
     if "censored" in result:
@@ -135,7 +134,7 @@ class Failure:
 def _message(failure: Failure, plan: Plan, ssh: Ssh) -> str:
     """Describe a failed task.
 
-    If a daemon did not start, its last log lines come last, because they say why.
+    If a daemon did not start, its last log lines follow, because they say why.
     """
     text = f"{failure.host}: {failure.task}: failed\n{failure.output}"
     host = next((host for host in plan.hosts if host.name == failure.host), None)
@@ -154,9 +153,10 @@ def count_tasks(run: RunDir) -> int:
 
 def _environment(run: RunDir) -> dict[str, str]:
     return {
-        # ansible-playbook is beside the Python that runs this, whatever the user's PATH is.
+        # ansible-playbook is next to the Python that runs this, which need not be in the user's
+        # PATH.
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
-        # The run's ssh_config has all options of connections, also how they are shared.
+        # The run's ssh_config has all options of connections, including how they are shared.
         "ANSIBLE_SSH_ARGS": f"-F {run.ssh_config}",
         "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_FORKS": str(max(8, 4 * (os.cpu_count() or 1))),

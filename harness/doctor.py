@@ -27,9 +27,9 @@ _MEMORY_GB = 2
 # ssh_config(5), ControlPath: %C is 40 characters; ssh(1) creates the socket under a name that is 17
 # characters longer, and renames it.
 _SOCKET_NAME = 40 + 17
-# What a federation needs.
+# The sites of a federation, and the hosts of each site.
 _SITES, _HOSTS_OF_A_SITE = 2, 16
-# Accounting is compared with the times that jobs record.
+# How much clocks may differ: accounting is compared with the times that jobs record.
 _CLOCK_SECONDS = 2
 # The first QEMU whose emulation booted every machine in tests.
 _OLDEST_EMULATION = (10, 0)
@@ -37,9 +37,9 @@ _OLDEST_EMULATION = (10, 0)
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """The result of one examination. `fix` is a shell command.
+    """Something that a provider needs, and whether this machine has it.
 
-    Nothing works without what is `fatal`.
+    `fix` is a shell command. Without a `fatal` requirement, nothing works.
     """
 
     subject: str
@@ -55,7 +55,7 @@ def examine(provider: str = "docker") -> list[Requirement]:
 
 
 def leftovers(source: Provider, runs: Path) -> list[Requirement]:
-    """Find what killed runs have left, and hosts whose run has no directory in `runs`."""
+    """Find what killed runs have left behind, and hosts whose run has no directory in `runs`."""
     known = {run.id: run for run in rundir.all_runs(runs)}
     up = source.runs()
     problems = {
@@ -78,11 +78,11 @@ def leftovers(source: Provider, runs: Path) -> list[Requirement]:
             findings.append(
                 Requirement("leftovers", False, f"{path}: its run is not up", f"rm -r {path}")
             )
-    return findings or [Requirement("leftovers", True, "killed runs have left nothing")]
+    return findings or [Requirement("leftovers", True, "killed runs have left nothing behind")]
 
 
 def _is_used(directory: Path) -> bool:
-    """Tell whether a process listens on a socket in a directory."""
+    """Return whether a process listens on a socket in a directory."""
     for path in directory.glob("*"):
         with socket.socket(socket.AF_UNIX) as client:
             if client.connect_ex(str(path)) == 0:
@@ -93,7 +93,7 @@ def _is_used(directory: Path) -> bool:
 def fix(say: Callable[[str], None], provider: str = "docker") -> list[Requirement]:
     """Run the fixes of fatal findings, as root on Debian; return what is still not ok.
 
-    Everything is examined again after each command: a daemon that starts may bring what seemed to
+    Everything is examined again after each command: a daemon that starts may provide what seemed to
     be missing.
     """
     tried: set[str] = set()
@@ -174,7 +174,7 @@ def _vagrant_findings() -> Iterator[Requirement]:
     text = (
         "runs machines"
         if boots
-        else "runs no machine here: QEMU emulates them, which takes ten times as long"
+        else "cannot run machines here: QEMU emulates them, which takes ten times as long"
     )
     yield Requirement("KVM", boots, text)
     try:
@@ -214,8 +214,11 @@ def _qemu() -> Requirement:
     release = _output(["sh", "-c", ". /etc/os-release && echo $VERSION_CODENAME"]).strip()
     if release != "bookworm":
         return Requirement("QEMU", is_fit, text, _install(packages), fatal=True)
-    # The mirror of this machine, whatever it is, also has the suite with a newer QEMU.
-    mirror = "$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)"
+    # The mirror that this machine uses also has the suite with a newer QEMU.
+    mirror = (
+        "$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm'"
+        " | head -n 1)"
+    )
     source = (
         f'"deb {mirror} bookworm-backports main" > /etc/apt/sources.list.d/bookworm-backports.list'
     )
@@ -236,14 +239,14 @@ def _libvirt_command() -> str:
     )
     if Path("/run/systemd/system").is_dir():
         return f"{install}systemctl start libvirtd"
-    # No systemd here, and no udev: as long as libvirt must not open the device, it asks QEMU for
-    # its capabilities each time.
+    # No systemd here, and no udev: as long as libvirt is not allowed to open the device, it asks
+    # QEMU for its capabilities each time.
     device = "{ [ ! -e /dev/kvm ] || { chgrp kvm /dev/kvm && chmod 0660 /dev/kvm; }; }"
     return f"{install}{device} && setsid virtlogd --daemon && setsid libvirtd --daemon"
 
 
 def _output(command: list[str]) -> str:
-    """Return what a command prints, "" if it does not exist."""
+    """Return what a command prints, or "" if it does not exist."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=60
@@ -268,7 +271,7 @@ def _engine_command() -> str | None:
     if Path("/run/systemd/system").is_dir():
         return f"{install}systemctl start docker"
     # No systemd here: the engine runs until the machine stops.
-    # Debian's 128 inotify instances are 18 hosts.
+    # Debian's default of 128 inotify instances is enough for 18 hosts.
     more = "{ sysctl -qw fs.inotify.max_user_instances=1024 || true; } && "
     return f"{install}{more}{{ setsid dockerd > /var/log/dockerd.log 2>&1 < /dev/null & }}"
 
@@ -312,7 +315,7 @@ def _inotify(limit: Path) -> Iterator[Requirement]:
 
 
 def _cgroup2(filesystems: Path) -> Iterator[Requirement]:
-    """Examine whether hosts can mount cgroup2, which their systemd needs.
+    """Examine whether the hosts' systemd can mount the cgroup2 that it needs.
 
     The machine itself may use version 1.
     """

@@ -5,7 +5,7 @@ HarnessError                      exit code
 │   └── ScenarioError             2  all problems of a scenario file, each with its place
 ├── CannotVerify                   3  there can be no verdict on the cluster
 │   ├── EngineError               3  the container engine is missing, too old or full, or refuses
-│   ├── Unreachable               3  a host did not come up, or does not answer any more
+│   ├── Unreachable               3  a host did not come up, or no longer answers
 │   └── DeployError               3  deployment failed, with the last log lines of the daemons
 └── ClusterError                  1  the cluster did something wrong
     ├── CommandFailed             1  a command on a host failed
@@ -79,7 +79,7 @@ class EngineError(CannotVerify):
 
 
 class Unreachable(CannotVerify):
-    """A host did not come up, or does not answer any more."""
+    """A host did not come up, or no longer answers."""
 
 
 class DeployError(CannotVerify):
@@ -104,9 +104,9 @@ class CommandFailed(ClusterError):
 
 
 class WaitTimeout(ClusterError):
-    """An expected event did not happen in time, or cannot happen any more.
+    """An expected event did not happen in time, or can no longer happen.
 
-    `printed` is what a command that did not end had printed.
+    If a command did not end in time, `printed` is its output so far.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, printed: str = "") -> None:

@@ -28,7 +28,7 @@ Time = Annotated[str, AfterValidator(_time)]
 
 
 class _Event(BaseModel):
-    """What every event has; some kinds have more."""
+    """The fields that every event has; some kinds have more."""
 
     model_config = ConfigDict(strict=True)
 
@@ -108,9 +108,9 @@ _OF_KIND: dict[str, type[_Event]] = {
 
 
 def parse(line: str) -> dict[str, Any]:
-    """Return the event in a line, which has every field of its kind.
+    """Return the event in a line, with every field of its kind.
 
-    ValueError says what is wrong.
+    Raises ValueError, which says what is wrong.
     """
     event = bounded_json.load(line)
     try:
@@ -130,9 +130,8 @@ def what_is_wrong(error: ValidationError) -> str:
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the events of a file, oldest first.
 
-    CannotVerify names the first line that is not an event.
-
-    An incomplete last line is left out: the harness was killed while it wrote it.
+    An incomplete last line is left out: the harness was killed while writing it. Raises
+    CannotVerify, which names the first line that is not an event.
     """
     events = []
     *lines, last = _lines(path)

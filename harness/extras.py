@@ -1,4 +1,4 @@
-"""The packages that only some verbs need, and the extra of `slurm-harness` that installs them."""
+"""The packages that only some commands need, and the extras that install them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import importlib.util
 
 from harness.errors import CannotVerify
 
-# Extra -> what of it is imported. An installation without extras renders, checks, compares and
-# imports.
+# Extra -> the modules of its packages that are imported. An installation without extras can render,
+# check, compare and import configurations.
 MODULES = {
     "run": (
-        *(
-            "ansible",
-            "ansible_runner",
-            "docker",
-            "fastapi",
-            "httpx2",
-            "jwt",
-            "openapi_schema_validator",
-        ),
-        *("packaging", "pytest", "testinfra", "uvicorn"),
+        "ansible",
+        "ansible_runner",
+        "docker",
+        "fastapi",
+        "httpx2",
+        "jwt",
+        "openapi_schema_validator",
+        "packaging",
+        "pytest",
+        "testinfra",
+        "uvicorn",
     ),
     "hybrid": ("kmock", "kopf", "kubernetes", "pytest_asyncio"),
 }
 
 
 def need(extra: str, purpose: str) -> None:
-    """CannotVerify where a package of an extra is missing; `purpose` says what needs it."""
+    """Raise CannotVerify if a package of an extra is missing; `purpose` says what needs it."""
     missing = [name for name in MODULES[extra] if not importlib.util.find_spec(name)]
     if missing:
         raise CannotVerify(

@@ -1,4 +1,4 @@
-"""Directories that only this user can change, even in places where everybody can write."""
+"""Directories that only this user can change, even in places that everybody can write to."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ from harness.errors import CannotVerify
 
 
 def directory(path: Path) -> Path:
-    """Create a directory that only this user can enter, or check that an existing one is.
+    """Create a directory that only this user can enter, or check that an existing one is private.
 
-    CannotVerify if neither is possible.
-
-    A link does not count as a directory: its owner could change where it leads.
+    A link does not count as a directory: its owner could change its target. Raises CannotVerify if
+    the directory is not private.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     status = path.lstat()
-    if (
-        not stat.S_ISDIR(status.st_mode)
-        or status.st_uid != os.geteuid()
-        or stat.S_IMODE(status.st_mode) & 0o077
-    ):
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
         raise CannotVerify(
-            f"{path} of {owner(path)} has mode {stat.S_IMODE(status.st_mode):04o}: other users could "
+            f"{path} of {owner(path)} has mode {mode:04o}: other users could "
             "read or replace files in it",
-            hint=f"have it removed: rm -r {path}",
+            hint=f"ask its owner or root to remove it: rm -r {path}",
         )
     return path
 
@@ -38,7 +34,7 @@ def directory(path: Path) -> Path:
 def cache() -> Path:
     """Return the cache directory of this user, as in the XDG Base Directory Specification.
 
-    CannotVerify if it cannot be created, or is not private.
+    Raises CannotVerify if it cannot be created, or is not private.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     try:
@@ -51,7 +47,7 @@ def cache() -> Path:
 
 
 def is_own(path: Path) -> bool:
-    """Tell whether an existing file or directory belongs to this user and is not a link."""
+    """Return whether an existing file or directory belongs to this user and is not a link."""
     try:
         status = path.lstat()
     except OSError:
@@ -60,7 +56,7 @@ def is_own(path: Path) -> bool:
 
 
 def exposed(path: Path) -> str:
-    """Return why other users could have written a directory or what is in it, "" if they could not.
+    """Return why other users could have written to a directory or its files; "" if they could not.
 
     Looks at the files in the directory, and in the directories directly below it.
     """
@@ -83,7 +79,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _is_open(path: Path) -> bool:
-    """Tell whether other users can reach the files in a directory."""
+    """Return whether other users can reach the files in a directory."""
     return bool(path.lstat().st_mode & 0o011)
 
 

@@ -1,4 +1,4 @@
-"""A script that installs a rendered tree on machines of your own, in the right order. Pure."""
+"""A script that installs a rendered tree on your own machines, in the right order. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _STAGES = {
 
 
 def script(plan: Plan, tree: Tree) -> str:
-    """Return a shell script to run beside the tree: slurmdbd first, then the controllers, then the nodes.
+    """Return a shell script that installs the tree next to it.
 
-    Slurm's guide to upgrades has the same order: no daemon is ever newer than the one that it
-    reports to.
+    slurmdbd comes first, then the controllers, then the nodes, as in Slurm's guide to upgrades: no
+    daemon is ever newer than the one that it reports to.
     """
     stages: dict[str, list[Host]] = {title: [] for title in _STAGES.values()}
     # Hosts that come and go get their files when they are created.
@@ -61,7 +61,7 @@ def _command(plan: Plan, host: Host, files: tuple[RenderedFile, ...]) -> str:
     ]
     for file in files:
         path = shlex.quote(file.path)
-        # A munge key may be the site's own; then it is not among the files.
+        # A site may have its own munge key, which is not among the files.
         unless_absent = f"[ ! -e {path} ] || " if file.path == "/etc/munge/munge.key" else ""
         if (file.owner, file.group) != ("root", "root"):
             steps.append(f"{unless_absent}chown {shlex.quote(f'{file.owner}:{file.group}')} {path}")

@@ -29,7 +29,7 @@ def raise_once() -> None:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Handle signals as after `raise_once` in this context; without effect outside the main thread.
+    """Handle signals in this context as `raise_once` does; no effect outside the main thread.
 
     For programs such as pytest, which SIGTERM and SIGHUP would otherwise end before they clean up.
     """
@@ -39,16 +39,16 @@ def raised() -> Iterator[None]:
 
 @contextmanager
 def ignored() -> Iterator[None]:
-    """Ignore the signals in this context; without effect outside the main thread."""
+    """Ignore the signals in this context; no effect outside the main thread."""
     with _replaced(signal.SIG_IGN):
         yield
 
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], bool]]:
-    """Let signals interrupt only at the end of this context.
+    """Hold signals back until the end of this context.
 
-    Yield a function that says whether one came.
+    Yields a function that returns whether a signal has arrived.
     """
     came = False
 

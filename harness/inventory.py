@@ -15,10 +15,9 @@ PYTHON = "/usr/bin/python3"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A host that is up. SSH answers at `address` and `port`.
+    """A host that is up.
 
-    None leaves them to the user's own ssh configuration.
-
+    SSH answers at `address` and `port`; None leaves them to the user's own ssh configuration.
     `proxy` is a command that connects its standard input and output to SSH on the host.
     """
 
@@ -34,9 +33,8 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
     """Return Ansible's inventory.
 
     It has a group DAEMON_hosts for each daemon, and `accounting_client` for the host of sacctmgr.
-
     That host is also in `late_accounting_client` if objects have to wait for the controllers. Names
-    of groups have an underscore, so that no host has the name of a group.
+    of groups have an underscore, so that no host can have the name of a group.
     """
     up = {machine.name for machine in machines}
     groups = {f"{daemon}_hosts": plan.with_daemon(daemon) for daemon in DAEMONS}
@@ -80,7 +78,7 @@ def ssh_config(
 
 
 def own_ssh_config(machines: Sequence[Machine], sockets: Path | None, own: str) -> str:
-    """Return one for existing machines, which includes the user's `own` and the system's.
+    """Return a configuration for existing machines that includes the user's `own` and the system's.
 
     Settings for a machine's address apply as well. Without `sockets`, connections are not shared.
     """
@@ -97,7 +95,7 @@ def own_ssh_config(machines: Sequence[Machine], sockets: Path | None, own: str) 
 def _unattended(sockets: Path | None, alive: int) -> list[str]:
     """Return the options for ssh(1) without a terminal.
 
-    It gives up on a host after three times `alive` seconds of silence.
+    ssh gives up on a host after three times `alive` seconds of silence.
     """
     shared = ["    ControlMaster auto", f'    ControlPath "{sockets}/%C"', "    ControlPersist 60"]
     return [
@@ -111,7 +109,7 @@ def _unattended(sockets: Path | None, alive: int) -> list[str]:
 
 
 def ssh_host(machine: Machine) -> str:
-    """Return the part of such a configuration for one host."""
+    """Return the part of an ssh configuration for one host."""
     key = machine.key and f'"{machine.key}"'
     facts = {
         "HostName": machine.address,

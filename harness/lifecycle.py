@@ -33,7 +33,7 @@ from harness.rundir import RunDir
 from harness.secret_placeholders import hide
 from harness.verify import pytest_run
 
-# Seconds from which on a stage is long.
+# A stage that takes at least this many seconds counts as long.
 _LONG = 10
 REPORT_FILES = ("report.json", "report.html", "junit.xml", "events.jsonl")
 
@@ -71,7 +71,7 @@ def run(
 def reported(
     run: OpenRun, evaluate: Callable[[Evaluation], None], directory: Path | None = None
 ) -> Report:
-    """Call `evaluate`, which fills in an evaluation of a run, and write the report of it, even after an error."""
+    """Have `evaluate` fill in an evaluation of a run, and write its report, even after an error."""
     evaluation = Evaluation()
     try:
         evaluate(evaluation)
@@ -79,22 +79,23 @@ def reported(
         evaluation.problem = _with_notes(str(error), error)
     except KeyboardInterrupt as error:
         evaluation.problem = _with_notes("interrupted", error)
-    except (
-        Exception
-    ) as error:  # a bug in the harness: what is known so far is reported all the same
+    except Exception as error:  # a bug in the harness: report what is known so far
         evaluation.problem = _with_notes(unexpected(run, error), error)
     return write_report(run, evaluation, directory)
 
 
 def _with_notes(problem: str, error: BaseException) -> str:
-    """Return a problem, and below it what else went wrong after the error, such as hosts that could not be removed."""
+    """Return a problem, and below it the notes of its error.
+
+    They say what else went wrong, such as hosts that could not be removed.
+    """
     return "\n".join([problem, *getattr(error, "__notes__", [])])
 
 
 def unexpected(run: OpenRun, error: Exception) -> str:
     """Write the traceback of an unexpected error to RUN/traceback.txt.
 
-    Return the message that names it.
+    Returns a message about the error that names this file.
     """
     path = run.directory.path / "traceback.txt"
     secrets = run.directory.secrets()
@@ -172,14 +173,14 @@ def verify(
 ) -> Evaluation:
     """Run the checks on clusters that are up.
 
-    Return the evaluation, which is filled in if it is given.
+    Fills in `evaluation`, or else a new one, and returns it.
     """
     evaluation = evaluation or Evaluation()
     with stage(run, "verify"):
         evaluation.checks, problem = pytest_run.verify(run.directory, run.say, select)
         failed = any(check.outcome == "failed" for check in evaluation.checks)
         missing = _missing_hosts(run) if failed else ""
-        if missing:  # The checks failed because of that: they say nothing about the clusters.
+        if missing:  # the checks failed because of that, so they say nothing about the clusters
             evaluation.checks = [
                 replace(check, outcome="error") if check.outcome == "failed" else check
                 for check in evaluation.checks
@@ -225,18 +226,17 @@ def down_after(run: OpenRun, error: BaseException) -> None:
     """Take a run down after an error; what cannot be removed becomes a note of that error."""
     try:
         down(run)
-    except HarnessError as another:
-        error.add_note(str(another))
+    except HarnessError as problem:
+        error.add_note(str(problem))
 
 
 def remove(
     provider: Provider, run_id: str, run: RunDir | None, *, all_users: bool = False
 ) -> list[str]:
-    """Remove everything that a run has outside its directory, which may be lost (None).
+    """Remove everything that a run has outside its directory; return notes on what stays changed.
 
-    Return what stays changed.
-
-    `all_users` also ends other users' processes that belong to the run.
+    `run` is None if the directory is lost. `all_users` also ends other users' processes that belong
+    to the run.
     """
     provisioning.stop(run_id, all_users=all_users)
     notes = provider.down(run_id)
@@ -267,9 +267,9 @@ def provisioned(run: OpenRun, *, keep: bool = False) -> Iterator[None]:
                 down(run)
                 removed = True
         except KeyboardInterrupt as error:
-            if (
-                not removed
-            ):  # they were to be kept, or the signal came just before `down`, which ignores signals
+            # Not removed yet: the hosts were to be kept, or the signal came just before `down`,
+            # which ignores signals.
+            if not removed:
                 down_after(run, error)
             raise
 
@@ -289,7 +289,7 @@ def logs_collected(run: OpenRun) -> Iterator[None]:
 def stage(run: OpenRun, name: str) -> Iterator[None]:
     """Print that a stage begins, and how long it took in the last run.
 
-    Record how many seconds it takes.
+    Records how many seconds it takes this time.
     """
     report = earlier_reports.report(run.directory)
     expected = earlier_reports.stage_seconds(report, name) if report else None
@@ -304,7 +304,10 @@ def stage(run: OpenRun, name: str) -> Iterator[None]:
 
 
 def _missing_hosts(run: OpenRun) -> str:
-    """Return which hosts that should last do not run any more ("" if all do), or why that is unknown."""
+    """Return a message about hosts that should be up and have stopped; "" if there are none.
+
+    If the provider does not answer, the message says why.
+    """
     try:
         running = run.provider.hosts(run.directory.id)
     except HarnessError as error:
@@ -314,7 +317,7 @@ def _missing_hosts(run: OpenRun) -> str:
 
 
 def _hosts_up(run: OpenRun) -> list[str]:
-    """Return the hosts that last, and those that come and go and are up now."""
+    """Return the hosts that are always up, and those of the others that are up now."""
     come_and_go = not all(host.lasts for host in run.plan.hosts)
     running = run.provider.hosts(run.directory.id) if come_and_go else {}
     return [host.name for host in run.plan.hosts if host.lasts or running.get(host.name)]
@@ -340,7 +343,8 @@ def _why_not_ready(run: OpenRun) -> str:
     except HarnessError:
         pass
     return "\n".join(
-        f"last log lines of {daemon} on {host.name}:\n{logs.last_lines(run.ssh, run.plan, host, daemon, 10)}"
+        f"last log lines of {daemon} on {host.name}:\n"
+        f"{logs.last_lines(run.ssh, run.plan, host, daemon, 10)}"
         for host, daemon in suspects[:4]
     )
 

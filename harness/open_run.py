@@ -17,7 +17,7 @@ from harness.wait import wait_until
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run and everything that its stages need."""
+    """A run, with everything that its stages need."""
 
     directory: RunDir
     plan: Plan
@@ -40,7 +40,7 @@ class OpenRun:
     def wait_for_ssh(self, machine: Machine) -> None:
         """Wait until SSH answers on a host.
 
-        Unreachable, with the end of its console, if it does not.
+        Raises Unreachable, with the end of the host's console, if it does not.
         """
 
         def look() -> str:
@@ -56,7 +56,7 @@ class OpenRun:
                 look,
                 lambda problem: not problem,
                 what=f"SSH on {machine.name}",
-                # For a busy machine; a host that has stopped is not waited for.
+                # Generous, for a busy machine; a host that has stopped ends the wait at once.
                 timeout=3 * self.provider.capabilities.boot_seconds,
                 give_up=lambda problem: problem == "the host has stopped",
             )

@@ -20,7 +20,7 @@ LOG_DIRECTORY = "/var/log/slurm"
 POWER_LOG = f"{LOG_DIRECTORY}/power.log"
 PROGRAMS = "/usr/local/sbin"
 POWER_PROGRAMS = {"Resume": "resume", "Suspend": "suspend", "ResumeFail": "resume-fail"}
-# Where the provisioning API answers on a controller.
+# The port on which the provisioning API answers on a controller.
 API_PORT = 8470
 MARIADB_PORT = 3306
 # Database and account of the job completion records. They are not slurmdbd's, because every user
@@ -61,7 +61,7 @@ JWT_KEY = "/etc/slurm/jwt_hs256.key"
 _DEVICES = "/dev/slurm-gpu"
 # crun keeps the state of each user's containers here.
 CONTAINERS = "/run/crun"
-# GRES for what Kubernetes leaves of a node: CPUs, and memory in MiB. They have no devices.
+# GRES for what Kubernetes leaves of a node: CPUs, and memory in MiB. They have no device files.
 LEDGER_GRES = ("k8scpu", "k8smemory")
 _PORT_OPTIONS = {"slurmctld": "SlurmctldPort", "slurmd": "SlurmdPort", "slurmdbd": "DbdPort"}
 # TRES that AccountingStorageTRES of slurm.conf must name, unlike CPUs, memory or energy.
@@ -78,7 +78,8 @@ def merged(*layers: Mapping[str, Any], repeated: Collection[str] = ()) -> dict[s
     becomes one value with commas, or one line per item for the options in `repeated`, which are in
     lower case.
 
-    >>> merged({"ReturnToService": 2, "MailProg": "/bin/mail"}, {"returntoservice": True, "MailProg": None})
+    >>> options = {"ReturnToService": 2, "MailProg": "/bin/mail"}
+    >>> merged(options, {"returntoservice": True, "MailProg": None})
     {'returntoservice': 'YES'}
     """
     result: dict[str, tuple[str, Any]] = {}
@@ -218,7 +219,7 @@ def _memory_of_a_cpu(cluster: Cluster) -> int | None:
 
 
 def has_memory(cluster: Cluster) -> bool:
-    """Tell whether every node has a RealMemory; without it slurmctld assumes 1 MiB."""
+    """Return whether every node has a RealMemory; without it slurmctld assumes 1 MiB."""
     return all(
         get(merged({"RealMemory": group.memory}, group.options), "RealMemory")
         for group in cluster.nodes
@@ -253,7 +254,7 @@ def log_level(conf: Mapping[str, Value], name: str) -> int:
 def port_of(conf: Mapping[str, Value], daemon: str) -> str:
     """Return the port, or the range of ports, on which a daemon listens.
 
-    Its option, or Slurm's default.
+    That is the value of its option, or else Slurm's default.
 
     >>> port_of({"slurmctldport": "6810-6813"}, "slurmctld"), port_of({}, "slurmdbd")
     ('6810-6813', '6819')
@@ -321,9 +322,9 @@ def stand_in_devices(
 
 
 def _contained(cluster: Cluster, capabilities: Capabilities) -> bool:
-    """Tell whether Slurm can use cgroups.
+    """Return whether Slurm can use cgroups.
 
-    Slurmds that share a host cannot: each would claim all of it.
+    Slurmds that share a host cannot, because each would claim the whole host.
     """
     return capabilities.cgroups and not cluster.hosts
 
@@ -347,7 +348,7 @@ def _containment(cluster: Cluster, capabilities: Capabilities) -> dict[str, Any]
 def _power_saving(
     cluster: Cluster, capabilities: Capabilities, known: releases.Release
 ) -> dict[str, Any]:
-    """Return the options of power saving.
+    """Return the options for power saving.
 
     See slurm.conf(5) and slurm.schedmd.com/elastic_computing.html.
     """
@@ -368,7 +369,7 @@ def _power_saving(
         "SuspendExcNodes": ",".join(static) or None,
         # No fan-out: messages must not pass through nodes that are down.
         "TreeWidth": 65533,
-        # Up to 22.05, nodes that are powered down are only visible with it.
+        # Up to 22.05, powered-down nodes are visible only with it.
         "PrivateData": "cloud" if "cloud" in known.words["privatedata"].known else None,
         "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=0",
     }
@@ -389,9 +390,8 @@ def _tokens(max_life: int | None = None) -> dict[str, Any]:
 def slurmrestd_environment(scenario: Scenario, cluster: Cluster) -> dict[str, str]:
     """Return slurmrestd's environment (slurmrestd(8)).
 
-    It accepts only tokens, and has no slurmdbd plugin without slurmdbd.
-
-    Older releases detect a missing slurmdbd themselves.
+    slurmrestd accepts only tokens, and has no slurmdbd plugin if there is no slurmdbd. Older
+    releases detect a missing slurmdbd themselves.
     """
     plugins = releases.get(scenario.release_of(cluster)).plugins.get("openapi", frozenset())
     without = ",".join(f"openapi/{name}" for name in sorted(plugins - {"slurmdbd"}))
@@ -488,7 +488,7 @@ def cgroup_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> di
 def oci_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[str, str]:
     """Return the options of a cluster's oci.conf that its release knows; oci.conf(5) explains each.
 
-    Without any, Slurm runs no containers.
+    Without any options, Slurm runs no containers.
     """
     cluster = scenario.clusters[name]
     if cluster.oci is None:
@@ -503,7 +503,7 @@ def oci_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[
         # Without it, each step leaves a directory in the bundle, from 25.05 on.
         "MountSpoolDir": "/run/slurm",
         "EnvExclude": "^(SLURM_CONF|SLURM_CONF_SERVER)=",
-        # With it, crun would pass slurmd's socket to the container.
+        # With this variable, crun would pass slurmd's socket to the container.
         "RunTimeEnvExclude": "^NOTIFY_SOCKET=",
         # Without `exec`, a signal ends the shell, and Slurm assumes that the task has ended.
         "RunTimeRun": f"exec {crun} run{confined} --bundle=%b %n-%j-%s-%t",
@@ -542,7 +542,7 @@ def directories(
 
 
 def written(conf: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return name and value of each line of a file.
+    """Return the name and value of each line of a file.
 
     An option that may be repeated has one line for each of its values.
     """

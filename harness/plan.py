@@ -9,10 +9,10 @@ from harness.capabilities import Capabilities
 from harness.scenario import Cluster, Provision, Scenario
 
 # A directory that hosts that come and go share with their controllers: its files outlive the hosts.
-SHARED_DIRECTORY = "/var/tmp/slurm-harness-traces"  # noqa: S108  on the cluster's hosts, each file by its own job
-# Provisioning of nodes whose host is not always there.
+SHARED_DIRECTORY = "/var/tmp/slurm-harness-traces"  # noqa: S108  each job writes its own file
+# How nodes are provisioned whose host is not always up.
 _MADE_OR_STARTED = {"power", "create"}
-# In the order in which they are started; each is an inventory group, a role and a systemd unit.
+# Daemons in the order in which they start; each is an inventory group, a role and a systemd unit.
 DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "slurmd")
 
 
@@ -20,9 +20,8 @@ DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "slurmd")
 class Volume:
     """A separate disk for a directory, which outlives its host.
 
-    Hosts with the same volume share it.
-
-    `public`: everyone may write to it, as to /tmp, unless systemd-tmpfiles changes that.
+    Hosts with the same volume share it. `public`: everyone may write to it, as to /tmp, unless
+    systemd-tmpfiles changes that.
     """
 
     name: str
@@ -32,14 +31,13 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host. `ports` are the TCP ports and ranges that other sites can reach.
+    """One host.
 
-    `image` is the user's own image.
-
-    `nodes` are the nodes whose slurmd it runs: none, the node of its name, or several that share
-    the host. `provision` is how its node is powered up and down; `with_elastic` marks the
-    controller of such nodes. `disks` are directories on small disks of their own, in memory, with
-    their sizes. `apptainer`: users can run Apptainer containers. `packages` are Debian packages in
+    `ports` are the TCP ports and ranges that other sites can reach. `image` is the user's own
+    image. `nodes` are the nodes whose slurmd it runs: none, the node of its name, or several that
+    share the host. `provision` is how its node is powered up and down; `with_elastic` marks the
+    controller of such nodes. `disks` are directories on separate small disks in memory, with their
+    sizes. `apptainer`: users can run Apptainer containers. `packages` are Debian packages in
     addition to those of every host.
     """
 
@@ -66,7 +64,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The hosts of a scenario, as `harness up` brings them up. `name` is the scenario's."""
+    """The hosts that `harness up` brings up for a scenario. `name` is the scenario's."""
 
     name: str
     scenario: Scenario
@@ -74,7 +72,7 @@ class Plan:
     hosts: tuple[Host, ...]
 
     def host(self, name: str) -> Host:
-        """Return the host with a name; KeyError if there is none."""
+        """Return the host with a name; raise KeyError if there is none."""
         for host in self.hosts:
             if host.name == name:
                 return host
@@ -108,7 +106,7 @@ class Plan:
     def accounting_client(self) -> Host | None:
         """Return the host on which sacctmgr sets up the accounting database.
 
-        None without accounting.
+        None if the scenario has no accounting.
         """
         return self.with_daemon("slurmctld")[0] if self.scenario.accounting else None
 
@@ -125,7 +123,7 @@ class Plan:
         ]
 
     def has_late_objects(self) -> bool:
-        """Tell whether some objects of the accounting database have to wait for the controllers."""
+        """Return whether some objects of the accounting database must wait for the controllers."""
         return bool(self.late_federations() or options.late_tres(self.scenario.accounting))
 
     def sites(self) -> tuple[str, ...]:
@@ -149,7 +147,7 @@ class Plan:
     def clusters_that_confine(self, option: str) -> list[str]:
         """Return the clusters with static nodes that enforce an option of cgroup.conf.
 
-        An option is for example ConstrainCores.
+        ConstrainCores is such an option.
         """
         names = []
         for name, cluster in self.scenario.clusters.items():
@@ -233,7 +231,7 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
 
 
 def _both(accounting: Host, host: Host) -> Host:
-    """Return a cluster's host; with the daemons of accounting too if it is the accounting host."""
+    """Return a cluster's host; the accounting host also gets the daemons of accounting."""
     if host.name != accounting.name:
         return host
     daemons = tuple(daemon for daemon in DAEMONS if daemon in {*accounting.daemons, *host.daemons})

@@ -13,9 +13,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that begins: the `number`th of `total`.
+    """The beginning of a step, the `number`th of `total`.
 
-    `seconds_left` is an estimate for all that is left, if known.
+    `seconds_left` is an estimate until the end of all steps, if there is one.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Step:
 
 @runtime_checkable
 class ShowsSteps(Protocol):
-    """What can show steps in a better way than one line each."""
+    """A `Say` that has a better way to show steps than one line each."""
 
     def steps(self) -> AbstractContextManager[Callable[[Step], None]]:
         """Return a context whose value shows a step; the last step disappears at the end."""
@@ -39,7 +39,10 @@ class ShowsSteps(Protocol):
 
 @contextmanager
 def steps(say: Say) -> Iterator[Callable[[Step], None]]:
-    """Yield a function that shows each step as it begins: as `say` shows steps, or in a line of its own."""
+    """Yield a function that shows each step as it begins.
+
+    It uses the steps of `say`, or prints a line for each step if `say` has none.
+    """
     if isinstance(say, ShowsSteps):
         with say.steps() as show:
             yield show
@@ -48,7 +51,7 @@ def steps(say: Say) -> Iterator[Callable[[Step], None]]:
 
 
 def _about(seconds: float) -> str:
-    """Write an estimate.
+    """Return an estimated time in words.
 
     >>> _about(0.4), _about(44), _about(100)
     ('about 1 s', 'about 44 s', 'about 2 min')

@@ -41,7 +41,7 @@ class RenderedFile:
     action: str | None = None
 
     def sha256(self) -> str:
-        """Return the hash of the text, with the marks of secrets in it."""
+        """Return the hash of the text, in which marks represent secrets."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -157,7 +157,7 @@ def _token_key(
 def _tmpfiles(
     plan: Plan, host: Host, clusters: Mapping[str, _ClusterFiles]
 ) -> Iterator[RenderedFile]:
-    """Yield the file that makes a host's directories and devices, if it needs any."""
+    """Yield the file that creates a host's directories and devices, if it needs any."""
     directories: dict[str, tuple[str, str]] = {}
     devices: list[str] = []
     if host.cluster:
@@ -193,7 +193,7 @@ def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFiles]) -> Re
 
 
 def _takes_tokens(scenario: Scenario, host: Host) -> bool:
-    """Tell whether a host runs a daemon that needs the key with which tokens are signed."""
+    """Return whether a host runs a daemon that needs the key with which tokens are signed."""
     with_rest = {name for name, cluster in scenario.clusters.items() if cluster.rest}
     return bool(with_rest) and (
         "slurmdbd" in host.daemons or ("slurmctld" in host.daemons and host.cluster in with_rest)
@@ -203,10 +203,7 @@ def _takes_tokens(scenario: Scenario, host: Host) -> bool:
 def _rest_files(
     scenario: Scenario, cluster: Cluster, host: str, port: int
 ) -> Iterator[RenderedFile]:
-    """Yield the files of slurmrestd.
-
-    These are a user, and what its unit needs in addition to the package's.
-    """
+    """Yield slurmrestd's files: its user, and the additions to its unit."""
     user, unit = (
         "/etc/sysusers.d/slurmrestd.conf",
         "/etc/systemd/system/slurmrestd.service.d/options.conf",
@@ -244,7 +241,7 @@ def _gres_lines(cluster: Cluster, capabilities: Capabilities) -> list[dict[str, 
 
 
 def _units(cluster: Cluster, host: Host, flags: Sequence[str]) -> list[str]:
-    """Return the units that a host's slurmds need in addition to the package's."""
+    """Return the files of units that a host's slurmds need in addition to the package's."""
     if cluster.hosts and host.nodes:
         return ["/etc/systemd/system/slurmd.service", "/etc/systemd/system/slurmd@.service"]
     return ["/etc/systemd/system/slurmd.service.d/options.conf"] if flags else []
@@ -369,8 +366,8 @@ def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> 
         else ()
     )
     gres = (*group.gres, *(f"{name}:{size}" for name, size in sizes))
-    # When slurmctld starts, it does not know what pods have: nodes take no jobs until the operator
-    # has reported that.
+    # When slurmctld starts, it does not know what pods use: nodes take no jobs until the operator
+    # has reported it.
     static_state = "DRAIN" if cluster.kubernetes else "UNKNOWN"
     defaults = {
         **names,
@@ -426,7 +423,7 @@ def _accounting_files(scenario: Scenario, *, with_database: bool) -> Iterator[Re
         return
     accounting = scenario.accounting
     from_elsewhere = bool(accounting and (accounting.job_completion or accounting.backup))
-    address = "0.0.0.0" if from_elsewhere else "127.0.0.1"  # noqa: S104  in a network of the run's own
+    address = "0.0.0.0" if from_elsewhere else "127.0.0.1"  # noqa: S104  in the run's own network
     path, sql = "/etc/mysql/mariadb.conf.d/90-slurm.cnf", "/etc/mysql/slurm.sql"
     text = template(path, sql=sql, address=address)
     yield RenderedFile(path, text, unit="mariadb", action="restart")
@@ -449,7 +446,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  configuration files, not HTML
     )
-    # Options are the user's texts: each language quotes them in its own way.
+    # The user writes the options, and each language quotes text in its own way.
     environment.filters["shell"] = shlex.quote
     environment.filters["python"] = lambda value: json.dumps(
         value, ensure_ascii=False, sort_keys=True

@@ -1,6 +1,6 @@
 """A run's directory: everything decided, rendered, observed and evaluated.
 
-Also ansible-runner's directory.
+It is also ansible-runner's directory.
 
 scenario.yml run.json ssh_config known_hosts events.jsonl report.json junit.xml report.html
 tree/HOST/...        the rendered files, without secrets; tree/manifest.json
@@ -41,14 +41,14 @@ from harness.scenario import User
 from harness.secret_placeholders import is_secret, reveal, secrets_in
 from harness.ssh import Ssh
 
-# The names of directories for SSH's sockets begin so, followed by the last six characters of the
-# run's id.
+# The names of directories for SSH's sockets begin with this, followed by the last six characters of
+# the run's id.
 CONTROL = "harness-"
 _CONTROL = re.compile(rf"{CONTROL}[0-9a-f]{{6}}(-[0-9a-f]{{12}})?")
 
 
 class _Facts(BaseModel):
-    """What run.json has; fields with a default may be missing in older ones."""
+    """The content of run.json; fields with a default may be missing in older files."""
 
     id: str
     scenario: str
@@ -64,8 +64,8 @@ class _Facts(BaseModel):
 class RunDir:
     """A run's directory. `create` makes a new one, `RunDir(path)` opens an existing one.
 
-    UsageError if it is not one, or if other users could have written files in it: its ssh_config
-    runs commands.
+    Raises UsageError if it is not one, or if other users could have written files in it: its
+    ssh_config runs commands.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,15 +80,18 @@ class RunDir:
         if reason:
             raise UsageError(
                 f"{path} is not opened: its files run commands, but {reason}",
-                hint=f"only its owner can open a run; if all files in it are yours: chmod -R go-w {self.path}",
+                hint="only its owner can open a run; if all files in it are yours: "
+                f"chmod -R go-w {self.path}",
             )
         try:
             self._facts = bounded_json.load(text)
             facts = _Facts.model_validate(self._facts)
         except ValueError as error:
             raise UsageError(
-                f"{self.path / 'run.json'} is empty, incomplete or from another version of the harness",
-                hint=f"`harness down {self.path}` removes the run's hosts, if any; then remove the directory",
+                f"{self.path / 'run.json'} is empty, incomplete or from another version of the "
+                "harness",
+                hint=f"`harness down {self.path}` removes the run's hosts, if any; then remove the "
+                "directory",
             ) from error
         self.id = facts.id
         self.provider = facts.provider
@@ -132,10 +135,13 @@ class RunDir:
             "settings": [*settings],
             "provider": provider,
             "capabilities": asdict(plan.capabilities),
-            "releases": plan.releases(),  # they depend on options and images, not only on the scenario
+            # They depend not only on the scenario, but also on options and images.
+            "releases": plan.releases(),
             "started": started.isoformat(),
-            # Nobody can guess it, and create it first.
-            "control_directory": f"{tempfile.gettempdir()}/{CONTROL}{token}-{random_secrets.token_hex(6)}",
+            # Nobody can guess the name and create the directory first.
+            "control_directory": (
+                f"{tempfile.gettempdir()}/{CONTROL}{token}-{random_secrets.token_hex(6)}"
+            ),
         }
         _replace(path / "run.json", json.dumps(facts, indent=2))
         _point(root / plan.name / "latest", path.name)
@@ -143,7 +149,7 @@ class RunDir:
 
     @property
     def root(self) -> Path:
-        """The directory of this run's directory and those of others."""
+        """The directory that holds the directories of all runs."""
         return self.path.parent.parent
 
     @property
@@ -170,12 +176,12 @@ class RunDir:
         return self._control_directory
 
     def ssh(self) -> Ssh:
-        """Return what runs commands on this run's hosts."""
+        """Return an Ssh that runs commands on this run's hosts."""
         return Ssh(self.ssh_config, self.control_directory, sudo=not self._capabilities.root)
 
     @contextmanager
     def worked_on(self) -> Iterator[None]:
-        """Hold a lock while this process works on the run: see `is_worked_on` and `is_abandoned`."""
+        """Hold a lock while this process works on the run; see `is_worked_on`, `is_abandoned`."""
         path = self.path / "working.lock"
         with FileLock(path):
             try:
@@ -184,15 +190,15 @@ class RunDir:
                 path.unlink(missing_ok=True)
 
     def is_worked_on(self) -> bool:
-        """Tell whether a process works on the run."""
+        """Return whether a process works on the run."""
         return self._working() is True
 
     def is_abandoned(self) -> bool:
-        """Tell whether the process that worked on the run was killed."""
+        """Return whether the process that worked on the run was killed."""
         return self._working() is False
 
     def _working(self) -> bool | None:
-        """Tell whether a process holds the lock of the run; None if there is no lock."""
+        """Return whether a process holds the lock of the run; None if there is no lock."""
         path = self.path / "working.lock"
         if not path.exists():
             return None
@@ -222,7 +228,7 @@ class RunDir:
             YAML().dump(data, file)
 
     def upgraded(self, plan: Plan) -> None:
-        """Record that the run is on the releases of a plan now."""
+        """Record that the run now has the releases of a plan."""
         self._facts["releases"] = plan.releases()
         _replace(self.path / "run.json", json.dumps(self._facts, indent=2))
 
@@ -251,7 +257,10 @@ class RunDir:
         return self.path / "keys" / name
 
     def own_ssh_config(self, machines: Sequence[Machine]) -> str:
-        """Return a configuration for ssh(1) with this run's keys, and write known_hosts with its host key."""
+        """Return a configuration for ssh(1) with this run's keys.
+
+        Also writes known_hosts, with the run's host key.
+        """
         known_hosts = self.path / "known_hosts"
         known_hosts.write_text(f"harness {self.key('ssh_host_key.pub').read_text()}")
         return ssh_config(
@@ -265,7 +274,7 @@ class RunDir:
             file.write(line + "\n")
 
     def events(self) -> Iterable[dict[str, Any]]:
-        """Return all events so far, oldest first; CannotVerify if the file is damaged."""
+        """Return all events so far, oldest first; raise CannotVerify if the file is damaged."""
         return events.read(self.events_path)
 
 
@@ -331,7 +340,7 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file at once: nobody sees it half written."""
+    """Replace a file atomically: nobody sees it half written."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(text)
     fresh.replace(path)
@@ -343,9 +352,9 @@ def find(root: Path, which: str | None) -> RunDir:
 
 
 def named(root: Path, which: str | None) -> list[RunDir]:
-    """Return the runs that a directory, an id, or a scenario's name or file stands for, the newest last.
+    """Return the runs that a directory, an id, or a scenario's name or file stands for.
 
-    None stands for all runs. UsageError if there is no run.
+    The newest is last. None stands for all runs. Raises UsageError if there is no run.
     """
     if which and _has_facts(Path(which)):
         return [RunDir(Path(which))]
@@ -405,7 +414,7 @@ def id_of(path: Path) -> str:
 
 
 def control_directories() -> list[Path]:
-    """Return the directories of SSH sockets of this user's runs, also of runs that have ended."""
+    """Return the directories of SSH sockets of this user's runs, including runs that have ended."""
     return [
         path
         for path in sorted(Path(tempfile.gettempdir()).glob(f"{CONTROL}*"))
@@ -431,7 +440,7 @@ def remove_control_directories(run_id: str, run: RunDir | None) -> None:
 
 
 def _point(link: Path, target: str) -> None:
-    """Point a symbolic link to a target, at once."""
+    """Point a symbolic link to a target, atomically."""
     fresh = link.with_name(f".{link.name}-{target}")
     fresh.symlink_to(target)
     fresh.replace(link)

@@ -24,17 +24,17 @@ def secrets_in(text: str) -> set[str]:
 
 
 def reveal(text: str, secrets: Mapping[str, str]) -> str:
-    """Replace marks by their secrets."""
+    """Replace marks with their secrets."""
     return _SECRET.sub(lambda match: secrets[match.group(1)], text)
 
 
 def is_secret(text: str) -> bool:
-    """Tell whether a rendered text is nothing but a secret."""
+    """Return whether a rendered text is nothing but a secret."""
     return bool(_SECRET.fullmatch(text))
 
 
 def hide(text: str, secrets: Mapping[str, str]) -> str:
-    """Replace secrets in a text by their marks."""
+    """Replace secrets in a text with their marks."""
     for name, value in secrets.items():
         text = text.replace(value, secret(name))
     return text

@@ -1,4 +1,4 @@
-"""Run commands on hosts over SSH, the only way in which hosts are reached."""
+"""Run commands on hosts over SSH, the only way in which the harness reaches hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _LOG = logging.getLogger(__name__)
 # ssh(1) exits with 255 for its own errors, but a remote command may do so too: the text tells them
 # apart.
 _OWN_ERROR = re.compile(
-    r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner|.* port \d+: )",
+    r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner"
+    r"|.* port \d+: )",
     re.MULTILINE,
 )
 # Limit on a command's output in bytes, because all of it is in memory. `scontrol show node` for
@@ -47,7 +48,7 @@ class Result:
 
 
 def as_user(user: str, script: str) -> str:
-    """Return the command line with which root runs a script as an ordinary user, in that user's home."""
+    """Return the command line with which root runs a script as a user, in that user's home."""
     home = f"/home/{user}"
     environment = ["HOME=" + home, "USER=" + user, "LOGNAME=" + user]
     return shlex.join(
@@ -56,9 +57,9 @@ def as_user(user: str, script: str) -> str:
 
 
 class Ssh:
-    """Hosts by their names in an ssh_config.
+    """The hosts of an ssh_config, by name.
 
-    With `sudo`, it logs in as users who can run anything with sudo.
+    With `sudo`, the login users are not root, but can run anything with sudo.
     """
 
     def __init__(self, config: Path, sockets: Path, *, sudo: bool = False) -> None:
@@ -69,7 +70,7 @@ class Ssh:
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
         """Return the local command that runs `command` on a host as root, or opens a shell there.
 
-        CannotVerify if another user could answer in the host's place.
+        Raises CannotVerify if another user could answer in the host's place.
         """
         file_ownership.directory(self._sockets)
         if self.sudo:
@@ -98,10 +99,11 @@ class Ssh:
         check: bool = True,
         timeout: float = 60,
     ) -> Result:
-        """Run a command on a host, as root or as `user` in that user's home, for at most `timeout` seconds.
+        """Run a command on a host, as root or as `user` in that user's home.
 
-        With `check`, CommandFailed if it fails. WaitTimeout if its time is up; Unreachable if the
-        host does not answer; CannotVerify if it prints more than 256 MiB.
+        With `check`, raises CommandFailed if it fails. Raises WaitTimeout after `timeout` seconds,
+        Unreachable if the host does not answer, and CannotVerify if the command prints more than
+        256 MiB.
         """
         remote = as_user(user, f"exec {shlex.join(command)}") if user else shlex.join(command)
         local = self.command(host, [remote])
@@ -124,9 +126,8 @@ class Ssh:
     def forwarded(self, host: str, target: str) -> Iterator[Path]:
         """Yield a socket that forwards to HOST:PORT as seen from a host.
 
-        Only this user can open it.
-
-        WaitTimeout if it does not exist within a minute, or ssh ends before.
+        Only this user can open it. Raises WaitTimeout if it does not exist within a minute, or if
+        ssh ends before that.
         """
         options = ["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
         with tempfile.TemporaryDirectory() as directory:
@@ -163,8 +164,8 @@ class Ssh:
     ) -> Iterator[IO[bytes]]:
         """Run a command on a host as root and yield its output, however large: read it to its end.
 
-        An exception in this context ends the command. CommandFailed if it fails; WaitTimeout if it
-        has not ended after `timeout` seconds.
+        An exception in this context ends the command. Raises CommandFailed if it fails,
+        and WaitTimeout if it has not ended after `timeout` seconds.
         """
         local = self.command(host, [shlex.join(command)])
         late = Event()
@@ -196,7 +197,7 @@ class Ssh:
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
         """Run a command on a host as root and write chunks to its standard input.
 
-        CommandFailed if it fails.
+        Raises CommandFailed if it fails.
         """
         local = self.command(host, [shlex.join(command)])
         with _running(local, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as (process, errors):
@@ -212,7 +213,10 @@ class Ssh:
 def _running(
     command: Sequence[str], stdin: int, stdout: int
 ) -> Iterator[tuple[subprocess.Popen[bytes], bytearray]]:
-    """Yield a running command, and a buffer that has the beginning of its standard error when it has ended."""
+    """Yield a running command, and a buffer for the beginning of its standard error.
+
+    The buffer is complete when the command has ended.
+    """
     errors = bytearray()
     with subprocess.Popen(
         command,
@@ -240,7 +244,7 @@ def _running(
 def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
     """Run a local command and return its result.
 
-    TimeoutExpired, or CannotVerify if it prints too much.
+    Raises TimeoutExpired, or CannotVerify if it prints too much.
     """
     deadline = time.monotonic() + timeout
     with tempfile.TemporaryFile() as file:
@@ -251,7 +255,8 @@ def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
             stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # else Ctrl-C in a terminal would also end the shared connection
+            # Otherwise Ctrl-C in a terminal would also end the shared connection.
+            start_new_session=True,
         ) as process:
             try:
                 texts = _read_both(process, deadline)
@@ -259,7 +264,7 @@ def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
             except BaseException:
                 process.kill()
                 raise
-    # A job's output may be anything.
+    # A job can print any bytes.
     stdout, stderr = (
         text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n") for text in texts
     )
@@ -269,7 +274,7 @@ def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
 def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearray, bytearray]:
     """Return what a process prints on both streams until they end.
 
-    TimeoutExpired, or CannotVerify, as above.
+    Raises the errors of `_answer`.
     """
     texts = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""What `harness status` lists: every run of the user, its verdict, and what its clusters are doing."""
+"""What `harness status` lists: the user's runs, their verdicts, and what their clusters do."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from harness.open_run import OpenRun
 from harness.providers import Provider
 from harness.rundir import RunDir
 
-# Seconds in which a cluster must answer.
+# Seconds within which a cluster must answer.
 _PATIENCE = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run. `clusters` is the `activity` of each.
+    """One run.
 
-    `leaked` has the hosts that should not run any more.
-
-    `verdict` and `directory` are None if there is none; `problem` is why the directory cannot be
-    read.
+    `clusters` is the `activity` of each cluster, `leaked` are messages about hosts that should no
+    longer run. `verdict` and `directory` are None if there is none; `problem` is why the directory
+    cannot be read.
     """
 
     run: str
@@ -44,7 +43,7 @@ class Row:
 def rows(provider: Provider, runs: Path, open_run: Callable[[RunDir], OpenRun]) -> list[Row]:
     """Return a row for each run that is up or has a directory in `runs`.
 
-    Clusters that are up are asked.
+    Clusters that are up are queried.
     """
     hosts_of = provider.runs()
     readable = {run.id: run for run in rundir.all_runs(runs)}
@@ -91,7 +90,10 @@ def _verdict(run: RunDir) -> str | None:
 
 
 def activity(run: OpenRun) -> dict[str, dict[str, Any]]:
-    """Return how many nodes and jobs of each cluster are in each state, or why the cluster does not answer."""
+    """Return how many nodes and jobs of each cluster are in each state.
+
+    For a cluster that does not answer, return the reason.
+    """
     of_cluster: dict[str, dict[str, Any]] = {}
     for name, cluster in slurm.clusters(run.ssh, run.plan, _PATIENCE).items():
         try:

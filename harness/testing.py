@@ -26,17 +26,21 @@ _RECORDED_WITHIN = 90
 _READY_WITHIN = 240
 # squeue(1), JOB STATE CODES; the full list is in job_state_string() of Slurm's source.
 _STATES = FINISHED | {
-    *(
-        "COMPLETING",
-        "CONFIGURING",
-        "EXPEDITING",
-        "PENDING",
-        "REQUEUED",
-        "REQUEUE_FED",
-        "REQUEUE_HOLD",
-        "RESIZING",
-    ),
-    *("RESV_DEL_HOLD", "RUNNING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED"),
+    "COMPLETING",
+    "CONFIGURING",
+    "EXPEDITING",
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESIZING",
+    "RESV_DEL_HOLD",
+    "RUNNING",
+    "SIGNALING",
+    "SPECIAL_EXIT",
+    "STAGE_OUT",
+    "STOPPED",
+    "SUSPENDED",
 }
 # A job's cluster, id (that of its array) and time of submission in seconds since 1970, because a
 # slurmctld that has lost its state reuses ids.
@@ -61,7 +65,7 @@ class Slurm:
     def of(cls, ssh: Ssh, plan: Plan) -> Slurm:
         """Return the scenario's first user (root, if it has none) on its first cluster.
 
-        Jobs so far are `earlier`.
+        The existing jobs become `earlier`.
         """
         clusters = slurm.clusters(ssh, plan)
         fresh = cls(
@@ -70,9 +74,9 @@ class Slurm:
         return replace(fresh, earlier=frozenset(identity for identity, _ in fresh._listed()))
 
     def at(self, cluster: str) -> Slurm:
-        """Return the same user on another cluster's controller.
+        """Return the same user on a different cluster's controller.
 
-        UsageError if the scenario has no such cluster.
+        Raises UsageError if the scenario has no such cluster.
         """
         if cluster not in self.clusters:
             raise UsageError(
@@ -81,9 +85,9 @@ class Slurm:
         return replace(self, cluster=cluster)
 
     def as_user(self, user: str) -> Slurm:
-        """Return another user on the same controller.
+        """Return a different user on the same controller.
 
-        UsageError if the scenario has no such user.
+        Raises UsageError if the scenario has no such user.
         """
         if user not in {*self.plan.scenario.users, "root"}:
             raise UsageError(
@@ -102,8 +106,8 @@ class Slurm:
     ) -> Result:
         """Run a command on the controller's host as the user, in the user's home.
 
-        CommandFailed if it fails, unless `check` is False; WaitTimeout if it takes more than
-        `timeout` seconds.
+        Raises CommandFailed if it fails, unless `check` is False, and WaitTimeout if it takes more
+        than `timeout` seconds.
         """
         return self.ssh.run(
             self.controller, command, user=self._login, stdin=stdin, check=check, timeout=timeout
@@ -117,7 +121,7 @@ class Slurm:
         transfer.send(self.ssh, self.controller, path, at, unpack)
 
     def submit(self, script: str, *options: str) -> Submission:
-        """Submit a batch script with options of sbatch; CommandFailed if Slurm refuses it.
+        """Submit a batch script with options of sbatch; raise CommandFailed if Slurm refuses it.
 
         A script without "#!" is run by sh.
         """
@@ -139,7 +143,11 @@ class Slurm:
         """
         listed = self._listed()
         known = {(cluster, job_id) for cluster, job_id, _ in self.earlier}
-        federated = {one[1] for one, _ in listed if one in self.earlier and slurm.origin_id(one[1])}
+        federated = {
+            job_id
+            for (cluster, job_id, submitted), _ in listed
+            if (cluster, job_id, submitted) in self.earlier and slurm.origin_id(job_id)
+        }
 
         def is_earlier(identity: Identity, job: Job) -> bool:
             cluster, job_id, _ = identity
@@ -158,7 +166,7 @@ class Slurm:
     def cancel_all(self) -> None:
         """Cancel the jobs submitted during the test and wait until they have ended.
 
-        WaitTimeout names those left.
+        Raises WaitTimeout, which names those left.
         """
         cancelled: set[tuple[str, int]] = set()
 
@@ -232,8 +240,8 @@ class Submission:
     def look(self) -> tuple[str, Job] | None:
         """Return the job as squeue lists it, and the cluster that runs it, or may run it.
 
-        None once slurmctld has forgotten it (slurm.conf(5), MinJobAge). UsageError for an array of
-        several jobs.
+        None once slurmctld has forgotten it (slurm.conf(5), MinJobAge). Raises UsageError for an
+        array of several jobs.
         """
         seen = self._rows()
         if any(job.job_id != self.job_id for _, job in seen):
@@ -246,8 +254,8 @@ class Submission:
     def wait(self, *states: str, timeout: float = 180) -> Job:
         """Wait until the job is in one of these states (by default, has ended), and return it.
 
-        Waits through times when the controller does not answer. WaitTimeout, with the last state,
-        after `timeout` seconds, or as soon as the job can no longer reach any of the states;
+        Keeps waiting while the controller does not answer. Raises WaitTimeout, with the last state,
+        after `timeout` seconds, or as soon as the job can no longer reach any of the states, and
         UsageError for an unknown state.
         """
         __tracebackhide__ = True  # a test that fails shows its own line
@@ -262,9 +270,8 @@ class Submission:
         job that is not an array counts as a single task. Raises what `wait` raises.
         """
         __tracebackhide__ = True
-        ended: dict[
-            int, tuple[str, Job]
-        ] = {}  # slurmctld may forget the first tasks before the last has ended
+        # slurmctld may forget the first tasks before the last has ended.
+        ended: dict[int, tuple[str, Job]] = {}
 
         def look() -> list[tuple[str, Job]]:
             rows = self._rows()
@@ -283,21 +290,21 @@ class Submission:
     def tasks(self) -> dict[int, Submission]:
         """Return the started tasks of an array by index.
 
-        Slurmctld keeps those that still wait in a single record.
+        slurmctld keeps all pending tasks in a single record.
         """
-        found = {
+        records = {
             int(job["ArrayTaskId"]): job
             for job in self._all_details()
             if job.get("ArrayTaskId", "").isdigit()
         }
         return {
-            index: replace(self, job_id=int(job["JobId"])) for index, job in sorted(found.items())
+            index: replace(self, job_id=int(job["JobId"])) for index, job in sorted(records.items())
         }
 
     def cancel(self) -> Job:
         """Cancel the job, or all tasks of an array, as its user.
 
-        Wait for the end, return the job or the first task.
+        Waits for the end, and returns the job or the first task.
         """
         self.slurm.at(self.cluster).run("scancel", str(self.job_id))
         return self.wait_all()[0]
@@ -305,14 +312,13 @@ class Submission:
     def ran_on(self) -> str:
         """Return the cluster that runs or ran the job.
 
-        UsageError if every slurmctld has forgotten it.
+        Raises UsageError if every slurmctld has forgotten it.
         """
         rows = self._rows()
-        own = [
-            row for row in rows if row[1].job_id == self.job_id
-        ]  # one task of an array has the array's id
-        if there := self._where_it_runs(own or rows):
-            return there[0]
+        # One task of an array has the array's id.
+        own = [row for row in rows if row[1].job_id == self.job_id]
+        if place := self._where_it_runs(own or rows):
+            return place[0]
         raise UsageError(
             f"slurmctld has forgotten job {self.job_id}",
             hint="increase MinJobAge to keep it longer",
@@ -334,8 +340,8 @@ class Submission:
     def output(self) -> str:
         """Return what the batch script has printed so far.
 
-        UsageError if it has not started, or the job has no batch script; CommandFailed if the file
-        does not exist.
+        Raises UsageError if it has not started, or the job has no batch script, and CommandFailed
+        if the file does not exist.
         """
         details = self.details()
         if not {"BatchHost", "StdOut"} <= details.keys():
@@ -348,22 +354,23 @@ class Submission:
     def records(self) -> list[Record]:
         """Return the accounting records of the job and its steps so far.
 
-        UsageError without accounting.
+        Raises UsageError if the scenario has no accounting.
         """
         if not self.slurm.plan.scenario.accounting:
             raise UsageError("this scenario has no accounting, so there are no records of jobs")
-        found = self.slurm.clusters[self.ran_on()].records("--local", f"--jobs={self.job_id}")
-        return [
-            record for record in found if record.job_id == self.job_id
-        ]  # sacct lists all tasks of an array
+        records = self.slurm.clusters[self.ran_on()].records("--local", f"--jobs={self.job_id}")
+        # sacct lists all tasks of an array.
+        return [record for record in records if record.job_id == self.job_id]
 
     def record(self) -> Record:
         """Wait for the accounting record of the job's end and return it.
 
-        WaitTimeout after 90 seconds.
+        Raises WaitTimeout after 90 seconds.
         """
         return wait_until(
-            lambda: [one for one in self.records() if not one.step and one.state in FINISHED],
+            lambda: [
+                record for record in self.records() if not record.step and record.state in FINISHED
+            ],
             bool,
             what=f"accounting to record the end of job {self.job_id}",
             timeout=_RECORDED_WITHIN,
@@ -371,27 +378,28 @@ class Submission:
         )[-1]
 
     def _rows(self) -> list[tuple[str, Job]]:
-        everywhere = slurm.origin_id(self.job_id)
-        asked = (
-            self.slurm.clusters if everywhere else {self.cluster: self.slurm.clusters[self.cluster]}
-        )
+        clusters = self.slurm.clusters
+        if not slurm.origin_id(self.job_id):  # not a federated job
+            clusters = {self.cluster: clusters[self.cluster]}
         return [
-            (name, job) for name, cluster in asked.items() for job in cluster.jobs_of(self.job_id)
+            (name, job)
+            for name, cluster in clusters.items()
+            for job in cluster.jobs_of(self.job_id)
         ]
 
     @staticmethod
     def _where_it_runs(seen: Sequence[tuple[str, Job]]) -> tuple[str, Job] | None:
-        # REVOKED: it runs on another cluster.
+        # REVOKED: it runs on a different cluster.
         return min(
             seen,
-            key=lambda one: (one[1].state == "REVOKED", one[1].state == "PENDING"),
+            key=lambda row: (row[1].state == "REVOKED", row[1].state == "PENDING"),
             default=None,
         )
 
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation: the cluster that jobs are submitted to, another one, and all members' names."""
+    """A federation: the cluster that jobs are submitted to, a sibling, and all members' names."""
 
     name: str
     origin: SlurmCluster
@@ -402,7 +410,7 @@ class Federation:
 def federation(plan: Plan, clusters: Mapping[str, SlurmCluster]) -> Federation:
     """Return the first federation with at least two clusters.
 
-    UsageError if the scenario has none.
+    Raises UsageError if the scenario has none.
     """
     for name, part in plan.scenario.federations.items():
         if len(part.clusters) > 1:
@@ -411,7 +419,7 @@ def federation(plan: Plan, clusters: Mapping[str, SlurmCluster]) -> Federation:
             )
     raise UsageError(
         f"scenario {plan.name} has no federation of several clusters",
-        hint="scenario federation has",
+        hint="scenarios/federation.yml has one",
     )
 
 
@@ -428,12 +436,12 @@ class Faults:
 
     @contextmanager
     def injected(self, *texts: str) -> Iterator[None]:
-        """Inject faults while this is entered.
+        """Inject faults, and heal them at the end of this context.
 
-        UsageError if a fault is unknown, or the run has no such host.
+        Raises UsageError if a fault is unknown, or the run has no such host.
         """
-        wanted = [faults.parse(self._live.plan, self._live.provider, text) for text in texts]
-        with faults.injected(self._live, *wanted):
+        parsed = [faults.parse(self._live.plan, self._live.provider, text) for text in texts]
+        with faults.injected(self._live, *parsed):
             yield
 
     def inject(self, text: str) -> None:
@@ -447,9 +455,8 @@ class Faults:
     def wait_until_ready(self) -> None:
         """Wait until the clusters take jobs as they did before the test.
 
-        WaitTimeout says what is missing.
         Nodes that were out of service before the test are not waited for: the test that broke them
-        has reported them.
+        has reported them. Raises WaitTimeout, which says what is missing.
         """
         before = self._unready_before
         wait_until(
@@ -474,13 +481,13 @@ def _wait(
 ) -> list[Job]:
     """Wait until there are jobs and each is in one of these states (by default, has ended)."""
     __tracebackhide__ = True
-    wanted = _known(states) or FINISHED - {"REVOKED"}
-    lost = FINISHED - wanted - {"REVOKED"}
+    expected = _known(states) or FINISHED - {"REVOKED"}
+    lost = FINISHED - expected - {"REVOKED"}
     try:
         seen = wait_until(
             look,
-            lambda seen: bool(seen) and all(job.state in wanted for _, job in seen),
-            what=f"{what} to be {'/'.join(sorted(wanted))}",
+            lambda seen: bool(seen) and all(job.state in expected for _, job in seen),
+            what=f"{what} to be {'/'.join(sorted(expected))}",
             timeout=timeout,
             give_up=lambda seen: not seen or any(job.state in lost for _, job in seen),
             show=lambda seen: _shown(seen) or "no such job",
@@ -494,7 +501,7 @@ def _wait(
 def _known(states: Sequence[str]) -> frozenset[str]:
     """Return states as a set.
 
-    UsageError if Slurm has no such state, because a wait for it could not end.
+    Raises UsageError if Slurm has no such state, because a wait for it would never end.
     """
     for state in states:
         if state not in _STATES:
@@ -511,7 +518,7 @@ def _shown(jobs: Sequence[tuple[str, Job]]) -> str:
 
 
 def parse_details(text: str) -> dict[str, str]:
-    """Read `scontrol --oneliner show job`; a value may hold blanks.
+    """Read `scontrol --oneliner show job`; values can contain blanks.
 
     >>> parse_details("JobId=7 Command=/bin/my prog WorkDir=/tmp StdOut=/tmp/o")["Command"]
     '/bin/my prog'

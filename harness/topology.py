@@ -56,15 +56,15 @@ class Placed:
     near_switches: bool
 
     def choices(self) -> list[Level]:
-        """Return the levels with several units, of which a job should get nodes of only one."""
-        matter = 1 if self.topology.switches and not self.near_switches else None
-        found = (self._within(level) for level in levels(self.topology)[:matter])
-        return [level for level in found if len(level) > 1]
+        """Return the levels with several units; a job should get nodes of only one of them."""
+        most_levels = 1 if self.topology.switches and not self.near_switches else None
+        usable = (self._within(level) for level in levels(self.topology)[:most_levels])
+        return [level for level in usable if len(level) > 1]
 
     def most_nodes(self) -> int:
-        """Return the most nodes that a job can have.
+        """Return the largest number of nodes that a job can have.
 
-        These are below one switch, of whole blocks, or of a sub-cube.
+        They are below one switch, in whole blocks, or in a sub-cube.
         """
         sizes = levels(self.topology)
         if self.topology.blocks:
@@ -155,7 +155,7 @@ def joined_blocks(topology: Topology) -> dict[str, tuple[str, ...]]:
 def address(topology: Topology, node: str) -> str:
     """Return SLURM_TOPOLOGY_ADDR of a node.
 
-    The switches from the top down, its block, or its coordinates.
+    It names the switches from the top down, or the block, or the coordinates in a torus.
 
     >>> address(Topology(blocks={"b1": "n[1-2]"}), "n2")
     'b1.n2'
@@ -164,8 +164,8 @@ def address(topology: Topology, node: str) -> str:
         for coordinates, member in _coordinates(torus).items():
             if member == node:
                 return f"{name}:{':'.join(map(str, coordinates))}.{node}"
-    way = [name for name, nodes in reversed(parts(topology).items()) if node in nodes]
-    return ".".join((*way, node))
+    above = [name for name, nodes in reversed(parts(topology).items()) if node in nodes]
+    return ".".join((*above, node))
 
 
 def placed(scenario: Scenario, cluster_name: str) -> dict[str, Placed]:
@@ -187,8 +187,8 @@ def placed(scenario: Scenario, cluster_name: str) -> dict[str, Placed]:
 
 def placed_once(scenario: Scenario, cluster_name: str) -> list[Placed]:
     """Return each topology that places jobs of a cluster, with its largest partition."""
-    by_size = sorted(placed(scenario, cluster_name).values(), key=lambda one: len(one.nodes))
-    return [*{one.name: one for one in by_size}.values()]
+    by_size = sorted(placed(scenario, cluster_name).values(), key=lambda item: len(item.nodes))
+    return [*{item.name: item for item in by_size}.values()]
 
 
 def picture(topology: Topology) -> list[Box]:
@@ -213,13 +213,13 @@ def picture(topology: Topology) -> list[Box]:
 
 def _apart(level: Level) -> Level:
     """Return units of the size of the first that share no node."""
-    found: list[Unit] = []
+    apart: list[Unit] = []
     for unit in level:
         if len(unit.nodes) == len(level[0].nodes) and not any(
-            {*unit.nodes} & {*one.nodes} for one in found
+            {*unit.nodes} & {*other.nodes} for other in apart
         ):
-            found.append(unit)
-    return tuple(found)
+            apart.append(unit)
+    return tuple(apart)
 
 
 def _tree_levels(topology: Topology) -> list[Level]:

@@ -1,4 +1,4 @@
-"""Copy files and directories to hosts and from them, as `cp -r` does."""
+"""Copy files and directories to and from hosts, as `cp -r` does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.errors import HarnessError, UsageError
 from harness.ssh import Ssh
 
 _CHUNK = 2**20
-# A header is 512 bytes, and as much again for each long name or attribute.
+# Limit on a header in bytes. It has 512 bytes, and more for each long name or attribute.
 _HEADER = 2**20
 _MOST_NOTES = 20
 
@@ -32,9 +32,10 @@ _COPY = Limits(64 * 2**30, 64 * 2**30, 10**6)
 
 
 def put(ssh: Ssh, host: str, source: Path, target: str) -> None:
-    """Copy a file or directory to a host: into `target` if that is a directory, otherwise under that name.
+    """Copy a file or directory to a host.
 
-    On the host it belongs to root. UsageError if `source` or the target's directory does not exist.
+    It is copied into `target` if that is a directory, otherwise under that name, and belongs to
+    root. Raises UsageError if `source` or the target's directory does not exist.
     """
     if not source.exists():
         raise UsageError(f"{source} does not exist")
@@ -60,10 +61,10 @@ def send(
     unpack: Sequence[str],
     change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None,
 ) -> None:
-    """Run a command on a host as root, with a tar archive of a file or directory as its standard input.
+    """Run a command on a host as root, with a tar archive as its standard input.
 
-    In the archive, the file is called `name`; `change` can alter its attributes. CommandFailed if
-    the command fails.
+    The archive has a file or directory under the name `name`; `change` can alter attributes. Raises
+    CommandFailed if the command fails.
     """
     with tempfile.TemporaryFile() as packed:
         with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -73,11 +74,12 @@ def send(
 
 
 def get(ssh: Ssh, host: str, source: str, target: Path) -> None:
-    """Copy a file or directory from a host: into `target` if that is a directory, otherwise under that name.
+    """Copy a file or directory from a host.
 
-    The host is not trusted: nothing is written elsewhere, and no device or set-user-ID file is
-    created. At most 64 GiB in a million files are copied. UsageError if `source` or the target's
-    directory does not exist; HarnessError lists what is left out.
+    It is copied into `target` if that is a directory, otherwise under that name. The host is not
+    trusted: nothing is written elsewhere, and no device or set-user-ID file is created. At most 64
+    GiB in a million files are copied. Raises UsageError if `source` or the target's directory does
+    not exist, and HarnessError, which lists what is left out.
     """
     path = PurePosixPath(source)
     if ssh.run(host, ["test", "-e", source], check=False).exit_code != 0:
@@ -112,7 +114,10 @@ def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 class _Metered:
-    """A stream with a budget of `left` bytes: tarfile holds whatever it takes for a header in memory."""
+    """A stream with a budget of `left` bytes.
+
+    tarfile keeps a header in memory, however large it is.
+    """
 
     def __init__(self, stream: IO[bytes], left: int) -> None:
         self._stream = stream
@@ -132,14 +137,12 @@ class _Metered:
 def unpack(
     stream: IO[bytes], directory: Path, limits: Limits, place: Callable[[str], str | None] = str
 ) -> list[str]:
-    """Unpack the output of tar(1) on an untrusted host.
-
-    Return a note for each member that is left out or cut.
+    """Unpack the output of tar(1) on an untrusted host; return notes on what is left out or cut.
 
     Only files and directories are created, all below `directory`, owned by this user and without
     set-user-ID. `place` returns the name that a member gets, or None to leave it out without a
-    note. HarnessError if it is not an archive, exceeds `limits` in total, or cannot be written;
-    what was unpacked until then stays.
+    note. Raises HarnessError if it is not an archive, exceeds `limits` in total, or cannot be
+    written; what was unpacked until then stays.
     """
     notes: list[str] = []
     metered = _Metered(stream, _HEADER)
@@ -172,7 +175,7 @@ def unpack(
 
 
 def copy(source: IO[bytes], target: IO[bytes], most: int) -> bool:
-    """Copy at most `most` bytes of a stream; tell whether that was all of it."""
+    """Copy at most `most` bytes of a stream; return whether that was all of it."""
     while most and (chunk := source.read(min(_CHUNK, most))):
         target.write(chunk)
         most -= len(chunk)
@@ -209,7 +212,7 @@ def _unpack_member(
 
 
 def _is_within(path: Path, directory: Path) -> bool:
-    """Tell whether a path, with all links followed, is in a directory."""
+    """Return whether a path, with all links followed, is in a directory."""
     try:
         return path.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError, ValueError):

@@ -10,12 +10,12 @@ from typing import TypeVar
 from harness.errors import WaitTimeout
 
 _LOG = logging.getLogger(__name__)
-# Seconds after which a wait is first logged; each pause until it is logged again is twice as long as
-# the one before, at most a minute.
+# Seconds after which a wait is first logged. Each pause until it is logged again is twice as long as
+# the one before, but at most a minute.
 _FIRST_LOG, _LONGEST_SILENCE = 10, 60
-# Observing must not keep a machine busy. A look of a second or more is followed by a pause four
-# times as long, at most 15 seconds; any other by a twentieth of the time waited so far, at most a
-# second.
+# Observing must not keep a machine busy. After a look that takes a second or more, the pause is
+# four times as long, but at most 15 seconds; after a shorter one, it is a twentieth of the time
+# waited so far, but at most a second.
 _LONG_LOOK, _PAUSE_PER_LOOK, _LONGEST_PAUSE = 1.0, 4, 15.0
 _PAUSE_PER_WAIT, _LONGEST_SHORT_PAUSE = 0.05, 1.0
 Seen = TypeVar("Seen")
@@ -32,14 +32,12 @@ def wait_until(
     interval: float = 0.25,
     ignore: tuple[type[Exception], ...] = (),
 ) -> Seen:
-    """Call `look` until `done` holds for what it returns, and return that.
+    """Call `look` until `done` holds for the state that it returns, and return that state.
 
-    Pause at least `interval` seconds between.
-
-    `what` completes "waiting for ..."; `show` describes a state. Errors in `ignore` count as a
-    state that is not `done`. Raises WaitTimeout with the last state after `timeout` seconds, or as
-    soon as `give_up` holds, which means that the wait cannot succeed any more. A long wait is
-    logged with its last state.
+    Pauses for at least `interval` seconds between two calls. `what` completes "waiting for ...";
+    `show` describes a state. Errors in `ignore` count as a state that is not `done`. Raises
+    WaitTimeout with the last state after `timeout` seconds, or as soon as `give_up` holds, which
+    means that the wait can no longer succeed. A long wait is logged with its last state.
     """
     started = last_logged = time.monotonic()
     silence = _FIRST_LOG
@@ -58,8 +56,9 @@ def wait_until(
             if done(seen):
                 return seen
             if give_up(seen):
+                seconds = time.monotonic() - started
                 raise WaitTimeout(
-                    f"waiting for {what} cannot succeed any more after {time.monotonic() - started:.1f} s; "
+                    f"waiting for {what} cannot succeed any more after {seconds:.1f} s; "
                     f"last state: {state}"
                 )
         ended = time.monotonic()

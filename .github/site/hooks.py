@@ -1,7 +1,7 @@
-"""How `make site` makes a site of the pages that GitHub shows, as they are; mkdocs.yml names this file.
+"""How `make site` turns the pages that GitHub shows into a site; mkdocs.yml names this file.
 
-The site has the layout of the repository, so that links between pages need no change. A link to
-what the site does not have, such as a folder, leads to the repository.
+The site has the layout of the repository, so that links between pages need no change. Links to
+things that the site does not have, such as folders, lead to the repository.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKER = re.compile(r"(?:[-*+]|\d+\.) +")
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Take the navigation from the index, and the names of headings from GitHub."""
+    """Take the navigation from the index, and name the anchors of headings as GitHub does."""
     from pymdownx.slugs import slugify
 
     config.nav = navigation((ROOT / INDEX).read_text())
@@ -36,7 +36,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """Put each file where the repository has it: the pages of docs/, those at the top, and the scenarios."""
+    """Put the pages and the scenarios at the same paths as in the repository."""
     from mkdocs.structure.files import File
 
     of_docs = [file for file in files if file.src_dir == config.docs_dir]
@@ -48,14 +48,14 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Have a page read as GitHub reads it."""
+    """Make MkDocs read a page as GitHub does."""
     folder = posixpath.dirname(page.file.src_uri)
 
-    def link(found: re.Match[str]) -> str:
-        text, target, _ = found.groups()
+    def link(match: re.Match[str]) -> str:
+        text, target, _ = match.groups()
         path = posixpath.normpath(posixpath.join(folder, target))
-        if path in files.src_uris or not (ROOT / path).exists():  # which is an error of its own
-            return found[0]
+        if path in files.src_uris or not (ROOT / path).exists():  # MkDocs reports missing targets
+            return match[0]
         repository = config.extra["repository"]
         return f"[{text}]({repository}/tree/HEAD/{path})" if repository else text
 
@@ -63,12 +63,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def navigation(index: str) -> list[dict[str, Any]]:
-    """Return a section for each heading of the index, with the pages that it links to and none before it did."""
+    """Return a section for each heading of the index, with the pages that it links to first."""
     sections: list[dict[str, Any]] = [{"Home": "README.md"}, {"Documentation": INDEX}]
     seen: set[str] = set()
     for part in index.split("\n## ")[1:]:
         linked = [
-            posixpath.normpath(posixpath.join("docs", found[2])) for found in _LINK.finditer(part)
+            posixpath.normpath(posixpath.join("docs", match[2])) for match in _LINK.finditer(part)
         ]
         pages = [
             path for path in dict.fromkeys(linked) if path.endswith(".md") and path not in seen
@@ -79,7 +79,7 @@ def navigation(index: str) -> list[dict[str, Any]]:
 
 
 def indented(markdown: str) -> str:
-    r"""Indent lists as Python-Markdown needs it: by four columns, and with a blank line before them.
+    r"""Indent lists as Python-Markdown expects: by four columns, with a blank line before them.
 
     >>> indented("Steps:\n1. one\n\n   more\n   - a")
     'Steps:\n\n1.  one\n\n    more\n    -   a'

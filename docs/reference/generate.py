@@ -1,4 +1,4 @@
-"""Write the pages of this folder: the keys of a scenario from its JSON Schema, the verbs from the command line."""
+"""Write the pages of this folder: a scenario's keys from its JSON Schema, and the commands."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Schema = dict[str, Any]
 _NOTE = "<!-- Written by `make docs`; do not edit. -->\n\n"
 _SCENARIO = """# The keys of a scenario
 
-[The scenario file](../scenario.md) tells with an example what they are for. `harness schema` prints the same as a
-JSON Schema, which also has the patterns of names.
+[The scenario file](../scenario.md) explains them with an example. `harness schema` prints the same
+as a JSON Schema, which also has the patterns of names.
 """
 _WORDS = {
     "string": "text",
@@ -27,6 +27,7 @@ _WORDS = {
     "integer": "whole number",
     "number": "number",
 }
+_NULL = {"type": "null"}
 _BOUNDS = {
     "minimum": "at least {}",
     "exclusiveMinimum": "more than {}",
@@ -35,22 +36,21 @@ _BOUNDS = {
 
 
 def scenario_page(schema: Schema) -> str:
-    """Return a page with a table for each part of a scenario, the parts in the order in which they are met."""
+    """Return a page with a table for each part of a scenario, in the order of the schema."""
     tables = [_NOTE + _SCENARIO]
     for place, part in parts(schema, schema, ""):
-        rows = [f"## {place or 'At the top'}", "", linked(part["description"]), ""]
-        rows += ["| key | value | unset | what it says |", "|---|---|---|---|"]
+        rows = [f"## {place or 'Top level'}", "", linked(part["description"]), ""]
+        rows += ["| key | value | default | description |", "|---|---|---|---|"]
         for key, field in part["properties"].items():
             unset = "required" if key in part.get("required", ()) else default(field["default"])
-            rows.append(
-                f"| `{key}` | {words(field, below(place, key))} | {unset} | {linked(field['description'])} |"
-            )
+            value, description = words(field, below(place, key)), linked(field["description"])
+            rows.append(f"| `{key}` | {value} | {unset} | {description} |")
         tables.append("\n".join(rows) + "\n")
     return "\n".join(tables)
 
 
 def cli_page() -> str:
-    """Return a page of all verbs."""
+    """Return a page of all commands."""
     command = typer.main.get_command(cli.app)
     with_whole_sentences(command)
     return _NOTE + get_docs_for_click(
@@ -59,14 +59,14 @@ def cli_page() -> str:
 
 
 def with_whole_sentences(command: Any) -> None:
-    """Have lists of verbs tell the first paragraph about each, not its first 45 letters."""
-    for one in getattr(command, "commands", {}).values():
-        one.short_help = " ".join((one.help or "").partition("\n\n")[0].split())
-        with_whole_sentences(one)
+    """Make lists of commands show each command's first paragraph, not its first 45 letters."""
+    for subcommand in getattr(command, "commands", {}).values():
+        subcommand.short_help = " ".join((subcommand.help or "").partition("\n\n")[0].split())
+        with_whole_sentences(subcommand)
 
 
 def parts(schema: Schema, part: Schema, place: str) -> Iterator[tuple[str, Schema]]:
-    """Yield a part and each one below it, with its place in a scenario."""
+    """Yield a part and all parts below it, each with its place in a scenario."""
     yield place, part
     for key, field in part["properties"].items():
         for at, name in named(field, below(place, key)):
@@ -78,18 +78,18 @@ def named(field: Schema, at: str) -> Iterator[tuple[str, str]]:
     match field:
         case {"$ref": reference}:
             yield at, reference.rpartition("/")[2]
-        case {"items": one}:
-            yield from named(one, f"{at}[]")
-        case {"patternProperties": each}:
-            for one in each.values():
-                yield from named(one, f"{at}.NAME")
-        case {"anyOf": several}:
-            for one in several:
-                yield from named(one, at)
+        case {"items": item}:
+            yield from named(item, f"{at}[]")
+        case {"patternProperties": patterns}:
+            for item in patterns.values():
+                yield from named(item, f"{at}.NAME")
+        case {"anyOf": choices}:
+            for choice in choices:
+                yield from named(choice, at)
 
 
 def words(field: Schema, at: str) -> str:
-    """Return in words what a value may be; a part is a link to its table."""
+    """Return a description of the allowed values; a part is a link to its table."""
     match field:
         case {"$ref": _}:
             return f"[see below](#{re.sub('[^a-z0-9_-]', '', at.lower())})"
@@ -97,17 +97,17 @@ def words(field: Schema, at: str) -> str:
             return ", ".join(f"`{value}`" for value in values)
         case {"const": value}:
             return f"`{value}`"
-        case {"anyOf": several}:
-            return " or ".join(words(one, at) for one in several if one != {"type": "null"})
-        case {"prefixItems": several}:
-            return f"{len(several)} times {words(several[0], at)}"
-        case {"items": one}:
-            return f"list of {words(one, f'{at}[]')}"
-        case {"patternProperties": each}:
-            (one,) = each.values()
-            if {"type": "boolean"} in one.get("anyOf", ()):
+        case {"anyOf": choices}:
+            return " or ".join(words(choice, at) for choice in choices if choice != _NULL)
+        case {"prefixItems": items}:
+            return f"{len(items)} times {words(items[0], at)}"
+        case {"items": item}:
+            return f"list of {words(item, f'{at}[]')}"
+        case {"patternProperties": patterns}:
+            (item,) = patterns.values()
+            if {"type": "boolean"} in item.get("anyOf", ()):
                 return "[options](../scenario.md#options)"
-            return f"each NAME: {words(one, f'{at}.NAME')}"
+            return f"each NAME: {words(item, f'{at}.NAME')}"
         case {"type": kind, **limits}:
             return ", ".join(
                 [
@@ -124,14 +124,14 @@ def below(place: str, key: str) -> str:
 
 
 def default(value: Any) -> str:
-    """Return what counts where a key is left out; "" where that is nothing, or the description tells it."""
+    """Return the value of a key that is left out; "" if it is empty, or in the description."""
     if value in (None, "", []) or isinstance(value, dict):
         return ""
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
 def linked(description: str) -> str:
-    """Return a description whose pages are links."""
+    """Return a description in which the names of pages are links."""
     return re.sub(r"docs/([\w-]+)\.md", r"[\1](../\1.md)", description)
 
 

@@ -18,7 +18,10 @@ from harness.errors import BUG, CannotVerify, HarnessError, describe
 
 
 class Commands(TyperGroup):
-    """All commands; an error in any of them becomes one message and the exit code that errors.py defines."""
+    """All commands.
+
+    An error in any of them becomes one message, and the exit code that errors.py defines.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -39,7 +42,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     help="Build, deploy and verify genuine Slurm clusters from one scenario file.",
-    epilog="Exit codes: 0 passed or done; 1 a check failed; 2 bad usage or bad scenario; 3 no verdict.",
+    epilog=(
+        "Exit codes: 0 passed or done; 1 a check failed; 2 bad usage or bad scenario; 3 no verdict."
+    ),
 )
 app.add_typer(files.app)
 app.add_typer(runs.app)
@@ -60,14 +65,17 @@ def _version(
 
 
 def main() -> None:
-    """Run the command line; an unexpected error ends it with exit code 3, which blames no cluster."""
+    """Run the command line.
+
+    An unexpected error ends it with exit code 3, which does not blame the clusters.
+    """
     interrupts.raise_once()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # also show what its encoding does not have
+        if isinstance(stream, io.TextIOWrapper):  # escape characters that its encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
-    except Exception as error:  # typer has turned all others into exit codes
+    except Exception as error:  # typer turns all other errors into exit codes
         err.print(traceback.format_exc().rstrip(), style="dim", markup=False)
         err.print(f"[bold red]unexpected error:[/bold red] {escape(describe(error))}")
         err.print(f"[bold]hint:[/bold] {BUG}")

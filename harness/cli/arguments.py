@@ -28,7 +28,10 @@ Releases = Annotated[
     list[str] | None,
     typer.Option(
         "--release",
-        help="Use this release for every cluster and slurmdbd; NAME=RELEASE: for one of them. Can be repeated.",
+        help=(
+            "Use this release for every cluster and slurmdbd; NAME=RELEASE: for one of them. "
+            "Can be repeated."
+        ),
         show_default=False,
     ),
 ]
@@ -37,7 +40,10 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a value of the scenario, such as clusters.alpha.nodes.0.cpus=4. Can be repeated.",
+        help=(
+            "Override a value of the scenario, such as clusters.alpha.nodes.0.cpus=4. "
+            "Can be repeated."
+        ),
         show_default=False,
     ),
 ]
@@ -45,8 +51,11 @@ ProbeImages = Annotated[
     bool,
     typer.Option(
         "--probe-images",
-        help="Inspect the images that a scenario names (image:): pull them if necessary, and run their programs "
-        "without privileges. By default nothing in them runs, and `release:` says which release they have.",
+        help=(
+            "Inspect the images that a scenario names (image:): pull them if necessary, and run "
+            "their programs without privileges. By default nothing in them runs, and `release:` "
+            "says which release they have."
+        ),
     ),
 ]
 ProviderOption = Annotated[
@@ -54,14 +63,20 @@ ProviderOption = Annotated[
     typer.Option(
         "--provider",
         envvar="HARNESS_PROVIDER",
-        help="Where hosts come from: docker, docker:[SITE=]CONTEXT,... (engines in one Swarm), vagrant, or existing.",
+        help=(
+            "Where hosts come from: docker, docker:[SITE=]CONTEXT,... (engines in one Swarm), "
+            "vagrant, or existing."
+        ),
     ),
 ]
 Inventory = Annotated[
     Path | None,
     typer.Option(
         "--inventory",
-        help="Ansible inventory of the machines for --provider existing; default: those that the scenario names.",
+        help=(
+            "Ansible inventory of the machines for --provider existing; default: those that the "
+            "scenario names."
+        ),
         exists=True,
         show_default=False,
     ),

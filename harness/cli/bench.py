@@ -34,7 +34,7 @@ def first_run(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Compare up and deploy with a plain script that starts the same hosts, files and daemons (the floor).
+    """Compare up and deploy with a plain script that does the same (the floor).
 
     Also compare a second deploy, which has nothing to do, with the first.
     """
@@ -51,8 +51,9 @@ def first_run(
             out.print(f"round {number}  {who:8} {sum(stages.values()):5.1f} s  ({details})")
         out.print(f"round {number}  ratio    {ratio:5.2f}")
     out.print(
-        f"median ratio {result['ratio']:.2f}, of a second deploy to the first {result['again']:.2f};"
-        f" {result['ansible_tasks']} Ansible tasks on {result['hosts']} hosts"
+        f"median ratio {result['ratio']:.2f}, "
+        f"of a second deploy to the first {result['again']:.2f}; "
+        f"{result['ansible_tasks']} Ansible tasks on {result['hosts']} hosts"
     )
     return None
 
@@ -68,9 +69,9 @@ def elastic(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Time jobs whose nodes come up for them.
+    """Time jobs whose nodes are powered up for them.
 
-    The floor is the same hosts, started by hand, until slurmd registers.
+    The floor is the time until slurmd registers on the same hosts, started by hand.
     """
     docker = providers.get("docker")
     result = bench.elastic_nodes(
@@ -82,7 +83,8 @@ def elastic(
     rows |= {"median": result["median"], "worst": result["worst"]}
     _print_seconds(rows)
     out.print(
-        f"{result['scenario']}: {result['nodes']} nodes, {result['provision']}, release {result['release']}"
+        f"{result['scenario']}: {result['nodes']} nodes, {result['provision']}, "
+        f"release {result['release']}"
     )
     return None
 
@@ -105,7 +107,7 @@ def nodes_(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Measure the memory and startup time of nodes that share hosts, for growing numbers of nodes."""
+    """Measure the memory and startup time of growing numbers of nodes that share hosts."""
     must_be_writable(output)
     counts = {"counts": nodes} if nodes else {}
     docker = providers.get("docker")
@@ -127,7 +129,8 @@ def nodes_(
         table_of(headings, (map(str, row.values()) for row in result["rows"]), justify="right")
     )
     out.print(
-        f"{result['scenario']}: release {result['release']}; {output / 'nodes.json'}, {output / 'nodes.svg'}"
+        f"{result['scenario']}: release {result['release']}; "
+        f"{output / 'nodes.json'}, {output / 'nodes.svg'}"
     )
     return None
 
@@ -142,7 +145,10 @@ def jobs_(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Compare submitting and awaiting short jobs with the floor, sbatch and squeue in a shell, and with an array."""
+    """Compare three ways to run short jobs.
+
+    They are sbatch and squeue in a shell (the floor), the harness, and job arrays.
+    """
     result = bench.jobs(
         scenario_path,
         providers.get("docker"),

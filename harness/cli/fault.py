@@ -23,12 +23,14 @@ def inject(
     kind: Annotated[str, typer.Argument(help="The kind of fault.", show_default=False)],
     on: Annotated[str, typer.Argument(help="The host; for cuts, also a site.", show_default=False)],
     more: Annotated[
-        str, typer.Argument(help="What else the kind needs: a daemon, a second host.")
+        str, typer.Argument(help="What the kind needs in addition: a daemon or a second host.")
     ] = "",
     seconds: Annotated[
         float | None,
         typer.Option(
-            "--for", help="Heal it after this many seconds; default: leave it.", show_default=False
+            "--for",
+            help="Heal it after this many seconds; default: leave it active.",
+            show_default=False,
         ),
     ] = None,
     which: RunName = None,

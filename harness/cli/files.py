@@ -1,4 +1,4 @@
-"""Commands for scenarios and configurations, which need no host."""
+"""Commands for scenarios and configurations; they need no hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from harness.site import importer, rehearsal_copy
 from harness.slurmconf import check, diff, sources
 
 app = typer.Typer()
-_PROBE = "`release:` beside `image:` gives its release; --probe-images pulls the image and runs it to ask"
+_PROBE = (
+    "`release:` beside `image:` gives its release; "
+    "--probe-images pulls the image and runs it to ask"
+)
 
 
 @app.command()
@@ -87,7 +90,7 @@ def render_(
     containers: Annotated[
         bool,
         typer.Option(
-            "--containers", help="For the harness's containers, not for machines of your own."
+            "--containers", help="For the harness's containers, not for your own machines."
         ),
     ] = False,
     release: Releases = None,
@@ -100,7 +103,7 @@ def render_(
     ] = False,
     probe_images: ProbeImages = False,
 ) -> None:
-    """Write every host's configuration files to OUTPUT/HOST, with a manifest.json and a script, install.sh."""
+    """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh."""
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(
@@ -112,9 +115,8 @@ def render_(
     rundir.write_rendered(output, tree, with_secrets=with_secrets)
     (output / "install.sh").write_text(install_script.script(plan, tree))
     (output / "install.sh").chmod(0o755)
-    out.print(
-        f"{sum(map(len, tree.values()))} files for {len(tree)} hosts in {output}; install.sh installs them"
-    )
+    count = sum(map(len, tree.values()))
+    out.print(f"{count} files for {len(tree)} hosts in {output}; install.sh installs them")
 
 
 @app.command("check")
@@ -122,7 +124,7 @@ def check_(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Scenarios, slurm.conf or other files of Slurm, or directories.",
+            help="Scenarios, Slurm's configuration files (such as slurm.conf), or directories.",
             show_default=False,
         ),
     ],
@@ -130,7 +132,10 @@ def check_(
         str | None,
         typer.Option(
             "--release",
-            help=f"The release whose daemons will read it; default: the scenario's, or {releases.DEFAULT} for files.",
+            help=(
+                "The release whose daemons will read it; default: the scenario's, or "
+                f"{releases.DEFAULT} for files."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -146,7 +151,7 @@ def check_(
     probe_images: ProbeImages = False,
     format_: FormatOption = Format.text,
 ) -> None:
-    """Report what the daemons of a release will refuse, ignore or do differently with a configuration."""
+    """Report what in a configuration a release's daemons refuse, ignore or handle differently."""
     must_be_known(release, older)
     if settings and not all(map(scenario.is_named_like_one, paths)):
         raise UsageError("--set requires scenarios", hint="check files of Slurm separately")
@@ -177,7 +182,7 @@ def check_(
 
 
 def _release_of_image(probe: bool) -> Callable[[str], str] | None:
-    """Return what asks images for their release; None if images must not run."""
+    """Return a function that reads an image's release; None if images must not run."""
     return providers.image_reader(providers.get("docker")) if probe else None
 
 
@@ -195,7 +200,7 @@ def _not_inspected(problem: Problem) -> check.Finding:
 @app.command("import")
 def import_(
     directory: Annotated[
-        Path, typer.Argument(help="A site's /etc/slurm, or a copy.", show_default=False)
+        Path, typer.Argument(help="A site's /etc/slurm, or a copy of it.", show_default=False)
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The scenario to write.", show_default=False)
@@ -209,12 +214,15 @@ def import_(
             "--rehearsal",
             min=1,
             metavar="N",
-            help="Write a rehearsal copy on N hosts: the same nodes and limits without the site's machines.",
+            help=(
+                "Write a rehearsal copy on N hosts: the same nodes and limits without the site's "
+                "machines."
+            ),
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Write a scenario that renders to an existing cluster's configuration, except for its passwords."""
+    """Write a scenario that renders to an existing cluster's configuration, except passwords."""
     must_be_known(release)
     if output.exists():
         raise UsageError(f"{output} already exists", hint="choose another file, or remove it")
@@ -234,23 +242,24 @@ def import_(
     except ScenarioError:
         err.print(f"{output} written, but it is not a valid scenario yet:")
         raise
-    out.print(
-        f"{output}: {len(read.clusters)} cluster, {sum(len(c.node_names()) for c in read.clusters.values())} nodes"
-    )
+    count = sum(len(cluster.node_names()) for cluster in read.clusters.values())
+    out.print(f"{output}: {len(read.clusters)} cluster, {count} nodes")
 
 
 @app.command("diff")
 def diff_(
     before: Annotated[
         str,
-        typer.Argument(help="A scenario, a file or directory of Slurm, a rendered tree or a run."),
+        typer.Argument(
+            help="A scenario, a configuration file or directory of Slurm, a rendered tree or a run."
+        ),
     ],
     after: Annotated[str, typer.Argument(help="What to compare it with.")],
     release: Annotated[
         str | None,
         typer.Option(
             "--release",
-            help="The release of the daemons that get the change; default: that of the hosts.",
+            help="The release of the daemons to change; default: that of the hosts.",
             show_default=False,
         ),
     ] = None,

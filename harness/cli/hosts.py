@@ -1,4 +1,4 @@
-"""Commands for a run's hosts: run a command on one, copy files to it or from it."""
+"""Commands for a run's hosts: run a command on a host, copy files to it or from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from harness.errors import UsageError
 app = typer.Typer()
 # Runs a command with the environment and directory of a login.
 _AT_HOME = (
-    "HOME=$(getent passwd {user} | cut -d: -f6) USER={user} LOGNAME={user}; export HOME USER LOGNAME; "
+    "HOME=$(getent passwd {user} | cut -d: -f6) USER={user} LOGNAME={user}; "
+    "export HOME USER LOGNAME; "
     'cd "$HOME" 2> /dev/null || cd /; exec {line}'
 )
 
@@ -30,7 +31,7 @@ def exec_(
     command: Annotated[
         list[str], typer.Argument(help="The command, after --.", show_default=False)
     ],
-    user: Annotated[str, typer.Option("--user", help="The account to run it as.")] = "root",
+    user: Annotated[str, typer.Option("--user", help="The account that runs it.")] = "root",
     detach: Annotated[
         bool,
         typer.Option(
@@ -51,14 +52,14 @@ def exec_(
     if detach:
         unit = f"harness-exec-{secrets.token_hex(4)}"
         options = ["--quiet", "--collect", f"--unit={unit}", f"--property=User={user}"]
-        # "-": a missing directory is no error, because daemons' accounts have no home.
+        # "-": a missing directory is not an error, because daemons' accounts have no home.
         home = ["--property=WorkingDirectory=-~"]
         run.ssh.run(name, ["systemd-run", *options, *home, "--", *command])
         out.print(unit)
         return
     line = shlex.join(command)
     if user != "root":
-        # Daemons' accounts have no shell and perhaps no home.
+        # Daemons' accounts have no shell, and some have no home.
         line = shlex.join(
             ["runuser", "-u", user, "--", "sh", "-c", _AT_HOME.format(user=user, line=line)]
         )

@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 
-# The verbs import what knows the engine themselves: its package may be missing.
+# Each command imports the modules for the engine by itself, because their packages may be missing.
 @app.callback()
 def _images() -> None:
     extras.need("run", "harness images")
@@ -73,9 +73,8 @@ def save(
 ) -> None:
     """Write images to a file, for an engine without a registry.
 
-    Images that do not exist are built first.
-
-    A release's image with Apptainer is included if the engine has it.
+    Images that do not exist are built first. A release's image with Apptainer is included if the
+    engine has it.
     """
     from harness.providers import images
     from harness.providers.docker import engine
@@ -95,7 +94,7 @@ def load(
         Path, typer.Argument(help="A file that `harness images save` wrote.", show_default=False)
     ],
 ) -> None:
-    """Load the images in a file into the engine; this version of the harness must use them."""
+    """Load images from a file into the engine; they must fit this version of the harness."""
     from harness.providers import images
     from harness.providers.docker import engine
 
@@ -133,7 +132,7 @@ def list_(format_: FormatOption = Format.text) -> None:
 
 
 def _built(names: Sequence[str] | None) -> list[str]:
-    """Return the images of some releases, or of all; build those that do not exist."""
+    """Return the images of the named releases, or of all; build those that do not exist."""
     from harness.providers import images
     from harness.providers.docker import engine
 

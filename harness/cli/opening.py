@@ -1,7 +1,4 @@
-"""Open what the options name: a run, one of its hosts, a provider, a release.
-
-Refuse what cannot be written.
-"""
+"""Open what the options name: a run, one of its hosts, a provider; refuse what cannot be used."""
 
 from __future__ import annotations
 
@@ -45,19 +42,19 @@ def open_run(runs: Path, which: str | None) -> OpenRun:
 
 
 def with_report(runs: Path, which: str) -> Path:
-    """Return a run's directory, or one that only has a report; "" is the newest run's."""
+    """Return a run's directory, or one that only has a report; "" stands for the newest run."""
     if which and (Path(which) / "report.json").exists():
         return Path(which)
     try:
         return rundir.find(runs, which or None).path
     except UsageError:
-        if Path(which).is_dir():  # the error about it says what is missing
+        if Path(which).is_dir():  # reading its report fails, and says what is missing
             return Path(which)
         raise
 
 
 def find_host(run: OpenRun, name: str) -> Host:
-    """Return a host of a run; UsageError lists the hosts if there is none of that name."""
+    """Return a host of a run; if there is none of that name, raise UsageError with all names."""
     for host in run.plan.hosts:
         if host.name == name:
             return host
@@ -76,7 +73,10 @@ def find_provider(
     only_look: bool = False,
     yes: bool = False,
 ) -> providers.Provider:
-    """Return a provider; existing machines it changes with `yes` only, when the user has seen what changes."""
+    """Return a provider.
+
+    That of existing machines first shows what it would change, and changes it only with `yes`.
+    """
     if name != ExistingProvider.name:
         if inventory or only_look or yes:
             raise UsageError("--inventory, --check and --yes require --provider existing")
@@ -98,7 +98,7 @@ def find_provider(
 
 
 def must_be_known(*names: str | None) -> None:
-    """UsageError for a release that is not known; None stands for no release."""
+    """Raise UsageError for an unknown release; None stands for no release."""
     for name in filter(None, names):
         if name not in releases.KNOWN:
             raise UsageError(
@@ -107,10 +107,10 @@ def must_be_known(*names: str | None) -> None:
 
 
 def must_be_writable(directory: Path | None) -> None:
-    """UsageError if no file can be written in a directory, before the work whose results it is for.
+    """Raise UsageError if no file can be written in a directory.
 
-    A directory that does not exist must have a parent in which it can be created; nothing is
-    created. None stands for no directory.
+    For a check before the work whose results go there. A directory that does not exist must have a
+    parent in which it can be created; nothing is created. None stands for no directory.
     """
     if directory is None:
         return
@@ -124,9 +124,9 @@ def must_be_writable(directory: Path | None) -> None:
 
 
 def must_be_writable_file(path: Path) -> None:
-    """UsageError if a file cannot be written, before the work whose result it is for.
+    """Raise UsageError if a file, which may exist, cannot be written.
 
-    It may exist.
+    For a check before the work whose result goes there.
     """
     if path.is_dir():
         raise UsageError(f"{path} is a directory", hint="name a file")

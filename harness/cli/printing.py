@@ -36,12 +36,12 @@ if TYPE_CHECKING:  # its packages may be missing
     from harness import doctor
 
 _LOG = logging.getLogger("harness")
-# Excused problems of an invariant that are printed.
+# How many excused problems of an invariant are printed.
 _MOST_EXCUSED = 3
 
 
 class Output(Console):
-    """A console without an error when its reader goes away: `| head` has read enough, or the terminal has closed.
+    """A console that survives its reader: `| head` that has read enough, or a closed terminal.
 
     The command continues to its end, and its exit code keeps its meaning.
     """
@@ -49,7 +49,7 @@ class Output(Console):
     lost = False
 
     def print(self, *objects: Any, **look: Any) -> None:
-        """Print as rich does; progress that cannot be printed, for whatever reason, stops no cleanup."""
+        """Print as rich does; progress that cannot be printed never stops a cleanup."""
         try:
             super().print(*objects, **look)
         except OSError as error:
@@ -91,7 +91,7 @@ class Progress:
     @contextmanager
     def steps(self) -> Iterator[Callable[[Step], None]]:
         """Yield a function that shows a step: see progress.ShowsSteps."""
-        # FORCE_COLOR lets rich take a pipe for a terminal, but nothing can change in place there.
+        # With FORCE_COLOR, rich takes a pipe for a terminal, but nothing can change in place there.
         if not (err.is_terminal and err.file.isatty()) or err.is_dumb_terminal:
             yield lambda step: self(str(step))
             return
@@ -138,7 +138,7 @@ class _StepLine:
 
 
 def progress() -> Progress:
-    """Return what prints progress; long waits, and with --verbose each command, are part of it."""
+    """Return a printer of progress, which includes long waits and, with --verbose, each command."""
     say = Progress()
     _LOG.handlers = [_Saying(say)]
     if not _LOG.level:
@@ -202,7 +202,7 @@ def print_changes(changes: HostChanges) -> None:
 
 
 def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: list[str]) -> None:
-    """Print which lines differ, what each change needs, and the steps that apply them to a running cluster."""
+    """Print which lines differ, what each change needs, and the steps that apply all changes."""
     colors = {"+": "green", "-": "red", "@": "cyan"}
     for file in files:
         if file.hosts:
@@ -222,7 +222,8 @@ def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: li
             else ""
         )
         where = f" on {change.hosts}" if change.hosts else ""
-        needs = f"{'drain, ' if change.drain else ''}{diff.NEEDS.get(change.needs, change.needs) or 'review it'}"
+        action = diff.NEEDS.get(change.needs, change.needs) or "review it"
+        needs = f"{'drain, ' if change.drain else ''}{action}"
         why = f" ({change.why})" if change.why else ""
         out.print(f"{escape(what + values + where)}\n    [bold]{needs}[/bold]{escape(why)}")
     out.print("\n[bold]To apply it to a running cluster:[/bold]")
@@ -257,9 +258,8 @@ def print_report(
     title = escape(f"{report.scenario}: {report.description}")
     out.print(f"\n[bold {color}]{report.verdict.upper()}[/bold {color}]  {title}")
     out.print(f"  checks    {outcomes}")
-    out.print(
-        f"  releases  {escape(', '.join(f'{name} {release}' for name, release in report.releases.items()))}"
-    )
+    releases = ", ".join(f"{name} {release}" for name, release in report.releases.items())
+    out.print(f"  releases  {escape(releases)}")
     if report.kubernetes:
         out.print(f"  ledger    {escape(report.kubernetes)}")
     stages = ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in report.stages)
@@ -299,9 +299,8 @@ def print_comparison(differing: dict[str, Any], format_: Format) -> None:
         for name, values in differing[kind].items():
             table.add_row(escape(f"{kind} {name}"), *map(cell, values))
     out.print(table)
-    out.print(
-        f"{differing['checks_alike']} checks have the same outcome; {len(differing['checks'])} differ"
-    )
+    count, alike = len(differing["checks"]), differing["checks_alike"]
+    out.print(f"{alike} checks have the same outcome; {count} differ")
     for name, values in differing["checks"].items():
         out.print(f"  {', '.join(map(cell, values))}  {escape(name)}")
     return None
@@ -325,13 +324,14 @@ def print_rehearsal(run: RunDir, format_: Format) -> None:
         for finding in findings:
             _print_invariant(finding)
         out.print(
-            f"{verdict.upper()}  submissions: {_counts(answers)}; executions seen: {len(history.traces)}"
+            f"{verdict.upper()}  submissions: {_counts(answers)}; "
+            f"executions seen: {len(history.traces)}"
         )
     raise typer.Exit(exit_code(verdict))
 
 
 def _print_invariant(finding: invariants.InvariantResult) -> None:
-    """Print the outcome of an invariant, its problems, and the first few that known faults excuse."""
+    """Print an invariant's outcome, its problems, and the first few that known faults excuse."""
     colors = {PASSED: "green", FAILED: "red", invariants.SKIPPED: "dim"}
     color = colors.get(finding.outcome, "yellow")
     out.print(f"[{color}]{finding.outcome:8}[/{color}] {finding.name.replace('_', ' ')}")
@@ -344,7 +344,7 @@ def _print_invariant(finding: invariants.InvariantResult) -> None:
 
 
 def print_findings(findings: list[configuration_check.Finding]) -> None:
-    """Print the findings of `harness check`, each with its place, and the daemons that will not start."""
+    """Print the findings of `harness check` with their places, and daemons that will not start."""
     colors = {"fatal": "bold red", "error": "red", "warning": "yellow", "info": "dim"}
     for finding in findings:
         color = colors[finding.severity]
@@ -397,7 +397,7 @@ def status_table(rows: Sequence[Row]) -> Group:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    """Write counts such as "3 idle, 1 down"; "" for none."""
+    """Return counts as text such as "3 idle, 1 down"; "" for none."""
     return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 

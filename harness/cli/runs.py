@@ -65,7 +65,7 @@ from harness.ssh import as_user
 from harness.status import Row
 
 app = typer.Typer()
-# Where a host has its slurm.conf: its own, or that of slurmctld.
+# Where a host has its slurm.conf: its own file, or the one fetched from slurmctld.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
 # Seconds between two refreshes of `status --watch`.
 _REFRESH = 2
@@ -102,9 +102,8 @@ def run(
     )
     print_report(result, format_)
     if keep and source.runs().get(RunDir(Path(result.run)).id):
-        err.print(
-            f"the hosts are up; `harness down` {'removes them' if source.capabilities.engine else 'gives them back'}"
-        )
+        effect = "removes them" if source.capabilities.engine else "gives them back"
+        err.print(f"the hosts are up; `harness down` {effect}")
     raise typer.Exit(result.exit_code())
 
 
@@ -141,7 +140,7 @@ def deploy(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Install the configuration on a run's hosts, start the daemons, wait until the clusters accept jobs."""
+    """Configure a run's hosts, start the daemons, and wait until the clusters accept jobs."""
     directory = find_run(runs, which)
     source = find_provider(directory.provider, runs, only_look=check, yes=yes)
     run = lifecycle.open_run(directory, source, progress())
@@ -156,7 +155,7 @@ def verify(
         typer.Option(
             "--select",
             "-k",
-            help="Only checks with this in their name. Can be repeated.",
+            help="Run only checks whose names contain this. Can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -191,7 +190,7 @@ def rehearse(
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="Seconds over which users submit them; default: as in the scenario.", min=1
+            help="Seconds over which users submit the jobs; default: as in the scenario.", min=1
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random jobs.")] = None,
@@ -203,7 +202,7 @@ def rehearse(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Simulate users who submit many kinds of jobs while faults come and go, and check what happened to each job."""
+    """Simulate users who submit jobs while faults come and go; check what happened to each job."""
     run = open_run(runs, which)
     options = {"jobs": jobs, "seconds": seconds, "seed": seed}
     rehearsal = (run.plan.scenario.rehearsal or scenario.Rehearsal()).model_copy(
@@ -263,7 +262,7 @@ def upgrade_(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Rehearse a rolling upgrade while users submit jobs, and check that each job ran exactly once."""
+    """Rehearse a rolling upgrade while users submit jobs; check that each job ran exactly once."""
     must_be_writable(report_directory)
     begin, target = upgrade.split_choices(to)
     upgrade_options = upgrade.UpgradeOptions(target, batches, rate, seed, stay)
@@ -274,7 +273,8 @@ def upgrade_(
         report = upgrade.run(run, upgrade_options, data, keep=keep, directory=report_directory)
     elif database or states:
         raise UsageError(
-            "--database and --state need a scenario: a run that is up has its own database and state"
+            "--database and --state need a scenario: "
+            "a run that is up has its own database and state"
         )
     else:
         run = open_run(runs, which)
@@ -287,7 +287,7 @@ def upgrade_(
 def recheck(
     which: AnyRun = None, format_: FormatOption = Format.text, runs: Runs = DEFAULT_RUNS
 ) -> None:
-    """Evaluate the last rehearsal of a run again from its recorded evidence; its hosts are not needed."""
+    """Evaluate a run's last rehearsal again from its recorded evidence; hosts are not needed."""
     print_rehearsal(rundir.find(runs, which), format_)
 
 
@@ -297,7 +297,10 @@ def report_(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="A run's directory, id or scenario, or a directory with a report.json; default: the newest run.",
+            help=(
+                "A run's directory, id or scenario, or a directory with a report.json; "
+                "default: the newest run."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -326,12 +329,15 @@ def down(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All your runs on the engine, even without a directory.")
+        bool,
+        typer.Option(
+            "--all", help="Remove all your runs on the engine, even those without a directory."
+        ),
     ] = False,
     all_users: Annotated[
         bool,
         typer.Option(
-            "--all-users", help="As root: also other users' runs; without RUN, all of them."
+            "--all-users", help="As root: also remove other users' runs; without RUN, all of them."
         ),
     ] = False,
     provider: ProviderOption = "docker",
@@ -339,9 +345,10 @@ def down(
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Remove a run's hosts, networks and sockets, or give existing machines back. The run's directory stays.
+    """Remove a run's hosts, networks and sockets, or give existing machines back.
 
-    If the directory is lost, the run's id is enough; existing machines also need --inventory.
+    The run's directory stays. If it is lost, the run's id is enough; existing machines also need
+    --inventory.
     """
     if all_users and os.geteuid() != 0:
         raise UsageError("--all-users requires root", hint="sudo harness down --all-users")
@@ -369,14 +376,17 @@ def _all_of(source: providers.Provider, runs: Path, *, all_users: bool) -> dict[
     up: dict[str, RunDir | None] = {
         run_id: readable.get(run_id) for run_id in source.runs(all_users=all_users)
     }
-    # A run that was killed may have left no more than its sockets.
+    # A run that was killed may have left only its sockets.
     return up | {run_id: run for run_id, run in readable.items() if run.control_directory.exists()}
 
 
 def _one_of(
     source: providers.Provider, runs: Path, which: str | None, *, all_users: bool
 ) -> tuple[providers.Provider, dict[str, RunDir | None]]:
-    """Return the run that `which` names, with its provider; its directory may be lost or unreadable."""
+    """Return the run that `which` names, with its provider.
+
+    The run's directory may be lost or unreadable.
+    """
     try:
         run = find_run(runs, which)
     except UsageError:
@@ -430,11 +440,11 @@ def logs(
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Show the daemons' last log lines on hosts that are up; logs of earlier runs are in RUN/logs/."""
+    """Show the daemons' last log lines on hosts that are up; earlier logs are in RUN/logs/."""
     run = open_run(runs, which)
     chosen = [find_host(run, host)] if host else list(run.plan.hosts)
-    wanted = [(on, name) for on in chosen for name in on.daemons if daemon in {None, name}]
-    if not wanted:
+    selected = [(on, name) for on in chosen for name in on.daemons if daemon in {None, name}]
+    if not selected:
         raise UsageError(
             f"{host or 'no host'} runs no {daemon}", hint=f"daemons: {', '.join(DAEMONS)}"
         )
@@ -443,7 +453,7 @@ def logs(
             on.name,
             daemon_logs.command(run.plan, on, name, lines, follow=follow),
         )
-        for on, name in wanted
+        for on, name in selected
     }
     if follow:
         width = max(map(len, commands)) if len(commands) > 1 else 0
@@ -490,7 +500,7 @@ def shell(
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Open a shell as a user of the scenario; `echo squeue | harness shell` runs a single command."""
+    """Open a shell as a user of the scenario; `echo squeue | harness shell` runs one command."""
     run = open_run(runs, which)
     users = list(run.plan.scenario.users)
     if not users or user not in {None, *users}:
@@ -520,7 +530,7 @@ def doctor_(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Check whether this machine can run the harness; each problem comes with the command that fixes it."""
+    """Check whether this machine can run the harness, and print the fix for each problem."""
     extras.need("run", "harness doctor")
     from harness import doctor  # here, because its packages may be missing
 

@@ -35,7 +35,10 @@ def schedmd_suite(
         typer.Option(
             "--select",
             "-s",
-            help="Tests to run, such as test_101_1, 1.1, 37.* or *; default: the quick ones. Can be repeated.",
+            help=(
+                "Tests to run, such as test_101_1, 1.1, 37.* or *; default: the quick ones. "
+                "Can be repeated."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -76,12 +79,12 @@ def schedmd_suite(
     if (of_source := results.release_of(source)) != release:
         raise UsageError(f"{source} is Slurm {of_source}, but the run has {release}")
     list_ = results.read_expected(release, expected)
-    wanted = patterns or list_.quick
-    if not wanted:
+    selected = patterns or list_.quick
+    if not selected:
         raise UsageError(
             f"no quick tests are known for {release}", hint="--select '*' runs all tests"
         )
-    tests = results.select(results.tests_of(source), wanted)
+    tests = results.select(results.tests_of(source), selected)
     on_hosts = suite.put(run, source, user or _administrator(run), seconds)
     outcomes = suite.run(on_hosts, tests, list_)
     if format_ is Format.json:

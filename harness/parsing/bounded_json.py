@@ -15,9 +15,8 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def load(text: str) -> Any:
     r"""Return the data of a text.
 
-    ValueError if it is not JSON, has infinite numbers or is deeper than DEEPEST.
-
-    Half of a surrogate pair, which no file can hold, becomes "?".
+    Half of a surrogate pair, which no file can hold, becomes "?". Raises ValueError if the text is
+    not JSON, has infinite numbers or is deeper than DEEPEST.
 
     >>> load('["\\ud800"]')
     ['?']

@@ -24,9 +24,9 @@ from ruamel.yaml.scanner import Scanner
 MOST_BYTES = 4 * 2**20
 # Levels of nested lists and mappings.
 DEEPEST = 32
-# Values that all aliases of a file repeat.
+# How many values all aliases of a file may repeat.
 MOST_REPEATED = 10_000
-# Size of an integer: Slurm's are not larger.
+# Bits of the largest integers; Slurm has no larger ones.
 _MOST_BITS = 64
 _TAG = "tag:yaml.org,2002:"
 _TEXT, _MERGE = f"{_TAG}str", f"{_TAG}merge"
@@ -46,9 +46,9 @@ class NotPlain(ValueError):
 
 
 class Document:
-    """The nodes of a text, with their places.
+    """The nodes of a text, with their places; `node` is None if the text is empty.
 
-    None if it is empty. NotPlain if it is not such YAML.
+    Raises NotPlain if it is not such YAML.
     """
 
     def __init__(self, text: str) -> None:
@@ -65,16 +65,16 @@ class Document:
                 _check(self.node, set())
 
     def data(self) -> Any:
-        """Return the data.
+        """Return the data, in which the first of duplicate keys counts.
 
-        The first of duplicate keys counts. Removes merge keys from the nodes.
+        This removes merge keys from the nodes.
         """
         with _explained(""):
             return None if self.node is None else self._constructor.construct_document(self.node)
 
 
 def load(text: str) -> Any:
-    """Return the data of a text; NotPlain if it is not such YAML."""
+    """Return the data of a text; raise NotPlain if it is not such YAML."""
     return Document(text).data()
 
 
@@ -161,10 +161,7 @@ class _Constructor(SafeConstructor):
                 raise ValueError("not finite, or too large")  # noqa: TRY301  refused like the others
         except NotPlain:
             raise
-        except (
-            LookupError,
-            ValueError,
-        ) as error:  # raised for "!!int abc", "!!bool x" or 5,000 digits
+        except (LookupError, ValueError) as error:  # for "!!int abc", "!!bool x" or 5,000 digits
             kind = str(node.tag).removeprefix(_TAG)
             shown = str(node.value)[:20]
             raise NotPlain(f'"{shown}" is not a value of type {kind}', node.start_mark) from error

@@ -1,4 +1,4 @@
-"""Read slurm.conf and its like as Slurm's parser does, and keep all text and each place.
+"""Read slurm.conf and similar files as Slurm's parser does, and keep all text and each place.
 
 The grammar is that of src/common/parse_config.c, which has not changed from 20.11 to 26.05. Text
 that cannot be read as options is kept separately: for any file, `"".join(line.raw for line in
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from harness.errors import UsageError
 
-# More than any site has; 20,000 nodes with a line each are 4 MiB.
+# More than any site has: 20,000 nodes with a line each take 4 MiB.
 MOST_BYTES = 16 * 2**20
 _NUMBER = re.compile("[0-9]{1,18}")
 _BLANK = " \t\n\v\f\r"
@@ -22,7 +22,7 @@ _PAIR = re.compile(
     rf"[{_BLANK}]*([A-Za-z0-9_.]+)[{_BLANK}]*[-*+/]?=[{_BLANK}]*"
     rf"(?:\"([^\"]*)\"(?![^{_BLANK}])|([^{_BLANK}]+))"
 )
-# Only at the very beginning of a line; Slurm ignores the rest of the line after the file's name.
+# Include must be at the very beginning of a line; Slurm ignores what follows the file's name.
 _INCLUDE = re.compile(rf"include[{_BLANK}]+([^{_BLANK}]+)", re.IGNORECASE)
 _COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)#.*", re.DOTALL)
 _CONTINUED = re.compile(rf"(?<!\\)((?:\\\\)*)\\[{_BLANK}]*\Z")
@@ -41,7 +41,9 @@ class Line(NamedTuple):
     """One logical line: a backslash joins lines, and `text` has no comments.
 
     `raw` is the text in the file. `rest` is the offset in `text` at which text that cannot be read
-    begins, or None. `include` is the name after Include. Line numbers count from 1.
+    begins, or None. `include` is the name after Include. `places` has the line and column of each
+    character of `text`, or is None if `text` begins at the line's first column and has no gaps.
+    Line numbers count from 1.
     """
 
     number: int
@@ -50,9 +52,7 @@ class Line(NamedTuple):
     pairs: tuple[Pair, ...]
     rest: int | None
     include: str | None
-    places: (
-        tuple[tuple[int, int], ...] | None
-    )  # of each character of `text`, if they do not follow from the line
+    places: tuple[tuple[int, int], ...] | None
 
     def place(self, offset: int) -> tuple[int, int]:
         """Return the line and column of an offset in `text`."""
@@ -94,9 +94,8 @@ def read(text: str) -> Iterator[Line]:
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """Return a file's text with its line ends.
 
-    A file that is not UTF-8 is read as Latin-1, which accepts all bytes.
-
-    UsageError if it cannot be read, or has more than `most` bytes.
+    A file that is not UTF-8 is read as Latin-1, which accepts all bytes. Raises UsageError if it
+    cannot be read, or has more than `most` bytes.
     """
     try:
         with path.open("rb") as file:

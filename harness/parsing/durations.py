@@ -10,13 +10,13 @@ _DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")
 def seconds(text: str, unit: int = 60) -> int:
     """Return a time in seconds: see time_str2secs() in Slurm's parse_time.c.
 
-    ValueError if it is not a time.
-
     The forms are DAYS-HOURS[:MINUTES[:SECONDS]], [HOURS:]MINUTES:SECONDS, and a number of units of
-    `unit` seconds.
+    `unit` seconds. Raises ValueError if the text is not a time.
 
-    >>> seconds("1-02:03:04"), seconds("1-2"), seconds("02:30"), seconds("90"), seconds("90", unit=1)
-    (93784, 93600, 150, 5400, 90)
+    >>> seconds("1-02:03:04"), seconds("1-2"), seconds("02:30")
+    (93784, 93600, 150)
+    >>> seconds("90"), seconds("90", unit=1)
+    (5400, 90)
     """
     match = _DURATION.fullmatch(text)
     if not match:

@@ -34,9 +34,10 @@ class TooManyNames(ValueError):
 
 @lru_cache(maxsize=1024)
 def expand(hostlist: str, most: int = MOST_NAMES) -> tuple[str, ...]:
-    """Return the names of a hostlist, in its order; ValueError if it is invalid.
+    """Return the names of a hostlist, in its order.
 
-    TooManyNames, a ValueError, if it has more than `most` names; it is not expanded then.
+    Raises ValueError if it is invalid, and TooManyNames, which is a ValueError, before it expands a
+    hostlist of more than `most` names.
 
     >>> expand("c[1-2],login")
     ('c1', 'c2', 'login')
@@ -51,7 +52,7 @@ def expand(hostlist: str, most: int = MOST_NAMES) -> tuple[str, ...]:
 
 
 def count(hostlist: str) -> int:
-    """Return the number of names of a hostlist without expanding it; ValueError as for `expand`.
+    """Return the number of names of a hostlist without expanding it; raise errors as `expand` does.
 
     >>> count("c[1-10]x[1-3],login")
     31
@@ -62,7 +63,7 @@ def count(hostlist: str) -> int:
 def _parts(hostlist: str, most: int = MOST_NAMES) -> list[str]:
     """Return the parts of a hostlist between its commas.
 
-    ValueError if it is invalid or too long.
+    Raises ValueError if it is invalid or too long.
     """
     parts: list[str] = _OUTSIDE_COMMA.split(hostlist)
     names = 0
@@ -99,9 +100,8 @@ def _short(text: str) -> str:
 def fold(names: Iterable[str]) -> str:
     """Return the shortest hostlist for names.
 
-    Text that cannot be the name of a host or file is kept as it is.
-
-    Many names with several numbers each are folded by the last number only.
+    Text that cannot be the name of a host or file is kept as it is. Many names with several numbers
+    each are folded by the last number only.
 
     >>> fold(["c1", "c2", "c4"])
     'c[1-2,4]'
@@ -118,7 +118,7 @@ def fold(names: Iterable[str]) -> str:
 def _runs(names: Iterable[str]) -> Iterator[str]:
     """Yield a hostlist for each run of neighbours, whose last numbers go up by one.
 
-    ClusterShell reads each by itself.
+    ClusterShell then parses ranges instead of single names.
 
     >>> list(_runs(["c8", "c9", "c10", "c11", "c13", "login"]))
     ['c[8-9]', 'c[10-11]', 'c[13-13]', 'login']

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 
 def loop(switches: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return switches of which each is below the next, the last being the first again.
+    """Return a loop of switches, each of which is below the next; the last is the first again.
 
     () if there is no loop.
 

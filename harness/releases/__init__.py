@@ -1,29 +1,30 @@
 """What each Slurm release knows and does.
 
-One data file per release, which lists what differs from the previous one.
+There is one data file per release, which lists the differences from the previous release.
 
-A release file has these parts. In each of them a text is a list of words. Sections are named after
-the file, and after the key that begins the line where a line has options of its own ("slurm.conf
-NodeName").
+A release file has the following parts, in which a text is a list of words. Sections are named after
+a configuration file and, if its lines can have several options, the key that begins the line
+("slurm.conf NodeName").
 
-behaviour   facts about the daemons, which `Behaviour` explains: all in the first release, then changes
+behaviour   facts about the daemons, which `Behaviour` explains: all of them in the first release,
+            then changes
 options     the options that the release's parsers know, by the type that their values must have
 gone        options that the parsers no longer know: a daemon that meets one refuses to start
-retyped     options whose values must have another type from this release on
-refused     known options that are not accepted: `severity` says how (see slurmconf/check), `when` which
-            values (a regular expression), `otherwise` what happens to other values
-plugins     the plugins; `gone_plugins` were removed, `values_without_plugin` are accepted names that
-            no plugin has, `renamed_plugins` old names that still work
-words       the words of which values are made; `unknown` says what happens to others
+retyped     options whose values must have a different type from this release on
+refused     known options that are not accepted: `severity` says how (see slurmconf/check), `when`
+            which values (a regular expression), `otherwise` what happens to other values
+plugins     the plugins; `gone_plugins` were removed, `values_without_plugin` are accepted names
+            that no plugin has, `renamed_plugins` are old names that still work
+words       the words that values consist of; `unknown` says what happens to other words
 defaults    defaults whose change makes a cluster work differently
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
 debian      where Debian packages it: `suite`, `packages`, what apt needs to install from the suite
             (`apt_options`), and the suite that has Apptainer for it (`apptainer_suite`)
 federation_faults   known bugs of this release in a federation with clusters of `older` ones
-backup_faults       known bugs of this release where a backup slurmctld takes over
+backup_faults       known bugs of this release when a backup slurmctld takes over
 
-Beside them, needed_actions.toml says what a running cluster needs to take a change, and printed_configuration.toml how
-daemons print options.
+In addition, needed_actions.toml says what a running cluster needs to apply a change, and
+printed_configuration.toml how daemons print options.
 """
 
 from harness.releases.release import (

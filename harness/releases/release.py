@@ -37,7 +37,7 @@ class Refusal:
     since: str
 
     def of(self, value: str) -> str | None:
-        """Return the severity for a value, None if the value is accepted."""
+        """Return the severity for a value; None if the value is accepted."""
         return self.severity if self.when is None or self.when.fullmatch(value) else self.otherwise
 
 
@@ -45,7 +45,7 @@ class Refusal:
 class Words:
     """The words of an option's value, in lower case.
 
-    `gone` has removed words with the release that removed them.
+    `gone` maps removed words to the release that removed them.
     """
 
     unknown: str
@@ -86,7 +86,7 @@ class Needs:
     why: Mapping[str, str]
 
     def of(self, option: str) -> tuple[str, bool, str]:
-        """Return what a change of an option needs, if nodes must have no jobs, and the reason."""
+        """Return what changing an option needs, whether nodes must be drained, and the reason."""
         key = option.lower()
         drain = key in self.drain or "*" in self.drain
         return (
@@ -100,7 +100,7 @@ class Needs:
 class Behaviour:
     """Facts about the daemons of a release. Severities are those of harness.slurmconf.check."""
 
-    # Severity of a value that slurmctld cannot use: of another type, of SlurmctldHost, of a
+    # Severity of a value that slurmctld cannot use: one of a wrong type, or of SlurmctldHost, a
     # partition or a switch.
     unusable_value: str
     # Severity of a NodeName line without nodes.
@@ -111,12 +111,13 @@ class Behaviour:
     linear_with_tree: str
     # slurmctld does not start without a node and a partition.
     needs_node_and_partition: bool
-    # A NodeName that is no hostlist is refused. Before, one without "]" names a single node.
+    # A NodeName that is not a hostlist is refused. In older releases, one without "]" names a
+    # single node.
     refuses_odd_node_name: bool
     # NodeHostname, NodeAddr or BcastAddr of several nodes may be one name, even without
     # --enable-multiple-slurmd.
     nodes_may_share_address: bool
-    # A NodeSet may not be called like a node.
+    # A NodeSet may not have the name of a node.
     refuses_node_set_like_node: bool
     # Nodes of a partition: ALL in any case; ALL among others; functions such as feature{gpu}.
     all_nodes_in_any_case: bool
@@ -124,14 +125,15 @@ class Behaviour:
     node_functions: bool
     # Without slurmdbd, a partition that names a QOS is refused.
     qos_needs_slurmdbd: bool
-    # Include: wildcards work; a relative path starts at the directory of the main file, not of the
-    # including one.
+    # Include: wildcards work; a relative path starts at the directory of the main file, not at that
+    # of the including one.
     include_wildcards: bool
     include_from_main_file: bool
-    # A plugin called "none" is no file: nothing is loaded for it. topology/default is none either.
+    # A plugin called "none" has no file: nothing is loaded for it. The same is true of
+    # topology/default.
     none_is_no_file: bool
     default_topology_is_no_file: bool
-    # Kinds of plugins without which slurmctld starts if they are missing.
+    # Kinds of plugins that may be missing: slurmctld starts without them.
     dispensable_plugins: tuple[str, ...]
     # Words of PreemptMode that go with an action, in lower case.
     preempt_modifiers: tuple[str, ...]
@@ -141,26 +143,26 @@ class Behaviour:
     refuses_first_job_id_0: bool
     # slurmctld compares UnkillableStepTimeout with MessageTimeout.
     checks_unkillable_timeout: bool
-    # slurmctld warns of DefMemPerCPU beside DefMemPerNode, and of the maxima, outside of partitions
-    # too.
+    # slurmctld warns of DefMemPerCPU together with DefMemPerNode, and of the two maxima, outside of
+    # partitions too.
     checks_memory_limits: bool
     # Words of PrologFlags that imply Contain, in lower case.
     implies_contain: tuple[str, ...]
-    # Values of JobContainerType or NamespaceType that need PrologFlags=Contain; "*" is every one.
+    # Values of JobContainerType or NamespaceType that need PrologFlags=Contain; "*" is all values.
     contained: tuple[str, ...]
     # SlurmctldParameters=enable_stepmgr needs PrologFlags=Contain.
     stepmgr_needs_contain: bool
     # Options with two words that exclude each other, in lower case.
     exclusive_words: tuple[tuple[str, str, str], ...]
-    # What may be between the name of a license and its count.
+    # Characters that can separate the name of a license from its count.
     license_separators: str
-    # Gres that share a GPU, in lower case.
+    # GRES that share a GPU, in lower case.
     shared_gres: tuple[str, ...]
     # slurmdbd starts with StorageType=accounting_storage/none.
     slurmdbd_without_storage: bool
     # A controller may join a federation before the other clusters have registered with slurmdbd.
     federates_unregistered: bool
-    # slurmctld does not start after one was killed before it saved the fair-share usage.
+    # slurmctld does not start if it was killed before it saved the fair-share usage.
     needs_saved_usage: bool
     # A job that fits no leaf switch gets leaves below one switch, as low in the tree as possible.
     near_switches: bool
@@ -169,9 +171,9 @@ class Behaviour:
     # slurmrestd requires a token with each request, not once per connection; slurmctld limits the
     # life of tokens.
     tokens_are_safe: bool
-    # slurmrestd has POST /node/, and GET /jobs/ reports what a job has of each of its nodes.
+    # slurmrestd has POST /node/, and GET /jobs/ reports what a job has been allocated on each node.
     rest_reports_allocations: bool
-    # Each task of a step with --container has a container, and its own environment in it.
+    # Each task of a step with --container has its own container and environment.
     container_for_each_task: bool
     # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
     # is no limit.
@@ -179,15 +181,15 @@ class Behaviour:
     # `sbatch --external` submits a job that starts nothing on its nodes; nodes may have
     # State=EXTERNAL.
     external_jobs: bool
-    # Options of cgroup.conf with which slurmd starts where it may use no cgroup controllers.
+    # Options of cgroup.conf with which slurmd starts if it may not use cgroup controllers.
     cgroup_conf_without_controllers: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release(Behaviour):
-    """All that is known of a release.
+    """Everything that is known about a release.
 
-    The module says what the parts mean. Options as keys are in lower case.
+    The package's docstring explains the parts. Options that are keys are in lower case.
     """
 
     name: str
@@ -212,20 +214,17 @@ class Release(Behaviour):
     def topology_file(self) -> str:
         """The file that describes topologies.
 
-        It is topology.yaml, or in older releases topology.conf, which holds only one.
+        It is topology.yaml, or in older releases topology.conf, which describes only one.
         """
         return "topology.yaml" if "topology.yaml" in self.options else "topology.conf"
 
 
-# Apptainer, and what mounts a SIF for a user.
+# Apptainer, and programs that mount a SIF for a user.
 _APPTAINER = ("apptainer", "squashfuse", "fuse-overlayfs", "squashfs-tools")
 
 
 def with_apptainer(release: Release) -> Release:
-    """Return a release with the packages of Apptainer.
-
-    It is the same release if Debian has no Apptainer for it.
-    """
+    """Return a release with the packages of Apptainer, or unchanged if Debian has none for it."""
     if not release.apptainer_suite:
         return release
     return replace(
@@ -243,7 +242,7 @@ def changes(release: str) -> Mapping[str, Needs]:
 
 @cache
 def printed() -> dict[str, Any]:
-    """Return printed_configuration.toml: how Slurm prints the configuration that its daemons hold in memory."""
+    """Return printed_configuration.toml: how Slurm prints the configuration in daemons' memory."""
     return tomllib.loads((Path(__file__).parent / "printed_configuration.toml").read_text())
 
 
@@ -302,7 +301,7 @@ def get(name: str) -> Release:
 
 
 def default_of(release: Release, section: str, option: str) -> str:
-    """Return the default of an option that `defaults` of some release file has."""
+    """Return the default of an option that is in `defaults` of a release file."""
     changes_ = [
         (name, get(name).defaults[section][option])
         for name in KNOWN
@@ -313,21 +312,20 @@ def default_of(release: Release, section: str, option: str) -> str:
 
 
 def since(section: str, key: str) -> str | None:
-    """Return the first release in KNOWN that has an option; None if none has."""
+    """Return the first release in KNOWN that has an option; None if there is none."""
     return next((name for name in KNOWN if key.lower() in get(name).options.get(section, {})), None)
 
 
 def first(section: str) -> str | None:
-    """Return the first release in KNOWN that knows options of a file; None if none does."""
+    """Return the first release in KNOWN that knows options of a file; None if there is none."""
     return next((name for name in KNOWN if section in get(name).options), None)
 
 
 def upgrade_path(older: str, newer: str) -> tuple[str, ...]:
-    """Return the shortest upgrade path, each release in the upgrade window of the next.
+    """Return the shortest upgrade path, in which each release is in the next one's upgrade window.
 
-    () if there is none.
-
-    Of several shortest paths, one with the most releases that Debian packages.
+    Of several shortest paths, it is one with the most releases that Debian packages. () if there is
+    none.
     """
     paths: list[tuple[str, ...]] = [(older,)]
     while paths and not any(path[-1] == newer for path in paths):
@@ -351,69 +349,69 @@ def _frozen(value: Any) -> Any:
 
 
 def _options(before: Release, data: dict[str, Any], name: str) -> dict[str, Mapping[str, Option]]:
-    found: dict[str, dict[str, Option]] = {
+    options_of: dict[str, dict[str, Option]] = {
         section: dict(options) for section, options in before.options.items()
     }
     for section, types in data.get("options", {}).items():
         for kind, words in types.items():
-            found.setdefault(section, {}).update(
+            options_of.setdefault(section, {}).update(
                 {word.lower(): Option(word, kind, name) for word in words.split()}
             )
-        found.setdefault(section, {})
+        options_of.setdefault(section, {})
     for section, words in data.get("gone", {}).items():
         for word in words.split():
-            found[section].pop(word.lower(), None)
+            options_of[section].pop(word.lower(), None)
     for section, kinds in data.get("retyped", {}).items():
         for key, kind in kinds.items():
-            found[section][key.lower()] = replace(found[section][key.lower()], type=kind)
-    return dict(found)
+            options_of[section][key.lower()] = replace(options_of[section][key.lower()], type=kind)
+    return dict(options_of)
 
 
 def _gone(before: Release, data: dict[str, Any], name: str) -> dict[str, dict[str, str]]:
-    found = {section: dict(words) for section, words in before.gone.items()}
+    gone_options = {section: dict(words) for section, words in before.gone.items()}
     for section, words in data.get("gone", {}).items():
-        found.setdefault(section, {}).update({word.lower(): name for word in words.split()})
-    return found
+        gone_options.setdefault(section, {}).update({word.lower(): name for word in words.split()})
+    return gone_options
 
 
 def _refused(before: Release, data: dict[str, Any], name: str) -> dict[str, dict[str, Refusal]]:
-    found = {section: dict(refusals) for section, refusals in before.refused.items()}
+    refusals_of = {section: dict(refusals) for section, refusals in before.refused.items()}
     for section, refusals in data.get("refused", {}).items():
         for key, refusal in refusals.items():
             when = refusal.get("when")
-            found.setdefault(section, {})[key.lower()] = Refusal(
+            refusals_of.setdefault(section, {})[key.lower()] = Refusal(
                 severity=refusal["severity"],
                 hint=refusal["hint"],
                 when=re.compile(when) if when else None,
                 otherwise=refusal.get("otherwise"),
                 since=name,
             )
-    return found
+    return refusals_of
 
 
 def _plugins(before: Release, data: dict[str, Any]) -> dict[str, frozenset[str]]:
-    found = dict(before.plugins)
+    plugins_of = dict(before.plugins)
     for part in ("gone_plugins", "gone_values_without_plugin"):
         for kind, words in data.get(part, {}).items():
-            found[kind] = found.get(kind, frozenset()) - {*words.split()}
+            plugins_of[kind] = plugins_of.get(kind, frozenset()) - {*words.split()}
     for part in ("plugins", "values_without_plugin"):
         for kind, words in data.get(part, {}).items():
-            found[kind] = found.get(kind, frozenset()) | {*words.split()}
-    return found
+            plugins_of[kind] = plugins_of.get(kind, frozenset()) | {*words.split()}
+    return plugins_of
 
 
 def _words(before: Release, data: dict[str, Any], name: str) -> dict[str, Words]:
-    found = dict(before.words)
+    words_of = dict(before.words)
     for option, change in data.get("words", {}).items():
-        old = found.get(option.lower(), Words("silent", frozenset(), {}))
+        old = words_of.get(option.lower(), Words("silent", frozenset(), {}))
         new, gone = ({*change.get(part, "").lower().split()} for part in ("new", "gone"))
-        found[option.lower()] = Words(
+        words_of[option.lower()] = Words(
             unknown=change.get("unknown", old.unknown),
             known=(old.known - gone) | new,
-            gone={word: went for word, went in old.gone.items() if word not in new}
+            gone={word: release for word, release in old.gone.items() if word not in new}
             | dict.fromkeys(gone, name),
         )
-    return found
+    return words_of
 
 
 # The releases that Debian packages.

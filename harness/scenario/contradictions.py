@@ -1,4 +1,4 @@
-"""Contradictions between parts of a scenario each of which is valid by itself."""
+"""Contradictions between parts of a scenario that are valid by themselves."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from harness.scenario.model import (
     did_you_mean,
 )
 
-# The file and the key with which a release introduced each kind of topology. The older
-# topology/3d_torus is not meant: it ends a slurmctld that was built without three dimensions, such
-# as Debian's.
+# The file and the key with which a release introduced each kind of topology. torus3d is not the
+# older topology/3d_torus, which ends a slurmctld that was built without three dimensions, such as
+# Debian's.
 _TOPOLOGY_KEYS = {
     "tree": ("topology.conf", "SwitchName"),
     "block": ("topology.conf", "BlockSizes"),
@@ -53,52 +53,48 @@ _FORMS = (
         "an absolute path of letters, digits and .,:=@+~_- (%h and %n stand for host and node)",
     ),
 )
-# In the line with which slurmd registers a node that slurm.conf does not name.
+# Characters that cannot be in the command with which slurmd registers a dynamic node.
 _NOT_IN_A_COMMAND = re.compile(r"[\s'\"\\$%]")
-# Users of Debian's base system, and of the packages of the daemons.
+# Users of Debian's base system, and of the daemons' packages.
 _SYSTEM_USERS = frozenset(
     {
-        *(
-            "root",
-            "daemon",
-            "bin",
-            "sys",
-            "sync",
-            "games",
-            "man",
-            "lp",
-            "mail",
-            "news",
-            "uucp",
-            "proxy",
-            "www-data",
-        ),
-        *(
-            "backup",
-            "list",
-            "irc",
-            "nobody",
-            "_apt",
-            "messagebus",
-            "sshd",
-            "mysql",
-            "munge",
-            "slurm",
-            "slurmrestd",
-        ),
+        "root",
+        "daemon",
+        "bin",
+        "sys",
+        "sync",
+        "games",
+        "man",
+        "lp",
+        "mail",
+        "news",
+        "uucp",
+        "proxy",
+        "www-data",
+        "backup",
+        "list",
+        "irc",
+        "nobody",
+        "_apt",
+        "messagebus",
+        "sshd",
+        "mysql",
+        "munge",
+        "slurm",
+        "slurmrestd",
     }
 )
-# What `harness render` writes beside a directory for each host.
+# What `harness render` writes next to the hosts' directories.
 _BESIDE_HOSTS = {"manifest.json", "install.sh"}
 # hostname(7).
 _LONGEST_HOST_NAME = 64
-# The ports of slurmds that share a host begin here; Linux gives those from 32768 on to clients.
+# The ports of slurmds that share a host begin here; Linux uses those from 32768 on for clients.
 FIRST_NODE_PORT = 20001
 MOST_NODES_OF_A_HOST = 32768 - FIRST_NODE_PORT
 
 
 def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    """Yield contradictions between parts each of which is valid by itself.
+    """Yield contradictions between parts that are valid by themselves.
 
     Names are taken from `raw`, so that a cluster with another problem still counts as defined.
     """
@@ -118,9 +114,9 @@ def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Pa
 
 
 def _wrong_values(options: Options, at: Path_, only: Sequence[str]) -> Iterator[tuple[Path_, str]]:
-    """Yield the values that other files than Slurm's, to which they are written too, cannot hold.
+    """Yield values that cannot be written to other files than Slurm's, where they are needed too.
 
-    Times and memory are written there only in some scenarios: `only` names those options, in lower
+    Times and memory are written there only in some scenarios: `only` names these options, in lower
     case.
     """
     for name, value in options.items():
@@ -366,7 +362,7 @@ def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[
 
 
 def _wrong_kubernetes(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
-    """Yield what keeps an operator from taking away from Slurm what pods have."""
+    """Yield what keeps the operator from withholding the resources of pods from Slurm."""
     here = (*at, "kubernetes")
     if not cluster.rest:
         yield here, "requires rest: its operator changes nodes through slurmrestd"
@@ -466,10 +462,10 @@ def _wrong_blocks(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
 def _wrong_toruses(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:
     for name, torus in topology.toruses.items():
         here = (*at, "toruses", name)
-        if (count := len(hostlist.expand(torus.nodes))) != (wanted := prod(torus.dims)):
-            yield (*here, "nodes"), f"{count} nodes, but {_times(torus.dims)} is {wanted}"
+        if (count := len(hostlist.expand(torus.nodes))) != (size := prod(torus.dims)):
+            yield (*here, "nodes"), f"{count} nodes, but {_times(torus.dims)} is {size}"
         for index, placement in enumerate(torus.placements):
-            if any(size > limit for size, limit in zip(placement, torus.dims, strict=True)):
+            if any(length > most for length, most in zip(placement, torus.dims, strict=True)):
                 yield (
                     (*here, "placements", index),
                     f"{_times(placement)} does not fit the torus, {_times(torus.dims)}",
@@ -505,7 +501,7 @@ def too_old_for_topology(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
 def _claim(
     owner: dict[str, str], at: Path_, kind: str, names: str, cluster: str
 ) -> Iterator[tuple[Path_, str]]:
-    """Record the owner of a hostlist's names; yield the names that have another owner already.
+    """Record the owner of a hostlist's names; yield the names that already have another owner.
 
     A node may have the name of its cluster's controller.
     """
@@ -529,7 +525,7 @@ def _claim(
 
 
 def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
-    """Tell whether the accounting host is a host of a cluster of its site, image and release."""
+    """Return whether the accounting host is a host of a cluster of its site, image and release."""
     return any(
         accounting.host in {cluster.controller, *cluster.nodes_on()}
         and (cluster.site, cluster.image) == (accounting.site, accounting.image)
@@ -556,11 +552,11 @@ def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             yield (*at, "site"), f"is required because there are several sites: {', '.join(sites)}"
         elif site is not None and site not in sites:
             yield (*at, "site"), f'no site "{site}"{did_you_mean(site, sites)}'
-    for (one, first), (other, second) in combinations(scenario.sites.items(), 2):
-        if first.subnet and second.subnet and first.subnet.overlaps(second.subnet):
+    for (name, site_), (other_name, other) in combinations(scenario.sites.items(), 2):
+        if site_.subnet and other.subnet and site_.subnet.overlaps(other.subnet):
             yield (
-                ("sites", other, "subnet"),
-                f"{second.subnet} overlaps {first.subnet} of site {one}",
+                ("sites", other_name, "subnet"),
+                f"{other.subnet} overlaps {site_.subnet} of site {name}",
             )
 
 

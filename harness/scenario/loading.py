@@ -25,10 +25,14 @@ from harness.scenario.model import Model, Path_, Scenario, did_you_mean
 
 # Control characters except tabs: texts go to terminals, and into lines of other files.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+# Lines and columns, from 1, of the parts of a scenario.
+_Places = dict[Path_, tuple[int, int]]
+# The part that a problem is about, its message, and whether it is about the key, not the value.
+_Entry = tuple[Path_, str, bool]
 
 
 def name_of(path: Path) -> str:
-    """Return the name of a file's scenario; UsageError if runs cannot be named after it."""
+    """Return the name of a file's scenario; raise UsageError if runs cannot be named after it."""
     if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]*", path.stem):
         raise UsageError(
             f'"{path.name}": a run is named after its scenario\'s file',
@@ -38,9 +42,9 @@ def name_of(path: Path) -> str:
 
 
 def is_named_like_one(path: Path) -> bool:
-    """Tell whether a file is a scenario by its name, and not one of Slurm's files.
+    """Return whether a file is a scenario by its name.
 
-    One of these, topology.yaml, is YAML too.
+    topology.yaml is YAML too, but one of Slurm's files.
     """
     return path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml"
 
@@ -59,8 +63,33 @@ def load(
     an image, and `lacks` what the hosts cannot do. Without `release_of_image` no image is
     inspected: see `unprobed_images`.
 
-    ScenarioError lists all problems of the file, in the order of their lines.
+    Raises ScenarioError, which lists all problems of the file, in the order of their lines.
     """
+    keys: _Places = {}
+    values: _Places = {}
+    data, entries = _read(path, keys, values)
+    for setting in settings:
+        _set(data, setting)
+    entries.extend((at, message, False) for at, message in _unprintable(data))
+    scenario = _validate(data, entries)
+    if scenario:
+        impossible = [*lacks(scenario)]
+        wrong = [*contradictions(scenario, data), *impossible]
+        reader = None if impossible else release_of_image
+        scenario, wrong_images = _with_releases_of_images(scenario.put_on(choices), reader)
+        wrong += (*wrong_images, *wrong_releases(scenario), *too_old_for_topology(scenario))
+        entries.extend((at, message, False) for at, message in wrong)
+    if scenario and not entries:
+        return scenario
+    problems = [
+        _problem(path, at, message, keys if on_key else values)
+        for at, message, on_key in dict.fromkeys(entries)
+    ]
+    raise ScenarioError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+
+
+def _read(path: Path, keys: _Places, values: _Places) -> tuple[dict[str, Any], list[_Entry]]:
+    """Return the data of a scenario file, and its duplicate keys; record all places."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(bounded_yaml.MOST_BYTES + 1)
@@ -68,62 +97,33 @@ def load(
         raise UsageError(
             f"{path}: cannot be read: {error}", hint="scenarios/ holds complete examples"
         ) from error
-    keys: dict[Path_, tuple[int, int]] = {}
-    values: dict[Path_, tuple[int, int]] = {}
-    found: list[tuple[Path_, str, bool]] = []
+    duplicates: list[_Entry] = []
     try:
         document = bounded_yaml.Document(text)
         if isinstance(document.node, MappingNode):
-            found += ((at, message, True) for at, message in _walk(document.node, (), keys, values))
+            duplicates += (
+                (at, message, True) for at, message in _walk(document.node, (), keys, values)
+            )
         data = document.data()
     except bounded_yaml.NotPlain as error:
         raise ScenarioError([Problem(path, error.line, error.column, "", error.message)]) from error
     if not isinstance(data, dict):
-        raise ScenarioError(
-            [
-                Problem(
-                    path,
-                    1,
-                    1,
-                    "",
-                    'a scenario must be a mapping with keys such as "clusters:"',
-                )
-            ]
-        )
+        message = 'a scenario must be a mapping with keys such as "clusters:"'
+        raise ScenarioError([Problem(path, 1, 1, "", message)])
+    return data, duplicates
 
-    for setting in settings:
-        _set(data, setting)
-    found.extend((at, message, False) for at, message in _unprintable(data))
-    scenario = _validate(data, found)
-    if scenario:
-        impossible = [*lacks(scenario)]
-        found.extend(
-            (at, message, False) for at, message in (*contradictions(scenario, data), *impossible)
-        )
-        asked = None if impossible else release_of_image
-        scenario, wrong_images = _asked_of_images(scenario.put_on(choices), asked)
-        wrong = (*wrong_images, *wrong_releases(scenario), *too_old_for_topology(scenario))
-        found.extend((at, message, False) for at, message in wrong)
-    if not found and scenario:
-        return scenario
 
-    def problem(at: Path_, message: str, on_key: bool) -> Problem:
-        places = keys if on_key else values
-        prefix = next(at[:n] for n in range(len(at), -1, -1) if at[:n] in places)
-        line, column = places[prefix]
-        return Problem(path, line, column, ".".join(map(str, at)), message)
-
-    raise ScenarioError(
-        sorted(
-            (problem(*entry) for entry in dict.fromkeys(found)), key=lambda p: (p.line, p.column)
-        )
-    )
+def _problem(path: Path, at: Path_, message: str, places: _Places) -> Problem:
+    """Return a problem with its place, or with that of the nearest part above it that has one."""
+    prefix = next(at[:length] for length in range(len(at), -1, -1) if at[:length] in places)
+    line, column = places[prefix]
+    return Problem(path, line, column, ".".join(map(str, at)), message)
 
 
 def unprobed_images(path: Path, scenario: Scenario) -> list[Problem]:
-    """Return where a scenario names the user's own images, for verbs that do not inspect them."""
+    """Return where a scenario names the user's own images, for commands that inspect none."""
     problems: list[Problem] = []
-    places: dict[Path_, tuple[int, int]] = {}
+    places: _Places = {}
     for name, part in scenario.parts().items():
         if part.image:
             if not places and (
@@ -131,19 +131,19 @@ def unprobed_images(path: Path, scenario: Scenario) -> list[Problem]:
             ):
                 [*_walk(node, (), {}, places)]
             at = (*place_of(name), "image")
-            line, column = places.get(at, (1, 1))  # --set may have brought it
+            line, column = places.get(at, (1, 1))  # --set may have added it
             message = f"{part.image} was not inspected; assuming Slurm {scenario.release_of(part)}"
             problems.append(Problem(path, line, column, ".".join(map(str, at)), message))
     return problems
 
 
 def _set(data: dict[str, Any], setting: str) -> None:
-    """Set the value of KEY=VALUE; UsageError if there is no such key."""
-    key, is_one, value = setting.partition("=")
+    """Set the value of KEY=VALUE; raise UsageError if there is no such key."""
+    key, equals, value = setting.partition("=")
     *above, last = key.split(".")
     place: Any = data
     try:
-        if not is_one:
+        if not equals:
             raise ValueError("no =")  # noqa: TRY301  reported with the others
         for part in above:
             place = place[int(part)] if isinstance(place, list) else place[part]
@@ -176,10 +176,8 @@ def _unprintable(data: Any, at: Path_ = ()) -> Iterator[tuple[Path_, str]]:
                 yield at, f"has a control character ({wrong[0]!a})"
 
 
-def _walk(
-    node: Node, at: Path_, keys: dict[Path_, tuple[int, int]], values: dict[Path_, tuple[int, int]]
-) -> Iterator[tuple[Path_, str]]:
-    """Record the place of each key and value; yield the keys that one mapping has twice."""
+def _walk(node: Node, at: Path_, keys: _Places, values: _Places) -> Iterator[tuple[Path_, str]]:
+    """Record the place of each key and value; yield the keys that a mapping has twice."""
     place = (node.start_mark.line + 1, node.start_mark.column + 1)
     values[at] = place
     keys.setdefault(at, place)
@@ -199,8 +197,11 @@ def _walk(
             yield from _walk(item, (*at, index), keys, values)
 
 
-def _validate(data: dict[str, Any], found: list[tuple[Path_, str, bool]]) -> Scenario | None:
-    """Return the scenario without its invalid parts; add the problems to `found`."""
+def _validate(data: dict[str, Any], entries: list[_Entry]) -> Scenario | None:
+    """Return the scenario without its invalid parts; add their problems to `entries`.
+
+    None if no valid scenario is left.
+    """
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
@@ -209,7 +210,7 @@ def _validate(data: dict[str, Any], found: list[tuple[Path_, str, bool]]) -> Sce
         at = _in_data(entry["loc"], data)
         missing = entry["type"] == "missing"
         unknown = entry["type"] == "extra_forbidden"
-        found.append(
+        entries.append(
             ((*at, entry["loc"][-1]) if missing else at, _reason(entry), unknown or missing)
         )
     rest = deepcopy(data)
@@ -240,7 +241,7 @@ def _in_data(loc: tuple[str | int, ...], data: Any) -> Path_:
 
 
 def _remove(data: Any, at: Path_) -> None:
-    """Remove a part; of a list, remove the rest too, so that other indices stay valid."""
+    """Remove a part; in a list, also remove all later parts, so that other indices stay valid."""
     *above, last = at
     try:
         for part in above:
@@ -281,12 +282,12 @@ def _fields_at(loc: tuple[str | int, ...]) -> list[str]:
     return list(kind.model_fields)
 
 
-def _asked_of_images(
+def _with_releases_of_images(
     scenario: Scenario, release_of_image: Callable[[str], str] | None
 ) -> tuple[Scenario, list[tuple[Path_, str]]]:
     """Return the scenario with the releases of its images, and where it contradicts them."""
     wrong: list[tuple[Path_, str]] = []
-    found: dict[str, str | None] = {}
+    release_of: dict[str, str | None] = {}
     for name, part in scenario.parts().items():
         if not part.image or not release_of_image:
             continue
@@ -302,5 +303,5 @@ def _asked_of_images(
             known = ", ".join(releases.KNOWN)
             wrong.append(((*place_of(name), "image"), f"it has Slurm {release}; known: {known}"))
         else:
-            found[name] = release
-    return scenario.with_releases(found), wrong
+            release_of[name] = release
+    return scenario.with_releases(release_of), wrong

@@ -25,9 +25,9 @@ from harness.errors import UsageError
 from harness.parsing import conf, hostlist
 
 Path_ = tuple[str | int, ...]
-# The name of slurmdbd where each cluster and slurmdbd has its release; no cluster can have it.
+# What slurmdbd is called among clusters, such as in --release; no cluster can have this name.
 SLURMDBD = "slurmdbd"
-# Directories that hosts cannot share, besides those below some of them.
+# Directories that hosts cannot share; see also `_shareable`.
 _PRIVATE_DIRECTORIES = frozenset(
     (
         *("/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/root", "/run", "/sbin", "/sys"),
@@ -36,8 +36,7 @@ _PRIVATE_DIRECTORIES = frozenset(
     )
 )
 
-
-# src/interfaces/gres.c, MAX_GRES_BITMAP: each has a bit of its own.
+# src/interfaces/gres.c, MAX_GRES_BITMAP: each GPU has a bit.
 _MOST_GPUS = 1024
 # limits.h, NAME_MAX.
 _LONGEST_NAME = 255
@@ -132,8 +131,9 @@ def _shareable(value: str) -> str:
     return value
 
 
-# Who powers a node up when a job needs it: nobody, it is always up; a person or program outside of
-# Slurm; slurmctld over SSH; or the provisioning API, which starts an existing host or creates one.
+# Who powers a node up when a job needs it: nobody, because it is always up; a person or program
+# outside of Slurm; slurmctld over SSH; or the provisioning API, which starts an existing host or
+# creates one.
 Provision = Literal["static", "manual", "remote", "power", "create"]
 Hostlist = Annotated[str, AfterValidator(_hostlist)]
 Release = Annotated[
@@ -148,13 +148,13 @@ ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,3
 Directory = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.-]+)+$")]
 SharedDirectory = Annotated[Directory, AfterValidator(_shareable)]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
-# As ssh(1) takes it, with a port.
+# As for ssh(1), but with a port.
 Destination = Annotated[
     str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.-]+(:[0-9]{1,5})?$")
 ]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FileName = Annotated[Word, AfterValidator(_further_file)]
-# slurm.conf(5), Gres: a name, then perhaps a type, no_consume and a count.
+# slurm.conf(5), Gres: a name, optionally followed by a type, no_consume and a count.
 Gres = Annotated[
     str,
     StringConstraints(
@@ -162,7 +162,7 @@ Gres = Annotated[
     ),
     AfterValidator(_gres),
 ]
-# Debian's policy manual, 5.6.7: as `apt-get install` takes it.
+# Debian's policy manual, 5.6.7: a name that `apt-get install` accepts.
 PACKAGE = r"^[a-z0-9][a-z0-9+.-]+$"
 Package = Annotated[str, StringConstraints(pattern=PACKAGE)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
@@ -228,12 +228,12 @@ class NodeGroup(Model):
     def counted_cpus(self, *, with_default: bool = True) -> int:
         """Return the CPUs that slurmctld counts on each node.
 
-        See _parse_nodename() in Slurm's read_config.c.
+        Options override `cpus`. If neither is given, or if they do not fit the sockets, the sockets
+        decide: see _parse_nodename() in Slurm's read_config.c. `with_default`: slurm.conf has the
+        default of `cpus`.
 
-        Options override `cpus`. Where neither is given, or where they do not fit the sockets, the
-        sockets decide. `with_default`: slurm.conf has the default of `cpus`.
-
-        >>> NodeGroup(name="c1", options={"CPUs": None, "Sockets": 2, "CoresPerSocket": 4}).counted_cpus()
+        >>> options = {"CPUs": None, "Sockets": 2, "CoresPerSocket": 4}
+        >>> NodeGroup(name="c1", options=options).counted_cpus()
         8
         """
         options = {name.lower(): str(value) for name, value in self.options.items()}
@@ -418,8 +418,7 @@ class Cluster(Model):
         {},
         description=(
             "additional files next to slurm.conf on every host, such as gres.conf, with their "
-            "text; "
-            "a file that begins with #! is executable"
+            "text; a file that begins with #! is executable"
         ),
     )
     cgroup: Options = Field(
@@ -429,8 +428,7 @@ class Cluster(Model):
         None,
         description=(
             "run users' containers (--container): additional options of oci.conf, null removes a "
-            "default; "
-            "default: no containers; see docs/containers.md"
+            "default; default: no containers; see docs/containers.md"
         ),
     )
     rest: Rest | None = Field(
@@ -451,7 +449,7 @@ class Cluster(Model):
         }
 
     def room_for_nodes(self) -> bool:
-        """Tell whether slurmctld accepts nodes that slurm.conf does not name."""
+        """Return whether slurmctld accepts nodes that slurm.conf does not name."""
         return any(option.lower() == "maxnodecount" for option in self.options)
 
     def gpus(self) -> dict[str, int]:
@@ -486,12 +484,12 @@ class Cluster(Model):
     def topology_of(self, partition: Partition) -> str | None:
         """Return the name of the topology that places a partition's jobs.
 
-        It is None if the cluster has no topology.
+        None if the cluster has no topology.
         """
         return partition.topology or next(iter(self.topology), None)
 
     def elastic(self) -> bool:
-        """Tell whether nodes come and go."""
+        """Return whether nodes come and go."""
         return any(group.provision != "static" for group in self.nodes)
 
     def nodes_on(self) -> dict[str, tuple[str, ...]]:
@@ -555,7 +553,7 @@ class Accounting(Model):
     def accounts_parents_first(self) -> list[str]:
         """Return the names of all accounts, each after its parent.
 
-        ValueError names an account that is its own ancestor.
+        Raises ValueError, with the name of an account that is its own ancestor.
         """
         graph: TopologicalSorter[str] = TopologicalSorter()
         for name, account in self.accounts.items():
@@ -569,7 +567,7 @@ class Accounting(Model):
 
 
 def _ordinary(uid: int) -> int:
-    # Debian's daemons and systemd's users have these.
+    # Daemons of Debian and users of systemd have these.
     if 60000 < uid < 65536:
         raise ValueError("60001 to 65535 are reserved for the system")
     return uid
@@ -641,8 +639,7 @@ class Checks(Model):
         (),
         description=(
             "options of sbatch, srun and salloc that every job of the checks needs, such as "
-            "--time=5, "
-            "--account=physics or --reservation=tests; options of a check override them"
+            "--time=5, --account=physics or --reservation=tests; options of a check override them"
         ),
     )
 
@@ -688,7 +685,7 @@ class Scenario(Model):
     disks: Mapping[HostName, Mapping[Directory, Size]] = Field(
         {},
         description=(
-            "for each host, directories on a small disk of their own (such as 600M) that can be "
+            "for each host, directories on separate small disks (such as 600M), which can be "
             "filled up"
         ),
     )
@@ -704,7 +701,7 @@ class Scenario(Model):
     def with_releases(self, releases_: Mapping[str, str | None]) -> Scenario:
         """Return this scenario with other releases for some of its `parts`.
 
-        None is the scenario's.
+        None stands for the scenario's release.
         """
         clusters = {
             name: cluster.model_copy(update={"release": releases_.get(name, cluster.release)})
@@ -722,18 +719,18 @@ class Scenario(Model):
         """
         scenario = self
         for choice in choices:
-            name, is_one, release = choice.rpartition("=")
+            name, equals, release = choice.rpartition("=")
             try:
                 _release(release)
             except ValueError as error:
                 raise UsageError(str(error)) from error
-            if is_one and name not in scenario.parts():
+            if equals and name not in scenario.parts():
                 raise UsageError(
                     f'--release {choice}: no cluster "{name}"'
                     f"{did_you_mean(name, list(scenario.parts()))}"
                 )
             scenario = scenario.with_releases(
-                {name: release} if is_one else dict.fromkeys(scenario.parts(), release)
+                {name: release} if equals else dict.fromkeys(scenario.parts(), release)
             )
         return scenario
 
@@ -741,7 +738,7 @@ class Scenario(Model):
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of scenario files, for editors.
 
-    It does not know contradictions between parts.
+    It cannot express contradictions between parts.
     """
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

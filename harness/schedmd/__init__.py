@@ -1,1 +1,1 @@
-"""Run SchedMD's own testsuite on a run, and compare its results with a list of expected ones."""
+"""Run SchedMD's own test suite on a run, and compare its results with the expected ones."""

@@ -1,4 +1,4 @@
-"""The tests of the suite, the outcomes they reported, and which of these are unexpected.
+"""The tests of the suite, their outcomes, and which outcomes are unexpected.
 
 Pure: no host, no engine.
 """
@@ -60,7 +60,7 @@ class Outcome:
 class Expected(BaseModel):
     """The tests of a release that do not pass, with reasons, and a selection that takes minutes.
 
-    In names `*` matches anything.
+    In names, `*` matches anything.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -82,7 +82,7 @@ class Expected(BaseModel):
 class News:
     """A test whose outcome is not the expected one.
 
-    `why` is the reason that the list gives for that one.
+    `why` is the reason that the list gives for the expected outcome.
     """
 
     outcome: Outcome
@@ -93,7 +93,7 @@ class News:
 def read_expected(release: str, path: Path | None = None) -> Expected:
     """Read the list in a file, or the shipped one of a release, which is empty if there is none.
 
-    UsageError if the file is not a list of expected results.
+    Raises UsageError if the file is not a list of expected results.
     """
     file = path or _DIRECTORY / f"{release}.toml"
     if not path and not file.exists():
@@ -105,7 +105,7 @@ def read_expected(release: str, path: Path | None = None) -> Expected:
 
 
 def tests_of(source: Path) -> list[SuiteTest]:
-    """Return the tests of a source tree of Slurm, in their order; UsageError if it has none."""
+    """Return the tests of a source tree of Slurm, in order; raise UsageError if it has none."""
     suite = source / "testsuite"
     expect = [
         match[0]
@@ -117,22 +117,25 @@ def tests_of(source: Path) -> list[SuiteTest]:
         for path in suite.glob("python/tests/*.py")
         if (match := _PYTHON_TEST.fullmatch(path.name))
     ]
-    found = [
+    tests = [
         *(SuiteTest(name, python=True) for name in python),
         *(SuiteTest(name, python=False) for name in expect),
     ]
-    if not found:
+    if not tests:
         raise UsageError(
             f"{source} has no testsuite/expect or testsuite/python/tests",
-            hint="SOURCE is a source tree of Slurm, such as slurm-24.11.5; releases since 26.05 come without the suite",
+            hint=(
+                "SOURCE is a source tree of Slurm, such as slurm-24.11.5; "
+                "releases since 26.05 come without the suite"
+            ),
         )
-    return sorted(found, key=lambda test: (not test.python, test.number))
+    return sorted(tests, key=lambda test: (not test.python, test.number))
 
 
 def release_of(source: Path) -> str:
     """Return the release of a source tree, such as 24.11.
 
-    UsageError if its META file does not name one.
+    Raises UsageError if its META file does not name one.
     """
     try:
         facts = dict(
@@ -148,7 +151,7 @@ def release_of(source: Path) -> str:
 def select(tests: Sequence[SuiteTest], patterns: Iterable[str]) -> list[SuiteTest]:
     """Return the tests that match patterns such as 1.*, test1.1 or test_101_*.
 
-    UsageError if a pattern matches none.
+    Raises UsageError if a pattern matches none.
 
     >>> select([SuiteTest("test1.1", False), SuiteTest("test1.10", False)], ["1.1"])
     [SuiteTest(name='test1.1', python=False)]
@@ -159,7 +162,7 @@ def select(tests: Sequence[SuiteTest], patterns: Iterable[str]) -> list[SuiteTes
         named = {test.name for test in tests if any(_matches(form, test.name) for form in forms)}
         if not named:
             raise UsageError(
-                f"no test {pattern} in the suite", hint="names are such as test_101_1, 1.1 or 37.*"
+                f"no test {pattern} in the suite", hint="test names: test_101_1, 1.1 or 37.*"
             )
         chosen |= named
     return [test for test in tests if test.name in chosen]
@@ -171,10 +174,10 @@ def of_expect(test: SuiteTest, exit_code: int, output: str, seconds: float) -> O
         return Outcome(test.name, PASSED, seconds)
     status = SKIPPED if exit_code >= _SKIPPED_FROM else FAILED
     for level in _EXPECT_REASONS:
-        if found := re.search(rf"\[[^\]]+\][ \[]+{level}[ \]:]+(.*)", output):
-            # The call stack at the end is of no use without the suite's source.
+        if match := re.search(rf"\[[^\]]+\][ \[]+{level}[ \]:]+(.*)", output):
+            # The call stack at the end is useless without the suite's source.
             return Outcome(
-                test.name, status, seconds, _short(re.sub(r" \([\w@.,:/-]+\)\s*$", "", found[1]))
+                test.name, status, seconds, _short(re.sub(r" \([\w@.,:/-]+\)\s*$", "", match[1]))
             )
     return Outcome(test.name, status, seconds, f"exit {exit_code}: {_last_line(output)}")
 
@@ -204,18 +207,18 @@ def of_pytest(
 
 
 def timed_out(test: SuiteTest, seconds: float) -> Outcome:
-    """Return the outcome of a test that was stopped after so many seconds."""
+    """Return the outcome of a test that was stopped after `seconds`."""
     return Outcome(test.name, FAILED, seconds, f"did not end within {seconds:.0f} s")
 
 
 def news(outcomes: Iterable[Outcome], expected: Expected) -> list[News]:
     """Return the outcomes that differ from the list: failures, skips, and unexpected passes."""
-    found = []
+    unexpected = []
     for outcome in outcomes:
         status, why = expected.of(outcome.id)
         if outcome.status != status:
-            found.append(News(outcome, status, why))
-    return found
+            unexpected.append(News(outcome, status, why))
+    return unexpected
 
 
 def counts(outcomes: Iterable[Outcome]) -> dict[str, int]:

@@ -23,10 +23,12 @@ _PYTEST_OPTIONS = ("-p", "no:cacheprovider", "--color=no")
 # Options of the suite's own conftest.py. Tests may change the accounting database, because it is
 # the run's.
 _CONFTEST_OPTIONS = ("--no-color", "--allow-slurmdbd-modify")
-# The directory of temporary files, which is shared because jobs on other hosts read some of them.
+# The directory for temporary files, which is shared because jobs on other hosts read some of them.
 _SCRATCH = "tmp"
 _CLEAN = """
-for name in $(scontrol --oneliner show reservation | sed -n 's/^ReservationName=\\([^ ]*\\).*/\\1/p'); do
+for name in $(
+    scontrol --oneliner show reservation | sed -n 's/^ReservationName=\\([^ ]*\\).*/\\1/p'
+); do
     scontrol delete reservation="$name"
 done
 for node in $(sinfo --noheader --Node --states=down,drain --format=%N | sort -u); do
@@ -42,8 +44,8 @@ _PATIENCE = 120
 class Suite:
     """The suite on the hosts of a run.
 
-    `user` runs the tests and owns `directory`, which all hosts share.
-    A test is stopped after `most_seconds`; `options` are those of pytest.
+    `user` runs the tests and owns `directory`, which all hosts share. A test is stopped after
+    `most_seconds`; `options` are those of pytest.
     """
 
     run: OpenRun
@@ -65,13 +67,14 @@ class Suite:
         limit = f"timeout --kill-after={_MERCY} {self.most_seconds:.0f}"
         script = (
             f"cd {self.directory}/testsuite/{part} && rm -f {junit} && "
-            f"TMPDIR={self.directory}/{_SCRATCH} SLURM_TESTSUITE_CONF={self.directory}/testsuite.conf "
+            f"TMPDIR={self.directory}/{_SCRATCH} "
+            f"SLURM_TESTSUITE_CONF={self.directory}/testsuite.conf "
             f"SLURM_LOCAL_GLOBALS_FILE={self.directory}/globals.local {limit} {command} 2>&1"
         )
         host = self._host_of(test)
         done = self._as_user(host, script, self.most_seconds + _PATIENCE)
         seconds = time.monotonic() - began
-        if done.exit_code in {124, 137}:  # of timeout(1)
+        if done.exit_code in {124, 137}:  # timeout(1) stopped it
             self.clean()
             return [results.timed_out(test, self.most_seconds)], done.stdout
         if not test.python:
@@ -94,7 +97,7 @@ class Suite:
     def delete_leftovers(self) -> None:
         """Delete the federations and clusters in accounting that are not the scenario's.
 
-        Without auto-config mode tests leave them behind, and other tests then fail to create them.
+        Without auto-config mode, tests leave them behind, and other tests then fail to create them.
         """
         scenario = self.run.plan.scenario
         for kind, known in (("federation", scenario.federations), ("cluster", scenario.clusters)):
@@ -105,7 +108,7 @@ class Suite:
                 self._sacctmgr("--immediate", "delete", kind, ",".join(sorted(leftovers)))
 
     def restore_federations(self) -> None:
-        """Add the clusters to the scenario's federations again: tests move them to others."""
+        """Return the clusters to the scenario's federations, because tests move them to others."""
         for name, federation in self.run.plan.scenario.federations.items():
             members = f"clusters={','.join(federation.clusters)}"
             done = self._sacctmgr("--immediate", "modify", "federation", name, "set", members)
@@ -124,7 +127,7 @@ class Suite:
         return self.run.ssh.run(host, ["sh", "-c", script], user=user, check=False, timeout=seconds)
 
     def _host_of(self, test: SuiteTest) -> str:
-        """Return the host to run a test on: a controller of the federation if needed."""
+        """Return the host to run a test on: the federation's if the test needs one."""
         members = _three_of_a_federation(self.run)
         clusters = self.run.plan.scenario.clusters
         return clusters[
@@ -135,7 +138,7 @@ class Suite:
 def put(run: OpenRun, source: Path, user: str, most_seconds: float) -> Suite:
     """Copy the suite of a source tree to the hosts of a run.
 
-    UsageError if they lack what it needs.
+    Raises UsageError if they lack programs that it needs.
     """
     scenario = run.plan.scenario
     if user not in {"root", *scenario.users}:
@@ -160,12 +163,27 @@ def put(run: OpenRun, source: Path, user: str, most_seconds: float) -> Suite:
         ["sh", "-c", f"rm -rf {directory} && mkdir -m 0755 {directory} {directory}/{_SCRATCH}"],
     )
     transfer.put(run.ssh, client, source / "testsuite", f"{directory}/testsuite")
+    _write_settings(run, client, directory, members)
+    if conftest_text:
+        # update_tmp_path_exec_permissions() opens pytest's directories to other users, but only
+        # below /tmp.
+        moved = f"s,/tmp/pytest-of-,{directory}/{_SCRATCH}/pytest-of-,"
+        run.ssh.run(client, ["sed", "-i", moved, f"{directory}/testsuite/python/conftest.py"])
+    if run.provider.capabilities.engine and user != "root":
+        for host_ in run.plan.hosts:
+            _give_sudo(run, host_.name, user)
+    run.ssh.run(client, ["chown", "-R", f"{user}:", directory], timeout=_PATIENCE)
+    return suite
+
+
+def _write_settings(run: OpenRun, client: str, directory: str, members: Sequence[str]) -> None:
+    """Write the suite's settings, and wrappers of Slurm's commands for each federation member."""
     files = {
         "testsuite.conf": _testsuite_conf(directory),
         "globals.local": _globals(directory, members),
     }
     for name in members:
-        controller = scenario.clusters[name].controller
+        controller = run.plan.scenario.clusters[name].controller
         files[f"fed/{name}/slurm.conf"] = run.ssh.run(
             controller, ["cat", "/etc/slurm/slurm.conf"]
         ).stdout
@@ -175,16 +193,6 @@ def put(run: OpenRun, source: Path, user: str, most_seconds: float) -> Suite:
         )
     for name in members:
         run.ssh.run(client, ["sh", "-c", _wrappers(f"{directory}/fed/{name}")])
-    if conftest_text:
-        # update_tmp_path_exec_permissions() opens pytest's directories to other users, but only
-        # below /tmp.
-        moved = f"s,/tmp/pytest-of-,{directory}/{_SCRATCH}/pytest-of-,"
-        run.ssh.run(client, ["sed", "-i", moved, f"{directory}/testsuite/python/conftest.py"])
-    if run.provider.capabilities.engine and user != "root":
-        for one in run.plan.hosts:
-            _give_sudo(run, one.name, user)
-    run.ssh.run(client, ["chown", "-R", f"{user}:", directory], timeout=_PATIENCE)
-    return suite
 
 
 def run(suite: Suite, tests: Sequence[SuiteTest], expected: Expected) -> list[Outcome]:
@@ -204,9 +212,8 @@ def run(suite: Suite, tests: Sequence[SuiteTest], expected: Expected) -> list[Ou
             counted = ", ".join(
                 f"{count} {status}" for status, count in results.counts(reported).items() if count
             )
-            run.say(
-                f"{number} of {len(tests)}: {test.name}: {counted}{_shown(results.news(reported, expected))}"
-            )
+            unexpected = _shown(results.news(reported, expected))
+            run.say(f"{number} of {len(tests)}: {test.name}: {counted}{unexpected}")
             if any(outcome.status != results.PASSED for outcome in reported):
                 (kept / f"{test.name}.log").write_text(output)
             write_report(kept / "report.json", suite, outcomes, expected)
@@ -227,28 +234,31 @@ def report(suite: Suite, outcomes: Sequence[Outcome], expected: Expected) -> dic
         "run": str(suite.run.directory.path),
         "user": suite.user,
         "counts": results.counts(outcomes),
-        "news": [asdict(one) for one in results.news(outcomes, expected)],
+        "news": [asdict(news) for news in results.news(outcomes, expected)],
         "tests": [asdict(outcome) for outcome in outcomes],
     }
 
 
-def _shown(found: Sequence[News]) -> str:
-    return f", {len(found)} not as expected" if found else ""
+def _shown(news: Sequence[News]) -> str:
+    return f", {len(news)} not as expected" if news else ""
 
 
 def _require_programs(run: OpenRun, host: str) -> None:
-    looked = " ".join(_PROGRAMS)
-    script = f"for program in {looked}; do command -v $program > /dev/null || echo $program; done"
+    programs = " ".join(_PROGRAMS)
+    script = f"for program in {programs}; do command -v $program > /dev/null || echo $program; done"
     if lacking := run.ssh.run(host, ["sh", "-c", script]).stdout.split():
         packages = ", ".join(_PROGRAMS[program] for program in lacking)
         raise UsageError(
             f"{host} lacks {', '.join(lacking)}, which Slurm's tests need",
-            hint=f"`packages: [{packages}]` of the cluster installs them, as in scenarios/schedmd-suite.yml",
+            hint=(
+                f"`packages: [{packages}]` of the cluster installs them, "
+                "as in scenarios/schedmd-suite.yml"
+            ),
         )
 
 
 def _give_sudo(run: OpenRun, host: str, user: str) -> None:
-    """Give a user full sudo rights, if the host has sudo: many tests are skipped without."""
+    """Give a user full sudo rights, if the host has sudo: many tests are skipped without it."""
     script = "[ ! -d /etc/sudoers.d ] || cat > /etc/sudoers.d/schedmd-suite"
     run.ssh.run(host, ["sh", "-c", script], stdin=f"{user} ALL=(ALL:ALL) NOPASSWD: ALL\n")
 
@@ -256,14 +266,17 @@ def _give_sudo(run: OpenRun, host: str, user: str) -> None:
 def _three_of_a_federation(run: OpenRun) -> tuple[str, ...]:
     """Return three members of a federation, as many as some tests need.
 
-    None if no federation has three.
+    () if no federation has three.
     """
-    federations = run.plan.scenario.federations.values()
-    return next((one.clusters[:3] for one in federations if len(one.clusters) >= 3), ())
+    members = (federation.clusters for federation in run.plan.scenario.federations.values())
+    return next((clusters[:3] for clusters in members if len(clusters) >= 3), ())
 
 
 def _testsuite_conf(directory: str) -> str:
-    return f"SlurmSourceDir={directory}\nSlurmBuildDir={directory}\nSlurmInstallDir=/usr\nSlurmConfigDir=/etc/slurm\n"
+    return (
+        f"SlurmSourceDir={directory}\nSlurmBuildDir={directory}\n"
+        "SlurmInstallDir=/usr\nSlurmConfigDir=/etc/slurm\n"
+    )
 
 
 def _globals(directory: str, members: Sequence[str]) -> str:
@@ -283,7 +296,8 @@ def _wrappers(directory: str) -> str:
     wrapper = shlex.quote(f'#!/bin/sh\nSLURM_CONF={directory}/slurm.conf exec "${{0##*/}}" "$@"\n')
     return (
         f"mkdir -p {directory}/bin && cd {directory}/bin && for path in /usr/bin/s*; do "
-        "case ${path##*/} in sacct|sacctmgr|salloc|sattach|sbatch|sbcast|scancel|scontrol|sdiag|sinfo|sprio|squeue"
-        f"|sreport|srun|sshare|sstat|strigger) printf %s {wrapper} > ${{path##*/}} && chmod 0755 ${{path##*/}};; "
+        "case ${path##*/} in sacct|sacctmgr|salloc|sattach|sbatch|sbcast|scancel|scontrol|sdiag"
+        "|sinfo|sprio|squeue|sreport|srun|sshare|sstat|strigger) "
+        f"printf %s {wrapper} > ${{path##*/}} && chmod 0755 ${{path##*/}};; "
         "esac; done"
     )

@@ -1,6 +1,6 @@
 """Turn a site's configuration directory into a scenario.
 
-What the scenario has no model for is copied unchanged.
+Files that have no model in the scenario are copied unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROWS = {"nodename", "partitionname"}
 def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:
     """Return the scenario of a configuration directory as data, and a list of what was left out.
 
-    UsageError if slurm.conf is missing or cannot be read, or lacks what a scenario requires.
+    Raises UsageError if slurm.conf is missing or cannot be read, or lacks what a scenario requires.
     """
     configuration = load(path, release)
     source = configuration.get("slurm.conf")
@@ -149,7 +149,7 @@ def _accounting(
 
 
 def _files(configuration: Configuration) -> Iterator[tuple[str, str]]:
-    """Yield the texts of the other files; included files replace their Include line."""
+    """Yield the texts of the other files, in which included files replace their Include lines."""
     for kind, source in configuration.files.items():
         if kind not in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
             text = "".join(line.raw for _, line in source.lines if not line.include)
@@ -172,13 +172,12 @@ def _printable(data: Any) -> Any:
         return {_printable(key): _printable(value) for key, value in data.items()}
     if isinstance(data, list):
         return [_printable(value) for value in data]
-    return (
-        type(data)(_UNPRINTABLE.sub("?", data)) if isinstance(data, str) else data
-    )  # a literal stays one
+    # The type is kept, because a literal is written as one.
+    return type(data)(_UNPRINTABLE.sub("?", data)) if isinstance(data, str) else data
 
 
 def _replaced(configuration: Configuration) -> Iterator[str]:
-    """Yield the files in which characters are replaced."""
+    """Yield notes on files in which characters are replaced."""
     texts = {
         str(source.path): "".join(line.raw for _, line in source.lines) for source in configuration
     }

@@ -1,7 +1,7 @@
 """Shrink an imported cluster to a rehearsal copy that fits a few hosts. Pure.
 
-It keeps what the site configured: nodes, partitions, features, GRES counts, topology, limits,
-priorities. What depends on the site's machines, programs, users or secrets is replaced and listed.
+It keeps the site's nodes, partitions, features, GRES counts, topology, limits and priorities.
+Options that depend on the site's machines, programs, users or secrets are replaced and listed.
 """
 
 from __future__ import annotations
@@ -18,108 +18,102 @@ _ACCOUNT = "twin"
 _USERS = {"alice": 2001, "bob": 2002}
 _STAND_IN = "/bin/true"
 
-# Options are in lower case. Programs of the site: a program that does nothing runs in place of
-# each.
+# Programs of the site, each of which is replaced by one that does nothing. These and the following
+# options are in lower case.
 _PROGRAMS = {
-    *(
-        "epilog",
-        "epilogslurmctld",
-        "healthcheckprogram",
-        "mailprog",
-        "prolog",
-        "prologslurmctld",
-        "rebootprogram",
-    ),
-    *("srunepilog", "srunprolog", "taskepilog", "taskprolog", "unkillablestepprogram"),
+    "epilog",
+    "epilogslurmctld",
+    "healthcheckprogram",
+    "mailprog",
+    "prolog",
+    "prologslurmctld",
+    "rebootprogram",
+    "srunepilog",
+    "srunprolog",
+    "taskepilog",
+    "taskprolog",
+    "unkillablestepprogram",
 }
 # Hosts, users and containment of jobs, for which the harness has its own options.
 _OURS = {
-    *("accountingstoragebackuphost", "accountingstorageexternalhost", "accountingstoragehost"),
-    *(
-        "accountingstorageloc",
-        "accountingstorageport",
-        "accountingstoragetype",
-        "accountingstorageuser",
-    ),
-    *(
-        "authalttypes",
-        "authaltparameters",
-        "authinfo",
-        "authtype",
-        "backupaddr",
-        "backupcontroller",
-    ),
-    *(
-        "controladdr",
-        "controlmachine",
-        "credtype",
-        "cryptotype",
-        "jobacctgathertype",
-        "proctracktype",
-    ),
-    *(
-        "slurmctldaddr",
-        "slurmctldhost",
-        "slurmdport",
-        "slurmduser",
-        "slurmuser",
-        "taskplugin",
-        "taskpluginparam",
-    ),
-    *("certgentype", "certmgrtype", "tlsparameters", "tlstype"),
+    "accountingstoragebackuphost",
+    "accountingstorageexternalhost",
+    "accountingstoragehost",
+    "accountingstorageloc",
+    "accountingstorageport",
+    "accountingstoragetype",
+    "accountingstorageuser",
+    "authalttypes",
+    "authaltparameters",
+    "authinfo",
+    "authtype",
+    "backupaddr",
+    "backupcontroller",
+    "controladdr",
+    "controlmachine",
+    "credtype",
+    "cryptotype",
+    "jobacctgathertype",
+    "proctracktype",
+    "slurmctldaddr",
+    "slurmctldhost",
+    "slurmdport",
+    "slurmduser",
+    "slurmuser",
+    "taskplugin",
+    "taskpluginparam",
+    "certgentype",
+    "certmgrtype",
+    "tlsparameters",
+    "tlstype",
 }
 # Hardware, services and plugins of the site.
 _SITES = {
-    *(
-        "acctgatherenergytype",
-        "acctgatherfilesystemtype",
-        "acctgatherinfinibandtype",
-        "acctgatherinterconnecttype",
-    ),
-    *(
-        "acctgathernodefreq",
-        "acctgatherprofiletype",
-        "burstbuffertype",
-        "clifilterplugins",
-        "communicationparameters",
-    ),
-    *(
-        "corespecplugin",
-        "extsensorsfreq",
-        "extsensorstype",
-        "jobacctgatherparams",
-        "jobcomphost",
-        "jobcomploc",
-    ),
-    *(
-        "jobcompparams",
-        "jobcompport",
-        "jobcomptype",
-        "jobcompuser",
-        "jobcontainertype",
-        "jobsubmitplugins",
-    ),
-    *(
-        "mpidefault",
-        "nodefeaturesplugins",
-        "powerparameters",
-        "powerplugin",
-        "prepplugins",
-        "slurmdparameters",
-    ),
-    *("switchparameters", "switchtype", "usepam", "x11parameters"),
+    "acctgatherenergytype",
+    "acctgatherfilesystemtype",
+    "acctgatherinfinibandtype",
+    "acctgatherinterconnecttype",
+    "acctgathernodefreq",
+    "acctgatherprofiletype",
+    "burstbuffertype",
+    "clifilterplugins",
+    "communicationparameters",
+    "corespecplugin",
+    "extsensorsfreq",
+    "extsensorstype",
+    "jobacctgatherparams",
+    "jobcomphost",
+    "jobcomploc",
+    "jobcompparams",
+    "jobcompport",
+    "jobcomptype",
+    "jobcompuser",
+    "jobcontainertype",
+    "jobsubmitplugins",
+    "mpidefault",
+    "nodefeaturesplugins",
+    "powerparameters",
+    "powerplugin",
+    "prepplugins",
+    "slurmdparameters",
+    "switchparameters",
+    "switchtype",
+    "usepam",
+    "x11parameters",
 }
-# Power saving: in the copy all nodes are up from the start.
+# Power saving: in the copy, all nodes are up from the start.
 _POWER = {
-    *(
-        "resumefailprogram",
-        "resumeprogram",
-        "resumerate",
-        "resumetimeout",
-        "suspendexcnodes",
-        "suspendexcparts",
-    ),
-    *("suspendexcstates", "suspendprogram", "suspendrate", "suspendtime", "suspendtimeout"),
+    "resumefailprogram",
+    "resumeprogram",
+    "resumerate",
+    "resumetimeout",
+    "suspendexcnodes",
+    "suspendexcparts",
+    "suspendexcstates",
+    "suspendprogram",
+    "suspendrate",
+    "suspendtime",
+    "suspendtimeout",
 }
 _WHY = (
     (_OURS, "the harness has its own"),
@@ -129,14 +123,13 @@ _WHY = (
 _POWER_WORDS = re.compile(r"(cloud|power_save|idle_on_node_suspend|enable_configless)")
 # Defaults of the harness that are removed unless the site sets the option.
 _UNASKED = (
-    *(
-        "AccountingStorageEnforce",
-        "DefMemPerCPU",
-        "ReturnToService",
-        "SelectType",
-        "SelectTypeParameters",
-    ),
-    *("SlurmctldPort", "SrunPortRange"),
+    "AccountingStorageEnforce",
+    "DefMemPerCPU",
+    "ReturnToService",
+    "SelectType",
+    "SelectTypeParameters",
+    "SlurmctldPort",
+    "SrunPortRange",
 )
 _NODE_OPTIONS = {
     **dict.fromkeys(("bcastaddr", "nodeaddr", "nodehostname", "port"), "the harness has its own"),
@@ -150,7 +143,7 @@ _ACCOUNTING_NAMES = {
     "accounts": ("allowaccounts", "denyaccounts"),
     "qos": ("allowqos", "denyqos", "qos"),
 }
-# Options of slurmdbd.conf that are policies, not places.
+# Options of slurmdbd.conf that are policies, not locations.
 _SLURMDBD = re.compile(
     "purge|archive(?!dir|script)|max|all|private|track|default|disable|parameters|debug"
 )
@@ -216,8 +209,8 @@ def _cluster(
     with_accounting: bool,
 ) -> dict[str, Any]:
     options = dict(_options(cluster["options"], refused, replaced))
-    there = {option.lower() for option in options}
-    options |= {option: None for option in _UNASKED if option.lower() not in there}
+    present = {option.lower() for option in options}
+    options |= {option: None for option in _UNASKED if option.lower() not in present}
     lines = []
     for line in cluster.get("lines", ()):
         first = next(iter(line))
@@ -286,9 +279,9 @@ def _nodes(
 ) -> dict[str, Any]:
     options = _without(f"nodes {group['name']}", group["options"], unwanted, replaced)
     gres = next((options.pop(option) for option in list(options) if option.lower() == "gres"), None)
-    there = {option.lower() for option in options}
+    present = {option.lower() for option in options}
     # Slurm derives those that the site does not set from the rest of the line.
-    options |= {option: None for option in ("CPUs", "RealMemory") if option.lower() not in there}
+    options |= {option: None for option in ("CPUs", "RealMemory") if option.lower() not in present}
     return {
         "name": group["name"],
         **({"gres": str(gres).split(",")} if gres else {}),
@@ -310,10 +303,10 @@ def _without(
 
 def _accounting_names(partitions: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the accounts and QOS that partitions name."""
-    found: dict[str, dict[str, None]] = {kind: {} for kind in _ACCOUNTING_NAMES}
+    names_of: dict[str, dict[str, None]] = {kind: {} for kind in _ACCOUNTING_NAMES}
     for part in partitions.values():
         for name, value in part["options"].items():
             for kind, options in _ACCOUNTING_NAMES.items():
                 if name.lower() in options and str(value).upper() not in {"ALL", "N/A"}:
-                    found[kind] |= dict.fromkeys(str(value).lower().split(","))
-    return {kind: list(names) for kind, names in found.items()}
+                    names_of[kind] |= dict.fromkeys(str(value).lower().split(","))
+    return {kind: list(names) for kind, names in names_of.items()}

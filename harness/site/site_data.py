@@ -1,6 +1,4 @@
-"""A site's data for a rehearsal.
-
-A dump of its accounting database, and the state that slurmctld saved.
+"""A site's data for a rehearsal: a dump of its accounting database, and slurmctld's saved state.
 
 Secrets are not copied: scripts and environments of jobs, the command lines and comments that users
 wrote, keys. Pending jobs get a script that does nothing. Names of users, accounts, jobs and
@@ -59,9 +57,9 @@ class SiteData:
 
 
 def examine(data: SiteData, plan: Plan) -> None:
-    """Refuse data of other clusters than the plan's, before anything starts.
+    """Refuse data of clusters that the plan does not have, before anything starts.
 
-    UsageError names its cluster.
+    Raises UsageError, which names the cluster of the data.
     """
     if data.database:
         if not plan.scenario.accounting:
@@ -70,8 +68,7 @@ def examine(data: SiteData, plan: Plan) -> None:
         if not clusters & {*plan.scenario.clusters}:
             raise UsageError(
                 f"{data.database} is the database of {', '.join(sorted(clusters))}, but the "
-                "scenario has "
-                f"{', '.join(plan.scenario.clusters)}",
+                f"scenario has {', '.join(plan.scenario.clusters)}",
                 hint="use the ClusterName of slurm.conf as the name of the scenario's cluster",
             )
     for name, directory in data.states.items():
@@ -92,7 +89,7 @@ def examine(data: SiteData, plan: Plan) -> None:
 def bring(run: OpenRun, data: SiteData) -> dict[str, User]:
     """Load the data into hosts that are up, before their daemons start.
 
-    Return the users who have jobs in it.
+    Returns the users who have jobs in it.
     """
     for name, directory in data.states.items():
         run.say(f"state of {name}: {directory}")
@@ -114,8 +111,8 @@ def bring(run: OpenRun, data: SiteData) -> dict[str, User]:
 def remembered(run: OpenRun, until: float) -> dict[str, list[str]]:
     """Return, for each cluster, a summary of the records of jobs and steps ended by `until`.
 
-    It is the number of records and a sum over their values, which must not change whatever slurmdbd
-    does to its tables.
+    It has the number of records and a sum over their values, which must not change when slurmdbd
+    converts its tables.
     """
     host = run.plan.with_daemon("mariadb")[0].name
     ended = f"time_end BETWEEN 1 AND {until:.0f}"
@@ -123,15 +120,15 @@ def remembered(run: OpenRun, until: float) -> dict[str, list[str]]:
         "CONCAT_WS(',', id_job, id_user, state, exit_code, time_submit, time_start, time_end, "
         "account, job_name)"
     )
-    found = {}
+    summaries = {}
     for name in run.plan.scenario.clusters:
-        ask = f"""
+        query = f"""
             SELECT COUNT(*), COALESCE(SUM(CRC32({facts})), 0) FROM `{name}_job_table` WHERE {ended};
             SELECT COUNT(*), COALESCE(SUM(time_end), 0) FROM `{name}_step_table` WHERE {ended};"""  # noqa: S608
-        found[name] = run.ssh.run(
-            host, _sql(run.plan), stdin=ask, timeout=PATIENCE
+        summaries[name] = run.ssh.run(
+            host, _sql(run.plan), stdin=query, timeout=PATIENCE
         ).stdout.splitlines()
-    return found
+    return summaries
 
 
 def _cluster_of(directory: Path) -> str:
@@ -156,9 +153,9 @@ def _open(dump: Path) -> IO[bytes]:
 
 
 def _sections(dump: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the lines of a dump, each with its database.
+    """Yield the lines of a dump, each with the name of its database.
 
-    This is b"" if the dump has one database and does not name it.
+    The name is b"" in a dump of a single database, which does not name it.
     """
     database = b""
     with _open(dump) as lines:
@@ -173,29 +170,33 @@ def _sections(dump: Path) -> Iterator[tuple[bytes, bytes]]:
 @cache  # a dump can be large
 def _whose(dump: Path) -> tuple[bytes, set[str]]:
     """Return slurmdbd's database in a dump, and its clusters."""
-    found: dict[bytes, set[str]] = {}
+    clusters_of: dict[bytes, set[str]] = {}
     try:
         for database, line in _sections(dump):
             if (
                 table := re.match(rb"CREATE TABLE `(.+)_job_table`", line)
             ) and database not in _SYSTEM:
-                found.setdefault(database, set()).add(table[1].decode(errors="replace"))
+                clusters_of.setdefault(database, set()).add(table[1].decode(errors="replace"))
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"cannot read {dump}: {error}") from error
-    if len(found) != 1:
-        content = f"{len(found)} databases of slurmdbd" if found else "no database of slurmdbd"
+    if len(clusters_of) != 1:
+        content = (
+            f"{len(clusters_of)} databases of slurmdbd"
+            if clusters_of
+            else "no database of slurmdbd"
+        )
         raise UsageError(
             f"{dump} has {content}", hint="mysqldump --single-transaction slurm_acct_db > dump.sql"
         )
-    return found.popitem()
+    return clusters_of.popitem()
 
 
 def _scrubbed(dump: Path) -> Iterator[bytes]:
     """Yield a dump's statements of slurmdbd's database, without scripts and environments."""
-    wanted, _ = _whose(dump)
+    slurmdbd_database, _ = _whose(dump)
     secret = False
     for database, line in _sections(dump):
-        if database in {wanted, b""}:
+        if database in {slurmdbd_database, b""}:
             secret = secret or bool(_SECRET_TABLES.match(line))
             if not secret:
                 yield line
@@ -204,9 +205,12 @@ def _scrubbed(dump: Path) -> Iterator[bytes]:
 
 
 _EMPTY_COLUMNS = """
-    SELECT CONCAT('UPDATE `', table_name, '` SET `', column_name, "`='' WHERE `", column_name, "` != '';")
+    SELECT CONCAT(
+        'UPDATE `', table_name, '` SET `', column_name, "`='' WHERE `", column_name, "` != '';"
+    )
     FROM information_schema.columns
-    WHERE table_schema = DATABASE() AND table_name REGEXP '_(job|step)_table$' AND column_name IN ({});
+    WHERE table_schema = DATABASE() AND table_name REGEXP '_(job|step)_table$'
+        AND column_name IN ({});
 """.format(", ".join(f"'{column}'" for column in _SECRET_COLUMNS))  # noqa: S608  built from constants
 
 
@@ -221,14 +225,14 @@ def _who(clusters: Iterable[str]) -> str:
 
 def _users(rows: str, plan: Plan) -> dict[str, User]:
     """Return the users of rows (name, uid) that the plan's hosts lack and can create."""
-    taken = {user.uid for user in plan.scenario.users.values()}
-    found: dict[str, User] = {}
+    used_uids = {user.uid for user in plan.scenario.users.values()}
+    users: dict[str, User] = {}
     for name, uid in (line.split("\t") for line in rows.splitlines()):
-        if name not in plan.scenario.users and int(uid) not in taken:
+        if name not in plan.scenario.users and int(uid) not in used_uids:
             with suppress(ValidationError):  # root, daemons, and names that Debian does not accept
-                found |= _USERS.validate_python({name: {"uid": int(uid)}})
-                taken.add(int(uid))
-    return found
+                users |= _USERS.validate_python({name: {"uid": int(uid)}})
+                used_uids.add(int(uid))
+    return users
 
 
 def _bring_state(run: OpenRun, cluster: str, directory: Path) -> None:

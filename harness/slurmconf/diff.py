@@ -39,8 +39,8 @@ _SLURM_CONF = str(_SLURM / "slurm.conf")
 _SALT = secrets.token_bytes(16)
 _UPGRADE = "slurmdbd first, then slurmctld, then slurmd; `harness check --from` lists what changes"
 _Files = tuple[tuple[str, str], ...]
-# Lines that define something by name; a name occurs once. Lines of gres.conf and other files do
-# not.
+# Lines that define something by a name that occurs once. Lines of other files, such as gres.conf,
+# do not.
 _NAMING = {
     *(
         ("slurm.conf", key)
@@ -49,7 +49,7 @@ _NAMING = {
     *(("topology.conf", key) for key in ("switchname", "blockname")),
 }
 _OF_HOSTS = {"nodename", "downnodes", "frontendname"}
-# Options that have a value for each name of their line.
+# Options that can have a value for each name in their line.
 _PER_NAME = {"bcastaddr", "nodeaddr", "nodehostname", "port"}
 # What the words of releases/needed_actions.toml mean.
 NEEDS = {
@@ -65,7 +65,7 @@ NEEDS = {
     "upgrade": "upgrade Slurm",
 }
 _DRAIN = "drain the nodes concerned, and wait until they have no jobs"
-# In order.
+# The steps, in their order.
 _STEPS = {
     "stop": "stop slurmd, slurmctld and slurmdbd on all hosts",
     "upgrade": "upgrade Slurm: slurmdbd first, then slurmctld, then slurmd",
@@ -80,7 +80,7 @@ _STEPS = {
     "slurmd": "restart slurmd on all nodes",
     "reconfigure": "scontrol reconfigure",
 }
-# Steps that include others.
+# Steps that make others unnecessary.
 _COVERED = {
     "stop": {"slurmdbd", "reload", "all", "slurmctld", "slurmd", "reconfigure"},
     "slurmdbd": {"reload"},
@@ -105,8 +105,9 @@ class Side:
     """One of two configurations: host -> path -> text.
 
     A plain directory has one host without a name, and paths relative to the directory. `releases`
-    are the hosts' where they are known; `controllers` the hosts whose /etc/slurm stands for their
-    cluster's; `units` tells of a path which unit must hear of it, and how.
+    are those of the hosts, as far as they are known; `controllers` are the hosts whose /etc/slurm
+    represents their cluster's; `units` maps a path to the action, "restart" or "reload", that a
+    change of the file requires, and the unit.
     """
 
     label: str
@@ -120,8 +121,8 @@ class Side:
 class Change:
     """An option or file that differs; `before` or `after` is None where it is not set.
 
-    `needs` is a word of releases/needed_actions.toml, or "restart UNIT" or "reload UNIT" for files that
-    are not Slurm's.
+    `needs` is a word of releases/needed_actions.toml, or "restart UNIT" or "reload UNIT" for files
+    that are not Slurm's.
     """
 
     hosts: str
@@ -146,8 +147,8 @@ class FileDiff:
 def directory_side(path: Path) -> Side:
     """Return one file, a directory such as /etc/slurm, or what `harness render` wrote, as a side.
 
-    The target of a link outside of the directory is not shown, because it can be any file of this
-    machine. UsageError if that is one of Slurm's files, or if a file cannot be read.
+    If a link leads out of the directory, its target is not shown, because it can be any file of
+    this machine. Raises UsageError if that is one of Slurm's files, or if a file cannot be read.
     """
     if path.is_file():
         kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
@@ -158,7 +159,7 @@ def directory_side(path: Path) -> Side:
 
 
 def _manifest(path: Path) -> _Manifest:
-    """Read the manifest that `harness render` writes; UsageError if it is something else."""
+    """Read the manifest that `harness render` writes; raise UsageError if it is something else."""
     try:
         return _MANIFEST.validate_python(bounded_json.load(conf.read_text(path)))
     except ValueError as error:
@@ -205,7 +206,7 @@ def _name(path: Path) -> str:
 def _read(path: Path, directory: Path) -> str:
     """Return a file's text with hashes in place of passwords: they show whether passwords differ.
 
-    The whole text of a file outside of the directory, to which a link leads, is replaced like that.
+    If a link leads to a file outside of the directory, a hash replaces its whole text.
     """
 
     def hidden(text: str) -> str:
@@ -224,7 +225,7 @@ def _read(path: Path, directory: Path) -> str:
 
 
 def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
-    """Return what a plan renders to as a side, but for files that are nothing but a secret."""
+    """Return what a plan renders to as a side, without files that consist of a secret."""
     return Side(
         label,
         {
@@ -247,11 +248,10 @@ def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
 
 
 def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str, str]) -> Side:
-    """Return what hosts that are up really have.
+    """Return the files that running hosts actually have, as a side.
 
-    These are the files of the tree, and other files of Slurm that no package owns.
-
-    `values` of secrets are hidden behind their marks.
+    They are the files of the tree, and other files of Slurm that no package owns. Marks replace the
+    `values` of secrets.
     """
     rendered = plan_side(label, plan, tree)
 
@@ -277,9 +277,8 @@ def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str,
 def matched(before: Side, after: Side) -> tuple[Side, Side]:
     """Return both sides with the same hosts.
 
-    Where one is a plain directory, the other's /etc/slurm of one cluster.
-
-    ValueError if there are several clusters to choose from.
+    If one is a plain directory, the other becomes its /etc/slurm of one cluster. Raises ValueError
+    if there are several clusters to choose from.
     """
     plain = [set(side.hosts) == {""} for side in (before, after)]
     if plain == [True, False]:
@@ -290,15 +289,15 @@ def matched(before: Side, after: Side) -> tuple[Side, Side]:
 
 
 def _as_directory(side: Side, like: Side) -> Side:
-    wanted = _cluster_name(like.hosts[""].get("slurm.conf", ""))
-    found = [
+    cluster = _cluster_name(like.hosts[""].get("slurm.conf", ""))
+    matching = [
         host
         for host in side.controllers
-        if _cluster_name(_slurm_files(side.hosts[host]).get("slurm.conf", "")) == wanted
+        if _cluster_name(_slurm_files(side.hosts[host]).get("slurm.conf", "")) == cluster
     ]
-    chosen = found or (list(side.controllers) if len(side.controllers) == 1 else [])
-    if not chosen and wanted:
-        raise ValueError(f"{like.label} is of cluster {wanted}, which {side.label} does not have")
+    chosen = matching or (list(side.controllers) if len(side.controllers) == 1 else [])
+    if not chosen and cluster:
+        raise ValueError(f"{like.label} is of cluster {cluster}, which {side.label} does not have")
     if not chosen:
         raise ValueError(f"{like.label} has no ClusterName, and {side.label} has several clusters")
     files = dict(_slurm_files(side.hosts[chosen[0]]))
@@ -328,18 +327,18 @@ def _cluster_name(slurm_conf: str) -> str:
 
 def _slurm_files(files: Mapping[str, str]) -> Mapping[str, str]:
     """Return the files of /etc/slurm by their paths in it."""
-    found = {}
+    texts = {}
     for path, text in files.items():
         if not path.startswith("/"):
-            found[path] = text
+            texts[path] = text
         elif PurePosixPath(path).is_relative_to(_SLURM):
-            found[str(PurePosixPath(path).relative_to(_SLURM))] = text
-    return found
+            texts[str(PurePosixPath(path).relative_to(_SLURM))] = text
+    return texts
 
 
 def file_diffs(before: Side, after: Side) -> list[FileDiff]:
-    """Return the unified diffs of all files, one for all hosts where it is the same."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Return the unified diffs of all files; hosts with the same diff share one."""
+    hosts_of: dict[tuple[str, str], list[str]] = {}
     for host in dict.fromkeys((*before.hosts, *after.hosts)):
         old, new = before.hosts.get(host, {}), after.hosts.get(host, {})
         for path in dict.fromkeys((*old, *new)):
@@ -356,23 +355,23 @@ def file_diffs(before: Side, after: Side) -> list[FileDiff]:
                     line if line.endswith("\n") else f"{line}\n"
                     for line in difflib.unified_diff(*lines, *names)
                 )
-                found.setdefault((path, text), []).append(host)
-    return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in found.items()]
+                hosts_of.setdefault((path, text), []).append(host)
+    return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in hosts_of.items()]
 
 
 def changes(before: Side, after: Side, release: str | None = None) -> list[Change]:
     """Return the options that differ, with what each change needs in a release.
 
-    By default that is the hosts' own release.
+    The default is the release of each host.
     """
     groups: dict[tuple[str, _Files, _Files], list[str]] = {}
-    found: list[Change] = []
+    differing: list[Change] = []
     for host in before.hosts:
         if host not in after.hosts:
             continue
         older, newer = before.releases.get(host), after.releases.get(host)
         if older and newer and older != newer and not release:
-            found.append(Change(host, "", "Slurm", older, newer, "upgrade", False, _UPGRADE))
+            differing.append(Change(host, "", "Slurm", older, newer, "upgrade", False, _UPGRADE))
         old, new = (
             tuple(sorted(_slurm_files(side.hosts[host]).items())) for side in (before, after)
         )
@@ -380,18 +379,20 @@ def changes(before: Side, after: Side, release: str | None = None) -> list[Chang
             known = release or newer or older or releases.DEFAULT
             groups.setdefault((known, old, new), []).append(host)
     for (name, old, new), hosts in groups.items():
-        found += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
+        differing += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
     for diff in file_diffs(before, after):
         if diff.path.startswith("/") and not PurePosixPath(diff.path).is_relative_to(_SLURM):
             action = {**before.units, **after.units}.get(diff.path, ())
-            found.append(Change(diff.hosts, diff.path, "", None, None, " ".join(action), False, ""))
-    return _merged(found)
+            differing.append(
+                Change(diff.hosts, diff.path, "", None, None, " ".join(action), False, "")
+            )
+    return _merged(differing)
 
 
-def _merged(found: Sequence[Change]) -> list[Change]:
+def _merged(changes_: Sequence[Change]) -> list[Change]:
     """Merge changes that are the same on several groups of hosts."""
     hosts: dict[Change, list[str]] = {}
-    for change in found:
+    for change in changes_:
         key = Change("", *(getattr(change, name) for name in change.__slots__[1:]))
         hosts.setdefault(key, []).append(change.hosts)
     return [
@@ -403,20 +404,20 @@ def _merged(found: Sequence[Change]) -> list[Change]:
     ]
 
 
-def steps(found: Sequence[Change]) -> list[str]:
-    """Return the steps, in order, by which a running cluster applies all changes."""
-    wanted = {change.needs for change in found}
-    covered = set().union(*(_COVERED.get(need, set()) for need in wanted))
-    wanted = (wanted - covered) | {"copy"} if found else set()
-    if "stop" in wanted:
-        wanted.add("start")
-    done = [_DRAIN] if any(change.drain for change in found) else []
+def steps(changes_: Sequence[Change]) -> list[str]:
+    """Return the steps, in order, that apply all changes to a running cluster."""
+    needs = {change.needs for change in changes_}
+    covered = set().union(*(_COVERED.get(need, set()) for need in needs))
+    needs = (needs - covered) | {"copy"} if changes_ else set()
+    if "stop" in needs:
+        needs.add("start")
+    listed = [_DRAIN] if any(change.drain for change in changes_) else []
     for need, text in _STEPS.items():
         if need == "units":
-            done += sorted(need for need in wanted if " " in need)
-        elif need in wanted:
-            done.append(text)
-    return [*done, "resume the nodes"] if done[:1] == [_DRAIN] else done
+            listed += sorted(need for need in needs if " " in need)
+        elif need in needs:
+            listed.append(text)
+    return [*listed, "resume the nodes"] if listed[:1] == [_DRAIN] else listed
 
 
 def _slurm_changes(
@@ -440,7 +441,7 @@ def _load(directory: Path, files: Mapping[str, str], release: str) -> Configurat
 def compare(
     before: Configuration | None, after: Configuration | None, release: str, hosts: str = ""
 ) -> Iterator[Change]:
-    """Yield what differs between two configurations; None is one without files."""
+    """Yield what differs between two configurations; None stands for one without files."""
     needs = releases.changes(release)
     nothing = Needs("reconfigure", {}, frozenset(), {})
     for kind in (*KINDS, *OTHER_KINDS):
@@ -458,7 +459,7 @@ def compare(
 
 
 def _key(option: str) -> str:
-    """Return what needed_actions.toml calls a change: "NodeName c1 Gres" is NodeName@Gres."""
+    """Return the name of a change in needed_actions.toml: "NodeName c1 Gres" is NodeName@Gres."""
     first, *rest = option.split(" ")
     return f"{first}@{rest[-1]}" if rest else first
 
@@ -482,7 +483,7 @@ def _source_changes(
         if _differ(old_value, new_value):
             yield _OptionChange((new.get(key) or old[key]).name, old_value, new_value)
     old_paths, new_paths = (source.outside if source else set[str]() for source in (before, after))
-    for path in sorted(old_paths ^ new_paths):  # not read
+    for path in sorted(old_paths ^ new_paths):  # files outside of the directory are not read
         yield _OptionChange(
             f"Include {path}",
             path if path in old_paths else None,
@@ -503,14 +504,14 @@ def _joined_values(source: Source | None, key: str) -> str | None:
 
 
 def _differ(before: str | None, after: str | None) -> bool:
-    """Tell whether two values differ by more than case."""
+    """Return whether two values differ by more than case."""
     return (before is None) != (after is None) or (before or "").lower() != (after or "").lower()
 
 
 def _named(first: str, before: Sequence[Row], after: Sequence[Row]) -> Iterator[_OptionChange]:
     """Yield what differs between lines that name things.
 
-    These are names that were added or removed, and options that changed.
+    That is names that were added or removed, and options that changed.
     """
     many = first.lower() in _OF_HOSTS
     old, new = (_by_name(rows, many=many) for rows in (before, after))
@@ -536,7 +537,7 @@ class _NamedRow:
     place: int
 
     def value(self, key: str) -> str | None:
-        """Return the name's value of an option, which may be a list with a value for each name."""
+        """Return the name's value of an option, which may have a list with a value per name."""
         value = self.row.get(key)
         if value and key in _PER_NAME and "[" in value:
             values = names_of(value)
@@ -567,7 +568,7 @@ def _by_name(rows: Sequence[Row], *, many: bool) -> dict[str, _NamedRow]:
 def _unnamed(first: str, before: Sequence[Row], after: Sequence[Row]) -> Iterator[_OptionChange]:
     """Yield what differs between lines that name nothing.
 
-    These are, by option, all values that only one side has.
+    That is, for each option, all values that only one side has.
     """
     old, new = (
         Counter(

@@ -50,7 +50,7 @@ _ENFORCE_TOO = {
     "qos": {"associations"},
     "nojobs": {"nosteps"},
 }
-# Names of options of slurm.conf in `scontrol show`.
+# Options of slurm.conf that have other names in `scontrol show`.
 _NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cputot",)}
 _PARTITION_NAMES = {"shared": "oversubscribe"}
 
@@ -96,19 +96,19 @@ def read(text: str) -> Rendered:
 def printed(text: str) -> dict[str, str]:
     r"""Read `scontrol show config`, or the last part of `sacctmgr show configuration`.
 
-    >>> printed("Configuration data as of now\nJobRequeue   = 1\nSlurmctldHost[0] = a\nSlurmctldHost[1] = b")
+    >>> printed("Configuration data\nJobRequeue   = 1\nSlurmctldHost[0] = a\nSlurmctldHost[1] = b")
     {'jobrequeue': '1', 'slurmctldhost': 'a,b'}
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if not equals or not line.strip():
-            if found:
+            if options:
                 break
             continue
         key = re.sub(r"\[\d+\]", "", name.strip()).lower()
-        found[key] = ",".join(filter(None, [found.get(key), value.strip()]))
-    return found
+        options[key] = ",".join(filter(None, [options.get(key), value.strip()]))
+    return options
 
 
 def printed_lines(text: str) -> dict[str, dict[str, str]]:
@@ -117,25 +117,25 @@ def printed_lines(text: str) -> dict[str, dict[str, str]]:
     >>> printed_lines("NodeName=n1 Arch=x86_64 Gres=gpu:2(S:0)")["n1"]["gres"]
     'gpu:2(S:0)'
     """
-    found = {}
+    options_of = {}
     for line in text.splitlines():
         # The first of each counts, because comments, which can hold any text, come last.
         pairs = {key.lower(): value for key, value in reversed(re.findall(r"(\S+?)=(\S*)", line))}
         for kind in {"nodename", "partitionname"} & pairs.keys():
-            found[pairs.pop(kind)] = pairs
-    return found
+            options_of[pairs.pop(kind)] = pairs
+    return options_of
 
 
 def holds(line: Options, option: str) -> bool:
-    """Tell whether a yes-or-no option of a line is set."""
+    """Return whether a yes-or-no option of a line is set."""
     return canonical(option, line.get(option.lower(), "")) == "1"
 
 
 def canonical(option: str, value: str) -> str:
     """Return the canonical form of an option's value.
 
-    >>> canonical("MaxTime", "60") == canonical("MaxTime", "01:00:00") == canonical("MaxTime", "1:00:00")
-    True
+    >>> {canonical("MaxTime", time) for time in ("60", "01:00:00", "1:00:00")}
+    {'3600'}
     >>> canonical("AccountingStorageEnforce", "qos,limits")
     'associations,limits,qos'
     """
@@ -152,7 +152,7 @@ def canonical(option: str, value: str) -> str:
     if name.startswith("purge"):
         return _purge(text)
     items = {_item(name, item.strip()) for item in text.split(",")}
-    if name == "privatedata":  # singular and plural are read, the plural is printed
+    if name == "privatedata":  # Slurm reads singular and plural, and prints the plural
         items = {item.removesuffix("s") for item in items}
     if name == "accountingstorageenforce":
         items |= {more for item in items for more in _ENFORCE_TOO.get(item, ())}
@@ -182,11 +182,11 @@ def _purge(text: str) -> str:
     return f"{match[1]}{match[2] or 'm'}" if match else "-"
 
 
-def config(file: str, wanted: Options, held: Options) -> Iterator[str]:
+def config(file: str, expected: Options, actual: Options) -> Iterator[str]:
     """Yield a line for each option whose value in a daemon's memory differs from its file.
 
-    `wanted` is the rendered file, `held` what the daemon prints. An option that the file does not
-    set must have Slurm's default, if that is the same in all releases.
+    `expected` is the rendered file, `actual` what the daemon prints. An option that the file does
+    not set must have Slurm's default, if that is the same in all releases.
     """
     data = table()
     defaults = {
@@ -194,30 +194,30 @@ def config(file: str, wanted: Options, held: Options) -> Iterator[str]:
         for key, value in data["defaults"][file].items()
         if key not in data["left_out"][file]
     }
-    for key, value in {**defaults, **wanted}.items():
-        shown = held.get(key, "" if key in data["printed_if_set"] else None)
+    for key, value in {**defaults, **expected}.items():
+        shown = actual.get(key, "" if key in data["printed_if_set"] else None)
         if key in data["left_out"][file] or shown is None or "%secret:" in value:
             continue
         if key in data["all_is_spelled_out"] and value.lower() == "all":
             continue
         if canonical(key, value) != canonical(key, shown):
-            source = f"has {value}" if key in wanted else f"leaves it at {value}"
+            source = f"has {value}" if key in expected else f"leaves it at {value}"
             yield f"{_spelling(file, key)} is {shown or 'not set'}, {file} {source}"
 
 
 def nodes(
-    wanted: Mapping[str, Options], held: Mapping[str, Options], options: Options
+    expected: Mapping[str, Options], actual: Mapping[str, Options], options: Options
 ) -> Iterator[str]:
     """Yield where the nodes in slurmctld's memory differ from the lines of slurm.conf."""
-    for name, line in wanted.items():
-        if name not in held:
+    for name, line in expected.items():
+        if name not in actual:
             yield f"node {name} is unknown to slurmctld"
             continue
         for key, value in _node_options(name, line, options).items():
             shown = [
-                held[name][printed]
+                actual[name][printed]
                 for printed in _NODE_NAMES.get(key, (key,))
-                if printed in held[name]
+                if printed in actual[name]
             ]
             if wrong := [
                 text for text in shown if _node_value(key, text) != _node_value(key, value)
@@ -230,28 +230,28 @@ def nodes(
 
 
 def partitions(
-    wanted: Mapping[str, Options], held: Mapping[str, Options], nodes: Collection[str]
+    expected: Mapping[str, Options], actual: Mapping[str, Options], nodes: Collection[str]
 ) -> Iterator[str]:
     """Yield where the partitions in slurmctld's memory differ from the lines of slurm.conf.
 
     `nodes` are all nodes.
     """
     data = table()
-    for name in sorted({*wanted} ^ {*held}):
+    for name in sorted({*expected} ^ {*actual}):
         yield (
             f"partition {name} is "
-            f"{'unknown to slurmctld' if name in wanted else 'not in slurm.conf'}"
+            f"{'unknown to slurmctld' if name in expected else 'not in slurm.conf'}"
         )
-    for name in sorted({*wanted} & {*held}):
-        line = {_PARTITION_NAMES.get(key, key): value for key, value in wanted[name].items()}
+    for name in sorted({*expected} & {*actual}):
+        line = {_PARTITION_NAMES.get(key, key): value for key, value in expected[name].items()}
         if "priority" in line:  # the older name of both
             line = {"priorityjobfactor": line["priority"], "prioritytier": line["priority"], **line}
         for key, value in {**data["defaults"]["partition"], **line}.items():
-            shown = held[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
+            shown = actual[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
             if shown is None or key in data["left_out"]["partition"]:
                 continue
-            wanted_value = _partition_value(key, value, nodes)
-            if wanted_value is not None and wanted_value != _partition_value(key, shown, nodes):
+            expected_value = _partition_value(key, value, nodes)
+            if expected_value is not None and expected_value != _partition_value(key, shown, nodes):
                 source = f"has {value}" if key in line else f"leaves it at {value}"
                 yield (
                     f"partition {name}: {_spelling('slurm.conf PartitionName', key)} is {shown}, "
@@ -265,13 +265,13 @@ def _node_options(name: str, line: Options, options: Options) -> dict[str, str]:
     Its size is what slurmd detects, without config_overrides.
     """
     data = table()
-    wanted = {**data["defaults"]["node"], "nodehostname": name, **line}
-    wanted.setdefault("nodeaddr", wanted["nodehostname"])
+    expected = {**data["defaults"]["node"], "nodehostname": name, **line}
+    expected.setdefault("nodeaddr", expected["nodehostname"])
     if "config_overrides" not in options.get("slurmdparameters", ""):
-        wanted = {key: value for key, value in wanted.items() if key not in data["size"]}
+        expected = {key: value for key, value in expected.items() if key not in data["size"]}
     if "nodefeaturesplugins" in options:
-        wanted.pop("features", None)
-    return {key: value for key, value in wanted.items() if key not in data["left_out"]["node"]}
+        expected.pop("features", None)
+    return {key: value for key, value in expected.items() if key not in data["left_out"]["node"]}
 
 
 def _node_value(key: str, value: str) -> Any:
@@ -284,15 +284,15 @@ def _gres(value: str) -> dict[str, int]:
     >>> _gres("gpu:tesla:2(S:0-1),gpu:1,bandwidth:lustre:no_consume:4G")
     {'gpu': 3, 'bandwidth': 4294967296}
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for item in re.sub(r"\([^)]*\)", "", value).lower().split(","):
         name, *words = item.split(":")
         if name in _UNSET_WORDS:
             continue
         last = re.fullmatch(r"(\d+)([kmgtp]?)b?", words[-1]) if words else None
         count = int(last[1]) * 1024 ** " kmgtp".index(last[2] or " ") if last else 1
-        found[name] = found.get(name, 0) + count
-    return found
+        counts[name] = counts.get(name, 0) + count
+    return counts
 
 
 def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
@@ -300,15 +300,13 @@ def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
         return "all"
     if key == "oversubscribe":  # slurm.conf(5): four jobs by default
         word, _, count = value.lower().partition(":")
-        return (
-            "no" if word in {"no", "exclusive"} else f"{word}:{count or 4}"
-        )  # 26.05 prints NO for both
+        # 26.05 prints NO for both.
+        return "no" if word in {"no", "exclusive"} else f"{word}:{count or 4}"
     if key == "nodes" and value.lower() not in _UNSET_WORDS:
         known = {*nodes}
         names = known if value.upper() == "ALL" else {*hostlist.expand(value)}
-        return (
-            names if names <= known else None
-        )  # else it names a NodeSet, which Slurm prints as its nodes
+        # Other names are NodeSets, which Slurm prints as their nodes.
+        return names if names <= known else None
     return canonical(key, value)
 
 

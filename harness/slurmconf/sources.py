@@ -41,7 +41,10 @@ def read(
 def of_run(
     name: str, plan: Plan, tree: Tree, ssh: Ssh | None, secrets: Mapping[str, str]
 ) -> diff.Side:
-    """Return the files that a run's hosts have, or what was rendered for them if they are down (`ssh` is None)."""
+    """Return the files that a run's hosts have.
+
+    If the hosts are down (`ssh` is None), return what was rendered for them.
+    """
     if ssh is None:
         return diff.plan_side(f"{name} (down, as it was rendered)", plan, tree)
     return diff.live_side(name, plan, tree, ssh, secrets)

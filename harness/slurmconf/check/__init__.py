@@ -33,7 +33,7 @@ def check_path(
     `older` is the release that the configuration comes from; defaults that changed since are
     reported too. `name` replaces the path in findings. Findings in files outside of the directory,
     to which a link or an Include leads, have a place but no text: a configuration can name any file
-    of this machine. UsageError if there is nothing to read.
+    of this machine. Raises UsageError if there is nothing to read.
     """
     # A long file becomes a million small objects without cycles, which the garbage collector would
     # visit again and again.

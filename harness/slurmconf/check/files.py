@@ -11,7 +11,7 @@ from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
 from harness.slurmconf.check import values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
 from harness.slurmconf.check.nodes import names_of, node_names
-from harness.slurmconf.check.source import Configuration, Row, Source
+from harness.slurmconf.check.source import Configuration, Row, Setting, Source
 
 _NEED_TOPOLOGY = {"topology/tree", "topology/block", "topology/hypercube"}
 # Prefixes of options of acct_gather.conf -> the plugins that know them.
@@ -25,13 +25,12 @@ _ACCT_GATHER = {
     "sysfsinterfaces": ("interconnect/sysfs",),
 }
 _ACCT_GATHER_TYPES = (
-    *(
-        "acctgatherenergytype",
-        "acctgatherprofiletype",
-        "acctgatherinterconnecttype",
-        "acctgatherinfinibandtype",
-    ),
+    "acctgatherenergytype",
+    "acctgatherprofiletype",
+    "acctgatherinterconnecttype",
+    "acctgatherinfinibandtype",
 )
+_PURGE_OPTION = re.compile("purge(event|job|jobenv|jobscript|resv|step|suspend|txn|usage)after")
 _PURGE = re.compile(
     r"\d+(h|ho|hou|hour|hours|d|da|day|days|m|mo|mon|mont|month|months)?", re.IGNORECASE
 )
@@ -71,6 +70,22 @@ def check(configuration: Configuration) -> Iterator[Finding]:
 
 def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     """Yield what src/slurmdbd/read_config.c refuses."""
+    yield from _storage(source)
+    yield from values.wrong_user(source)
+    for key in ("dbdhost", "dbdbackuphost"):
+        setting = source.settings.get(key)
+        if setting and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", setting.value):
+            yield source.find(
+                setting, FATAL, "value", f'"{setting.value}" is not the name of a host'
+            )
+    for key, setting in source.settings.items():
+        yield from values.wrong_plugins(source, setting)
+        yield from _slurmdbd_value(source, key, setting)
+    if "dbdhost" not in source.settings:
+        yield source.find_here(ERROR, "missing", "DbdHost", "is not set; slurmdbd uses localhost")
+
+
+def _storage(source: Source) -> Iterator[Finding]:
     storage = source.settings.get("storagetype")
     if storage is None:
         yield source.find_here(
@@ -86,39 +101,23 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
             f"{storage.value} cannot store anything",
             "accounting_storage/mysql",
         )
-    yield from values.wrong_user(source)
-    for key in ("dbdhost", "dbdbackuphost"):
-        setting = source.settings.get(key)
-        if setting and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", setting.value):
-            yield source.find(
-                setting, FATAL, "value", f'"{setting.value}" is not the name of a host'
-            )
-    for key, setting in source.settings.items():
-        yield from values.wrong_plugins(source, setting)
-        purge = re.fullmatch(
-            r"purge(event|job|jobenv|jobscript|resv|step|suspend|txn|usage)after", key
+
+
+def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Finding]:
+    value = setting.value
+    if _PURGE_OPTION.fullmatch(key) and not _PURGE.fullmatch(value):
+        yield source.find(
+            setting, FATAL, "value", f'"{value}" is not an age such as 12months or 30days'
         )
-        if purge and not _PURGE.fullmatch(setting.value):
-            yield source.find(
-                setting,
-                FATAL,
-                "value",
-                f'"{setting.value}" is not an age such as 12months or 30days',
-            )
-        if key in {"debuglevel", "debuglevelsyslog"}:
-            words = source.release.words["slurmctlddebug"]
-            if setting.value.lower() not in words.known and not setting.value[:1].isdigit():
-                yield source.find(setting, FATAL, "word", f'"{setting.value}" is not a debug level')
-        if key == "debugflags":
-            unknown = [
-                word
-                for word in setting.words()
-                if word.lower() not in source.release.words["debugflags"].known
-            ]
-            for word in unknown:
+    if key in {"debuglevel", "debuglevelsyslog"}:
+        words = source.release.words["slurmctlddebug"]
+        if value.lower() not in words.known and not value[:1].isdigit():
+            yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
+    if key == "debugflags":
+        known = source.release.words["debugflags"].known
+        for word in setting.words():
+            if word.lower() not in known:
                 yield source.find(setting, FATAL, "word", f'"{word}" is unknown')
-    if "dbdhost" not in source.settings:
-        yield source.find_here(ERROR, "missing", "DbdHost", "is not set; slurmdbd uses localhost")
 
 
 def _gres(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
@@ -203,34 +202,61 @@ def _topology(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
 
 def _tree(source: Source, nodes: dict[str, Row] | None) -> Iterator[Finding]:
     rows = source.rows("switchname")
+    if not rows:
+        severity = source.release.empty_topology
+        yield source.find_here(severity, "missing", "SwitchName", "there is no switch")
+        return
     switches: dict[str, tuple[str, ...]] = {}
     leaf_of: dict[str, str] = {}
     for row in rows:
-        name = row.first.value
-        if name in switches:
-            yield source.find(row.first, FATAL, "twice", f"switch {name} is already defined")
-        if "nodes" in row.own and "switches" in row.own:
-            severity = source.release.unusable_value
+        yield from _switch(source, row, nodes, switches, leaf_of)
+    yield from _switch_links(source, rows, switches)
+    lacking = [node for node in nodes or {} if node not in leaf_of]
+    if lacking:
+        yield source.find(
+            rows[-1].first, WARNING, "incomplete", f"no switch reaches {hostlist.fold(lacking)}"
+        )
+
+
+def _switch(
+    source: Source,
+    row: Row,
+    nodes: dict[str, Row] | None,
+    switches: dict[str, tuple[str, ...]],
+    leaf_of: dict[str, str],
+) -> Iterator[Finding]:
+    """Yield problems of a switch's line; record the switches below it, or the leaf of its nodes."""
+    name = row.first.value
+    if name in switches:
+        yield source.find(row.first, FATAL, "twice", f"switch {name} is already defined")
+    if "nodes" in row.own and "switches" in row.own:
+        severity = source.release.unusable_value
+        yield source.find(
+            row.first,
+            severity,
+            "contradiction",
+            "a switch has either Nodes or Switches, not both",
+        )
+    switches[name] = names_of(row.get("switches") or "") or ()
+    for node in names_of(row.get("nodes") or "") or ():
+        if nodes is not None and node not in nodes:
             yield source.find(
-                row.first,
-                severity,
-                "contradiction",
-                "a switch has either Nodes or Switches, not both",
+                row.own["nodes"], WARNING, "undefined", f"no such node in slurm.conf: {node}"
             )
-        switches[name] = names_of(row.get("switches") or "") or ()
-        for node in names_of(row.get("nodes") or "") or ():
-            if nodes is not None and node not in nodes:
-                yield source.find(
-                    row.own["nodes"], WARNING, "undefined", f"no such node in slurm.conf: {node}"
-                )
-            elif node in leaf_of:
-                yield source.find(
-                    row.own["nodes"],
-                    WARNING,
-                    "twice",
-                    f"{node} is already on switch {leaf_of[node]}",
-                )
-            leaf_of[node] = name
+        elif node in leaf_of:
+            yield source.find(
+                row.own["nodes"],
+                WARNING,
+                "twice",
+                f"{node} is already on switch {leaf_of[node]}",
+            )
+        leaf_of[node] = name
+
+
+def _switch_links(
+    source: Source, rows: list[Row], switches: dict[str, tuple[str, ...]]
+) -> Iterator[Finding]:
+    """Yield switches that are missing below others, or that form a loop."""
     others = {name: [child for child in below if child != name] for name, below in switches.items()}
     loop = topology_rules.loop(others)
     for row in rows:
@@ -243,14 +269,6 @@ def _tree(source: Source, nodes: dict[str, Row] | None) -> Iterator[Finding]:
             yield source.find(
                 row.first, FATAL, "circle", "it is below itself: the switches form a loop"
             )
-    lacking = [node for node in nodes or {} if node not in leaf_of]
-    if lacking and rows:
-        yield source.find(
-            rows[-1].first, WARNING, "incomplete", f"no switch reaches {hostlist.fold(lacking)}"
-        )
-    if not rows:
-        severity = source.release.empty_topology
-        yield source.find_here(severity, "missing", "SwitchName", "there is no switch")
 
 
 def _blocks(source: Source, nodes: dict[str, Row] | None) -> Iterator[Finding]:
@@ -317,7 +335,7 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
 def _plugstack(path: Path) -> Iterator[Finding]:
     """Yield lines that _plugin_stack_parse_line of src/common/spank.c ignores.
 
-    slurmd and the commands read them.
+    slurmd and the commands read the file.
     """
     for number, line in enumerate(conf.read_text(path).splitlines(), 1):
         words = line.partition("#")[0].split()

@@ -74,7 +74,7 @@ def check(source: Source) -> Iterator[Finding]:
 def value_problem(kind: str, value: str) -> str | None:
     """Return why Slurm's parsers reject a value of a type (src/common/parse_value.c).
 
-    The reason is None if they accept it.
+    None if they accept it.
     """
     if kind == "boolean":
         return None if _BOOLEAN.fullmatch(value) else "is not YES or NO"
@@ -98,9 +98,9 @@ def value_problem(kind: str, value: str) -> str | None:
 def _row(
     source: Source, section: str, path: str, line: Line, fine: set[tuple[str, str, str]]
 ) -> Iterator[Finding]:
-    """Check the options after the first of a line.
+    """Check the options of a line after its first.
 
-    `fine` are those already checked, because there may be many.
+    `fine` are options and values that have no problem, because lines often repeat them.
     """
     known = source.release.options[section]
     seen: set[str] = set()

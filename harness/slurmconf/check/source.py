@@ -31,10 +31,10 @@ KINDS = {
 }
 # Not read by the parser of slurm.conf.
 OTHER_KINDS = ("plugstack.conf", "topology.yaml")
-# Slurm's parser has no limits. These stop at what no site has: files that include one another many
-# times.
+# Slurm's parser has no limits. These are more than any site needs, and stop files that include one
+# another again and again.
 _DEEPEST_INCLUDE, _MOST_INCLUDES = 50, 1000
-# Directories without files of a site, in which reading may never end.
+# Directories without configuration files, but with files that may never end.
 _NO_FILES = ("/dev", "/proc", "/sys")
 
 
@@ -66,10 +66,9 @@ Settings = Mapping[str, Setting]
 class Row:
     """A line of several options, such as NodeName=....
 
-    These are the first, the line's other options, and those that DEFAULT lines add.
-
-    `alike` is the same for lines that differ only in their first value. `values` are the values by
-    lower-case name.
+    It has its first option, the line's other options, and those that DEFAULT lines add. `alike` is
+    the same for lines that differ only in their first value. `values` are the values by lower-case
+    name.
     """
 
     def __init__(
@@ -101,13 +100,11 @@ class Row:
 
 @dataclass
 class Source:
-    """One file of a configuration with all that it includes.
+    """One file of a configuration, with everything that it includes.
 
-    `kind` is the name by which daemons know it.
-
-    Files outside of the directory of `path` are read only with `reads_outside`. `outside` has their
-    names; their text must not be shown, because an Include can name any file that this user can
-    read.
+    `kind` is the name by which daemons know it. Files outside of the directory of `path` are read
+    only with `reads_outside`. `outside` has their names; their text must not be shown, because an
+    Include can name any file that this user can read.
     """
 
     kind: str
@@ -187,7 +184,7 @@ class Source:
         return setting.value if setting else None
 
     def words(self, name: str) -> list[str]:
-        """Return the words of an option that is alone on its line, none if it is not set.
+        """Return the words of an option that is alone on its line; none if it is not set.
 
         `name` is in lower case.
         """
@@ -195,7 +192,7 @@ class Source:
         return setting.words() if setting else []
 
     def uses_slurmdbd(self) -> bool:
-        """Tell whether a slurm.conf stores its accounting in slurmdbd."""
+        """Return whether a slurm.conf stores its accounting in slurmdbd."""
         return self.get("accountingstoragetype") == "accounting_storage/slurmdbd"
 
     def find(
@@ -297,8 +294,8 @@ class Source:
 
         In a copy of the directory, a file of /etc/slurm is next to the including one.
         """
-        beside = self.path.parent if self.release.include_from_main_file else path.parent
-        candidates = [Path(target)] if target.startswith("/") else [beside / target]
+        base = self.path.parent if self.release.include_from_main_file else path.parent
+        candidates = [Path(target)] if target.startswith("/") else [base / target]
         if target.startswith("/"):
             for above in ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc"):
                 if PurePosixPath(target).is_relative_to(above):
@@ -314,7 +311,7 @@ class Source:
 
 
 def leads_outside(path: Path, directory: Path) -> bool:
-    """Tell whether a path, after following links, is outside of a directory."""
+    """Return whether a path, after following links, is outside of a directory."""
     return not path.resolve().is_relative_to(directory.resolve())
 
 
@@ -326,10 +323,8 @@ def _is_special(path: Path) -> bool:
 class Configuration:
     """The files of a configuration directory, or a single file, by kind.
 
-    `whole`: files that are missing do not exist.
-
-    `outside` are the names, in findings, of files outside of the directory, whose text must not be
-    shown.
+    `whole`: this is a directory, so that a missing file does not exist. `outside` are the names, in
+    findings, of files outside of the directory, whose text must not be shown.
     """
 
     release: Release
@@ -351,55 +346,56 @@ def load(
 ) -> Configuration:
     """Read a configuration file or directory for a release.
 
-    UsageError if there is none, or if it has too many nodes.
-
     `name` replaces the path in findings. Files outside of the directory, to which a link or an
     Include leads, are read only with `reads_outside`; otherwise a link is a UsageError, and an
-    Include a finding.
+    Include a finding. Raises UsageError if there is no file, or if there are too many nodes.
     """
-    if path.is_dir():
-        paths = {kind: path / kind for kind in (*KINDS, *OTHER_KINDS) if (path / kind).is_file()}
-        if "slurm.conf" not in paths:
-            alike = [
-                one for one in sorted(path.glob("*slurm*.conf*")) if "slurmdbd" not in one.name
-            ]
-            if len(alike) == 1:
-                paths["slurm.conf"] = alike[0]
-        if not paths:
-            raise UsageError(
-                f"{path}: no Slurm configuration file", hint=f"known: {', '.join(KINDS)}"
-            )
-    elif path.is_file():
-        paths = {kind_of(path): path}
-    else:
-        raise UsageError(f"{path}: no such file or directory")
-    called = {
-        one: f"{name}/{one.relative_to(path)}" if name and one != path else name
-        for one in paths.values()
+    paths = _paths(path)
+    names = {
+        file: f"{name}/{file.relative_to(path)}" if name and file != path else name
+        for file in paths.values()
     }
     try:
         files = {
-            kind: Source(kind, one, release, called[one], reads_outside)
-            for kind, one in paths.items()
+            kind: Source(kind, file, release, names[file], reads_outside)
+            for kind, file in paths.items()
             if kind not in OTHER_KINDS
         }
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
     for source in files.values():
         _must_be_countable(source)
-    others = {kind: one for kind, one in paths.items() if kind in OTHER_KINDS}
-    foreign = [one for one in others.values() if leads_outside(one, one.parent)]
+    others = {kind: file for kind, file in paths.items() if kind in OTHER_KINDS}
+    foreign = [file for file in others.values() if leads_outside(file, file.parent)]
     if foreign and not reads_outside:
         raise UsageError(
             f"{foreign[0]} is a link to a file outside of its directory",
             hint=f"name {foreign[0].resolve()} itself",
         )
-    outside = {str(one) for one in foreign}.union(*(source.outside for source in files.values()))
+    outside = {str(file) for file in foreign}.union(*(source.outside for source in files.values()))
     return Configuration(release, files, others, path.is_dir(), frozenset(outside))
 
 
+def _paths(path: Path) -> dict[str, Path]:
+    """Return the files of a directory, or a single file, by kind; raise UsageError if none."""
+    if path.is_file():
+        return {kind_of(path): path}
+    if not path.is_dir():
+        raise UsageError(f"{path}: no such file or directory")
+    paths = {kind: path / kind for kind in (*KINDS, *OTHER_KINDS) if (path / kind).is_file()}
+    if "slurm.conf" not in paths:
+        similar = [
+            file for file in sorted(path.glob("*slurm*.conf*")) if "slurmdbd" not in file.name
+        ]
+        if len(similar) == 1:
+            paths["slurm.conf"] = similar[0]
+    if not paths:
+        raise UsageError(f"{path}: no Slurm configuration file", hint=f"known: {', '.join(KINDS)}")
+    return paths
+
+
 def _must_be_countable(source: Source) -> None:
-    """Refuse more nodes than a hostlist can name, before they are created.
+    """Refuse more nodes than a hostlist can name, before the names are created.
 
     Invalid hostlists are found later.
     """

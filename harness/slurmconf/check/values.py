@@ -132,10 +132,9 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     full = word if "/" in word or kind not in _LISTS else f"{kind}/{word}"
     if kind == "acct_gather_interconnect":
         full = full.replace("infiniband", "interconnect")
-    if taken := release.renamed_plugins.get(full):
-        yield source.find(
-            setting, WARNING, "renamed-plugin", f"{full} is now called {taken}", f"write {taken}"
-        )
+    if new_name := release.renamed_plugins.get(full):
+        message = f"{full} is now called {new_name}"
+        yield source.find(setting, WARNING, "renamed-plugin", message, f"write {new_name}")
         return
     family, _, name = full.partition("/")
     if (family == kind or kind == "cred") and name in release.plugins.get(family, frozenset()):
@@ -143,23 +142,22 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
             message = "requires a Slurm built with --with-dimensions=3, unlike Debian's"
             yield source.find(setting, FATAL, "plugin", message, "26.05 has topology/torus3d")
         return
-    went = release.gone_plugins.get(full)
-    message = f"plugin {full} was removed in {went}" if went else f"there is no plugin {full}"
+    gone = release.gone_plugins.get(full)
+    message = f"plugin {full} was removed in {gone}" if gone else f"there is no plugin {full}"
     known = ", ".join(f"{kind}/{name_}" for name_ in sorted(release.plugins.get(kind, ())))
     daemon = "slurmd" if kind in _OF_SLURMD else ""
-    goes_on = kind in release.dispensable_plugins
     yield source.find(
         setting,
-        ERROR if goes_on else FATAL,
+        ERROR if kind in release.dispensable_plugins else FATAL,
         "plugin",
         message,
-        _instead(full) or f"known: {known}",
+        _replacement(full) or f"known: {known}",
         daemon,
     )
 
 
 def _is_none(release: Release, kind: str, word: str) -> bool:
-    """Tell whether a value means no plugin, in releases whose "none" plugins are not files."""
+    """Return whether a value means no plugin, in releases whose "none" plugins are not files."""
     if kind == "preempt":
         return word == "preempt/none"
     if kind == "topology" and release.default_topology_is_no_file:
@@ -174,7 +172,8 @@ def _is_none(release: Release, kind: str, word: str) -> bool:
     }
 
 
-def _instead(plugin: str) -> str:
+def _replacement(plugin: str) -> str:
+    """Return the hint that names what replaces a plugin, if anything does."""
     return {
         "select/cons_res": "use select/cons_tres, which replaces it",
         "topology/hypercube": "use topology/tree",
@@ -184,7 +183,7 @@ def _instead(plugin: str) -> str:
 
 
 def wrong_user(source: Source) -> Iterator[Finding]:
-    """Yield a SlurmUser that cannot be the name of a user: every daemon looks it up."""
+    """Yield a SlurmUser that cannot be the name of a user, because every daemon looks it up."""
     setting = source.settings.get("slurmuser")
     if setting and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", setting.value):
         yield source.find(setting, FATAL, "value", f'"{setting.value}" is not the name of a user')
@@ -331,23 +330,7 @@ def _selection(source: Source) -> Iterator[Finding]:
 
 def _limits(source: Source) -> Iterator[Finding]:
     """Yield numbers that the parser accepts and the daemon does not."""
-    bounds: list[tuple[str, Callable[[int], bool], str, str]] = [
-        ("maxdbdmsgs", lambda n: 0 < n < 10000, FATAL, "must be at least 10000"),
-        ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
-        ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
-        ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
-        ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
-        ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
-        ("schedulertimeslice", lambda n: n < 5, ERROR, "must be at least 5"),
-        ("treewidth", lambda n: n == 0, ERROR, "cannot be 0"),
-    ]
-    if source.release.refuses_first_job_id_0:
-        bounds.append(("firstjobid", lambda n: n == 0, FATAL, "cannot be 0"))
-    for name, wrong, severity, message in bounds:
-        setting = source.settings.get(name)
-        number = conf.number(setting.value) if setting else None
-        if setting and number is not None and wrong(number):
-            yield source.find(setting, severity, "value", f"{setting.value} {message}")
+    yield from _out_of_bounds(source)
     unkillable, message_timeout = (
         _seconds(source, "unkillablesteptimeout"),
         _seconds(source, "messagetimeout") or 10,
@@ -377,6 +360,26 @@ def _limits(source: Source) -> Iterator[Finding]:
         yield source.find(
             source.settings["slurmschedloglevel"], FATAL, "missing", "needs SlurmSchedLogFile"
         )
+
+
+def _out_of_bounds(source: Source) -> Iterator[Finding]:
+    bounds: list[tuple[str, Callable[[int], bool], str, str]] = [
+        ("maxdbdmsgs", lambda n: 0 < n < 10000, FATAL, "must be at least 10000"),
+        ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
+        ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
+        ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
+        ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
+        ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
+        ("schedulertimeslice", lambda n: n < 5, ERROR, "must be at least 5"),
+        ("treewidth", lambda n: n == 0, ERROR, "cannot be 0"),
+    ]
+    if source.release.refuses_first_job_id_0:
+        bounds.append(("firstjobid", lambda n: n == 0, FATAL, "cannot be 0"))
+    for name, wrong, severity, message in bounds:
+        setting = source.settings.get(name)
+        number = conf.number(setting.value) if setting else None
+        if setting and number is not None and wrong(number):
+            yield source.find(setting, severity, "value", f"{setting.value} {message}")
 
 
 def _seconds(source: Source, name: str) -> int | None:
@@ -435,7 +438,7 @@ def _accounting(source: Source) -> Iterator[Finding]:
 
 
 def _exclusive_words(source: Source) -> Iterator[Finding]:
-    """Yield words of a value that exclude each other, and words that require some other option."""
+    """Yield words that exclude each other, and words that require a different option."""
     for name, first, second in source.release.exclusive_words:
         setting = source.settings.get(name)
         words = setting.value.lower() if setting else ""

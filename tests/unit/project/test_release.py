@@ -39,10 +39,10 @@ def test_version_with_its_section_is_released(version: str, tag: str | None) -> 
 @pytest.mark.parametrize(
     ("version", "tag", "reason"),
     [
-        ("0.3.0", None, "says nothing of 0.3.0"),
-        ("0.1", None, "says nothing of 0.1:"),
-        ("0.0.9", None, "says nothing of 0.0.9"),
-        ("0.1.0", "v0.2.0", "the tag is v0.2.0, and the version in harness/__init__.py 0.1.0"),
+        ("0.3.0", None, "does not describe 0.3.0"),
+        ("0.1", None, "does not describe 0.1:"),
+        ("0.0.9", None, "does not describe 0.0.9"),
+        ("0.1.0", "v0.2.0", "the tag is v0.2.0, but the version in harness/__init__.py is 0.1.0"),
         ("0.2.0", "v0.2.0", "calls 0.2.0 unreleased"),
     ],
 )
