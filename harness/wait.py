@@ -10,8 +10,8 @@ from typing import TypeVar
 from harness.errors import WaitTimeout
 
 _LOG = logging.getLogger(__name__)
-# Seconds after which a wait is first logged. Each pause until it is logged again is twice as long as
-# the one before, but at most a minute.
+# Seconds after which a wait is first logged. It is logged again after pauses that double each time,
+# up to a minute.
 _FIRST_LOG, _LONGEST_SILENCE = 10, 60
 # Observing must not keep a machine busy. After a look that takes a second or more, the pause is
 # four times as long, but at most 15 seconds; after a shorter one, it is a twentieth of the time

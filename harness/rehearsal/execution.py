@@ -227,10 +227,10 @@ def _wait_until_closed(users: Users) -> None:
     """Wait until both ends know which connections between controllers a fault has broken.
 
     After a cut, a member of a federation may have closed a connection that its sibling still has:
-    TCP repeats the close at growing intervals, for as long again as the cut lasted. When it arrives,
-    the sibling closes its other connection too (_persist_callback_fini() in fed_mgr.c). What they
-    send each other meanwhile is lost or repeated. They connect again when they have something to
-    send.
+    TCP repeats the close at growing intervals, for as long again as the cut lasted. When the close
+    arrives, the sibling closes its other connection too (_persist_callback_fini() in fed_mgr.c).
+    What they send each other until then is lost or repeated. They connect again when they have
+    something to send.
     """
     wait_until(
         lambda: half_open_connections([*users.clusters.values()]),

@@ -122,7 +122,7 @@ def invented(ssh: Ssh, plan: Plan, records: Iterable[Record]) -> list[Record]:
 
 
 def logged_times(ssh: Ssh, plan: Plan) -> dict[JobKey, list[float]]:
-    """Return when slurmctld started and ended each job, according to the logs of all controllers."""
+    """Return when slurmctld started and ended each job, according to its log."""
     found: dict[JobKey, list[float]] = {}
     for cluster in plan.scenario.clusters:
         for job_id, times in _times_of_jobs(ssh, plan, cluster).items():

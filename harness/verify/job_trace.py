@@ -249,8 +249,8 @@ def differences(
     """Return where accounting and the traces of jobs disagree; empty if they agree.
 
     `hosts_of` has the host of each node of each cluster. A federated job has a record on every
-    cluster that it was copied to: one is for its execution, the others are REVOKED. `overhead` and, for
-    each job, `logged`: see `compare`.
+    cluster that it was copied to: one is for its execution, the others are REVOKED. `overhead` and,
+    for each job, `logged`: see `compare`.
     """
     expected = set(keys)
     seen = {trace.key: trace for trace in traces if trace.key in expected}
@@ -321,7 +321,7 @@ def compare(
 
     The record must span the execution: it cuts off no more than TOLERANCE seconds of it, begins at
     most `overhead` seconds before it and ends at most as much after it. It may begin earlier or end
-    later if slurmctld started or ended the job then, according to its log: `logged` has these times.
+    later if slurmctld's log has the start or end of the job at that time: `logged` has these times.
     """
     problems = []
     if record.cluster != trace.cluster:
@@ -342,7 +342,7 @@ def _compare_times(
     trace: JobTrace, record: Record, overhead: float, logged: Collection[float]
 ) -> list[str]:
     def wrong(late: float, time: int) -> bool:
-        """Whether `time` is `late` seconds outside the execution, and slurmctld did nothing then."""
+        """Return whether a time that is `late` seconds outside the execution is wrong."""
         in_log = any(abs(time - logged_time) <= TOLERANCE for logged_time in logged)
         return not -TOLERANCE <= late <= (inf if in_log else overhead)
 

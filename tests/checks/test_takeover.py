@@ -112,7 +112,7 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
 
 @contextmanager
 def answering_again(cluster: SlurmCluster) -> Iterator[None]:
-    """Leave only once the controller answers, even after an error: the clean-up asks it for its jobs."""
+    """Leave only once the controller answers, even after an error, because the clean-up needs it."""
     try:
         yield
     finally:
