@@ -17,7 +17,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from harness import deploy, lifecycle, scenario, secret_placeholders
+from harness import deploy, lifecycle, run_secrets, scenario
 from harness.cluster import node_state, slurm
 from harness.cluster.history import Recorder
 from harness.cluster.slurm import SlurmCluster
@@ -460,7 +460,7 @@ def _tar(files: Sequence[RenderedFile], secrets: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for file in files:
-            content = secret_placeholders.reveal(file.text, secrets).encode()
+            content = run_secrets.reveal(file.text, secrets).encode()
             entry = tarfile.TarInfo(file.path.lstrip("/"))
             entry.size, entry.mode, entry.mtime = len(content), int(file.mode, 8), int(time.time())
             entry.uname, entry.gname = file.owner, file.group

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import interrupts, secret_placeholders
+from harness import interrupts, run_secrets
 from harness.cluster import logs
 from harness.errors import DeployError, HarnessError
 from harness.inventory import PYTHON
@@ -112,12 +112,10 @@ def _output(result: Mapping[str, Any], secrets: Mapping[str, str]) -> str:
     """
     if "censored" in result:
         return str(result["censored"])
-    lines = [secret_placeholders.hide(str(result.get("msg") or ""), secrets)]
+    lines = [run_secrets.hide(str(result.get("msg") or ""), secrets)]
     for stream in ("stderr", "stdout"):
-        text = secret_placeholders.hide(
-            str(result.get(stream) or "").replace("\r\n", "\n"), secrets
-        )
-        lines += secret_placeholders.PASSWORD.sub(r"\1(hidden)", text).splitlines()[-_TAIL:]
+        text = run_secrets.hide(str(result.get(stream) or "").replace("\r\n", "\n"), secrets)
+        lines += run_secrets.PASSWORD.sub(r"\1(hidden)", text).splitlines()[-_TAIL:]
     return "\n".join(dict.fromkeys(filter(None, lines)))
 
 
@@ -172,8 +170,7 @@ def _write_payloads(directory: Path, tree: Tree, secrets: dict[str, str]) -> Non
     directory.mkdir(mode=0o700, exist_ok=True)
     for host, files in tree.items():
         payload: Sequence[dict[str, Any]] = [
-            asdict(file) | {"text": secret_placeholders.reveal(file.text, secrets)}
-            for file in files
+            asdict(file) | {"text": run_secrets.reveal(file.text, secrets)} for file in files
         ]
         path = directory / f"{host}.json"
         path.touch(mode=0o600)

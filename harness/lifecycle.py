@@ -29,8 +29,8 @@ from harness.render import render
 from harness.report import assembly, earlier_reports, html_report, model
 from harness.report.assembly import Evaluation
 from harness.report.model import Report
+from harness.run_secrets import hide
 from harness.rundir import RunDir
-from harness.secret_placeholders import hide
 from harness.verify import pytest_run
 
 # A stage that takes at least this many seconds counts as long.

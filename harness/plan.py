@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import options, releases
+from harness import releases, slurm_options
 from harness.capabilities import Capabilities
 from harness.scenario import Cluster, Provision, Scenario
 
@@ -80,15 +80,15 @@ class Plan:
 
     def slurm_conf(self, cluster: str) -> dict[str, str]:
         """Return the global options of a cluster's slurm.conf."""
-        return options.slurm_conf(self.scenario, cluster, self.capabilities)
+        return slurm_options.slurm_conf(self.scenario, cluster, self.capabilities)
 
     def cgroup_conf(self, cluster: str) -> dict[str, str]:
         """Return the options of a cluster's cgroup.conf."""
-        return options.cgroup_conf(self.scenario, cluster, self.capabilities)
+        return slurm_options.cgroup_conf(self.scenario, cluster, self.capabilities)
 
     def oci_conf(self, cluster: str) -> dict[str, str]:
         """Return the options of a cluster's oci.conf; none if it runs no containers."""
-        return options.oci_conf(self.scenario, cluster, self.capabilities)
+        return slurm_options.oci_conf(self.scenario, cluster, self.capabilities)
 
     def with_daemon(self, daemon: str) -> tuple[Host, ...]:
         """Return the hosts that run a daemon."""
@@ -124,7 +124,7 @@ class Plan:
 
     def has_late_objects(self) -> bool:
         """Return whether some objects of the accounting database must wait for the controllers."""
-        return bool(self.late_federations() or options.late_tres(self.scenario.accounting))
+        return bool(self.late_federations() or slurm_options.late_tres(self.scenario.accounting))
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that have hosts."""
@@ -134,7 +134,7 @@ class Plan:
         """Return the clusters with static nodes that enforce the limits of accounting."""
         names = []
         for name, cluster in self.scenario.clusters.items():
-            enforced = options.get(
+            enforced = slurm_options.get(
                 self.slurm_conf(name),
                 "AccountingStorageEnforce",
             )
@@ -151,8 +151,8 @@ class Plan:
         """
         names = []
         for name, cluster in self.scenario.clusters.items():
-            plugins = options.get(self.slurm_conf(name), "TaskPlugin") or ""
-            confines = options.get(self.cgroup_conf(name), option) or ""
+            plugins = slurm_options.get(self.slurm_conf(name), "TaskPlugin") or ""
+            confines = slurm_options.get(self.cgroup_conf(name), option) or ""
             if (
                 cluster.static_nodes()
                 and "task/cgroup" in plugins.lower()
@@ -196,9 +196,9 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
         for host in _cluster_hosts(scenario, cluster, capabilities)
     ]
     if accounting := scenario.accounting:
-        ports = ["22", options.port_of(options.slurmdbd_conf(scenario), "slurmdbd")]
+        ports = ["22", slurm_options.port_of(slurm_options.slurmdbd_conf(scenario), "slurmdbd")]
         if accounting.job_completion:
-            ports.append(str(options.MARIADB_PORT))
+            ports.append(str(slurm_options.MARIADB_PORT))
         host = Host(
             name=accounting.host,
             site=accounting.site or next(iter(scenario.sites)),
@@ -242,22 +242,22 @@ def _both(accounting: Host, host: Host) -> Host:
 
 def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) -> list[Host]:
     cluster: Cluster = scenario.clusters[name]
-    conf = options.slurm_conf(scenario, name, capabilities)
+    conf = slurm_options.slurm_conf(scenario, name, capabilities)
     nodes_on = cluster.nodes_on()
     provision_of = cluster.provision_of()
     known = releases.get(scenario.release_of(cluster))
     controllers = (cluster.controller, *cluster.backup_controllers)
     rest_hosts = [cluster.rest.host or cluster.controller] if cluster.rest else []
     runs_on = {"slurmctld": {*controllers}, "slurmrestd": {*rest_hosts}, "slurmd": {*nodes_on}}
-    port_of = {daemon: options.port_of(conf, daemon) for daemon in ("slurmctld", "slurmd")}
+    port_of = {daemon: slurm_options.port_of(conf, daemon) for daemon in ("slurmctld", "slurmd")}
     if cluster.rest:
         port_of["slurmrestd"] = str(cluster.rest.port)
     if cluster.hosts:
-        port_of["slurmd"] = options.node_ports(max(map(len, nodes_on.values())))
+        port_of["slurmd"] = slurm_options.node_ports(max(map(len, nodes_on.values())))
     # srun and salloc listen on the host on which they run: the controller, or the node of a job.
-    srun_ports = options.get(conf, "SrunPortRange") or "1024-65535"
+    srun_ports = slurm_options.get(conf, "SrunPortRange") or "1024-65535"
     shared = (Volume("shared", SHARED_DIRECTORY, public=True),)
-    state = (Volume(f"{name}-state", options.state_save_location(conf)),)
+    state = (Volume(f"{name}-state", slurm_options.state_save_location(conf)),)
     hosts = []
     for host in dict.fromkeys((*controllers, *rest_hosts, *nodes_on)):
         daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]

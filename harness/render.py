@@ -17,7 +17,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from harness import options, releases, secret_placeholders
+from harness import releases, run_secrets, slurm_options
 from harness.capabilities import Capabilities
 from harness.parsing import hostlist
 from harness.plan import Host, Plan
@@ -29,7 +29,7 @@ from harness.shipped_files import TEMPLATES
 class RenderedFile:
     """One file of a host. When it changes, systemd must restart or reload `unit`.
 
-    In place of a secret, `text` has a placeholder (see secret_placeholders.secret).
+    In place of a secret, `text` has a placeholder (see run_secrets.secret).
     """
 
     path: str
@@ -87,7 +87,7 @@ def _host_files(
     plan: Plan, host: Host, clusters: Mapping[str, _ClusterFiles]
 ) -> tuple[RenderedFile, ...]:
     scenario = plan.scenario
-    key = secret_placeholders.secret("munge_key")
+    key = run_secrets.secret("munge_key")
     files = [
         RenderedFile("/etc/munge/munge.key", key, "munge", "munge", "0400", "munge", "restart")
     ]
@@ -136,7 +136,7 @@ def _slurmd_flags(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> list
     """
     flags = []
     if cluster.configless and host.nodes:
-        port = options.ports(options.port_of(conf, "slurmctld"))[0]
+        port = slurm_options.ports(slurm_options.port_of(conf, "slurmctld"))[0]
         flags.append(f"--conf-server={cluster.controller}:{port}")
     if host.provision != "static":
         flags.append("-b")
@@ -147,11 +147,11 @@ def _token_key(
     scenario: Scenario, host: Host, clusters: Mapping[str, _ClusterFiles]
 ) -> RenderedFile:
     """Return the key with which slurmctld and slurmdbd check tokens."""
-    conf = clusters[host.cluster][0] if host.cluster else options.slurmdbd_conf(scenario)
-    owner = options.get(conf, "SlurmUser") or "root"
+    conf = clusters[host.cluster][0] if host.cluster else slurm_options.slurmdbd_conf(scenario)
+    owner = slurm_options.get(conf, "SlurmUser") or "root"
     unit = "slurmctld" if "slurmctld" in host.daemons else "slurmdbd"
-    key = secret_placeholders.secret("jwt_key")
-    return RenderedFile(options.JWT_KEY, key, owner, owner, "0400", unit, "restart")
+    key = run_secrets.secret("jwt_key")
+    return RenderedFile(slurm_options.JWT_KEY, key, owner, owner, "0400", unit, "restart")
 
 
 def _tmpfiles(
@@ -164,15 +164,15 @@ def _tmpfiles(
         cluster = plan.scenario.clusters[host.cluster]
         daemons = (*host.daemons, "slurmd") if host.nodes else host.daemons
         conf, _ = clusters[host.cluster]
-        directories |= options.directories(conf, host.name, daemons, host.nodes)
+        directories |= slurm_options.directories(conf, host.name, daemons, host.nodes)
         if cluster.oci is not None and host.nodes:
             directories |= {
-                f"{options.CONTAINERS}/{user}": (user, "0700") for user in plan.scenario.users
+                f"{slurm_options.CONTAINERS}/{user}": (user, "0700") for user in plan.scenario.users
             }
         devices = _devices(cluster, host, plan.capabilities)
     if "slurmdbd" in host.daemons:
-        conf = options.slurmdbd_conf(plan.scenario)
-        directories |= options.directories(conf, host.name, host.daemons, ())
+        conf = slurm_options.slurmdbd_conf(plan.scenario)
+        directories |= slurm_options.directories(conf, host.name, host.daemons, ())
     if directories:
         path = "/etc/tmpfiles.d/slurm.conf"
         yield RenderedFile(path, template(path, directories=directories, devices=devices))
@@ -181,12 +181,12 @@ def _tmpfiles(
 def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFiles]) -> RenderedFile:
     """Return the program that creates accounts, users, QOS and federations in slurmdbd."""
     path = "/usr/local/sbin/slurm-accounting-objects"
-    slurm_users = {options.get(conf, "SlurmUser") or "root" for conf, _ in clusters.values()}
+    slurm_users = {slurm_options.get(conf, "SlurmUser") or "root" for conf, _ in clusters.values()}
     text = template(
         path,
         scenario=plan.scenario,
         slurm_users=sorted(slurm_users),
-        late_tres=options.late_tres(plan.scenario.accounting),
+        late_tres=slurm_options.late_tres(plan.scenario.accounting),
         late_federations=plan.late_federations(),
     )
     return RenderedFile(path, text, mode="0755")
@@ -209,7 +209,7 @@ def _rest_files(
         "/etc/systemd/system/slurmrestd.service.d/options.conf",
     )
     yield RenderedFile(user, template(user))
-    environment = options.slurmrestd_environment(scenario, cluster)
+    environment = slurm_options.slurmrestd_environment(scenario, cluster)
     text = template(unit, environment=environment, listen=f"{host}:{port}")
     yield RenderedFile(unit, text, unit="slurmrestd", action="restart")
 
@@ -224,7 +224,7 @@ def _devices(cluster: Cluster, host: Host, capabilities: Capabilities) -> list[s
     files_of_gpus = (
         file
         for group in groups
-        for _, files in options.stand_in_devices(cluster, group, capabilities)
+        for _, files in slurm_options.stand_in_devices(cluster, group, capabilities)
         for file in files
     )
     return sorted({*files_of_gpus})
@@ -232,11 +232,11 @@ def _devices(cluster: Cluster, host: Host, capabilities: Capabilities) -> list[s
 
 def _gres_lines(cluster: Cluster, capabilities: Capabilities) -> list[dict[str, str]]:
     return [
-        options.merged(
+        slurm_options.merged(
             {"NodeName": group.name, "Name": "gpu", "Type": kind, "File": hostlist.fold(files)}
         )
         for group in cluster.nodes
-        for kind, files in options.stand_in_devices(cluster, group, capabilities)
+        for kind, files in slurm_options.stand_in_devices(cluster, group, capabilities)
     ]
 
 
@@ -254,9 +254,7 @@ def _power_files(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> Itera
     if host.provision == "remote":
         yield RenderedFile(_NODE_POWER, template(_NODE_POWER), mode="0755")
         # sshd_config(5): read in addition to authorized_keys, which is the administrator's.
-        text = (
-            f'restrict,command="{_NODE_POWER}" {secret_placeholders.secret("power_ssh_key_pub")}\n'
-        )
+        text = f'restrict,command="{_NODE_POWER}" {run_secrets.secret("power_ssh_key_pub")}\n'
         yield RenderedFile("/root/.ssh/authorized_keys2", text, mode="0600")
 
 
@@ -265,25 +263,25 @@ def _power_programs(cluster: Cluster, conf: Mapping[str, str]) -> Iterator[Rende
     levels = {group.name: group.provision for group in cluster.nodes if group.provision != "static"}
     facts = {
         "levels": levels,
-        "port": options.API_PORT,
-        "known_hosts": f"{options.state_save_location(conf)}/known_hosts",
-        "log": options.POWER_LOG,
+        "port": slurm_options.API_PORT,
+        "known_hosts": f"{slurm_options.state_save_location(conf)}/known_hosts",
+        "log": slurm_options.POWER_LOG,
         # slurm.conf(5) has these defaults.
         "patience": {
-            "resume": int(options.get(conf, "ResumeTimeout") or 60),
-            "suspend": int(options.get(conf, "SuspendTimeout") or 30),
+            "resume": int(slurm_options.get(conf, "ResumeTimeout") or 60),
+            "suspend": int(slurm_options.get(conf, "SuspendTimeout") or 30),
         },
     }
-    for name in (*options.POWER_PROGRAMS.values(), "wait-for-nodes"):
+    for name in (*slurm_options.POWER_PROGRAMS.values(), "wait-for-nodes"):
         source = "slurm-wait-for-nodes" if name == "wait-for-nodes" else "slurm-power"
-        text = template(f"{options.PROGRAMS}/{source}", **facts)
-        yield RenderedFile(f"{options.PROGRAMS}/slurm-{name}", text, mode="0755")
-    owner = options.get(conf, "SlurmUser") or "root"
+        text = template(f"{slurm_options.PROGRAMS}/{source}", **facts)
+        yield RenderedFile(f"{slurm_options.PROGRAMS}/slurm-{name}", text, mode="0755")
+    owner = slurm_options.get(conf, "SlurmUser") or "root"
     if {"power", "create"} & {*levels.values()}:
-        token = secret_placeholders.secret("provision_token")
+        token = run_secrets.secret("provision_token")
         yield RenderedFile(TOKEN_FILE, token, owner, owner, "0400")
     if "remote" in levels.values():
-        key = secret_placeholders.secret("power_ssh_key")
+        key = run_secrets.secret("power_ssh_key")
         yield RenderedFile(_POWER_KEY, key, owner, owner, "0400")
 
 
@@ -297,7 +295,7 @@ def _cluster_files(plan: Plan, name: str) -> _ClusterFiles:
             cluster=name,
             options=conf,
             nodes=list(_node_lines(cluster)),
-            lines=[options.merged(line) for line in cluster.lines],
+            lines=[slurm_options.merged(line) for line in cluster.lines],
             partitions=_partition_lines(scenario, cluster),
         )
     }
@@ -338,7 +336,7 @@ def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
             continue
         for host, run in groupby(hostlist.expand(group.name), key=lambda node: place[node][0]):
             nodes = list(run)
-            ports = options.node_ports(len(nodes), skip=place[nodes[0]][1])
+            ports = slurm_options.node_ports(len(nodes), skip=place[nodes[0]][1])
             names = {
                 "NodeName": hostlist.fold(nodes),
                 "NodeHostname": host,
@@ -361,7 +359,7 @@ def _dynamic_flags(cluster: Cluster, host: Host) -> list[str]:
 
 def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:
     sizes = (
-        zip(options.LEDGER_GRES, (group.cpus, group.memory), strict=True)
+        zip(slurm_options.LEDGER_GRES, (group.cpus, group.memory), strict=True)
         if cluster.kubernetes
         else ()
     )
@@ -381,13 +379,13 @@ def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> 
         "Gres": ",".join(gres) or None,
         "State": static_state if group.provision == "static" else "CLOUD",
     }
-    return options.merged(defaults, group.options)
+    return slurm_options.merged(defaults, group.options)
 
 
 def _job_submit_file(conf: Mapping[str, str]) -> dict[str, str]:
     """Return path and text of the plugin that makes every job request the GRES of the ledger."""
-    path, (cpus, memory) = "/etc/slurm/job_submit.lua", options.LEDGER_GRES
-    default = options.get(conf, "DefMemPerCPU")
+    path, (cpus, memory) = "/etc/slurm/job_submit.lua", slurm_options.LEDGER_GRES
+    default = slurm_options.get(conf, "DefMemPerCPU")
     return {path: template(path, cpus=cpus, memory=memory, memory_per_cpu=int(default or 0))}
 
 
@@ -400,7 +398,7 @@ def _topology_file(scenario: Scenario, cluster: Cluster) -> dict[str, str]:
 def _partition_lines(scenario: Scenario, cluster: Cluster) -> list[dict[str, str]]:
     by_name = releases.get(scenario.release_of(cluster)).topology_file == "topology.yaml"
     return [
-        options.merged(
+        slurm_options.merged(
             {
                 "PartitionName": name,
                 "Nodes": partition.nodes,
@@ -417,7 +415,7 @@ def _partition_lines(scenario: Scenario, cluster: Cluster) -> list[dict[str, str
 def _accounting_files(scenario: Scenario, *, with_database: bool) -> Iterator[RenderedFile]:
     # slurmdbd.conf(5): owned by SlurmUser and readable only by it, because it holds a password.
     path = "/etc/slurm/slurmdbd.conf"
-    text = template(path, options=options.slurmdbd_conf(scenario))
+    text = template(path, options=slurm_options.slurmdbd_conf(scenario))
     yield RenderedFile(path, text, "slurm", "slurm", "0600", "slurmdbd", "restart")
     if not with_database:
         return
@@ -427,7 +425,7 @@ def _accounting_files(scenario: Scenario, *, with_database: bool) -> Iterator[Re
     path, sql = "/etc/mysql/mariadb.conf.d/90-slurm.cnf", "/etc/mysql/slurm.sql"
     text = template(path, sql=sql, address=address)
     yield RenderedFile(path, text, unit="mariadb", action="restart")
-    text = template(sql, grants=options.database_grants(scenario))
+    text = template(sql, grants=slurm_options.database_grants(scenario))
     yield RenderedFile(sql, text, "mysql", "mysql", "0400", "mariadb", "restart")
 
 
@@ -457,11 +455,11 @@ def _environment() -> Environment:
     environment.filters["tmpfiles"] = _tmpfiles_word
     environment.filters["line"] = _line
     environment.filters["quoted"] = _quoted
-    environment.filters["written"] = options.written
-    environment.filters["late"] = options.late
-    environment.filters["early"] = options.early
+    environment.filters["written"] = slurm_options.written
+    environment.filters["late"] = slurm_options.late
+    environment.filters["early"] = slurm_options.early
     environment.filters["sacctmgr"] = lambda values: shlex.join(
-        f"{k}={v}" for k, v in options.merged(values).items()
+        f"{k}={v}" for k, v in slurm_options.merged(values).items()
     )
     return environment
 

@@ -16,7 +16,6 @@ import json
 import re
 import secrets as random_secrets
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +28,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from harness import events, file_ownership
+from harness import events, file_ownership, run_secrets
 from harness import scenario as scenario_file
 from harness.capabilities import Capabilities
 from harness.errors import UsageError
@@ -37,8 +36,8 @@ from harness.inventory import Machine, ssh_config
 from harness.parsing import bounded_json, bounded_yaml
 from harness.plan import Plan, make_plan
 from harness.render import Tree, manifest
+from harness.run_secrets import is_secret, reveal, secrets_in
 from harness.scenario import User
-from harness.secret_placeholders import is_secret, reveal, secrets_in
 from harness.ssh import Ssh
 
 # The names of directories for SSH's sockets begin with this, followed by the last six characters of
@@ -242,9 +241,9 @@ class RunDir:
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
         for key in (self.key("ssh_key"), self.key("ssh_host_key")):
             if not key.exists():
-                _keygen(key, self.id)
+                run_secrets.make_ssh_key(key, self.id)
         existing = self.secrets()
-        for name, value in new_secrets(tree).items():
+        for name, value in run_secrets.new_secrets(_secret_names(tree)).items():
             if name not in existing:
                 _write(self.path / "secrets" / name, value, 0o600)
 
@@ -286,7 +285,7 @@ def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "manifest.json").write_text(json.dumps(manifest(tree), indent=2) + "\n")
-    secrets = new_secrets(tree) if with_secrets else None
+    secrets = run_secrets.new_secrets(_secret_names(tree)) if with_secrets else None
     for host, files in tree.items():
         for file in files:
             if secrets is None and is_secret(file.text):
@@ -300,34 +299,8 @@ def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
             )
 
 
-def new_secrets(tree: Tree) -> dict[str, str]:
-    """Return random values for all secrets that a tree needs.
-
-    NAME_ssh_key is a private key, and NAME_ssh_key_pub its public half.
-    """
-    names = {name for files in tree.values() for file in files for name in secrets_in(file.text)}
-    ssh_keys = {
-        name: value
-        for name in names
-        if name.endswith("_ssh_key")
-        for name, value in _ssh_key(name).items()
-    }
-    # munge needs at least 32 bytes; text is good for passwords, too.
-    return ssh_keys | {
-        name: random_secrets.token_hex(32) for name in sorted(names - ssh_keys.keys())
-    }
-
-
-def _ssh_key(name: str) -> dict[str, str]:
-    with tempfile.TemporaryDirectory() as directory:
-        key = Path(directory) / name
-        _keygen(key, name)
-        return {name: key.read_text(), f"{name}_pub": key.with_suffix(".pub").read_text().strip()}
-
-
-def _keygen(path: Path, comment: str) -> None:
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+def _secret_names(tree: Tree) -> set[str]:
+    return {name for files in tree.values() for file in files for name in secrets_in(file.text)}
 
 
 def _write(path: Path, text: str, mode: int) -> None:

@@ -26,11 +26,12 @@ from harness.progress import Say, Step
 from harness.providers.existing.preview import HostChanges
 from harness.rehearsal import invariants
 from harness.report import html_report
-from harness.report.model import FAILED, PASSED, Check, Report, exit_code
+from harness.report.model import Check, Report
+from harness.report.verdict import FAILED, PASSED, exit_code
+from harness.run_list import Row
 from harness.rundir import RunDir
 from harness.slurmconf import check as configuration_check
 from harness.slurmconf import diff
-from harness.status import Row
 
 if TYPE_CHECKING:  # its packages may be missing
     from harness import doctor
@@ -310,7 +311,7 @@ def print_rehearsal(run: RunDir, format_: Format) -> None:
     """Print the verdict on a run's last rehearsal, and exit with its exit code."""
     history = invariants.read(run.events(), run.plan())
     findings = invariants.evaluate(history)
-    verdict = invariants.verdict(findings)
+    verdict = invariants.overall_outcome(findings)
     answers = Counter(submission.answer for submission in history.submissions)
     if format_ is Format.json:
         print_json(

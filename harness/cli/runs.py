@@ -16,7 +16,7 @@ from rich.live import Live as Screen
 from rich.markup import escape
 
 from harness import extras, lifecycle, providers, rundir, scenario
-from harness import status as run_status
+from harness import run_list as run_status
 from harness.cli.arguments import (
     DEFAULT_RUNS,
     DEFAULT_SSH_CONFIG,
@@ -60,9 +60,9 @@ from harness.errors import HarnessError, UsageError
 from harness.plan import DAEMONS
 from harness.rehearsal import execution, upgrade, workload
 from harness.report import html_report, model
+from harness.run_list import Row
 from harness.rundir import RunDir
 from harness.ssh import as_user
-from harness.status import Row
 
 app = typer.Typer()
 # Where a host has its slurm.conf: its own file, or the one fetched from slurmctld.

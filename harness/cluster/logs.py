@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
-from harness import options, transfer
+from harness import slurm_options, transfer
 from harness.errors import CannotVerify, HarnessError
 from harness.plan import Host, Plan
 from harness.ssh import Ssh
@@ -23,7 +23,7 @@ _LOGS = "/var/log"
 # short-iso.
 _DATED = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)([+-]\d\d:?\d\d)?\]? (.*)")
 _PROBLEM = re.compile(r"\b((?<!no )error|fatal|warning|failed|killed)\b", re.IGNORECASE)
-_DIRECTORIES = (options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
+_DIRECTORIES = (slurm_options.LOG_DIRECTORY.removeprefix(f"{_LOGS}/"), "munge")
 # Seconds to copy a host's journal, and to copy its files.
 _PATIENCE = 120
 # Limits on what is copied from a host.
@@ -197,12 +197,14 @@ def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
     if daemon == "munge":
         return ["/var/log/munge/munged.log"]
     if daemon == "slurmdbd":
-        path = options.get(options.slurmdbd_conf(plan.scenario), "LogFile")
+        path = slurm_options.get(slurm_options.slurmdbd_conf(plan.scenario), "LogFile")
         return [path] if path else []
     if daemon in {"slurmctld", "slurmd"} and host.cluster:
         conf = plan.slurm_conf(host.cluster)
         path = (
-            options.get(conf, "SlurmctldLogFile" if daemon == "slurmctld" else "SlurmdLogFile")
+            slurm_options.get(
+                conf, "SlurmctldLogFile" if daemon == "slurmctld" else "SlurmdLogFile"
+            )
             or ""
         )
         names = host.nodes if daemon == "slurmd" else [host.name]

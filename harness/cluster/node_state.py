@@ -6,7 +6,7 @@ node"; `node_state_flags` in slurm_protocol_defs.c).
 
 from __future__ import annotations
 
-from harness.options import LEDGER_GRES
+from harness.slurm_options import LEDGER_GRES
 
 # A node of a maintenance reservation is MAINT in 20.11, and MAINTENANCE in 22.05 at the latest.
 _OUT_OF_SERVICE = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from harness import options
+from harness import slurm_options
 from harness.cluster import node_state, slurm
 from harness.errors import HarnessError
 from harness.open_run import OpenRun
@@ -36,13 +36,13 @@ def of_failure(run: OpenRun, since: float) -> list[str]:
         if not run.plan.scenario.clusters[name].elastic():
             continue
         try:
-            notes = cluster.run("cat", options.POWER_LOG, check=False).stdout.splitlines()
+            notes = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout.splitlines()
             problems += wrong_notes(
                 [json.loads(line) for line in notes], asked, cluster.controller, since
             )
         except (HarnessError, ValueError, LookupError, TypeError) as error:
             last_line = " ".join(str(error).splitlines()[-1:])
-            problems.append(f"{cluster.controller}:{options.POWER_LOG}: {last_line}")
+            problems.append(f"{cluster.controller}:{slurm_options.POWER_LOG}: {last_line}")
     with suppress(HarnessError):
         problems += leaked(run)
     return [*dict.fromkeys(problems)]
@@ -76,7 +76,7 @@ def wrong_notes(
         ):
             yield (
                 f"{called}: the provisioning API was not asked for {hostlist.fold(unheard)}, "
-                f"although port {options.API_PORT} of {controller} says so: "
+                f"although port {slurm_options.API_PORT} of {controller} says so: "
                 "something else listens there"
             )
 
@@ -95,7 +95,8 @@ def leaked(run: OpenRun) -> list[str]:
             continue
         leaks += [
             f"{node.name} runs, but slurmctld has powered it down: "
-            f"harness exec {cluster.controller} -- {options.PROGRAMS}/slurm-suspend {node.name}"
+            f"harness exec {cluster.controller} -- "
+            f"{slurm_options.PROGRAMS}/slurm-suspend {node.name}"
             for node in cluster.nodes()
             if node.name in hosts
             and running.get(node.name)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from harness import options, secret_placeholders
+from harness import run_secrets, slurm_options
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import CannotVerify, WaitTimeout
 from harness.plan import Plan
@@ -34,10 +34,7 @@ def is_wanted(plan: Plan) -> bool:
 
 def files_of(tree: Tree, host: str, secret_values: dict[str, str]) -> list[RenderedFile]:
     """Return a host's files with their secrets filled in."""
-    return [
-        replace(file, text=secret_placeholders.reveal(file.text, secret_values))
-        for file in tree[host]
-    ]
+    return [replace(file, text=run_secrets.reveal(file.text, secret_values)) for file in tree[host]]
 
 
 def start(run: RunDir) -> None:
@@ -129,7 +126,7 @@ def manual_nodes_powered(
     def follow_log(cluster: SlurmCluster, nodes: set[str]) -> None:
         done = 0
         while not ended.wait(0.2):
-            lines = cluster.run("cat", options.POWER_LOG, check=False).stdout.splitlines()
+            lines = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout.splitlines()
             for request in map(json.loads, lines[done:]):
                 for node in nodes & {*request["nodes"]}:
                     ssh.run(

@@ -30,7 +30,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from harness import file_ownership, options, providers
+from harness import file_ownership, providers, slurm_options
 from harness.elastic.provisioning import files_of, socket_of
 from harness.errors import HarnessError
 from harness.inventory import ssh_host
@@ -303,7 +303,7 @@ def _carried(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
     """Forward a loopback port of the controllers to the API; reconnect whenever SSH ends."""
     ended = threading.Event()
     ssh = run.ssh()
-    port = f"127.0.0.1:{options.API_PORT}:{socket_of(run)}"
+    port = f"127.0.0.1:{slurm_options.API_PORT}:{socket_of(run)}"
 
     def carry(controller: str) -> None:
         own = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness import options
+from harness import slurm_options
 from harness.faults.injection import inject
 from harness.faults.model import Fault
 from harness.open_run import OpenRun
@@ -41,7 +41,7 @@ def inject_between_saves(run: OpenRun, fault: Fault) -> None:
     if cluster is None or fault.kind not in _ABRUPT or fault.argument not in {"", "slurmctld"}:
         inject(run, fault)
         return
-    directory = options.state_save_location(run.plan.slurm_conf(cluster))
+    directory = slurm_options.state_save_location(run.plan.slurm_conf(cluster))
     stop = ["sh", "-c", STOP_SCRIPT, "stop", directory]
     wait_until(
         lambda: run.ssh.run(fault.on, stop, check=False).exit_code,

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import extras, options, releases
+from harness import extras, releases, slurm_options
 from harness.cluster.node_state import waits_for_operator
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import CannotVerify
@@ -127,7 +127,7 @@ def _hybrid(run: RunDir, plan: Plan, cluster: SlurmCluster, ssh: Ssh) -> Iterato
     if rest is None:
         raise CannotVerify(f"{cluster.name} has no slurmrestd")
     host = rest.host or scenario.controller
-    slurm_user = options.get(plan.slurm_conf(cluster.name), "SlurmUser") or "root"
+    slurm_user = slurm_options.get(plan.slurm_conf(cluster.name), "SlurmUser") or "root"
     token = cluster.run("scontrol", "token", f"username={slurm_user}", "lifespan=86400").stdout
     with ExitStack() as stack:
         socket = stack.enter_context(ssh.forwarded(host, f"{host}:{rest.port}"))

@@ -1,127 +1,43 @@
-"""What jobs and pods may use of the nodes that Slurm and Kubernetes share. Pure.
-
-Pods request Kubernetes quantities, and Slurm counts whole CPUs and MiB: the difference stays
-unused.
-"""
+"""The ledger of shared nodes: an object for each in the Kubernetes API, with its pods. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
-from math import ceil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.kubernetes import amounts
+from harness.kubernetes.amounts import Amount
 
 # Where the ledger's objects, one GenericNode for each Slurm node, are in the Kubernetes API.
 GROUP, VERSION, PLURAL = "slurm-harness.test", "v1alpha1", "genericnodes"
 # The outcomes of a pod's admission check.
 READY, REFUSED = "Ready", "Refused"
-# kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity.
-# kubernetes.utils.parse_quantity accepts more than the API server does, such as "-1" and "NaN".
-_UNITS = {
-    "": Decimal(1),
-    **{unit: Decimal(1000) ** power for power, unit in zip((-3, -2, -1), "num", strict=True)},
-    **{unit: Decimal(1000**power) for power, unit in enumerate("kMGTPE", 1)},
-    **{f"{unit}i": Decimal(1024**power) for power, unit in enumerate("KMGTPE", 1)},
-}
-_MIB = _UNITS["Mi"]
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """CPUs, in thousandths, and memory in MiB."""
+@dataclass(slots=True)
+class Entries:
+    """The ledger's entries of a node: what each pod holds, and why others are refused.
 
-    millicpus: int = 0
-    memory: int = 0
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.millicpus + other.millicpus, self.memory + other.memory)
-
-    @property
-    def cpus(self) -> int:
-        """Whole CPUs, rounded up."""
-        return ceil(Decimal(self.millicpus) / 1000)
-
-    def fits_in(self, room: Amount) -> bool:
-        """Return whether another amount fits in this one."""
-        return self.millicpus <= room.millicpus and self.memory <= room.memory
-
-    def or_more(self, other: Amount) -> Amount:
-        """Return the larger of both amounts, separately for CPUs and for memory.
-
-        >>> Amount(2000, 0).or_more(Amount(1000, 100))
-        Amount(millicpus=2000, memory=100)
-        """
-        return Amount(max(self.millicpus, other.millicpus), max(self.memory, other.memory))
-
-    def quantities(self) -> dict[str, str]:
-        """Return the amount as Kubernetes quantities.
-
-        >>> Amount(1735, 2393).quantities()
-        {'cpu': '1735m', 'memory': '2393Mi'}
-        """
-        return {"cpu": f"{self.millicpus}m", "memory": f"{self.memory}Mi"}
-
-
-def of_slurm(cpus: int, memory: int) -> Amount:
-    """Return the amount for Slurm's units, CPUs and MiB."""
-    return Amount(cpus * 1000, memory)
-
-
-def of_pod(quantities: Mapping[str, str | float]) -> Amount:
-    """Return what a pod requests, rounded up; ValueError for an invalid quantity.
-
-    >>> of_pod({"cpu": 0.5, "memory": "1Gi"})
-    Amount(millicpus=500, memory=1024)
+    `drained` says that a user drains the node. slurmctld overwrites the user's reason when a node
+    is not valid.
     """
-    cpus, memory = (_number(quantities.get(name, 0)) for name in ("cpu", "memory"))
-    return Amount(ceil(cpus * 1000), ceil(memory / _MIB))
 
+    held: dict[str, Amount] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    drained: bool = False
 
-def _number(quantity: str | float) -> Decimal:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE](\d+))?([kKMGTPE]i?|[num])?", str(quantity))
-    if not match or (match[3] or "") not in _UNITS:
-        raise ValueError(f"{quantity!r} is not a quantity such as 500m or 200Mi")
-    return Decimal(match[1]).scaleb(int(match[2] or 0)) * _UNITS[match[3] or ""]
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> Entries:
+        """Return the entries in the status of an object."""
+        checks = status.get("admissionChecks") or {}
+        return cls(
+            {pod: amounts.of_pod(check) for pod, check in checks.items() if check["state"] == READY}
+        )
 
-
-def total(amounts: Iterable[Amount]) -> Amount:
-    """Return the sum of amounts."""
-    return sum(amounts, Amount())
-
-
-def left_to_slurm(whole: Amount, held: Iterable[Amount]) -> Amount:
-    """Return what pods with these amounts leave of a node: whole CPUs, and never less than nothing.
-
-    >>> left_to_slurm(Amount(4000, 1000), [Amount(500, 100), Amount(700, 100)])
-    Amount(millicpus=2000, memory=800)
-    """
-    pods = total(held)
-    return of_slurm(max(whole.millicpus // 1000 - pods.cpus, 0), max(whole.memory - pods.memory, 0))
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """What a job or a pod used of a node, from `start` to `end` in seconds since 1970."""
-
-    who: str
-    node: str
-    amount: Amount
-    start: float
-    end: float
-
-
-def overcommitted(uses: Sequence[Use], whole: Mapping[str, Amount]) -> list[str]:
-    """Return where and when jobs and pods used more of a node than it has."""
-    problems = []
-    for first in uses:
-        concurrent_uses = [
-            use for use in uses if use.node == first.node and use.start <= first.start < use.end
-        ]
-        if not total(use.amount for use in concurrent_uses).fits_in(whole[first.node]):
-            who = ", ".join(f"{use.who} {use.amount.quantities()}" for use in concurrent_uses)
-            problems.append(
-                f"{first.node} has {whole[first.node].quantities()}, "
-                f"at {first.start:.2f} taken by {who}"
-            )
-    return problems
+    def checks(self) -> dict[str, dict[str, str]]:
+        """Return the status to write, with the outcome of each pod."""
+        ready = {pod: {"state": READY, **amount.quantities()} for pod, amount in self.held.items()}
+        return ready | {
+            pod: {"state": REFUSED, "message": why} for pod, why in self.refused.items()
+        }

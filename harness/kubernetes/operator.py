@@ -25,7 +25,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx2
@@ -34,9 +34,10 @@ import kopf
 from harness.cluster import node_state
 from harness.cluster.node_state import RESUMED
 from harness.errors import ClusterError
-from harness.kubernetes import ledger
-from harness.kubernetes.ledger import GROUP, PLURAL, READY, REFUSED, VERSION, Amount
-from harness.options import LEDGER_GRES
+from harness.kubernetes import amounts
+from harness.kubernetes.amounts import Amount
+from harness.kubernetes.ledger import GROUP, PLURAL, VERSION, Entries
+from harness.slurm_options import LEDGER_GRES
 
 # Seconds between two polls of a node.
 INTERVAL = 0.5
@@ -156,7 +157,7 @@ def parse_node(facts: Mapping[str, Any]) -> SharedNode:
     waits = node_state.waits_for_operator("+".join(facts["state"]), facts["reason"])
     return SharedNode(
         name=facts["name"],
-        whole=ledger.of_slurm(facts["cpus"], facts["real_memory"]),
+        whole=amounts.of_slurm(facts["cpus"], facts["real_memory"]),
         offered=_sizes(facts["gres"]),
         # Not alloc_cpus: for a single node, slurmctld returns its value from the last query of all
         # nodes.
@@ -178,42 +179,14 @@ def parse_jobs(jobs: Iterable[Mapping[str, Any]], name: str) -> Amount:
         for part in resource["nodes"]["allocation"]
         if part["name"] == name
     ]
-    return ledger.total(
-        ledger.of_slurm(part["cpus"]["count"], part["memory"]["allocated"]) for part in parts
+    return amounts.total(
+        amounts.of_slurm(part["cpus"]["count"], part["memory"]["allocated"]) for part in parts
     )
 
 
 def _sizes(gres: str) -> Amount:
     sizes = dict(re.findall(r"(\w+):(\d+)", gres))
-    return ledger.of_slurm(*(int(sizes.get(name, 0)) for name in LEDGER_GRES))
-
-
-@dataclass(slots=True)
-class Entries:
-    """The ledger's entries of a node: what each pod holds, and why others are refused.
-
-    `drained` says that a user drains the node. slurmctld overwrites the user's reason when a node
-    is not valid.
-    """
-
-    held: dict[str, Amount] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    drained: bool = False
-
-    @classmethod
-    def of(cls, status: Mapping[str, Any]) -> Entries:
-        """Return the entries in the status of an object."""
-        checks = status.get("admissionChecks") or {}
-        return cls(
-            {pod: ledger.of_pod(check) for pod, check in checks.items() if check["state"] == READY}
-        )
-
-    def checks(self) -> dict[str, dict[str, str]]:
-        """Return the status to write, with the outcome of each pod."""
-        ready = {pod: {"state": READY, **amount.quantities()} for pod, amount in self.held.items()}
-        return ready | {
-            pod: {"state": REFUSED, "message": why} for pod, why in self.refused.items()
-        }
+    return amounts.of_slurm(*(int(sizes.get(name, 0)) for name in LEDGER_GRES))
 
 
 async def settle(
@@ -243,11 +216,11 @@ async def _admit(
 ) -> SharedNode:
     """Cut a pod's request from a node; undo that if jobs use it, which Slurm does not check."""
     try:
-        held = entries.held | {pod: ledger.of_pod(quantities)}
+        held = entries.held | {pod: amounts.of_pod(quantities)}
     except ValueError as error:
         entries.refused[pod] = str(error)
         return node
-    if not (ledger.total(held.values()) + node.used).fits_in(node.whole):
+    if not (amounts.total(held.values()) + node.used).fits_in(node.whole):
         entries.refused[pod] = f"jobs use {node.used.quantities()} of {node.whole.quantities()}"
         return node
     cut = await _cut(slurm, node, held)
@@ -255,7 +228,7 @@ async def _admit(
     # decide, because a node that no longer offers a gres does not report how much of it is used
     # (_node_gres_used() in gres.c).
     used = cut.used.or_more(await slurm.taken(cut))
-    if not (ledger.total(held.values()) + used).fits_in(cut.whole):
+    if not (amounts.total(held.values()) + used).fits_in(cut.whole):
         entries.refused[pod] = (
             f"jobs have taken {used.quantities()} of {cut.whole.quantities()} in the meantime"
         )
@@ -266,7 +239,7 @@ async def _admit(
 
 async def _cut(slurm: SlurmApi, node: SharedNode, held: Mapping[str, Amount]) -> SharedNode:
     """Make Slurm offer what pods leave of a node, and return the changed node."""
-    left = ledger.left_to_slurm(node.whole, held.values())
+    left = amounts.left_to_slurm(node.whole, held.values())
     if node.offered == left:
         return node
     before = node.offered
@@ -303,10 +276,8 @@ async def keep(
         if written.get(pod) != checks.get(pod)
     }:
         patch.status["admissionChecks"] = changed
-    amounts = {"Slurm": node.used, "Kubernetes": ledger.total(entries.held.values())}
-    allocated = [
-        {"type": kind, "allocated": amount.quantities()} for kind, amount in amounts.items()
-    ]
+    used = {"Slurm": node.used, "Kubernetes": amounts.total(entries.held.values())}
+    allocated = [{"type": kind, "allocated": amount.quantities()} for kind, amount in used.items()]
     if status.get("allocatedResources") != allocated:
         patch.status["allocatedResources"] = allocated
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Network
 
-from harness import options
+from harness import slurm_options
 from harness.plan import Plan
 from harness.providers import Drop
 
@@ -83,5 +83,5 @@ table inet only_hosts {{
 
 def _range(text: str) -> str:
     """Return a port or a range of ports for nft(8); ValueError if it is neither."""
-    ports = options.ports(text)
+    ports = slurm_options.ports(text)
     return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"

@@ -18,15 +18,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness import options
+from harness import slurm_options
 from harness.cluster.slurm import FINISHED, Job, Record, Usage, origin_id
 from harness.errors import CannotVerify
 from harness.events import what_is_wrong
 from harness.parsing.conf import number
 from harness.plan import Plan
-from harness.report.model import FAILED, PASSED, UNKNOWN
+from harness.report.verdict import FAILED, PASSED, UNKNOWN
 from harness.scenario import Accounting
-from harness.verify.job_trace import JobTrace, compare
+from harness.verify.job_trace import JobTrace
+from harness.verify.trace_comparison import compare
 
 # Seconds until slurmctld saves a change (SAVE_MAX_WAIT in its state_save.c); if it is killed before
 # that, the change is lost.
@@ -338,8 +339,8 @@ def evaluate(history: History) -> list[InvariantResult]:
     return results
 
 
-def verdict(findings: Iterable[InvariantResult]) -> str:
-    """Return the overall verdict: failed if a checker failed, else unknown if one is unknown."""
+def overall_outcome(findings: Iterable[InvariantResult]) -> str:
+    """Return the overall outcome: failed if a checker failed, else unknown if one is unknown."""
     outcomes = {result.outcome for result in findings}
     return FAILED if FAILED in outcomes else UNKNOWN if UNKNOWN in outcomes else PASSED
 
@@ -915,9 +916,9 @@ def _counted(plan: Plan) -> list[str]:
     names = []
     for name in plan.clusters_with_limits():
         conf = plan.slurm_conf(name)
-        reset = str(options.get(conf, "PriorityUsageResetPeriod") or "NONE").upper()
+        reset = str(slurm_options.get(conf, "PriorityUsageResetPeriod") or "NONE").upper()
         if reset == "NONE" and _SLOW_DECAY.fullmatch(
-            str(options.get(conf, "PriorityDecayHalfLife") or "7-0")
+            str(slurm_options.get(conf, "PriorityDecayHalfLife") or "7-0")
         ):
             names.append(name)
     return names

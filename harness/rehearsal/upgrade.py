@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import faults, interrupts, lifecycle, options, releases
+from harness import faults, interrupts, lifecycle, releases, slurm_options
 from harness.cluster import node_state, slurm
 from harness.cluster.slurm import FINISHED, SlurmCluster
 from harness.elastic import provisioning
@@ -38,6 +38,7 @@ from harness.render import render
 from harness.report import model
 from harness.report.assembly import Evaluation
 from harness.report.model import Check, Report
+from harness.report.verdict import UNKNOWN
 from harness.site import site_data
 from harness.wait import wait_until
 
@@ -296,7 +297,7 @@ def _upgrade_and_check(
 
 def promises(findings: Iterable[InvariantResult]) -> list[Check]:
     """Return the checkers' results as checks of a report."""
-    outcomes = {model.UNKNOWN: "error"}
+    outcomes = {UNKNOWN: "error"}
     return [
         Check(
             f"rehearsal::{result.name}",
@@ -518,7 +519,7 @@ def _to_carry(run: OpenRun, name: str) -> list[str]:
         wanted.append(_DUMPS)
     if "slurmctld" in host.daemons and host.cluster:
         conf = run.plan.slurm_conf(host.cluster)
-        wanted.append(options.state_save_location(conf))
+        wanted.append(slurm_options.state_save_location(conf))
     disks = {volume.directory for volume in host.volumes}
     existing = run.ssh.run(
         name, ["sh", "-c", f"ls -d {shlex.join(wanted)} 2> /dev/null; true"]

@@ -10,6 +10,7 @@ from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.report import model
 from harness.report.model import Check, Report
+from harness.report.verdict import verdict
 from harness.rundir import RunDir
 
 
@@ -26,6 +27,10 @@ class Evaluation:
     problem: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
 
+    def verdict(self) -> str:
+        """Return the verdict of the checks."""
+        return verdict((check.outcome for check in self.checks), self.problem)
+
 
 def report(run: RunDir, plan: Plan, evaluation: Evaluation) -> Report:
     """Return the report of a run."""
@@ -34,7 +39,7 @@ def report(run: RunDir, plan: Plan, evaluation: Evaluation) -> Report:
     assembled = Report(
         scenario=plan.name,
         description=plan.scenario.description,
-        verdict=model.verdict(evaluation.checks, evaluation.problem),
+        verdict=evaluation.verdict(),
         releases=plan.releases(),
         provider=run.provider,
         run=str(run.path),

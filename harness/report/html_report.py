@@ -19,8 +19,9 @@ from harness.cluster import logs
 from harness.cluster.logs import LogLine
 from harness.errors import UsageError
 from harness.report import model
-from harness.report.model import PASSED, Check, Report
+from harness.report.model import Check, Report
 from harness.report.timeline import clock, faults, node_spans, seconds, timeline
+from harness.report.verdict import PASSED
 from harness.shipped_files import TEMPLATES
 
 # Log lines are shown from this many seconds before a check until as many after it, because hosts'

@@ -1,4 +1,4 @@
-"""The verdict of a run, and report.json."""
+"""The report of a run: report.json and junit.xml."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harness.errors import UsageError
 from harness.events import Seconds, what_is_wrong
 from harness.parsing import bounded_json, hostlist
 from harness.plan import Host, Plan
+from harness.report.verdict import FAILED, PASSED, UNKNOWN, exit_code
 from harness.scenario import SLURMDBD
 from harness.topology import Box
 
 # Characters that XML 1.0 does not allow.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-PASSED, FAILED, UNKNOWN = "passed", "failed", "unknown"
 _OUTCOMES = (PASSED, FAILED, "error", "skipped")
 # Levels of nested boxes, such as a federation and its clusters, or the switches of a tree.
 _DEEPEST_BOX = 32
@@ -132,27 +132,6 @@ class Report:
     def exit_code(self) -> int:
         """Return the exit code of the verdict."""
         return exit_code(self.verdict)
-
-
-def exit_code(verdict: str) -> int:
-    """Return the exit code of a verdict: 0 passed, 1 failed, 3 unknown."""
-    return {PASSED: 0, FAILED: 1}.get(verdict, 3)
-
-
-def verdict(checks: Sequence[Check], problem: str = "") -> str:
-    """Return the verdict on a run.
-
-    It is failed if a check failed, passed if checks passed and nothing went wrong, else unknown.
-
-    >>> verdict([])
-    'unknown'
-    """
-    outcomes = {check.outcome for check in checks}
-    if "failed" in outcomes:
-        return FAILED
-    if problem or "error" in outcomes or "passed" not in outcomes:
-        return UNKNOWN
-    return PASSED
 
 
 def layout(plan: Plan) -> list[Box]:

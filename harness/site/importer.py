@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.parsing import conf, hostlist
 from harness.releases import Release
 from harness.slurmconf.check.nodes import names_of
-from harness.slurmconf.check.source import OTHER_KINDS, Configuration, Row, Source, load
+from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
 
 # Passwords, which are not imported.
 _SECRETS = {"accountingstoragepass", "jobcomppass", "storagepass", "defaultstoragepass"}

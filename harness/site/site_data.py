@@ -24,7 +24,7 @@ from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness import options
+from harness import slurm_options
 from harness.errors import UsageError
 from harness.open_run import OpenRun
 from harness.plan import Plan
@@ -140,7 +140,10 @@ def _cluster_of(directory: Path) -> str:
 
 
 def _database(plan: Plan) -> str:
-    return options.get(options.slurmdbd_conf(plan.scenario), "StorageLoc") or "slurm_acct_db"
+    return (
+        slurm_options.get(slurm_options.slurmdbd_conf(plan.scenario), "StorageLoc")
+        or "slurm_acct_db"
+    )
 
 
 def _sql(plan: Plan) -> list[str]:
@@ -244,7 +247,7 @@ def _bring_state(run: OpenRun, cluster: str, directory: Path) -> None:
     )
     run.ssh.feed(
         controller,
-        ["sh", "-c", script, "sh", options.state_save_location(conf)],
+        ["sh", "-c", script, "sh", slurm_options.state_save_location(conf)],
         [_state_tar(directory)],
     )
 

@@ -16,14 +16,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 
-from harness import releases, secret_placeholders
+from harness import releases, run_secrets
 from harness.errors import UsageError
 from harness.parsing import bounded_json, conf, hostlist
 from harness.plan import Plan
 from harness.releases import Needs
 from harness.render import Tree
 from harness.slurmconf.check.nodes import names_of
-from harness.slurmconf.check.source import (
+from harness.slurmconf.check.parsed_file import (
     KINDS,
     OTHER_KINDS,
     Configuration,
@@ -221,7 +221,7 @@ def _read(path: Path, directory: Path) -> str:
     text = conf.read_text(path)
     if outside:
         return f"# outside of this directory: {hidden(text)}\n"
-    return secret_placeholders.PASSWORD.sub(lambda match: f"{match[1]}{hidden(match[2])}", text)
+    return run_secrets.PASSWORD.sub(lambda match: f"{match[1]}{hidden(match[2])}", text)
 
 
 def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
@@ -229,11 +229,7 @@ def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
     return Side(
         label,
         {
-            host: {
-                file.path: file.text
-                for file in files
-                if not secret_placeholders.is_secret(file.text)
-            }
+            host: {file.path: file.text for file in files if not run_secrets.is_secret(file.text)}
             for host, files in tree.items()
         },
         {host.name: host.release for host in plan.hosts},
@@ -265,7 +261,7 @@ def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str,
         # Names of files on a host are not trusted, because the files are written to a directory
         # here.
         return host, {
-            path: secret_placeholders.hide(text, values)
+            path: run_secrets.hide(text, values)
             for path, text in texts
             if ".." not in PurePosixPath(path).parts
         }

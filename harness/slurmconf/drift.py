@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 from harness import releases
-from harness.options import LOG_LEVELS
 from harness.parsing import conf, durations, hostlist
+from harness.slurm_options import LOG_LEVELS
 
 Options = Mapping[str, str]  # names in lower case
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 
-from harness import options
+from harness import slurm_options
 from harness.cluster import logs
 from harness.cluster.slurm import JobKey, Record, job_key
 from harness.plan import Plan
@@ -113,7 +113,7 @@ def invented(ssh: Ssh, plan: Plan, records: Iterable[Record]) -> list[Record]:
     records_without_run = []
     for name, of_cluster in by_cluster.items():
         conf = plan.slurm_conf(name)
-        if options.log_level(conf, "SlurmctldDebug") >= options.LOG_INFO:
+        if slurm_options.log_level(conf, "SlurmctldDebug") >= slurm_options.LOG_INFO:
             times = _times_of_jobs(ssh, plan, name)
             records_without_run += [
                 record for record in of_cluster if not _ran(record, times.get(record.job_id, []))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import lifecycle, options, providers, render
+from harness import lifecycle, providers, render, slurm_options
 from harness.cluster import slurm
 from harness.cluster.slurm import FINISHED, JobKey, SlurmCluster, job_key
 from harness.elastic import provisioning
@@ -93,8 +93,8 @@ class Jobs:
 def longest(plan: Plan, cluster: str) -> float:
     """Return the longest time, in minutes, that every partition lets a job run."""
     partitions = plan.scenario.clusters[cluster].partitions.values()
-    limits = (options.get(partition.options, "MaxTime") for partition in partitions)
-    return min((options.minutes(str(limit)) for limit in limits if limit), default=inf)
+    limits = (slurm_options.get(partition.options, "MaxTime") for partition in partitions)
+    return min((slurm_options.minutes(str(limit)) for limit in limits if limit), default=inf)
 
 
 def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
@@ -105,8 +105,8 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
     cluster_scenario = plan.scenario.clusters[cluster]
     conf = plan.slurm_conf(cluster)
     allowed = min(minutes, longest(plan, cluster))
-    counts_memory = "memory" in (options.get(conf, "SelectTypeParameters") or "").lower()
-    memory = ["--mem=50"] if counts_memory and options.has_memory(cluster_scenario) else []
+    counts_memory = "memory" in (slurm_options.get(conf, "SelectTypeParameters") or "").lower()
+    memory = ["--mem=50"] if counts_memory and slurm_options.has_memory(cluster_scenario) else []
     return ("--ntasks=1", *memory, f"--time={max(1, int(allowed))}")
 
 
@@ -312,13 +312,15 @@ def slurmdbd_differences(cluster: SlurmCluster, plan: Plan) -> list[str]:
     held = drift.printed(answer.partition("SlurmDBD configuration:")[2])
     if not held:
         return [f"it prints no configuration: {answer}"]
-    wanted = {key.lower(): value for key, value in options.slurmdbd_conf(plan.scenario).items()}
+    wanted = {
+        key.lower(): value for key, value in slurm_options.slurmdbd_conf(plan.scenario).items()
+    }
     return [*drift.config("slurmdbd.conf", wanted, held)]
 
 
 def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
     """Wait until slurmctld has saved a job with `mark`: it saves every 5 s (SAVE_MAX_WAIT)."""
-    directory = options.get(plan.slurm_conf(cluster.name), "StateSaveLocation")
+    directory = slurm_options.get(plan.slurm_conf(cluster.name), "StateSaveLocation")
     wait_until(
         lambda: (
             cluster.run(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.cluster import associations
-from harness.cluster.associations import ASSOCIATION, QOS
+from harness.cluster import association_comparison
+from harness.cluster.association_comparison import ASSOCIATION, QOS
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
 from harness.wait import wait_until
@@ -25,20 +25,25 @@ def test_associations_and_qos_match_the_scenario(
 ) -> None:
     """Fair share, limits, parent and QOS of each association on each cluster, and each QOS."""
     problems = []
-    columns = associations.columns(ASSOCIATION)
+    columns = association_comparison.columns(ASSOCIATION)
     for name, cluster in clusters.items():
         # WOPLimits leaves out the limits that an association inherits.
         query = ("association", "woplimits", "where", f"cluster={name}")
-        seen = associations.parse(
+        seen = association_comparison.parse(
             show(cluster, *query, f"format=account,user,{','.join(columns)}"), 2, columns
         )
-        wanted = associations.associations(plan.scenario)
+        wanted = association_comparison.associations(plan.scenario)
         problems += [
-            f"{name}: {text}" for text in associations.differences(wanted, seen, "association")
+            f"{name}: {text}"
+            for text in association_comparison.differences(wanted, seen, "association")
         ]
-    columns = associations.columns(QOS)
-    seen = associations.parse(show(cluster, "qos", f"format=name,{','.join(columns)}"), 1, columns)
-    problems += associations.differences(associations.qos(plan.scenario), seen, "QOS")
+    columns = association_comparison.columns(QOS)
+    seen = association_comparison.parse(
+        show(cluster, "qos", f"format=name,{','.join(columns)}"), 1, columns
+    )
+    problems += association_comparison.differences(
+        association_comparison.qos(plan.scenario), seen, "QOS"
+    )
     assert not problems, "\n".join(problems)
 
 
@@ -48,15 +53,19 @@ def test_users_and_accounts_match_the_scenario(
     """Default accounts, AdminLevel, coordinators, descriptions and organizations."""
     cluster = next(iter(clusters.values()))
     columns = ["DefaultAccount", "AdminLevel", "Coordinators"]
-    seen = associations.parse(
+    seen = association_comparison.parse(
         show(cluster, "user", "withcoord", f"format=user,{','.join(columns)}"), 1, columns
     )
-    problems = associations.differences(associations.users(plan.scenario), seen, "user")
+    problems = association_comparison.differences(
+        association_comparison.users(plan.scenario), seen, "user"
+    )
     columns = ["Description", "Organization", "Coordinators"]
-    seen = associations.parse(
+    seen = association_comparison.parse(
         show(cluster, "account", "withcoord", f"format=account,{','.join(columns)}"), 1, columns
     )
-    problems += associations.differences(associations.accounts(plan.scenario), seen, "account")
+    problems += association_comparison.differences(
+        association_comparison.accounts(plan.scenario), seen, "account"
+    )
     assert not problems, "\n".join(problems)
 
 
@@ -64,16 +73,18 @@ def test_every_slurmctld_knows_the_scenarios_associations(
     clusters: dict[str, SlurmCluster], plan: Plan
 ) -> None:
     """Only what slurmctld has in memory is enforced; slurmdbd sends changes in the background."""
-    wanted = associations.in_memory(plan.scenario)
+    wanted = association_comparison.in_memory(plan.scenario)
 
     def look_at(cluster: SlurmCluster) -> Callable[[], list[str]]:
         def look() -> list[str]:
-            seen = associations.parse_memory(
+            seen = association_comparison.parse_memory(
                 cluster.run("scontrol", "--oneliner", "show", "assoc_mgr").stdout
             )
             kinds = zip(wanted, seen, ("user", "association", "QOS"), strict=True)
             return [
-                text for *tables, kind in kinds for text in associations.differences(*tables, kind)
+                text
+                for *tables, kind in kinds
+                for text in association_comparison.differences(*tables, kind)
             ]
 
         return look

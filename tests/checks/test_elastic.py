@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 from conftest import Jobs, only
 
-from harness import options, providers
+from harness import providers, slurm_options
 from harness.cluster.history import Recorder, Sighting
 from harness.cluster.node_state import is_powered_down
 from harness.cluster.slurm import FINISHED, SlurmCluster, job_key
@@ -56,7 +56,7 @@ class Elastic:
     def seconds(self, option: str) -> int:
         """Return the value of a time option in slurm.conf, in seconds."""
         conf = self.plan.slurm_conf(self.cluster.name)
-        return int(options.get(conf, option) or 0)
+        return int(slurm_options.get(conf, option) or 0)
 
     def states(self) -> dict[str, set[str]]:
         """Return the state and flags of each node that comes and goes."""
@@ -379,7 +379,10 @@ def rooms(plan: Plan, cluster: str, cpus: int) -> list[tuple[str, int]]:
     groups = plan.scenario.clusters[cluster].nodes
     weighed = sorted(
         groups,
-        key=lambda group: (group.provision != "static", options.get(group.options, "Weight") or 0),
+        key=lambda group: (
+            group.provision != "static",
+            slurm_options.get(group.options, "Weight") or 0,
+        ),
     )
     return [(node, group.cpus // cpus) for group in weighed for node in hostlist.expand(group.name)]
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from testinfra.host import Host
 
-from harness import options, render, secret_placeholders
+from harness import render, run_secrets, slurm_options
 from harness.cluster import logs
 from harness.plan import DAEMONS, Plan
 from harness.plan import Host as PlannedHost
@@ -190,14 +190,15 @@ def quiet(plan: Plan, host: str, daemon: str) -> bool:
     cluster = plan.host(host).cluster
     if daemon == "slurmdbd":
         return (
-            options.log_level(options.slurmdbd_conf(plan.scenario), "DebugLevel") < options.LOG_INFO
+            slurm_options.log_level(slurm_options.slurmdbd_conf(plan.scenario), "DebugLevel")
+            < slurm_options.LOG_INFO
         )
     conf = plan.slurm_conf(cluster) if cluster else {}
     return (
-        options.log_level(
+        slurm_options.log_level(
             conf, {"slurmctld": "SlurmctldDebug", "slurmd": "SlurmdDebug"}.get(daemon, "")
         )
-        < options.LOG_INFO
+        < slurm_options.LOG_INFO
     )
 
 
@@ -254,9 +255,7 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
             if file.path not in owners:
                 wrong.append(f"{name}:{file.path} is missing")
                 continue
-            wanted = hashlib.sha256(
-                secret_placeholders.reveal(file.text, secrets).encode()
-            ).hexdigest()
+            wanted = hashlib.sha256(run_secrets.reveal(file.text, secrets).encode()).hexdigest()
             if sums.get(file.path) != wanted:
                 wrong.append(f"{name}:{file.path} is not the rendered file")
             if not stat.S_ISREG(int(stats[file.path][0], 16)):

@@ -23,9 +23,10 @@ from harness import faults
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import CommandFailed
 from harness.faults import Fault
-from harness.kubernetes import ledger
+from harness.kubernetes import amounts
+from harness.kubernetes.amounts import Amount, Use
 from harness.kubernetes.hybrid import Hybrid
-from harness.kubernetes.ledger import READY, REFUSED, Amount, Use
+from harness.kubernetes.ledger import READY, REFUSED
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Plan
@@ -55,7 +56,7 @@ def whole(hybrid: Hybrid, plan: Plan) -> dict[str, Amount]:
     """The size of each node of that cluster."""
     groups = plan.scenario.clusters[hybrid.cluster.name].nodes
     return {
-        name: ledger.of_slurm(group.cpus, group.memory)
+        name: amounts.of_slurm(group.cpus, group.memory)
         for group in groups
         for name in hostlist.expand(group.name)
     }
@@ -508,7 +509,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
         "refused_pods": pods.refused,
     }
     run.event("hybrid", **counts, refused_jobs=work.refused)
-    wrong = ledger.overcommitted([*uses, *pods.uses], whole)
+    wrong = amounts.overcommitted([*uses, *pods.uses], whole)
     assert not wrong, "\n".join(wrong)
     assert len(uses) == len(work.memory_of), f"{len(work.memory_of)} jobs were submitted, {counts}"
     assert all(counts.values()), f"too little happened: {counts}"

@@ -17,7 +17,7 @@ from math import inf
 import pytest
 from conftest import Jobs
 
-from harness import faults, options
+from harness import faults, slurm_options
 from harness.cluster.slurm import SlurmCluster
 from harness.faults import Fault
 from harness.open_run import OpenRun
@@ -99,7 +99,7 @@ def newest_job(cluster: SlurmCluster) -> int:
 
 def at_allocation(plan: Plan, cluster: str) -> bool:
     """Return whether Prolog runs as soon as a node is allocated."""
-    flags = options.get(plan.scenario.clusters[cluster].options, "PrologFlags") or ""
+    flags = slurm_options.get(plan.scenario.clusters[cluster].options, "PrologFlags") or ""
     return "alloc" in str(flags).lower()
 
 
@@ -198,7 +198,7 @@ def test_each_program_around_a_job_runs_as_slurm_says(
     for name, cluster in recorded.items():
         conf = plan.slurm_conf(name)
         slurm_user = int(
-            cluster.run("id", "--user", options.get(conf, "SlurmUser") or "root").stdout
+            cluster.run("id", "--user", slurm_options.get(conf, "SlurmUser") or "root").stdout
         )
         job_id = start("srun", cluster, 1, jobs)
         events.wait(cluster, job_id, "freed")
@@ -446,7 +446,7 @@ def test_signals_reach_those_they_are_meant_for(
     events.wait(cluster, job_id, "freed", len(nodes))
     # The nodes' events are collected before slurmctld's log is read.
     seen = events.wait(cluster, job_id, "Epilog begins", len(nodes))
-    wait = int(options.get(plan.scenario.clusters[cluster.name].options, "KillWait") or 30)
+    wait = int(slurm_options.get(plan.scenario.clusters[cluster.name].options, "KillWait") or 30)
     for host in hosts:
         received = signals(seen, host)
         first = ["task got USR1", *["script got USR1"] * (host == script_host)]

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from conftest import Jobs, only, slurm_conf, ways_in
 
-from harness import options, topology
+from harness import slurm_options, topology
 from harness.cluster import node_state
 from harness.cluster.slurm import SlurmCluster, job_key
 from harness.errors import WaitTimeout
@@ -128,13 +128,15 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
         assert {*live_partitions} == {*configured}, name
         for partition in live_partitions.values():
             wanted = (
-                options.get(configured[partition.name].options, "Nodes")
+                slurm_options.get(configured[partition.name].options, "Nodes")
                 or configured[partition.name].nodes
             )
             nodes = (*hosts_of,) if wanted == "ALL" else hostlist.expand(str(wanted))
             if {*nodes} <= {*hosts_of}:  # otherwise it names a NodeSet
                 assert sorted(partition.nodes) == sorted(nodes), partition.name
-            state = str(options.get(configured[partition.name].options, "State") or "UP").upper()
+            state = str(
+                slurm_options.get(configured[partition.name].options, "State") or "UP"
+            ).upper()
             assert partition.state == state, partition.name
             if state != "UP":
                 continue

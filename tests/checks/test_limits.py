@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from conftest import SMALLEST_ROOT, Jobs, longest, only, small
 
-from harness import options, releases
+from harness import releases, slurm_options
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
 from harness.wait import wait_until
@@ -127,7 +127,7 @@ def test_job_that_requests_more_time_than_the_qos_allows_does_not_start(
     limited: list[Limited], jobs: Jobs
 ) -> None:
     walls = [
-        (limit, int(options.minutes(limit.limits["MaxWall"])) + 1)
+        (limit, int(slurm_options.minutes(limit.limits["MaxWall"])) + 1)
         for limit in limited
         if "MaxWall" in limit.limits
     ]

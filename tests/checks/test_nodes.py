@@ -14,7 +14,7 @@ import pytest
 from conftest import only, slurm_conf, ways_in
 from test_hosts import everywhere
 
-from harness import options, render, topology
+from harness import render, slurm_options, topology
 from harness.cluster import logs, slurm
 from harness.cluster.slurm import Partition, SlurmCluster
 from harness.parsing import hostlist
@@ -142,10 +142,11 @@ def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:
     host = next(host for host in plan.lasting_hosts() if host.name == name)
     if host.with_elastic and host.cluster:
         conf = plan.slurm_conf(host.cluster)
-        user = options.get(conf, "SlurmUser") or "root"
-        script = f"[ ! -e {options.POWER_LOG} ] || runuser -u {user} -- test -w {options.POWER_LOG}"
+        user = slurm_options.get(conf, "SlurmUser") or "root"
+        log = slurm_options.POWER_LOG
+        script = f"[ ! -e {log} ] || runuser -u {user} -- test -w {log}"
         if ssh.run(name, ["sh", "-c", script], check=False).exit_code:
-            yield f"{name}:{options.POWER_LOG} cannot be written by {user}"
+            yield f"{name}:{log} cannot be written by {user}"
 
 
 @pytest.mark.needs("two_hosts")
@@ -220,8 +221,8 @@ def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> Non
     for name, part in plan.scenario.clusters.items():
         conf = plan.slurm_conf(name)
         directory, user = (
-            options.state_save_location(conf),
-            options.get(conf, "SlurmUser") or "root",
+            slurm_options.state_save_location(conf),
+            slurm_options.get(conf, "SlurmUser") or "root",
         )
         as_user = ["runuser", "-u", user, "--"]
         write = ["mktemp", "--tmpdir=" + directory, "harness.XXXXXXXXXX"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from conftest import SMALLEST_ROOT, Jobs, only
 
-from harness import options, releases
+from harness import releases, slurm_options
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
 from harness.ssh import Result, Ssh
@@ -177,10 +177,10 @@ def cancelled(containers: Containers, plan: Plan, ssh: Ssh) -> Cancelled:
     """A job in a container that has to be killed, with a process in a separate session."""
     cluster = containers.cluster
     host = plan.hosts_of(cluster.name)[containers.node]
-    spool = options.get(plan.slurm_conf(cluster.name), "SlurmdSpoolDir") or ""
+    spool = slurm_options.get(plan.slurm_conf(cluster.name), "SlurmdSpoolDir") or ""
     look = f"""
         pgrep --uid {containers.user} --list-full --full 'crun|/tmp/slurm/startup|sleep 4321'
-        ls -d {options.CONTAINERS}/{containers.user}/* \\
+        ls -d {slurm_options.CONTAINERS}/{containers.user}/* \\
             {spool.replace("%n", containers.node)}/oci-job* 2> /dev/null
         true
     """

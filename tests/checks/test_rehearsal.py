@@ -8,7 +8,7 @@ from harness.errors import CannotVerify, HarnessError
 from harness.open_run import OpenRun
 from harness.rehearsal import execution, invariants, workload
 from harness.rehearsal.invariants import CHECKERS, InvariantResult
-from harness.report.model import UNKNOWN
+from harness.report.verdict import UNKNOWN
 
 pytestmark = [pytest.mark.needs("rehearsal"), pytest.mark.provokes()]
 

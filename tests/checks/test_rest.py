@@ -19,7 +19,7 @@ from conftest import Jobs, wait_for_records
 from openapi_schema_validator import OAS30Validator
 from test_hosts import everywhere
 
-from harness import options, releases, render
+from harness import releases, render, slurm_options
 from harness.cluster import slurm
 from harness.cluster.slurm import SlurmCluster, job_key
 from harness.errors import ClusterError, CommandFailed
@@ -642,14 +642,16 @@ def rotate_key(
     """Return a function that replaces the key everywhere; afterwards, the run's key is restored."""
     tree = render.render(plan)
     places = [
-        host for host in plan.hosts if any(file.path == options.JWT_KEY for file in tree[host.name])
+        host
+        for host in plan.hosts
+        if any(file.path == slurm_options.JWT_KEY for file in tree[host.name])
     ]
 
     def rotate(key: str) -> None:
         for daemon in ("slurmdbd", "slurmctld"):
             for host in places:
                 if daemon in host.daemons:
-                    ssh.run(host.name, ["sh", "-c", f"cat > {options.JWT_KEY}"], stdin=key)
+                    ssh.run(host.name, ["sh", "-c", f"cat > {slurm_options.JWT_KEY}"], stdin=key)
                     ssh.run(host.name, ["systemctl", "restart", daemon])
             if daemon == "slurmdbd" and plan.scenario.accounting:
                 wait_for_slurmdbd(next(iter(clusters.values())))

@@ -16,7 +16,7 @@ from harness.cluster.slurm import FINISHED, Node, SlurmCluster, job_key
 from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.ssh import Ssh
-from harness.verify import job_trace
+from harness.verify import trace_comparison
 from harness.verify.selection import has_many_nodes
 from harness.wait import wait_until
 
@@ -93,7 +93,7 @@ def test_each_of_many_short_jobs_runs_once_and_has_one_record(
     assert len(keys) == count, f"{len(keys)} jobs of {count}"
     traces = jobs.traces()
     wait_until(
-        lambda: job_trace.differences(
+        lambda: trace_comparison.differences(
             keys, traces, large.records("--local"), {large.name: hosts_of}, OVERHEAD
         ),
         lambda found: not found,

@@ -19,7 +19,7 @@ from conftest import (
     wait_until_saved,
 )
 
-from harness import faults, options
+from harness import faults, slurm_options
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import CommandFailed, WaitTimeout
 from harness.faults import Fault
@@ -112,7 +112,7 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
 
 @contextmanager
 def answering_again(cluster: SlurmCluster) -> Iterator[None]:
-    """Leave only once the controller answers, even after an error, because the clean-up needs it."""
+    """Leave only once the controller answers, even after an error: the clean-up needs it."""
     try:
         yield
     finally:
@@ -230,7 +230,7 @@ def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
 def wait_for_standby(ssh: Ssh, plan: Plan) -> None:
     """Wait until the backup slurmdbd does not listen, because the first one is back."""
     accounting = plan.scenario.accounting
-    port = options.slurmdbd_conf(plan.scenario)["DbdPort"]
+    port = slurm_options.slurmdbd_conf(plan.scenario)["DbdPort"]
     listeners = ["ss", "--no-header", "--listening", "--numeric", "--tcp", f"sport = :{port}"]
     wait_until(
         lambda: ssh.run(accounting.backup, listeners).stdout.strip(),

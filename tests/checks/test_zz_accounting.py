@@ -10,11 +10,11 @@ import re
 import pytest
 from conftest import Jobs, active_jobs, all_records_sent, wait_for_records
 
-from harness import options, render
+from harness import render, slurm_options
 from harness.cluster.slurm import JobKey, Record, SlurmCluster, job_key
 from harness.plan import Plan
 from harness.ssh import Ssh
-from harness.verify import job_events, job_trace
+from harness.verify import job_events, job_trace, trace_comparison
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("accounting")
@@ -32,8 +32,8 @@ def test_every_cluster_is_registered_with_its_controller(
 ) -> None:
     for name, cluster in clusters.items():
         address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
-        port = options.port_of(plan.slurm_conf(name), "slurmctld")
-        expected = {(name, address, str(number)) for number in options.ports(port)}
+        port = slurm_options.port_of(plan.slurm_conf(name), "slurmctld")
+        expected = {(name, address, str(number)) for number in slurm_options.ports(port)}
         for asked in clusters.values():
             rows = table(asked, "show", "cluster", "format=cluster,controlhost,controlport")
             assert expected & rows, f"{name} is not registered at {address}:{port}: {rows}"
@@ -110,11 +110,11 @@ def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
     users, and gives up (_handle_stats in common_jag.c).
     """
     conf = plan.slurm_conf(cluster.name)
-    if (options.get(conf, "JobAcctGatherType") or "none").lower().endswith("none"):
+    if (slurm_options.get(conf, "JobAcctGatherType") or "none").lower().endswith("none"):
         return None
     if plan.capabilities.own_kernel:
         return jobs.user
-    kept_out = (options.get(conf, "DisableRootJobs") or "no").lower() in {"yes", "true", "1"}
+    kept_out = (slurm_options.get(conf, "DisableRootJobs") or "no").lower() in {"yes", "true", "1"}
     return (
         None
         if kept_out
@@ -173,7 +173,9 @@ def test_accounting_matches_what_every_job_saw(
 
     def look() -> list[str]:
         records = cluster.records(everywhere)
-        differences = job_trace.differences(verified, traces, records, hosts_of, logged=logged)
+        differences = trace_comparison.differences(
+            verified, traces, records, hosts_of, logged=logged
+        )
         return differences + _unlike_the_request(records, fresh)
 
     # slurmctld sends records in the background.

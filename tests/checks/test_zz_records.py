@@ -12,7 +12,7 @@ from datetime import datetime
 import pytest
 from conftest import Jobs, all_records_sent
 
-from harness.cluster import logs, records
+from harness.cluster import logs, record_comparison
 from harness.cluster.slurm import JobKey, SlurmCluster
 from harness.plan import Plan
 from harness.rundir import RunDir
@@ -55,8 +55,8 @@ def test_accounting_agrees_with_what_slurmctld_remembers(
                 [record for record in source if record.name not in rehearsed]
                 for source in (cluster.records("--local", "--allocations"), cluster.remembered())
             )
-            problems += records.disagreements(remembered, recorded)
-            problems += records.runaways(remembered, recorded)
+            problems += record_comparison.disagreements(remembered, recorded)
+            problems += record_comparison.runaways(remembered, recorded)
         return problems
 
     wait_until_none(look, "accounting to agree with slurmctld", clusters)
@@ -88,7 +88,7 @@ def test_accounting_has_no_job_that_was_never_submitted(
         known = {*jobs.submitted, *(seen.key for seen in jobs.traces())}
         known |= {job.key for cluster in clusters.values() for job in cluster.remembered()}
         known |= _logged(plan, ssh)
-        return records.strangers(in_accounting, known, since)
+        return record_comparison.strangers(in_accounting, known, since)
 
     wait_until_none(look, "accounting to have only jobs that were submitted", clusters)
 
@@ -99,7 +99,7 @@ def _logged(plan: Plan, ssh: Ssh) -> set[JobKey]:
     for host in plan.with_daemon("slurmctld"):
         for path in logs.log_files(plan, host, "slurmctld"):
             script = f"grep -Eo '{JOB_ID}' {shlex.quote(path)} | sort --unique"
-            keys |= records.named(
+            keys |= record_comparison.named(
                 ssh.run(host.name, ["sh", "-c", script]).stdout, str(host.cluster)
             )
     return keys

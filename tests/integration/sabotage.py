@@ -1188,7 +1188,7 @@ def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
         + evaluation.problem
     )
     assert not undetected(sabotage, evaluation.checks), messages
-    assert model.verdict(evaluation.checks, evaluation.problem) == model.FAILED, messages
+    assert evaluation.verdict() == "failed", messages
 
 
 def clear_nodes(run: OpenRun) -> None:

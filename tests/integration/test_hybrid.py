@@ -11,8 +11,9 @@ import pytest
 from harness import lifecycle
 from harness.cluster import slurm
 from harness.kubernetes import hybrid, operator
-from harness.kubernetes.ledger import READY, REFUSED, Amount
-from harness.kubernetes.operator import Entries, SharedNode, Slurmrestd
+from harness.kubernetes.amounts import Amount
+from harness.kubernetes.ledger import READY, REFUSED, Entries
+from harness.kubernetes.operator import SharedNode, Slurmrestd
 from harness.open_run import OpenRun
 from harness.wait import wait_until
 from sabotage import HYBRID, Sabotage, break_and_verify

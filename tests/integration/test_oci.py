@@ -9,7 +9,6 @@ import pytest
 
 from harness import lifecycle
 from harness.open_run import OpenRun
-from harness.report import model
 from sabotage import CONTAINERS, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, deployed
 
@@ -19,7 +18,7 @@ def containers(harness: Harness, runs: Path) -> Iterator[OpenRun]:
     """The scenario, whose containers pass their checks."""
     with deployed(harness, runs, SCENARIOS / "oci.yml") as run:
         evaluation = lifecycle.verify(run, ["test_oci"])
-        assert model.verdict(evaluation.checks, evaluation.problem) == model.PASSED
+        assert evaluation.verdict() == "passed"
         yield run
 
 

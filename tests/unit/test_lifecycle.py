@@ -93,7 +93,7 @@ def test_check_that_fails_because_of_a_lost_host_gives_no_verdict(
     checks = [model.Check("jobs", outcome, 0.1, "no job ran"), model.Check("files", "passed", 0.1)]
     monkeypatch.setattr(pytest_run, "verify", lambda *_: (checks, ""))
     evaluation = lifecycle.verify(lifecycle.create(SCENARIO, Losing(), tmp_path, print))
-    assert model.verdict(evaluation.checks, evaluation.problem) == verdict
+    assert evaluation.verdict() == verdict
     assert evaluation.problem == problem
     assert evaluation.checks[0].message == "no job ran"
 

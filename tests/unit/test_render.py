@@ -11,11 +11,11 @@ import golden
 from harness import (
     capabilities,
     install_script,
-    options,
     render,
+    run_secrets,
     rundir,
     scenario,
-    secret_placeholders,
+    slurm_options,
 )
 from harness.capabilities import Capabilities
 from harness.plan import Plan, Volume, make_plan
@@ -253,9 +253,9 @@ def test_ports_of_other_numbers_are_opened_between_sites() -> None:
 
 
 def test_every_mark_is_revealed() -> None:
-    text = f"a={secret_placeholders.secret('x')} b={secret_placeholders.secret('y')}"
-    assert secret_placeholders.secrets_in(text) == {"x", "y"}
-    assert secret_placeholders.reveal(text, {"x": "1", "y": "2"}) == "a=1 b=2"
+    text = f"a={run_secrets.secret('x')} b={run_secrets.secret('y')}"
+    assert run_secrets.secrets_in(text) == {"x", "y"}
+    assert run_secrets.reveal(text, {"x": "1", "y": "2"}) == "a=1 b=2"
 
 
 def test_host_of_slurmdbd_and_slurmctld_gets_the_directories_of_both(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_slurmrestd_has_a_user_and_a_host_of_its_own_and_no_key(tmp_path: Path) 
         host: file
         for host, files in render.render(plan).items()
         for file in files
-        if file.path == options.JWT_KEY
+        if file.path == slurm_options.JWT_KEY
     }
     assert {host: (key.owner, key.mode, key.unit) for host, key in keys.items()} == {
         "accounting": ("slurm", "0400", "slurmdbd"),
@@ -293,12 +293,14 @@ def test_slurmrestd_has_a_user_and_a_host_of_its_own_and_no_key(tmp_path: Path) 
     assert unit.endswith("ExecStart=/usr/sbin/slurmrestd web:7000\n")
     assert "SLURMRESTD_OPENAPI_PLUGINS" not in unit
     conf = text_of(plan, "web", "/etc/slurm/slurm.conf")
-    assert f"AuthAltParameters=jwt_key={options.JWT_KEY},max_token_lifespan=60" in conf
-    assert f"jwt_key={options.JWT_KEY}\n" in text_of(plan, "accounting", "/etc/slurm/slurmdbd.conf")
+    assert f"AuthAltParameters=jwt_key={slurm_options.JWT_KEY},max_token_lifespan=60" in conf
+    assert f"jwt_key={slurm_options.JWT_KEY}\n" in text_of(
+        plan, "accounting", "/etc/slurm/slurmdbd.conf"
+    )
 
 
 def oci_conf(capabilities: Capabilities, release: str) -> dict[str, str]:
-    return options.oci_conf(
+    return slurm_options.oci_conf(
         scenario.load(ROOT / "scenarios" / "oci.yml", [release]), "containers", capabilities
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import options, secret_placeholders
+from harness import run_secrets, slurm_options
 from harness.parsing import hostlist
 from harness.plan import DAEMONS, SHARED_DIRECTORY, Host, Plan
 from harness.render import RenderedFile
@@ -52,7 +52,7 @@ def wanted(plan: Plan, host: Host, files: Sequence[RenderedFile]) -> dict[str, A
     scenario = plan.scenario
     lines = [line for file in files for line in file.text.splitlines()]
     users = {match[1]: match[2] for match in map(_USER.match, lines) if match}
-    grants = options.database_grants(scenario) if "mariadb" in host.daemons else {}
+    grants = slurm_options.database_grants(scenario) if "mariadb" in host.daemons else {}
     return {
         "files": {**{file.path: file.unit for file in files}, _RECORD: None},
         "directories": {
@@ -156,7 +156,7 @@ def _taken(plan: Plan, host: Host, facts: Mapping[str, Any]) -> Iterator[str]:
     if mariadb["problem"]:
         yield f"root cannot list the databases and accounts of its MariaDB: {mariadb['problem']}"
     for name, (user, where, _) in (
-        options.database_grants(plan.scenario).items() if "mariadb" in host.daemons else ()
+        slurm_options.database_grants(plan.scenario).items() if "mariadb" in host.daemons else ()
     ):
         if name in {*facts["databases"], *mariadb["databases"]}:
             yield (
@@ -191,7 +191,7 @@ def changes(
     effects: dict[str, str] = {}
     for file in files:
         existing = facts["files"][file.path]
-        text = secret_placeholders.reveal(file.text, secrets) if secrets else file.text
+        text = run_secrets.reveal(file.text, secrets) if secrets else file.text
         if existing is None:
             new.append((file.path, _difference(file, None, secrets)))
         elif (existing["owner"], existing["group"], existing["mode"], existing["sha256"]) != (
@@ -271,9 +271,7 @@ def _difference(
     if existing["text"] is None or not int(file.mode, 8) & 0o004:
         return f"{ownership}its text is not shown, because not everyone may read it"
     before, after = (
-        secret_placeholders.PASSWORD.sub(
-            r"\1hidden", secret_placeholders.hide(text, secrets)
-        ).splitlines()
+        run_secrets.PASSWORD.sub(r"\1hidden", run_secrets.hide(text, secrets)).splitlines()
         for text in (existing["text"], file.text)
     )
     return ownership + "\n".join(list(difflib.unified_diff(before, after, lineterm="", n=1))[2:])

@@ -17,7 +17,7 @@ from harness.render import render
 from harness.scenario import Scenario
 from harness.slurmconf.check import changed_defaults, files, grammar, nodes, power, values
 from harness.slurmconf.check.findings import SEVERITIES, Finding
-from harness.slurmconf.check.source import Configuration, load
+from harness.slurmconf.check.parsed_file import Configuration, load
 
 _OUTSIDE = "the file is outside of the checked directory, so its text is not shown"
 _OUTSIDE_HINT = "check the file itself to see more"

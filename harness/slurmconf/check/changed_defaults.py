@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harness import releases
 from harness.releases import Release
 from harness.slurmconf.check.findings import WARNING, Finding
-from harness.slurmconf.check.source import Configuration
+from harness.slurmconf.check.parsed_file import Configuration
 
 
 def check(configuration: Configuration, older: Release) -> Iterator[Finding]:

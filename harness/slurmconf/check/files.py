@@ -11,7 +11,7 @@ from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
 from harness.slurmconf.check import values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
 from harness.slurmconf.check.nodes import names_of, node_names
-from harness.slurmconf.check.source import Configuration, Row, Setting, Source
+from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
 _NEED_TOPOLOGY = {"topology/tree", "topology/block", "topology/hypercube"}
 # Prefixes of options of acct_gather.conf -> the plugins that know them.

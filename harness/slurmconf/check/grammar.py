@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from harness import releases
 from harness.parsing.conf import Line
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
-from harness.slurmconf.check.source import KINDS, Setting, Source
+from harness.slurmconf.check.parsed_file import KINDS, Setting, Source
 
 _UNLIMITED = re.compile("unlimited|infinite", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)?")

@@ -9,7 +9,7 @@ from harness import releases
 from harness.parsing import conf, hostlist
 from harness.releases import Release
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.source import Row, Setting, Settings, Source
+from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
 
 _STATES = {"unknown", "down", "idle", "allocated", "error", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness import releases
 from harness.parsing import conf
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.source import Source
+from harness.slurmconf.check.parsed_file import Source
 
 # TRES that are counted without a database (src/slurmctld/controller.c, _init_tres).
 _TRES = {"cpu", "mem", "energy", "node", "billing", "vmem", "pages", "fs/disk"}

@@ -13,7 +13,7 @@ from harness.parsing import conf
 from harness.releases import Release
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
-from harness.slurmconf.check.source import Setting, Source
+from harness.slurmconf.check.parsed_file import Setting, Source
 
 # Option -> type of its plugin. Items of a list may omit the type.
 _PLUGIN_OF = {

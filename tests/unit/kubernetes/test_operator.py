@@ -9,8 +9,9 @@ import pytest
 
 from harness.errors import ClusterError
 from harness.kubernetes import operator
-from harness.kubernetes.ledger import Amount
-from harness.kubernetes.operator import Entries, SharedNode
+from harness.kubernetes.amounts import Amount
+from harness.kubernetes.ledger import Entries
+from harness.kubernetes.operator import SharedNode
 
 WHOLE = Amount(4000, 1000)
 SMALL = {"cpu": "500m", "memory": "100Mi"}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness import releases
 from harness.parsing import conf
 from harness.slurmconf.check import check_path
-from harness.slurmconf.check.source import KINDS, OTHER_KINDS
+from harness.slurmconf.check.parsed_file import KINDS, OTHER_KINDS
 
 PIECES = [
     *'aN=#\\"; \t\r\n,[]-:%/*+.0\0\x1cä\ufeff\udcff',

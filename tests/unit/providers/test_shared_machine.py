@@ -516,7 +516,7 @@ def test_checks_stop_what_they_started_when_a_signal_ends_them(number: str, tmp_
         "-p",
         "harness.pytest_plugin.plugin",
         "-p",
-        "harness.verify.plugin",
+        "harness.verify.checks_plugin",
     ]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     completed = subprocess.run(

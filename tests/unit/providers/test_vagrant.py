@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from harness import cli, doctor, releases, scenario
 from harness.errors import EngineError, ScenarioError
-from harness.options import cgroup_conf, slurm_conf
 from harness.plan import SHARED_DIRECTORY, make_plan
 from harness.providers import Drop, images, packet_filters, subnets
 from harness.providers.docker import engine
 from harness.providers.vagrant import boxes, libvirt, machines
 from harness.providers.vagrant.machines import VagrantProvider
 from harness.shipped_files import IMAGES
+from harness.slurm_options import cgroup_conf, slurm_conf
 
 RUN = "small-20261122T041700-d94c01"
 TOO_MUCH = """

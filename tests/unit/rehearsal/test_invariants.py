@@ -105,7 +105,7 @@ def test_good_history_passes_all_checkers() -> None:
         finding.name: finding.outcome for finding in findings
     }
     assert not any(finding.excused for finding in findings)
-    assert invariants.verdict(findings) == "passed"
+    assert invariants.overall_outcome(findings) == "passed"
 
 
 Change = Callable[[History], object]
@@ -291,7 +291,7 @@ def test_no_claim_is_made_where_evidence_is_missing(kind: str) -> None:
     }
     assert wanting
     assert {name for name, outcome in found.items() if outcome == "unknown"} == wanting
-    assert invariants.verdict(invariants.evaluate(history)) == "unknown"
+    assert invariants.overall_outcome(invariants.evaluate(history)) == "unknown"
 
 
 def test_no_claim_is_made_where_no_job_was_accepted() -> None:
@@ -496,7 +496,7 @@ def test_no_claim_is_made_where_all_jobs_wait_for_a_reservation() -> None:
     history.submissions = history.submissions[:1]
     history.queue["aws"] = [replace(history.queue["aws"][0], state="PENDING", reason="Reservation")]
     history.reservations["aws"] = ["maintenance"]
-    assert invariants.verdict(invariants.evaluate(history)) == "unknown"
+    assert invariants.overall_outcome(invariants.evaluate(history)) == "unknown"
 
 
 def test_record_of_a_refused_job_that_never_had_a_node_is_not_a_run() -> None:

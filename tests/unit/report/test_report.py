@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from harness.plan import make_plan
 from harness.report import html_report, model
 from harness.report.model import Check, Report
+from harness.report.verdict import verdict as verdict_of
 from harness.topology import Box
 
 
@@ -30,10 +31,7 @@ from harness.topology import Box
     ],
 )
 def test_verdict(outcomes: list[str], problem: str, verdict: str) -> None:
-    assert (
-        model.verdict([Check(str(n), outcome, 0.1) for n, outcome in enumerate(outcomes)], problem)
-        == verdict
-    )
+    assert verdict_of(outcomes, problem) == verdict
 
 
 def a_report(verdict: str) -> Report:

@@ -13,6 +13,7 @@ import pytest
 from harness.cluster.slurm import Record
 from harness.verify import job_trace
 from harness.verify.job_trace import JobTrace
+from harness.verify.trace_comparison import compare, differences
 
 SEEN = JobTrace(
     *(67108871, "aws", "aws3", 1000, 1010, 0),
@@ -34,14 +35,14 @@ REVOKED = replace(JOB, cluster="on-prem", state="REVOKED", node_list="None assig
 
 
 def test_matching_values_are_no_difference() -> None:
-    assert job_trace.differences([SEEN.key], [SEEN], [JOB, BATCH, REVOKED], HOSTS) == []
+    assert differences([SEEN.key], [SEEN], [JOB, BATCH, REVOKED], HOSTS) == []
 
 
 @pytest.mark.parametrize("times", [(1002, 1008, 8), (990, 1020, 30)])
 def test_record_holds_the_jobs_time_and_the_daemons_own_work(times: tuple[int, int, int]) -> None:
     start, end, elapsed = times
     record = replace(JOB, start=start, end=end, elapsed=elapsed)
-    assert job_trace.differences([SEEN.key], [SEEN], [record, BATCH], HOSTS) == []
+    assert differences([SEEN.key], [SEEN], [record, BATCH], HOSTS) == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_slurmctlds_log_distinguishes_slow_daemons_from_wrong_records(
 ) -> None:
     start, end, elapsed = record_times
     record = replace(JOB, start=start, end=end, elapsed=elapsed)
-    found = job_trace.compare(SEEN, record, HOSTS["aws"], logged=logged)
+    found = compare(SEEN, record, HOSTS["aws"], logged=logged)
     assert [text for text in found if not text.startswith("took")] == expected
 
 
@@ -90,7 +91,7 @@ def test_slurmctlds_log_distinguishes_slow_daemons_from_wrong_records(
     ],
 )
 def test_wrong_record_is_found(wrong: dict[str, Any], problem: str) -> None:
-    assert f"job 67108871: {problem}" in job_trace.differences(
+    assert f"job 67108871: {problem}" in differences(
         [SEEN.key], [SEEN], [replace(JOB, **wrong), BATCH], HOSTS
     )
 
@@ -99,15 +100,13 @@ def test_failed_job_must_be_recorded_with_its_exit_code() -> None:
     failed = replace(SEEN, exit_code=3)
     batch = replace(BATCH, exit_code=3)
     assert (
-        job_trace.differences(
-            [SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=3), batch], HOSTS
-        )
+        differences([SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=3), batch], HOSTS)
         == []
     )
-    assert job_trace.differences([SEEN.key], [failed], [JOB, batch], HOSTS) == [
+    assert differences([SEEN.key], [failed], [JOB, batch], HOSTS) == [
         "job 67108871: exited with 3, accounting says COMPLETED"
     ]
-    assert job_trace.differences(
+    assert differences(
         [SEEN.key], [failed], [replace(JOB, state="FAILED", exit_code=4), batch], HOSTS
     ) == ["job 67108871: exited with 3, accounting says 4"]
 
@@ -121,7 +120,7 @@ def test_steps_must_be_recorded_with_their_exit_code_and_memory() -> None:
     )
 
     def found(*steps: Record) -> list[str]:
-        return job_trace.differences([SEEN.key], [seen], [JOB, BATCH, *steps], HOSTS)
+        return differences([SEEN.key], [seen], [JOB, BATCH, *steps], HOSTS)
 
     assert found(first, second) == []
     assert found(second) == ["job 67108871: no record of its step 0"]
@@ -135,35 +134,30 @@ def test_steps_must_be_recorded_with_their_exit_code_and_memory() -> None:
 
 def test_killed_job_must_not_be_recorded_as_completed() -> None:
     killed = replace(SEEN, end=None, exit_code=None)
-    assert (
-        job_trace.differences([SEEN.key], [killed], [replace(JOB, state="TIMEOUT"), BATCH], HOSTS)
-        == []
-    )
-    assert job_trace.differences([SEEN.key], [killed], [JOB, BATCH], HOSTS) == [
+    assert differences([SEEN.key], [killed], [replace(JOB, state="TIMEOUT"), BATCH], HOSTS) == []
+    assert differences([SEEN.key], [killed], [JOB, BATCH], HOSTS) == [
         "job 67108871: was killed or still runs, accounting says COMPLETED"
     ]
 
 
 def test_missing_doubled_and_untraceed_jobs_are_found() -> None:
-    assert job_trace.differences([SEEN.key], [SEEN], [], HOSTS) == [
+    assert differences([SEEN.key], [SEEN], [], HOSTS) == [
         "job 67108871 ran once, but has 0 accounting records that are not REVOKED"
     ]
-    assert job_trace.differences([SEEN.key], [SEEN], [JOB, JOB, BATCH], HOSTS) == [
+    assert differences([SEEN.key], [SEEN], [JOB, JOB, BATCH], HOSTS) == [
         "job 67108871 ran once, but has 2 accounting records that are not REVOKED"
     ]
-    assert job_trace.differences([SEEN.key], [], [JOB, BATCH], HOSTS) == [
+    assert differences([SEEN.key], [], [JOB, BATCH], HOSTS) == [
         "job 67108871 left no trace: it never ran"
     ]
-    assert job_trace.differences([SEEN.key], [SEEN], [JOB], HOSTS) == [
+    assert differences([SEEN.key], [SEEN], [JOB], HOSTS) == [
         "job 67108871: no record of its batch step"
     ]
 
 
 def test_job_that_ran_twice_is_found() -> None:
     assert (
-        job_trace.differences([SEEN.key], [SEEN, replace(SEEN, host="aws1")], [JOB, BATCH], HOSTS)[
-            0
-        ]
+        differences([SEEN.key], [SEEN, replace(SEEN, host="aws1")], [JOB, BATCH], HOSTS)[0]
         == "job 67108871 ran 2 times"
     )
 
@@ -236,5 +230,5 @@ def test_jobs_of_unfederated_clusters_may_share_an_id() -> None:
     )
     records = [replace(JOB, job_id=7), replace(BATCH, job_id=7)]
     records += [replace(record, cluster="other", node_list="o1") for record in records]
-    assert job_trace.differences([here.key, there.key], [here, there], records, HOSTS) == []
+    assert differences([here.key, there.key], [here, there], records, HOSTS) == []
     assert job_trace.ran_twice([here, here, there]) == ["job 7 ran 2 times"]

@@ -12,7 +12,7 @@ from filelock import FileLock
 from fakes import SCENARIO, FakeProvider
 from harness import inventory, lifecycle
 from harness.errors import UsageError
-from harness.report import model
+from harness.report.verdict import verdict
 from harness.shipped_files import CHECKS
 from harness.verify import pytest_run
 
@@ -36,7 +36,7 @@ def test_checks_on_unreachable_hosts_give_no_verdict(tmp_path: Path) -> None:
         f"check {number} of {len(checks)}: {check.id}" for number, check in enumerate(checks, 1)
     ]
     assert sum(line.startswith("error   ") for line in lines) >= len(checks)
-    assert model.verdict(checks, problem) == "unknown"
+    assert verdict((check.outcome for check in checks), problem) == "unknown"
 
 
 def test_run_that_another_process_verifies_is_left_alone(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_scenario_without_applicable_checks_gets_no_verdict(
     monkeypatch.setattr(pytest_run, "CHECKS", tmp_path / "checks")
     checks, problem = pytest_run.verify(run.directory, print)
     assert checks == []
-    assert model.verdict(checks, problem) == "unknown"
+    assert verdict((check.outcome for check in checks), problem) == "unknown"
     assert "no check fits" in problem  # and no check needs a feature that does not exist
 
 

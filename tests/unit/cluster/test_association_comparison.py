@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster import associations
+from harness.cluster import association_comparison
 from harness.scenario import Scenario
 
 SCENARIO = Scenario.model_validate(
@@ -42,17 +42,19 @@ SHOWN = {
 }
 
 
-def tree(shown: dict[str, dict[str, str]]) -> associations.Table:
-    names = associations.columns(associations.ASSOCIATION)
+def tree(shown: dict[str, dict[str, str]]) -> association_comparison.Table:
+    names = association_comparison.columns(association_comparison.ASSOCIATION)
     text = "".join(
         f"{key}|{'|'.join(row.get(name, '') for name in names)}\n" for key, row in shown.items()
     )
-    return associations.parse(text, 2, names)
+    return association_comparison.parse(text, 2, names)
 
 
 def test_tree_of_the_scenario_has_no_difference() -> None:
     assert (
-        associations.differences(associations.associations(SCENARIO), tree(SHOWN), "association")
+        association_comparison.differences(
+            association_comparison.associations(SCENARIO), tree(SHOWN), "association"
+        )
         == []
     )
 
@@ -96,8 +98,8 @@ def test_tree_of_the_scenario_has_no_difference() -> None:
 def test_every_column_counts(key: str, column: str, text: str, message: str) -> None:
     shown = copy.deepcopy(SHOWN)
     shown[key][column] = text
-    (found,) = associations.differences(
-        associations.associations(SCENARIO), tree(shown), "association"
+    (found,) = association_comparison.differences(
+        association_comparison.associations(SCENARIO), tree(shown), "association"
     )
     assert message in found
 
@@ -105,8 +107,8 @@ def test_every_column_counts(key: str, column: str, text: str, message: str) -> 
 def test_missing_and_unexpected_associations_are_found() -> None:
     shown = {**SHOWN, "physics|bob": {"Share": "1"}}
     del shown["science|"]
-    assert associations.differences(
-        associations.associations(SCENARIO), tree(shown), "association"
+    assert association_comparison.differences(
+        association_comparison.associations(SCENARIO), tree(shown), "association"
     ) == [
         "there is no association of account science",
         "the scenario has no association of user bob in account physics",
@@ -118,7 +120,7 @@ def test_unknown_option_does_not_restrict_the_columns_of_others() -> None:
         update={"options": {"GrpCPUs": 3, "MaxJobs": 5}}
     )
     accounting = SCENARIO.accounting.model_copy(update={"accounts": {"science": account}})
-    table = associations.associations(
+    table = association_comparison.associations(
         SCENARIO.model_copy(update={"accounting": accounting, "users": {}})
     )
     assert table["science", ""] == {"MaxJobs": 5, "ParentName": "root"}
@@ -129,7 +131,7 @@ def test_option_that_appends_to_existing_values_is_not_compared() -> None:
         update={"options": {"QOS": "+urgent"}}
     )
     accounting = SCENARIO.accounting.model_copy(update={"accounts": {"science": account}})
-    table = associations.associations(
+    table = association_comparison.associations(
         SCENARIO.model_copy(update={"accounting": accounting, "users": {}})
     )
     assert "QOS" not in table["science", ""]
@@ -137,18 +139,18 @@ def test_option_that_appends_to_existing_values_is_not_compared() -> None:
 
 
 def test_qos_has_its_options_and_the_defaults() -> None:
-    row = associations.qos(SCENARIO)["urgent",]
+    row = association_comparison.qos(SCENARIO)["urgent",]
     assert (row["Priority"], row["MaxWall"], row["MaxJobsPU"], row["MaxSubmitPU"]) == (
         1000,
         600,
         2,
         None,
     )
-    assert associations.qos(SCENARIO)["normal",]["Priority"] == 0
+    assert association_comparison.qos(SCENARIO)["normal",]["Priority"] == 0
 
 
 def test_users_without_an_account_are_unknown_and_others_have_no_rights() -> None:
-    assert associations.users(SCENARIO) == {
+    assert association_comparison.users(SCENARIO) == {
         ("root",): {"DefaultAccount": "root", "AdminLevel": "administrator", "Coordinators": None},
         ("alice",): {"DefaultAccount": "physics", "AdminLevel": "none", "Coordinators": None},
     }
@@ -196,10 +198,12 @@ def test_memory_of_slurmctld_is_compared_with_inherited_limits(
     changes: dict[str, str], found: list[str]
 ) -> None:
     tables = zip(
-        associations.in_memory(SCENARIO),
-        associations.parse_memory(in_memory(**changes)),
+        association_comparison.in_memory(SCENARIO),
+        association_comparison.parse_memory(in_memory(**changes)),
         strict=True,
     )
     assert [
-        text for wanted, seen in tables for text in associations.differences(wanted, seen, "one")
+        text
+        for wanted, seen in tables
+        for text in association_comparison.differences(wanted, seen, "one")
     ] == found

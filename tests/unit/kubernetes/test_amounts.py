@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kubernetes import ledger
-from harness.kubernetes.ledger import Amount, Use
+from harness.kubernetes import amounts
+from harness.kubernetes.amounts import Amount, Use
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,13 @@ from harness.kubernetes.ledger import Amount, Use
 def test_quantities_of_kubernetes_are_rounded_up(
     quantities: dict[str, str], amount: Amount
 ) -> None:
-    assert ledger.of_pod(quantities) == amount
+    assert amounts.of_pod(quantities) == amount
 
 
 @pytest.mark.parametrize("wrong", ["", "-1", "many", "1mi", "1 Gi", "1ni", "1mm", "NaN", "0x10"])
 def test_invalid_quantity_is_reported(wrong: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
-        ledger.of_pod({"cpu": wrong})
+        amounts.of_pod({"cpu": wrong})
 
 
 AMOUNTS = st.builds(Amount, st.integers(0, 9000), st.integers(0, 9000))
@@ -40,10 +40,10 @@ AMOUNTS = st.builds(Amount, st.integers(0, 9000), st.integers(0, 9000))
 def test_pods_and_slurms_share_together_never_exceed_the_node(
     pods: list[Amount], whole: Amount
 ) -> None:
-    left = ledger.left_to_slurm(whole, pods)
+    left = amounts.left_to_slurm(whole, pods)
     assert left.millicpus % 1000 == 0
-    if ledger.total(pods).fits_in(whole):
-        assert (left + ledger.total(pods)).fits_in(whole)
+    if amounts.total(pods).fits_in(whole):
+        assert (left + amounts.total(pods)).fits_in(whole)
 
 
 def test_overallocated_node_is_found_where_it_begins() -> None:
@@ -54,8 +54,8 @@ def test_overallocated_node_is_found_where_it_begins() -> None:
         Use("job 2", "n1", Amount(1000, 100), 10, 20),
         Use("pod b", "n2", Amount(2000, 500), 0, 20),
     ]
-    assert ledger.overcommitted(uses, whole) == []
-    (problem,) = ledger.overcommitted([*uses, Use("pod c", "n1", Amount(1, 1), 12, 13)], whole)
+    assert amounts.overcommitted(uses, whole) == []
+    (problem,) = amounts.overcommitted([*uses, Use("pod c", "n1", Amount(1, 1), 12, 13)], whole)
     assert problem.startswith("n1 has {'cpu': '2000m', 'memory': '500Mi'}, at 12.00 taken by pod a")
-    (problem,) = ledger.overcommitted([*uses, Use("pod d", "n2", Amount(0, 1), 19, 20)], whole)
+    (problem,) = amounts.overcommitted([*uses, Use("pod d", "n2", Amount(0, 1), 19, 20)], whole)
     assert problem.startswith("n2 has")

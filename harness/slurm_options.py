@@ -12,8 +12,8 @@ from harness import releases
 from harness.capabilities import Capabilities
 from harness.parsing import durations
 from harness.parsing.conf import number
+from harness.run_secrets import secret
 from harness.scenario import FIRST_NODE_PORT, Accounting, Cluster, NodeGroup, Scenario, gres_count
-from harness.secret_placeholders import secret
 
 LOG_DIRECTORY = "/var/log/slurm"
 # The log of the programs that power nodes up and down, on their controller.

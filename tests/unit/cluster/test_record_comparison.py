@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster import records
+from harness.cluster import record_comparison
 from harness.cluster.slurm import Record
 
 JOB = Record(
@@ -17,8 +17,11 @@ JOB = Record(
 
 
 def test_record_that_slurmctld_sent_is_genuine() -> None:
-    assert records.disagreements([JOB], [replace(JOB, step="batch"), JOB]) == []
-    assert records.disagreements([JOB], [replace(JOB, end=1011, node_list="aws1,aws2")]) == []
+    assert record_comparison.disagreements([JOB], [replace(JOB, step="batch"), JOB]) == []
+    assert (
+        record_comparison.disagreements([JOB], [replace(JOB, end=1011, node_list="aws1,aws2")])
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,9 @@ def test_record_that_slurmctld_sent_is_genuine() -> None:
     ],
 )
 def test_wrong_record_is_found(wrong: dict[str, Any], message: str) -> None:
-    assert records.disagreements([JOB], [replace(JOB, **wrong)]) == [f"job 7 on aws: {message}"]
+    assert record_comparison.disagreements([JOB], [replace(JOB, **wrong)]) == [
+        f"job 7 on aws: {message}"
+    ]
 
 
 def test_missing_record_is_found_except_for_jobs_that_continue_or_were_revoked() -> None:
@@ -51,36 +56,36 @@ def test_missing_record_is_found_except_for_jobs_that_continue_or_were_revoked()
         replace(JOB, job_id=9, state="REVOKED"),
     ]
     cancelled = replace(JOB, job_id=10, state="CANCELLED", node_list="")
-    assert records.disagreements([JOB, *others, cancelled], []) == [
+    assert record_comparison.disagreements([JOB, *others, cancelled], []) == [
         "job 7 on aws: slurmctld remembers it, accounting has no record of it"
     ]
 
 
 def test_job_that_was_requeued_is_compared_with_the_record_of_its_last_run() -> None:
     first = replace(JOB, state="REQUEUED", start=900, end=950, elapsed=50)
-    assert records.disagreements([JOB], [first, JOB]) == []
+    assert record_comparison.disagreements([JOB], [first, JOB]) == []
 
 
 def test_exit_code_of_a_job_that_slurm_ended_may_differ() -> None:
     cancelled = replace(JOB, state="CANCELLED", exit_code=143)
-    assert records.disagreements([cancelled], [replace(cancelled, exit_code=0)]) == []
+    assert record_comparison.disagreements([cancelled], [replace(cancelled, exit_code=0)]) == []
 
 
 def test_record_without_an_end_must_belong_to_a_running_job() -> None:
     going_on = replace(JOB, state="RUNNING", end=None)
-    assert records.runaways([going_on], [going_on]) == []
-    assert records.runaways([JOB], [going_on]) == [
+    assert record_comparison.runaways([going_on], [going_on]) == []
+    assert record_comparison.runaways([JOB], [going_on]) == [
         "job 7 on aws is RUNNING in accounting, but COMPLETED for slurmctld"
     ]
-    assert records.runaways([], [going_on]) == [
+    assert record_comparison.runaways([], [going_on]) == [
         "job 7 on aws is RUNNING in accounting, but unknown to slurmctld"
     ]
 
 
 def test_unknown_job_is_found_unless_it_is_older_than_the_clusters() -> None:
     failed = replace(JOB, state="FAILED")
-    assert records.strangers([failed], {JOB.key}, 0) == []
-    assert records.strangers([failed], set(), 1000) == []
-    assert records.strangers([failed, replace(failed, step="batch")], {("on-prem", 7)}, 0) == [
-        "job 7 of alice on aws is FAILED in accounting, but was never submitted"
-    ]
+    assert record_comparison.strangers([failed], {JOB.key}, 0) == []
+    assert record_comparison.strangers([failed], set(), 1000) == []
+    assert record_comparison.strangers(
+        [failed, replace(failed, step="batch")], {("on-prem", 7)}, 0
+    ) == ["job 7 of alice on aws is FAILED in accounting, but was never submitted"]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness import capabilities, options
+from harness import capabilities, slurm_options
 from harness.parsing import durations
 from harness.scenario import Accounting, Scenario
 
@@ -78,7 +78,7 @@ def columns(kind: Mapping[str, str]) -> list[str]:
 def associations(scenario: Scenario) -> Table:
     """Return the associations of every cluster, by account and user ("" for the account itself)."""
     accounting = _accounting(scenario)
-    default = options.get(options.slurmdbd_conf(scenario), "DefaultQOS") or "normal"
+    default = slurm_options.get(slurm_options.slurmdbd_conf(scenario), "DefaultQOS") or "normal"
     table: Table = {("root", ""): _row(ASSOCIATION, {"QOS": default}, _DEFAULTS)}
     table["root", "root"] = _row(ASSOCIATION, {}, _DEFAULTS)
     for name, account in accounting.accounts.items():
@@ -137,7 +137,9 @@ def accounts(scenario: Scenario) -> Table:
     """
     table: Table = {("root",): {"Coordinators": None}}
     for name, account in _accounting(scenario).accounts.items():
-        given = {option.lower(): text for option, text in options.merged(account.options).items()}
+        given = {
+            option.lower(): text for option, text in slurm_options.merged(account.options).items()
+        }
         description, organization = (
             given.get(what, name).lower() for what in ("description", "organization")
         )
@@ -154,9 +156,10 @@ def _slurm_users(scenario: Scenario) -> set[str]:
     if not _accounting(scenario).slurm_user_accounts:
         return set()
     confs = (
-        options.slurm_conf(scenario, name, capabilities.OWN_MACHINES) for name in scenario.clusters
+        slurm_options.slurm_conf(scenario, name, capabilities.OWN_MACHINES)
+        for name in scenario.clusters
     )
-    return {options.get(conf, "SlurmUser") or "root" for conf in confs}
+    return {slurm_options.get(conf, "SlurmUser") or "root" for conf in confs}
 
 
 def _accounting(scenario: Scenario) -> Accounting:
@@ -169,7 +172,7 @@ def _row(
     kind: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the expected columns, or only those in `values` if one of them is unknown."""
-    given = {name.lower(): text for name, text in options.merged(values).items()}
+    given = {name.lower(): text for name, text in slurm_options.merged(values).items()}
     unknown = {*given} - {*kind} - _OF_ACCOUNTS
     expected = {} if unknown else {column: defaults.get(column, "") for column in columns(kind)}
     expected |= {kind[name]: text for name, text in given.items() if name in kind}

@@ -1,0 +1,74 @@
+"""The secrets of a run: random values, and the placeholders for them in rendered files.
+
+A placeholder is replaced when its file is copied to a host.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets as random_secrets
+import subprocess
+import tempfile
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+_SECRET = re.compile(r"%secret:(\w+)%")
+# A password in a file of Slurm or MariaDB: what precedes it on its line, and the password.
+PASSWORD = re.compile(r"(?im)^(\s*\w*pass\s*=\s*)(?!%secret:)(\S+)")
+
+
+def secret(name: str) -> str:
+    """Return the placeholder of a secret."""
+    return f"%secret:{name}%"
+
+
+def secrets_in(text: str) -> set[str]:
+    """Return the names of the secrets that a rendered text needs."""
+    return set(_SECRET.findall(text))
+
+
+def reveal(text: str, secrets: Mapping[str, str]) -> str:
+    """Replace marks with their secrets."""
+    return _SECRET.sub(lambda match: secrets[match.group(1)], text)
+
+
+def is_secret(text: str) -> bool:
+    """Return whether a rendered text is nothing but a secret."""
+    return bool(_SECRET.fullmatch(text))
+
+
+def hide(text: str, secrets: Mapping[str, str]) -> str:
+    """Replace secrets in a text with their marks."""
+    for name, value in secrets.items():
+        text = text.replace(value, secret(name))
+    return text
+
+
+def new_secrets(names: Set[str]) -> dict[str, str]:
+    """Return random values for secrets.
+
+    NAME_ssh_key is a private key; its public half, NAME_ssh_key_pub, comes with it.
+    """
+    ssh_keys = {
+        name: value
+        for private in names
+        if private.endswith("_ssh_key")
+        for name, value in _ssh_key(private).items()
+    }
+    # munge needs at least 32 bytes; text is good for passwords, too.
+    return ssh_keys | {
+        name: random_secrets.token_hex(32) for name in sorted(names - ssh_keys.keys())
+    }
+
+
+def _ssh_key(name: str) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as directory:
+        key = Path(directory) / name
+        make_ssh_key(key, name)
+        return {name: key.read_text(), f"{name}_pub": key.with_suffix(".pub").read_text().strip()}
+
+
+def make_ssh_key(path: Path, comment: str) -> None:
+    """Write a new private key for SSH to a file, and its public half beside it."""
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
