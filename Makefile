@@ -13,7 +13,7 @@ DAEMONS := $(BIN)/pytest tests/integration -n auto -v
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
 
-test: check  ## lint, types, unit tests; each kind of scenario, check and sabotage once on genuine daemons
+test: check  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
 	$(DAEMONS) -m core
 
 test-all: test test-rest  ## and every scenario on a second release, all sabotages, all releases

@@ -1,3 +1,3 @@
-"""Build, deploy and verify genuine Slurm clusters from one scenario file."""
+"""Build, deploy and verify real Slurm clusters from one scenario file."""
 
 __version__ = "0.1.0"

@@ -41,7 +41,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     add_completion=True,
-    help="Build, deploy and verify genuine Slurm clusters from one scenario file.",
+    help="Build, deploy and verify real Slurm clusters from one scenario file.",
     epilog=(
         "Exit codes: 0 passed or done; 1 a check failed; 2 bad usage or bad scenario; 3 no verdict."
     ),

@@ -182,7 +182,7 @@ def _of(variable: str, kubeconfig: Path) -> KubernetesApi:
         api = KubernetesApi(variable, kubeconfig)
     except config.ConfigException as error:
         raise CannotVerify(f"{variable}: {error}") from error
-    api.name = f"genuine Kubernetes API {api.version()} of {variable}"
+    api.name = f"real Kubernetes API {api.version()} of {variable}"
     return api
 
 

@@ -49,7 +49,7 @@ async def serve(file: Path, nodes: list[str]) -> None:
         api.objects[generic_nodes, None, node] = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "GenericNode",
-            # A genuine API adds the last two.
+            # A real API adds the last two.
             "metadata": {"name": node, "uid": node, "resourceVersion": "1"},
             "spec": {"alias": node, "type": "Slurm"},
         }

@@ -1,4 +1,4 @@
-"""Fixtures for tests on genuine Slurm clusters: docs/pytest.md.
+"""Fixtures for tests on real Slurm clusters: docs/pytest.md.
 
 Sessions whose tests use none of them are unaffected. The harness itself is imported when a fixture
 is first used, so that other sessions are not slowed down.
@@ -38,7 +38,7 @@ class _Scenario(NamedTuple):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that choose the tests' clusters."""
-    group = parser.getgroup("slurm-harness", "tests on genuine Slurm clusters")
+    group = parser.getgroup("slurm-harness", "tests on real Slurm clusters")
     group.addoption("--scenario", type=Path, metavar="FILE", help="scenario of the tests' clusters")
     group.addoption(
         "--harness-run",

@@ -1,4 +1,4 @@
-"""SECURITY.md's promises about hosts in containers, checked on genuine ones."""
+"""SECURITY.md's promises about hosts in containers, checked on real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, used to test users' own programs on genuine clusters."""
+"""The pytest plugin, used to test users' own programs on real clusters."""
 
 from __future__ import annotations
 

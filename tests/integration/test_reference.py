@@ -1,4 +1,4 @@
-"""The findings of `harness check` are compared with what the genuine daemons do.
+"""The findings of `harness check` are compared with what the real daemons do.
 
 The cases are small and made for it. With HARNESS_CORPUS set to a directory of configuration
 directories, these are compared too.

@@ -1,4 +1,4 @@
-"""Rehearsals on genuine daemons: rechecking gives the same verdict, and violations are found."""
+"""Rehearsals on real daemons: rechecking gives the same verdict, and violations are found."""
 
 from __future__ import annotations
 

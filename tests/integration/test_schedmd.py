@@ -1,4 +1,4 @@
-"""A small suite built like SchedMD's runs on genuine daemons, with the features that it needs."""
+"""A small suite built like SchedMD's runs on real daemons, with the features that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rolling upgrades of genuine clusters while users submit jobs: every job is accounted for once."""
+"""Rolling upgrades of real clusters while users submit jobs: every job is accounted for once."""
 
 from __future__ import annotations
 

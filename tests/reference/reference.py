@@ -1,4 +1,4 @@
-"""Run a release's genuine slurmctld or slurmdbd on configurations, to compare with `harness check`.
+"""Run a release's real slurmctld or slurmdbd on configurations, to compare with `harness check`.
 
 Each case has its own namespaces, file system and network, which contain everything that the
 configuration names: users, directories, programs, hosts, munge and, if needed, an accounting
