@@ -1,4 +1,4 @@
-"""Tests of the harness on a real engine: real daemons, broken on purpose."""
+"""Tests of the harness on a Docker engine, with real daemons that are broken on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SECURITY.md's promises about hosts in containers, checked on real ones."""
+"""SECURITY.md's promises about hosts in containers, checked on real containers."""
 
 from __future__ import annotations
 
