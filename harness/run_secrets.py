@@ -28,7 +28,7 @@ def secrets_in(text: str) -> set[str]:
 
 
 def reveal(text: str, secrets: Mapping[str, str]) -> str:
-    """Replace marks with their secrets."""
+    """Replace placeholders with their secrets."""
     return _SECRET.sub(lambda match: secrets[match.group(1)], text)
 
 
@@ -38,7 +38,7 @@ def is_secret(text: str) -> bool:
 
 
 def hide(text: str, secrets: Mapping[str, str]) -> str:
-    """Replace secrets in a text with their marks."""
+    """Replace secrets in a text with their placeholders."""
     for name, value in secrets.items():
         text = text.replace(value, secret(name))
     return text

@@ -4,7 +4,7 @@ It is also ansible-runner's directory.
 
 scenario.yml run.json ssh_config known_hosts events.jsonl report.json junit.xml report.html
 tree/HOST/...        the rendered files, without secrets; tree/manifest.json
-secrets/             0700: keys and passwords of the run
+secrets/ keys/       0700: passwords and keys of the run; its SSH keys
 inventory/hosts.yml  Ansible's inventory
 artifacts/ logs/     output of Ansible, logs of the daemons
 schedmd-suite/       report.json of `harness schedmd-suite`, output of tests that did not pass

@@ -21,7 +21,7 @@ from kubernetes.client import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.errors import CannotVerify
-from harness.kubernetes.ledger import GROUP, PLURAL, VERSION
+from harness.kubernetes.ledger_entries import GROUP, PLURAL, VERSION
 from harness.wait import wait_until
 
 OWN, STARTED, EMULATED = "KUBECONFIG", "KUBEBUILDER_ASSETS", "emulated Kubernetes API"

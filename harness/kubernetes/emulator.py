@@ -17,7 +17,7 @@ from pathlib import Path
 import kmock
 from aiohttp import web
 
-from harness.kubernetes.ledger import GROUP, PLURAL, VERSION
+from harness.kubernetes.ledger_entries import GROUP, PLURAL, VERSION
 
 _VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
 

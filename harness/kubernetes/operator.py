@@ -36,7 +36,7 @@ from harness.cluster.node_state import RESUMED
 from harness.errors import ClusterError
 from harness.kubernetes import amounts
 from harness.kubernetes.amounts import Amount
-from harness.kubernetes.ledger import GROUP, PLURAL, VERSION, Entries
+from harness.kubernetes.ledger_entries import GROUP, PLURAL, VERSION, Entries
 from harness.slurm_options import LEDGER_GRES
 
 # Seconds between two polls of a node.

@@ -26,7 +26,7 @@ from harness.faults import Fault
 from harness.kubernetes import amounts
 from harness.kubernetes.amounts import Amount, Use
 from harness.kubernetes.hybrid import Hybrid
-from harness.kubernetes.ledger import READY, REFUSED
+from harness.kubernetes.ledger_entries import READY, REFUSED
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Plan

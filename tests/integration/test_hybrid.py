@@ -12,7 +12,7 @@ from harness import lifecycle
 from harness.cluster import slurm
 from harness.kubernetes import hybrid, operator
 from harness.kubernetes.amounts import Amount
-from harness.kubernetes.ledger import READY, REFUSED, Entries
+from harness.kubernetes.ledger_entries import READY, REFUSED, Entries
 from harness.kubernetes.operator import SharedNode, Slurmrestd
 from harness.open_run import OpenRun
 from harness.wait import wait_until

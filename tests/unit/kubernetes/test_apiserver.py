@@ -12,7 +12,7 @@ from fakes import SCENARIO, FakeProvider
 from harness import lifecycle
 from harness.errors import CannotVerify
 from harness.kubernetes import apiserver, hybrid
-from harness.kubernetes.ledger import GROUP, PLURAL, VERSION
+from harness.kubernetes.ledger_entries import GROUP, PLURAL, VERSION
 
 
 def test_emulated_api_keeps_an_object_for_each_node(

@@ -10,7 +10,7 @@ import pytest
 from harness.errors import ClusterError
 from harness.kubernetes import operator
 from harness.kubernetes.amounts import Amount
-from harness.kubernetes.ledger import Entries
+from harness.kubernetes.ledger_entries import Entries
 from harness.kubernetes.operator import SharedNode
 
 WHOLE = Amount(4000, 1000)
