@@ -13,8 +13,8 @@ from typing import Any
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 
 # The hosts share all nodes; the first is also the controller and the accounting host.
-_HOST = "twin"
-_ACCOUNT = "twin"
+_HOST = "copy"
+_ACCOUNT = "rehearsal"
 _USERS = {"alice": 2001, "bob": 2002}
 _STAND_IN = "/bin/true"
 
