@@ -133,6 +133,8 @@ class Behaviour:
     # topology/default.
     none_is_no_file: bool
     default_topology_is_no_file: bool
+    # Kinds of plugins whose names may omit the kind, as in "munge" for "auth/munge".
+    bare_plugins: tuple[str, ...]
     # Kinds of plugins that may be missing: slurmctld starts without them.
     dispensable_plugins: tuple[str, ...]
     # Words of PreemptMode that go with an action, in lower case.

@@ -179,6 +179,18 @@ PLUGINS = options(
         "SelectTypeParameters=CR_Nothing",
     ),
 )
+# Names without a type, "none" and empty values.
+PLUGINS |= options(
+    "AuthType=munge",
+    "CredType=auth/munge",
+    "CredType=cred/slurm",
+    "CryptoType=crypto/openssl",
+    "TLSType=none",
+    "HashPlugin=none",
+    "JobSubmitPlugins=none",
+    'JobCompType=""',
+    'PriorityType=""',
+)
 PLUGINS |= {
     "cons_res with CR_Core": with_("SelectType=select/cons_res", "SelectTypeParameters=CR_Core"),
     "cons_tres": with_("SelectType=select/cons_tres"),

@@ -15,7 +15,7 @@ from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
 
-# Option -> type of its plugin. Items of a list may omit the type.
+# Option -> type of its plugin.
 _PLUGIN_OF = {
     "accountingstoragetype": "accounting_storage",
     "acctgatherenergytype": "acct_gather_energy",
@@ -28,6 +28,7 @@ _PLUGIN_OF = {
     "certmgrtype": "certmgr",
     "clifilterplugins": "cli_filter",
     "credtype": "cred",
+    "cryptotype": "cred",
     "hashplugin": "hash",
     "jobacctgathertype": "jobacct_gather",
     "jobcomptype": "jobcomp",
@@ -49,17 +50,42 @@ _PLUGIN_OF = {
     "tlstype": "tls",
     "topologyplugin": "topology",
 }
+# Options that name several plugins.
 _LISTS = {
-    "acct_gather_energy",
-    "acct_gather_interconnect",
-    "auth",
-    "burst_buffer",
-    "cli_filter",
-    "cred",
-    "hash",
-    "tls",
+    "acctgatherenergytype",
+    "acctgatherinterconnecttype",
+    "authalttypes",
+    "burstbuffertype",
+    "clifilterplugins",
+    "hashplugin",
+    "jobcontainertype",
+    "jobsubmitplugins",
+    "namespacetype",
+    "nodefeaturesplugins",
+    "prepplugins",
+    "slurmctldplugstack",
+    "taskplugin",
+    "tlstype",
 }
-_LISTS |= {"job_container", "job_submit", "namespace", "node_features", "prep", "slurmctld", "task"}
+# Types for which any value with "none" in it means no plugin, in releases whose "none" plugins are
+# not files: _validate_and_set_defaults.
+_NONE_ANYWHERE = {
+    "accounting_storage",
+    "acct_gather_energy",
+    "acct_gather_filesystem",
+    "acct_gather_interconnect",
+    "acct_gather_profile",
+    "cli_filter",
+    "job_container",
+    "jobacct_gather",
+    "jobcomp",
+    "mcs",
+    "namespace",
+    "site_factor",
+    "switch",
+    "task",
+    "topology",
+}
 # Types of plugins that slurmctld does not load.
 _OF_SLURMD = {"proctrack", "task", "job_container", "namespace", "cli_filter"}
 _RESOURCES = {
@@ -116,28 +142,33 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
 
 
 def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
-    """Yield the plugins that an option names and the release lacks."""
+    """Yield the plugins that an option names and the release lacks (plugin_context_create)."""
     key = setting.name.lower()
     kind = _PLUGIN_OF.get(key)
     if kind is None or key not in source.release.options[source.kind]:
         return
-    for word in setting.words() if kind in _LISTS else [setting.value]:
-        yield from _one_plugin(source, setting, kind, word)
+    if key == "cryptotype" and "credtype" in source.settings:
+        return
+    if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
+        for word in filter(None, setting.value.split(",")):
+            yield from _one_plugin(source, setting, kind, word)
+    else:
+        yield from _one_plugin(source, setting, kind, setting.value)
 
 
 def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Iterator[Finding]:
     release = source.release
-    if not word or (release.none_is_no_file and _is_none(release, kind, word)):
+    if release.none_is_no_file and _is_none(release, kind, word):
         return
-    full = word if "/" in word or kind not in _LISTS else f"{kind}/{word}"
-    if kind == "acct_gather_interconnect":
-        full = full.replace("infiniband", "interconnect")
+    full = _full_name(release, setting, kind, word)
     if new_name := release.renamed_plugins.get(full):
         message = f"{full} is now called {new_name}"
         yield source.find(setting, WARNING, "renamed-plugin", message, f"write {new_name}")
         return
     family, _, name = full.partition("/")
-    if (family == kind or kind == "cred") and name in release.plugins.get(family, frozenset()):
+    if name in release.plugins.get(family, frozenset()) and (
+        family == kind or (full == "auth/slurm" and kind == "cred")
+    ):
         if full == "topology/3d_torus":
             message = "requires a Slurm built with --with-dimensions=3, unlike Debian's"
             yield source.find(setting, FATAL, "plugin", message, "26.05 has topology/torus3d")
@@ -150,10 +181,24 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
         setting,
         ERROR if kind in release.dispensable_plugins else FATAL,
         "plugin",
-        message,
+        message if full else "the value is empty",
         _replacement(full) or f"known: {known}",
         daemon,
     )
+
+
+def _full_name(release: Release, setting: Setting, kind: str, word: str) -> str:
+    """Return the name by which a release looks for a plugin (auth_g_init, cred_g_init, others)."""
+    if setting.name.lower() == "cryptotype":
+        word = word.replace("crypto", "cred", 1)
+    if kind in release.bare_plugins:
+        if kind == "cred":
+            word = word[5:] if word.startswith(("auth/", "cred/")) else word
+            word = "auth/slurm" if word == "slurm" else word
+        word = word if "/" in word else f"{kind}/{word}"
+    if kind == "acct_gather_interconnect":
+        return word.replace("infiniband", "interconnect")
+    return word
 
 
 def _is_none(release: Release, kind: str, word: str) -> bool:
@@ -162,14 +207,7 @@ def _is_none(release: Release, kind: str, word: str) -> bool:
         return word == "preempt/none"
     if kind == "topology" and release.default_topology_is_no_file:
         return word.lower() in {"none", "default", "topology/none", "topology/default"}
-    return "none" in word.lower() and kind not in {
-        "auth",
-        "cred",
-        "proctrack",
-        "priority",
-        "sched",
-        "select",
-    }
+    return "none" in word.lower() and kind in _NONE_ANYWHERE
 
 
 def _replacement(plugin: str) -> str:
