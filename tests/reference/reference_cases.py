@@ -123,7 +123,11 @@ CHANGED |= {
             ("cgroup.conf", "TaskAffinity=no"),
             ("cgroup.conf", "NoSuch=1"),
         ),
-        *(("cgroup.conf", "CgroupReleaseAgentDir=/x"), ("cgroup.conf", "CgroupAutomount=yes")),
+        *(
+            ("cgroup.conf", "CgroupReleaseAgentDir=/x"),
+            ("cgroup.conf", "CgroupAutomount=yes"),
+            ("cgroup.conf", "CgroupAutomount=maybe"),
+        ),
         *(("cgroup.conf", "ConstrainKmemSpace=no"), ("cgroup.conf", "RootOwnedCgroups=yes")),
         *(("cgroup.conf", "AllowedDevicesFile=/x"), ("cgroup.conf", "ConstrainCores=maybe")),
         *(("cgroup.conf", "IgnoreSystemd=yes"), ("cgroup.conf", "SystemdTimeout=5")),
@@ -457,6 +461,41 @@ MEANING = options(
         "PrioritySiteFactorPlugin=site_factor/nothing",
         "AcctGatherProfileType=acct_gather_profile/nothing",
     ),
+)
+# Numbers as the daemon's own functions read them.
+MEANING |= options(
+    "SlurmctldPort=68171",
+    "SlurmctldPort=6817-6817",
+    "FirstJobId=100\nMaxJobId=10",
+    "FirstJobId=INFINITE",
+    "SelectType=select/cons_tres\nMaxNodeCount=65537",
+    "SlurmdUser=task/cgroup",
+    "PriorityCalcPeriod=0",
+    "SuspendTime=-2",
+    "PropagatePrioProcess=yes",
+    "SlurmctldDebug=info,debug",
+    "SchedulerParameters=max_script_size=600000000",
+    "SchedulerParameters=max_submit_line_size=999999999",
+    "SchedulerParameters=max_job_bf=5",
+    "SlurmctldParameters=conmgr_max_connections=abc",
+    "SlurmctldParameters=conmgr_threads=99999",
+    "SlurmctldParameters=conmgr_read_timeout=abc",
+    "SlurmctldParameters=rl_enable,rl_bucket_size=0",
+)
+# Words that exclude or require others.
+MEANING |= options(
+    "PreemptType=preempt/partition_prio\nPreemptMode=WITHIN",
+    "PreemptMode=WITHIN",
+    "PriorityFlags=NO_FAIR_TREE",
+    "PropagateResourceLimits=ALL,NONE",
+    "TaskPluginParam=cores,threads",
+    "TaskPluginParam=OOMKillStep",
+    "BcastExclude=lib,usr",
+    "PluginDir=usr/lib/slurm",
+    "JobContainerType=tmpfs",
+    "SlurmctldParameters=enable_stepmgr\nPrologFlags=X11",
+    "SelectType=select/cray_aries\nSelectTypeParameters=CR_Core",
+    f"{DATABASE}AccountingStorageTRES=gres/",
 )
 MEANING |= {
     "no ClusterName": with_(without="ClusterName"),

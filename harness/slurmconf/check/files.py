@@ -72,6 +72,7 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     """Yield what src/slurmdbd/read_config.c refuses."""
     yield from _storage(source)
     yield from values.wrong_user(source)
+    yield from values.no_protocol(source)
     for key in ("dbdhost", "dbdbackuphost"):
         setting = source.settings.get(key)
         if setting and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", setting.value):

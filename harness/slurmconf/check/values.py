@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from harness.parsing import conf
+from harness.parsing import c_numbers, conf
 from harness.releases import Release
+from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
+from harness.slurmconf.check.power import default_priority
 
 # Option -> type of its plugin.
 _PLUGIN_OF = {
@@ -86,6 +88,15 @@ _NONE_ANYWHERE = {
     "task",
     "topology",
 }
+# Options whose value is one word, commas included: log_string2num, parse_part_enforce_type.
+_ONE_WORD = {
+    "enforcepartlimits",
+    "priorityusageresetperiod",
+    "slurmctlddebug",
+    "slurmctldsyslogdebug",
+    "slurmddebug",
+    "slurmdsyslogdebug",
+}
 # Types of plugins that slurmctld does not load.
 _OF_SLURMD = {"proctrack", "task", "job_container", "namespace", "cli_filter"}
 _RESOURCES = {
@@ -97,6 +108,10 @@ _RESOURCES = {
     "cr_socket_memory",
     "cr_memory",
 }
+# TaskPluginParam: to what tasks are bound.
+_BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
+# DEFAULT_MAX_JOB_ID (read_config.h) and MAX_JOB_ID (slurm.h).
+_DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
 Rule = Callable[[Source], Iterator[Finding]]
 
 
@@ -124,15 +139,16 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
     words = release.words.get(setting.name.lower())
     if not words:
         return
-    for word in re.split(r"[,\s]+", setting.value):
+    one_word = setting.name.lower() in _ONE_WORD
+    for word in [setting.value] if one_word else re.split(r"[,\s]+", setting.value):
         if word != word.upper() and setting.name.lower().startswith("propagateresourcelimits"):
             yield word, words.unknown, ""  # only these are case-sensitive
             continue
         bare = word.lower().removeprefix("rlimit_")
         stem = f"{bare.partition('=')[0]}="
-        if not bare or bare in words.known or stem in words.known:
+        if (not bare and not one_word) or bare in words.known or stem in words.known:
             continue
-        if "<number>" in words.known and bare[0].isdigit():
+        if "<number>" in words.known and bare[:1].isdigit():
             continue
         since = words.gone.get(bare) or words.gone.get(stem, "")
         if words.unknown != "silent":
@@ -221,10 +237,17 @@ def _replacement(plugin: str) -> str:
 
 
 def wrong_user(source: Source) -> Iterator[Finding]:
-    """Yield a SlurmUser that cannot be the name of a user, because every daemon looks it up."""
-    setting = source.settings.get("slurmuser")
-    if setting and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", setting.value):
-        yield source.find(setting, FATAL, "value", f'"{setting.value}" is not the name of a user')
+    """Yield users that cannot exist, because every daemon looks them up (uid_from_string)."""
+    for key in ("slurmuser", "slurmduser"):
+        setting = source.settings.get(key)
+        if setting is None:
+            continue
+        number = conf.number(setting.value)
+        too_large = number is not None and number > source.release.largest_user_id
+        if too_large or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", setting.value):
+            yield source.find(
+                setting, FATAL, "value", f'"{setting.value}" is not the name of a user'
+            )
 
 
 def _controllers(source: Source) -> Iterator[Finding]:
@@ -281,7 +304,7 @@ def _preemption(source: Source) -> Iterator[Finding]:
                 mode, FATAL, "word", "GANG cannot be combined with WITHIN or PRIORITY"
             )
             return
-        if actions and actions[0] in {"suspend", "on"} and "gang" not in words:
+        if actions == words and actions and actions[0] in {"suspend", "on"}:
             yield source.find(
                 mode, FATAL, "contradiction", "SUSPEND requires GANG", "PreemptMode=SUSPEND,GANG"
             )
@@ -290,7 +313,7 @@ def _preemption(source: Source) -> Iterator[Finding]:
     preempts = kind is not None and kind.value in {"preempt/qos", "preempt/partition_prio"}
     none = kind is None or kind.value == "preempt/none"
     about = mode or kind
-    if about and ((preempts and off and not ({*words} & (extra - {"gang"}))) or (none and not off)):
+    if about and ((preempts and off) or (none and (not off or {*words} & (extra - {"gang"})))):
         message = (
             f"PreemptType={kind.value if kind else 'preempt/none'} and "
             f"PreemptMode={mode.value if mode else 'OFF'}"
@@ -310,6 +333,19 @@ def _priority(source: Source) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
             )
+    period = source.settings.get("prioritycalcperiod")
+    if period and re.fullmatch(r"(0+(-0*)?(:0*)*)|-1|infinite|unlimited", period.value, re.I):
+        yield source.find(period, FATAL, "value", f'"{period.value}" is less than a minute')
+    flags = source.settings.get("priorityflags")
+    if (
+        flags
+        and re.search("depth_oblivious|no_fair_tree", flags.value, re.I)
+        and source.release.crashes_without_fair_tree
+        and not source.uses_slurmdbd()
+        and (source.get("prioritytype") or default_priority(source)) == "priority/multifactor"
+    ):
+        message = "slurmctld crashes without FAIR_TREE and without slurmdbd (_decay_thread)"
+        yield source.find(flags, FATAL, "contradiction", message, "remove it, or use slurmdbd")
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
@@ -340,8 +376,11 @@ def _selection(source: Source) -> Iterator[Finding]:
         )
     consumes = resources - {"cr_memory"}
     about = source.settings.get("selecttype") or setting
-    if select == "select/linear" and consumes and setting:
-        yield source.find(setting, FATAL, "contradiction", "select/linear accepts only CR_Memory")
+    linear = select == "select/linear" or (
+        select == "select/cray_aries" and not words & {"other_cons_res", "other_cons_tres"}
+    )
+    if linear and consumes and setting:
+        yield source.find(setting, FATAL, "contradiction", f"{select} accepts only CR_Memory")
     elif (
         select.startswith("select/cons_")
         and not consumes
@@ -401,13 +440,21 @@ def _limits(source: Source) -> Iterator[Finding]:
 
 
 def _out_of_bounds(source: Source) -> Iterator[Finding]:
+    most_nodes = source.release.most_nodes
     bounds: list[tuple[str, Callable[[int], bool], str, str]] = [
         ("maxdbdmsgs", lambda n: 0 < n < 10000, FATAL, "must be at least 10000"),
         ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
+        (
+            "maxnodecount",
+            lambda n: 0 < most_nodes <= n,
+            FATAL,
+            f"cannot be more than {most_nodes - 1}",
+        ),
         ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
         ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
+        ("propagateprioprocess", lambda n: n > 2, FATAL, "cannot be more than 2"),
         ("schedulertimeslice", lambda n: n < 5, ERROR, "must be at least 5"),
         ("treewidth", lambda n: n == 0, ERROR, "cannot be 0"),
     ]
@@ -415,9 +462,24 @@ def _out_of_bounds(source: Source) -> Iterator[Finding]:
         bounds.append(("firstjobid", lambda n: n == 0, FATAL, "cannot be 0"))
     for name, wrong, severity, message in bounds:
         setting = source.settings.get(name)
-        number = conf.number(setting.value) if setting else None
+        number = _number(source, name)
         if setting and number is not None and wrong(number):
             yield source.find(setting, severity, "value", f"{setting.value} {message}")
+    first, last = _number(source, "firstjobid"), _number(source, "maxjobid")
+    about = source.settings.get("firstjobid") or source.settings.get("maxjobid")
+    first = 1 if first is None else first
+    last = _DEFAULT_MAX_JOB_ID if last is None else min(last, _LARGEST_JOB_ID)
+    if about and first > last:
+        yield source.find(
+            about, FATAL, "contradiction", f"FirstJobId ({first}) is more than MaxJobId ({last})"
+        )
+
+
+def _number(source: Source, name: str) -> int | None:
+    """Return an option's value as its parser reads it; None if it is not set or not a number."""
+    setting = source.settings.get(name)
+    option = source.release.options[source.kind].get(name)
+    return grammar.number(option.type, setting.value) if setting and option else None
 
 
 def _seconds(source: Source, name: str) -> int | None:
@@ -441,7 +503,7 @@ def _prolog_and_containers(source: Source) -> Iterator[Finding]:
             setting, ERROR, "contradiction", "Contain requires proctrack/cgroup for pam_slurm_adopt"
         )
     container = source.settings.get("namespacetype") or source.settings.get("jobcontainertype")
-    needs = container and {container.value, "*"} & {*source.release.contained}
+    needs = container and any(part in container.value for part in source.release.contained)
     if container and needs and "none" not in container.value.lower() and not contain:
         yield source.find(
             container, FATAL, "missing", "needs PrologFlags=Contain", "PrologFlags=Contain"
@@ -484,15 +546,13 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "contradiction", f"{first} and {second} exclude each other"
             )
-    stepmgr, contain = (
-        source.settings.get("slurmctldparameters"),
-        (source.get("prologflags") or "").lower(),
-    )
+    stepmgr = source.settings.get("slurmctldparameters")
+    flags = {word.lower() for word in source.words("prologflags")}
     if (
         stepmgr
-        and "enable_stepmgr" in stepmgr.value
+        and "enable_stepmgr" in stepmgr.value.lower()
         and source.release.stepmgr_needs_contain
-        and "contain" not in contain
+        and not flags & {*source.release.implies_contain}
     ):
         yield source.find(stepmgr, FATAL, "missing", "enable_stepmgr needs PrologFlags=Contain")
     action = re.search(
@@ -505,6 +565,11 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         and action[1].lower() not in {"discard", "exit"}
     ):
         yield source.find(stepmgr, FATAL, "word", "max_dbd_msg_action must be discard or exit")
+    yield from no_protocol(source)
+
+
+def no_protocol(source: Source) -> Iterator[Finding]:
+    """Yield CommunicationParameters of slurm.conf or slurmdbd.conf that allow no protocol."""
     setting = source.settings.get("communicationparameters")
     if (
         setting
@@ -534,9 +599,75 @@ def _resources(source: Source) -> Iterator[Finding]:
     ):
         yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires select/cons_tres")
     port = source.settings.get("slurmctldport")
-    bounds = re.fullmatch(r"(\d+)(?:-(\d+))?", port.value) if port else None
-    if port and not (bounds and 0 < int(bounds[1]) <= int(bounds[2] or bounds[1]) < 65536):
+    if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
+
+
+def _is_port_range(value: str) -> bool:
+    """Return whether slurmctld accepts a SlurmctldPort; strtol has no bound of 65535."""
+    ports = re.fullmatch(r"(\s*\+?\d{1,18})(?:-(.*))?", value)
+    if not ports:
+        return False
+    first = c_numbers.strtol(ports[1])
+    return first > 0 and (ports[2] is None or c_numbers.strtol(ports[2]) > first)
+
+
+def _paths(source: Source) -> Iterator[Finding]:
+    """Yield paths that cannot work (_validate_bcast_exclude, _is_valid_path, _set_state_dir)."""
+    exclude = source.settings.get("bcastexclude")
+    if exclude and exclude.value.lower() != "none":
+        for path in filter(None, exclude.value.split(",")):
+            if not path.startswith("/"):
+                yield source.find(exclude, FATAL, "path", f'"{path}" is not an absolute path')
+    plugins = source.settings.get("plugindir")
+    for path in filter(None, plugins.value.split(":")) if plugins else ():
+        if plugins and not path.startswith("/"):
+            yield source.find(plugins, FATAL, "path", f'"{path}" is not an absolute path')
+    state = source.settings.get("statesavelocation")
+    if state and not state.value:
+        yield source.find(state, FATAL, "path", "the value is empty")
+
+
+def _tasks(source: Source) -> Iterator[Finding]:
+    """Yield words of TaskPluginParam that exclude each other, or limits that do."""
+    setting = source.settings.get("taskpluginparam")
+    words = [word.lower() for word in setting.words()] if setting else []
+    units = [word for word in words if word in _BIND_UNITS]
+    bindings = [word for word in words if word.startswith("autobind=")]
+    for several in (units, bindings):
+        if setting and len(several) > 1:
+            message = f"{' and '.join(several)} exclude each other"
+            yield source.find(setting, FATAL, "contradiction", message)
+    if (
+        setting
+        and "oomkillstep" in words
+        and "oomkillstep" in source.release.words["taskpluginparam"].known
+        and "task/cgroup" not in (source.get("taskplugin") or "")
+    ):
+        yield source.find(
+            setting,
+            FATAL,
+            "missing",
+            "OOMKillStep must be used with task/cgroup",
+            "TaskPlugin=task/cgroup",
+        )
+    for name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
+        limits = source.settings.get(name)
+        for word in limits.words() if limits else ():
+            if limits and word in {"ALL", "NONE"} and word != limits.value:
+                yield source.find(limits, FATAL, "contradiction", f"{word} excludes other limits")
+
+
+def _suspend_time(source: Source) -> Iterator[Finding]:
+    """Yield a SuspendTime that slurm_atoul reads as more than 32 bits."""
+    setting = source.settings.get("suspendtime")
+    if (
+        setting
+        and source.release.limits_suspend_time
+        and setting.value.lower() not in {"none", "infinite", "-1"}
+        and c_numbers.atoul(setting.value) >= 2**32
+    ):
+        yield source.find(setting, FATAL, "value", f'"{setting.value}" is not a time')
 
 
 _RULES: tuple[Rule, ...] = (
@@ -550,4 +681,7 @@ _RULES: tuple[Rule, ...] = (
     _accounting,
     _exclusive_words,
     _resources,
+    _paths,
+    _tasks,
+    _suspend_time,
 )

@@ -61,3 +61,91 @@ def test_plugin_names_are_read_as_each_release_reads_them(
 ) -> None:
     (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
     assert refused_by(tmp_path, known) == refused
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "refused"),
+    [
+        ("SlurmctldPort=68171", ALL, frozenset()),
+        ("SlurmctldPort=6817-6817", ALL, ALL),
+        ("FirstJobId=0x64\nMaxJobId=99", ALL, ALL),
+        ("FirstJobId=INFINITE", ALL, ALL),
+        ("MaxJobId=INFINITE", ALL, frozenset()),
+        ("SelectType=select/cons_tres\nMaxNodeCount=65536", since("22.05"), frozenset()),
+        ("SelectType=select/cons_tres\nMaxNodeCount=65537", since("22.05"), since("24.11")),
+        ("SlurmdUser=task/cgroup", ALL, ALL),
+        ("SlurmdUser=3000000000", ALL, ALL - since("24.05")),
+        ("PriorityCalcPeriod=0:00", ALL, ALL),
+        ("PriorityCalcPeriod=0:01", ALL, frozenset()),
+        ("SuspendTime=-2", ALL, since("23.02")),
+        ("SuspendTime=INFINITE", ALL, frozenset()),
+        ("PropagatePrioProcess=yes", ALL, since("21.08")),
+        ("PropagatePrioProcess=3", ALL, ALL),
+        ("SlurmctldDebug=info,debug", ALL, ALL),
+        ("SlurmctldDebug=3x", ALL, frozenset()),
+        ('EnforcePartLimits=""', ALL, ALL),
+        ("SchedulerParameters=max_script_size=600000000", ALL, since("21.08")),
+        ("SchedulerParameters=max_submit_line_size=2097153", ALL, since("23.11")),
+        ("SchedulerParameters=max_job_bf=5", ALL, ALL),
+        ("SchedulerType=sched/builtin\nSchedulerParameters=max_job_bf=5", ALL, frozenset()),
+        ("SlurmctldParameters=conmgr_max_connections=x", ALL, since("24.11")),
+        ("SlurmctldParameters=conmgr_threads=1", ALL, since("24.11") - since("25.11")),
+        ("SlurmctldParameters=conmgr_threads=0", ALL, frozenset()),
+        ("SlurmctldParameters=conmgr_read_timeout=x", ALL, since("26.05")),
+        ("SlurmctldParameters=rl_enable,rl_bucket_size=0", ALL, since("25.11")),
+        ("SlurmctldParameters=rl_bucket_size=0", ALL, frozenset()),
+    ],
+)
+def test_numbers_are_read_as_each_release_reads_them(
+    tmp_path: Path, text: str, known: frozenset[str], refused: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    assert refused_by(tmp_path, known) == refused
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "refused"),
+    [
+        ("PreemptType=preempt/partition_prio\nPreemptMode=WITHIN", since("22.05"), since("22.05")),
+        ("PreemptMode=WITHIN", since("22.05"), since("22.05")),
+        ("PreemptType=preempt/qos\nPreemptMode=PRIORITY", since("25.05"), since("25.05")),
+        ("PreemptType=preempt/qos\nPreemptMode=SUSPEND,WITHIN", since("22.05"), frozenset()),
+        ("PriorityFlags=NO_FAIR_TREE", ALL, since("23.11") - since("25.11")),
+        ("PriorityType=priority/basic\nPriorityFlags=NO_FAIR_TREE", ALL, frozenset()),
+        ("PropagateResourceLimits=ALL,NONE", ALL, ALL),
+        ("TaskPluginParam=cores,threads", ALL, ALL),
+        ("TaskPluginParam=autobind=cores,autobind=threads", ALL, ALL),
+        ("TaskPluginParam=cores,autobind=threads", ALL, frozenset()),
+        ("TaskPluginParam=OOMKillStep", since("24.11"), since("24.11")),
+        ("TaskPlugin=task/cgroup\nTaskPluginParam=OOMKillStep", since("24.11"), frozenset()),
+        ("BcastExclude=lib,/usr", since("21.08"), since("21.08")),
+        ("BcastExclude=NONE", since("21.08"), frozenset()),
+        ("PluginDir=usr/lib/slurm", ALL, ALL),
+        ('StateSaveLocation=""', ALL, ALL),
+        ("JobContainerType=tmpfs", since("21.08") - since("25.11"), since("21.08")),
+        ("JobContainerType=tmpfs\nPrologFlags=X11", since("21.08") - since("25.11"), frozenset()),
+        ("SlurmctldParameters=Enable_StepMgr", since("24.05"), since("24.05")),
+        ("SlurmctldParameters=enable_stepmgr\nPrologFlags=X11", since("24.05"), frozenset()),
+        (
+            "SelectType=select/cray_aries\nSelectTypeParameters=CR_Core",
+            ALL - since("24.05"),
+            ALL - since("24.05"),
+        ),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/",
+            ALL,
+            ALL,
+        ),
+    ],
+)
+def test_contradictions_are_refused_where_the_release_refuses_them(
+    tmp_path: Path, text: str, known: frozenset[str], refused: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    assert refused_by(tmp_path, known) == refused & known
+
+
+def test_value_of_an_option_that_a_release_ignores_is_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(BASE)
+    (tmp_path / "cgroup.conf").write_text("CgroupAutomount=maybe\n")
+    assert refused_by(tmp_path, ALL) == since("21.08") - since("23.11")
