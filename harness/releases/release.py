@@ -165,6 +165,13 @@ class Behaviour:
     limits_suspend_time: bool
     # Without slurmdbd, priority/multifactor crashes if PriorityFlags removes FAIR_TREE.
     crashes_without_fair_tree: bool
+    # acct_gather_profile/influxdb needs ProfileInfluxDBRTPolicy.
+    influxdb_needs_policy: bool
+    # ConstrainRAMSpace does not count with CgroupPlugin=disabled.
+    disabled_cgroups_limit_nothing: bool
+    # slurmdbd compares SlurmUser with the name of the owner of slurmdbd.conf, so that a number
+    # never is the same.
+    slurmdbd_compares_user_names: bool
     # slurmctld compares UnkillableStepTimeout with MessageTimeout.
     checks_unkillable_timeout: bool
     # slurmctld warns of DefMemPerCPU together with DefMemPerNode, and of the two maxima, outside of

@@ -544,6 +544,28 @@ ACCT_GATHER = {
     ),
     "acct_gather with an unknown option": with_(acct_gather_conf="NoSuch=1\n"),
 }
+COMPANIONS = options(
+    "AcctGatherProfileType=acct_gather_profile/hdf5",
+    "AcctGatherProfileType=acct_gather_profile/influxdb",
+    "NodeFeaturesPlugins=node_features/helpers",
+    "JobCompType=jobcomp/script",
+    "RoutePlugin=route/topology",
+    f"{DATABASE}AccountingStoragePass=password",
+) | {
+    "hdf5 with an unknown default": with_(
+        "AcctGatherProfileType=acct_gather_profile/hdf5",
+        acct_gather_conf="ProfileHDF5Dir=/opt/profiles\nProfileHDF5Default=odd\n",
+    ),
+    "ipmi without a frequency": with_(
+        "AcctGatherEnergyType=acct_gather_energy/ipmi", acct_gather_conf="EnergyIPMIFrequency=0\n"
+    ),
+    "OverMemoryKill and task/cgroup": with_(
+        "TaskPlugin=task/cgroup",
+        "JobAcctGatherParams=OverMemoryKill",
+        cgroup_conf="ConstrainRAMSpace=yes\n",
+    ),
+    "mpi.conf with an unknown option": with_("MpiDefault=pmix", mpi_conf="NoSuch=1\n"),
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
@@ -553,6 +575,7 @@ SLURMCTLD = {
     **MEANING,
     **TOPOLOGY,
     **ACCT_GATHER,
+    **COMPANIONS,
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}
@@ -585,6 +608,13 @@ SLURMDBD_CASES = {
             "MaxPurgeLimit=10",
             "DisableRollups=yes",
             "HashPlugin=hash/k12",
+        ),
+        *(
+            "AuthType=munge",
+            "AuthAltTypes=auth/jwt",
+            "SlurmUser=0",
+            "StorageLoc=slurm-acct-db",
+            "CommunicationParameters=DisableIPv4",
         ),
     )
 }

@@ -17,6 +17,7 @@ from harness.render import render
 from harness.scenario import Scenario
 from harness.slurmconf.check import (
     changed_defaults,
+    companions,
     files,
     grammar,
     nodes,
@@ -110,5 +111,6 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from power.check(slurm_conf)
         yield from parameters.check(slurm_conf)
     yield from files.check(configuration)
+    yield from companions.check(configuration)
     if older:
         yield from changed_defaults.check(configuration, older)

@@ -18,6 +18,8 @@ _FLOAT = re.compile(
 )
 _BOOLEAN = re.compile("yes|up|true|1|no|down|false|0", re.IGNORECASE)
 _LIMITS = {"uint16": 2**16, "uint32": 2**32, "uint64": 2**64, "long": 2**63}
+# Files that each plugin reads for its own options only (mpi_g_daemon_init, PARSE_FLAGS_IGNORE_NEW).
+_IGNORES_UNKNOWN = {"mpi.conf"}
 _CONSEQUENCE = {
     FATAL: "is refused",
     ERROR: "is ignored, with an error in the log",
@@ -162,6 +164,10 @@ def _refused(source: Source, section: str, setting: Setting) -> Iterator[Finding
 
 def _unknown(source: Source, section: str, setting: Setting) -> Finding:
     release, key = source.release, setting.name.lower()
+    if source.kind in _IGNORES_UNKNOWN:
+        return source.find(
+            setting, INFO, "unknown", f"is not an option of {source.kind}, and is ignored"
+        )
     where = "" if section == source.kind else f" in a {section.split()[1]} line"
     if gone := release.gone.get(section, {}).get(key):
         before = _refusal_hint(section, key)

@@ -149,3 +149,76 @@ def test_value_of_an_option_that_a_release_ignores_is_not_checked(tmp_path: Path
     (tmp_path / "slurm.conf").write_text(BASE)
     (tmp_path / "cgroup.conf").write_text("CgroupAutomount=maybe\n")
     assert refused_by(tmp_path, ALL) == since("21.08") - since("23.11")
+
+
+PROFILE = "AcctGatherProfileType=acct_gather_profile/"
+MEMORY = "TaskPlugin=task/cgroup\nJobAcctGatherParams=OverMemoryKill"
+SLURMDBD = "DbdHost=db\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\n"
+NONE: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "refused"),
+    [
+        (f"{PROFILE}hdf5", {}, ALL),
+        (f"{PROFILE}hdf5", {"acct_gather.conf": "ProfileHDF5Dir=/p"}, NONE),
+        (f"{PROFILE}hdf5", {"acct_gather.conf": "ProfileHDF5Dir=/p\nProfileHDF5Default=x"}, ALL),
+        (f"{PROFILE}influxdb", {"acct_gather.conf": "ProfileInfluxDBDatabase=x"}, ALL),
+        (
+            f"{PROFILE}influxdb",
+            {"acct_gather.conf": "ProfileInfluxDBHost=h\nProfileInfluxDBDatabase=x"},
+            ALL - since("26.05"),
+        ),
+        (
+            "AcctGatherEnergyType=acct_gather_energy/ipmi",
+            {"acct_gather.conf": "EnergyIPMIFrequency=0"},
+            ALL,
+        ),
+        (MEMORY, {"cgroup.conf": "ConstrainRAMSpace=yes"}, ALL),
+        (MEMORY, {"cgroup.conf": "ConstrainRAMSpace=no"}, NONE),
+        ("JobCompType=jobcomp/script", {}, since("23.02")),
+        ("JobCompType=jobcomp/script\nJobCompLoc=/x", {}, NONE),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStoragePass=secret",
+            {},
+            ALL,
+        ),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStoragePass=/munge",
+            {},
+            NONE,
+        ),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}AuthAltTypes=auth/jwt"}, ALL),
+        (
+            "",
+            {
+                "slurmdbd.conf": f"{SLURMDBD}AuthAltTypes=auth/jwt\n"
+                "AuthAltParameters=jwt_key=/etc/slurm/k"
+            },
+            NONE,
+        ),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}SlurmUser=0"}, ALL - since("23.11")),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=slurm-acct-db"}, ALL),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=1db"}, NONE),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}CommunicationParameters=DisableIPv4"}, ALL),
+        ("", {"mpi.conf": "Foo=1"}, NONE),
+    ],
+)
+def test_companions_are_required_where_the_release_requires_them(
+    tmp_path: Path, text: str, files: dict[str, str], refused: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    for name, content in files.items():
+        (tmp_path / name).write_text(f"{content}\n")
+    assert refused_by(tmp_path, ALL) == refused
+
+
+def test_helpers_need_their_file_only_where_its_absence_is_known(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}NodeFeaturesPlugins=helpers\n")
+    assert refused_by(tmp_path, since("21.08")) == since("21.08")
+    assert refused_by(tmp_path / "slurm.conf", since("21.08")) == frozenset()
+
+
+def test_route_topology_requires_topology_tree(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}RoutePlugin=route/topology\n")
+    assert refused_by(tmp_path, ALL) == ALL - since("23.11")
