@@ -37,6 +37,7 @@ _PLUGIN_OF = {
     "jobcontainertype": "job_container",
     "jobsubmitplugins": "job_submit",
     "mcsplugin": "mcs",
+    "metricstype": "metrics",
     "namespacetype": "namespace",
     "nodefeaturesplugins": "node_features",
     "preempttype": "preempt",
@@ -129,22 +130,30 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
         if setting.name.lower() == "preemptmode" and severity == FATAL:
             continue  # see _preemption
         message = f'"{word}" is unknown since {since}' if since else f'"{word}" is unknown'
+        hint = "blanks are part of the word; remove them" if word != word.strip() else ""
         yield source.find(
-            setting, severity, "word", message if severity == FATAL else f"{message} and ignored"
+            setting,
+            severity,
+            "word",
+            message if severity == FATAL else f"{message} and ignored",
+            hint,
         )
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
     """Yield the unknown words of a value, with severity and the release that removed them."""
-    words = release.words.get(setting.name.lower())
+    key = setting.name.lower()
+    words = release.words.get(key)
     if not words:
         return
-    one_word = setting.name.lower() in _ONE_WORD
-    for word in [setting.value] if one_word else re.split(r"[,\s]+", setting.value):
-        if word != word.upper() and setting.name.lower().startswith("propagateresourcelimits"):
+    one_word, rlimits = key in _ONE_WORD, key.startswith("propagateresourcelimits")
+    # strtok_r with a comma leaves blanks in a word; parse_rlimits and xstrcasestr do not.
+    separator = r"[,\s]+" if rlimits or words.unknown == "silent" else ","
+    for word in [setting.value] if one_word else re.split(separator, setting.value):
+        if rlimits and word != word.upper():
             yield word, words.unknown, ""  # only these are case-sensitive
             continue
-        bare = word.lower().removeprefix("rlimit_")
+        bare = word.lower().removeprefix("rlimit_") if rlimits else word.lower()
         stem = f"{bare.partition('=')[0]}="
         if (not bare and not one_word) or bare in words.known or stem in words.known:
             continue
@@ -284,7 +293,7 @@ def _controllers(source: Source) -> Iterator[Finding]:
 def _preemption(source: Source) -> Iterator[Finding]:
     mode = source.settings.get("preemptmode")
     kind = source.settings.get("preempttype")
-    words = [word.lower() for word in mode.words()] if mode else []
+    words = [word.lower() for word in mode.value.split(",") if word] if mode else []
     extra = {*source.release.preempt_modifiers}
     actions = [word for word in words if word not in extra]
     if mode:
@@ -365,6 +374,9 @@ def _selection(source: Source) -> Iterator[Finding]:
         yield source.find(
             setting, FATAL, "contradiction", f"{', '.join(sorted(resources))} exclude each other"
         )
+        return
+    if setting and sum(word.lower() in _RESOURCES for word in setting.words()) > 1:
+        yield source.find(setting, FATAL, "twice", f"{resources.pop()} is named twice")
         return
     if setting and "cr_one_task_per_core" in words and resources & {"cr_cpu", "cr_cpu_memory"}:
         yield source.find(
@@ -638,19 +650,22 @@ def _tasks(source: Source) -> Iterator[Finding]:
         if setting and len(several) > 1:
             message = f"{' and '.join(several)} exclude each other"
             yield source.find(setting, FATAL, "contradiction", message)
-    if (
-        setting
-        and "oomkillstep" in words
-        and "oomkillstep" in source.release.words["taskpluginparam"].known
-        and "task/cgroup" not in (source.get("taskplugin") or "")
-    ):
-        yield source.find(
-            setting,
-            FATAL,
-            "missing",
-            "OOMKillStep must be used with task/cgroup",
-            "TaskPlugin=task/cgroup",
-        )
+    known = source.release.words["taskpluginparam"].known
+    for word in ("OOMKillStep", "SlurmdSpecOverride"):
+        if (
+            setting
+            and word.lower() in known & {*words}
+            and "task/cgroup" not in (source.get("taskplugin") or "")
+        ):
+            message = f"{word} must be used with task/cgroup"
+            yield source.find(setting, FATAL, "missing", message, "TaskPlugin=task/cgroup")
+    if setting and "slurmdspecoverride" in known & {*words}:
+        if "cons_tres" not in (source.get("selecttype") or default_select(source)):
+            message = "SlurmdSpecOverride must be used with select/cons_tres"
+            yield source.find(setting, FATAL, "missing", message)
+        if "slurmdoffspec" in words:
+            message = "SlurmdOffSpec and SlurmdSpecOverride are mutually exclusive"
+            yield source.find(setting, FATAL, "contradiction", message)
     for name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
         limits = source.settings.get(name)
         for word in limits.words() if limits else ():
