@@ -83,7 +83,7 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
             f'"{database.value}" is not the name of a database without quotes '
             "(mysql_db_get_db_connection)"
         )
-        hint = "use letters, digits and _"
+        hint = "use letters, digits and _, or create the database before slurmdbd starts"
         yield source.find(database, FATAL, "value", message, hint)
     for key in ("dbdhost", "dbdbackuphost"):
         setting = source.settings.get(key)
@@ -128,7 +128,7 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
             yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
     if key == "debugflags":
         known = source.release.words["debugflags"].known
-        for word in setting.words():
+        for word in filter(None, value.split(",")):
             if word.lower() not in known:
                 yield source.find(setting, FATAL, "word", f'"{word}" is unknown')
 

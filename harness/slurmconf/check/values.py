@@ -31,6 +31,7 @@ _PLUGIN_OF = {
     "clifilterplugins": "cli_filter",
     "credtype": "cred",
     "cryptotype": "cred",
+    "extsensorstype": "ext_sensors",
     "hashplugin": "hash",
     "jobacctgathertype": "jobacct_gather",
     "jobcomptype": "jobcomp",
@@ -172,7 +173,9 @@ def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
     kind = _PLUGIN_OF.get(key)
     if kind is None or key not in source.release.options[source.kind]:
         return
-    if key == "cryptotype" and "credtype" in source.settings:
+    refusal = source.release.refused.get(source.kind, {}).get(key)
+    ignored = refusal and refusal.when is None and refusal.severity == ERROR
+    if ignored or (key == "cryptotype" and "credtype" in source.settings):
         return
     if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
         for word in filter(None, setting.value.split(",")):
@@ -251,8 +254,7 @@ def wrong_user(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if setting is None:
             continue
-        number = conf.number(setting.value)
-        too_large = number is not None and number > source.release.largest_user_id
+        too_large = c_numbers.strtol(setting.value) > source.release.largest_user_id
         if too_large or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", setting.value):
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not the name of a user'
@@ -491,7 +493,9 @@ def _number(source: Source, name: str) -> int | None:
     """Return an option's value as its parser reads it; None if it is not set or not a number."""
     setting = source.settings.get(name)
     option = source.release.options[source.kind].get(name)
-    return grammar.number(option.type, setting.value) if setting and option else None
+    if setting is None or option is None or grammar.value_problem(option.type, setting.value):
+        return None
+    return grammar.number(option.type, setting.value)
 
 
 def _seconds(source: Source, name: str) -> int | None:
@@ -635,9 +639,10 @@ def _paths(source: Source) -> Iterator[Finding]:
     for path in filter(None, plugins.value.split(":")) if plugins else ():
         if plugins and not path.startswith("/"):
             yield source.find(plugins, FATAL, "path", f'"{path}" is not an absolute path')
-    state = source.settings.get("statesavelocation")
-    if state and not state.value:
-        yield source.find(state, FATAL, "path", "the value is empty")
+    for key in ("plugindir", "statesavelocation"):
+        setting = source.settings.get(key)
+        if setting and not setting.value:
+            yield source.find(setting, FATAL, "path", "the value is empty")
 
 
 def _tasks(source: Source) -> Iterator[Finding]:

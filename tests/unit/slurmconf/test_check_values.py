@@ -56,6 +56,7 @@ def refused_by(directory: Path, known_by: frozenset[str]) -> frozenset[str]:
         ('JobSubmitPlugins=""', ALL, frozenset()),
         ('JobCompType=""', ALL, since("23.02")),
         ('PriorityType=""', ALL, ALL),
+        ("ExtSensorsType=ext_sensors/nothing", ALL, ALL - since("23.11")),
     ],
 )
 def test_plugin_names_are_read_as_each_release_reads_them(
@@ -77,6 +78,10 @@ def test_plugin_names_are_read_as_each_release_reads_them(
         ("SelectType=select/cons_tres\nMaxNodeCount=65537", since("22.05"), since("24.11")),
         ("SlurmdUser=task/cgroup", ALL, ALL),
         ("SlurmdUser=3000000000", ALL, ALL - since("24.05")),
+        ("SlurmdUser=99999999999999999999", ALL, ALL),
+        ("FirstJobId=99999999999", ALL, since("21.08")),
+        ('PriorityMaxAge=""', ALL, ALL),
+        ('PreemptExemptTime=""', ALL, ALL),
         ("PriorityCalcPeriod=0:00", ALL, ALL),
         ("PriorityCalcPeriod=0:01", ALL, frozenset()),
         ("SuspendTime=-2", ALL, since("23.02")),
@@ -129,6 +134,7 @@ def test_numbers_are_read_as_each_release_reads_them(
         ("BcastExclude=lib,/usr", since("21.08"), since("21.08")),
         ("BcastExclude=NONE", since("21.08"), frozenset()),
         ("PluginDir=usr/lib/slurm", ALL, ALL),
+        ('PluginDir=""', ALL, ALL),
         ('StateSaveLocation=""', ALL, ALL),
         ("JobContainerType=tmpfs", since("21.08") - since("25.11"), since("21.08")),
         ("JobContainerType=tmpfs\nPrologFlags=X11", since("21.08") - since("25.11"), frozenset()),
