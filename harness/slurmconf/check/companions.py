@@ -109,7 +109,7 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     completion = slurm_conf.settings.get("jobcomptype")
     if (
         completion
-        and completion.value in {"jobcomp/script", "jobcomp/elasticsearch"}
+        and completion.value in {"jobcomp/script", "jobcomp/elasticsearch", "jobcomp/kafka"}
         and "jobcomploc" not in slurm_conf.settings
     ):
         severity = ERROR if "jobcomp" in release.dispensable_plugins else FATAL

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from harness.parsing import c_numbers, conf
+from harness.parsing import c_numbers
 from harness.releases import Release
 from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
@@ -423,8 +423,8 @@ def _limits(source: Source) -> Iterator[Finding]:
     """Yield numbers that the parser accepts and the daemon does not."""
     yield from _out_of_bounds(source)
     unkillable, message_timeout = (
-        _seconds(source, "unkillablesteptimeout"),
-        _seconds(source, "messagetimeout") or 10,
+        _number(source, "unkillablesteptimeout"),
+        _number(source, "messagetimeout") or 10,
     )
     if source.release.checks_unkillable_timeout and unkillable and unkillable < 5 * message_timeout:
         yield source.find(
@@ -447,7 +447,7 @@ def _limits(source: Source) -> Iterator[Finding]:
             "fail and the node drains"
         )
         yield source.find(binds, WARNING, "contradiction", message, "TaskPlugin=task/none")
-    if (_seconds(source, "slurmschedloglevel") or 0) > 0 and not source.get("slurmschedlogfile"):
+    if (_number(source, "slurmschedloglevel") or 0) > 0 and not source.get("slurmschedlogfile"):
         yield source.find(
             source.settings["slurmschedloglevel"], FATAL, "missing", "needs SlurmSchedLogFile"
         )
@@ -496,10 +496,6 @@ def _number(source: Source, name: str) -> int | None:
     if setting is None or option is None or grammar.value_problem(option.type, setting.value):
         return None
     return grammar.number(option.type, setting.value)
-
-
-def _seconds(source: Source, name: str) -> int | None:
-    return conf.number(source.get(name) or "")
 
 
 def _prolog_and_containers(source: Source) -> Iterator[Finding]:

@@ -90,6 +90,7 @@ def test_plugin_names_are_read_as_each_release_reads_them(
         ("PropagatePrioProcess=3", ALL, ALL),
         ("SlurmctldDebug=info,debug", ALL, ALL),
         ("SlurmctldDebug=3x", ALL, frozenset()),
+        ("SlurmSchedLogLevel=0x1", ALL, ALL),
         ('EnforcePartLimits=""', ALL, ALL),
         ("SchedulerParameters=max_script_size=600000000", ALL, since("21.08")),
         ("SchedulerParameters=max_submit_line_size=2097153", ALL, since("23.11")),
