@@ -468,7 +468,7 @@ MEANING |= options(
     "SlurmctldPort=6817-6817",
     "FirstJobId=100\nMaxJobId=10",
     "FirstJobId=INFINITE",
-    "SelectType=select/cons_tres\nMaxNodeCount=65537",
+    "SelectType=select/cons_tres\nMaxNodeCount=999999",
     "SlurmdUser=task/cgroup",
     "PriorityCalcPeriod=0",
     "SuspendTime=-2",
