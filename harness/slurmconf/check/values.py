@@ -203,13 +203,16 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
         return
     gone = release.gone_plugins.get(full)
     message = f"plugin {full} was removed in {gone}" if gone else f"there is no plugin {full}"
-    known = ", ".join(f"{kind}/{name_}" for name_ in sorted(release.plugins.get(kind, ())))
+    names = set(release.plugins.get(kind, ()))
+    if kind == "cred" and "cred" in release.bare_plugins:
+        names.add("slurm")
+    known = ", ".join(f"{kind}/{name_}" for name_ in sorted(names))
     daemon = "slurmd" if kind in _OF_SLURMD else ""
     yield source.find(
         setting,
         ERROR if kind in release.dispensable_plugins else FATAL,
         "plugin",
-        message if full else "the value is empty",
+        message if word else "the value is empty",
         _replacement(full) or f"known: {known}",
         daemon,
     )
@@ -346,7 +349,7 @@ def _priority(source: Source) -> Iterator[Finding]:
             )
     period = source.settings.get("prioritycalcperiod")
     if period and re.fullmatch(r"(0+(-0*)?(:0*)*)|-1|infinite|unlimited", period.value, re.I):
-        yield source.find(period, FATAL, "value", f'"{period.value}" is less than a minute')
+        yield source.find(period, FATAL, "value", f'"{period.value}": must be a minute or more')
     flags = source.settings.get("priorityflags")
     if (
         flags
@@ -628,9 +631,10 @@ def _paths(source: Source) -> Iterator[Finding]:
     """Yield paths that cannot work (_validate_bcast_exclude, _is_valid_path, _set_state_dir)."""
     exclude = source.settings.get("bcastexclude")
     if exclude and exclude.value.lower() != "none":
-        for path in filter(None, exclude.value.split(",")):
-            if not path.startswith("/"):
-                yield source.find(exclude, FATAL, "path", f'"{path}" is not an absolute path')
+        paths = [path for path in exclude.value.split(",") if path and path[0] != "/"]
+        if paths:
+            message = f"not an absolute path: {', '.join(paths)}"
+            yield source.find(exclude, FATAL, "path", message)
     plugins = source.settings.get("plugindir")
     for path in filter(None, plugins.value.split(":")) if plugins else ():
         if plugins and not path.startswith("/"):
