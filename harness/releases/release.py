@@ -54,6 +54,22 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which numbers a word such as "conmgr_threads=" may have; a daemon refuses others.
+
+    `read_by` is how `function` of Slurm's source reads the number: atoi, atoul, uint32 or timespec.
+    `only_with` is a word without which it is not read.
+    """
+
+    function: str
+    read_by: str
+    least: int | None = None
+    most: int | None = None
+    zero_is_default: bool = False
+    only_with: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Default:
     """A default that changed.
 
@@ -133,6 +149,8 @@ class Behaviour:
     # topology/default.
     none_is_no_file: bool
     default_topology_is_no_file: bool
+    # Kinds of plugins whose names may omit the kind, as in "munge" for "auth/munge".
+    bare_plugins: tuple[str, ...]
     # Kinds of plugins that may be missing: slurmctld starts without them.
     dispensable_plugins: tuple[str, ...]
     # Words of PreemptMode that go with an action, in lower case.
@@ -141,6 +159,19 @@ class Behaviour:
     cons_needs_parameters: bool
     # FirstJobId=0 is refused.
     refuses_first_job_id_0: bool
+    # A larger number is not a user.
+    largest_user_id: int
+    # A SuspendTime that does not fit in 32 bits is refused; negative numbers do not.
+    limits_suspend_time: bool
+    # Without slurmdbd, priority/multifactor crashes if PriorityFlags removes FAIR_TREE.
+    crashes_without_fair_tree: bool
+    # acct_gather_profile/influxdb needs ProfileInfluxDBRTPolicy.
+    influxdb_needs_policy: bool
+    # ConstrainRAMSpace does not count with CgroupPlugin=disabled.
+    disabled_cgroups_limit_nothing: bool
+    # slurmdbd compares SlurmUser with the name of the owner of slurmdbd.conf, so that a number
+    # never is the same.
+    slurmdbd_compares_user_names: bool
     # slurmctld compares UnkillableStepTimeout with MessageTimeout.
     checks_unkillable_timeout: bool
     # slurmctld warns of DefMemPerCPU together with DefMemPerNode, and of the two maxima, outside of
@@ -148,7 +179,7 @@ class Behaviour:
     checks_memory_limits: bool
     # Words of PrologFlags that imply Contain, in lower case.
     implies_contain: tuple[str, ...]
-    # Values of JobContainerType or NamespaceType that need PrologFlags=Contain; "*" is all values.
+    # JobContainerType or NamespaceType needs PrologFlags=Contain if one of these is in it.
     contained: tuple[str, ...]
     # SlurmctldParameters=enable_stepmgr needs PrologFlags=Contain.
     stepmgr_needs_contain: bool
@@ -208,6 +239,7 @@ class Release(Behaviour):
     gone_plugins: Mapping[str, str] = field(default_factory=dict)
     renamed_plugins: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, Words] = field(default_factory=dict)
+    keyword_bounds: Mapping[str, Mapping[str, Bounds]] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Default]] = field(default_factory=dict)
 
     @property
@@ -293,6 +325,7 @@ def get(name: str) -> Release:
         },
         renamed_plugins={**before.renamed_plugins, **data.get("renamed_plugins", {})},
         words=_words(before, data, name),
+        keyword_bounds=_keyword_bounds(before, data),
         defaults={
             section: {key: Default(**default) for key, default in changed.items()}
             for section, changed in data.get("defaults", {}).items()
@@ -412,6 +445,17 @@ def _words(before: Release, data: dict[str, Any], name: str) -> dict[str, Words]
             | dict.fromkeys(gone, name),
         )
     return words_of
+
+
+def _keyword_bounds(before: Release, data: dict[str, Any]) -> dict[str, dict[str, Bounds]]:
+    bounds_of = {option: dict(words) for option, words in before.keyword_bounds.items()}
+    for option, words in data.get("keyword_bounds", {}).items():
+        of_option = bounds_of.setdefault(option.lower(), {})
+        for word, bounds in words.items():
+            of_option.pop(word, None)
+            if bounds:
+                of_option[word] = Bounds(**bounds)
+    return bounds_of
 
 
 # The releases that Debian packages.

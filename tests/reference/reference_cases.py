@@ -123,7 +123,11 @@ CHANGED |= {
             ("cgroup.conf", "TaskAffinity=no"),
             ("cgroup.conf", "NoSuch=1"),
         ),
-        *(("cgroup.conf", "CgroupReleaseAgentDir=/x"), ("cgroup.conf", "CgroupAutomount=yes")),
+        *(
+            ("cgroup.conf", "CgroupReleaseAgentDir=/x"),
+            ("cgroup.conf", "CgroupAutomount=yes"),
+            ("cgroup.conf", "CgroupAutomount=maybe"),
+        ),
         *(("cgroup.conf", "ConstrainKmemSpace=no"), ("cgroup.conf", "RootOwnedCgroups=yes")),
         *(("cgroup.conf", "AllowedDevicesFile=/x"), ("cgroup.conf", "ConstrainCores=maybe")),
         *(("cgroup.conf", "IgnoreSystemd=yes"), ("cgroup.conf", "SystemdTimeout=5")),
@@ -178,6 +182,18 @@ PLUGINS = options(
         "SelectTypeParameters=CR_Memory",
         "SelectTypeParameters=CR_Nothing",
     ),
+)
+# Names without a type, "none" and empty values.
+PLUGINS |= options(
+    "AuthType=munge",
+    "CredType=auth/munge",
+    "CredType=cred/slurm",
+    "CryptoType=crypto/openssl",
+    "TLSType=none",
+    "HashPlugin=none",
+    "JobSubmitPlugins=none",
+    'JobCompType=""',
+    'PriorityType=""',
 )
 PLUGINS |= {
     "cons_res with CR_Core": with_("SelectType=select/cons_res", "SelectTypeParameters=CR_Core"),
@@ -446,6 +462,43 @@ MEANING = options(
         "AcctGatherProfileType=acct_gather_profile/nothing",
     ),
 )
+# Numbers as the daemon's own functions read them.
+MEANING |= options(
+    "SlurmctldPort=68171",
+    "SlurmctldPort=6817-6817",
+    "FirstJobId=100\nMaxJobId=10",
+    "FirstJobId=INFINITE",
+    "SelectType=select/cons_tres\nMaxNodeCount=999999",
+    "SlurmdUser=task/cgroup",
+    "PriorityCalcPeriod=0",
+    "SuspendTime=-2",
+    "PropagatePrioProcess=yes",
+    "SlurmctldDebug=info,debug",
+    "SchedulerParameters=max_script_size=600000000",
+    "SchedulerParameters=max_submit_line_size=999999999",
+    "SchedulerParameters=max_job_bf=5",
+    "SlurmctldParameters=conmgr_max_connections=abc",
+    "SlurmctldParameters=conmgr_threads=99999",
+    "SlurmctldParameters=conmgr_read_timeout=abc",
+    "SlurmctldParameters=rl_enable,rl_bucket_size=0",
+)
+# Words that exclude or require others.
+MEANING |= options(
+    "PreemptType=preempt/partition_prio\nPreemptMode=WITHIN",
+    "PreemptMode=WITHIN",
+    "PriorityFlags=NO_FAIR_TREE",
+    "PropagateResourceLimits=ALL,NONE",
+    "TaskPluginParam=cores,threads",
+    "TaskPluginParam=OOMKillStep",
+    'DebugFlags="Gres, Steps"',
+    "SelectTypeParameters=CR_Core,CR_Core",
+    "BcastExclude=lib,usr",
+    "PluginDir=usr/lib/slurm",
+    "JobContainerType=tmpfs",
+    "SlurmctldParameters=enable_stepmgr\nPrologFlags=X11",
+    "SelectType=select/cray_aries\nSelectTypeParameters=CR_Core",
+    f"{DATABASE}AccountingStorageTRES=gres/",
+)
 MEANING |= {
     "no ClusterName": with_(without="ClusterName"),
     "no SlurmctldHost": with_(without="SlurmctldHost"),
@@ -493,6 +546,28 @@ ACCT_GATHER = {
     ),
     "acct_gather with an unknown option": with_(acct_gather_conf="NoSuch=1\n"),
 }
+COMPANIONS = options(
+    "AcctGatherProfileType=acct_gather_profile/hdf5",
+    "AcctGatherProfileType=acct_gather_profile/influxdb",
+    "NodeFeaturesPlugins=node_features/helpers",
+    "JobCompType=jobcomp/script",
+    "RoutePlugin=route/topology",
+    f"{DATABASE}AccountingStoragePass=password",
+) | {
+    "hdf5 with an unknown default": with_(
+        "AcctGatherProfileType=acct_gather_profile/hdf5",
+        acct_gather_conf="ProfileHDF5Dir=/opt/profiles\nProfileHDF5Default=odd\n",
+    ),
+    "ipmi without a frequency": with_(
+        "AcctGatherEnergyType=acct_gather_energy/ipmi", acct_gather_conf="EnergyIPMIFrequency=0\n"
+    ),
+    "OverMemoryKill and task/cgroup": with_(
+        "TaskPlugin=task/cgroup",
+        "JobAcctGatherParams=OverMemoryKill",
+        cgroup_conf="ConstrainRAMSpace=yes\n",
+    ),
+    "mpi.conf with an unknown option": with_("MpiDefault=pmix", mpi_conf="NoSuch=1\n"),
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
@@ -502,6 +577,7 @@ SLURMCTLD = {
     **MEANING,
     **TOPOLOGY,
     **ACCT_GATHER,
+    **COMPANIONS,
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}
@@ -534,6 +610,13 @@ SLURMDBD_CASES = {
             "MaxPurgeLimit=10",
             "DisableRollups=yes",
             "HashPlugin=hash/k12",
+        ),
+        *(
+            "AuthType=munge",
+            "AuthAltTypes=auth/jwt",
+            "SlurmUser=0",
+            "StorageLoc=slurm-acct-db",
+            "CommunicationParameters=DisableIPv4",
         ),
     )
 }

@@ -15,7 +15,16 @@ from harness.plan import make_plan
 from harness.releases import Release
 from harness.render import render
 from harness.scenario import Scenario
-from harness.slurmconf.check import changed_defaults, files, grammar, nodes, power, values
+from harness.slurmconf.check import (
+    changed_defaults,
+    companions,
+    files,
+    grammar,
+    nodes,
+    parameters,
+    power,
+    values,
+)
 from harness.slurmconf.check.findings import SEVERITIES, Finding
 from harness.slurmconf.check.parsed_file import Configuration, load
 
@@ -100,6 +109,8 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from values.check(slurm_conf)
         yield from nodes.check(slurm_conf)
         yield from power.check(slurm_conf)
+        yield from parameters.check(slurm_conf)
     yield from files.check(configuration)
+    yield from companions.check(configuration)
     if older:
         yield from changed_defaults.check(configuration, older)

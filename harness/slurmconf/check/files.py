@@ -72,6 +72,19 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     """Yield what src/slurmdbd/read_config.c refuses."""
     yield from _storage(source)
     yield from values.wrong_user(source)
+    yield from values.no_protocol(source)
+    user = source.settings.get("slurmuser")
+    if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
+        message = "must be a name: slurmdbd compares it with that of the owner of slurmdbd.conf"
+        yield source.find(user, FATAL, "value", message)
+    database = source.settings.get("storageloc")
+    if database and not re.fullmatch(r"(?!\d+$)[\w$]+", database.value):
+        message = (
+            f'"{database.value}" is not the name of a database without quotes '
+            "(mysql_db_get_db_connection)"
+        )
+        hint = "use letters, digits and _, or create the database before slurmdbd starts"
+        yield source.find(database, FATAL, "value", message, hint)
     for key in ("dbdhost", "dbdbackuphost"):
         setting = source.settings.get(key)
         if setting and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", setting.value):
@@ -115,7 +128,7 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
             yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
     if key == "debugflags":
         known = source.release.words["debugflags"].known
-        for word in setting.words():
+        for word in filter(None, value.split(",")):
             if word.lower() not in known:
                 yield source.find(setting, FATAL, "word", f'"{word}" is unknown')
 

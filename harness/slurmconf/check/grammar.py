@@ -18,6 +18,8 @@ _FLOAT = re.compile(
 )
 _BOOLEAN = re.compile("yes|up|true|1|no|down|false|0", re.IGNORECASE)
 _LIMITS = {"uint16": 2**16, "uint32": 2**32, "uint64": 2**64, "long": 2**63}
+# Files that each plugin reads for its own options only (mpi_g_daemon_init, PARSE_FLAGS_IGNORE_NEW).
+_IGNORES_UNKNOWN = {"mpi.conf"}
 _CONSEQUENCE = {
     FATAL: "is refused",
     ERROR: "is ignored, with an error in the log",
@@ -80,19 +82,34 @@ def value_problem(kind: str, value: str) -> str | None:
         return None if _BOOLEAN.fullmatch(value) else "is not YES or NO"
     if kind in {"float", "double", "long_double"}:
         return None if _UNLIMITED.fullmatch(value) or _FLOAT.fullmatch(value) else "is not a number"
-    if kind not in _LIMITS or _UNLIMITED.fullmatch(value):
+    if kind not in _LIMITS:
         return None
     if kind == "long":
         value = value.replace("-", "", 1)
-    number = _NUMBER.match(value)
-    rest = value[number.end() :] if number else value
-    if number is None or rest.lower() not in ({"", "k"} if kind in {"uint32", "uint64"} else {""}):
+    size = number(kind, value)
+    if size is None:
         return "is less than zero" if re.fullmatch(r"\s*-\d+", value) else "is not a number"
-    text = number[1] or "0"
+    return None if size < _LIMITS[kind] else f"is more than {_LIMITS[kind] - 1}"
+
+
+def number(kind: str, value: str) -> int | None:
+    """Return the number that s_p_handle_uint16 and its like read; None if it is not one.
+
+    It can be more than the type holds.
+
+    >>> number("uint32", "0x10"), number("uint32", "4k"), number("uint16", "INFINITE")
+    (16, 4096, 65535)
+    """
+    if _UNLIMITED.fullmatch(value):
+        return _LIMITS[kind] - 1
+    digits = _NUMBER.match(value)
+    rest = value[digits.end() :] if digits else value
+    if digits is None or rest.lower() not in ({"", "k"} if kind in {"uint32", "uint64"} else {""}):
+        return None
+    text = digits[1] or "0"
     base = 16 if text[:2].lower() == "0x" else 8 if text[0] == "0" else 10
     # A number with more digits than any limit is too large; Python converts at most 4300 digits.
-    size = int(text, base) * (1024 if rest else 1) if len(text) < 100 else _LIMITS[kind]
-    return None if size < _LIMITS[kind] else f"is more than {_LIMITS[kind] - 1}"
+    return int(text, base) * (1024 if rest else 1) if len(text) < 100 else _LIMITS[kind]
 
 
 def _row(
@@ -147,6 +164,10 @@ def _refused(source: Source, section: str, setting: Setting) -> Iterator[Finding
 
 def _unknown(source: Source, section: str, setting: Setting) -> Finding:
     release, key = source.release, setting.name.lower()
+    if source.kind in _IGNORES_UNKNOWN:
+        return source.find(
+            setting, INFO, "unknown", f"is not an option of {source.kind}, and is ignored"
+        )
     where = "" if section == source.kind else f" in a {section.split()[1]} line"
     if gone := release.gone.get(section, {}).get(key):
         before = _refusal_hint(section, key)

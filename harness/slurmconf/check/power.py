@@ -82,7 +82,9 @@ def _tres(source: Source) -> Iterator[Finding]:
     known = set(_TRES)
     for word in source.words("accountingstoragetres"):
         setting, name = source.settings["accountingstoragetres"], word.lower()
-        if name not in _TRES and not name.startswith(_TRES_KINDS):
+        if name in _TRES_KINDS:
+            yield source.find(setting, FATAL, "tres", f'"{word}" needs a name', "such as gres/gpu")
+        elif name not in _TRES and not name.startswith(_TRES_KINDS):
             yield source.find(setting, FATAL, "tres", f'"{word}" is not a TRES', "such as gres/gpu")
         elif name not in _TRES and not database:
             yield source.find(
@@ -96,7 +98,7 @@ def _tres(source: Source) -> Iterator[Finding]:
         for row in source.rows("partitionname")
         if "tresbillingweights" in row.values
     ]
-    if (source.get("prioritytype") or _default_priority(source)) == "priority/multifactor":
+    if (source.get("prioritytype") or default_priority(source)) == "priority/multifactor":
         weights += (
             [source.settings["priorityweighttres"]]
             if "priorityweighttres" in source.settings
@@ -114,5 +116,6 @@ def _tres(source: Source) -> Iterator[Finding]:
                 )
 
 
-def _default_priority(source: Source) -> str:
+def default_priority(source: Source) -> str:
+    """Return the PriorityType of a slurm.conf without one."""
     return releases.default_of(source.release, "slurm.conf", "PriorityType")

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from harness.parsing import conf
+from harness.parsing import c_numbers
 from harness.releases import Release
+from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
+from harness.slurmconf.check.power import default_priority
 
-# Option -> type of its plugin. Items of a list may omit the type.
+# Option -> type of its plugin.
 _PLUGIN_OF = {
     "accountingstoragetype": "accounting_storage",
     "acctgatherenergytype": "acct_gather_energy",
@@ -28,12 +30,15 @@ _PLUGIN_OF = {
     "certmgrtype": "certmgr",
     "clifilterplugins": "cli_filter",
     "credtype": "cred",
+    "cryptotype": "cred",
+    "extsensorstype": "ext_sensors",
     "hashplugin": "hash",
     "jobacctgathertype": "jobacct_gather",
     "jobcomptype": "jobcomp",
     "jobcontainertype": "job_container",
     "jobsubmitplugins": "job_submit",
     "mcsplugin": "mcs",
+    "metricstype": "metrics",
     "namespacetype": "namespace",
     "nodefeaturesplugins": "node_features",
     "preempttype": "preempt",
@@ -49,17 +54,51 @@ _PLUGIN_OF = {
     "tlstype": "tls",
     "topologyplugin": "topology",
 }
+# Options that name several plugins.
 _LISTS = {
-    "acct_gather_energy",
-    "acct_gather_interconnect",
-    "auth",
-    "burst_buffer",
-    "cli_filter",
-    "cred",
-    "hash",
-    "tls",
+    "acctgatherenergytype",
+    "acctgatherinterconnecttype",
+    "authalttypes",
+    "burstbuffertype",
+    "clifilterplugins",
+    "hashplugin",
+    "jobcontainertype",
+    "jobsubmitplugins",
+    "namespacetype",
+    "nodefeaturesplugins",
+    "prepplugins",
+    "slurmctldplugstack",
+    "taskplugin",
+    "tlstype",
 }
-_LISTS |= {"job_container", "job_submit", "namespace", "node_features", "prep", "slurmctld", "task"}
+# Types for which any value with "none" in it means no plugin, in releases whose "none" plugins are
+# not files: _validate_and_set_defaults.
+_NONE_ANYWHERE = {
+    "accounting_storage",
+    "acct_gather_energy",
+    "acct_gather_filesystem",
+    "acct_gather_interconnect",
+    "acct_gather_profile",
+    "cli_filter",
+    "job_container",
+    "jobacct_gather",
+    "jobcomp",
+    "mcs",
+    "namespace",
+    "site_factor",
+    "switch",
+    "task",
+    "topology",
+}
+# Options whose value is one word, commas included: log_string2num, parse_part_enforce_type.
+_ONE_WORD = {
+    "enforcepartlimits",
+    "priorityusageresetperiod",
+    "slurmctlddebug",
+    "slurmctldsyslogdebug",
+    "slurmddebug",
+    "slurmdsyslogdebug",
+}
 # Types of plugins that slurmctld does not load.
 _OF_SLURMD = {"proctrack", "task", "job_container", "namespace", "cli_filter"}
 _RESOURCES = {
@@ -71,6 +110,10 @@ _RESOURCES = {
     "cr_socket_memory",
     "cr_memory",
 }
+# TaskPluginParam: to what tasks are bound.
+_BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
+# DEFAULT_MAX_JOB_ID (read_config.h) and MAX_JOB_ID (slurm.h).
+_DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
 Rule = Callable[[Source], Iterator[Finding]]
 
 
@@ -88,25 +131,34 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
         if setting.name.lower() == "preemptmode" and severity == FATAL:
             continue  # see _preemption
         message = f'"{word}" is unknown since {since}' if since else f'"{word}" is unknown'
+        hint = "blanks are part of the word; remove them" if word != word.strip() else ""
         yield source.find(
-            setting, severity, "word", message if severity == FATAL else f"{message} and ignored"
+            setting,
+            severity,
+            "word",
+            message if severity == FATAL else f"{message} and ignored",
+            hint,
         )
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
     """Yield the unknown words of a value, with severity and the release that removed them."""
-    words = release.words.get(setting.name.lower())
+    key = setting.name.lower()
+    words = release.words.get(key)
     if not words:
         return
-    for word in re.split(r"[,\s]+", setting.value):
-        if word != word.upper() and setting.name.lower().startswith("propagateresourcelimits"):
+    one_word, rlimits = key in _ONE_WORD, key.startswith("propagateresourcelimits")
+    # strtok_r with a comma leaves blanks in a word; parse_rlimits and xstrcasestr do not.
+    separator = r"[,\s]+" if rlimits or words.unknown == "silent" else ","
+    for word in [setting.value] if one_word else re.split(separator, setting.value):
+        if rlimits and word != word.upper():
             yield word, words.unknown, ""  # only these are case-sensitive
             continue
-        bare = word.lower().removeprefix("rlimit_")
+        bare = word.lower().removeprefix("rlimit_") if rlimits else word.lower()
         stem = f"{bare.partition('=')[0]}="
-        if not bare or bare in words.known or stem in words.known:
+        if (not bare and not one_word) or bare in words.known or stem in words.known:
             continue
-        if "<number>" in words.known and bare[0].isdigit():
+        if "<number>" in words.known and bare[:1].isdigit():
             continue
         since = words.gone.get(bare) or words.gone.get(stem, "")
         if words.unknown != "silent":
@@ -116,44 +168,68 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
 
 
 def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
-    """Yield the plugins that an option names and the release lacks."""
+    """Yield the plugins that an option names and the release lacks (plugin_context_create)."""
     key = setting.name.lower()
     kind = _PLUGIN_OF.get(key)
     if kind is None or key not in source.release.options[source.kind]:
         return
-    for word in setting.words() if kind in _LISTS else [setting.value]:
-        yield from _one_plugin(source, setting, kind, word)
+    refusal = source.release.refused.get(source.kind, {}).get(key)
+    ignored = refusal and refusal.when is None and refusal.severity == ERROR
+    if ignored or (key == "cryptotype" and "credtype" in source.settings):
+        return
+    if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
+        for word in filter(None, setting.value.split(",")):
+            yield from _one_plugin(source, setting, kind, word)
+    else:
+        yield from _one_plugin(source, setting, kind, setting.value)
 
 
 def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Iterator[Finding]:
     release = source.release
-    if not word or (release.none_is_no_file and _is_none(release, kind, word)):
+    if release.none_is_no_file and _is_none(release, kind, word):
         return
-    full = word if "/" in word or kind not in _LISTS else f"{kind}/{word}"
-    if kind == "acct_gather_interconnect":
-        full = full.replace("infiniband", "interconnect")
+    full = _full_name(release, setting, kind, word)
     if new_name := release.renamed_plugins.get(full):
         message = f"{full} is now called {new_name}"
         yield source.find(setting, WARNING, "renamed-plugin", message, f"write {new_name}")
         return
     family, _, name = full.partition("/")
-    if (family == kind or kind == "cred") and name in release.plugins.get(family, frozenset()):
+    if name in release.plugins.get(family, frozenset()) and (
+        family == kind or (full == "auth/slurm" and kind == "cred")
+    ):
         if full == "topology/3d_torus":
             message = "requires a Slurm built with --with-dimensions=3, unlike Debian's"
             yield source.find(setting, FATAL, "plugin", message, "26.05 has topology/torus3d")
         return
     gone = release.gone_plugins.get(full)
     message = f"plugin {full} was removed in {gone}" if gone else f"there is no plugin {full}"
-    known = ", ".join(f"{kind}/{name_}" for name_ in sorted(release.plugins.get(kind, ())))
+    names = set(release.plugins.get(kind, ()))
+    if kind == "cred" and "cred" in release.bare_plugins:
+        names.add("slurm")
+    known = ", ".join(f"{kind}/{name_}" for name_ in sorted(names))
     daemon = "slurmd" if kind in _OF_SLURMD else ""
     yield source.find(
         setting,
         ERROR if kind in release.dispensable_plugins else FATAL,
         "plugin",
-        message,
+        message if word else "the value is empty",
         _replacement(full) or f"known: {known}",
         daemon,
     )
+
+
+def _full_name(release: Release, setting: Setting, kind: str, word: str) -> str:
+    """Return the name by which a release looks for a plugin (auth_g_init, cred_g_init, others)."""
+    if setting.name.lower() == "cryptotype":
+        word = word.replace("crypto", "cred", 1)
+    if kind in release.bare_plugins:
+        if kind == "cred":
+            word = word[5:] if word.startswith(("auth/", "cred/")) else word
+            word = "auth/slurm" if word == "slurm" else word
+        word = word if "/" in word else f"{kind}/{word}"
+    if kind == "acct_gather_interconnect":
+        return word.replace("infiniband", "interconnect")
+    return word
 
 
 def _is_none(release: Release, kind: str, word: str) -> bool:
@@ -162,14 +238,7 @@ def _is_none(release: Release, kind: str, word: str) -> bool:
         return word == "preempt/none"
     if kind == "topology" and release.default_topology_is_no_file:
         return word.lower() in {"none", "default", "topology/none", "topology/default"}
-    return "none" in word.lower() and kind not in {
-        "auth",
-        "cred",
-        "proctrack",
-        "priority",
-        "sched",
-        "select",
-    }
+    return "none" in word.lower() and kind in _NONE_ANYWHERE
 
 
 def _replacement(plugin: str) -> str:
@@ -183,10 +252,16 @@ def _replacement(plugin: str) -> str:
 
 
 def wrong_user(source: Source) -> Iterator[Finding]:
-    """Yield a SlurmUser that cannot be the name of a user, because every daemon looks it up."""
-    setting = source.settings.get("slurmuser")
-    if setting and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", setting.value):
-        yield source.find(setting, FATAL, "value", f'"{setting.value}" is not the name of a user')
+    """Yield users that cannot exist, because every daemon looks them up (uid_from_string)."""
+    for key in ("slurmuser", "slurmduser"):
+        setting = source.settings.get(key)
+        if setting is None:
+            continue
+        too_large = c_numbers.strtol(setting.value) > source.release.largest_user_id
+        if too_large or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", setting.value):
+            yield source.find(
+                setting, FATAL, "value", f'"{setting.value}" is not the name of a user'
+            )
 
 
 def _controllers(source: Source) -> Iterator[Finding]:
@@ -223,7 +298,7 @@ def _controllers(source: Source) -> Iterator[Finding]:
 def _preemption(source: Source) -> Iterator[Finding]:
     mode = source.settings.get("preemptmode")
     kind = source.settings.get("preempttype")
-    words = [word.lower() for word in mode.words()] if mode else []
+    words = [word.lower() for word in mode.value.split(",") if word] if mode else []
     extra = {*source.release.preempt_modifiers}
     actions = [word for word in words if word not in extra]
     if mode:
@@ -243,7 +318,7 @@ def _preemption(source: Source) -> Iterator[Finding]:
                 mode, FATAL, "word", "GANG cannot be combined with WITHIN or PRIORITY"
             )
             return
-        if actions and actions[0] in {"suspend", "on"} and "gang" not in words:
+        if actions == words and actions and actions[0] in {"suspend", "on"}:
             yield source.find(
                 mode, FATAL, "contradiction", "SUSPEND requires GANG", "PreemptMode=SUSPEND,GANG"
             )
@@ -252,7 +327,7 @@ def _preemption(source: Source) -> Iterator[Finding]:
     preempts = kind is not None and kind.value in {"preempt/qos", "preempt/partition_prio"}
     none = kind is None or kind.value == "preempt/none"
     about = mode or kind
-    if about and ((preempts and off and not ({*words} & (extra - {"gang"}))) or (none and not off)):
+    if about and ((preempts and off) or (none and (not off or {*words} & (extra - {"gang"})))):
         message = (
             f"PreemptType={kind.value if kind else 'preempt/none'} and "
             f"PreemptMode={mode.value if mode else 'OFF'}"
@@ -272,6 +347,19 @@ def _priority(source: Source) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
             )
+    period = source.settings.get("prioritycalcperiod")
+    if period and re.fullmatch(r"(0+(-0*)?(:0*)*)|-1|infinite|unlimited", period.value, re.I):
+        yield source.find(period, FATAL, "value", f'"{period.value}": must be a minute or more')
+    flags = source.settings.get("priorityflags")
+    if (
+        flags
+        and re.search("depth_oblivious|no_fair_tree", flags.value, re.I)
+        and source.release.crashes_without_fair_tree
+        and not source.uses_slurmdbd()
+        and (source.get("prioritytype") or default_priority(source)) == "priority/multifactor"
+    ):
+        message = "slurmctld crashes without FAIR_TREE and without slurmdbd (_decay_thread)"
+        yield source.find(flags, FATAL, "contradiction", message, "remove it, or use slurmdbd")
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
@@ -292,6 +380,9 @@ def _selection(source: Source) -> Iterator[Finding]:
             setting, FATAL, "contradiction", f"{', '.join(sorted(resources))} exclude each other"
         )
         return
+    if setting and sum(word.lower() in _RESOURCES for word in setting.words()) > 1:
+        yield source.find(setting, FATAL, "twice", f"{resources.pop()} is named twice")
+        return
     if setting and "cr_one_task_per_core" in words and resources & {"cr_cpu", "cr_cpu_memory"}:
         yield source.find(
             setting,
@@ -302,8 +393,11 @@ def _selection(source: Source) -> Iterator[Finding]:
         )
     consumes = resources - {"cr_memory"}
     about = source.settings.get("selecttype") or setting
-    if select == "select/linear" and consumes and setting:
-        yield source.find(setting, FATAL, "contradiction", "select/linear accepts only CR_Memory")
+    linear = select == "select/linear" or (
+        select == "select/cray_aries" and not words & {"other_cons_res", "other_cons_tres"}
+    )
+    if linear and consumes and setting:
+        yield source.find(setting, FATAL, "contradiction", f"{select} accepts only CR_Memory")
     elif (
         select.startswith("select/cons_")
         and not consumes
@@ -332,8 +426,8 @@ def _limits(source: Source) -> Iterator[Finding]:
     """Yield numbers that the parser accepts and the daemon does not."""
     yield from _out_of_bounds(source)
     unkillable, message_timeout = (
-        _seconds(source, "unkillablesteptimeout"),
-        _seconds(source, "messagetimeout") or 10,
+        _number(source, "unkillablesteptimeout"),
+        _number(source, "messagetimeout") or 10,
     )
     if source.release.checks_unkillable_timeout and unkillable and unkillable < 5 * message_timeout:
         yield source.find(
@@ -356,20 +450,28 @@ def _limits(source: Source) -> Iterator[Finding]:
             "fail and the node drains"
         )
         yield source.find(binds, WARNING, "contradiction", message, "TaskPlugin=task/none")
-    if (_seconds(source, "slurmschedloglevel") or 0) > 0 and not source.get("slurmschedlogfile"):
+    if (_number(source, "slurmschedloglevel") or 0) > 0 and not source.get("slurmschedlogfile"):
         yield source.find(
             source.settings["slurmschedloglevel"], FATAL, "missing", "needs SlurmSchedLogFile"
         )
 
 
 def _out_of_bounds(source: Source) -> Iterator[Finding]:
+    most_nodes = source.release.most_nodes
     bounds: list[tuple[str, Callable[[int], bool], str, str]] = [
         ("maxdbdmsgs", lambda n: 0 < n < 10000, FATAL, "must be at least 10000"),
         ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
+        (
+            "maxnodecount",
+            lambda n: 0 < most_nodes <= n,
+            FATAL,
+            f"cannot be more than {most_nodes - 1}",
+        ),
         ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
         ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
+        ("propagateprioprocess", lambda n: n > 2, FATAL, "cannot be more than 2"),
         ("schedulertimeslice", lambda n: n < 5, ERROR, "must be at least 5"),
         ("treewidth", lambda n: n == 0, ERROR, "cannot be 0"),
     ]
@@ -377,13 +479,26 @@ def _out_of_bounds(source: Source) -> Iterator[Finding]:
         bounds.append(("firstjobid", lambda n: n == 0, FATAL, "cannot be 0"))
     for name, wrong, severity, message in bounds:
         setting = source.settings.get(name)
-        number = conf.number(setting.value) if setting else None
+        number = _number(source, name)
         if setting and number is not None and wrong(number):
             yield source.find(setting, severity, "value", f"{setting.value} {message}")
+    first, last = _number(source, "firstjobid"), _number(source, "maxjobid")
+    about = source.settings.get("firstjobid") or source.settings.get("maxjobid")
+    first = 1 if first is None else first
+    last = _DEFAULT_MAX_JOB_ID if last is None else min(last, _LARGEST_JOB_ID)
+    if about and first > last:
+        yield source.find(
+            about, FATAL, "contradiction", f"FirstJobId ({first}) is more than MaxJobId ({last})"
+        )
 
 
-def _seconds(source: Source, name: str) -> int | None:
-    return conf.number(source.get(name) or "")
+def _number(source: Source, name: str) -> int | None:
+    """Return an option's value as its parser reads it; None if it is not set or not a number."""
+    setting = source.settings.get(name)
+    option = source.release.options[source.kind].get(name)
+    if setting is None or option is None or grammar.value_problem(option.type, setting.value):
+        return None
+    return grammar.number(option.type, setting.value)
 
 
 def _prolog_and_containers(source: Source) -> Iterator[Finding]:
@@ -403,7 +518,7 @@ def _prolog_and_containers(source: Source) -> Iterator[Finding]:
             setting, ERROR, "contradiction", "Contain requires proctrack/cgroup for pam_slurm_adopt"
         )
     container = source.settings.get("namespacetype") or source.settings.get("jobcontainertype")
-    needs = container and {container.value, "*"} & {*source.release.contained}
+    needs = container and any(part in container.value for part in source.release.contained)
     if container and needs and "none" not in container.value.lower() and not contain:
         yield source.find(
             container, FATAL, "missing", "needs PrologFlags=Contain", "PrologFlags=Contain"
@@ -446,15 +561,13 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "contradiction", f"{first} and {second} exclude each other"
             )
-    stepmgr, contain = (
-        source.settings.get("slurmctldparameters"),
-        (source.get("prologflags") or "").lower(),
-    )
+    stepmgr = source.settings.get("slurmctldparameters")
+    flags = {word.lower() for word in source.words("prologflags")}
     if (
         stepmgr
-        and "enable_stepmgr" in stepmgr.value
+        and "enable_stepmgr" in stepmgr.value.lower()
         and source.release.stepmgr_needs_contain
-        and "contain" not in contain
+        and not flags & {*source.release.implies_contain}
     ):
         yield source.find(stepmgr, FATAL, "missing", "enable_stepmgr needs PrologFlags=Contain")
     action = re.search(
@@ -467,6 +580,11 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         and action[1].lower() not in {"discard", "exit"}
     ):
         yield source.find(stepmgr, FATAL, "word", "max_dbd_msg_action must be discard or exit")
+    yield from no_protocol(source)
+
+
+def no_protocol(source: Source) -> Iterator[Finding]:
+    """Yield CommunicationParameters of slurm.conf or slurmdbd.conf that allow no protocol."""
     setting = source.settings.get("communicationparameters")
     if (
         setting
@@ -496,9 +614,80 @@ def _resources(source: Source) -> Iterator[Finding]:
     ):
         yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires select/cons_tres")
     port = source.settings.get("slurmctldport")
-    bounds = re.fullmatch(r"(\d+)(?:-(\d+))?", port.value) if port else None
-    if port and not (bounds and 0 < int(bounds[1]) <= int(bounds[2] or bounds[1]) < 65536):
+    if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
+
+
+def _is_port_range(value: str) -> bool:
+    """Return whether slurmctld accepts a SlurmctldPort; strtol has no bound of 65535."""
+    ports = re.fullmatch(r"(\s*\+?\d{1,18})(?:-(.*))?", value)
+    if not ports:
+        return False
+    first = c_numbers.strtol(ports[1])
+    return first > 0 and (ports[2] is None or c_numbers.strtol(ports[2]) > first)
+
+
+def _paths(source: Source) -> Iterator[Finding]:
+    """Yield paths that cannot work (_validate_bcast_exclude, _is_valid_path, _set_state_dir)."""
+    exclude = source.settings.get("bcastexclude")
+    if exclude and exclude.value.lower() != "none":
+        paths = [path for path in exclude.value.split(",") if path and path[0] != "/"]
+        if paths:
+            message = f"not an absolute path: {', '.join(paths)}"
+            yield source.find(exclude, FATAL, "path", message)
+    plugins = source.settings.get("plugindir")
+    for path in filter(None, plugins.value.split(":")) if plugins else ():
+        if plugins and not path.startswith("/"):
+            yield source.find(plugins, FATAL, "path", f'"{path}" is not an absolute path')
+    for key in ("plugindir", "statesavelocation"):
+        setting = source.settings.get(key)
+        if setting and not setting.value:
+            yield source.find(setting, FATAL, "path", "the value is empty")
+
+
+def _tasks(source: Source) -> Iterator[Finding]:
+    """Yield words of TaskPluginParam that exclude each other, or limits that do."""
+    setting = source.settings.get("taskpluginparam")
+    words = [word.lower() for word in setting.words()] if setting else []
+    units = [word for word in words if word in _BIND_UNITS]
+    bindings = [word for word in words if word.startswith("autobind=")]
+    for several in (units, bindings):
+        if setting and len(several) > 1:
+            message = f"{' and '.join(several)} exclude each other"
+            yield source.find(setting, FATAL, "contradiction", message)
+    known = source.release.words["taskpluginparam"].known
+    for word in ("OOMKillStep", "SlurmdSpecOverride"):
+        if (
+            setting
+            and word.lower() in known & {*words}
+            and "task/cgroup" not in (source.get("taskplugin") or "")
+        ):
+            message = f"{word} must be used with task/cgroup"
+            yield source.find(setting, FATAL, "missing", message, "TaskPlugin=task/cgroup")
+    if setting and "slurmdspecoverride" in known & {*words}:
+        if "cons_tres" not in (source.get("selecttype") or default_select(source)):
+            message = "SlurmdSpecOverride must be used with select/cons_tres"
+            yield source.find(setting, FATAL, "missing", message)
+        if "slurmdoffspec" in words:
+            message = "SlurmdOffSpec and SlurmdSpecOverride are mutually exclusive"
+            yield source.find(setting, FATAL, "contradiction", message)
+    for name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
+        limits = source.settings.get(name)
+        for word in limits.words() if limits else ():
+            if limits and word in {"ALL", "NONE"} and word != limits.value:
+                yield source.find(limits, FATAL, "contradiction", f"{word} excludes other limits")
+
+
+def _suspend_time(source: Source) -> Iterator[Finding]:
+    """Yield a SuspendTime that slurm_atoul reads as more than 32 bits."""
+    setting = source.settings.get("suspendtime")
+    if (
+        setting
+        and source.release.limits_suspend_time
+        and setting.value.lower() not in {"none", "infinite", "-1"}
+        and c_numbers.atoul(setting.value) >= 2**32
+    ):
+        yield source.find(setting, FATAL, "value", f'"{setting.value}" is not a time')
 
 
 _RULES: tuple[Rule, ...] = (
@@ -512,4 +701,7 @@ _RULES: tuple[Rule, ...] = (
     _accounting,
     _exclusive_words,
     _resources,
+    _paths,
+    _tasks,
+    _suspend_time,
 )

@@ -1,0 +1,63 @@
+"""Words of slurm.conf that have a number, such as SchedulerParameters=max_script_size=1000."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from harness.parsing import c_numbers
+from harness.releases import Bounds
+from harness.slurmconf.check import grammar
+from harness.slurmconf.check.findings import FATAL, Finding
+from harness.slurmconf.check.parsed_file import Source
+
+# How a function of Slurm reads a number -> the function that reads it in the same way.
+_READERS: dict[str, Callable[[str], int | None]] = {
+    "atoi": c_numbers.atoi,
+    "atoul": c_numbers.atoul,
+    "uint32": partial(grammar.number, "uint32"),
+}
+
+
+def check(source: Source) -> Iterator[Finding]:
+    """Yield words whose number the release refuses, and words that it no longer accepts."""
+    for option, words in source.release.keyword_bounds.items():
+        setting = source.settings.get(option)
+        if setting is None:
+            continue
+        for word, bounds in words.items():
+            found = re.search(rf"(?:^|,){re.escape(word)}([^,]*)", setting.value, re.IGNORECASE)
+            if found and bounds.only_with.lower() in setting.value.lower():
+                problem = _problem(bounds, found[1])
+                if problem:
+                    message = f"{word}{found[1]} {problem} ({bounds.function})"
+                    yield source.find(setting, FATAL, "value", message)
+    parameters = source.settings.get("schedulerparameters")
+    if (
+        parameters
+        and re.search(r"(?:^|,)max_job_bf=", parameters.value, re.IGNORECASE)
+        and source.get("schedulertype") in {None, "sched/backfill"}
+    ):
+        message = "max_job_bf is no longer supported"
+        yield source.find(parameters, FATAL, "word", message, "use bf_max_job_test")
+
+
+def _problem(bounds: Bounds, value: str) -> str | None:
+    """Return why a release refuses the number of a word; None if it accepts it."""
+    if bounds.read_by == "timespec":
+        # parse_timespec also accepts points in time, which begin with a digit or are words.
+        is_word = re.match(
+            r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses)", value, re.I
+        )
+        return None if value[:1].isdigit() or is_word else "is not a number of seconds"
+    number = _READERS[bounds.read_by](value)
+    if number == 0 and bounds.zero_is_default:
+        return None
+    if number is None:
+        return "is not a number"
+    if bounds.least is not None and number < bounds.least:
+        return f"is less than {bounds.least}"
+    if bounds.most is not None and number > bounds.most:
+        return f"is more than {bounds.most}"
+    return None

@@ -1,0 +1,239 @@
+"""Values that some releases refuse: check reports a fatal finding for exactly these releases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import releases
+from harness.slurmconf import check
+
+BASE = """\
+ClusterName=c
+SlurmctldHost=head
+SlurmUser=slurm
+NodeName=n[1-4] CPUs=2
+PartitionName=p Nodes=ALL Default=YES
+"""
+ALL = frozenset(releases.KNOWN)
+
+
+def since(first: str) -> frozenset[str]:
+    """Return the releases from one on."""
+    return frozenset(name for name in ALL if name >= first)
+
+
+def refused_by(directory: Path, known_by: frozenset[str]) -> frozenset[str]:
+    """Return the releases for which a directory has a fatal finding, among those given."""
+    return frozenset(
+        name
+        for name in known_by
+        if any(
+            finding.severity == "fatal"
+            for finding in check.check_path(directory, releases.get(name))
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "refused"),
+    [
+        ("AuthType=munge", ALL, ALL - since("23.11")),
+        ("AuthType=auth/munge,auth/jwt", ALL, ALL),
+        ("CredType=auth/munge", ALL, ALL - since("23.11")),
+        ("CredType=cred/slurm", ALL, ALL - since("23.11")),
+        ("CredType=cred/munge\nCryptoType=crypto/openssl", ALL, frozenset()),
+        ("CryptoType=crypto/openssl", ALL, ALL),
+        ("CryptoType=crypto/munge", ALL, frozenset()),
+        ("TLSType=none", since("24.05"), since("25.05")),
+        ("TLSType=tls/none", since("24.05"), frozenset()),
+        ("HashPlugin=none", since("24.05"), since("24.05")),
+        ('HashPlugin=""', since("24.05"), frozenset()),
+        ("JobSubmitPlugins=lua,none", ALL, ALL),
+        ("MetricsType=nothing", since("25.11"), since("25.11")),
+        ("MetricsType=metrics/openmetrics", since("25.11"), frozenset()),
+        ('JobSubmitPlugins=""', ALL, frozenset()),
+        ('JobCompType=""', ALL, since("23.02")),
+        ('PriorityType=""', ALL, ALL),
+        ("ExtSensorsType=ext_sensors/nothing", ALL, ALL - since("23.11")),
+    ],
+)
+def test_plugin_names_are_read_as_each_release_reads_them(
+    tmp_path: Path, text: str, known: frozenset[str], refused: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    assert refused_by(tmp_path, known) == refused
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "refused"),
+    [
+        ("SlurmctldPort=68171", ALL, frozenset()),
+        ("SlurmctldPort=6817-6817", ALL, ALL),
+        ("FirstJobId=0x64\nMaxJobId=99", ALL, ALL),
+        ("FirstJobId=INFINITE", ALL, ALL),
+        ("MaxJobId=INFINITE", ALL, frozenset()),
+        ("SelectType=select/cons_tres\nMaxNodeCount=65536", since("22.05"), frozenset()),
+        ("SelectType=select/cons_tres\nMaxNodeCount=65537", since("22.05"), since("24.11")),
+        ("SlurmdUser=task/cgroup", ALL, ALL),
+        ("SlurmdUser=3000000000", ALL, ALL - since("24.05")),
+        ("SlurmdUser=99999999999999999999", ALL, ALL),
+        ("FirstJobId=99999999999", ALL, since("21.08")),
+        ('PriorityMaxAge=""', ALL, ALL),
+        ('PreemptExemptTime=""', ALL, ALL),
+        ("PriorityCalcPeriod=0:00", ALL, ALL),
+        ("PriorityCalcPeriod=0:01", ALL, frozenset()),
+        ("SuspendTime=-2", ALL, since("23.02")),
+        ("SuspendTime=INFINITE", ALL, frozenset()),
+        ("PropagatePrioProcess=yes", ALL, since("21.08")),
+        ("PropagatePrioProcess=3", ALL, ALL),
+        ("SlurmctldDebug=info,debug", ALL, ALL),
+        ("SlurmctldDebug=3x", ALL, frozenset()),
+        ("SlurmSchedLogLevel=0x1", ALL, ALL),
+        ('EnforcePartLimits=""', ALL, ALL),
+        ("SchedulerParameters=max_script_size=600000000", ALL, since("21.08")),
+        ("SchedulerParameters=max_submit_line_size=2097153", ALL, since("23.11")),
+        ("SchedulerParameters=max_job_bf=5", ALL, ALL),
+        ("SchedulerType=sched/builtin\nSchedulerParameters=max_job_bf=5", ALL, frozenset()),
+        ("SlurmctldParameters=conmgr_max_connections=x", ALL, since("24.11")),
+        ("SlurmctldParameters=conmgr_threads=1", ALL, since("24.11") - since("25.11")),
+        ("SlurmctldParameters=conmgr_threads=0", ALL, frozenset()),
+        ("SlurmctldParameters=conmgr_read_timeout=x", ALL, since("26.05")),
+        ("SlurmctldParameters=rl_enable,rl_bucket_size=0", ALL, since("25.11")),
+        ("SlurmctldParameters=rl_bucket_size=0", ALL, frozenset()),
+    ],
+)
+def test_numbers_are_read_as_each_release_reads_them(
+    tmp_path: Path, text: str, known: frozenset[str], refused: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    assert refused_by(tmp_path, known) == refused
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "refused"),
+    [
+        ("PreemptType=preempt/partition_prio\nPreemptMode=WITHIN", since("22.05"), since("22.05")),
+        ("PreemptMode=WITHIN", since("22.05"), since("22.05")),
+        ("PreemptType=preempt/qos\nPreemptMode=PRIORITY", since("25.05"), since("25.05")),
+        ("PreemptType=preempt/qos\nPreemptMode=SUSPEND,WITHIN", since("22.05"), frozenset()),
+        ("PriorityFlags=NO_FAIR_TREE", ALL, since("23.11") - since("25.11")),
+        ("PriorityType=priority/basic\nPriorityFlags=NO_FAIR_TREE", ALL, frozenset()),
+        ("PropagateResourceLimits=ALL,NONE", ALL, ALL),
+        ("TaskPluginParam=cores,threads", ALL, ALL),
+        ("TaskPluginParam=autobind=cores,autobind=threads", ALL, ALL),
+        ("TaskPluginParam=cores,autobind=threads", ALL, frozenset()),
+        ("TaskPluginParam=OOMKillStep", since("24.11"), since("24.11")),
+        ("TaskPlugin=task/cgroup\nTaskPluginParam=OOMKillStep", since("24.11"), frozenset()),
+        ("TaskPluginParam=SlurmdSpecOverride", since("25.05"), since("25.05")),
+        ("TaskPlugin=task/cgroup\nTaskPluginParam=SlurmdSpecOverride", since("25.05"), frozenset()),
+        ('DebugFlags="Gres, Steps"', ALL, ALL),
+        ('PropagateResourceLimits="CORE, DATA"', ALL, frozenset()),
+        ('LaunchParameters="mem_sort, test_exec"', ALL, frozenset()),
+        ("SelectTypeParameters=CR_Core,CR_Core", ALL, ALL),
+        ("BcastExclude=lib,/usr", since("21.08"), since("21.08")),
+        ("BcastExclude=NONE", since("21.08"), frozenset()),
+        ("PluginDir=usr/lib/slurm", ALL, ALL),
+        ('PluginDir=""', ALL, ALL),
+        ('StateSaveLocation=""', ALL, ALL),
+        ("JobContainerType=tmpfs", since("21.08") - since("25.11"), since("21.08")),
+        ("JobContainerType=tmpfs\nPrologFlags=X11", since("21.08") - since("25.11"), frozenset()),
+        ("SlurmctldParameters=Enable_StepMgr", since("24.05"), since("24.05")),
+        ("SlurmctldParameters=enable_stepmgr\nPrologFlags=X11", since("24.05"), frozenset()),
+        (
+            "SelectType=select/cray_aries\nSelectTypeParameters=CR_Core",
+            ALL - since("24.05"),
+            ALL - since("24.05"),
+        ),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/",
+            ALL,
+            ALL,
+        ),
+    ],
+)
+def test_contradictions_are_refused_where_the_release_refuses_them(
+    tmp_path: Path, text: str, known: frozenset[str], refused: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    assert refused_by(tmp_path, known) == refused & known
+
+
+def test_value_of_an_option_that_a_release_ignores_is_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(BASE)
+    (tmp_path / "cgroup.conf").write_text("CgroupAutomount=maybe\n")
+    assert refused_by(tmp_path, ALL) == since("21.08") - since("23.11")
+
+
+PROFILE = "AcctGatherProfileType=acct_gather_profile/"
+MEMORY = "TaskPlugin=task/cgroup\nJobAcctGatherParams=OverMemoryKill"
+SLURMDBD = "DbdHost=db\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\n"
+NONE: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "refused"),
+    [
+        (f"{PROFILE}hdf5", {}, ALL),
+        (f"{PROFILE}hdf5", {"acct_gather.conf": "ProfileHDF5Dir=/p"}, NONE),
+        (f"{PROFILE}hdf5", {"acct_gather.conf": "ProfileHDF5Dir=/p\nProfileHDF5Default=x"}, ALL),
+        (f"{PROFILE}influxdb", {"acct_gather.conf": "ProfileInfluxDBDatabase=x"}, ALL),
+        (
+            f"{PROFILE}influxdb",
+            {"acct_gather.conf": "ProfileInfluxDBHost=h\nProfileInfluxDBDatabase=x"},
+            ALL - since("26.05"),
+        ),
+        (
+            "AcctGatherEnergyType=acct_gather_energy/ipmi",
+            {"acct_gather.conf": "EnergyIPMIFrequency=0"},
+            ALL,
+        ),
+        (MEMORY, {"cgroup.conf": "ConstrainRAMSpace=yes"}, ALL),
+        (MEMORY, {"cgroup.conf": "ConstrainRAMSpace=no"}, NONE),
+        ("JobCompType=jobcomp/script", {}, since("23.02")),
+        ("JobCompType=jobcomp/script\nJobCompLoc=/x", {}, NONE),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStoragePass=secret",
+            {},
+            ALL,
+        ),
+        (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStoragePass=/munge",
+            {},
+            NONE,
+        ),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}AuthAltTypes=auth/jwt"}, ALL),
+        (
+            "",
+            {
+                "slurmdbd.conf": f"{SLURMDBD}AuthAltTypes=auth/jwt\n"
+                "AuthAltParameters=jwt_key=/etc/slurm/k"
+            },
+            NONE,
+        ),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}SlurmUser=0"}, ALL - since("23.11")),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=slurm-acct-db"}, ALL),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=1db"}, NONE),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}CommunicationParameters=DisableIPv4"}, ALL),
+        ("", {"mpi.conf": "Foo=1"}, NONE),
+    ],
+)
+def test_companions_are_required_where_the_release_requires_them(
+    tmp_path: Path, text: str, files: dict[str, str], refused: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    for name, content in files.items():
+        (tmp_path / name).write_text(f"{content}\n")
+    assert refused_by(tmp_path, ALL) == refused
+
+
+def test_helpers_need_their_file_only_where_its_absence_is_known(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}NodeFeaturesPlugins=helpers\n")
+    assert refused_by(tmp_path, since("21.08")) == since("21.08")
+    assert refused_by(tmp_path / "slurm.conf", since("21.08")) == frozenset()
+
+
+def test_route_topology_requires_topology_tree(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}RoutePlugin=route/topology\n")
+    assert refused_by(tmp_path, ALL) == ALL - since("23.11")
