@@ -111,18 +111,23 @@ class Behaviour:
     linear_with_tree: str
     # slurmctld does not start without a node and a partition.
     needs_node_and_partition: bool
-    # A NodeName that is not a hostlist is refused. In older releases, one without "]" names a
-    # single node.
-    refuses_odd_node_name: bool
+    # hostlist_create: text may follow the last "]" of a name; a name with a "[" but no "]" is cut
+    # there and gets a "]", where later releases refuse it.
+    hostlist_suffixes: bool
+    completes_brackets: bool
     # NodeHostname, NodeAddr or BcastAddr of several nodes may be one name, even without
     # --enable-multiple-slurmd.
     nodes_may_share_address: bool
     # A NodeSet may not have the name of a node.
     refuses_node_set_like_node: bool
-    # Nodes of a partition: ALL in any case; ALL among others; functions such as feature{gpu}.
+    # Nodes of a partition: ALL in any case; functions such as feature{gpu}. When a
+    # NodeSet with Nodes=ALL has all nodes: "always", in any case; "alone", in a partition of no
+    # other names, and only as ALL; "never".
     all_nodes_in_any_case: bool
-    all_among_nodes: bool
     node_functions: bool
+    node_set_of_all: str
+    # NodeHostname must name one host, or one per node.
+    counts_hostnames: bool
     # Without slurmdbd, a partition that names a QOS is refused.
     qos_needs_slurmdbd: bool
     # Include: wildcards work; a relative path starts at the directory of the main file, not at that

@@ -335,6 +335,22 @@ NODES |= {
     "no partition": with_(without="PartitionName"),
     "no default partition": with_("PartitionName=q Nodes=n1", without="PartitionName"),
 }
+# How releases read lists of hosts: src/common/hostlist.c and expand_nodeline_info().
+HOSTLISTS = options(
+    "NodeName=m[01-100]",
+    "NodeName=m[1-2]-ib",
+    "NodeName=m[1-2]]",
+    "NodeName=m[1-70000]",
+    "NodeName=m[1-2],m[2-3]",
+    "NodeName=m+1",
+    "NodeName=m1 Port=-1",
+    "NodeName=m[1-2] Port=[7001",
+    "NodeName=m1 State=ERROR",
+    "PartitionName=q,q Nodes=n1",
+    "PartitionName=q Nodes=n1,ALL",
+    "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s",
+    "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s",
+)
 MEANING = options(
     *(
         "PreemptMode=SUSPEND",
@@ -499,6 +515,7 @@ SLURMCTLD = {
     **PLUGINS,
     **GRAMMAR,
     **NODES,
+    **HOSTLISTS,
     **MEANING,
     **TOPOLOGY,
     **ACCT_GATHER,

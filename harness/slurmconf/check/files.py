@@ -133,7 +133,7 @@ def _gres(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
         if name and name.value.lower() not in known:
             message = f"{name.value} is not in GresTypes of slurm.conf; the line is ignored"
             yield source.find(name, ERROR, "gres", message, f"GresTypes={name.value}")
-        where = None if is_name else names_of(row.first.value)
+        where = None if is_name else names_of(row.first.value, source.release)
         missing = [node for node in where or () if node not in nodes]
         if missing and len(missing) == len(where or ()):
             yield source.find(
@@ -160,7 +160,7 @@ def _gres_without_line(slurm_conf: Source, gres_of: dict[str, set[str]]) -> Iter
             name = word.partition(":")[0].lower()
             lacking = [
                 node
-                for node in names_of(row.first.value) or ()
+                for node in names_of(row.first.value, slurm_conf.release) or ()
                 if name not in gres_of.get(node, set())
             ]
             if gres and name == "gpu" and lacking:
@@ -237,8 +237,8 @@ def _switch(
             "contradiction",
             "a switch has either Nodes or Switches, not both",
         )
-    switches[name] = names_of(row.get("switches") or "") or ()
-    for node in names_of(row.get("nodes") or "") or ():
+    switches[name] = names_of(row.get("switches") or "", source.release) or ()
+    for node in names_of(row.get("nodes") or "", source.release) or ():
         if nodes is not None and node not in nodes:
             yield source.find(
                 row.own["nodes"], WARNING, "undefined", f"no such node in slurm.conf: {node}"
@@ -260,7 +260,7 @@ def _switch_links(
     others = {name: [child for child in below if child != name] for name, below in switches.items()}
     loop = topology_rules.loop(others)
     for row in rows:
-        for child in names_of(row.get("switches") or "") or ():
+        for child in names_of(row.get("switches") or "", source.release) or ():
             if child not in switches or child == row.first.value:
                 yield source.find(
                     row.own["switches"], FATAL, "undefined", f"there is no switch {child}"
@@ -281,7 +281,7 @@ def _blocks(source: Source, nodes: dict[str, Row] | None) -> Iterator[Finding]:
         seen.add(row.first.value)
         missing = [
             node
-            for node in names_of(row.get("nodes") or "") or ()
+            for node in names_of(row.get("nodes") or "", source.release) or ()
             if nodes is not None and node not in nodes
         ]
         if missing:

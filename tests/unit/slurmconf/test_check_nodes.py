@@ -1,0 +1,71 @@
+"""What `harness check` finds about hosts, nodes, partitions and topologies, by release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import releases
+from harness.slurmconf import check
+
+BASE = """\
+ClusterName=c
+SlurmctldHost=head
+NodeName=n[1-4] CPUs=2
+PartitionName=p Nodes=ALL Default=YES
+"""
+
+
+def fatal(tmp_path: Path, release: str, text: str, **files: str) -> str:
+    """Return the fatal findings for the base configuration plus lines; files by name with _."""
+    (tmp_path / "slurm.conf").write_text(BASE + text)
+    for name, content in files.items():
+        (tmp_path / name.replace("_", ".")).write_text(content)
+    findings = check.check_path(tmp_path, releases.get(release))
+    return "\n".join(
+        str(finding).removeprefix(f"{tmp_path}/")
+        for finding in findings
+        if finding.severity == "fatal"
+    )
+
+
+def assert_fatal(actual: str, expected: str) -> None:
+    """Assert one fatal finding that contains a text, or none if it is ""."""
+    assert (actual.count("fatal:") == 1 and expected in actual) if expected else not actual, actual
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "NodeName=cn[01-100]", ""),
+        ("24.11", "NodeName=m[1-3]-ib", ""),
+        ("23.02", "NodeName=m[1-3]-ib", '5:1: fatal: NodeName: "m[1-3]-ib" is not a hostlist: '),
+        ("22.05", "NodeName=m[1-3", ""),
+        ("23.02", "NodeName=m[1-3", '"m[1-3" has a "[" without a "]"'),
+        ("24.11", "NodeName=m+1\nNodeName=m{1-3}\nNodeName=m[4-5]]", ""),
+        ("24.11", "NodeName=m[1-70000]", "Too many hosts in range `1-70000'"),
+        ("24.11", "NodeName=m[1-5],m5", "node m5 is already in line 5"),
+        ("24.11", "NodeName=m[1-2] Port=7001-7002", ""),
+        ("24.11", 'NodeName=m1 Port=""', ""),
+        ("24.11", "NodeName=m1 Port=-1", '"[-1]" is not a hostlist: Invalid range: `-1\''),
+        ("22.05", "NodeName=m1 Port=[7001", ""),
+        ("24.11", "NodeName=m1 Port=[7001", '5:13: fatal: Port: "[7001" is not a hostlist'),
+        ("20.11", "NodeName=m1 BcastAddr=[1 NodeAddr=h[1-3", ""),
+        ("24.11", "NodeName=m1 State=ERROR", '"ERROR" is not a node state'),
+        ("22.05", "NodeName=m[1-2] NodeHostname=h[1-3]", ""),
+        ("24.11", "NodeName=m[1-2] NodeHostname=h[1-3]", "3 for 2 nodes"),
+        ("24.11", "PartitionName=q,q Nodes=n1", ""),
+        ("24.11", "PartitionName=q Nodes=n1,ALL", "no such node: ALL"),
+        ("20.11", "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s", ""),
+        ("22.05", "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s", "no such node: ALL"),
+        ("23.02", "NodeSet=s Nodes=all\nPartitionName=q Nodes=n1,s", ""),
+        ("26.05", "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s", ""),
+        ("24.11", "PartitionName=q Nodes=feature{x},n1", ""),
+        ("23.11", "PartitionName=q Nodes=feature{x},n1", "no such node: feature{x}"),
+    ],
+)
+def test_names_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, release, text), expected)
