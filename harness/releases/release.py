@@ -128,6 +128,10 @@ class Behaviour:
     node_set_of_all: str
     # NodeHostname must name one host, or one per node.
     counts_hostnames: bool
+    # A partition's SuspendTime must be a number of 32 bits.
+    bounds_suspend_time: bool
+    # An unknown PreemptMode of a partition is refused; later releases mask the error with GANG.
+    refuses_preempt_mode_of_partition: bool
     # Without slurmdbd, a partition that names a QOS is refused.
     qos_needs_slurmdbd: bool
     # Include: wildcards work; a relative path starts at the directory of the main file, not at that

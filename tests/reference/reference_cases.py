@@ -351,6 +351,14 @@ HOSTLISTS = options(
     "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s",
     "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s",
 )
+# What _parse_partitionname() refuses.
+PARTITIONS = options(
+    "PartitionName=q Nodes=n1 MaxTime=99999999999",
+    "PartitionName=q Nodes=n1 SuspendTime=99999999999",
+    "PartitionName=q Nodes=n1 Exclusive=odd",
+    "PartitionName=q Nodes=n1 PreemptMode=odd",
+    "PartitionName=q Nodes=n1 SelectTypeParameters=CR_CPU",
+)
 MEANING = options(
     *(
         "PreemptMode=SUSPEND",
@@ -516,6 +524,7 @@ SLURMCTLD = {
     **GRAMMAR,
     **NODES,
     **HOSTLISTS,
+    **PARTITIONS,
     **MEANING,
     **TOPOLOGY,
     **ACCT_GATHER,

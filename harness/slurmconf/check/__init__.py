@@ -15,7 +15,15 @@ from harness.plan import make_plan
 from harness.releases import Release
 from harness.render import render
 from harness.scenario import Scenario
-from harness.slurmconf.check import changed_defaults, files, grammar, nodes, power, values
+from harness.slurmconf.check import (
+    changed_defaults,
+    files,
+    grammar,
+    nodes,
+    partitions,
+    power,
+    values,
+)
 from harness.slurmconf.check.findings import SEVERITIES, Finding
 from harness.slurmconf.check.parsed_file import Configuration, load
 
@@ -99,6 +107,7 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
     if slurm_conf := configuration.get("slurm.conf"):
         yield from values.check(slurm_conf)
         yield from nodes.check(slurm_conf)
+        yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)
     yield from files.check(configuration)
     if older:

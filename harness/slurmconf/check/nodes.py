@@ -1,4 +1,4 @@
-"""Nodes, partitions, NodeSets and DownNodes of slurm.conf: names, counts, dangling references."""
+"""Nodes and DownNodes of slurm.conf: names, counts, dangling references."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
 _STATES = {"unknown", "down", "idle", "allocated", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")
 TIME = re.compile(r"-1|infinite|unlimited|\d+(:\d+){0,2}|\d+-(\d+(:\d+){0,2})?", re.IGNORECASE)
-_OVERSUBSCRIBE = re.compile(r"no|exclusive|(yes|force)(:.*)?", re.IGNORECASE)
-_PARTITION_STATE = re.compile("(down|up|drain|inactive).*", re.IGNORECASE)
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ORIGIN = ("nodehostname", "nodeaddr", "bcastaddr")
 
 
 def check(source: Source) -> Iterator[Finding]:
-    """Yield the problems that slurmctld has with the nodes and partitions of slurm.conf."""
+    """Yield the problems that slurmctld has with the nodes of slurm.conf."""
     known: dict[str, Setting] = {}
     yield from _default_lines(source)
     # Lines that differ only in the names of their nodes are checked once: there may be many.
@@ -36,9 +34,6 @@ def check(source: Source) -> Iterator[Finding]:
             yield from findings
             if not findings:
                 fine.add(alike)
-    node_sets = source.rows("nodeset")
-    yield from _node_sets(source, node_sets, known)
-    yield from _partitions(source, node_sets, known)
     for row in source.rows("downnodes"):
         names = names_of(row.first.value, source.release) or ()
         missing = [name for name in names if name not in known]
@@ -257,138 +252,6 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
 
 def _number(row: Row, key: str) -> int:
     return conf.number(row.get(key) or "") or 0
-
-
-def _node_sets(
-    source: Source, node_sets: list[Row], known: dict[str, Setting]
-) -> Iterator[Finding]:
-    for row in node_sets:
-        name = row.first.value
-        if name in known and source.release.refuses_node_set_like_node:
-            yield source.find(row.first, FATAL, "twice", f"there is also a node {name}")
-        nodes = row.own.get("nodes")
-        if nodes is None or nodes.value.upper() == "ALL":
-            continue
-        names = names_of(nodes.value, source.release)
-        missing = [name_ for name_ in names or () if name_ not in known]
-        if names is None:
-            problem = no_hostlist(nodes.value, source.release)
-            yield source.find(nodes, WARNING, "hostlist", f"{problem}; it names no node")
-        elif missing:
-            yield source.find(
-                nodes, WARNING, "undefined", f"no such node: {hostlist.fold(missing)}"
-            )
-
-
-def _partitions(
-    source: Source, node_sets: list[Row], known: dict[str, Setting]
-) -> Iterator[Finding]:
-    rows = source.rows("partitionname")
-    seen: dict[str, Row] = {}
-    for row in rows:
-        name = row.first.value
-        if name in seen:
-            message = f"partition {name} is already in line {seen[name].first.line.number}"
-            yield source.find(row.first, FATAL, "twice", message)
-        seen[name] = row
-        yield from _partition_values(source, row)
-        yield from _partition_nodes(source, row, node_sets, known)
-    if not rows and source.release.needs_node_and_partition:
-        yield source.find_here(
-            FATAL, "missing", "PartitionName", "there is no partition; this release requires one"
-        )
-    if rows and not any(
-        (row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows
-    ):
-        yield source.find_here(
-            ERROR,
-            "missing",
-            "PartitionName",
-            "no partition has Default=YES: jobs must name one",
-            "Default=YES",
-        )
-
-
-def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
-    severity = source.release.unusable_value  # with an error, slurmctld leaves the partition out
-    for key in ("maxtime", "defaulttime"):
-        setting = row.all.get(key)
-        if setting and not TIME.fullmatch(setting.value):
-            yield source.find(
-                setting,
-                severity,
-                "value",
-                f'"{setting.value}" is not a time such as 7-0 or 12:00:00',
-            )
-    shared = row.all.get("oversubscribe") or row.all.get("shared")
-    if shared and not _OVERSUBSCRIBE.fullmatch(shared.value):
-        yield source.find(
-            shared,
-            severity,
-            "value",
-            f'"{shared.value}" is not NO, EXCLUSIVE, YES[:n] or FORCE[:n]',
-        )
-    for key in ("qos", "allowqos", "denyqos"):
-        setting = row.all.get(key)
-        # src/slurmctld/read_config.c; with a database, it knows which QOS there are.
-        if (
-            setting
-            and not source.uses_slurmdbd()
-            and source.release.qos_needs_slurmdbd
-            and setting.value.upper() != "ALL"
-        ):
-            yield source.find(
-                setting,
-                FATAL,
-                "qos",
-                f'QOS "{setting.value}" requires accounting_storage/slurmdbd',
-            )
-    state = row.all.get("state")
-    if state and not _PARTITION_STATE.fullmatch(state.value):
-        yield source.find(
-            state, severity, "value", f'"{state.value}" is not UP, DOWN, DRAIN or INACTIVE'
-        )
-    yield from both_per_cpu_and_per_node(source, row.all)
-
-
-def _partition_nodes(
-    source: Source, row: Row, node_sets: list[Row], known: dict[str, Setting]
-) -> Iterator[Finding]:
-    """Yield nodes that do not exist: src/slurmctld/read_config.c, nodespec_to_hostlist."""
-    setting = row.all.get("nodes")
-    if setting is None or _is_all(setting.value, source.release):
-        return
-    names = names_of(setting.value, source.release)
-    if names is None:
-        problem = no_hostlist(setting.value, source.release)
-        yield source.find(setting, FATAL, "hostlist", problem, "such as c[1-4]")
-        return
-    names = _replaced(names, node_sets, source.release)
-    if source.release.node_set_of_all == "alone" and names == ("ALL",):
-        return  # _handle_nodesets makes text of the names, which is compared with ALL again
-    lookup_matches_all = len(known) == 1 and "localhost" in known
-    functions = source.release.node_functions  # such as feature{gpu}
-    missing = [name for name in names if name not in known and not (functions and "{" in name)]
-    if missing and not lookup_matches_all:
-        hint = "write ALL alone" if "ALL" in (name.upper() for name in missing) else ""
-        message = f"no such node: {hostlist.fold(missing)}"
-        yield source.find(setting, FATAL, "undefined", message, hint)
-
-
-def _is_all(value: str, release: Release) -> bool:
-    return value == "ALL" or (value.upper() == "ALL" and release.all_nodes_in_any_case)
-
-
-def _replaced(names: tuple[str, ...], node_sets: list[Row], release: Release) -> tuple[str, ...]:
-    """Replace each NodeSet by its nodes. Nodes that have its Feature exist anyway."""
-    left = list(names)
-    for row in node_sets:
-        if row.first.value in left:
-            left.remove(row.first.value)
-            nodes = row.get("nodes") or ""
-            if nodes.upper() != "ALL" or release.node_set_of_all != "always":
-                left += names_of(nodes, release) or ()
-    return tuple(left)
 
 
 def both_per_cpu_and_per_node(source: Source, settings: Settings) -> Iterator[Finding]:

@@ -69,3 +69,39 @@ def test_names_are_refused_where_slurmctld_refuses_them(
     tmp_path: Path, release: str, text: str, expected: str
 ) -> None:
     assert_fatal(fatal(tmp_path, release, text), expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "options", "expected"),
+    [
+        ("24.11", "MaxTime=99999999999", '5:26: fatal: MaxTime: "99999999999" is too long a time'),
+        ("24.11", "MaxTime=365-00:00:00 DefaultTime=UNLIMITED", ""),
+        ("24.11", "SuspendTime=99999999999", '"99999999999" is not INFINITE or a number of'),
+        ("22.05", "SuspendTime=NONE", ""),
+        ("26.05", "Exclusive=odd", '"odd" is not NO, NODE, USER or TOPO'),
+        ("26.05", "Exclusive=none", ""),
+        ("22.05", "PreemptMode=CHECKPOINT", '"CHECKPOINT" is not one of OFF, CANCEL, REQUEUE and'),
+        ("22.05", "PreemptMode=GANG,SUSPEND", ""),
+        ("24.11", "PreemptMode=odd", ""),
+        ("24.11", "SelectTypeParameters=CR_CPU", '"CR_CPU" is not CR_Core, CR_Socket, or one of'),
+        ("24.11", "SelectTypeParameters=cr_core_memory", ""),
+    ],
+)
+def test_partition_values_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, release: str, options: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, release, f"PartitionName=q Nodes=n1 {options}"), expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "enforce", "expected"),
+    [
+        ("26.05", "", '6:26: fatal: QOS: "a,b" is not one QOS'),
+        ("24.11", "AccountingStorageEnforce=qos", '7:26: fatal: QOS: "a,b" is not one QOS'),
+        ("24.11", "", ""),
+    ],
+)
+def test_partition_has_one_qos(tmp_path: Path, release: str, enforce: str, expected: str) -> None:
+    lines = ["AccountingStorageType=accounting_storage/slurmdbd", enforce]
+    lines.append("PartitionName=q Nodes=n1 QOS=a,b")
+    assert_fatal(fatal(tmp_path, release, "\n".join(filter(None, lines))), expected)
