@@ -165,6 +165,11 @@ class Behaviour:
     exclusive_words: tuple[tuple[str, str, str], ...]
     # Characters that can separate the name of a license from its count.
     license_separators: str
+    # Licenses that are separated by "|" are alternatives.
+    alternative_licenses: bool
+    # When slurmctld expands SuspendExcNodes without noticing that it is not a hostlist: "always",
+    # or only when it saves power ("saving"); "" is never.
+    reads_suspend_exc_nodes: str
     # GRES that share a GPU, in lower case.
     shared_gres: tuple[str, ...]
     # slurmdbd starts with StorageType=accounting_storage/none.

@@ -359,6 +359,20 @@ PARTITIONS = options(
     "PartitionName=q Nodes=n1 PreemptMode=odd",
     "PartitionName=q Nodes=n1 SelectTypeParameters=CR_CPU",
 )
+# What slurmctld refuses about hosts, licenses and specialized cores.
+HOSTS = options(
+    "Licenses=matlab:,:5",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=999999",
+    "NodeName=m1 TRESWeights=x",
+    "SuspendExcNodes=n[1",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
+    "NodeName=m1 CPUs=4 Sockets=2 CoresPerSocket=2 CoreSpecCount=3",
+)
+HOSTS |= {
+    text: with_(text, without="SlurmctldHost")
+    for text in ("SlurmctldHost=@HEAD@", "SlurmctldHost=head[1-2]", "ControlMachine=a,b")
+}
+HOSTS["TRES without a name"] = with_(DATABASE, "AccountingStorageTRES=gres/")
 MEANING = options(
     *(
         "PreemptMode=SUSPEND",
@@ -524,6 +538,7 @@ SLURMCTLD = {
     **GRAMMAR,
     **NODES,
     **HOSTLISTS,
+    **HOSTS,
     **PARTITIONS,
     **MEANING,
     **TOPOLOGY,

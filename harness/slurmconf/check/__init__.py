@@ -19,6 +19,7 @@ from harness.slurmconf.check import (
     changed_defaults,
     files,
     grammar,
+    hosts,
     nodes,
     partitions,
     power,
@@ -106,6 +107,7 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from grammar.check(source)
     if slurm_conf := configuration.get("slurm.conf"):
         yield from values.check(slurm_conf)
+        yield from hosts.check(slurm_conf)
         yield from nodes.check(slurm_conf)
         yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)

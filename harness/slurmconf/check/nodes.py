@@ -44,10 +44,20 @@ def check(source: Source) -> Iterator[Finding]:
     maximum = source.settings.get("maxnodecount")
     if maximum and (source.get("selecttype") or default_select(source)) != "select/cons_tres":
         yield source.find(maximum, FATAL, "contradiction", "needs SelectType=select/cons_tres")
+    elif maximum and source.release.most_nodes:
+        yield from _too_high(source, maximum, source.release.most_nodes - 1)
     if not known and not maximum and source.release.needs_node_and_partition:
         yield source.find_here(
             FATAL, "missing", "NodeName", "there is no node; this release requires one"
         )
+
+
+def _too_high(source: Source, maximum: Setting, most: int) -> Iterator[Finding]:
+    """Yield a MaxNodeCount that _validate_and_set_defaults of read_config.c refuses."""
+    number = conf.number(maximum.value)
+    if maximum.value.lower() in {"infinite", "unlimited"} or (number or 0) > most:
+        message = f"{maximum.value} is higher than the maximum allowed ({most})"
+        yield source.find(maximum, FATAL, "value", message)
 
 
 def names_of(value: str, release: Release | None = None) -> tuple[str, ...] | None:
@@ -167,6 +177,7 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
                     gres, ERROR, "gres", f"{name} is not in GresTypes", f"GresTypes=...,{name}"
                 )
     yield from _shape(source, row)
+    yield from _specialized(source, row)
 
 
 def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
@@ -248,6 +259,51 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
             "cpus",
             f"{cpus} CPUs do not match {shape}; slurmctld sets them to {max(fitting)}",
         )
+
+
+def _specialized(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield specialized cores on all sockets: cons_tres, _check_allocatable_sockets()."""
+    select = source.get("selecttype") or default_select(source)
+    words = {word.lower() for word in source.words("selecttypeparameters")}
+    if (
+        not select.startswith("select/cons_")
+        or not words & {"cr_socket", "cr_socket_memory"}
+        or (source.get("allowspecresourcesusage") or "no").lower() in {"yes", "up", "true", "1"}
+    ):
+        return
+    cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
+    sockets = _sockets(row, cores * threads)
+    count, cpus = row.all.get("corespeccount"), row.all.get("cpuspeclist")
+    ids = {int(cpu) for cpu in _cpu_ids(cpus.value)} if cpus else set()
+    about = None
+    if cpus and ids and max(ids) < sockets * cores * threads:
+        if {cpu // (cores * threads) for cpu in ids} == {*range(sockets)}:
+            about = cpus
+    elif count and (sockets - 1) * cores < _number(row, "corespeccount") < sockets * cores:
+        about = count
+    if about:
+        yield source.find(
+            about,
+            FATAL,
+            "contradiction",
+            "CR_Socket and AllowSpecResourcesUsage=NO: uses cores from all sockets, which makes "
+            "the node non-usable",
+            "leave one socket without specialized cores",
+        )
+
+
+def _sockets(row: Row, cpus_of_socket: int) -> int:
+    """Return the sockets of a node as _parse_nodename() infers them."""
+    boards = _number(row, "boards") or 1
+    if per_board := _number(row, "socketsperboard"):
+        return boards * per_board
+    cpus = _number(row, "cpus") or _number(row, "procs")
+    inferred = cpus // cpus_of_socket if cpus % cpus_of_socket == 0 else 0
+    return _number(row, "sockets") or inferred or boards
+
+
+def _cpu_ids(cpus: str) -> tuple[str, ...]:
+    return (names_of(f"[{cpus}]") or ()) if re.fullmatch("[0-9,-]+", cpus) else ()
 
 
 def _number(row: Row, key: str) -> int:

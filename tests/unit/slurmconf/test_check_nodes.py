@@ -17,9 +17,13 @@ PartitionName=p Nodes=ALL Default=YES
 """
 
 
-def fatal(tmp_path: Path, release: str, text: str, **files: str) -> str:
-    """Return the fatal findings for the base configuration plus lines; files by name with _."""
-    (tmp_path / "slurm.conf").write_text(BASE + text)
+def fatal(tmp_path: Path, release: str, text: str, without: str = "\n", **files: str) -> str:
+    """Return the fatal findings for the base configuration plus lines; files by name with _.
+
+    Lines of the base configuration that start with `without` are left out.
+    """
+    base = "".join(line for line in BASE.splitlines(keepends=True) if not line.startswith(without))
+    (tmp_path / "slurm.conf").write_text(base + text)
     for name, content in files.items():
         (tmp_path / name.replace("_", ".")).write_text(content)
     findings = check.check_path(tmp_path, releases.get(release))
@@ -105,3 +109,65 @@ def test_partition_has_one_qos(tmp_path: Path, release: str, enforce: str, expec
     lines = ["AccountingStorageType=accounting_storage/slurmdbd", enforce]
     lines.append("PartitionName=q Nodes=n1 QOS=a,b")
     assert_fatal(fatal(tmp_path, release, "\n".join(filter(None, lines))), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SlurmctldHost=@HEAD@", '4:1: fatal: SlurmctldHost: no host has the name "@HEAD@"'),
+        ("SlurmctldHost=head[1-2]", "is not a valid controller"),
+        ("SlurmctldHost=head\nSlurmctldHost=(10.0.0.1)", ""),
+        ("SlurmctldHost=a(b)c", '"a(b)c" is not NAME or NAME(ADDRESS)'),
+        ("ControlMachine=task/cgroup", 'no host has the name "task/cgroup"'),
+        ("ControlMachine=a,b", "has multiple host names, so ControlAddr must be specified"),
+        ("ControlMachine=a,b\nControlAddr=c", ""),
+    ],
+)
+def test_slurmctld_needs_a_possible_host(tmp_path: Path, text: str, expected: str) -> None:
+    assert_fatal(fatal(tmp_path, "24.11", text, without="SlurmctldHost"), expected)
+
+
+SOCKETS = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
+DATABASE = "AccountingStorageType=accounting_storage/slurmdbd\n"
+SAVING = "SuspendTime=60\nSuspendProgram=/s\nResumeProgram=/r\n"
+TRES = "SelectType=select/cons_tres\n"
+BAD_EXC = "SuspendExcNodes=n[1"
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "Licenses=:5,matlab:,a:0", ""),
+        ("24.11", "Licenses=a:-1", '"a:-1" is not NAME or NAME:COUNT'),
+        ("26.05", "Licenses=a:1|b:1", ""),
+        ("26.05", "Licenses=a:1|b:1,c", 'mixes "|" with other separators'),
+        ("24.11", f"{TRES}MaxNodeCount=65536", ""),
+        (
+            "24.11",
+            f"{TRES}MaxNodeCount=999999",
+            "999999 is higher than the maximum allowed (65536)",
+        ),
+        ("24.11", f"{TRES}MaxNodeCount=INFINITE", "INFINITE is higher than the maximum allowed"),
+        (
+            "24.11",
+            f"{SOCKETS}NodeName=m1 CPUs=4 Sockets=2 CoreSpecCount=3 CoresPerSocket=2",
+            "all s",
+        ),
+        ("24.11", f"{SOCKETS}NodeName=m1 CPUs=4 Sockets=2 CoreSpecCount=2 CoresPerSocket=2", ""),
+        ("24.11", f"{SOCKETS}NodeName=m1 CPUs=4 CoresPerSocket=2 CPUSpecList=1-3", "all sockets"),
+        ("24.11", f"{SOCKETS}NodeName=m1 CPUs=4 CoresPerSocket=2 CPUSpecList=2-3", ""),
+        ("24.11", f"{DATABASE}AccountingStorageTRES=gres/", "has no name: slurmctld crashes"),
+        ("24.11", "NodeName=m1 TRESWeights=x", '"x" is not TRES=WEIGHT'),
+        ("24.11", "NodeName=m1 TRESWeights=CPU=1.5,Mem=0.25G", ""),
+        ("24.11", "NodeName=m1 TRESWeights=CPU=1x", '"CPU=1x" is not TRES=WEIGHT'),
+        ("26.05", BAD_EXC, '5:1: fatal: SuspendExcNodes: "n[1" is not a hostlist'),
+        ("24.11", BAD_EXC, ""),
+        ("24.11", SAVING + BAD_EXC, '"n[1" is not a hostlist'),
+        ("26.05", "SuspendExcNodes=n[1,2]:1", '"n[1" is not a hostlist'),
+        ("26.05", "SuspendExcNodes=n[1-2]:1,n3", ""),
+    ],
+)
+def test_lists_and_counts_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, release, text), expected)
