@@ -107,6 +107,10 @@ class Behaviour:
     empty_node_name: str
     # Severity of a topology.conf without switches or blocks.
     empty_topology: str
+    # A switch or block may have neither nodes nor switches.
+    empty_switches: bool
+    # Each block must have as many nodes as the first BlockSizes, or as the first block.
+    full_blocks: bool
     # Severity of select/linear together with topology/tree; "" if they work together.
     linear_with_tree: str
     # slurmctld does not start without a node and a partition.

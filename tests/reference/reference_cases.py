@@ -512,6 +512,35 @@ TOPOLOGY = {
     )
 }
 TOPOLOGY |= {
+    f"tree: {text}": with_(TREE, topology_conf=f"{text}\n")
+    for text in ("SwitchName=s", "SwitchName=s Nodes=n[1-", "BlockName=b Nodes=n1\nBlockSizes=1")
+}
+TOPOLOGY |= {
+    f"block: {text}": with_("TopologyPlugin=topology/block", topology_conf=f"{text}\n")
+    for text in (
+        "SwitchName=s Nodes=n[1-4]",
+        "BlockName=b\nBlockSizes=1",
+        "BlockName=b Nodes=n[1-4]\nBlockSizes=99",
+    )
+}
+_LEAF = "{switch: s, nodes: 'n[1-4]'}"
+TOPOLOGY |= {
+    f"yaml: {text}": with_(
+        **{"topology.yaml": f"- topology: t\n  cluster_default: true\n  {text}\n"}
+    )
+    for text in (
+        f"tree: {{switches: [{_LEAF}, {{switch: r, children: 's,x'}}]}}",
+        f"tree: {{switches: [{_LEAF}, {_LEAF}]}}",
+        "tree: {switches: []}",
+        "block: {block_sizes: [1, 3], blocks: [{block: b, nodes: 'n[1-4]'}]}",
+        "",
+    )
+}
+TOPOLOGY |= options(
+    "NodeName=m1 Topology=nosuch:x",
+    "PartitionName=q Nodes=n1 Topology=nosuch",
+)
+TOPOLOGY |= {
     f"block: {text}": with_("TopologyPlugin=topology/block", topology_conf=f"{text}\n")
     for text in (
         "BlockName=a Nodes=n[1-2]\nBlockName=b Nodes=n[3-4]\nBlockSizes=2,4",

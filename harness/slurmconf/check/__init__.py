@@ -23,6 +23,7 @@ from harness.slurmconf.check import (
     nodes,
     partitions,
     power,
+    topologies,
     values,
 )
 from harness.slurmconf.check.findings import SEVERITIES, Finding
@@ -112,5 +113,6 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)
     yield from files.check(configuration)
+    yield from topologies.check(configuration)
     if older:
         yield from changed_defaults.check(configuration, older)

@@ -171,3 +171,88 @@ def test_lists_and_counts_are_refused_where_slurmctld_refuses_them(
     tmp_path: Path, release: str, text: str, expected: str
 ) -> None:
     assert_fatal(fatal(tmp_path, release, text), expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "SwitchName=s", "1:1: fatal: SwitchName: switch s has neither child switches"),
+        ("25.05", "SwitchName=s\nSwitchName=t Nodes=n[1-4]", ""),
+        ("24.11", "SwitchName=s Nodes=n[1-", '1:14: fatal: Nodes: "n[1-" is not a hostlist'),
+        ("24.11", "BlockName=b Nodes=n1\nBlockSizes=1", "BlockName: is unknown to topology/tree"),
+    ],
+)
+def test_tree_is_refused_where_slurmctld_refuses_it(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    plugin = "TopologyPlugin=topology/tree"
+    assert_fatal(fatal(tmp_path, release, plugin, topology_conf=text), expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "SwitchName=s Nodes=n[1-4]", "SwitchName: is unknown to topology/block"),
+        ("24.11", "BlockName=b\nBlockSizes=1", "block b hasn't got nodes"),
+        ("25.05", "BlockName=b\nBlockSizes=1", ""),
+        ("24.11", "BlockName=b Nodes=n[1-4]\nBlockSizes=99", "each block has at least 99"),
+        ("25.05", "BlockName=b Nodes=n[1-4]\nBlockSizes=99", ""),
+        ("24.11", "BlockName=b Nodes=nosuch[1-2]\nBlockSizes=1", "0 nodes, but each block has"),
+    ],
+)
+def test_blocks_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    plugin = "TopologyPlugin=topology/block"
+    assert_fatal(fatal(tmp_path, release, plugin, topology_conf=text), expected)
+
+
+def topology(plugin: str) -> str:
+    """Return a topology.yaml with a topology t."""
+    return f"- topology: t\n  cluster_default: true\n  {plugin}\n"
+
+
+LEAF = "switch: s, nodes: 'n[1-4]'"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "expected"),
+    [
+        (f"tree: {{switches: [{{{LEAF}}}, {{switch: r, children: s}}]}}", ""),
+        (
+            f"tree:\n    switches:\n    - {{{LEAF}}}\n    - {{switch: r, children: 's,x'}}",
+            "topology.yaml:6:1: fatal: children: there is no switch x",
+        ),
+        (f"tree: {{switches: [{{{LEAF}}}, {{{LEAF}}}]}}", "switch s is already defined"),
+        ("tree: {switch: []}", "No switches configured"),
+        ("", "topology t has no type; it needs one of block, flat, ring, torus3d, tree"),
+        (
+            "block: {block_sizes: [1, 3], blocks: [{block: b, nodes: 'n[1-4]'}]}",
+            "[1, 3]: each size must be the first one times a power of two",
+        ),
+        ("block: {block_sizes: [1, 4], blocks: [{block: b, nodes: 'n[1-4]'}]}", ""),
+    ],
+)
+def test_topology_yaml_means_what_slurmctld_accepts(
+    tmp_path: Path, plugin: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, "26.05", "", topology_yaml=topology(plugin)), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NodeName=m1 Topology=t:s", ""),
+        ("NodeName=m1 Topology=nosuch:x", "5:13: fatal: Topology: there is no topology nosuch"),
+        ("PartitionName=q Nodes=n1 Topology=nosuch", "there is no topology nosuch"),
+    ],
+)
+def test_topologies_that_nodes_name_exist(tmp_path: Path, text: str, expected: str) -> None:
+    yaml = topology(f"tree: {{switches: [{{{LEAF}}}]}}")
+    assert_fatal(fatal(tmp_path, "26.05", text, topology_yaml=yaml), expected)
+
+
+def test_topology_is_called_default_without_topology_yaml(tmp_path: Path) -> None:
+    assert fatal(tmp_path, "26.05", "PartitionName=q Nodes=n1 Topology=default") == ""
+    text = "PartitionName=q Nodes=n1 Topology=t"
+    assert_fatal(fatal(tmp_path, "26.05", text), "there is no topology t")
