@@ -176,6 +176,8 @@ class Behaviour:
     reads_suspend_exc_nodes: str
     # GRES that share a GPU, in lower case.
     shared_gres: tuple[str, ...]
+    # MultipleFiles of gres.conf must have more than one file.
+    counts_multiple_files: bool
     # slurmdbd starts with StorageType=accounting_storage/none.
     slurmdbd_without_storage: bool
     # A controller may join a federation before the other clusters have registered with slurmdbd.

@@ -560,6 +560,21 @@ ACCT_GATHER = {
     ),
     "acct_gather with an unknown option": with_(acct_gather_conf="NoSuch=1\n"),
 }
+# slurmctld reads gres.conf for cloud nodes.
+GRES = {
+    f"cloud gres: {text}": with_(
+        "GresTypes=gpu",
+        "NodeName=cloud[0-1] CPUs=1 Gres=gpu:1 State=CLOUD",
+        gres_conf=f"{text}\n",
+    )
+    for text in (
+        "Name=gpu Count=two",
+        "Name=gpu File=/dev/null Cores=0-1",
+        "Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero",
+        "Name=gpu MultipleFiles=/dev/null",
+        "NodeName=n1 Name=gpu Count=two",
+    )
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
@@ -572,6 +587,7 @@ SLURMCTLD = {
     **MEANING,
     **TOPOLOGY,
     **ACCT_GATHER,
+    **GRES,
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}

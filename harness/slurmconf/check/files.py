@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.parsing import conf, hostlist
-from harness.slurmconf.check import values
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.nodes import names_of, node_names
+from harness.parsing import conf
+from harness.slurmconf.check import gres, values
+from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 
 # Prefixes of options of acct_gather.conf -> the plugins that know them.
@@ -39,7 +38,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     slurm_conf = configuration.get("slurm.conf")
     for kind, rule in (
         ("slurmdbd.conf", _slurmdbd),
-        ("gres.conf", _gres),
+        ("gres.conf", gres.check),
         ("acct_gather.conf", _acct_gather),
     ):
         if source := configuration.get(kind):
@@ -98,57 +97,6 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
         for word in setting.words():
             if word.lower() not in known:
                 yield source.find(setting, FATAL, "word", f'"{word}" is unknown')
-
-
-def _gres(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
-    rows = [*source.rows("name"), *source.rows("nodename")]
-    if slurm_conf is None:
-        return
-    known = {word.lower() for word in slurm_conf.words("grestypes")}
-    nodes = node_names(slurm_conf)
-    gres_of: dict[str, set[str]] = {}
-    for row in rows:
-        is_name = row.first.name.lower() == "name"
-        name = row.first if is_name else row.all.get("name")
-        if name and name.value.lower() not in known:
-            message = f"{name.value} is not in GresTypes of slurm.conf; the line is ignored"
-            yield source.find(name, ERROR, "gres", message, f"GresTypes={name.value}")
-        where = None if is_name else names_of(row.first.value, source.release)
-        missing = [node for node in where or () if node not in nodes]
-        if missing and len(missing) == len(where or ()):
-            yield source.find(
-                row.first,
-                WARNING,
-                "undefined",
-                f"no such node in slurm.conf: {hostlist.fold(missing)}",
-            )
-        if name:
-            for node in nodes if where is None else where:
-                gres_of.setdefault(node, set()).add(name.value.lower())
-    if not any("autodetect" in row.all for row in rows) and "autodetect" not in source.settings:
-        yield from _gres_without_line(slurm_conf, gres_of)
-
-
-def _gres_without_line(slurm_conf: Source, gres_of: dict[str, set[str]]) -> Iterator[Finding]:
-    """Yield GPUs that slurm.conf names and gres.conf does not.
-
-    slurmd detects fewer, and the node is drained.
-    """
-    for row in slurm_conf.rows("nodename"):
-        gres = row.all.get("gres")
-        for word in gres.words() if gres else []:
-            name = word.partition(":")[0].lower()
-            lacking = [
-                node
-                for node in names_of(row.first.value, slurm_conf.release) or ()
-                if name not in gres_of.get(node, set())
-            ]
-            if gres and name == "gpu" and lacking:
-                message = (
-                    f"gres.conf has no {name} on {hostlist.fold(lacking)}: the nodes will be "
-                    "drained"
-                )
-                yield slurm_conf.find(gres, WARNING, "gres", message, daemon="slurmd")
 
 
 def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:

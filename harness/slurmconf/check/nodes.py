@@ -302,6 +302,13 @@ def _sockets(row: Row, cpus_of_socket: int) -> int:
     return _number(row, "sockets") or inferred or boards
 
 
+def cpus_of(row: Row) -> int:
+    """Return the CPUs of a node."""
+    cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
+    cpus = _number(row, "cpus") or _number(row, "procs")
+    return cpus or _sockets(row, cores * threads) * cores * threads
+
+
 def _cpu_ids(cpus: str) -> tuple[str, ...]:
     return (names_of(f"[{cpus}]") or ()) if re.fullmatch("[0-9,-]+", cpus) else ()
 

@@ -256,3 +256,24 @@ def test_topology_is_called_default_without_topology_yaml(tmp_path: Path) -> Non
     assert fatal(tmp_path, "26.05", "PartitionName=q Nodes=n1 Topology=default") == ""
     text = "PartitionName=q Nodes=n1 Topology=t"
     assert_fatal(fatal(tmp_path, "26.05", text), "there is no topology t")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Name=gpu Count=two", 'gres.conf:1:10: fatal: Count: "two" is not a count'),
+        ("Name=gpu Count=1", ""),
+        ("Name=gpu File=/dev/null Cores=0-1", '"0-1" for cloud0: only 1 CPUs are available'),
+        ("NodeName=n1 Name=gpu File=/dev/null Cores=0-1", ""),
+        ("NodeName=cloud1 Name=gpu File=/dev/null Cores=0-1", "only 1 CPUs are available"),
+        ("Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero", "are mutually exclusive"),
+        ("Name=gpu MultipleFiles=/dev/null", "does not contain multiple files"),
+        ("Name=gpu File=/dev/gpu[0-1] Count=3", "does not match the number of files (2)"),
+        ("Name=gpu File=/dev/gpu[0-1] Count=2", ""),
+    ],
+)
+def test_gres_conf_is_slurmctlds_for_cloud_nodes(tmp_path: Path, text: str, expected: str) -> None:
+    gres = "GresTypes=gpu\n"
+    cloud = f"{gres}NodeName=cloud[0-1] CPUs=1 State=CLOUD\n"
+    assert_fatal(fatal(tmp_path, "24.11", cloud, gres_conf=text), expected)
+    assert_fatal(fatal(tmp_path, "24.11", gres, gres_conf=text), "")
