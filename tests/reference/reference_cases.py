@@ -262,6 +262,7 @@ GRAMMAR = options(
 )
 GRAMMAR |= {
     "include": with_("Include a.conf", a_conf="MinJobAge=30\n"),
+    "include without an end of line": {"slurm.conf": BASE + "Include a.conf", "a.conf": ""},
     "include of a bad file": with_("Include a.conf", a_conf="NoSuchOption=1\n"),
     "include by cluster": with_("Include %c.conf", c_conf="MinJobAge=30\n"),
     "CRLF": {"slurm.conf": BASE.replace("\n", "\r\n")},

@@ -277,3 +277,13 @@ def test_gres_conf_is_slurmctlds_for_cloud_nodes(tmp_path: Path, text: str, expe
     cloud = f"{gres}NodeName=cloud[0-1] CPUs=1 State=CLOUD\n"
     assert_fatal(fatal(tmp_path, "24.11", cloud, gres_conf=text), expected)
     assert_fatal(fatal(tmp_path, "24.11", gres, gres_conf=text), "")
+
+
+def test_include_that_ends_the_file_needs_an_end_of_line(tmp_path: Path) -> None:
+    text = "\nInclude x.conf"
+    base = "PartitionName=q Nodes=n1 Default=YES"
+    assert_fatal(
+        fatal(tmp_path, "24.11", base + text, x_conf="MinJobAge=300\n"),
+        '6:1: fatal: Include x.conf: cannot be read: "Nodes=n1 Default=YES", which is left of',
+    )
+    assert fatal(tmp_path, "24.11", f"{base}{text}\n", x_conf="MinJobAge=300\n") == ""
