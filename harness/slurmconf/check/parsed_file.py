@@ -426,8 +426,15 @@ def _must_be_countable(source: Source) -> None:
     """
     count = 0
     for row in source.rows("nodename"):
-        with suppress(ValueError):
-            count += hostlist.count(",".join(row.first.value.split()))
+        value = row.first.value
+        if "[" not in value:
+            count += 1 + value.count(",")
+            continue
+        try:
+            count += hostlist.count(",".join(value.split()))
+        except ValueError:  # odd characters, which Slurm accepts
+            with suppress(ValueError):
+                count += len(hostlist.create(value))
         if count > hostlist.MOST_NAMES:
             place = f"{row.first.path}:{row.first.line.number}"
             raise UsageError(

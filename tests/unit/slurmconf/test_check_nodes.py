@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import releases
+from harness.errors import UsageError
 from harness.slurmconf import check
 
 BASE = """\
@@ -73,6 +74,11 @@ def test_names_are_refused_where_slurmctld_refuses_them(
     tmp_path: Path, release: str, text: str, expected: str
 ) -> None:
     assert_fatal(fatal(tmp_path, release, text), expected)
+
+
+def test_odd_names_are_counted_before_they_are_created(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"slurm\.conf:6: there are more than 131072 nodes"):
+        fatal(tmp_path, "24.11", "".join(f"NodeName={x}[1-65536]+\n" for x in "abc"))
 
 
 @pytest.mark.parametrize(
