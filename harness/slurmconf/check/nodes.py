@@ -35,12 +35,7 @@ def check(source: Source) -> Iterator[Finding]:
             if not findings:
                 fine.add(alike)
     for row in source.rows("downnodes"):
-        names = names_of(row.first.value, source.release) or ()
-        missing = [name for name in names if name not in known]
-        if missing:
-            yield source.find(
-                row.first, ERROR, "undefined", f"no such node: {hostlist.fold(missing)}"
-            )
+        yield from _down_nodes(source, row, known)
     maximum = source.settings.get("maxnodecount")
     if maximum and (source.get("selecttype") or default_select(source)) != "select/cons_tres":
         yield source.find(maximum, FATAL, "contradiction", "needs SelectType=select/cons_tres")
@@ -50,6 +45,20 @@ def check(source: Source) -> Iterator[Finding]:
         yield source.find_here(
             FATAL, "missing", "NodeName", "there is no node; this release requires one"
         )
+
+
+def _down_nodes(source: Source, row: Row, known: dict[str, Setting]) -> Iterator[Finding]:
+    """Yield what _handle_downnodes_line of src/slurmctld/read_config.c ignores with an error."""
+    names = names_of(row.first.value, source.release)
+    missing = [name for name in names or () if name not in known]
+    state = row.own.get("state")
+    if state and not _is_node_state(source.release, state.value):
+        yield source.find(state, ERROR, "value", f'"{state.value}" is not a node state')
+    elif names is None:
+        problem = no_hostlist(row.first.value, source.release)
+        yield source.find(row.first, ERROR, "hostlist", problem)
+    elif missing:
+        yield source.find(row.first, ERROR, "undefined", f"no such node: {hostlist.fold(missing)}")
 
 
 def _too_high(source: Source, maximum: Setting, most: int) -> Iterator[Finding]:

@@ -76,6 +76,15 @@ def test_names_are_refused_where_slurmctld_refuses_them(
     assert_fatal(fatal(tmp_path, release, text), expected)
 
 
+def test_bad_down_nodes_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}DownNodes=n[1\nDownNodes=n1 State=ODD\n")
+    findings = check.check_path(tmp_path, releases.get("24.11"))
+    assert [(finding.severity, finding.line, finding.option) for finding in findings] == [
+        ("error", 5, "DownNodes"),
+        ("error", 6, "State"),
+    ]
+
+
 def test_odd_names_are_counted_before_they_are_created(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"slurm\.conf:6: there are more than 131072 nodes"):
         fatal(tmp_path, "24.11", "".join(f"NodeName={x}[1-65536]+\n" for x in "abc"))
