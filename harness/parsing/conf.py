@@ -8,7 +8,7 @@ read(text))` is its text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ _PAIR = re.compile(
 )
 # Include must be at the very beginning of a line; Slurm ignores what follows the file's name.
 _INCLUDE = re.compile(rf"include[{_BLANK}]+([^{_BLANK}]+)", re.IGNORECASE)
+_BLANKS = re.compile(rf"[{_BLANK}]")
 _COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)#.*", re.DOTALL)
 _CONTINUED = re.compile(rf"(?<!\\)((?:\\\\)*)\\[{_BLANK}]*\Z")
 
@@ -89,6 +90,26 @@ def read(text: str) -> Iterator[Line]:
                 break
             number += 1
         yield _line(begun, "".join(raw), *_unescaped("".join(characters), places))
+
+
+def rest_of_include(before: Sequence[Line], line: Line) -> str:
+    r"""Return what Slurm reads after the file of an Include that ends its line's text.
+
+    _parse_include_directive looks for a blank, and finds it behind the end of the text: in what is
+    left in the line buffer of a comment, or of longer lines before. "" if it finds none there.
+
+    >>> lines = list(read("PartitionName=p Nodes=ALL\nInclude x.conf"))
+    >>> rest_of_include(lines[:1], lines[1])
+    ' Nodes=ALL'
+    """
+    if not line.include or _INCLUDE.fullmatch(line.text) is None:
+        return ""
+    buffer = ""
+    for one in (*before, line):
+        text = f"{one.raw if one.places is None else one.text}\0"
+        buffer = text + buffer[len(text) :]
+    blank = _BLANKS.search(buffer, len(line.text) + 1)
+    return buffer[blank.start() :].partition("\0")[0].rstrip(_BLANK) if blank else ""
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:

@@ -123,22 +123,35 @@ class Behaviour:
     empty_node_name: str
     # Severity of a topology.conf without switches or blocks.
     empty_topology: str
+    # A switch or block may have neither nodes nor switches.
+    empty_switches: bool
+    # Each block must have as many nodes as the first BlockSizes, or as the first block.
+    full_blocks: bool
     # Severity of select/linear together with topology/tree; "" if they work together.
     linear_with_tree: str
     # slurmctld does not start without a node and a partition.
     needs_node_and_partition: bool
-    # A NodeName that is not a hostlist is refused. In older releases, one without "]" names a
-    # single node.
-    refuses_odd_node_name: bool
+    # hostlist_create: text may follow the last "]" of a name; a name with a "[" but no "]" is cut
+    # there and gets a "]", where later releases refuse it.
+    hostlist_suffixes: bool
+    completes_brackets: bool
     # NodeHostname, NodeAddr or BcastAddr of several nodes may be one name, even without
     # --enable-multiple-slurmd.
     nodes_may_share_address: bool
     # A NodeSet may not have the name of a node.
     refuses_node_set_like_node: bool
-    # Nodes of a partition: ALL in any case; ALL among others; functions such as feature{gpu}.
+    # Nodes of a partition: ALL in any case; functions such as feature{gpu}. When a
+    # NodeSet with Nodes=ALL has all nodes: "always", in any case; "alone", in a partition of no
+    # other names, and only as ALL; "never".
     all_nodes_in_any_case: bool
-    all_among_nodes: bool
     node_functions: bool
+    node_set_of_all: str
+    # NodeHostname must name one host, or one per node.
+    counts_hostnames: bool
+    # A partition's SuspendTime must be a number of 32 bits.
+    bounds_suspend_time: bool
+    # An unknown PreemptMode of a partition is refused; later releases mask the error with GANG.
+    refuses_preempt_mode_of_partition: bool
     # Without slurmdbd, a partition that names a QOS is refused.
     qos_needs_slurmdbd: bool
     # Include: wildcards work; a relative path starts at the directory of the main file, not at that
@@ -187,8 +200,15 @@ class Behaviour:
     exclusive_words: tuple[tuple[str, str, str], ...]
     # Characters that can separate the name of a license from its count.
     license_separators: str
+    # Licenses that are separated by "|" are alternatives.
+    alternative_licenses: bool
+    # When slurmctld expands SuspendExcNodes without noticing that it is not a hostlist: "always",
+    # or only when it saves power ("saving"); "" is never.
+    reads_suspend_exc_nodes: str
     # GRES that share a GPU, in lower case.
     shared_gres: tuple[str, ...]
+    # MultipleFiles of gres.conf must have more than one file.
+    counts_multiple_files: bool
     # slurmdbd starts with StorageType=accounting_storage/none.
     slurmdbd_without_storage: bool
     # A controller may join a federation before the other clusters have registered with slurmdbd.

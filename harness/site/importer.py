@@ -27,6 +27,8 @@ _UNPRINTABLE = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
 _ROWS = {"nodename", "partitionname"}
+# Slurm accepts more than one, and blanks.
+_ONE_HOSTLIST = re.compile(r"[A-Za-z0-9._-]*(\[[0-9,-]+\][A-Za-z0-9._-]*)*")
 
 
 def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:
@@ -223,4 +225,4 @@ def _hosts(value: str) -> str:
     names = names_of(value)
     if names is None:
         raise UsageError(f'"{value}" is not a hostlist')
-    return value if "," not in value.strip(",") and " " not in value else hostlist.fold(names)
+    return value if _ONE_HOSTLIST.fullmatch(value) else hostlist.fold(names)

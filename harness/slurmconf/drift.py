@@ -88,7 +88,7 @@ def read(text: str) -> Rendered:
         if name.upper() == "DEFAULT":
             defaults[kind] |= pairs
             continue
-        for member in hostlist.expand(name) if kind == "nodename" else [name]:
+        for member in hostlist.create(name) if kind == "nodename" else [name]:
             lines[kind][member] = defaults[kind] | pairs
     return Rendered(options, lines["nodename"], lines["partitionname"])
 
@@ -304,7 +304,7 @@ def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
         return "no" if word in {"no", "exclusive"} else f"{word}:{count or 4}"
     if key == "nodes" and value.lower() not in _UNSET_WORDS:
         known = {*nodes}
-        names = known if value.upper() == "ALL" else {*hostlist.expand(value)}
+        names = known if value.upper() == "ALL" else {*hostlist.create(value)}
         # Other names are NodeSets, which Slurm prints as their nodes.
         return names if names <= known else None
     return canonical(key, value)

@@ -278,6 +278,7 @@ GRAMMAR = options(
 )
 GRAMMAR |= {
     "include": with_("Include a.conf", a_conf="MinJobAge=30\n"),
+    "include without an end of line": {"slurm.conf": BASE + "Include a.conf", "a.conf": ""},
     "include of a bad file": with_("Include a.conf", a_conf="NoSuchOption=1\n"),
     "include by cluster": with_("Include %c.conf", c_conf="MinJobAge=30\n"),
     "CRLF": {"slurm.conf": BASE.replace("\n", "\r\n")},
@@ -351,6 +352,44 @@ NODES |= {
     "no partition": with_(without="PartitionName"),
     "no default partition": with_("PartitionName=q Nodes=n1", without="PartitionName"),
 }
+# How releases read lists of hosts: src/common/hostlist.c and expand_nodeline_info().
+HOSTLISTS = options(
+    "NodeName=m[01-100]",
+    "NodeName=m[1-2]-ib",
+    "NodeName=m[1-2]]",
+    "NodeName=m[1-70000]",
+    "NodeName=m[1-2],m[2-3]",
+    "NodeName=m+1",
+    "NodeName=m1 Port=-1",
+    "NodeName=m[1-2] Port=[7001",
+    "NodeName=m1 State=ERROR",
+    "PartitionName=q,q Nodes=n1",
+    "PartitionName=q Nodes=n1,ALL",
+    "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s",
+    "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s",
+)
+# What _parse_partitionname() refuses.
+PARTITIONS = options(
+    "PartitionName=q Nodes=n1 MaxTime=99999999999",
+    "PartitionName=q Nodes=n1 SuspendTime=99999999999",
+    "PartitionName=q Nodes=n1 Exclusive=odd",
+    "PartitionName=q Nodes=n1 PreemptMode=odd",
+    "PartitionName=q Nodes=n1 SelectTypeParameters=CR_CPU",
+)
+# What slurmctld refuses about hosts, licenses and specialized cores.
+HOSTS = options(
+    "Licenses=matlab:,:5",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=999999",
+    "NodeName=m1 TRESWeights=x",
+    "SuspendExcNodes=n[1",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
+    "NodeName=m1 CPUs=4 Sockets=2 CoresPerSocket=2 CoreSpecCount=3",
+)
+HOSTS |= {
+    text: with_(text, without="SlurmctldHost")
+    for text in ("SlurmctldHost=@HEAD@", "SlurmctldHost=head[1-2]", "ControlMachine=a,b")
+}
+HOSTS["TRES without a name"] = with_(DATABASE, "AccountingStorageTRES=gres/")
 MEANING = options(
     *(
         "PreemptMode=SUSPEND",
@@ -527,6 +566,35 @@ TOPOLOGY = {
     )
 }
 TOPOLOGY |= {
+    f"tree: {text}": with_(TREE, topology_conf=f"{text}\n")
+    for text in ("SwitchName=s", "SwitchName=s Nodes=n[1-", "BlockName=b Nodes=n1\nBlockSizes=1")
+}
+TOPOLOGY |= {
+    f"block: {text}": with_("TopologyPlugin=topology/block", topology_conf=f"{text}\n")
+    for text in (
+        "SwitchName=s Nodes=n[1-4]",
+        "BlockName=b\nBlockSizes=1",
+        "BlockName=b Nodes=n[1-4]\nBlockSizes=99",
+    )
+}
+_LEAF = "{switch: s, nodes: 'n[1-4]'}"
+TOPOLOGY |= {
+    f"yaml: {text}": with_(
+        **{"topology.yaml": f"- topology: t\n  cluster_default: true\n  {text}\n"}
+    )
+    for text in (
+        f"tree: {{switches: [{_LEAF}, {{switch: r, children: 's,x'}}]}}",
+        f"tree: {{switches: [{_LEAF}, {_LEAF}]}}",
+        "tree: {switches: []}",
+        "block: {block_sizes: [1, 3], blocks: [{block: b, nodes: 'n[1-4]'}]}",
+        "",
+    )
+}
+TOPOLOGY |= options(
+    "NodeName=m1 Topology=nosuch:x",
+    "PartitionName=q Nodes=n1 Topology=nosuch",
+)
+TOPOLOGY |= {
     f"block: {text}": with_("TopologyPlugin=topology/block", topology_conf=f"{text}\n")
     for text in (
         "BlockName=a Nodes=n[1-2]\nBlockName=b Nodes=n[3-4]\nBlockSizes=2,4",
@@ -568,16 +636,35 @@ COMPANIONS = options(
     ),
     "mpi.conf with an unknown option": with_("MpiDefault=pmix", mpi_conf="NoSuch=1\n"),
 }
+# slurmctld reads gres.conf for cloud nodes.
+GRES = {
+    f"cloud gres: {text}": with_(
+        "GresTypes=gpu",
+        "NodeName=cloud[0-1] CPUs=1 Gres=gpu:1 State=CLOUD",
+        gres_conf=f"{text}\n",
+    )
+    for text in (
+        "Name=gpu Count=two",
+        "Name=gpu File=/dev/null Cores=0-1",
+        "Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero",
+        "Name=gpu MultipleFiles=/dev/null",
+        "NodeName=n1 Name=gpu Count=two",
+    )
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
     **PLUGINS,
     **GRAMMAR,
     **NODES,
+    **HOSTLISTS,
+    **HOSTS,
+    **PARTITIONS,
     **MEANING,
     **TOPOLOGY,
     **ACCT_GATHER,
     **COMPANIONS,
+    **GRES,
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}

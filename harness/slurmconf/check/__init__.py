@@ -20,9 +20,12 @@ from harness.slurmconf.check import (
     companions,
     files,
     grammar,
+    hosts,
     nodes,
     parameters,
+    partitions,
     power,
+    topologies,
     values,
 )
 from harness.slurmconf.check.findings import SEVERITIES, Finding
@@ -107,10 +110,13 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from grammar.check(source)
     if slurm_conf := configuration.get("slurm.conf"):
         yield from values.check(slurm_conf)
+        yield from hosts.check(slurm_conf)
         yield from nodes.check(slurm_conf)
+        yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)
         yield from parameters.check(slurm_conf)
     yield from files.check(configuration)
     yield from companions.check(configuration)
+    yield from topologies.check(configuration)
     if older:
         yield from changed_defaults.check(configuration, older)

@@ -1,4 +1,4 @@
-"""The other configuration files, such as slurmdbd.conf, gres.conf and topology.conf."""
+"""The other configuration files, such as slurmdbd.conf and gres.conf."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import releases
-from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
-from harness.slurmconf.check import values
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
-from harness.slurmconf.check.nodes import names_of, node_names
-from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
+from harness.parsing import conf
+from harness.slurmconf.check import gres, values
+from harness.slurmconf.check.findings import ERROR, FATAL, Finding
+from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 
-_NEED_TOPOLOGY = {"topology/tree", "topology/block", "topology/hypercube"}
 # Prefixes of options of acct_gather.conf -> the plugins that know them.
 _ACCT_GATHER = {
     "energyipmi": ("energy/ipmi", "energy/xcc"),
@@ -41,31 +38,13 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     slurm_conf = configuration.get("slurm.conf")
     for kind, rule in (
         ("slurmdbd.conf", _slurmdbd),
-        ("gres.conf", _gres),
-        ("topology.conf", _topology),
+        ("gres.conf", gres.check),
         ("acct_gather.conf", _acct_gather),
     ):
         if source := configuration.get(kind):
             yield from rule(source, slurm_conf)
-    yaml = configuration.others.get("topology.yaml")
-    if yaml:
-        yield from _topology_yaml(yaml, configuration)
     if plugstack := configuration.others.get("plugstack.conf"):
         yield from _plugstack(plugstack)
-    plugin = slurm_conf.settings.get("topologyplugin") if slurm_conf else None
-    described = "topology.conf" in configuration.files or (
-        yaml and configuration.release.topology_file == "topology.yaml"
-    )
-    if (
-        slurm_conf
-        and plugin
-        and plugin.value in _NEED_TOPOLOGY
-        and configuration.whole
-        and not described
-    ):
-        yield slurm_conf.find(
-            plugin, FATAL, "missing", "requires topology.conf, which does not exist"
-        )
 
 
 def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
@@ -133,57 +112,6 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
                 yield source.find(setting, FATAL, "word", f'"{word}" is unknown')
 
 
-def _gres(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
-    rows = [*source.rows("name"), *source.rows("nodename")]
-    if slurm_conf is None:
-        return
-    known = {word.lower() for word in slurm_conf.words("grestypes")}
-    nodes = node_names(slurm_conf)
-    gres_of: dict[str, set[str]] = {}
-    for row in rows:
-        is_name = row.first.name.lower() == "name"
-        name = row.first if is_name else row.all.get("name")
-        if name and name.value.lower() not in known:
-            message = f"{name.value} is not in GresTypes of slurm.conf; the line is ignored"
-            yield source.find(name, ERROR, "gres", message, f"GresTypes={name.value}")
-        where = None if is_name else names_of(row.first.value)
-        missing = [node for node in where or () if node not in nodes]
-        if missing and len(missing) == len(where or ()):
-            yield source.find(
-                row.first,
-                WARNING,
-                "undefined",
-                f"no such node in slurm.conf: {hostlist.fold(missing)}",
-            )
-        if name:
-            for node in nodes if where is None else where:
-                gres_of.setdefault(node, set()).add(name.value.lower())
-    if not any("autodetect" in row.all for row in rows) and "autodetect" not in source.settings:
-        yield from _gres_without_line(slurm_conf, gres_of)
-
-
-def _gres_without_line(slurm_conf: Source, gres_of: dict[str, set[str]]) -> Iterator[Finding]:
-    """Yield GPUs that slurm.conf names and gres.conf does not.
-
-    slurmd detects fewer, and the node is drained.
-    """
-    for row in slurm_conf.rows("nodename"):
-        gres = row.all.get("gres")
-        for word in gres.words() if gres else []:
-            name = word.partition(":")[0].lower()
-            lacking = [
-                node
-                for node in names_of(row.first.value) or ()
-                if name not in gres_of.get(node, set())
-            ]
-            if gres and name == "gpu" and lacking:
-                message = (
-                    f"gres.conf has no {name} on {hostlist.fold(lacking)}: the nodes will be "
-                    "drained"
-                )
-                yield slurm_conf.find(gres, WARNING, "gres", message, daemon="slurmd")
-
-
 def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
     """Yield the options of plugins that slurm.conf does not load: no other plugin knows them."""
     if slurm_conf is None:
@@ -197,152 +125,6 @@ def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]
                 yield source.find(
                     setting, FATAL, "plugin", f"requires {' or '.join(plugins)} in slurm.conf"
                 )
-
-
-def _topology(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
-    plugin = slurm_conf.get("topologyplugin") if slurm_conf else "topology/tree"
-    if plugin not in {"topology/tree", "topology/block"}:
-        yield source.find_here(
-            INFO,
-            "unused",
-            "topology.conf",
-            f"is not read with TopologyPlugin={plugin or '(unset)'}",
-        )
-        return
-    nodes = node_names(slurm_conf) if slurm_conf else None
-    yield from _tree(source, nodes) if plugin == "topology/tree" else _blocks(source, nodes)
-
-
-def _tree(source: Source, nodes: dict[str, Row] | None) -> Iterator[Finding]:
-    rows = source.rows("switchname")
-    if not rows:
-        severity = source.release.empty_topology
-        yield source.find_here(severity, "missing", "SwitchName", "there is no switch")
-        return
-    switches: dict[str, tuple[str, ...]] = {}
-    leaf_of: dict[str, str] = {}
-    for row in rows:
-        yield from _switch(source, row, nodes, switches, leaf_of)
-    yield from _switch_links(source, rows, switches)
-    lacking = [node for node in nodes or {} if node not in leaf_of]
-    if lacking:
-        yield source.find(
-            rows[-1].first, WARNING, "incomplete", f"no switch reaches {hostlist.fold(lacking)}"
-        )
-
-
-def _switch(
-    source: Source,
-    row: Row,
-    nodes: dict[str, Row] | None,
-    switches: dict[str, tuple[str, ...]],
-    leaf_of: dict[str, str],
-) -> Iterator[Finding]:
-    """Yield problems of a switch's line; record the switches below it, or the leaf of its nodes."""
-    name = row.first.value
-    if name in switches:
-        yield source.find(row.first, FATAL, "twice", f"switch {name} is already defined")
-    if "nodes" in row.own and "switches" in row.own:
-        severity = source.release.unusable_value
-        yield source.find(
-            row.first,
-            severity,
-            "contradiction",
-            "a switch has either Nodes or Switches, not both",
-        )
-    switches[name] = names_of(row.get("switches") or "") or ()
-    for node in names_of(row.get("nodes") or "") or ():
-        if nodes is not None and node not in nodes:
-            yield source.find(
-                row.own["nodes"], WARNING, "undefined", f"no such node in slurm.conf: {node}"
-            )
-        elif node in leaf_of:
-            yield source.find(
-                row.own["nodes"],
-                WARNING,
-                "twice",
-                f"{node} is already on switch {leaf_of[node]}",
-            )
-        leaf_of[node] = name
-
-
-def _switch_links(
-    source: Source, rows: list[Row], switches: dict[str, tuple[str, ...]]
-) -> Iterator[Finding]:
-    """Yield switches that are missing below others, or that form a loop."""
-    others = {name: [child for child in below if child != name] for name, below in switches.items()}
-    loop = topology_rules.loop(others)
-    for row in rows:
-        for child in names_of(row.get("switches") or "") or ():
-            if child not in switches or child == row.first.value:
-                yield source.find(
-                    row.own["switches"], FATAL, "undefined", f"there is no switch {child}"
-                )
-        if row.first.value in loop:
-            yield source.find(
-                row.first, FATAL, "circle", "it is below itself: the switches form a loop"
-            )
-
-
-def _blocks(source: Source, nodes: dict[str, Row] | None) -> Iterator[Finding]:
-    seen: set[str] = set()
-    for row in source.rows("blockname"):
-        if row.first.value in seen:
-            yield source.find(
-                row.first, FATAL, "twice", f"block {row.first.value} is already defined"
-            )
-        seen.add(row.first.value)
-        missing = [
-            node
-            for node in names_of(row.get("nodes") or "") or ()
-            if nodes is not None and node not in nodes
-        ]
-        if missing:
-            yield source.find(
-                row.own["nodes"], WARNING, "undefined", f"no such node: {hostlist.fold(missing)}"
-            )
-    sizes = source.settings.get("blocksizes")
-    if sizes:
-        numbers = [conf.number(word) or 0 for word in sizes.words()]
-        if topology_rules.wrong_block_sizes(numbers):
-            yield source.find(
-                sizes,
-                FATAL,
-                "value",
-                f'"{sizes.value}": each size must be the first one times a power of two',
-            )
-    if not seen:
-        severity = source.release.empty_topology
-        yield source.find_here(severity, "missing", "BlockName", "there is no block")
-
-
-def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding]:
-    if configuration.release.topology_file != "topology.yaml":
-        first = releases.first("topology.yaml")
-        yield _yaml(path, 1, INFO, "too-new", "", f"is not read before {first}")
-        return
-    try:
-        data = bounded_yaml.load(conf.read_text(path))
-    except bounded_yaml.NotPlain as error:
-        yield _yaml(path, error.line, FATAL, "unreadable", "", error.message)
-        return
-    if not isinstance(data, list) or not all(
-        isinstance(part, dict) and "topology" in part for part in data
-    ):
-        yield _yaml(
-            path,
-            1,
-            FATAL,
-            "value",
-            "topology",
-            "must be a list of topologies, each with its name under the key topology",
-        )
-        return
-    known = configuration.release.options["topology.yaml"]
-    for part in data:
-        for key in part:
-            if str(key).lower() not in known:
-                yield _yaml(path, 1, WARNING, "unknown", str(key), "is unknown and ignored")
 
 
 def _plugstack(path: Path) -> Iterator[Finding]:
@@ -361,9 +143,3 @@ def _plugstack(path: Path) -> Iterator[Finding]:
             yield Finding(
                 str(path), number, column, ERROR, "value", words[0], message, "", "slurmd"
             )
-
-
-def _yaml(path: Path, line: int, severity: str, code: str, option: str, message: str) -> Finding:
-    return Finding(
-        str(path), line, 1, severity, code, option or path.name, message, "", "slurmctld"
-    )

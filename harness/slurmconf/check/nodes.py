@@ -1,4 +1,4 @@
-"""Nodes, partitions, NodeSets and DownNodes of slurm.conf: names, counts, dangling references."""
+"""Nodes and DownNodes of slurm.conf: names, counts, dangling references."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ from harness.releases import Release
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
 
-_STATES = {"unknown", "down", "idle", "allocated", "error", "mixed", "future"}
+# node_state_string() has no name for NODE_STATE_ERROR, so state_str2int() does not know it.
+_STATES = {"unknown", "down", "idle", "allocated", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")
 TIME = re.compile(r"-1|infinite|unlimited|\d+(:\d+){0,2}|\d+-(\d+(:\d+){0,2})?", re.IGNORECASE)
-_OVERSUBSCRIBE = re.compile(r"no|exclusive|(yes|force)(:.*)?", re.IGNORECASE)
-_PARTITION_STATE = re.compile("(down|up|drain|inactive).*", re.IGNORECASE)
-_BETWEEN = re.compile(r"[,\s]+(?![^\[]*\])")
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ORIGIN = ("nodehostname", "nodeaddr", "bcastaddr")
 
 
 def check(source: Source) -> Iterator[Finding]:
-    """Yield the problems that slurmctld has with the nodes and partitions of slurm.conf."""
+    """Yield the problems that slurmctld has with the nodes of slurm.conf."""
     known: dict[str, Setting] = {}
     yield from _default_lines(source)
     # Lines that differ only in the names of their nodes are checked once: there may be many.
     fine: set[tuple[tuple[str, int], int]] = set()
     for row in source.rows("nodename"):
-        names = names_of(row.first.value)
+        names = names_of(row.first.value, source.release)
         yield from _node_names(source, row, names, known)
         alike = (row.alike, len(names or ()))
         if alike not in fine:
@@ -36,44 +34,73 @@ def check(source: Source) -> Iterator[Finding]:
             yield from findings
             if not findings:
                 fine.add(alike)
-    node_sets = {row.first.value: row for row in source.rows("nodeset")}
-    yield from _node_sets(source, node_sets, known)
-    yield from _partitions(source, node_sets, known)
     for row in source.rows("downnodes"):
-        missing = [name for name in names_of(row.first.value) or () if name not in known]
-        if missing:
-            yield source.find(
-                row.first, ERROR, "undefined", f"no such node: {hostlist.fold(missing)}"
-            )
+        yield from _down_nodes(source, row, known)
     maximum = source.settings.get("maxnodecount")
     if maximum and (source.get("selecttype") or default_select(source)) != "select/cons_tres":
         yield source.find(maximum, FATAL, "contradiction", "needs SelectType=select/cons_tres")
+    elif maximum and source.release.most_nodes:
+        yield from _too_high(source, maximum, source.release.most_nodes - 1)
     if not known and not maximum and source.release.needs_node_and_partition:
         yield source.find_here(
             FATAL, "missing", "NodeName", "there is no node; this release requires one"
         )
 
 
-def names_of(value: str) -> tuple[str, ...] | None:
-    """Return the nodes that a hostlist names; None if it is invalid."""
+def _down_nodes(source: Source, row: Row, known: dict[str, Setting]) -> Iterator[Finding]:
+    """Yield what _handle_downnodes_line of src/slurmctld/read_config.c ignores with an error."""
+    names = names_of(row.first.value, source.release)
+    missing = [name for name in names or () if name not in known]
+    state = row.own.get("state")
+    if state and not _is_node_state(source.release, state.value):
+        yield source.find(state, ERROR, "value", f'"{state.value}" is not a node state')
+    elif names is None:
+        problem = no_hostlist(row.first.value, source.release)
+        yield source.find(row.first, ERROR, "hostlist", problem)
+    elif missing:
+        yield source.find(row.first, ERROR, "undefined", f"no such node: {hostlist.fold(missing)}")
+
+
+def _too_high(source: Source, maximum: Setting, most: int) -> Iterator[Finding]:
+    """Yield a MaxNodeCount that _validate_and_set_defaults of read_config.c refuses."""
+    number = conf.number(maximum.value)
+    if maximum.value.lower() in {"infinite", "unlimited"} or (number or 0) > most:
+        message = f"{maximum.value} is higher than the maximum allowed ({most})"
+        yield source.find(maximum, FATAL, "value", message)
+
+
+def names_of(value: str, release: Release | None = None) -> tuple[str, ...] | None:
+    """Return the nodes that a release reads from a hostlist; None if it refuses the hostlist.
+
+    Without a release, the newest one reads it.
+    """
     if _PLAIN.fullmatch(value):
         return (value,)
-    parts = _parts(value)
     try:
-        return hostlist.expand(",".join(parts)) if parts else ()
+        return hostlist.create(value, _grammar(release) if release else hostlist.NEWEST)
     except ValueError:
         return None
 
 
-def _parts(value: str) -> list[str]:
-    """Return the parts of a hostlist between commas and blanks; Slurm skips empty parts."""
-    return [part for part in _BETWEEN.split(value) if part]
+def no_hostlist(value: str, release: Release) -> str:
+    """Return why a release refuses a hostlist; "" if it accepts it."""
+    try:
+        hostlist.create(value, _grammar(release))
+    except ValueError as error:
+        return f'"{value}" is not a hostlist: {error}'
+    return ""
+
+
+def _grammar(release: Release) -> hostlist.Grammar:
+    return hostlist.Grammar(release.hostlist_suffixes, release.completes_brackets)
 
 
 def node_names(source: Source) -> dict[str, Row]:
     """Return all nodes with their lines."""
     return {
-        name: row for row in source.rows("nodename") for name in names_of(row.first.value) or ()
+        name: row
+        for row in source.rows("nodename")
+        for name in names_of(row.first.value, source.release) or ()
     }
 
 
@@ -98,28 +125,33 @@ def _default_lines(source: Source) -> Iterator[Finding]:
 def _node_names(
     source: Source, row: Row, names: tuple[str, ...] | None, known: dict[str, Setting]
 ) -> Iterator[Finding]:
-    if names is None and not source.release.refuses_odd_node_name and "]" not in row.first.value:
-        yield source.find(
-            row.first, WARNING, "hostlist", "is read as the name of a single node", "such as c[1-4]"
-        )
-        names = (row.first.value,)
     if names is None:
-        yield source.find(
-            row.first, FATAL, "hostlist", f'"{row.first.value}" is not a hostlist such as c[1-4]'
-        )
+        problem = no_hostlist(row.first.value, source.release)
+        yield source.find(row.first, FATAL, "hostlist", problem, "such as c[1-4]")
         return
-    if not names:
+    if not row.first.value:
         yield source.find(
             row.first,
             source.release.empty_node_name,
             "hostlist",
             "names no node",
         )
+    if "[" in row.first.value and "]" not in row.first.value:
+        yield source.find(
+            row.first,
+            WARNING,
+            "hostlist",
+            f"is read as the name of a single node: {names[-1]}",
+            "such as c[1-4]",
+        )
+    here: set[str] = set()
     for name in names:
-        if name in known:
-            message = f"node {name} is already in line {known[name].line.number}"
+        if name in known or name in here:
+            line = known[name].line.number if name in known else row.first.line.number
+            message = f"node {name} is already in line {line}"
             yield source.find(row.first, FATAL, "twice", message)
             break
+        here.add(name)
     known.update(dict.fromkeys(names, row.first))
 
 
@@ -154,44 +186,56 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
                     gres, ERROR, "gres", f"{name} is not in GresTypes", f"GresTypes=...,{name}"
                 )
     yield from _shape(source, row)
+    yield from _specialized(source, row)
 
 
 def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
+    """Check the lists that go with a line's nodes: src/common/node_conf.c, expand_nodeline_info."""
     for key in _ORIGIN:
         setting = row.own.get(key)
         if setting is None:
             continue
-        names = names_of(setting.value)
+        names = names_of(setting.value, source.release)
         if names is None:
-            yield source.find(
-                setting, FATAL, "hostlist", f'"{setting.value}" is not a hostlist such as c[1-4]'
-            )
+            problem = no_hostlist(setting.value, source.release)
+            yield source.find(setting, FATAL, "hostlist", problem, "such as c[1-4]")
+        elif not names and key == "bcastaddr":
+            continue
         elif len(names) not in {1, count}:
-            yield source.find(
-                setting,
-                FATAL,
-                "count",
-                f"{len(names)} for {count} nodes; must be one, or one per node",
-            )
+            yield from _wrong_count(source, setting, len(names), count)
         elif len(names) < count and not source.release.nodes_may_share_address:
             message = (
                 f"one for {count} nodes; a Slurm built without --enable-multiple-slurmd refuses it"
             )
             yield source.find(setting, WARNING, "count", message)
-    port = row.all.get("port")
-    ports = names_of(port.value) if port else None
-    if port and ports is not None:
-        if len(ports) not in {1, count}:
-            yield source.find(
-                port,
-                FATAL,
-                "count",
-                f"{len(ports)} for {count} nodes; must be one, or one per node",
-            )
-        elif not all(0 < (conf.number(number) or 0) < 65536 for number in ports):
-            yield source.find(
-                port, FATAL, "value", f'"{port.value}" is not a port or a range of ports'
-            )
+    if port := row.all.get("port"):
+        yield from _ports(source, port, count)
+
+
+def _wrong_count(source: Source, setting: Setting, size: int, count: int) -> Iterator[Finding]:
+    message = f"{size} for {count} nodes; must be one, or one per node"
+    any_count = setting.name.lower() == "nodehostname" and not source.release.counts_hostnames
+    yield source.find(setting, WARNING if any_count else FATAL, "count", message)
+
+
+def _ports(source: Source, port: Setting, count: int) -> Iterator[Finding]:
+    value = port.value
+    bare = value[:1] != "[" and ("-" in value or "," in value)
+    ports = names_of(f"[{value}]" if bare else value, source.release)
+    if ports is None:
+        problem = no_hostlist(f"[{value}]" if bare else value, source.release)
+        yield source.find(port, FATAL, "hostlist", problem, "such as 7001 or [7001-7004]")
+    elif len(ports) not in {0, 1, count}:
+        yield source.find(
+            port, FATAL, "count", f"{len(ports)} for {count} nodes; must be one, or one per node"
+        )
+    elif not all(0 < _atoi(number) < 65536 for number in ports):
+        yield source.find(port, FATAL, "value", f'"{value}" is not a port or a range of ports')
+
+
+def _atoi(text: str) -> int:
+    digits = re.match(r"\s*[+-]?[0-9]{1,18}", text)
+    return int(digits[0]) if digits else 0
 
 
 def _is_node_state(release: Release, value: str) -> bool:
@@ -226,132 +270,60 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
         )
 
 
+def _specialized(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield specialized cores on all sockets: cons_tres, _check_allocatable_sockets()."""
+    select = source.get("selecttype") or default_select(source)
+    words = {word.lower() for word in source.words("selecttypeparameters")}
+    if (
+        not select.startswith("select/cons_")
+        or not words & {"cr_socket", "cr_socket_memory"}
+        or (source.get("allowspecresourcesusage") or "no").lower() in {"yes", "up", "true", "1"}
+    ):
+        return
+    cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
+    sockets = _sockets(row, cores * threads)
+    count, cpus = row.all.get("corespeccount"), row.all.get("cpuspeclist")
+    ids = {int(cpu) for cpu in _cpu_ids(cpus.value)} if cpus else set()
+    about = None
+    if cpus and ids and max(ids) < sockets * cores * threads:
+        if {cpu // (cores * threads) for cpu in ids} == {*range(sockets)}:
+            about = cpus
+    elif count and (sockets - 1) * cores < _number(row, "corespeccount") < sockets * cores:
+        about = count
+    if about:
+        yield source.find(
+            about,
+            FATAL,
+            "contradiction",
+            "CR_Socket and AllowSpecResourcesUsage=NO: uses cores from all sockets, which makes "
+            "the node non-usable",
+            "leave one socket without specialized cores",
+        )
+
+
+def _sockets(row: Row, cpus_of_socket: int) -> int:
+    """Return the sockets of a node as _parse_nodename() infers them."""
+    boards = _number(row, "boards") or 1
+    if per_board := _number(row, "socketsperboard"):
+        return boards * per_board
+    cpus = _number(row, "cpus") or _number(row, "procs")
+    inferred = cpus // cpus_of_socket if cpus % cpus_of_socket == 0 else 0
+    return _number(row, "sockets") or inferred or boards
+
+
+def cpus_of(row: Row) -> int:
+    """Return the CPUs of a node."""
+    cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
+    cpus = _number(row, "cpus") or _number(row, "procs")
+    return cpus or _sockets(row, cores * threads) * cores * threads
+
+
+def _cpu_ids(cpus: str) -> tuple[str, ...]:
+    return (names_of(f"[{cpus}]") or ()) if re.fullmatch("[0-9,-]+", cpus) else ()
+
+
 def _number(row: Row, key: str) -> int:
     return conf.number(row.get(key) or "") or 0
-
-
-def _node_sets(
-    source: Source, node_sets: dict[str, Row], known: dict[str, Setting]
-) -> Iterator[Finding]:
-    for name, row in node_sets.items():
-        if name in known and source.release.refuses_node_set_like_node:
-            yield source.find(row.first, FATAL, "twice", f"there is also a node {name}")
-        nodes = row.own.get("nodes")
-        missing = (
-            [
-                name_
-                for name_ in names_of(nodes.value) or ()
-                if name_ not in known and name_.upper() != "ALL"
-            ]
-            if nodes
-            else []
-        )
-        if nodes and missing:
-            yield source.find(
-                nodes, WARNING, "undefined", f"no such node: {hostlist.fold(missing)}"
-            )
-
-
-def _partitions(
-    source: Source, node_sets: dict[str, Row], known: dict[str, Setting]
-) -> Iterator[Finding]:
-    rows = source.rows("partitionname")
-    seen: dict[str, Row] = {}
-    for row in rows:
-        for name in row.first.words():
-            if name in seen:
-                message = f"partition {name} is already in line {seen[name].first.line.number}"
-                yield source.find(row.first, FATAL, "twice", message)
-            seen[name] = row
-        yield from _partition_values(source, row)
-        yield from _partition_nodes(source, row, node_sets, known)
-    if not rows and source.release.needs_node_and_partition:
-        yield source.find_here(
-            FATAL, "missing", "PartitionName", "there is no partition; this release requires one"
-        )
-    if rows and not any(
-        (row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows
-    ):
-        yield source.find_here(
-            ERROR,
-            "missing",
-            "PartitionName",
-            "no partition has Default=YES: jobs must name one",
-            "Default=YES",
-        )
-
-
-def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
-    severity = source.release.unusable_value  # with an error, slurmctld leaves the partition out
-    for key in ("maxtime", "defaulttime"):
-        setting = row.all.get(key)
-        if setting and not TIME.fullmatch(setting.value):
-            yield source.find(
-                setting,
-                severity,
-                "value",
-                f'"{setting.value}" is not a time such as 7-0 or 12:00:00',
-            )
-    shared = row.all.get("oversubscribe") or row.all.get("shared")
-    if shared and not _OVERSUBSCRIBE.fullmatch(shared.value):
-        yield source.find(
-            shared,
-            severity,
-            "value",
-            f'"{shared.value}" is not NO, EXCLUSIVE, YES[:n] or FORCE[:n]',
-        )
-    for key in ("qos", "allowqos", "denyqos"):
-        setting = row.all.get(key)
-        # src/slurmctld/read_config.c; with a database, it knows which QOS there are.
-        if (
-            setting
-            and not source.uses_slurmdbd()
-            and source.release.qos_needs_slurmdbd
-            and setting.value.upper() != "ALL"
-        ):
-            yield source.find(
-                setting,
-                FATAL,
-                "qos",
-                f'QOS "{setting.value}" requires accounting_storage/slurmdbd',
-            )
-    state = row.all.get("state")
-    if state and not _PARTITION_STATE.fullmatch(state.value):
-        yield source.find(
-            state, severity, "value", f'"{state.value}" is not UP, DOWN, DRAIN or INACTIVE'
-        )
-    yield from both_per_cpu_and_per_node(source, row.all)
-
-
-def _partition_nodes(
-    source: Source, row: Row, node_sets: dict[str, Row], known: dict[str, Setting]
-) -> Iterator[Finding]:
-    setting = row.all.get("nodes")
-    if setting is None or not setting.value:
-        return
-    if setting.value == "ALL" or (
-        setting.value.upper() == "ALL" and source.release.all_nodes_in_any_case
-    ):
-        return
-    if re.search(r"[{}]", setting.value) and source.release.node_functions:
-        return  # functions such as feature{gpu}
-    parts = _parts(setting.value)
-    nodes = [part for part in parts if part not in node_sets]
-    for part in parts:
-        node_set = node_sets.get(part)
-        nodes += _parts(node_set.get("nodes") or "") if node_set else []
-    names = names_of(",".join(nodes))
-    if names is None:
-        yield source.find(
-            setting, FATAL, "hostlist", f'"{setting.value}" is not a hostlist such as c[1-4]'
-        )
-        return
-    lookup_matches_all = len(known) == 1 and "localhost" in known
-    missing = [name for name in names if name not in known]
-    if "ALL" in (name.upper() for name in missing) and source.release.all_among_nodes:
-        missing = [name for name in missing if name.upper() != "ALL"]
-    if missing and not lookup_matches_all:
-        yield source.find(setting, FATAL, "undefined", f"no such node: {hostlist.fold(missing)}")
 
 
 def both_per_cpu_and_per_node(source: Source, settings: Settings) -> Iterator[Finding]:

@@ -241,13 +241,38 @@ class Source:
         text = conf.read_text(path, self._room)
         self._room -= len(text)
         self._open.append(path.resolve())
-        for line in conf.read(text):
+        lines = list(conf.read(text))
+        self._find_rests(name, lines)
+        for line in lines:
             self.lines.append((name, line))
             if line.pairs and line.pairs[0].key.lower() == "clustername":
                 self._cluster_name = line.pairs[0].value
             if line.include:
                 self._include(path, name, line)
         self._open.pop()
+
+    def _find_rests(self, name: str, lines: list[Line]) -> None:
+        """Find the first Include without a blank after its file, if Slurm reads text there."""
+        for index, line in enumerate(lines):
+            if line.include and line.text.endswith(line.include):
+                rest = conf.rest_of_include(lines[:index], line).strip()
+                if rest:
+                    shown = rest if len(rest) <= 60 else f"{rest[:57]}..."
+                    problem = f'cannot be read: "{shown}", which is left of the text before'
+                    hint = "write a blank or an end of line after the file's name"
+                    self.findings.append(
+                        Finding(
+                            name,
+                            *line.place(0),
+                            FATAL,
+                            "include",
+                            f"Include {line.include}",
+                            problem,
+                            hint,
+                            KINDS[self.kind],
+                        )
+                    )
+                return
 
     def _include(self, path: Path, name: str, line: Line) -> None:
         target_name = str(line.include).replace("%c", (self._cluster_name or "%c").lower())
@@ -401,8 +426,15 @@ def _must_be_countable(source: Source) -> None:
     """
     count = 0
     for row in source.rows("nodename"):
-        with suppress(ValueError):
-            count += hostlist.count(",".join(row.first.value.split()))
+        value = row.first.value
+        if "[" not in value:
+            count += 1 + value.count(",")
+            continue
+        try:
+            count += hostlist.count(",".join(value.split()))
+        except ValueError:  # odd characters, which Slurm accepts
+            with suppress(ValueError):
+                count += len(hostlist.create(value))
         if count > hostlist.MOST_NAMES:
             place = f"{row.first.path}:{row.first.line.number}"
             raise UsageError(

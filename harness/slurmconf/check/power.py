@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from harness import releases
 from harness.parsing import conf
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.nodes import no_hostlist
 from harness.slurmconf.check.parsed_file import Source
 
 # TRES that are counted without a database (src/slurmctld/controller.c, _init_tres).
 _TRES = {"cpu", "mem", "energy", "node", "billing", "vmem", "pages", "fs/disk"}
+# _tres_weight_item of src/common/slurm_protocol_api.c: strtod(), and a unit of get_unit_type().
+_WEIGHT = re.compile(
+    r"\s*(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?:[kmgtp].*)?|[kmgtp].*)", re.IGNORECASE
+)
 _TRES_KINDS = ("bb/", "gres/", "license/", "fs/", "ic/")
 # The least time for a cloud's machines to boot, in seconds: slurm.conf(5), the default of
 # ResumeTimeout.
@@ -21,6 +26,7 @@ _SHORTEST_BOOT = 60
 def check(source: Source) -> Iterator[Finding]:
     """Yield problems with power saving and with TRES."""
     yield from _tres(source)
+    yield from _excluded_nodes(source)
     yield from _power_saving(source)
 
 
@@ -77,15 +83,35 @@ def _saves_power(source: Source) -> bool:
     return bool(value) and value not in {"NONE", "INFINITE", "-1"}
 
 
+def _excluded_nodes(source: Source) -> Iterator[Finding]:
+    """Yield a hostlist on which slurmctld crashes: src/slurmctld/power_save.c, _parse_exc_nodes.
+
+    It does not notice that nodespec_to_hostlist() returns NULL.
+    """
+    setting = source.settings.get("suspendexcnodes")
+    when = source.release.reads_suspend_exc_nodes
+    programs = ("suspendprogram", "resumeprogram")
+    saves = _saves_power(source) and all(map(source.get, programs))
+    if setting is None or not (when == "always" or (when == "saving" and saves)):
+        return
+    # With a count of nodes, it cuts at each comma, even between brackets.
+    parts = re.sub(":[^,]*", "", setting.value).split(",")
+    for part in parts if ":" in setting.value else [setting.value]:
+        if problem := no_hostlist(part, source.release):
+            yield source.find(setting, FATAL, "hostlist", f"{problem}; slurmctld crashes")
+            return
+
+
 def _tres(source: Source) -> Iterator[Finding]:
     database = source.uses_slurmdbd()
     known = set(_TRES)
     for word in source.words("accountingstoragetres"):
         setting, name = source.settings["accountingstoragetres"], word.lower()
-        if name in _TRES_KINDS:
-            yield source.find(setting, FATAL, "tres", f'"{word}" needs a name', "such as gres/gpu")
-        elif name not in _TRES and not name.startswith(_TRES_KINDS):
+        if name not in _TRES and not name.startswith(_TRES_KINDS):
             yield source.find(setting, FATAL, "tres", f'"{word}" is not a TRES', "such as gres/gpu")
+        elif name == "gres/" and database:
+            message = f"{word} has no name: slurmctld crashes"
+            yield source.find(setting, FATAL, "tres", message, "such as gres/gpu")
         elif name not in _TRES and not database:
             yield source.find(
                 setting, FATAL, "tres", f"{word} requires accounting_storage/slurmdbd"
@@ -98,6 +124,9 @@ def _tres(source: Source) -> Iterator[Finding]:
         for row in source.rows("partitionname")
         if "tresbillingweights" in row.values
     ]
+    weights += [
+        row.all["tresweights"] for row in source.rows("nodename") if "tresweights" in row.values
+    ]
     if (source.get("prioritytype") or default_priority(source)) == "priority/multifactor":
         weights += (
             [source.settings["priorityweighttres"]]
@@ -107,7 +136,7 @@ def _tres(source: Source) -> Iterator[Finding]:
     for weight in weights:
         for word in weight.words():
             name, equals, value = word.partition("=")
-            if not equals or not re.match(r"[-+]?[\d.]", value):
+            if not equals or not _WEIGHT.fullmatch(value):
                 yield source.find(weight, FATAL, "tres", f'"{word}" is not TRES=WEIGHT')
             elif name.lower() not in known:
                 hint = "use accounting_storage/slurmdbd and add it to AccountingStorageTRES"

@@ -264,37 +264,6 @@ def wrong_user(source: Source) -> Iterator[Finding]:
             )
 
 
-def _controllers(source: Source) -> Iterator[Finding]:
-    """Yield problems with the controllers and ClusterName (_load_slurmctld_host)."""
-    if not source.get("clustername"):
-        yield source.find_here(FATAL, "missing", "ClusterName", "is required")
-    hosts = source.all_of("slurmctldhost")
-    if not hosts and not source.get("controlmachine"):
-        yield source.find_here(FATAL, "missing", "SlurmctldHost", "is required")
-    if not hosts and source.get("backupaddr") and not source.get("backupcontroller"):
-        yield source.find(source.settings["backupaddr"], FATAL, "missing", "needs BackupController")
-    seen: set[str] = set()
-    for host in hosts:
-        name = host.value.partition("(")[0]
-        if not re.fullmatch(r"[^()]+(\([^()]+\))?", host.value):
-            severity = source.release.unusable_value
-            yield source.find(
-                host, severity, "value", f'"{host.value}" is not NAME or NAME(ADDRESS)'
-            )
-        elif name in seen:
-            yield source.find(host, FATAL, "twice", f"{name} is named twice")
-        seen.add(name)
-    for old in ("controlmachine", "controladdr", "backupcontroller", "backupaddr"):
-        if hosts and old in source.settings:
-            yield source.find(
-                source.settings[old],
-                ERROR,
-                "ignored",
-                "is ignored because SlurmctldHost is set",
-                "remove it",
-            )
-
-
 def _preemption(source: Source) -> Iterator[Finding]:
     mode = source.settings.get("preemptmode")
     kind = source.settings.get("preempttype")
@@ -457,18 +426,11 @@ def _limits(source: Source) -> Iterator[Finding]:
 
 
 def _out_of_bounds(source: Source) -> Iterator[Finding]:
-    most_nodes = source.release.most_nodes
     bounds: list[tuple[str, Callable[[int], bool], str, str]] = [
         ("maxdbdmsgs", lambda n: 0 < n < 10000, FATAL, "must be at least 10000"),
         ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
-        (
-            "maxnodecount",
-            lambda n: 0 < most_nodes <= n,
-            FATAL,
-            f"cannot be more than {most_nodes - 1}",
-        ),
         ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
         ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
         ("propagateprioprocess", lambda n: n > 2, FATAL, "cannot be more than 2"),
@@ -595,13 +557,7 @@ def no_protocol(source: Source) -> Iterator[Finding]:
 
 
 def _resources(source: Source) -> Iterator[Finding]:
-    """Yield problems with licenses, GresTypes and ports."""
-    licenses = source.settings.get("licenses")
-    for word in re.split("[,;]", licenses.value) if licenses else []:
-        separators = source.release.license_separators
-        form = rf"[^{separators}\s]+([{separators}]\d+)?"
-        if licenses and word and not re.fullmatch(form, word):
-            yield source.find(licenses, FATAL, "value", f'"{word}" is not NAME or NAME:COUNT')
+    """Yield problems with GresTypes and ports."""
     gres = source.settings.get("grestypes")
     types = {word.lower() for word in source.words("grestypes")}
     shared = types & {*source.release.shared_gres}
@@ -692,7 +648,6 @@ def _suspend_time(source: Source) -> Iterator[Finding]:
 
 _RULES: tuple[Rule, ...] = (
     wrong_user,
-    _controllers,
     _preemption,
     _priority,
     _selection,

@@ -139,3 +139,20 @@ def test_file_that_is_not_utf_8_is_read_as_latin_1(tmp_path: Path) -> None:
     path.write_bytes(b"# caf\xe9\nMailDomain=\xff\xfe\r\n")
     text = "".join(line.raw for line in conf.read(conf.read_text(path)))
     assert text == "# caf\xe9\nMailDomain=\xff\xfe\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("PartitionName=p Nodes=ALL Default=YES\nInclude x.conf", " Nodes=ALL Default=YES"),
+        ("PartitionName=p Nodes=ALL Default=YES\nInclude x.conf\n", ""),
+        ("PartitionName=p Nodes=ALL Default=YES\nInclude x.conf # y", ""),
+        ("a=1\nInclude x.conf", ""),
+        ("PartitionName=p Nodes=ALL\nMinJobAge=300000000000000\nInclude x.conf", ""),
+        ("Include x.conf#some words\n", " words"),
+        ("Include x.conf#word\n", ""),
+    ],
+)
+def test_include_without_a_blank_after_it_reads_what_the_buffer_has(text: str, rest: str) -> None:
+    lines = list(conf.read(text))
+    assert conf.rest_of_include(lines[:-1], lines[-1]) == rest

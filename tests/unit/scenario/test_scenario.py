@@ -291,7 +291,7 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         ),
         (DYNAMIC % ", kubernetes: true, rest: {}", "requires static nodes that slurm.conf names"),
         (
-            MANY % 65538,
+            (MANY % 65538).replace("n[1-", "n[1-65536,65537-"),
             "4:12: clusters.one.nodes: 65538 nodes, but slurmctld 24.11 accepts at most 65537",
         ),
         (

@@ -1,0 +1,223 @@
+"""Partitions and NodeSets of slurm.conf."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from harness.parsing import hostlist
+from harness.releases import Release
+from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.nodes import (
+    TIME,
+    both_per_cpu_and_per_node,
+    names_of,
+    no_hostlist,
+    node_names,
+)
+from harness.slurmconf.check.parsed_file import Row, Source
+
+_EXCLUSIVE = re.compile("no|none|node|user|topo", re.IGNORECASE)
+_OVERSUBSCRIBE = re.compile(r"no|exclusive|(yes|force)(:.*)?", re.IGNORECASE)
+_STATE = re.compile("(down|up|drain|inactive).*", re.IGNORECASE)
+
+
+def check(source: Source) -> Iterator[Finding]:
+    """Yield the problems that slurmctld has with the partitions and NodeSets of slurm.conf."""
+    node_sets, known = source.rows("nodeset"), node_names(source)
+    yield from _node_sets(source, node_sets, known)
+    yield from _partitions(source, node_sets, known)
+
+
+def _node_sets(source: Source, node_sets: list[Row], known: Mapping[str, Row]) -> Iterator[Finding]:
+    for row in node_sets:
+        name = row.first.value
+        if name in known and source.release.refuses_node_set_like_node:
+            yield source.find(row.first, FATAL, "twice", f"there is also a node {name}")
+        nodes = row.own.get("nodes")
+        if nodes is None or nodes.value.upper() == "ALL":
+            continue
+        names = names_of(nodes.value, source.release)
+        missing = [name_ for name_ in names or () if name_ not in known]
+        if names is None:
+            problem = no_hostlist(nodes.value, source.release)
+            yield source.find(nodes, WARNING, "hostlist", f"{problem}; it names no node")
+        elif missing:
+            yield source.find(
+                nodes, WARNING, "undefined", f"no such node: {hostlist.fold(missing)}"
+            )
+
+
+def _partitions(
+    source: Source, node_sets: list[Row], known: Mapping[str, Row]
+) -> Iterator[Finding]:
+    rows = source.rows("partitionname")
+    seen: dict[str, Row] = {}
+    for row in rows:
+        name = row.first.value
+        if name in seen:
+            message = f"partition {name} is already in line {seen[name].first.line.number}"
+            yield source.find(row.first, FATAL, "twice", message)
+        seen[name] = row
+        yield from _partition_values(source, row)
+        yield from _partition_nodes(source, row, node_sets, known)
+    if not rows and source.release.needs_node_and_partition:
+        yield source.find_here(
+            FATAL, "missing", "PartitionName", "there is no partition; this release requires one"
+        )
+    if rows and not any(
+        (row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows
+    ):
+        yield source.find_here(
+            ERROR,
+            "missing",
+            "PartitionName",
+            "no partition has Default=YES: jobs must name one",
+            "Default=YES",
+        )
+
+
+def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield what _parse_partitionname of src/common/read_config.c refuses."""
+    severity = source.release.unusable_value  # with an error, slurmctld leaves the partition out
+    for key in ("maxtime", "defaulttime"):
+        setting = row.all.get(key)
+        if setting and not TIME.fullmatch(setting.value):
+            yield source.find(
+                setting,
+                severity,
+                "value",
+                f'"{setting.value}" is not a time such as 7-0 or 12:00:00',
+            )
+        elif setting and _minutes(setting.value) < 0:
+            yield source.find(setting, severity, "value", f'"{setting.value}" is too long a time')
+    forms = {
+        "exclusive": (_EXCLUSIVE, "NO, NODE, USER or TOPO"),
+        "oversubscribe": (_OVERSUBSCRIBE, "NO, EXCLUSIVE, YES[:n] or FORCE[:n]"),
+        "shared": (_OVERSUBSCRIBE, "NO, EXCLUSIVE, YES[:n] or FORCE[:n]"),
+        "state": (_STATE, "UP, DOWN, DRAIN or INACTIVE"),
+    }
+    for key, (form, words) in forms.items():
+        setting = row.all.get(key)
+        if setting and not form.fullmatch(setting.value):
+            if key == "shared" and "oversubscribe" in row.all:
+                continue
+            yield source.find(setting, severity, "value", f'"{setting.value}" is not {words}')
+    # DEFAULT lines have no effect on these two.
+    select = row.own.get("selecttypeparameters")
+    if select and not select.value.lower().startswith(("cr_core", "cr_socket")):
+        message = f'"{select.value}" is not CR_Core, CR_Socket, or one of these with _Memory'
+        yield source.find(select, severity, "value", message)
+    suspend = row.own.get("suspendtime")
+    if suspend and source.release.bounds_suspend_time and not _is_suspend_time(suspend.value):
+        message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
+        yield source.find(suspend, severity, "value", message)
+    yield from _preempt_mode(source, row)
+    yield from _qos(source, row)
+    yield from both_per_cpu_and_per_node(source, row.all)
+
+
+def _minutes(value: str) -> int:
+    """Return what time_str2mins() makes of a valid time; it calculates with 32 bits."""
+    if not value[:1].isdigit():
+        return 0  # unlimited
+    days, dash, clock = value.partition("-") if "-" in value else ("0", "", value)
+    numbers = [_int32(int(number[:30])) for number in clock.split(":") if number]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    return _int32(_int32(int(days[:30])) * 86400 + hours * 3600 + minutes * 60 + seconds)
+
+
+def _int32(number: int) -> int:
+    return (min(number, 2**63 - 1) + 2**31) % 2**32 - 2**31
+
+
+def _is_suspend_time(value: str) -> bool:
+    """Return whether slurm_atoul() makes a number of 32 bits of a SuspendTime, or it is -1."""
+    number = re.match(r"\s*([+-]?[0-9]{1,18})", value)
+    return value == "-1" or not number or 0 <= int(number[1]) < 2**32
+
+
+def _preempt_mode(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield a PreemptMode that preempt_mode_num() refuses."""
+    mode = row.all.get("preemptmode")
+    if mode is None or not source.release.refuses_preempt_mode_of_partition:
+        return
+    words = [word.lower() for word in mode.value.split(",") if word]
+    modifiers = [word for word in words if word in source.release.preempt_modifiers]
+    unknown = {*words} - source.release.words["preemptmode"].known - {*modifiers}
+    if unknown or len(words) - len(modifiers) > 1 or ("gang" in words and "within" in words):
+        yield source.find(
+            mode,
+            source.release.unusable_value,
+            "word",
+            f'"{mode.value}" is not one of OFF, CANCEL, REQUEUE and SUSPEND',
+        )
+
+
+def _qos(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield QOS that do not exist: src/slurmctld/read_config.c, _build_single_partitionline_info.
+
+    With a database, it knows which QOS there are.
+    """
+    enforced = {*source.words("accountingstorageenforce")} & {"qos", "all"}
+    for key in ("qos", "allowqos", "denyqos"):
+        setting = row.all.get(key)
+        if setting is None or setting.value.upper() == "ALL":
+            continue
+        if not source.uses_slurmdbd() and source.release.qos_needs_slurmdbd:
+            message = f'QOS "{setting.value}" requires accounting_storage/slurmdbd'
+            yield source.find(setting, FATAL, "qos", message)
+        elif (
+            key == "qos"
+            and "," in setting.value
+            and source.uses_slurmdbd()
+            and (source.release.qos_needs_slurmdbd or enforced)
+        ):
+            message = f'"{setting.value}" is not one QOS'
+            hint = f"AllowQos={setting.value} lets jobs choose"
+            yield source.find(setting, FATAL, "qos", message, hint)
+
+
+def _partition_nodes(
+    source: Source, row: Row, node_sets: list[Row], known: Mapping[str, Row]
+) -> Iterator[Finding]:
+    """Yield nodes that do not exist: src/slurmctld/read_config.c, nodespec_to_hostlist."""
+    setting = row.all.get("nodes")
+    if setting is None or _is_all(setting.value, source.release):
+        return
+    names = names_of(setting.value, source.release)
+    if names is None:
+        problem = no_hostlist(setting.value, source.release)
+        yield source.find(setting, FATAL, "hostlist", problem, "such as c[1-4]")
+        return
+    names = _replaced(names, node_sets, source.release)
+    if source.release.node_set_of_all == "alone" and names == ("ALL",):
+        return  # _handle_nodesets makes text of the names, which is compared with ALL again
+    lookup_matches_all = len(known) == 1 and "localhost" in known
+    functions = source.release.node_functions  # such as feature{gpu}
+    missing = [name for name in names if name not in known and not (functions and "{" in name)]
+    if missing and not lookup_matches_all:
+        hint = "write ALL alone" if "ALL" in (name.upper() for name in missing) else ""
+        message = f"no such node: {hostlist.fold(missing)}"
+        yield source.find(setting, FATAL, "undefined", message, hint)
+
+
+def _is_all(value: str, release: Release) -> bool:
+    return value == "ALL" or (value.upper() == "ALL" and release.all_nodes_in_any_case)
+
+
+def _replaced(names: tuple[str, ...], node_sets: list[Row], release: Release) -> tuple[str, ...]:
+    """Replace each NodeSet by its nodes. Nodes that have its Feature exist anyway."""
+    left = list(names)
+    for row in node_sets:
+        if row.first.value in left:
+            left.remove(row.first.value)
+            nodes = row.get("nodes") or ""
+            if nodes.upper() != "ALL" or release.node_set_of_all != "always":
+                left += names_of(nodes, release) or ()
+    return tuple(left)

@@ -1,0 +1,304 @@
+"""What `harness check` finds about hosts, nodes, partitions and topologies, by release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import releases
+from harness.errors import UsageError
+from harness.slurmconf import check
+
+BASE = """\
+ClusterName=c
+SlurmctldHost=head
+NodeName=n[1-4] CPUs=2
+PartitionName=p Nodes=ALL Default=YES
+"""
+
+
+def fatal(tmp_path: Path, release: str, text: str, without: str = "\n", **files: str) -> str:
+    """Return the fatal findings for the base configuration plus lines; files by name with _.
+
+    Lines of the base configuration that start with `without` are left out.
+    """
+    base = "".join(line for line in BASE.splitlines(keepends=True) if not line.startswith(without))
+    (tmp_path / "slurm.conf").write_text(base + text)
+    for name, content in files.items():
+        (tmp_path / name.replace("_", ".")).write_text(content)
+    findings = check.check_path(tmp_path, releases.get(release))
+    return "\n".join(
+        str(finding).removeprefix(f"{tmp_path}/")
+        for finding in findings
+        if finding.severity == "fatal"
+    )
+
+
+def assert_fatal(actual: str, expected: str) -> None:
+    """Assert one fatal finding that contains a text, or none if it is ""."""
+    assert (actual.count("fatal:") == 1 and expected in actual) if expected else not actual, actual
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "NodeName=cn[01-100]", ""),
+        ("24.11", "NodeName=m[1-3]-ib", ""),
+        ("23.02", "NodeName=m[1-3]-ib", '5:1: fatal: NodeName: "m[1-3]-ib" is not a hostlist: '),
+        ("22.05", "NodeName=m[1-3", ""),
+        ("23.02", "NodeName=m[1-3", '"m[1-3" has a "[" without a "]"'),
+        ("24.11", "NodeName=m+1\nNodeName=m{1-3}\nNodeName=m[4-5]]", ""),
+        ("24.11", "NodeName=m[1-70000]", "Too many hosts in range `1-70000'"),
+        ("24.11", "NodeName=m[1-5],m5", "node m5 is already in line 5"),
+        ("24.11", "NodeName=m[1-2] Port=7001-7002", ""),
+        ("24.11", 'NodeName=m1 Port=""', ""),
+        ("24.11", "NodeName=m1 Port=-1", '"[-1]" is not a hostlist: Invalid range: `-1\''),
+        ("22.05", "NodeName=m1 Port=[7001", ""),
+        ("24.11", "NodeName=m1 Port=[7001", '5:13: fatal: Port: "[7001" is not a hostlist'),
+        ("20.11", "NodeName=m1 BcastAddr=[1 NodeAddr=h[1-3", ""),
+        ("24.11", "NodeName=m1 State=ERROR", '"ERROR" is not a node state'),
+        ("22.05", "NodeName=m[1-2] NodeHostname=h[1-3]", ""),
+        ("24.11", "NodeName=m[1-2] NodeHostname=h[1-3]", "3 for 2 nodes"),
+        ("24.11", "PartitionName=q,q Nodes=n1", ""),
+        ("24.11", "PartitionName=q Nodes=n1,ALL", "no such node: ALL"),
+        ("20.11", "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s", ""),
+        ("22.05", "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s", "no such node: ALL"),
+        ("23.02", "NodeSet=s Nodes=all\nPartitionName=q Nodes=n1,s", ""),
+        ("26.05", "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s", ""),
+        ("24.11", "PartitionName=q Nodes=feature{x},n1", ""),
+        ("23.11", "PartitionName=q Nodes=feature{x},n1", "no such node: feature{x}"),
+    ],
+)
+def test_names_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, release, text), expected)
+
+
+def test_bad_down_nodes_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}DownNodes=n[1\nDownNodes=n1 State=ODD\n")
+    findings = check.check_path(tmp_path, releases.get("24.11"))
+    assert [(finding.severity, finding.line, finding.option) for finding in findings] == [
+        ("error", 5, "DownNodes"),
+        ("error", 6, "State"),
+    ]
+
+
+def test_odd_names_are_counted_before_they_are_created(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"slurm\.conf:6: there are more than 131072 nodes"):
+        fatal(tmp_path, "24.11", "".join(f"NodeName={x}[1-65536]+\n" for x in "abc"))
+
+
+@pytest.mark.parametrize(
+    ("release", "options", "expected"),
+    [
+        ("24.11", "MaxTime=99999999999", '5:26: fatal: MaxTime: "99999999999" is too long a time'),
+        ("24.11", "MaxTime=365-00:00:00 DefaultTime=UNLIMITED", ""),
+        ("24.11", "SuspendTime=99999999999", '"99999999999" is not INFINITE or a number of'),
+        ("22.05", "SuspendTime=NONE", ""),
+        ("26.05", "Exclusive=odd", '"odd" is not NO, NODE, USER or TOPO'),
+        ("26.05", "Exclusive=none", ""),
+        ("22.05", "PreemptMode=CHECKPOINT", '"CHECKPOINT" is not one of OFF, CANCEL, REQUEUE and'),
+        ("22.05", "PreemptMode=GANG,SUSPEND", ""),
+        ("24.11", "PreemptMode=odd", ""),
+        ("24.11", "SelectTypeParameters=CR_CPU", '"CR_CPU" is not CR_Core, CR_Socket, or one of'),
+        ("24.11", "SelectTypeParameters=cr_core_memory", ""),
+    ],
+)
+def test_partition_values_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, release: str, options: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, release, f"PartitionName=q Nodes=n1 {options}"), expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "enforce", "expected"),
+    [
+        ("26.05", "", '6:26: fatal: QOS: "a,b" is not one QOS'),
+        ("24.11", "AccountingStorageEnforce=qos", '7:26: fatal: QOS: "a,b" is not one QOS'),
+        ("24.11", "", ""),
+    ],
+)
+def test_partition_has_one_qos(tmp_path: Path, release: str, enforce: str, expected: str) -> None:
+    lines = ["AccountingStorageType=accounting_storage/slurmdbd", enforce]
+    lines.append("PartitionName=q Nodes=n1 QOS=a,b")
+    assert_fatal(fatal(tmp_path, release, "\n".join(filter(None, lines))), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SlurmctldHost=@HEAD@", '4:1: fatal: SlurmctldHost: no host has the name "@HEAD@"'),
+        ("SlurmctldHost=head[1-2]", "is not a valid controller"),
+        ("SlurmctldHost=head\nSlurmctldHost=(10.0.0.1)", ""),
+        ("SlurmctldHost=a(b)c", '"a(b)c" is not NAME or NAME(ADDRESS)'),
+        ("ControlMachine=task/cgroup", 'no host has the name "task/cgroup"'),
+        ("ControlMachine=a,b", "has multiple host names, so ControlAddr must be specified"),
+        ("ControlMachine=a,b\nControlAddr=c", ""),
+    ],
+)
+def test_slurmctld_needs_a_possible_host(tmp_path: Path, text: str, expected: str) -> None:
+    assert_fatal(fatal(tmp_path, "24.11", text, without="SlurmctldHost"), expected)
+
+
+SOCKETS = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
+DATABASE = "AccountingStorageType=accounting_storage/slurmdbd\n"
+SAVING = "SuspendTime=60\nSuspendProgram=/s\nResumeProgram=/r\n"
+TRES = "SelectType=select/cons_tres\n"
+BAD_EXC = "SuspendExcNodes=n[1"
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "Licenses=:5,matlab:,a:0", ""),
+        ("24.11", "Licenses=a:-1", '"a:-1" is not NAME or NAME:COUNT'),
+        ("26.05", "Licenses=a:1|b:1", ""),
+        ("26.05", "Licenses=a:1|b:1,c", 'mixes "|" with other separators'),
+        ("24.11", f"{TRES}MaxNodeCount=65536", ""),
+        (
+            "24.11",
+            f"{TRES}MaxNodeCount=999999",
+            "999999 is higher than the maximum allowed (65536)",
+        ),
+        ("24.11", f"{TRES}MaxNodeCount=INFINITE", "INFINITE is higher than the maximum allowed"),
+        (
+            "24.11",
+            f"{SOCKETS}NodeName=m1 CPUs=4 Sockets=2 CoreSpecCount=3 CoresPerSocket=2",
+            "all s",
+        ),
+        ("24.11", f"{SOCKETS}NodeName=m1 CPUs=4 Sockets=2 CoreSpecCount=2 CoresPerSocket=2", ""),
+        ("24.11", f"{SOCKETS}NodeName=m1 CPUs=4 CoresPerSocket=2 CPUSpecList=1-3", "all sockets"),
+        ("24.11", f"{SOCKETS}NodeName=m1 CPUs=4 CoresPerSocket=2 CPUSpecList=2-3", ""),
+        ("24.11", f"{DATABASE}AccountingStorageTRES=gres/", "has no name: slurmctld crashes"),
+        ("24.11", "NodeName=m1 TRESWeights=x", '"x" is not TRES=WEIGHT'),
+        ("24.11", "NodeName=m1 TRESWeights=CPU=1.5,Mem=0.25G", ""),
+        ("24.11", "NodeName=m1 TRESWeights=CPU=1x", '"CPU=1x" is not TRES=WEIGHT'),
+        ("26.05", BAD_EXC, '5:1: fatal: SuspendExcNodes: "n[1" is not a hostlist'),
+        ("24.11", BAD_EXC, ""),
+        ("24.11", SAVING + BAD_EXC, '"n[1" is not a hostlist'),
+        ("26.05", "SuspendExcNodes=n[1,2]:1", '"n[1" is not a hostlist'),
+        ("26.05", "SuspendExcNodes=n[1-2]:1,n3", ""),
+    ],
+)
+def test_lists_and_counts_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, release, text), expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "SwitchName=s", "1:1: fatal: SwitchName: switch s has neither child switches"),
+        ("25.05", "SwitchName=s\nSwitchName=t Nodes=n[1-4]", ""),
+        ("24.11", "SwitchName=s Nodes=n[1-", '1:14: fatal: Nodes: "n[1-" is not a hostlist'),
+        ("24.11", "BlockName=b Nodes=n1\nBlockSizes=1", "BlockName: is unknown to topology/tree"),
+    ],
+)
+def test_tree_is_refused_where_slurmctld_refuses_it(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    plugin = "TopologyPlugin=topology/tree"
+    assert_fatal(fatal(tmp_path, release, plugin, topology_conf=text), expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "SwitchName=s Nodes=n[1-4]", "SwitchName: is unknown to topology/block"),
+        ("24.11", "BlockName=b\nBlockSizes=1", "block b hasn't got nodes"),
+        ("25.05", "BlockName=b\nBlockSizes=1", ""),
+        ("24.11", "BlockName=b Nodes=n[1-4]\nBlockSizes=99", "each block has at least 99"),
+        ("25.05", "BlockName=b Nodes=n[1-4]\nBlockSizes=99", ""),
+        ("24.11", "BlockName=b Nodes=nosuch[1-2]\nBlockSizes=1", "0 nodes, but each block has"),
+    ],
+)
+def test_blocks_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    plugin = "TopologyPlugin=topology/block"
+    assert_fatal(fatal(tmp_path, release, plugin, topology_conf=text), expected)
+
+
+def topology(plugin: str) -> str:
+    """Return a topology.yaml with a topology t."""
+    return f"- topology: t\n  cluster_default: true\n  {plugin}\n"
+
+
+LEAF = "switch: s, nodes: 'n[1-4]'"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "expected"),
+    [
+        (f"tree: {{switches: [{{{LEAF}}}, {{switch: r, children: s}}]}}", ""),
+        (
+            f"tree:\n    switches:\n    - {{{LEAF}}}\n    - {{switch: r, children: 's,x'}}",
+            "topology.yaml:6:1: fatal: children: there is no switch x",
+        ),
+        (f"tree: {{switches: [{{{LEAF}}}, {{{LEAF}}}]}}", "switch s is already defined"),
+        ("tree: {switch: []}", "No switches configured"),
+        ("", "topology t has no type; it needs one of block, flat, ring, torus3d, tree"),
+        (
+            "block: {block_sizes: [1, 3], blocks: [{block: b, nodes: 'n[1-4]'}]}",
+            "[1, 3]: each size must be the first one times a power of two",
+        ),
+        ("block: {block_sizes: [1, 4], blocks: [{block: b, nodes: 'n[1-4]'}]}", ""),
+    ],
+)
+def test_topology_yaml_means_what_slurmctld_accepts(
+    tmp_path: Path, plugin: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, "26.05", "", topology_yaml=topology(plugin)), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NodeName=m1 Topology=t:s", ""),
+        ("NodeName=m1 Topology=nosuch:x", "5:13: fatal: Topology: there is no topology nosuch"),
+        ("PartitionName=q Nodes=n1 Topology=nosuch", "there is no topology nosuch"),
+    ],
+)
+def test_topologies_that_nodes_name_exist(tmp_path: Path, text: str, expected: str) -> None:
+    yaml = topology(f"tree: {{switches: [{{{LEAF}}}]}}")
+    assert_fatal(fatal(tmp_path, "26.05", text, topology_yaml=yaml), expected)
+
+
+def test_topology_is_called_default_without_topology_yaml(tmp_path: Path) -> None:
+    assert fatal(tmp_path, "26.05", "PartitionName=q Nodes=n1 Topology=default") == ""
+    text = "PartitionName=q Nodes=n1 Topology=t"
+    assert_fatal(fatal(tmp_path, "26.05", text), "there is no topology t")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Name=gpu Count=two", 'gres.conf:1:10: fatal: Count: "two" is not a count'),
+        ("Name=gpu Count=1", ""),
+        ("Name=gpu File=/dev/null Cores=0-1", '"0-1" for cloud0: only 1 CPUs are available'),
+        ("NodeName=n1 Name=gpu File=/dev/null Cores=0-1", ""),
+        ("NodeName=cloud1 Name=gpu File=/dev/null Cores=0-1", "only 1 CPUs are available"),
+        ("Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero", "are mutually exclusive"),
+        ("Name=gpu MultipleFiles=/dev/null", "does not contain multiple files"),
+        ("Name=gpu File=/dev/gpu[0-1] Count=3", "does not match the number of files (2)"),
+        ("Name=gpu File=/dev/gpu[0-1] Count=2", ""),
+    ],
+)
+def test_gres_conf_is_slurmctlds_for_cloud_nodes(tmp_path: Path, text: str, expected: str) -> None:
+    gres = "GresTypes=gpu\n"
+    cloud = f"{gres}NodeName=cloud[0-1] CPUs=1 State=CLOUD\n"
+    assert_fatal(fatal(tmp_path, "24.11", cloud, gres_conf=text), expected)
+    assert_fatal(fatal(tmp_path, "24.11", gres, gres_conf=text), "")
+
+
+def test_include_that_ends_the_file_needs_an_end_of_line(tmp_path: Path) -> None:
+    text = "\nInclude x.conf"
+    base = "PartitionName=q Nodes=n1 Default=YES"
+    assert_fatal(
+        fatal(tmp_path, "24.11", base + text, x_conf="MinJobAge=300\n"),
+        '6:1: fatal: Include x.conf: cannot be read: "Nodes=n1 Default=YES", which is left of',
+    )
+    assert fatal(tmp_path, "24.11", f"{base}{text}\n", x_conf="MinJobAge=300\n") == ""
