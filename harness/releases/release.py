@@ -135,6 +135,9 @@ class Behaviour:
     # there and gets a "]", where later releases refuse it.
     hostlist_suffixes: bool
     completes_brackets: bool
+    # hostlist_push: slurmctld crashes on a NodeSet whose Nodes are not a hostlist, once a partition
+    # has it.
+    crashes_on_bad_node_set: bool
     # NodeHostname, NodeAddr or BcastAddr of several nodes may be one name, even without
     # --enable-multiple-slurmd.
     nodes_may_share_address: bool

@@ -188,7 +188,8 @@ def round_trip(release: str, given: list[reference.Case], directory: Path) -> li
 
 
 def test_configuration_is_the_same_once_imported_and_rendered(tmp_path: Path) -> None:
-    no_scenario = {"no node", "no partition"}
+    # Hosts of a scenario cannot have the names that Slurm reads from the last two.
+    no_scenario = {"no node", "no partition", "NodeName=m[1-2]]", "NodeName=m+1"}
     given = [
         case for case in cases() if case.daemon == "slurmctld" and case.name not in no_scenario
     ]

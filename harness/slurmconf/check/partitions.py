@@ -195,6 +195,8 @@ def _partition_nodes(
         problem = no_hostlist(setting.value, source.release)
         yield source.find(setting, FATAL, "hostlist", problem, "such as c[1-4]")
         return
+    if source.release.crashes_on_bad_node_set:
+        yield from _bad_node_sets(source, names, node_sets)
     names = _replaced(names, node_sets, source.release)
     if source.release.node_set_of_all == "alone" and names == ("ALL",):
         return  # _handle_nodesets makes text of the names, which is compared with ALL again
@@ -205,6 +207,17 @@ def _partition_nodes(
         hint = "write ALL alone" if "ALL" in (name.upper() for name in missing) else ""
         message = f"no such node: {hostlist.fold(missing)}"
         yield source.find(setting, FATAL, "undefined", message, hint)
+
+
+def _bad_node_sets(
+    source: Source, names: tuple[str, ...], node_sets: list[Row]
+) -> Iterator[Finding]:
+    """Yield node sets on which slurmctld crashes: src/common/hostlist.c, hostlist_push."""
+    for row in node_sets:
+        nodes = row.all.get("nodes")
+        if nodes and row.first.value in names and names_of(nodes.value, source.release) is None:
+            problem = f"{no_hostlist(nodes.value, source.release)}; slurmctld crashes"
+            yield source.find(nodes, FATAL, "hostlist", problem, "such as c[1-4]")
 
 
 def _is_all(value: str, release: Release) -> bool:

@@ -66,6 +66,8 @@ def assert_fatal(actual: str, expected: str) -> None:
         ("22.05", "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s", "no such node: ALL"),
         ("23.02", "NodeSet=s Nodes=all\nPartitionName=q Nodes=n1,s", ""),
         ("26.05", "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s", ""),
+        ("24.11", "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s", '"n[1" is not a hostlist'),
+        ("24.11", "NodeSet=s Nodes=n[1", ""),
         ("24.11", "PartitionName=q Nodes=feature{x},n1", ""),
         ("23.11", "PartitionName=q Nodes=feature{x},n1", "no such node: feature{x}"),
     ],
