@@ -275,6 +275,8 @@ def _node_options(name: str, line: Options, options: Options) -> dict[str, str]:
 
 
 def _node_value(key: str, value: str) -> Any:
+    if key == "cpubind":  # Slurm prints "threads" for CpuBind=thread
+        return value.lower().removesuffix("s")
     return _gres(value) if key == "gres" else canonical(key, value)
 
 

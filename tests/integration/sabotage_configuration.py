@@ -92,6 +92,12 @@ SINGLE_NODE = [
         "node single: Weight is 7, slurm.conf leaves it at 1",
     ),
     on_single(
+        "slurmctld_holds_the_rendered_nodes",
+        "scontrol update NodeName=single CpuBind=thread",
+        "scontrol update NodeName=single CpuBind=off",
+        "node single: CpuBind is threads, slurm.conf leaves it at off",
+    ),
+    on_single(
         "every_directory",
         f"chown root {STATE}",
         f"chown slurm {STATE}",

@@ -93,6 +93,11 @@ def test_option_that_differs_in_memory_is_named(before: str, after: str, message
     [
         ("Weight=3", "Weight=1", "node n1: Weight is 1, slurm.conf has 3"),
         (
+            "Weight=3",
+            "Weight=3 CpuBind=threads",
+            "node n1: CpuBind is threads, slurm.conf leaves it at off",
+        ),
+        (
             "ActiveFeatures=local",
             "ActiveFeatures=big",
             "node n1: Features is big, slurm.conf has local",
