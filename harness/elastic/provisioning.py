@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +145,13 @@ def manual_nodes_powered(
             host.name for host in plan.hosts if host.cluster == name and host.provision == "manual"
         }:
             threads.append(threading.Thread(target=follow_log, args=[cluster, nodes]))
+    with running(threads, ended):
+        yield
+
+
+@contextmanager
+def running(threads: Sequence[threading.Thread], ended: threading.Event) -> Iterator[None]:
+    """Start threads; on leaving, set `ended`, which must make them end, and wait for them."""
     for thread in threads:
         thread.start()
     try:

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from harness import file_ownership, providers, slurm_options
-from harness.elastic.provisioning import files_of, socket_of
+from harness.elastic.provisioning import files_of, running, socket_of
 from harness.errors import HarnessError
 from harness.inventory import ssh_host
 from harness.parsing import hostlist
@@ -326,14 +326,8 @@ def _carried(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
             ended.wait(0.5)
 
     threads = [threading.Thread(target=carry, args=[controller]) for controller in controllers]
-    for thread in threads:
-        thread.start()
-    try:
+    with running(threads, ended):
         yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
 
 
 def serve(run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:

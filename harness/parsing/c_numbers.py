@@ -29,8 +29,16 @@ def atoi(text: str) -> int:
     >>> atoi("4294967297"), atoi("-1")
     (1, -1)
     """
-    size = max(-(2**63), min(strtol(text), 2**63 - 1))
-    return (size + 2**31) % 2**32 - 2**31
+    return int32(max(-(2**63), min(strtol(text), 2**63 - 1)))
+
+
+def int32(number: int) -> int:
+    """Return what a variable of 32 bits with a sign keeps of a number.
+
+    >>> int32(2**31), int32(2**32 + 5)
+    (-2147483648, 5)
+    """
+    return (number + 2**31) % 2**32 - 2**31
 
 
 def atoul(text: str) -> int:

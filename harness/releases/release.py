@@ -152,7 +152,7 @@ class Behaviour:
     # NodeHostname must name one host, or one per node.
     counts_hostnames: bool
     # A partition's SuspendTime must be a number of 32 bits.
-    bounds_suspend_time: bool
+    bounds_partition_suspend_time: bool
     # An unknown PreemptMode of a partition is refused; later releases mask the error with GANG.
     refuses_preempt_mode_of_partition: bool
     # Without slurmdbd, a partition that names a QOS is refused.
@@ -178,7 +178,7 @@ class Behaviour:
     # A larger number is not a user.
     largest_user_id: int
     # A SuspendTime that does not fit in 32 bits is refused; negative numbers do not.
-    limits_suspend_time: bool
+    bounds_suspend_time: bool
     # Without slurmdbd, priority/multifactor crashes if PriorityFlags removes FAIR_TREE.
     crashes_without_fair_tree: bool
     # acct_gather_profile/influxdb needs ProfileInfluxDBRTPolicy.

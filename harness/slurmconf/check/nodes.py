@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import conf, hostlist
+from harness.parsing import c_numbers, conf, hostlist
 from harness.releases import Release
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
@@ -229,13 +229,8 @@ def _ports(source: Source, port: Setting, count: int) -> Iterator[Finding]:
         yield source.find(
             port, FATAL, "count", f"{len(ports)} for {count} nodes; must be one, or one per node"
         )
-    elif not all(0 < _atoi(number) < 65536 for number in ports):
+    elif not all(0 < c_numbers.strtol(number) < 65536 for number in ports):
         yield source.find(port, FATAL, "value", f'"{value}" is not a port or a range of ports')
-
-
-def _atoi(text: str) -> int:
-    digits = re.match(r"\s*[+-]?[0-9]{1,18}", text)
-    return int(digits[0]) if digits else 0
 
 
 def _is_node_state(release: Release, value: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from harness.parsing import hostlist
+from harness.parsing import c_numbers, hostlist
 from harness.releases import Release
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import (
@@ -16,6 +16,7 @@ from harness.slurmconf.check.nodes import (
     node_names,
 )
 from harness.slurmconf.check.parsed_file import Row, Source
+from harness.slurmconf.check.power import is_suspend_time
 
 _EXCLUSIVE = re.compile("no|none|node|user|topo", re.IGNORECASE)
 _OVERSUBSCRIBE = re.compile(r"no|exclusive|(yes|force)(:.*)?", re.IGNORECASE)
@@ -109,7 +110,8 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
         message = f'"{select.value}" is not CR_Core, CR_Socket, or one of these with _Memory'
         yield source.find(select, severity, "value", message)
     suspend = row.own.get("suspendtime")
-    if suspend and source.release.bounds_suspend_time and not _is_suspend_time(suspend.value):
+    bounded = source.release.bounds_partition_suspend_time
+    if suspend and bounded and not is_suspend_time(suspend.value):
         message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
         yield source.find(suspend, severity, "value", message)
     yield from _preempt_mode(source, row)
@@ -122,24 +124,14 @@ def _minutes(value: str) -> int:
     if not value[:1].isdigit():
         return 0  # unlimited
     days, dash, clock = value.partition("-") if "-" in value else ("0", "", value)
-    numbers = [_int32(int(number[:30])) for number in clock.split(":") if number]
+    numbers = [c_numbers.atoi(number) for number in clock.split(":") if number]
     if dash:
         hours, minutes, seconds = (*numbers, 0, 0, 0)[:3]
     elif len(numbers) == 3:
         hours, minutes, seconds = numbers
     else:
         hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
-    return _int32(_int32(int(days[:30])) * 86400 + hours * 3600 + minutes * 60 + seconds)
-
-
-def _int32(number: int) -> int:
-    return (min(number, 2**63 - 1) + 2**31) % 2**32 - 2**31
-
-
-def _is_suspend_time(value: str) -> bool:
-    """Return whether slurm_atoul() makes a number of 32 bits of a SuspendTime, or it is -1."""
-    number = re.match(r"\s*([+-]?[0-9]{1,18})", value)
-    return value == "-1" or not number or 0 <= int(number[1]) < 2**32
+    return c_numbers.int32(c_numbers.atoi(days) * 86400 + hours * 3600 + minutes * 60 + seconds)
 
 
 def _preempt_mode(source: Source, row: Row) -> Iterator[Finding]:

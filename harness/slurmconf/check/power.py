@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import conf
+from harness.parsing import c_numbers, conf
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import no_hostlist
 from harness.slurmconf.check.parsed_file import Source
@@ -76,6 +76,14 @@ def _power_saving(source: Source) -> Iterator[Finding]:
             "are set DOWN"
         )
         yield source.find(resume, WARNING, "power-saving", message, f"{_SHORTEST_BOOT} or more")
+
+
+def is_suspend_time(value: str) -> bool:
+    """Return whether slurm_atoul() makes a number of 32 bits of a SuspendTime, or it is -1.
+
+    It reads NONE and INFINITE as 0.
+    """
+    return value == "-1" or c_numbers.atoul(value) < 2**32
 
 
 def _saves_power(source: Source) -> bool:

@@ -15,7 +15,7 @@ from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
-from harness.slurmconf.check.power import default_priority
+from harness.slurmconf.check.power import default_priority, is_suspend_time
 
 # Option -> type of its plugin.
 _PLUGIN_OF = {
@@ -637,12 +637,7 @@ def _tasks(source: Source) -> Iterator[Finding]:
 def _suspend_time(source: Source) -> Iterator[Finding]:
     """Yield a SuspendTime that slurm_atoul reads as more than 32 bits."""
     setting = source.settings.get("suspendtime")
-    if (
-        setting
-        and source.release.limits_suspend_time
-        and setting.value.lower() not in {"none", "infinite", "-1"}
-        and c_numbers.atoul(setting.value) >= 2**32
-    ):
+    if setting and source.release.bounds_suspend_time and not is_suspend_time(setting.value):
         yield source.find(setting, FATAL, "value", f'"{setting.value}" is not a time')
 
 
