@@ -46,7 +46,8 @@ _ENGINES_PREFIX = 28
 _PARALLEL = 8
 # Connects standard input and output with a host's sshd.
 _TO_SSH = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & cat >&3; kill $!"
-# Seconds in which a Swarm must attach a host to its network, and the engine's message if it fails.
+# Seconds in which a Swarm must attach a container to its networks, and the engine's message if it
+# fails.
 _ATTACHED = 120
 _UNATTACHED = re.compile(r"attach(ing)? to network|network \S+ not found")
 # Seconds in which an engine must freeze a host, even on a busy machine.
@@ -270,12 +271,7 @@ class DockerProvider:
         """
         with engine_errors(f"cannot start {host}"):
             context, container = self._container(run_id, host)
-            wait_until(
-                lambda: _start(container),
-                lambda started: started is True,
-                what=f"the Swarm to attach {host} to its network",
-                timeout=_ATTACHED,
-            )
+            _start(container, host)
             container.reload()
             published = container.ports.get("22/tcp")
         if context:
@@ -565,7 +561,7 @@ class DockerProvider:
             )
             for network, subnet in others:
                 network.connect(container, ipv4_address=str(subnet[subnets.GATEWAY]))
-            container.start()
+            _start(container, "the gateway")
             _wait_for_gateway(container)
 
 
@@ -628,13 +624,23 @@ def _require_swarm(clients: Mapping[str, docker.DockerClient]) -> None:
                 )
 
 
-def _start(container: Container) -> bool | str:
-    """Start a container; return the Swarm's message if it did not attach it to a network in time.
+def _start(container: Container, name: str) -> None:
+    """Start a container; repeat that while a Swarm does not attach it to a network in time.
 
     The engine gives a manager 20 s for that (getRequestContext in its daemon/cluster), which the
     first network of a busy machine may exceed. It then counts the container as attached to a
     network that it cannot find.
     """
+    wait_until(
+        lambda: _try_to_start(container),
+        lambda started: started is True,
+        what=f"the Swarm to attach {name} to its networks",
+        timeout=_ATTACHED,
+    )
+
+
+def _try_to_start(container: Container) -> bool | str:
+    """Start a container; return the Swarm's message if it did not attach it in time."""
     try:
         container.start()
     except APIError as error:

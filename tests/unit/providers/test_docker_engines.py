@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from docker.errors import APIError
@@ -60,9 +62,10 @@ def test_invalid_targets_are_refused_before_anything_starts(
 
 
 class SlowSwarm:
-    """A host's container on an engine whose Swarm attaches it only after four requests."""
+    """A container on an engine whose Swarm attaches it only after four requests."""
 
     def __init__(self) -> None:
+        self.status = "created"
         self.ports = {"22/tcp": [{"HostPort": "2222"}]}
         self._said = [
             "Could not attach to network run-on-prem: context deadline exceeded",
@@ -73,6 +76,10 @@ class SlowSwarm:
     def start(self) -> None:
         if self._said:
             raise APIError("500 Server Error", explanation=self._said.pop(0))
+        self.status = "running"
+
+    def logs(self) -> bytes:
+        return b"ready" if self.status == "running" else b""
 
     def reload(self) -> None:
         pass
@@ -85,6 +92,24 @@ def test_host_that_a_busy_swarm_did_not_attach_in_time_is_started_again(
     container = SlowSwarm()
     monkeypatch.setattr(provider, "_container", lambda run_id, host: ("", container))
     assert provider.start("run", "ctl").port == 2222
+
+
+def test_gateway_that_a_busy_swarm_did_not_attach_in_time_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider = DockerProvider()
+    container, network = SlowSwarm(), MagicMock()
+    containers = MagicMock(**{"list.return_value": [], "create.return_value": container})
+    client = MagicMock(containers=containers, api=MagicMock(api_version="1.41"))
+    monkeypatch.setattr(DockerProvider, "_client", client)
+    sites = {
+        "on-prem": (network, IPv4Network("10.1.0.0/24")),
+        "aws": (network, IPv4Network("10.2.0.0/24")),
+    }
+    wanted = plan("federation")
+    addresses = {host.name: "10.1.0.5" for host in wanted.hosts}
+    provider._gateway("run", wanted, sites, addresses, {})
+    assert container.status == "running"
 
 
 def test_missing_context_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
