@@ -10,11 +10,11 @@ from harness.parsing import c_numbers, conf, hostlist
 from harness.releases import Release
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
+from harness.slurmconf.check.times import is_suspend_time
 
 # node_state_string() has no name for NODE_STATE_ERROR, so state_str2int() does not know it.
 _STATES = {"unknown", "down", "idle", "allocated", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")
-TIME = re.compile(r"-1|infinite|unlimited|\d+(:\d+){0,2}|\d+-(\d+(:\d+){0,2})?", re.IGNORECASE)
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ORIGIN = ("nodehostname", "nodeaddr", "bcastaddr")
 
@@ -185,6 +185,10 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
                 yield source.find(
                     gres, ERROR, "gres", f"{name} is not in GresTypes", f"GresTypes=...,{name}"
                 )
+    suspend = row.all.get("suspendtime")
+    if suspend and not is_suspend_time(suspend.value):
+        message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
+        yield source.find(suspend, source.release.unusable_value, "value", message)
     yield from _shape(source, row)
     yield from _specialized(source, row)
 
@@ -202,7 +206,13 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
         elif not names and key == "bcastaddr":
             continue
         elif len(names) not in {1, count}:
-            yield from _wrong_count(source, setting, len(names), count)
+            # NodeHostname is also the default of NodeAddr.
+            any_count = (
+                key == "nodehostname"
+                and "nodeaddr" in row.own
+                and not source.release.counts_hostnames
+            )
+            yield from _wrong_count(source, setting, len(names), count, any_count=any_count)
         elif len(names) < count and not source.release.nodes_may_share_address:
             message = (
                 f"one for {count} nodes; a Slurm built without --enable-multiple-slurmd refuses it"
@@ -212,9 +222,10 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
         yield from _ports(source, port, count)
 
 
-def _wrong_count(source: Source, setting: Setting, size: int, count: int) -> Iterator[Finding]:
+def _wrong_count(
+    source: Source, setting: Setting, size: int, count: int, *, any_count: bool
+) -> Iterator[Finding]:
     message = f"{size} for {count} nodes; must be one, or one per node"
-    any_count = setting.name.lower() == "nodehostname" and not source.release.counts_hostnames
     yield source.find(setting, WARNING if any_count else FATAL, "count", message)
 
 
@@ -229,7 +240,7 @@ def _ports(source: Source, port: Setting, count: int) -> Iterator[Finding]:
         yield source.find(
             port, FATAL, "count", f"{len(ports)} for {count} nodes; must be one, or one per node"
         )
-    elif not all(0 < c_numbers.strtol(number) < 65536 for number in ports):
+    elif not all(0 < c_numbers.atoi(number) < 65536 for number in ports):
         yield source.find(port, FATAL, "value", f'"{value}" is not a port or a range of ports')
 
 

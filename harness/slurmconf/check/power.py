@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import c_numbers, conf
+from harness.parsing import conf
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import no_hostlist
 from harness.slurmconf.check.parsed_file import Source
@@ -27,7 +27,26 @@ def check(source: Source) -> Iterator[Finding]:
     """Yield problems with power saving and with TRES."""
     yield from _tres(source)
     yield from _excluded_nodes(source)
+    yield from _power_actions(source)
     yield from _power_saving(source)
+
+
+def _power_actions(source: Source) -> Iterator[Finding]:
+    """Yield what _parse_power_action of src/common/read_config.c refuses.
+
+    The daemon that runs an action also checks its program (power_action_valid_prog).
+    """
+    for row in source.rows("poweraction"):
+        location, program = row.own.get("location"), row.own.get("program")
+        daemon = location.value.lower() if location else ""
+        if daemon not in {"slurmctld", "slurmd"}:
+            message = "requires Location=slurmctld or Location=slurmd"
+            yield source.find(location or row.first, FATAL, "value", message)
+        elif program is None or not program.value:
+            yield source.find(program or row.first, FATAL, "missing", "requires a Program")
+        elif not program.value.startswith("/"):
+            message = f'"{program.value}" is not an absolute path'
+            yield source.find(program, FATAL, "path", message, daemon=daemon)
 
 
 def _power_saving(source: Source) -> Iterator[Finding]:
@@ -76,14 +95,6 @@ def _power_saving(source: Source) -> Iterator[Finding]:
             "are set DOWN"
         )
         yield source.find(resume, WARNING, "power-saving", message, f"{_SHORTEST_BOOT} or more")
-
-
-def is_suspend_time(value: str) -> bool:
-    """Return whether slurm_atoul() makes a number of 32 bits of a SuspendTime, or it is -1.
-
-    It reads NONE and INFINITE as 0.
-    """
-    return value == "-1" or c_numbers.atoul(value) < 2**32
 
 
 def _saves_power(source: Source) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 from harness.parsing import c_numbers
 from harness.releases import Release
-from harness.slurmconf.check import grammar
+from harness.slurmconf.check import grammar, times
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
+from harness.slurmconf.check.nodes import both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
-from harness.slurmconf.check.power import default_priority, is_suspend_time
+from harness.slurmconf.check.power import default_priority
 
 # Option -> type of its plugin.
 _PLUGIN_OF = {
@@ -305,19 +305,18 @@ def _preemption(source: Source) -> Iterator[Finding]:
 
 
 def _priority(source: Source) -> Iterator[Finding]:
-    for name in (
-        "prioritydecayhalflife",
-        "prioritymaxage",
-        "prioritycalcperiod",
-        "preemptexempttime",
+    for name, read in (
+        ("prioritydecayhalflife", times.minutes),
+        ("prioritymaxage", times.minutes),
+        ("prioritycalcperiod", times.minutes),
+        ("preemptexempttime", times.seconds),
     ):
         setting = source.settings.get(name)
-        if setting and not TIME.fullmatch(setting.value):
-            yield source.find(
-                setting, FATAL, "value", f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
-            )
+        if setting and read(setting.value) is None:
+            message = f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
+            yield source.find(setting, FATAL, "value", message)
     period = source.settings.get("prioritycalcperiod")
-    if period and re.fullmatch(r"(0+(-0*)?(:0*)*)|-1|infinite|unlimited", period.value, re.I):
+    if period and times.minutes(period.value) in {0, times.UNLIMITED}:
         yield source.find(period, FATAL, "value", f'"{period.value}": must be a minute or more')
     flags = source.settings.get("priorityflags")
     if (
@@ -332,7 +331,7 @@ def _priority(source: Source) -> Iterator[Finding]:
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
-        and re.fullmatch(r"0+(-0*)?(:0+)*", half_life.value)
+        and times.minutes(half_life.value) == 0
         and "priorityusageresetperiod" not in source.settings
     ):
         yield source.find(half_life, FATAL, "contradiction", "0 requires PriorityUsageResetPeriod")
@@ -637,7 +636,7 @@ def _tasks(source: Source) -> Iterator[Finding]:
 def _suspend_time(source: Source) -> Iterator[Finding]:
     """Yield a SuspendTime that slurm_atoul reads as more than 32 bits."""
     setting = source.settings.get("suspendtime")
-    if setting and source.release.bounds_suspend_time and not is_suspend_time(setting.value):
+    if setting and source.release.bounds_suspend_time and not times.is_suspend_time(setting.value):
         yield source.find(setting, FATAL, "value", f'"{setting.value}" is not a time')
 
 
