@@ -55,10 +55,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which numbers a word such as "conmgr_threads=" may have; a daemon refuses others.
+    """Which values a word such as "conmgr_threads=" may have; a daemon refuses others.
 
-    `read_by` is how `function` of Slurm's source reads the number: atoi, atoul, uint32 or timespec.
-    `only_with` is a word without which it is not read.
+    `read_by` is how `function` of Slurm's source reads it: as a number by atoi, atoul, uint32 or
+    timespec, or as one of `words`. `only_with` is a word without which it is not read.
     """
 
     function: str
@@ -67,6 +67,7 @@ class Bounds:
     most: int | None = None
     zero_is_default: bool = False
     only_with: str = ""
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,10 @@ class Behaviour:
     stepmgr_needs_contain: bool
     # Options with two words that exclude each other, in lower case.
     exclusive_words: tuple[tuple[str, str, str], ...]
+    # TRES that slurmctld refuses because they have a new name.
+    renamed_tres: tuple[str, ...]
+    # Options with a word that excludes all others, in lower case.
+    lone_words: tuple[tuple[str, str], ...]
     # Characters that can separate the name of a license from its count.
     license_separators: str
     # Licenses that are separated by "|" are alternatives.

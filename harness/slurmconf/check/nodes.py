@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from harness import releases
 from harness.parsing import c_numbers, conf, hostlist
 from harness.releases import Release
+from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
 from harness.slurmconf.check.times import is_suspend_time
@@ -39,8 +40,8 @@ def check(source: Source) -> Iterator[Finding]:
     maximum = source.settings.get("maxnodecount")
     if maximum and (source.get("selecttype") or default_select(source)) != "select/cons_tres":
         yield source.find(maximum, FATAL, "contradiction", "needs SelectType=select/cons_tres")
-    elif maximum and source.release.most_nodes:
-        yield from _too_high(source, maximum, source.release.most_nodes - 1)
+    elif maximum:
+        yield from _too_high(source, maximum, len(known))
     if not known and not maximum and source.release.needs_node_and_partition:
         yield source.find_here(
             FATAL, "missing", "NodeName", "there is no node; this release requires one"
@@ -61,12 +62,19 @@ def _down_nodes(source: Source, row: Row, known: dict[str, Setting]) -> Iterator
         yield source.find(row.first, ERROR, "undefined", f"no such node: {hostlist.fold(missing)}")
 
 
-def _too_high(source: Source, maximum: Setting, most: int) -> Iterator[Finding]:
-    """Yield a MaxNodeCount that _validate_and_set_defaults of read_config.c refuses."""
-    number = conf.number(maximum.value)
-    if maximum.value.lower() in {"infinite", "unlimited"} or (number or 0) > most:
+def _too_high(source: Source, maximum: Setting, count: int) -> Iterator[Finding]:
+    """Yield a MaxNodeCount that slurmctld refuses, or that is lower than the number of nodes.
+
+    They are refused by _validate_and_set_defaults and by create_node_record_at.
+    """
+    number = grammar.number("uint32", maximum.value)
+    most = source.release.most_nodes - 1
+    if number and source.release.most_nodes and number > most:
         message = f"{maximum.value} is higher than the maximum allowed ({most})"
         yield source.find(maximum, FATAL, "value", message)
+    elif number and number < count:
+        message = f"{maximum.value} is lower than the number of nodes ({count})"
+        yield source.find(maximum, FATAL, "count", message)
 
 
 def names_of(value: str, release: Release | None = None) -> tuple[str, ...] | None:

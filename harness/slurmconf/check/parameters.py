@@ -44,13 +44,15 @@ def check(source: Source) -> Iterator[Finding]:
 
 
 def _problem(bounds: Bounds, value: str) -> str | None:
-    """Return why a release refuses the number of a word; None if it accepts it."""
+    """Return why a release refuses the value of a word; None if it accepts it."""
     if bounds.read_by == "timespec":
         # parse_timespec also accepts points in time, which begin with a digit or are words.
         is_word = re.match(
             r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses)", value, re.I
         )
         return None if value[:1].isdigit() or is_word else "is not a number of seconds"
+    if bounds.read_by == "word":
+        return None if value.lower() in bounds.words else f"is not {' or '.join(bounds.words)}"
     number = _READERS[bounds.read_by](value)
     if number == 0 and bounds.zero_is_default:
         return None

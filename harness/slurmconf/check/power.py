@@ -27,6 +27,7 @@ def check(source: Source) -> Iterator[Finding]:
     """Yield problems with power saving and with TRES."""
     yield from _tres(source)
     yield from _excluded_nodes(source)
+    yield from _knl_nodes(source)
     yield from _power_actions(source)
     yield from _power_saving(source)
 
@@ -102,6 +103,27 @@ def _saves_power(source: Source) -> bool:
     return bool(value) and value not in {"NONE", "INFINITE", "-1"}
 
 
+def _is_complete(source: Source) -> bool:
+    """Return whether slurmctld can save power (_init_power_config)."""
+    return _saves_power(source) and all(map(source.get, ("suspendprogram", "resumeprogram")))
+
+
+def _knl_nodes(source: Source) -> Iterator[Finding]:
+    """Yield node_features/knl_cray without power saving: config_power_mgr, before it main().
+
+    It is the only plugin whose node_features_p_node_power() is true.
+    """
+    setting = source.settings.get("nodefeaturesplugins")
+    if (
+        setting
+        and {"knl_cray", "node_features/knl_cray"} & {*setting.words()}
+        and "knl_cray" in source.release.plugins["node_features"]
+        and not _is_complete(source)
+    ):
+        message = "knl_cray requires SuspendProgram, ResumeProgram and SuspendTime"
+        yield source.find(setting, FATAL, "missing", message)
+
+
 def _excluded_nodes(source: Source) -> Iterator[Finding]:
     """Yield a hostlist on which slurmctld crashes: src/slurmctld/power_save.c, _parse_exc_nodes.
 
@@ -109,9 +131,7 @@ def _excluded_nodes(source: Source) -> Iterator[Finding]:
     """
     setting = source.settings.get("suspendexcnodes")
     when = source.release.reads_suspend_exc_nodes
-    programs = ("suspendprogram", "resumeprogram")
-    saves = _saves_power(source) and all(map(source.get, programs))
-    if setting is None or not (when == "always" or (when == "saving" and saves)):
+    if setting is None or not (when == "always" or (when == "saving" and _is_complete(source))):
         return
     # With a count of nodes, it cuts at each comma, even between brackets.
     parts = re.sub(":[^,]*", "", setting.value).split(",")
@@ -128,10 +148,12 @@ def _tres(source: Source) -> Iterator[Finding]:
         setting, name = source.settings["accountingstoragetres"], word.lower()
         if name not in _TRES and not name.startswith(_TRES_KINDS):
             yield source.find(setting, FATAL, "tres", f'"{word}" is not a TRES', "such as gres/gpu")
+        elif name in source.release.renamed_tres:
+            yield source.find(setting, FATAL, "tres", f"{word} is now called bb/datawarp")
         elif name == "gres/" and database:
             message = f"{word} has no name: slurmctld crashes"
             yield source.find(setting, FATAL, "tres", message, "such as gres/gpu")
-        elif name not in _TRES and not database:
+        elif name not in _TRES and not name.startswith("fs/disk") and not database:
             yield source.find(
                 setting, FATAL, "tres", f"{word} requires accounting_storage/slurmdbd"
             )
