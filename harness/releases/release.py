@@ -202,6 +202,11 @@ class Behaviour:
     stepmgr_needs_contain: bool
     # Options with two words that exclude each other, in lower case.
     exclusive_words: tuple[tuple[str, str, str], ...]
+    # What slurmctld requires of rpc_queue.yaml: "" if it does not read it or does not care, "yaml"
+    # that it can be read, "mapping" that it is one.
+    rpc_queue_file: str
+    # slurmctld reads resources.yaml.
+    reads_resources: bool
     # TRES that slurmctld refuses because they have a new name.
     renamed_tres: tuple[str, ...]
     # Options with a word that excludes all others, in lower case.
@@ -237,6 +242,8 @@ class Behaviour:
     # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
     # is no limit.
     most_nodes: int
+    # MaxNodeCount=0 is no limit.
+    zero_is_no_node_limit: bool
     # `sbatch --external` submits a job that starts nothing on its nodes; nodes may have
     # State=EXTERNAL.
     external_jobs: bool

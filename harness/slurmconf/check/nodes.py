@@ -67,12 +67,12 @@ def _too_high(source: Source, maximum: Setting, count: int) -> Iterator[Finding]
 
     They are refused by _validate_and_set_defaults and by create_node_record_at.
     """
-    number = grammar.number("uint32", maximum.value)
+    number = grammar.number("uint32", maximum.value) or 0
     most = source.release.most_nodes - 1
-    if number and source.release.most_nodes and number > most:
+    if source.release.most_nodes and number > most:
         message = f"{maximum.value} is higher than the maximum allowed ({most})"
         yield source.find(maximum, FATAL, "value", message)
-    elif number and number < count:
+    elif number < count and (number or not source.release.zero_is_no_node_limit):
         message = f"{maximum.value} is lower than the number of nodes ({count})"
         yield source.find(maximum, FATAL, "count", message)
 

@@ -30,7 +30,7 @@ KINDS = {
     "mpi.conf": "slurmctld",
 }
 # Not read by the parser of slurm.conf.
-OTHER_KINDS = ("plugstack.conf", "topology.yaml")
+OTHER_KINDS = ("plugstack.conf", "topology.yaml", "resources.yaml", "rpc_queue.yaml")
 # Slurm's parser has no limits. These are more than any site needs, and stop files that include one
 # another again and again.
 _DEEPEST_INCLUDE, _MOST_INCLUDES = 50, 1000
