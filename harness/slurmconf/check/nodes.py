@@ -40,8 +40,8 @@ def check(source: Source) -> Iterator[Finding]:
     maximum = source.settings.get("maxnodecount")
     if maximum and (source.get("selecttype") or default_select(source)) != "select/cons_tres":
         yield source.find(maximum, FATAL, "contradiction", "needs SelectType=select/cons_tres")
-    elif maximum:
-        yield from _too_high(source, maximum, len(known))
+    else:
+        yield from _too_many(source, maximum, len(known))
     if not known and not maximum and source.release.needs_node_and_partition:
         yield source.find_here(
             FATAL, "missing", "NodeName", "there is no node; this release requires one"
@@ -62,19 +62,22 @@ def _down_nodes(source: Source, row: Row, known: dict[str, Setting]) -> Iterator
         yield source.find(row.first, ERROR, "undefined", f"no such node: {hostlist.fold(missing)}")
 
 
-def _too_high(source: Source, maximum: Setting, count: int) -> Iterator[Finding]:
-    """Yield a MaxNodeCount that slurmctld refuses, or that is lower than the number of nodes.
+def _too_many(source: Source, maximum: Setting | None, count: int) -> Iterator[Finding]:
+    """Yield a MaxNodeCount that slurmctld refuses, or more nodes than it accepts.
 
-    They are refused by _validate_and_set_defaults and by create_node_record_at.
+    _validate_and_set_defaults of src/common/read_config.c and create_node_record_at of node_conf.c.
     """
-    number = grammar.number("uint32", maximum.value) or 0
-    most = source.release.most_nodes - 1
-    if source.release.most_nodes and number > most:
-        message = f"{maximum.value} is higher than the maximum allowed ({most})"
+    release = source.release
+    number = grammar.number("uint32", maximum.value) or 0 if maximum else 0
+    if maximum and release.most_nodes and number > release.most_nodes - 1:
+        message = f"{maximum.value} is higher than the maximum allowed ({release.most_nodes - 1})"
         yield source.find(maximum, FATAL, "value", message)
-    elif number < count and (number or not source.release.zero_is_no_node_limit):
+    elif maximum and number < count and (number or not release.zero_is_no_node_limit):
         message = f"{maximum.value} is lower than the number of nodes ({count})"
         yield source.find(maximum, FATAL, "count", message)
+    elif release.most_nodes and count > release.most_nodes:
+        message = f"there are {count} nodes; the release supports {release.most_nodes}"
+        yield source.find_here(FATAL, "count", "NodeName", message)
 
 
 def names_of(value: str, release: Release | None = None) -> tuple[str, ...] | None:

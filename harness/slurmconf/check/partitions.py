@@ -82,9 +82,9 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
     severity = source.release.unusable_value  # with an error, slurmctld leaves the partition out
     for key in ("maxtime", "defaulttime"):
         setting = row.all.get(key)
-        if setting and times.minutes(setting.value) is None:
-            message = f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
-            yield source.find(setting, severity, "value", message)
+        problem = times.problem(setting.value) if setting else ""
+        if setting and problem:
+            yield source.find(setting, severity, "value", f'"{setting.value}" {problem}')
     forms = {
         "exclusive": (_EXCLUSIVE, "NO, NODE, USER or TOPO"),
         "oversubscribe": (_OVERSUBSCRIBE, "NO, EXCLUSIVE, YES[:n] or FORCE[:n]"),

@@ -9,6 +9,7 @@ from harness.parsing import c_numbers
 _UNLIMITED = re.compile("-1|infinite|unlimited", re.IGNORECASE)
 _TIME = re.compile(r"\d+(:\d+){0,2}|-\d+|\d+-(\d+(:\d+){0,2})?")
 UNLIMITED = -1
+NO_TIME = "is not a time such as 7-0 or 12:00:00"
 
 
 def seconds(value: str) -> int | None:
@@ -43,6 +44,13 @@ def minutes(value: str) -> int | None:
         return size
     rounded = c_numbers.int32(size + 59)
     return rounded // 60 if rounded >= 0 else None
+
+
+def problem(value: str) -> str:
+    """Return why slurmctld refuses a time that it keeps in minutes; "" if it accepts it."""
+    if seconds(value) is None:
+        return NO_TIME
+    return "is too long a time" if minutes(value) is None else ""
 
 
 def is_suspend_time(value: str) -> bool:

@@ -314,16 +314,14 @@ def _preemption(source: Source) -> Iterator[Finding]:
 
 
 def _priority(source: Source) -> Iterator[Finding]:
-    for name, read in (
-        ("prioritydecayhalflife", times.minutes),
-        ("prioritymaxage", times.minutes),
-        ("prioritycalcperiod", times.minutes),
-        ("preemptexempttime", times.seconds),
-    ):
+    for name in ("prioritydecayhalflife", "prioritymaxage", "prioritycalcperiod"):
         setting = source.settings.get(name)
-        if setting and read(setting.value) is None:
-            message = f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
-            yield source.find(setting, FATAL, "value", message)
+        problem = times.problem(setting.value) if setting else ""
+        if setting and problem:
+            yield source.find(setting, FATAL, "value", f'"{setting.value}" {problem}')
+    exempt = source.settings.get("preemptexempttime")
+    if exempt and times.seconds(exempt.value) is None:
+        yield source.find(exempt, FATAL, "value", f'"{exempt.value}" {times.NO_TIME}')
     period = source.settings.get("prioritycalcperiod")
     if period and times.minutes(period.value) in {0, times.UNLIMITED}:
         yield source.find(period, FATAL, "value", f'"{period.value}": must be a minute or more')
