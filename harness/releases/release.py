@@ -202,8 +202,8 @@ class Behaviour:
     stepmgr_needs_contain: bool
     # Options with two words that exclude each other, in lower case.
     exclusive_words: tuple[tuple[str, str, str], ...]
-    # What slurmctld requires of rpc_queue.yaml: "" if it does not read it or does not care, "yaml"
-    # that it can be read, "mapping" that it is one.
+    # What slurmctld requires of rpc_queue.yaml: "" if it does not read it, "yaml" that it can be
+    # read, "mapping" that it is one; "absent" if it crashes on any.
     rpc_queue_file: str
     # slurmctld reads resources.yaml.
     reads_resources: bool

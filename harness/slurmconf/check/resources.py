@@ -38,8 +38,11 @@ def _rpc_queue(
     path: Path, document: bounded_yaml.Document, configuration: Configuration
 ) -> Iterator[Finding]:
     """Yield an rpc_queue.yaml that src/slurmctld/rpc_queue.c, _load_config, refuses."""
-    must_be_mapping = configuration.release.rpc_queue_file == "mapping"
-    if must_be_mapping and not isinstance(document.data(), dict):
+    required = configuration.release.rpc_queue_file
+    if required == "absent":
+        message = "slurmctld crashes, because it reads the file before its plugin for YAML"
+        yield yaml_file.find(path, 1, FATAL, "file", "", message)
+    elif required == "mapping" and not isinstance(document.data(), dict):
         yield yaml_file.find(path, 1, FATAL, "value", "", "must be a mapping")
 
 

@@ -362,6 +362,7 @@ def test_resources_are_refused_where_slurmctld_refuses_them(
         ("23.11", "a: [", ""),
         ("24.05", "a: [", "rpc_queue.yaml:2:1: fatal: rpc_queue.yaml: "),
         ("24.05", "[]", ""),
+        ("24.11", "rpc_queue: []", "rpc_queue.yaml: slurmctld crashes"),
         ("25.05", "[]", "rpc_queue.yaml:1:1: fatal: rpc_queue.yaml: must be a mapping"),
         ("25.05", "rpc_queue: []", ""),
     ],
