@@ -559,6 +559,8 @@ MEANING |= options(
     "HealthCheckNodeState=START_ONLY,IDLE",
     "HealthCheckNodeState=REBOOT_ONLY,ODD",
     "AccountingStorageTRES=fs/diskette",
+    "DefaultStorageType=mysql",
+    "DefaultStorageType=slurmdbd\nAccountingStorageTRES=gres/gpu",
     "TaskPlugin=task/cray_aries\nTaskPluginParam=SlurmdOffSpec",
     "TaskPluginParam=cores,threads",
     "TaskPluginParam=OOMKillStep",

@@ -192,8 +192,12 @@ class Source:
         return setting.words() if setting else []
 
     def uses_slurmdbd(self) -> bool:
-        """Return whether a slurm.conf stores its accounting in slurmdbd."""
-        return self.get("accountingstoragetype") == "accounting_storage/slurmdbd"
+        """Return whether a slurm.conf stores its accounting in slurmdbd.
+
+        Until 20.11, DefaultStorageType is the default.
+        """
+        default = f"accounting_storage/{self.get('defaultstoragetype')}"
+        return (self.get("accountingstoragetype") or default) == "accounting_storage/slurmdbd"
 
     def find(
         self,

@@ -15,7 +15,8 @@ from harness.slurmconf.check.parsed_file import Source
 _TRES = {"cpu", "mem", "energy", "node", "billing", "vmem", "pages", "fs/disk"}
 # _tres_weight_item of src/common/slurm_protocol_api.c: strtod(), and a unit of get_unit_type().
 _WEIGHT = re.compile(
-    r"\s*(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?:[kmgtp].*)?|[kmgtp].*)", re.IGNORECASE
+    r"\s*(?:[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|inf|infinity|nan)(?:[kmgtp].*)?|[kmgtp].*)",
+    re.IGNORECASE,
 )
 _TRES_KINDS = ("bb/", "gres/", "license/", "fs/", "ic/")
 # The least time for a cloud's machines to boot, in seconds: slurm.conf(5), the default of

@@ -504,6 +504,12 @@ def _accounting(source: Source) -> Iterator[Finding]:
         yield source.find(
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
         )
+    default = source.settings.get("defaultstoragetype")
+    storages = source.release.plugins["accounting_storage"] - {"mysql"}
+    if default and not storage and default.value not in storages:
+        message = f"slurmctld cannot use accounting_storage/{default.value}"
+        hint = "remove it, and set AccountingStorageType"
+        yield source.find(default, FATAL, "plugin", message, hint)
     password = source.settings.get("accountingstoragepass")
     if password and source.uses_slurmdbd() and len(password.value) > _LONGEST_PASSWORD:
         message = f"is longer than {_LONGEST_PASSWORD} characters (_global_auth_key)"

@@ -195,6 +195,7 @@ BAD_EXC = "SuspendExcNodes=n[1"
         ("24.11", "AccountingStorageTRES=fs/diskette", ""),
         ("24.11", "NodeName=m1 TRESWeights=x", '"x" is not TRES=WEIGHT'),
         ("24.11", "NodeName=m1 TRESWeights=CPU=1.5,Mem=0.25G", ""),
+        ("24.11", "NodeName=m1 TRESWeights=CPU=nan,Mem=-INF", ""),
         ("24.11", "NodeName=m1 TRESWeights=CPU=1x", '"CPU=1x" is not TRES=WEIGHT'),
         ("26.05", BAD_EXC, '5:1: fatal: SuspendExcNodes: "n[1" is not a hostlist'),
         ("24.11", BAD_EXC, ""),

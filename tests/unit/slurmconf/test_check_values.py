@@ -133,6 +133,13 @@ def test_numbers_are_read_as_each_release_reads_them(
         ("PriorityFlags=NO_FAIR_TREE", ALL, since("23.11") - since("25.11")),
         ("PriorityType=priority/basic\nPriorityFlags=NO_FAIR_TREE", ALL, frozenset()),
         ("PropagateResourceLimits=ALL,NONE", ALL, ALL),
+        ("DefaultStorageType=mysql", ALL - since("21.08"), ALL),
+        ("DefaultStorageType=none", ALL - since("21.08"), frozenset()),
+        (
+            "DefaultStorageType=slurmdbd\nAccountingStorageTRES=gres/gpu",
+            ALL - since("21.08"),
+            frozenset(),
+        ),
         ("PropagateResourceLimits=ODD\nPropagateResourceLimitsExcept=NONE", ALL, frozenset()),
         ("HealthCheckNodeState=START_ONLY,IDLE", ALL, since("26.05")),
         ("HealthCheckNodeState=START_ONLY,ODD,start_only", ALL, frozenset()),
