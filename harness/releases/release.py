@@ -207,6 +207,8 @@ class Behaviour:
     rpc_queue_file: str
     # slurmctld reads resources.yaml.
     reads_resources: bool
+    # AccountingStorageTRES=gres/gpu includes gres/gpumem and gres/gpuutil.
+    counts_gpu_usage: bool
     # TRES that slurmctld refuses because they have a new name.
     renamed_tres: tuple[str, ...]
     # Options with a word that excludes all others, in lower case.

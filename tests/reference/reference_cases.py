@@ -408,6 +408,9 @@ HOSTS |= {
 }
 HOSTS["TRES without a name"] = with_(DATABASE, "AccountingStorageTRES=gres/")
 HOSTS["TRES with an old name"] = with_(DATABASE, "AccountingStorageTRES=bb/cray")
+HOSTS["TRES of GPU usage"] = with_(
+    DATABASE, "AccountingStorageTRES=gres/gpu", "NodeName=m1 TRESWeights=gres/gpumem=1"
+)
 HOSTS["long password"] = with_(DATABASE, f"AccountingStoragePass=/{'x' * 511}")
 MEANING = options(
     *(
@@ -559,6 +562,11 @@ MEANING |= options(
     "HealthCheckNodeState=START_ONLY,IDLE",
     "HealthCheckNodeState=REBOOT_ONLY,ODD",
     "AccountingStorageTRES=fs/diskette",
+    'AccountingStorageTRES="cpu, mem"',
+    'PartitionName=q Nodes=n1 TRESBillingWeights="CPU=1, Mem=nan"',
+    "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=1,Mem=nan",
+    'SchedulerParameters="defer, max_job_bf=5"',
+    'GresTypes="gpu, mps"',
     "DefaultStorageType=mysql",
     "DefaultStorageType=slurmdbd\nAccountingStorageTRES=gres/gpu",
     "TaskPlugin=task/cray_aries\nTaskPluginParam=SlurmdOffSpec",

@@ -36,7 +36,8 @@ def check(source: Source) -> Iterator[Finding]:
     parameters = source.settings.get("schedulerparameters")
     if (
         parameters
-        and re.search(r"(?:^|,)max_job_bf=", parameters.value, re.IGNORECASE)
+        and "max_job_bf=" in parameters.value.lower()
+        and "bf_max_job_test=" not in parameters.value.lower()
         and source.get("schedulertype") in {None, "sched/backfill"}
     ):
         message = "max_job_bf is no longer supported"

@@ -56,8 +56,11 @@ class Setting(NamedTuple):
         return self.pair.value
 
     def words(self) -> list[str]:
-        """Return the words of the value, which are separated by commas."""
-        return [word.strip() for word in self.value.split(",") if word.strip()]
+        """Return the words of the value, as strtok_r separates them by commas.
+
+        Blanks are part of a word, which Slurm then mostly does not know.
+        """
+        return [word for word in self.value.split(",") if word]
 
 
 Settings = Mapping[str, Setting]

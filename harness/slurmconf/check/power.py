@@ -159,6 +159,8 @@ def _tres(source: Source) -> Iterator[Finding]:
                 setting, FATAL, "tres", f"{word} requires accounting_storage/slurmdbd"
             )
         known.add(name)
+    if source.release.counts_gpu_usage and "gres/gpu" in known:
+        known |= {"gres/gpumem", "gres/gpuutil"}
     if not database:
         known = set(_TRES)
     weights = [

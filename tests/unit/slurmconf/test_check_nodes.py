@@ -154,6 +154,7 @@ def test_slurmctld_needs_a_possible_host(tmp_path: Path, text: str, expected: st
 
 SOCKETS = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
 DATABASE = "AccountingStorageType=accounting_storage/slurmdbd\n"
+GPU = f"{DATABASE}AccountingStorageTRES=gres/gpu\n"
 SAVING = "SuspendTime=60\nSuspendProgram=/s\nResumeProgram=/r\n"
 TRES = "SelectType=select/cons_tres\n"
 BAD_EXC = "SuspendExcNodes=n[1"
@@ -195,6 +196,10 @@ BAD_EXC = "SuspendExcNodes=n[1"
         ("24.11", "AccountingStorageTRES=fs/diskette", ""),
         ("24.11", "NodeName=m1 TRESWeights=x", '"x" is not TRES=WEIGHT'),
         ("24.11", "NodeName=m1 TRESWeights=CPU=1.5,Mem=0.25G", ""),
+        ("24.11", 'NodeName=m1 TRESWeights="CPU=1.5, Mem=1"', " Mem is not a TRES of this cluster"),
+        ("23.11", f"{GPU}NodeName=m1 TRESWeights=gres/gpumem=1", ""),
+        ("23.02", f"{GPU}NodeName=m1 TRESWeights=gres/gpumem=1", "gres/gpumem is not a TRES"),
+        ("24.11", 'AccountingStorageTRES="cpu, mem"', '" mem" is not a TRES'),
         ("24.11", "NodeName=m1 TRESWeights=CPU=nan,Mem=-INF", ""),
         ("24.11", "NodeName=m1 TRESWeights=CPU=1x", '"CPU=1x" is not TRES=WEIGHT'),
         ("26.05", BAD_EXC, '5:1: fatal: SuspendExcNodes: "n[1" is not a hostlist'),
