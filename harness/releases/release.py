@@ -59,6 +59,7 @@ class Bounds:
 
     `read_by` is how `function` of Slurm's source reads it: as a number by atoi, atoul, uint32 or
     timespec, or as one of `words`. `only_with` is a word without which it is not read.
+    `anywhere`: it is found even in the middle of a different word.
     """
 
     function: str
@@ -68,6 +69,7 @@ class Bounds:
     zero_is_default: bool = False
     only_with: str = ""
     words: tuple[str, ...] = ()
+    anywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,8 @@ class Behaviour:
     rpc_queue_file: str
     # slurmctld reads resources.yaml.
     reads_resources: bool
+    # Blanks around the words of AccountingStorageTRES are ignored.
+    trims_tres: bool
     # AccountingStorageTRES=gres/gpu includes gres/gpumem and gres/gpuutil.
     counts_gpu_usage: bool
     # TRES that slurmctld refuses because they have a new name.

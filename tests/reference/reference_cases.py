@@ -566,6 +566,8 @@ MEANING |= options(
     'PartitionName=q Nodes=n1 TRESBillingWeights="CPU=1, Mem=nan"',
     "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=1,Mem=nan",
     'SchedulerParameters="defer, max_job_bf=5"',
+    "SchedulerParameters=bf_max_job_test=9,max_job_bf=5",
+    'SchedulerParameters="defer, max_script_size=600000000"',
     'GresTypes="gpu, mps"',
     "DefaultStorageType=mysql",
     "DefaultStorageType=slurmdbd\nAccountingStorageTRES=gres/gpu",

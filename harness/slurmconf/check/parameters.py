@@ -27,7 +27,8 @@ def check(source: Source) -> Iterator[Finding]:
         if setting is None:
             continue
         for word, bounds in words.items():
-            found = re.search(rf"(?:^|,){re.escape(word)}([^,]*)", setting.value, re.IGNORECASE)
+            begin = "" if bounds.anywhere else "(?:^|,)"
+            found = re.search(rf"{begin}{re.escape(word)}([^,]*)", setting.value, re.IGNORECASE)
             if found and bounds.only_with.lower() in setting.value.lower():
                 problem = _problem(bounds, found[1])
                 if problem:

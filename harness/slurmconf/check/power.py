@@ -147,6 +147,7 @@ def _tres(source: Source) -> Iterator[Finding]:
     known = set(_TRES)
     for word in source.words("accountingstoragetres"):
         setting, name = source.settings["accountingstoragetres"], word.lower()
+        name = name.strip() if source.release.trims_tres else name
         if name not in _TRES and not name.startswith(_TRES_KINDS):
             yield source.find(setting, FATAL, "tres", f'"{word}" is not a TRES', "such as gres/gpu")
         elif name in source.release.renamed_tres:

@@ -200,6 +200,7 @@ BAD_EXC = "SuspendExcNodes=n[1"
         ("23.11", f"{GPU}NodeName=m1 TRESWeights=gres/gpumem=1", ""),
         ("23.02", f"{GPU}NodeName=m1 TRESWeights=gres/gpumem=1", "gres/gpumem is not a TRES"),
         ("24.11", 'AccountingStorageTRES="cpu, mem"', '" mem" is not a TRES'),
+        ("25.05", 'AccountingStorageTRES="cpu, mem"', ""),
         ("24.11", "NodeName=m1 TRESWeights=CPU=nan,Mem=-INF", ""),
         ("24.11", "NodeName=m1 TRESWeights=CPU=1x", '"CPU=1x" is not TRES=WEIGHT'),
         ("26.05", BAD_EXC, '5:1: fatal: SuspendExcNodes: "n[1" is not a hostlist'),
