@@ -204,6 +204,8 @@ class Behaviour:
     stepmgr_needs_contain: bool
     # Options with two words that exclude each other, in lower case.
     exclusive_words: tuple[tuple[str, str, str], ...]
+    # Options with a word that excludes all others, in lower case.
+    lone_words: tuple[tuple[str, str], ...]
     # What slurmctld requires of rpc_queue.yaml: "" if it does not read it, "yaml" that it can be
     # read, "mapping" that it is one; "absent" if it crashes on any.
     rpc_queue_file: str
@@ -215,8 +217,6 @@ class Behaviour:
     counts_gpu_usage: bool
     # TRES that slurmctld refuses because they have a new name.
     renamed_tres: tuple[str, ...]
-    # Options with a word that excludes all others, in lower case.
-    lone_words: tuple[tuple[str, str], ...]
     # Characters that can separate the name of a license from its count.
     license_separators: str
     # Licenses that are separated by "|" are alternatives.

@@ -110,9 +110,9 @@ def _is_complete(source: Source) -> bool:
 
 
 def _knl_nodes(source: Source) -> Iterator[Finding]:
-    """Yield node_features/knl_cray without power saving: config_power_mgr, before it main().
+    """Yield node_features/knl_cray without power saving, which config_power_mgr() refuses.
 
-    It is the only plugin whose node_features_p_node_power() is true.
+    In 20.11, main() does. It is the only plugin whose node_features_p_node_power() is true.
     """
     setting = source.settings.get("nodefeaturesplugins")
     if (
