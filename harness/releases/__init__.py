@@ -16,7 +16,7 @@ refused     known options that are not accepted: `severity` says how (see slurmc
 plugins     the plugins; `gone_plugins` were removed, `values_without_plugin` are accepted names
             that no plugin has, `renamed_plugins` are old names that still work
 words       the words that values consist of; `unknown` says what happens to other words
-keyword_bounds   which numbers words such as "conmgr_threads=" may have (`Bounds`); {} removes a row
+keyword_bounds   which values words such as "conmgr_threads=" may have (`Bounds`); {} removes a row
 defaults    defaults whose change makes a cluster work differently
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
 debian      where Debian packages it: `suite`, `packages`, what apt needs to install from the suite

@@ -55,10 +55,11 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which numbers a word such as "conmgr_threads=" may have; a daemon refuses others.
+    """Which values a word such as "conmgr_threads=" may have; a daemon refuses others.
 
-    `read_by` is how `function` of Slurm's source reads the number: atoi, atoul, uint32 or timespec.
-    `only_with` is a word without which it is not read.
+    `read_by` is how `function` of Slurm's source reads it: as a number by atoi, atoul, uint32 or
+    timespec, or as one of `words`. `only_with` is a word without which it is not read.
+    `anywhere`: it is found even in the middle of a different word.
     """
 
     function: str
@@ -67,6 +68,8 @@ class Bounds:
     most: int | None = None
     zero_is_default: bool = False
     only_with: str = ""
+    words: tuple[str, ...] = ()
+    anywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,19 @@ class Behaviour:
     stepmgr_needs_contain: bool
     # Options with two words that exclude each other, in lower case.
     exclusive_words: tuple[tuple[str, str, str], ...]
+    # Options with a word that excludes all others, in lower case.
+    lone_words: tuple[tuple[str, str], ...]
+    # What slurmctld requires of rpc_queue.yaml: "" if it does not read it, "yaml" that it can be
+    # read, "mapping" that it is one; "absent" if it crashes on any.
+    rpc_queue_file: str
+    # slurmctld reads resources.yaml.
+    reads_resources: bool
+    # Blanks around the words of AccountingStorageTRES are ignored.
+    trims_tres: bool
+    # AccountingStorageTRES=gres/gpu includes gres/gpumem and gres/gpuutil.
+    counts_gpu_usage: bool
+    # TRES that slurmctld refuses because they have a new name.
+    renamed_tres: tuple[str, ...]
     # Characters that can separate the name of a license from its count.
     license_separators: str
     # Licenses that are separated by "|" are alternatives.
@@ -232,6 +248,8 @@ class Behaviour:
     # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
     # is no limit.
     most_nodes: int
+    # MaxNodeCount=0 is no limit.
+    zero_is_no_node_limit: bool
     # `sbatch --external` submits a job that starts nothing on its nodes; nodes may have
     # State=EXTERNAL.
     external_jobs: bool

@@ -363,6 +363,8 @@ HOSTLISTS = options(
     "NodeName=m1 Port=-1",
     "NodeName=m[1-2] Port=[7001",
     "NodeName=m1 State=ERROR",
+    "NodeName=m[1-2] NodeHostname=h[1-3]",
+    "NodeName=m[1-2] NodeHostname=h[1-3] NodeAddr=h[1-2]",
     "PartitionName=q,q Nodes=n1",
     "PartitionName=q Nodes=n1,ALL",
     "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s",
@@ -381,15 +383,35 @@ HOSTS = options(
     "Licenses=matlab:,:5",
     "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=999999",
     "NodeName=m1 TRESWeights=x",
+    "NodeName=m1 SuspendTime=99999999999",
     "SuspendExcNodes=n[1",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=0",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=2",
+    "PowerAction=a Program=/bin/true",
+    "PowerAction=a Location=slurmctld",
+    "PowerAction=a Location=slurmctld Program=true",
+    "PowerAction=a Location=slurmd Program=true",
+    "NodeFeaturesPlugins=node_features/knl_cray",
+    "NodeFeaturesPlugins=knl_cray\nSuspendProgram=/opt/s\nResumeProgram=/opt/r\nSuspendTime=60",
     "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
     "NodeName=m1 CPUs=4 Sockets=2 CoresPerSocket=2 CoreSpecCount=3",
 )
 HOSTS |= {
     text: with_(text, without="SlurmctldHost")
-    for text in ("SlurmctldHost=@HEAD@", "SlurmctldHost=head[1-2]", "ControlMachine=a,b")
+    for text in (
+        "SlurmctldHost=@HEAD@",
+        "SlurmctldHost=head[1-2]",
+        "ControlMachine=a,b",
+        "ControlMachine=head\nBackupController=head",
+        "SlurmctldHost=head\nSlurmctldHost=localhost",
+    )
 }
 HOSTS["TRES without a name"] = with_(DATABASE, "AccountingStorageTRES=gres/")
+HOSTS["TRES with an old name"] = with_(DATABASE, "AccountingStorageTRES=bb/cray")
+HOSTS["TRES of GPU usage"] = with_(
+    DATABASE, "AccountingStorageTRES=gres/gpu", "NodeName=m1 TRESWeights=gres/gpumem=1"
+)
+HOSTS["long password"] = with_(DATABASE, f"AccountingStoragePass=/{'x' * 511}")
 MEANING = options(
     *(
         "PreemptMode=SUSPEND",
@@ -509,7 +531,14 @@ MEANING |= options(
     "FirstJobId=INFINITE",
     "SelectType=select/cons_tres\nMaxNodeCount=999999",
     "SlurmdUser=task/cgroup",
+    "SlurmctldPort=1-65536",
+    "Licenses=a:10000000000000000000",
+    "MaxDBDMsgs=0",
     "PriorityCalcPeriod=0",
+    "PriorityCalcPeriod=99999999999",
+    "PriorityDecayHalfLife=99999999999",
+    "PriorityMaxAge=35791394",
+    "PreemptExemptTime=-5",
     "SuspendTime=-2",
     "PropagatePrioProcess=yes",
     "SlurmctldDebug=info,debug",
@@ -520,6 +549,8 @@ MEANING |= options(
     "SlurmctldParameters=conmgr_threads=99999",
     "SlurmctldParameters=conmgr_read_timeout=abc",
     "SlurmctldParameters=rl_enable,rl_bucket_size=0",
+    "SlurmctldParameters=threadpool=odd",
+    "SlurmctldParameters=threadpool_preserve=99999",
 )
 # Words that exclude or require others.
 MEANING |= options(
@@ -527,6 +558,20 @@ MEANING |= options(
     "PreemptMode=WITHIN",
     "PriorityFlags=NO_FAIR_TREE",
     "PropagateResourceLimits=ALL,NONE",
+    "PropagateResourceLimits=ODD\nPropagateResourceLimitsExcept=NONE",
+    "HealthCheckNodeState=START_ONLY,IDLE",
+    "HealthCheckNodeState=REBOOT_ONLY,ODD",
+    "AccountingStorageTRES=fs/diskette",
+    'AccountingStorageTRES="cpu, mem"',
+    'PartitionName=q Nodes=n1 TRESBillingWeights="CPU=1, Mem=nan"',
+    "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=1,Mem=nan",
+    'SchedulerParameters="defer, max_job_bf=5"',
+    "SchedulerParameters=bf_max_job_test=9,max_job_bf=5",
+    'SchedulerParameters="defer, max_script_size=600000000"',
+    'GresTypes="gpu, mps"',
+    "DefaultStorageType=mysql",
+    "DefaultStorageType=slurmdbd\nAccountingStorageTRES=gres/gpu",
+    "TaskPlugin=task/cray_aries\nTaskPluginParam=SlurmdOffSpec",
     "TaskPluginParam=cores,threads",
     "TaskPluginParam=OOMKillStep",
     'DebugFlags="Gres, Steps"',
@@ -651,6 +696,34 @@ GRES = {
         "NodeName=n1 Name=gpu Count=two",
     )
 }
+_RESOURCE = "- {resource: r, mode: MODE_1, layers: [%s]}"
+RESOURCES = {
+    f"resources.yaml {text}": with_("Licenses=a", **{"resources.yaml": f"{text}\n"})
+    for text in (
+        "- {resource: r",
+        "{}",
+        "- {resource: r, layers: []}",
+        *(
+            _RESOURCE % layers
+            for layers in (
+                "{nodes: 'n[1-2]', count: 5}, {nodes: [n3], count: '0x5'}",
+                "{nodes: n9, count: 5}",
+                "{nodes: n1}",
+                "{nodes: n1, count: many}",
+                "{nodes: [n1, n2], count: 5}, {nodes: 'n[1-2]', count: 6}",
+                "{nodes: n1, count: 5, base: [{name: x, value: 6}]}",
+            )
+        ),
+        "- {resource: a, mode: MODE_1, layers: [{nodes: n1, count: 5}]}",
+        "- {resource: r, mode: MODE_3, layers: [{nodes: n1, count: 1}, {nodes: n2, count: 1}]}",
+    )
+}
+RESOURCES |= {
+    f"rpc_queue.yaml {text}": with_(
+        "SlurmctldParameters=enable_rpc_queue", **{"rpc_queue.yaml": f"{text}\n"}
+    )
+    for text in ("rpc_queue: []", "rpc_queue: [", "[]")
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
@@ -665,6 +738,7 @@ SLURMCTLD = {
     **ACCT_GATHER,
     **COMPANIONS,
     **GRES,
+    **RESOURCES,
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}

@@ -25,6 +25,7 @@ from harness.slurmconf.check import (
     parameters,
     partitions,
     power,
+    resources,
     topologies,
     values,
 )
@@ -117,5 +118,6 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
     yield from files.check(configuration)
     yield from companions.check(configuration)
     yield from topologies.check(configuration)
+    yield from resources.check(configuration)
     if older:
         yield from changed_defaults.check(configuration, older)

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from harness import releases
 from harness.parsing import c_numbers, conf, hostlist
 from harness.releases import Release
+from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
+from harness.slurmconf.check.times import is_suspend_time
 
 # node_state_string() has no name for NODE_STATE_ERROR, so state_str2int() does not know it.
 _STATES = {"unknown", "down", "idle", "allocated", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")
-TIME = re.compile(r"-1|infinite|unlimited|\d+(:\d+){0,2}|\d+-(\d+(:\d+){0,2})?", re.IGNORECASE)
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ORIGIN = ("nodehostname", "nodeaddr", "bcastaddr")
 
@@ -39,8 +40,8 @@ def check(source: Source) -> Iterator[Finding]:
     maximum = source.settings.get("maxnodecount")
     if maximum and (source.get("selecttype") or default_select(source)) != "select/cons_tres":
         yield source.find(maximum, FATAL, "contradiction", "needs SelectType=select/cons_tres")
-    elif maximum and source.release.most_nodes:
-        yield from _too_high(source, maximum, source.release.most_nodes - 1)
+    else:
+        yield from _too_many(source, maximum, len(known))
     if not known and not maximum and source.release.needs_node_and_partition:
         yield source.find_here(
             FATAL, "missing", "NodeName", "there is no node; this release requires one"
@@ -61,12 +62,22 @@ def _down_nodes(source: Source, row: Row, known: dict[str, Setting]) -> Iterator
         yield source.find(row.first, ERROR, "undefined", f"no such node: {hostlist.fold(missing)}")
 
 
-def _too_high(source: Source, maximum: Setting, most: int) -> Iterator[Finding]:
-    """Yield a MaxNodeCount that _validate_and_set_defaults of read_config.c refuses."""
-    number = conf.number(maximum.value)
-    if maximum.value.lower() in {"infinite", "unlimited"} or (number or 0) > most:
-        message = f"{maximum.value} is higher than the maximum allowed ({most})"
+def _too_many(source: Source, maximum: Setting | None, count: int) -> Iterator[Finding]:
+    """Yield a MaxNodeCount that slurmctld refuses, or more nodes than it accepts.
+
+    _validate_and_set_defaults of src/common/read_config.c and create_node_record_at of node_conf.c.
+    """
+    release = source.release
+    number = grammar.number("uint32", maximum.value) or 0 if maximum else 0
+    if maximum and release.most_nodes and number > release.most_nodes - 1:
+        message = f"{maximum.value} is higher than the maximum allowed ({release.most_nodes - 1})"
         yield source.find(maximum, FATAL, "value", message)
+    elif maximum and number < count and (number or not release.zero_is_no_node_limit):
+        message = f"{maximum.value} is lower than the number of nodes ({count})"
+        yield source.find(maximum, FATAL, "count", message)
+    elif release.most_nodes and count > release.most_nodes:
+        message = f"there are {count} nodes; the release supports {release.most_nodes}"
+        yield source.find_here(FATAL, "count", "NodeName", message)
 
 
 def names_of(value: str, release: Release | None = None) -> tuple[str, ...] | None:
@@ -185,6 +196,10 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
                 yield source.find(
                     gres, ERROR, "gres", f"{name} is not in GresTypes", f"GresTypes=...,{name}"
                 )
+    suspend = row.all.get("suspendtime")
+    if suspend and not is_suspend_time(suspend.value):
+        message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
+        yield source.find(suspend, source.release.unusable_value, "value", message)
     yield from _shape(source, row)
     yield from _specialized(source, row)
 
@@ -202,7 +217,13 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
         elif not names and key == "bcastaddr":
             continue
         elif len(names) not in {1, count}:
-            yield from _wrong_count(source, setting, len(names), count)
+            # NodeHostname is also the default of NodeAddr.
+            any_count = (
+                key == "nodehostname"
+                and "nodeaddr" in row.own
+                and not source.release.counts_hostnames
+            )
+            yield from _wrong_count(source, setting, len(names), count, any_count=any_count)
         elif len(names) < count and not source.release.nodes_may_share_address:
             message = (
                 f"one for {count} nodes; a Slurm built without --enable-multiple-slurmd refuses it"
@@ -212,9 +233,10 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
         yield from _ports(source, port, count)
 
 
-def _wrong_count(source: Source, setting: Setting, size: int, count: int) -> Iterator[Finding]:
+def _wrong_count(
+    source: Source, setting: Setting, size: int, count: int, *, any_count: bool
+) -> Iterator[Finding]:
     message = f"{size} for {count} nodes; must be one, or one per node"
-    any_count = setting.name.lower() == "nodehostname" and not source.release.counts_hostnames
     yield source.find(setting, WARNING if any_count else FATAL, "count", message)
 
 
@@ -229,7 +251,7 @@ def _ports(source: Source, port: Setting, count: int) -> Iterator[Finding]:
         yield source.find(
             port, FATAL, "count", f"{len(ports)} for {count} nodes; must be one, or one per node"
         )
-    elif not all(0 < c_numbers.strtol(number) < 65536 for number in ports):
+    elif not all(0 < c_numbers.atoi(number) < 65536 for number in ports):
         yield source.find(port, FATAL, "value", f'"{value}" is not a port or a range of ports')
 
 

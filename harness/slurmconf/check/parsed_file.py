@@ -30,7 +30,7 @@ KINDS = {
     "mpi.conf": "slurmctld",
 }
 # Not read by the parser of slurm.conf.
-OTHER_KINDS = ("plugstack.conf", "topology.yaml")
+OTHER_KINDS = ("plugstack.conf", "topology.yaml", "resources.yaml", "rpc_queue.yaml")
 # Slurm's parser has no limits. These are more than any site needs, and stop files that include one
 # another again and again.
 _DEEPEST_INCLUDE, _MOST_INCLUDES = 50, 1000
@@ -56,8 +56,11 @@ class Setting(NamedTuple):
         return self.pair.value
 
     def words(self) -> list[str]:
-        """Return the words of the value, which are separated by commas."""
-        return [word.strip() for word in self.value.split(",") if word.strip()]
+        """Return the words of the value, as strtok_r separates them by commas.
+
+        Blanks are part of a word, which Slurm then mostly does not know.
+        """
+        return [word for word in self.value.split(",") if word]
 
 
 Settings = Mapping[str, Setting]
@@ -192,8 +195,12 @@ class Source:
         return setting.words() if setting else []
 
     def uses_slurmdbd(self) -> bool:
-        """Return whether a slurm.conf stores its accounting in slurmdbd."""
-        return self.get("accountingstoragetype") == "accounting_storage/slurmdbd"
+        """Return whether a slurm.conf stores its accounting in slurmdbd.
+
+        Until 20.11, DefaultStorageType is the default.
+        """
+        default = f"accounting_storage/{self.get('defaultstoragetype')}"
+        return (self.get("accountingstoragetype") or default) == "accounting_storage/slurmdbd"
 
     def find(
         self,

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from harness.parsing import c_numbers, hostlist
+from harness.parsing import hostlist
 from harness.releases import Release
+from harness.slurmconf.check import times
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import (
-    TIME,
     both_per_cpu_and_per_node,
     names_of,
     no_hostlist,
     node_names,
 )
 from harness.slurmconf.check.parsed_file import Row, Source
-from harness.slurmconf.check.power import is_suspend_time
 
 _EXCLUSIVE = re.compile("no|none|node|user|topo", re.IGNORECASE)
 _OVERSUBSCRIBE = re.compile(r"no|exclusive|(yes|force)(:.*)?", re.IGNORECASE)
@@ -83,15 +82,9 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
     severity = source.release.unusable_value  # with an error, slurmctld leaves the partition out
     for key in ("maxtime", "defaulttime"):
         setting = row.all.get(key)
-        if setting and not TIME.fullmatch(setting.value):
-            yield source.find(
-                setting,
-                severity,
-                "value",
-                f'"{setting.value}" is not a time such as 7-0 or 12:00:00',
-            )
-        elif setting and _minutes(setting.value) < 0:
-            yield source.find(setting, severity, "value", f'"{setting.value}" is too long a time')
+        problem = times.problem(setting.value) if setting else ""
+        if setting and problem:
+            yield source.find(setting, severity, "value", f'"{setting.value}" {problem}')
     forms = {
         "exclusive": (_EXCLUSIVE, "NO, NODE, USER or TOPO"),
         "oversubscribe": (_OVERSUBSCRIBE, "NO, EXCLUSIVE, YES[:n] or FORCE[:n]"),
@@ -111,27 +104,12 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
         yield source.find(select, severity, "value", message)
     suspend = row.own.get("suspendtime")
     bounded = source.release.bounds_partition_suspend_time
-    if suspend and bounded and not is_suspend_time(suspend.value):
+    if suspend and bounded and not times.is_suspend_time(suspend.value):
         message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
         yield source.find(suspend, severity, "value", message)
     yield from _preempt_mode(source, row)
     yield from _qos(source, row)
     yield from both_per_cpu_and_per_node(source, row.all)
-
-
-def _minutes(value: str) -> int:
-    """Return what time_str2mins() makes of a valid time; it calculates with 32 bits."""
-    if not value[:1].isdigit():
-        return 0  # unlimited
-    days, dash, clock = value.partition("-") if "-" in value else ("0", "", value)
-    numbers = [c_numbers.atoi(number) for number in clock.split(":") if number]
-    if dash:
-        hours, minutes, seconds = (*numbers, 0, 0, 0)[:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers
-    else:
-        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
-    return c_numbers.int32(c_numbers.atoi(days) * 86400 + hours * 3600 + minutes * 60 + seconds)
 
 
 def _preempt_mode(source: Source, row: Row) -> Iterator[Finding]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml.nodes import MappingNode, SequenceNode
-
 from harness import releases
 from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
 from harness.releases import Release
+from harness.slurmconf.check import yaml_file
 from harness.slurmconf.check.findings import FATAL, INFO, WARNING, Finding
 from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Source
@@ -205,18 +204,18 @@ def _blocks(
 def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding]:
     if configuration.release.topology_file != "topology.yaml":
         first = releases.first("topology.yaml")
-        yield _yaml(path, 1, INFO, "too-new", "", f"is not read before {first}")
+        yield yaml_file.find(path, 1, INFO, "too-new", "", f"is not read before {first}")
         return
     try:
         document = bounded_yaml.Document(conf.read_text(path))
         node, data = document.node, document.data()
     except bounded_yaml.NotPlain as error:
-        yield _yaml(path, error.line, FATAL, "unreadable", "", error.message)
+        yield yaml_file.find(path, error.line, FATAL, "unreadable", "", error.message)
         return
     if not isinstance(data, list) or not all(
         isinstance(part, dict) and "topology" in part for part in data
     ):
-        yield _yaml(
+        yield yaml_file.find(
             path,
             1,
             FATAL,
@@ -226,7 +225,7 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
         )
         return
     for index, part in enumerate(data):
-        yield from _one_topology(path, configuration, part, _at(node, index))
+        yield from _one_topology(path, configuration, part, yaml_file.at(node, index))
     yield from _unknown_topologies(configuration, {str(part["topology"]) for part in data})
 
 
@@ -260,19 +259,33 @@ def _one_topology(
     plugins = {key for key in known if known[key].type.startswith("topology_")}
     for key in part:
         if str(key).lower() not in known:
-            yield _yaml(path, _line(node), WARNING, "unknown", str(key), "is unknown and ignored")
+            yield yaml_file.find(
+                path,
+                yaml_file.line_of(node),
+                WARNING,
+                "unknown",
+                str(key),
+                "is unknown and ignored",
+            )
     if not plugins & {str(key).lower() for key in part}:
         words = ", ".join(sorted(plugins))
         message = f"topology {part['topology']} has no type; it needs one of {words}"
-        yield _yaml(path, _line(node), FATAL, "missing", "topology", message)
+        yield yaml_file.find(path, yaml_file.line_of(node), FATAL, "missing", "topology", message)
         return
     slurm_conf = configuration.get("slurm.conf")
     nodes = node_names(slurm_conf) if slurm_conf else None
     if isinstance(part.get("tree"), dict):
-        switches = _units(path, part["tree"], _at(node, "tree"), "switches", "switch")
+        switches = _units(path, part["tree"], yaml_file.at(node, "tree"), "switches", "switch")
         if not switches:
             message = "No switches configured"
-            yield _yaml(path, _line(node), release.empty_topology, "missing", "switches", message)
+            yield yaml_file.find(
+                path,
+                yaml_file.line_of(node),
+                release.empty_topology,
+                "missing",
+                "switches",
+                message,
+            )
         yield from _tree(release, switches, nodes, empty=True)
     if isinstance(part.get("block"), dict):
         yield from _block_yaml(path, release, part, node, nodes)
@@ -286,14 +299,16 @@ def _block_yaml(
     sizes = sizes if isinstance(sizes, list) else [sizes]
     numbers = [conf.number(str(size)) or 0 for size in sizes]
     if topology_rules.wrong_block_sizes(numbers):
-        line = _line(_at(_at(node, "block"), "block_sizes"))
+        line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, "block"), "block_sizes"))
         message = f"{sizes}: each size must be the first one times a power of two"
-        yield _yaml(path, line, FATAL, "value", "block_sizes", message)
+        yield yaml_file.find(path, line, FATAL, "value", "block_sizes", message)
         return
-    blocks = _units(path, block, _at(node, "block"), "blocks", "block")
+    blocks = _units(path, block, yaml_file.at(node, "block"), "blocks", "block")
     if not blocks:
         message = "No blocks configured"
-        yield _yaml(path, _line(node), release.empty_topology, "missing", "blocks", message)
+        yield yaml_file.find(
+            path, yaml_file.line_of(node), release.empty_topology, "missing", "blocks", message
+        )
     yield from _blocks(release, blocks, numbers, nodes)
 
 
@@ -303,10 +318,10 @@ def _units(
     """Return the switches or blocks of a topology; what is not one is left out."""
 
     def unit(index: int, data: dict[str, Any]) -> _Unit:
-        line = _line(_at(_at(node, list_key), index))
+        line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, list_key), index))
 
         def find(key: str, severity: str, code: str, message: str) -> Finding:
-            return _yaml(path, line, severity, code, key or name_key, message)
+            return yaml_file.find(path, line, severity, code, key or name_key, message)
 
         nodes, children = (
             None if data.get(key) is None else str(data[key]) for key in ("nodes", "children")
@@ -321,22 +336,3 @@ def _units(
         for index, data in enumerate(units if isinstance(units, list) else [])
         if isinstance(data, dict)
     ]
-
-
-def _at(node: Any, key: str | int) -> Any:
-    """Return the value of a key, or an item of a list, of a YAML node; None if there is none."""
-    if isinstance(node, SequenceNode) and isinstance(key, int):
-        return node.value[key] if key < len(node.value) else None
-    if isinstance(node, MappingNode):
-        return next((value for name, value in node.value if name.value == key), None)
-    return None
-
-
-def _line(node: Any) -> int:
-    return node.start_mark.line + 1 if node is not None else 1
-
-
-def _yaml(path: Path, line: int, severity: str, code: str, option: str, message: str) -> Finding:
-    return Finding(
-        str(path), line, 1, severity, code, option or path.name, message, "", "slurmctld"
-    )

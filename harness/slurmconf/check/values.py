@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 from harness.parsing import c_numbers
 from harness.releases import Release
-from harness.slurmconf.check import grammar
+from harness.slurmconf.check import grammar, times
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
+from harness.slurmconf.check.nodes import both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
-from harness.slurmconf.check.power import default_priority, is_suspend_time
+from harness.slurmconf.check.power import default_priority
 
 # Option -> type of its plugin.
 _PLUGIN_OF = {
@@ -114,6 +114,8 @@ _RESOURCES = {
 _BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
 # DEFAULT_MAX_JOB_ID (read_config.h) and MAX_JOB_ID (slurm.h).
 _DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
+# storage_pass of _global_auth_key (slurm_protocol_api.c).
+_LONGEST_PASSWORD = 511
 Rule = Callable[[Source], Iterator[Finding]]
 
 
@@ -130,6 +132,8 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
     for word, severity, since in _unknown_words(source.release, setting):
         if setting.name.lower() == "preemptmode" and severity == FATAL:
             continue  # see _preemption
+        if setting.name.lower() == "propagateresourcelimits" and _limits_excepted(source):
+            continue
         message = f'"{word}" is unknown since {since}' if since else f'"{word}" is unknown'
         hint = "blanks are part of the word; remove them" if word != word.strip() else ""
         yield source.find(
@@ -139,6 +143,11 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
             message if severity == FATAL else f"{message} and ignored",
             hint,
         )
+
+
+def _limits_excepted(source: Source) -> bool:
+    """Return whether PropagateResourceLimitsExcept overrides PropagateResourceLimits."""
+    return "propagateresourcelimitsexcept" in source.settings
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
@@ -305,19 +314,16 @@ def _preemption(source: Source) -> Iterator[Finding]:
 
 
 def _priority(source: Source) -> Iterator[Finding]:
-    for name in (
-        "prioritydecayhalflife",
-        "prioritymaxage",
-        "prioritycalcperiod",
-        "preemptexempttime",
-    ):
+    for name in ("prioritydecayhalflife", "prioritymaxage", "prioritycalcperiod"):
         setting = source.settings.get(name)
-        if setting and not TIME.fullmatch(setting.value):
-            yield source.find(
-                setting, FATAL, "value", f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
-            )
+        problem = times.problem(setting.value) if setting else ""
+        if setting and problem:
+            yield source.find(setting, FATAL, "value", f'"{setting.value}" {problem}')
+    exempt = source.settings.get("preemptexempttime")
+    if exempt and times.seconds(exempt.value) is None:
+        yield source.find(exempt, FATAL, "value", f'"{exempt.value}" {times.NO_TIME}')
     period = source.settings.get("prioritycalcperiod")
-    if period and re.fullmatch(r"(0+(-0*)?(:0*)*)|-1|infinite|unlimited", period.value, re.I):
+    if period and times.minutes(period.value) in {0, times.UNLIMITED}:
         yield source.find(period, FATAL, "value", f'"{period.value}": must be a minute or more')
     flags = source.settings.get("priorityflags")
     if (
@@ -332,7 +338,7 @@ def _priority(source: Source) -> Iterator[Finding]:
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
-        and re.fullmatch(r"0+(-0*)?(:0+)*", half_life.value)
+        and times.minutes(half_life.value) == 0
         and "priorityusageresetperiod" not in source.settings
     ):
         yield source.find(half_life, FATAL, "contradiction", "0 requires PriorityUsageResetPeriod")
@@ -427,7 +433,7 @@ def _limits(source: Source) -> Iterator[Finding]:
 
 def _out_of_bounds(source: Source) -> Iterator[Finding]:
     bounds: list[tuple[str, Callable[[int], bool], str, str]] = [
-        ("maxdbdmsgs", lambda n: 0 < n < 10000, FATAL, "must be at least 10000"),
+        ("maxdbdmsgs", lambda n: n < 10000, FATAL, "must be at least 10000"),
         ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
@@ -498,6 +504,16 @@ def _accounting(source: Source) -> Iterator[Finding]:
         yield source.find(
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
         )
+    default = source.settings.get("defaultstoragetype")
+    storages = source.release.plugins["accounting_storage"] - {"mysql"}
+    if default and not storage and default.value not in storages:
+        message = f"slurmctld cannot use accounting_storage/{default.value}"
+        hint = "remove it, and set AccountingStorageType"
+        yield source.find(default, FATAL, "plugin", message, hint)
+    password = source.settings.get("accountingstoragepass")
+    if password and source.uses_slurmdbd() and len(password.value) > _LONGEST_PASSWORD:
+        message = f"is longer than {_LONGEST_PASSWORD} characters (_global_auth_key)"
+        yield source.find(password, FATAL, "value", message)
     gather = source.settings.get("jobacctgathertype")
     if gather and "none" not in gather.value and (not storage or "none" in storage):
         yield source.find(
@@ -523,6 +539,13 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "contradiction", f"{first} and {second} exclude each other"
             )
+    for name, word in source.release.lone_words:
+        setting = source.settings.get(name)
+        known = source.release.words[name].known
+        words_ = {other.lower() for other in setting.words()} & known if setting else set()
+        if setting and word in words_ and len(words_) > 1:
+            message = f"{word.upper()} cannot be combined with other words"
+            yield source.find(setting, FATAL, "contradiction", message)
     stepmgr = source.settings.get("slurmctldparameters")
     flags = {word.lower() for word in source.words("prologflags")}
     if (
@@ -580,7 +603,10 @@ def _is_port_range(value: str) -> bool:
     if not ports:
         return False
     first = c_numbers.strtol(ports[1])
-    return first > 0 and (ports[2] is None or c_numbers.strtol(ports[2]) > first)
+    last = first if ports[2] is None else c_numbers.strtol(ports[2])
+    is_range = first > 0 and (ports[2] is None or last > first)
+    # The number of ports has 16 bits, and must not be 0 (_open_ports, _slurmctld_rpc_mgr).
+    return is_range and (last - first + 1) % 2**16 != 0
 
 
 def _paths(source: Source) -> Iterator[Finding]:
@@ -627,17 +653,25 @@ def _tasks(source: Source) -> Iterator[Finding]:
         if "slurmdoffspec" in words:
             message = "SlurmdOffSpec and SlurmdSpecOverride are mutually exclusive"
             yield source.find(setting, FATAL, "contradiction", message)
-    for name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
-        limits = source.settings.get(name)
-        for word in limits.words() if limits else ():
-            if limits and word in {"ALL", "NONE"} and word != limits.value:
-                yield source.find(limits, FATAL, "contradiction", f"{word} excludes other limits")
+    if (
+        setting
+        and "slurmdoffspec" in words
+        and "cray_aries" in source.release.plugins["task"]
+        and "cray_aries" in (source.get("taskplugin") or "").lower()
+    ):
+        message = "SlurmdOffSpec cannot be combined with TaskPlugin=task/cray_aries"
+        yield source.find(setting, FATAL, "contradiction", message)
+    name = f"propagateresourcelimits{'except' if _limits_excepted(source) else ''}"
+    limits = source.settings.get(name)
+    for word in limits.words() if limits else ():
+        if limits and word in {"ALL", "NONE"} and word != limits.value:
+            yield source.find(limits, FATAL, "contradiction", f"{word} excludes other limits")
 
 
 def _suspend_time(source: Source) -> Iterator[Finding]:
     """Yield a SuspendTime that slurm_atoul reads as more than 32 bits."""
     setting = source.settings.get("suspendtime")
-    if setting and source.release.bounds_suspend_time and not is_suspend_time(setting.value):
+    if setting and source.release.bounds_suspend_time and not times.is_suspend_time(setting.value):
         yield source.find(setting, FATAL, "value", f'"{setting.value}" is not a time')
 
 
