@@ -65,7 +65,7 @@ _OF_ACCOUNTS = {"description", "organization"}  # of an account, not of its asso
 _DEFAULTS = {"Share": "1"}
 _QOS_DEFAULTS = {"Priority": "0", "GraceTime": "0", "PreemptMode": "cluster", "UsageFactor": "1"}
 _TIMES = {"GrpWall", "MaxWall", "GraceTime", "PreemptExemptTime"}
-_SETS = {"QOS", "Preempt", "Flags"}
+_SETS = {"QOS", "Preempt", "Flags", "Coordinators"}
 # sacctmgr(1): an association without one of these limits has the limit of the account above it.
 _INHERITED = ("MaxJobs", "MaxSubmit", "MaxWall")
 
@@ -90,12 +90,10 @@ def associations(scenario: Scenario) -> Table:
             (account.lower(), name): row for account in _accounting(scenario).slurm_user_accounts
         }
     for name, user in scenario.users.items():
-        row = _row(
-            ASSOCIATION, {"QOS": ",".join(("normal", *user.qos))} if user.qos else {}, _DEFAULTS
-        )
-        table |= {(account.lower(), name): row for account in user.accounts}
-        if name == "root":
-            table["root", "root"] = row
+        qos = {"QOS": ",".join(("normal", *user.qos))} if user.qos else {}
+        for account_name in user.accounts:
+            options = {**qos, **user.associations.get(account_name, {})}
+            table[account_name.lower(), name] = _row(ASSOCIATION, options, _DEFAULTS)
     return table
 
 
@@ -124,7 +122,10 @@ def users(scenario: Scenario) -> Table:
         (name,): {
             "DefaultAccount": account.lower(),
             "AdminLevel": level_of.get(name, "none").lower(),
-            "Coordinators": None,
+            "Coordinators": {
+                account.lower()
+                for account in (scenario.users[name].coordinates if name in scenario.users else ())
+            },
         }
         for name, account in account_of.items()
     }
@@ -135,7 +136,11 @@ def accounts(scenario: Scenario) -> Table:
 
     The description and the organization default to the name.
     """
-    table: Table = {("root",): {"Coordinators": None}}
+    coordinators: dict[str, set[str]] = {}
+    for user_name, user in scenario.users.items():
+        for coordinated in user.coordinates:
+            coordinators.setdefault(coordinated.lower(), set()).add(user_name)
+    table: Table = {("root",): {"Coordinators": coordinators.get("root", set())}}
     for name, account in _accounting(scenario).accounts.items():
         given = {
             option.lower(): text for option, text in slurm_options.merged(account.options).items()
@@ -146,7 +151,7 @@ def accounts(scenario: Scenario) -> Table:
         table[name.lower(),] = {
             "Description": description,
             "Organization": organization,
-            "Coordinators": None,
+            "Coordinators": coordinators.get(name.lower(), set()),
         }
     return table
 

@@ -90,7 +90,9 @@ _TABLES = {
     "cluster": "Cluster Federation Features FedState TRES Flags",
     "account withcoordinator": "Account Description Organization Coordinators Flags",
     "user withcoordinator": "User AdminLevel DefaultAccount DefaultWCKey Coordinators Flags",
-    "assoc": "Cluster Account User Partition ParentName Share Priority " + _GRP + " MaxJobs"
+    "assoc woplimits": "Cluster Account User Partition ParentName Share Priority "
+    + _GRP
+    + " MaxJobs"
     " MaxJobsAccrue MaxSubmit MaxTRES MaxTRESPerNode MaxTRESMins MaxWall MinPrioThreshold QOS"
     " DefaultQOS Comment Flags",
     "qos": "Name Description Priority GraceTime Preempt PreemptExemptTime PreemptMode Flags"
