@@ -597,6 +597,11 @@ class User(Model):
         None, description="AdminLevel in the accounting database; default: none"
     )
 
+    @property
+    def privileged(self) -> bool:
+        """Whether Slurm lets the user change jobs of others."""
+        return bool(self.admin or self.coordinates)
+
 
 class Federation(Model):
     """Clusters that schedule jobs together."""
