@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import inf
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -534,14 +535,20 @@ def directories(
     owners: dict[str, tuple[str, str]] = {}
     for daemon, option, is_file, mode in _DIRECTORIES:
         value = get(conf, option) if daemon in daemons else None
-        path = PurePosixPath((value or "/").replace("%h", host))
-        pattern = str(path.parent if is_file else path)
+        if not value:
+            continue
+        pattern = _directory(value, is_file=is_file).replace("%h", host)
         for node in nodes if daemon == "slurmd" and "%n" in pattern else [host]:
             directory = pattern.replace("%n", node)
             if directory not in _SYSTEM_DIRECTORIES:
                 owner = "root" if daemon == "slurmd" else get(conf, "SlurmUser") or "root"
                 owners.setdefault(directory, (owner, mode))
     return owners
+
+
+@lru_cache
+def _directory(path: str, *, is_file: bool) -> str:
+    return str(PurePosixPath(path).parent if is_file else PurePosixPath(path))
 
 
 def written(conf: Mapping[str, str]) -> list[tuple[str, str]]:

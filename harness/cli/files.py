@@ -103,7 +103,10 @@ def render_(
     ] = False,
     probe_images: ProbeImages = False,
 ) -> None:
-    """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh."""
+    """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh.
+
+    Files that are the same on several hosts are hard links.
+    """
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -39,6 +40,10 @@ _SLURM_CONF = str(_SLURM / "slurm.conf")
 _SALT = secrets.token_bytes(16)
 _UPGRADE = "slurmdbd first, then slurmctld, then slurmd; `harness check --from` lists what changes"
 _Files = tuple[tuple[str, str], ...]
+# Device and inode of a file -> its text.
+_Seen = dict[tuple[int, int], str]
+# Each of 128K hosts takes about two kilobytes.
+_MOST_BYTES_OF_A_MANIFEST = 256 * 2**20
 # Lines that define something by a name that occurs once. Lines of other files, such as gres.conf,
 # do not.
 _NAMING = {
@@ -152,16 +157,18 @@ def directory_side(path: Path) -> Side:
     """
     if path.is_file():
         kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
-        return Side(str(path), {"": {kind: _read(path, path.parent)}})
+        return Side(str(path), {"": {kind: _read(path, path.parent, {})}})
     if (path / "manifest.json").exists():
         return _rendered_side(path, _manifest(path / "manifest.json"))
-    return Side(str(path), {"": _texts(path, path)})
+    return Side(str(path), {"": _texts(path, path, {})})
 
 
 def _manifest(path: Path) -> _Manifest:
     """Read the manifest that `harness render` writes; raise UsageError if it is something else."""
     try:
-        return _MANIFEST.validate_python(bounded_json.load(conf.read_text(path)))
+        return _MANIFEST.validate_python(
+            bounded_json.load(conf.read_text(path, _MOST_BYTES_OF_A_MANIFEST))
+        )
     except ValueError as error:
         raise UsageError(
             f"{path} is not the manifest of a rendered tree", hint="`harness render` writes one"
@@ -169,8 +176,9 @@ def _manifest(path: Path) -> _Manifest:
 
 
 def _rendered_side(path: Path, manifest: _Manifest) -> Side:
+    seen: _Seen = {}
     hosts = {
-        host: {f"/{name}": text for name, text in _texts(path / host, path).items()}
+        host: {f"/{name}": text for name, text in _texts(path / host, path, seen).items()}
         for host in manifest
     }
     return Side(
@@ -190,9 +198,9 @@ def _rendered_side(path: Path, manifest: _Manifest) -> Side:
     )
 
 
-def _texts(path: Path, directory: Path) -> dict[str, str]:
+def _texts(path: Path, directory: Path, seen: _Seen) -> dict[str, str]:
     return {
-        _name(file.relative_to(path)): _read(file, directory)
+        _name(file.relative_to(path)): _read(file, directory, seen)
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }
@@ -203,10 +211,11 @@ def _name(path: Path) -> str:
     return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
-def _read(path: Path, directory: Path) -> str:
+def _read(path: Path, directory: Path, seen: _Seen) -> str:
     """Return a file's text with hashes in place of passwords: they show whether passwords differ.
 
-    If a link leads to a file outside of the directory, a hash replaces its whole text.
+    If a link leads to a file outside of the directory, a hash replaces its whole text. Files that
+    are hard links to one another, as in a rendered tree, are read once: `seen` keeps their text.
     """
 
     def hidden(text: str) -> str:
@@ -218,10 +227,15 @@ def _read(path: Path, directory: Path) -> str:
             f"{path} is a link to a file outside of its directory",
             hint=f"name {path.resolve()} itself",
         )
-    text = conf.read_text(path)
     if outside:
-        return f"# outside of this directory: {hidden(text)}\n"
-    return run_secrets.PASSWORD.sub(lambda match: f"{match[1]}{hidden(match[2])}", text)
+        return f"# outside of this directory: {hidden(conf.read_text(path))}\n"
+    facts = path.stat()
+    inode = facts.st_dev, facts.st_ino
+    if inode not in seen:
+        seen[inode] = run_secrets.PASSWORD.sub(
+            lambda match: f"{match[1]}{hidden(match[2])}", conf.read_text(path)
+        )
+    return seen[inode]
 
 
 def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
@@ -323,36 +337,37 @@ def _cluster_name(slurm_conf: str) -> str:
 
 def _slurm_files(files: Mapping[str, str]) -> Mapping[str, str]:
     """Return the files of /etc/slurm by their paths in it."""
-    texts = {}
-    for path, text in files.items():
-        if not path.startswith("/"):
-            texts[path] = text
-        elif PurePosixPath(path).is_relative_to(_SLURM):
-            texts[str(PurePosixPath(path).relative_to(_SLURM))] = text
-    return texts
+    names = {path: _in_slurm(path) for path in files}
+    return {name: files[path] for path, name in names.items() if name is not None}
+
+
+@lru_cache
+def _in_slurm(path: str) -> str | None:
+    """Return the path of a file in /etc/slurm; None if it is somewhere else."""
+    if not path.startswith("/"):
+        return path
+    whole = PurePosixPath(path)
+    return str(whole.relative_to(_SLURM)) if whole.is_relative_to(_SLURM) else None
 
 
 def file_diffs(before: Side, after: Side) -> list[FileDiff]:
     """Return the unified diffs of all files; hosts with the same diff share one."""
-    hosts_of: dict[tuple[str, str], list[str]] = {}
+    hosts_of: dict[tuple[str, str | None, str | None], list[str]] = {}
     for host in dict.fromkeys((*before.hosts, *after.hosts)):
         old, new = before.hosts.get(host, {}), after.hosts.get(host, {})
         for path in dict.fromkeys((*old, *new)):
             if old.get(path) != new.get(path):
-                lines = (
-                    old.get(path, "").splitlines(keepends=True),
-                    new.get(path, "").splitlines(keepends=True),
-                )
-                names = (
-                    path if path in old else "/dev/null",
-                    path if path in new else "/dev/null",
-                )
-                text = "".join(
-                    line if line.endswith("\n") else f"{line}\n"
-                    for line in difflib.unified_diff(*lines, *names)
-                )
-                hosts_of.setdefault((path, text), []).append(host)
-    return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in hosts_of.items()]
+                hosts_of.setdefault((path, old.get(path), new.get(path)), []).append(host)
+    diffs: dict[tuple[str, str], list[str]] = {}
+    for (path, *texts), hosts in hosts_of.items():
+        old_lines, new_lines = ((text or "").splitlines(keepends=True) for text in texts)
+        old_name, new_name = ("/dev/null" if text is None else path for text in texts)
+        diff = "".join(
+            line if line.endswith("\n") else f"{line}\n"
+            for line in difflib.unified_diff(old_lines, new_lines, old_name, new_name)
+        )
+        diffs.setdefault((path, diff), []).extend(hosts)
+    return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in diffs.items()]
 
 
 def changes(before: Side, after: Side, release: str | None = None) -> list[Change]:

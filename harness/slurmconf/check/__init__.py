@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from harness import releases
 from harness.capabilities import OWN_MACHINES
 from harness.errors import UsageError
-from harness.plan import make_plan
+from harness.plan import Host, make_plan
 from harness.releases import Release
 from harness.render import render
 from harness.scenario import Scenario
@@ -88,13 +88,12 @@ def check_scenario(path: Path, scenario: Scenario, older: Release | None = None)
     findings.
     """
     plan = make_plan(path.stem, scenario, OWN_MACHINES)
-    tree = render(plan)
-    findings: list[Finding] = []
-    seen: set[str | None] = set()
+    first_of: dict[str | None, Host] = {}  # all hosts of a cluster have the same files
     for host in plan.hosts:
-        if host.cluster in seen:
-            continue  # all hosts of a cluster have the same files
-        seen.add(host.cluster)
+        first_of.setdefault(host.cluster, host)
+    tree = render(plan, first_of.values())
+    findings: list[Finding] = []
+    for host in first_of.values():
         with tempfile.TemporaryDirectory() as directory:
             for file in tree[host.name]:
                 if file.path.startswith("/etc/slurm/"):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from harness import releases, scenario
 from harness.capabilities import OWN_MACHINES
 from harness.errors import UsageError
+from harness.parsing import conf
 from harness.plan import make_plan
 from harness.render import render
+from harness.rundir import write_rendered
 from harness.shipped_files import SCENARIOS
 from harness.slurmconf import diff
 from harness.ssh import Result, Ssh
@@ -199,6 +203,30 @@ def test_release_data_names_only_options_that_some_release_has() -> None:
                     word = option.lower().rpartition("@")[2]
                     assert word in known | {"added", "removed", "*"}, f"{file}: {option}"
                     assert need in {*diff.NEEDS, "drain", "why"}, need
+
+
+@pytest.mark.parametrize("nodes", [4, 100])
+def test_files_that_hosts_share_are_read_and_compared_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    path = tmp_path / "s.yml"
+    trees = []
+    for cpus in (1, 2):
+        path.write_text(
+            f"clusters: {{c: {{controller: ctl, nodes: [{{name: 'n[1-{nodes}]', cpus: {cpus}}}]}}}}"
+        )
+        trees.append(render(make_plan("s", scenario.load(path), OWN_MACHINES)))
+        write_rendered(tmp_path / f"{cpus}", trees[-1], with_secrets=False)
+    read = Mock(wraps=conf.read_text)
+    monkeypatch.setattr(conf, "read_text", read)
+    before, after = (diff.directory_side(tmp_path / name) for name in "12")
+    # The manifest, and the files of slurmd and of slurmctld.
+    assert read.call_count == 2 + 2 * len([*trees[0]["ctl"][1:], *trees[0]["n1"][1:]])
+    compare = Mock(wraps=difflib.unified_diff)
+    monkeypatch.setattr(difflib, "unified_diff", compare)
+    [difference] = diff.file_diffs(before, after)
+    assert (difference.hosts, difference.path) == (f"ctl,n[1-{nodes}]", "/etc/slurm/slurm.conf")
+    assert compare.call_count <= 2  # slurmd's and slurmctld's, which are equal
 
 
 def test_what_is_outside_a_directory_is_not_shown(tmp_path: Path) -> None:
