@@ -277,14 +277,16 @@ def _accounting(bundle: Bundle) -> None:
 def _table(bundle: Bundle, what: str, fields: List[str]) -> List[str]:
     """Collect a table of sacctmgr with the fields that its release knows; return its lines."""
     name = "sacctmgr/{}.txt".format(what.split()[0])
-    while fields:
+    while True:
         command = ["sacctmgr", "--parsable2", "--readonly", "show", *what.split()]
         command.append("format=" + ",".join(fields))
         done = _run(command)
         unknown = re.search(r"Unknown field '([^']+)'", done.stderr + done.stdout)
-        if not unknown:
+        missing = unknown.group(1).lower() if unknown else ""
+        known = [field for field in fields if field.lower() != missing]
+        if known == fields:
             break
-        fields = [field for field in fields if field != unknown.group(1)]
+        fields = known
     return bundle.output(name, command).splitlines()
 
 

@@ -32,7 +32,7 @@ case $* in
 esac""",
     "sacctmgr": """\
 case $* in
-*Comment*) echo " Unknown field 'Comment'" >&2; exit 1 ;;
+*Comment*) echo " Unknown field 'comment'" >&2; exit 1 ;;
 *"show cluster"*) printf 'Cluster|Federation\\nsite|\\n' ;;
 *"show assoc"*) printf 'Cluster|Account|User\\nsite|physics|\\nsite|physics|alice\\n' ;;
 *"show account"*) printf 'Account|Descr\\nphysics|physics\\n' ;;
