@@ -218,7 +218,7 @@ def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFacts]) -> Re
         path,
         scenario=plan.scenario,
         slurm_users=sorted(slurm_users),
-        late_tres=slurm_options.late_tres(plan.scenario.accounting),
+        late_tres=slurm_options.late_tres(plan.scenario),
         late_federations=plan.late_federations(),
     )
     return RenderedFile(path, text, mode="0755")

@@ -128,12 +128,15 @@ def early(values: Mapping[str, Value]) -> dict[str, str]:
     return {name: value for name, value in merged(values).items() if not _LATE_TRES.search(value)}
 
 
-def late_tres(accounting: Accounting | None) -> list[str]:
+def late_tres(scenario: Scenario) -> list[str]:
     """Return the TRES of late limits, as `sacctmgr show tres format=type,name` prints them."""
-    if accounting is None:
+    if (accounting := scenario.accounting) is None:
         return []
     limits = [account.options for account in accounting.accounts.values()]
     limits += [qos.options for qos in accounting.qos.values()]
+    limits += [
+        options for user in scenario.users.values() for options in user.associations.values()
+    ]
     values = [value for limit in limits for value in late(limit).values()]
     return sorted(
         {f"{kind}|{name}" for value in values for kind, name in _LATE_TRES.findall(value)}

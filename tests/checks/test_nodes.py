@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 
 import pytest
-from conftest import only, slurm_conf, ways_in
+from conftest import Jobs, only, slurm_conf
 from test_hosts import everywhere
 
 from harness import render, slurm_options, topology
@@ -286,7 +286,7 @@ def _wait_until_reached(
 
 @pytest.mark.needs("users", "two_hosts")
 def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
-    ssh: Ssh, plan: Plan, users: list[str]
+    ssh: Ssh, plan: Plan, jobs: Jobs
 ) -> None:
     """Runs a job on a node of each host in a partition.
 
@@ -297,7 +297,7 @@ def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
         return [
             line
             for group in _node_groups(cluster, plan)
-            for line in _wrong_steps(cluster, plan, users[0], *group)
+            for line in _wrong_steps(cluster, plan, jobs, *group)
         ]
 
     with ThreadPoolExecutor() as pool:
@@ -326,7 +326,7 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
 
 
 def _wrong_steps(
-    cluster: SlurmCluster, plan: Plan, user: str, partition: Partition, nodes: list[str]
+    cluster: SlurmCluster, plan: Plan, jobs: Jobs, partition: Partition, nodes: list[str]
 ) -> Iterator[str]:
     """Yield the problems of steps between nodes of a partition, and of their tasks' limits."""
     count = len(nodes)
@@ -339,13 +339,13 @@ def _wrong_steps(
         "srun",
         *only(cluster, plan),
         f"--partition={partition.name}",
-        *ways_in(line, plan),
+        *jobs.ways_into(line),
         *where,
         f"--nodes={count}",
         "--ntasks-per-node=1",
         "--overlap",
         *("bash", "-c", _STEPS.replace("MOST", str(_MOST_NEIGHBOURS))),
-        user="root" if partition.root_only else user,
+        user="root" if partition.root_only else jobs.user_of(line),
         check=False,
     )
     if answer.exit_code:
