@@ -64,9 +64,11 @@ class Jobs:
         self.submitted.append(job_key(cluster.name, job_id))
         return job_id
 
-    def submit_here(self, cluster: SlurmCluster, body: str, *options: str) -> int:
+    def submit_here(
+        self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None
+    ) -> int:
         """Submit a job that no other cluster of a federation may take."""
-        return self.submit(cluster, body, *only(cluster, self.plan), *options)
+        return self.submit(cluster, body, *only(cluster, self.plan), *options, user=user)
 
     def ways_in(self, cluster: SlurmCluster) -> list[str]:
         """Return the options that jobs need in a cluster's default partition.

@@ -721,6 +721,21 @@ TOPOLOGY = [
         "a job got n[1-2,5-6], which is not a larger unit",
     ),
     Sabotage(
+        ("in_segments",),
+        (
+            "sim",
+            wrapper("sbatch", 'exec /usr/bin/sbatch $(echo "$@" | sed s/--segment=.//)')[0],
+        ),
+        ("sim", "rm /usr/local/bin/sbatch"),
+        "a job with --segment=",
+    ),
+    Sabotage(
+        ("slurmctld_holds_the_rendered_partitions",),
+        ("sim", "scontrol update PartitionName=block Exclusive=TOPO"),
+        ("sim", "scontrol update PartitionName=block Exclusive=NO"),
+        "partition block: Exclusive is TOPO, should be NO",
+    ),
+    Sabotage(
         ("waits_for_the_switches",),
         (
             "sim",
@@ -866,7 +881,12 @@ REST = [
     on_rest(
         "every_version_of_the_api",
         "Environment=SLURMRESTD_DATA_PARSER_PLUGINS=data_parser/v0.0.42",
-        "'v0.0.40'",
+        "serves versions v0.0.42 of slurm, should serve v0.0.40, v0.0.41, v0.0.42",
+    ),
+    on_rest(
+        "every_version_of_the_api",
+        "ExecStart=\nExecStart=/usr/sbin/slurmrestd -s slurmctld rest:6820",
+        "serves versions none of slurmdb, should serve v0.0.40, v0.0.41, v0.0.42",
     ),
     Sabotage(
         ("submits_asks_and_cancels",),
@@ -986,10 +1006,17 @@ HYBRID = [
         )
     ),
     at_shared(
+        "gets_of_a_node[]",
+        "sed -i.right '/^function slurm_job_submit/s/$/ if uid == 2002 then return 0 end/'"
+        f" {JOB_SUBMIT}",
+        f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
+        "jobs of alice, bob have (2, 500) of n1, but requested (1, 250) from the ledger",
+    ),
+    at_shared(
         "mem-per-cpu=300",
         f"sed -i.right 's/job.min_mem_per_cpu [*] cpus/MEMORY_PER_CPU * cpus/' {JOB_SUBMIT}",
         f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
-        "--mem-per-cpu=300: jobs have (2, 600) of n1, but requested (2, 500) from the ledger",
+        "jobs of alice have (2, 600) of n1, but requested (2, 500) from the ledger",
     ),
     at_shared(
         "get_around_the_ledger",
