@@ -1006,6 +1006,12 @@ HYBRID = [
         )
     ),
     at_shared(
+        "is_refused_where_jobs_have",
+        "systemctl kill --signal=STOP slurmrestd",
+        "systemctl kill --signal=CONT slurmrestd",
+        "slurmrestd does not answer GET /slurm/v0.0.42/",
+    ),
+    at_shared(
         "gets_of_a_node[]",
         "sed -i.right '/^function slurm_job_submit/s/$/ if uid == 2002 then return 0 end/'"
         f" {JOB_SUBMIT}",
