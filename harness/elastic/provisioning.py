@@ -133,7 +133,9 @@ def manual_nodes_powered(
                 for node in nodes & {*request["nodes"]}
             }
             for node, action in last_request.items():
-                ssh.run(node, ["systemctl", "start" if action == "resume" else "stop", "slurmd"])
+                verb = "start" if action == "resume" else "stop"
+                # A node that does not start must not keep others waiting.
+                ssh.run(node, ["systemctl", "--no-block", verb, "slurmd"], check=False)
             done = len(lines)
 
     threads = []

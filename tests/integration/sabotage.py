@@ -888,6 +888,11 @@ REST = [
         "ExecStart=\nExecStart=/usr/sbin/slurmrestd -s slurmctld rest:6820",
         "serves versions none of slurmdb, should serve v0.0.40, v0.0.41, v0.0.42",
     ),
+    on_rest(
+        "every_file",
+        "LimitNOFILE=32",
+        "rest:/run/systemd/system/slurmrestd.service.d/zz.conf was not rendered",
+    ),
     Sabotage(
         ("submits_asks_and_cancels",),
         ("ctl", "scontrol update PartitionName=main State=DRAIN"),

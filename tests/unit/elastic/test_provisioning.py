@@ -384,7 +384,7 @@ def test_manual_nodes_are_powered_as_their_last_request_says() -> None:
         def __init__(self) -> None:
             self.done: dict[str, list[str]] = {}
 
-        def run(self, host: str, command: list[str]) -> None:
+        def run(self, host: str, command: list[str], *, check: bool) -> None:
             assert host not in self.done
             self.done[host] = command
 
@@ -397,6 +397,6 @@ def test_manual_nodes_are_powered_as_their_last_request_says() -> None:
     with provisioning.manual_nodes_powered(plan, {"cloud": Cluster()}, hosts):
         wait_until(lambda: len(hosts.done), lambda count: count == 2, what="both nodes", timeout=20)
     assert hosts.done == {
-        "c1": ["systemctl", "stop", "slurmd"],
-        "c2": ["systemctl", "start", "slurmd"],
+        "c1": ["systemctl", "--no-block", "stop", "slurmd"],
+        "c2": ["systemctl", "--no-block", "start", "slurmd"],
     }
