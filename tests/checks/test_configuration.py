@@ -93,7 +93,7 @@ def test_every_slurmd_has_read_the_slurm_conf_of_slurmctld(
             "which logged this when slurmd registered"
             for node in sorted(reported.keys() & hosts.keys() & started.keys())
             if hosts[node].provision == "static"
-            and reported[node] > max(started[node], *_slurmd_reads(ssh, plan, hosts[node], node))
+            and reported[node] > max([started[node], *_slurmd_reads(ssh, plan, hosts[node], node)])
         ]
     assert not wrong, "\n".join(wrong)
 

@@ -260,6 +260,7 @@ def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan)
 
 
 @pytest.mark.needs("backup_controllers", "accounting")
+@pytest.mark.provokes("Zero Bytes were transmitted")  # a connection without a message
 def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) -> None:
     """A slurmctld that takes over waits for slurmdbd before it takes jobs.
 
