@@ -64,11 +64,9 @@ class Jobs:
         self.submitted.append(job_key(cluster.name, job_id))
         return job_id
 
-    def submit_here(
-        self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None
-    ) -> int:
+    def submit_here(self, cluster: SlurmCluster, body: str, *options: str) -> int:
         """Submit a job that no other cluster of a federation may take."""
-        return self.submit(cluster, body, *only(cluster, self.plan), *options, user=user)
+        return self.submit(cluster, body, *only(cluster, self.plan), *options)
 
     def ways_in(self, cluster: SlurmCluster) -> list[str]:
         """Return the options that jobs need in a cluster's default partition.

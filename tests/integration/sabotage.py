@@ -1017,17 +1017,10 @@ HYBRID = [
         "slurmrestd does not answer GET /slurm/v0.0.42/",
     ),
     at_shared(
-        "gets_of_a_node[]",
-        "sed -i.right '/^function slurm_job_submit/s/$/ if uid == 2002 then return 0 end/'"
-        f" {JOB_SUBMIT}",
-        f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
-        "jobs of alice, bob have (2, 500) of n1, but requested (1, 250) from the ledger",
-    ),
-    at_shared(
         "mem-per-cpu=300",
         f"sed -i.right 's/job.min_mem_per_cpu [*] cpus/MEMORY_PER_CPU * cpus/' {JOB_SUBMIT}",
         f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
-        "jobs of alice have (2, 600) of n1, but requested (2, 500) from the ledger",
+        "--mem-per-cpu=300: jobs have (2, 600) of n1, but requested (2, 500) from the ledger",
     ),
     at_shared(
         "get_around_the_ledger",
