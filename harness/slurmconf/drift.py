@@ -246,6 +246,8 @@ def partitions(
         line = {_PARTITION_NAMES.get(key, key): value for key, value in expected[name].items()}
         if "priority" in line:  # the older name of both
             line = {"priorityjobfactor": line["priority"], "prioritytier": line["priority"], **line}
+        if (held := _exclusive(actual[name])) != (word := _exclusive(line)):
+            yield f"partition {name}: Exclusive is {held}, should be {word}"
         for key, value in {**data["defaults"]["partition"], **line}.items():
             shown = actual[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
             if shown is None or key in data["left_out"]["partition"]:
@@ -295,6 +297,21 @@ def _gres(value: str) -> dict[str, int]:
         count = int(last[1]) * 1024 ** " kmgtp".index(last[2] or " ") if last else 1
         counts[name] = counts.get(name, 0) + count
     return counts
+
+
+def _exclusive(line: Options) -> str:
+    """Return what jobs of a partition do not share with others, as 26.05 spells and prints it.
+
+    >>> _exclusive({"exclusive": "user"}), _exclusive({"exclusivetopo": "YES"}), _exclusive({})
+    ('USER', 'TOPO', 'NO')
+    """
+    if word := line.get("exclusive", "").upper():
+        return "NO" if word == "NONE" else word
+    if holds(line, "ExclusiveTopo"):
+        return "TOPO"
+    if line.get("oversubscribe", "").lower() == "exclusive":
+        return "NODE"
+    return "USER" if holds(line, "ExclusiveUser") else "NO"
 
 
 def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:

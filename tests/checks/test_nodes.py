@@ -260,16 +260,32 @@ def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan)
 
 
 @pytest.mark.needs("backup_controllers", "accounting")
-def test_every_controller_reaches_slurmdbd(ssh: Ssh, plan: Plan) -> None:
-    """A slurmctld that takes over waits for slurmdbd before it takes jobs."""
+@pytest.mark.provokes("Zero Bytes were transmitted")  # a connection without a message
+def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) -> None:
+    """A slurmctld that takes over waits for slurmdbd before it takes jobs.
 
-    def look(host: Host) -> list[str]:
+    It then learns of changes to associations and QOS from slurmdbd.
+    """
+    controllers = [host for host in plan.with_daemon("slurmctld") if host.cluster]
+
+    def slurmdbd_from(host: Host) -> list[str]:
         answer = ssh.run(host.name, ["sacctmgr", "--noheader", "show", "cluster"], check=False)
         problem = " ".join(answer.stderr.splitlines()[:1])
         return [f"{host.name} does not reach slurmdbd: {problem}"] * (answer.exit_code != 0)
 
-    hosts = [host for host in plan.with_daemon("slurmctld") if host.cluster]
-    _wait_until_reached(look, hosts, "every controller to reach slurmdbd")
+    def controllers_from(host: Host) -> list[str]:
+        unreached = []
+        for controller in controllers:
+            ports = slurm_options.port_of(plan.slurm_conf(str(controller.cluster)), "slurmctld")
+            connect = f"</dev/tcp/{controller.name}/{ports.partition('-')[0]}"
+            if ssh.run(host.name, ["timeout", "10", "bash", "-c", connect], check=False).exit_code:
+                unreached.append(f"{host.name} does not reach slurmctld of {controller.name}")
+        return unreached
+
+    _wait_until_reached(slurmdbd_from, controllers, "every controller to reach slurmdbd")
+    _wait_until_reached(
+        controllers_from, plan.with_daemon("slurmdbd"), "every slurmdbd to reach every controller"
+    )
 
 
 def _wait_until_reached(
