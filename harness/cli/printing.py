@@ -215,6 +215,9 @@ def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: li
         out.print("nothing differs")
         return
     out.print()
+    if not changes:
+        out.print("Slurm reads the same from both: there is nothing to apply")
+        return
     for change in changes:
         what = " ".join(filter(None, [change.file, change.option]))
         values = (
