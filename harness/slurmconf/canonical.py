@@ -109,16 +109,20 @@ def same(release: Release, section: str, key: str, before: str | None, after: st
 
 
 def _form(release: Release, section: str, key: str, value: str | None) -> str:
+    default = defaults(release.name, section).get(key, "none")
     if value is None:
-        value = defaults(release.name, section).get(key, "")
-        # Elsewhere the word "none" is a value like any other.
-        if value == "none" and not _knows_none(release, key):
-            value = ""
-    return canonical(release, section, key, value)
+        return "" if default == "none" else canonical(release, section, key, default)
+    if value == "" and default == "none":  # an empty item is an item of an array
+        return "empty" if _type(release, section, key) == "array" else ""
+    form = canonical(release, section, key, value)
+    return "" if (default, form) == ("none", "none") and _knows_none(release, key) else form
 
 
 def _knows_none(release: Release, key: str) -> bool:
-    return key in {*values.PLUGIN_OF, *release.words, *_READERS}
+    """Return whether the word "none" stands for nothing, and is not a path or a name."""
+    if words := release.words.get(key):
+        return words.unknown == "silent" or "none" in words.known
+    return key in values.PLUGIN_OF or key in {"mpidefault", "suspendtime"}
 
 
 @cache
@@ -151,8 +155,7 @@ def canonical(release: Release, section: str, key: str, value: str) -> str:
     >>> canonical(newest, "slurm.conf NodeName", "gres", "gpu:a100:2,bandwidth:4K")
     'bandwidth:4096,gpu:a100:2'
     """
-    option = release.options.get(section, {}).get(key)
-    kind = option.type if option else ""
+    kind = _type(release, section, key)
     lower = value.lower()
     if reader := _READERS.get(key):
         return reader(value)
@@ -167,6 +170,11 @@ def canonical(release: Release, section: str, key: str, value: str) -> str:
     if key in values.PLUGIN_OF:
         return ",".join(values.plugins(release, key, value)) or "none"
     return value
+
+
+def _type(release: Release, section: str, key: str) -> str:
+    option = release.options.get(section, {}).get(key)
+    return option.type if option else ""
 
 
 def renamed(section: str, options: Mapping[str, Value]) -> dict[str, Value]:

@@ -222,11 +222,9 @@ def plugins(release: Release, key: str, value: str) -> list[str]:
     """Return the full names of the plugins that an option in PLUGIN_OF names, without "none"."""
     kind = PLUGIN_OF[key]
     words = filter(None, value.split(",") if key in _LISTS else [value])
-    return [
-        name
-        for name in (_full_name(release, key, kind, word) for word in words)
-        if not _is_none(release, kind, name) and not name.endswith("/none")
-    ]
+    names = [_full_name(release, key, kind, word) for word in words]
+    none = {f"{kind}/none"} if "none" in release.plugins.get(kind, ()) else set()
+    return [name for name in names if name not in none and not _is_none(release, kind, name)]
 
 
 def _full_name(release: Release, key: str, kind: str, word: str) -> str:

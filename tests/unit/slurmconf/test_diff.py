@@ -95,7 +95,7 @@ def test_single_change_is_reported_alone_with_what_it_needs(
         ("MaxJobCount=100\n", "Include jobs.conf\n"),
         ("MaxJobCount=100", "MaxJobCount=100\nMaxArraySize=1001"),
         ("MaxJobCount=100", "MaxJobCount=100\nSlurmctldPort=6817\nAuthType=auth/munge"),
-        ("MaxJobCount=100", 'MaxJobCount=100\nProlog=""\nDebugFlags=""\nPrivateData=none'),
+        ("MaxJobCount=100", 'MaxJobCount=100\nTaskProlog=""\nDebugFlags=""\nPrivateData=none'),
         ("MaxJobCount=100", "MaxJobCount=100\nTaskPlugin=task/none\nJobCompType=jobcomp/none"),
         ("MaxJobCount=100", "MaxJobCount=100\nTreeWidth=16\nPriorityType=priority/multifactor"),
         ("MaxJobCount=100", "MaxJobCount=100\nSuspendTime=-1\nPriorityDecayHalfLife=7-00:00:00"),
@@ -161,6 +161,7 @@ def _with(option: str) -> str:
         ("SlurmctldHost=head\n", "SlurmctldHost=head(10.0.0.1)\n", "SlurmctldHost"),
         ("Prolog=/opt/prolog", "Prolog=/opt/Prolog", "Prolog"),
         ("Prolog=/opt/prolog", "Prolog=none", "Prolog"),
+        ("MaxJobCount=100", 'MaxJobCount=100\nProlog=""', "Prolog"),
         ("JobSubmitPlugins=lua,throttle", "JobSubmitPlugins=throttle,lua", "JobSubmitPlugins"),
         (
             "SchedulerParameters=bf_interval=3,bf_interval=4",
