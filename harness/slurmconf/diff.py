@@ -489,7 +489,9 @@ def compare(
     """Yield what differs between two configurations; None stands for one without files."""
     needs = releases.changes(release)
     nothing = Needs("reconfigure", {}, frozenset(), {})
-    every_node = hostlist.fold(_nodes_of(before.get("slurm.conf")) if before else ())
+    slurm_conf = before.get("slurm.conf") if before else None
+    rows = node_names(slurm_conf) if slurm_conf else {}
+    with_gres = [name for name, row in rows.items() if row.get("gres")]
     for kind in (*KINDS, *OTHER_KINDS):
         needs_of_file = needs.get(kind, nothing)
         if kind in OTHER_KINDS:
@@ -502,7 +504,8 @@ def compare(
             differing = list(_source_changes(kind, releases.get(release), old, new))
         for change in differing:
             needed, drain, why = needs_of_file.of(_key(change.option) or "*", change.words())
-            nodes = (change.nodes or every_node) if drain else ""
+            every = with_gres if kind == "gres.conf" and with_gres else rows
+            nodes = change.nodes or hostlist.fold(every) if drain else ""
             values_ = (change.before, change.after)
             yield Change(hosts, kind, change.option, *values_, needed, drain, why, nodes)
 
@@ -610,30 +613,28 @@ def _controllers(options: Mapping[str, _Option]) -> list[str]:
     return hosts
 
 
-def _nodes_of(source: Source | None) -> list[str]:
-    return list(node_names(source)) if source else []
-
-
-def _nodes_of_line(source: Source | None, key: str, name: str) -> str:
-    """Return the nodes that a line concerns; "" stands for all."""
-    if key in _OF_HOSTS or source is None or key != "partitionname":
-        return name if key in _OF_HOSTS else ""
+def _nodes_of_line(source: Source | None, key: str, name: str) -> tuple[str, ...]:
+    """Return the nodes that a line concerns; () stands for all."""
+    if key in _OF_HOSTS:
+        return (name,)
+    if key != "partitionname" or source is None:
+        return ()
     [*_, row] = [row for row in source.rows(key) if row.first.value == name]
     sets = {row.first.value: row for row in source.rows("nodeset")}
     nodes = node_names(source)
     members: list[str] = []
     for word in names_of(row.get("nodes") or "") or ():
         if word in sets:
-            features = {*(sets[word].get("feature") or "").split(",")} - {""}
+            features = _features(sets[word])
             members += names_of(sets[word].get("nodes") or "") or ()
-            members += [
-                node
-                for node, line in nodes.items()
-                if features & {*(line.get("features") or line.get("feature") or "").split(",")}
-            ]
+            members += [node for node, line in nodes.items() if features & _features(line)]
         elif word in nodes:
             members.append(word)
-    return hostlist.fold(dict.fromkeys(members))
+    return tuple(members)
+
+
+def _features(row: Row) -> set[str]:
+    return {*(row.get("features") or row.get("feature") or "").split(",")} - {""}
 
 
 def _named(
@@ -641,7 +642,7 @@ def _named(
     section: str,
     before: Sequence[Row],
     after: Sequence[Row],
-    nodes_of: Callable[[str], str],
+    nodes_of: Callable[[str], Sequence[str]],
 ) -> Iterator[_OptionChange]:
     """Yield what differs between lines that name things.
 
@@ -654,7 +655,7 @@ def _named(
     if added := [name for name in new if name not in old]:
         yield _OptionChange(f"{first} {fold(added)} added", None, "")
     if removed := [name for name in old if name not in new]:
-        nodes = hostlist.fold(node for name in removed for node in names_of(nodes_of(name)) or ())
+        nodes = hostlist.fold(dict.fromkeys(node for name in removed for node in nodes_of(name)))
         yield _OptionChange(f"{first} {fold(removed)} removed", "", None, nodes)
     names_of_change: dict[_OptionChange, list[str]] = {}
     known: dict[tuple[int, int], list[_OptionChange]] = {}
