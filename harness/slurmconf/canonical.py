@@ -122,7 +122,7 @@ def _knows_none(release: Release, key: str) -> bool:
     """Return whether the word "none" stands for nothing, and is not a path or a name."""
     if words := release.words.get(key):
         return words.unknown == "silent" or "none" in words.known
-    return key in values.PLUGIN_OF or key in {"mpidefault", "suspendtime"}
+    return key in {"mpidefault", "suspendtime"}
 
 
 @cache
@@ -137,8 +137,12 @@ def defaults(release: str, section: str) -> Values:
     constant = releases.printed()
     table = _TABLES.get(section, section)
     return {
-        **constant["defaults"].get(table, {}),
-        **constant["unprinted_defaults"].get(table, {}),
+        **{
+            key: value
+            for part in ("defaults", "unprinted_defaults")
+            for key, value in constant[part].get(table, {}).items()
+            if value not in {"GLOBAL", "N/A", "NONE"}  # Slurm prints these words, but reads none
+        },
         **{
             option.lower(): releases.default_of(releases.get(release), section, option)
             for option in changed
@@ -168,7 +172,7 @@ def canonical(release: Release, section: str, key: str, value: str) -> str:
     if key in release.words:
         return _keywords(value)
     if key in values.PLUGIN_OF:
-        return ",".join(values.plugins(release, key, value)) or "none"
+        return ",".join(values.plugins(release, key, value))
     return value
 
 

@@ -585,7 +585,7 @@ def _options(kind: str, source: Source) -> dict[str, _Option]:
 
     Slurm collects the values of some, and uses the last one of the others.
     """
-    known = source.release.options[kind]
+    known = source.release.options.get(kind, {})
     options = {}
     for key, setting in source.settings.items():
         several = key in known and known[key].type == "array"

@@ -90,6 +90,8 @@ _NONE_ANYWHERE = {
     "task",
     "topology",
 }
+# Types whose plugin "none" does something: it trusts everybody.
+_WITH_NONE = {"auth", "cred", "tls"}
 # Options whose value is one word, commas included: log_string2num, parse_part_enforce_type.
 _ONE_WORD = {
     "enforcepartlimits",
@@ -223,8 +225,10 @@ def plugins(release: Release, key: str, value: str) -> list[str]:
     kind = PLUGIN_OF[key]
     words = filter(None, value.split(",") if key in _LISTS else [value])
     names = [_full_name(release, key, kind, word) for word in words]
-    none = {f"{kind}/none"} if "none" in release.plugins.get(kind, ()) else set()
-    return [name for name in names if name not in none and not _is_none(release, kind, name)]
+    if release.none_is_no_file:
+        return [name for name in names if not _is_none(release, kind, name)]
+    has_none = "none" in release.plugins.get(kind, ()) and kind not in _WITH_NONE
+    return [name for name in names if not (has_none and name == f"{kind}/none")]
 
 
 def _full_name(release: Release, key: str, kind: str, word: str) -> str:

@@ -96,7 +96,7 @@ def test_single_change_is_reported_alone_with_what_it_needs(
         ("MaxJobCount=100", "MaxJobCount=100\nMaxArraySize=1001"),
         ("MaxJobCount=100", "MaxJobCount=100\nSlurmctldPort=6817\nAuthType=auth/munge"),
         ("MaxJobCount=100", 'MaxJobCount=100\nTaskProlog=""\nDebugFlags=""\nPrivateData=none'),
-        ("MaxJobCount=100", "MaxJobCount=100\nTaskPlugin=task/none\nJobCompType=jobcomp/none"),
+        ("MaxJobCount=100", "MaxJobCount=100\nTaskPlugin=task/none\nPreemptType=preempt/none"),
         ("MaxJobCount=100", "MaxJobCount=100\nTreeWidth=16\nPriorityType=priority/multifactor"),
         ("MaxJobCount=100", "MaxJobCount=100\nSuspendTime=-1\nPriorityDecayHalfLife=7-00:00:00"),
         ("MaxMemPerCPU=1k", "MaxMemPerCPU=1024"),
@@ -162,6 +162,8 @@ def _with(option: str) -> str:
         ("Prolog=/opt/prolog", "Prolog=/opt/Prolog", "Prolog"),
         ("Prolog=/opt/prolog", "Prolog=none", "Prolog"),
         ("MaxJobCount=100", 'MaxJobCount=100\nProlog=""', "Prolog"),
+        ("MaxJobCount=100", "MaxJobCount=100\nAuthAltTypes=auth/none", "AuthAltTypes"),
+        ("MaxJobCount=100", "MaxJobCount=100\nPreemptType=none", "PreemptType"),
         ("JobSubmitPlugins=lua,throttle", "JobSubmitPlugins=throttle,lua", "JobSubmitPlugins"),
         (
             "SchedulerParameters=bf_interval=3,bf_interval=4",
@@ -202,6 +204,13 @@ def test_difference_of_other_files_that_slurm_does_not_see_is_no_change(
 ) -> None:
     slurm_conf = {"slurm_conf": SLURM_CONF}
     assert changed_options(tmp_path, slurm_conf | {file: old}, slurm_conf | {file: new}) == {}
+
+
+def test_file_that_a_release_does_not_know_can_be_compared(tmp_path: Path) -> None:
+    before, after = {"slurm_conf": SLURM_CONF}, {"slurm_conf": SLURM_CONF, "mpi_conf": "A=b\n"}
+    assert changed_options(tmp_path, before, after, "20.11") == {
+        "mpi.conf A": ("reconfigure", False)
+    }
 
 
 def test_comments_and_order_of_topology_yaml_are_no_change(tmp_path: Path) -> None:
