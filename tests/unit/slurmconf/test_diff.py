@@ -93,7 +93,7 @@ def test_single_change_is_reported_alone_with_what_it_needs(
         ("MaxJobCount=100", "MaxJobCount=\\\n100"),
         ("MaxJobCount=100", "MaxJobCount=0x64"),
         ("MaxJobCount=100\n", "Include jobs.conf\n"),
-        ("MaxJobCount=100", "MaxJobCount=100\nMaxArraySize=1001"),
+        ("MaxJobCount=100", "MaxJobCount=100\nSchedulerType=sched/backfill"),
         ("MaxJobCount=100", "MaxJobCount=100\nSlurmctldPort=6817\nAuthType=auth/munge"),
         ("MaxJobCount=100", 'MaxJobCount=100\nTaskProlog=""\nDebugFlags=""\nPrivateData=none'),
         ("MaxJobCount=100", "MaxJobCount=100\nTaskPlugin=task/none\nPreemptType=preempt/none"),
