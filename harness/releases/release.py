@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -104,9 +104,15 @@ class Needs:
     drain: frozenset[str]
     why: Mapping[str, str]
 
-    def of(self, option: str) -> tuple[str, bool, str]:
-        """Return what changing an option needs, whether nodes must be drained, and the reason."""
-        key = option.lower()
+    def of(self, option: str, words: Collection[str] = ()) -> tuple[str, bool, str]:
+        """Return what changing an option needs, whether nodes must be drained, and the reason.
+
+        `words` are the words of its value that change, in lower case.
+        """
+        key = next(
+            (key for word in words if (key := f"{option.lower()}={word}") in self.by_option),
+            option.lower(),
+        )
         drain = key in self.drain or "*" in self.drain
         return (
             self.by_option.get(key, self.default),
@@ -315,8 +321,16 @@ def changes(release: str) -> Mapping[str, Needs]:
 
 @cache
 def printed() -> dict[str, Any]:
-    """Return printed_configuration.toml: how Slurm prints the configuration in daemons' memory."""
-    return tomllib.loads((Path(__file__).parent / "printed_configuration.toml").read_text())
+    """Return printed_configuration.toml: how Slurm prints the configuration in daemons' memory.
+
+    Names of options with a default are in lower case.
+    """
+    data = tomllib.loads((Path(__file__).parent / "printed_configuration.toml").read_text())
+    for part in ("defaults", "unprinted_defaults"):
+        for file, text in data[part].items():
+            lines = (line.split(" ", 1) for line in text.strip().splitlines())
+            data[part][file] = {name.lower(): value for name, value in lines}
+    return data
 
 
 def _needs(part: Mapping[str, Any], why: Mapping[str, str]) -> Needs:

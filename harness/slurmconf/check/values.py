@@ -18,7 +18,7 @@ from harness.slurmconf.check.parsed_file import Setting, Source
 from harness.slurmconf.check.power import default_priority
 
 # Option -> type of its plugin.
-_PLUGIN_OF = {
+PLUGIN_OF = {
     "accountingstoragetype": "accounting_storage",
     "acctgatherenergytype": "acct_gather_energy",
     "acctgatherfilesystemtype": "acct_gather_filesystem",
@@ -90,6 +90,8 @@ _NONE_ANYWHERE = {
     "task",
     "topology",
 }
+# Types whose plugin "none" does something: it trusts everybody.
+_WITH_NONE = {"auth", "cred", "tls"}
 # Options whose value is one word, commas included: log_string2num, parse_part_enforce_type.
 _ONE_WORD = {
     "enforcepartlimits",
@@ -179,7 +181,7 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
 def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
     """Yield the plugins that an option names and the release lacks (plugin_context_create)."""
     key = setting.name.lower()
-    kind = _PLUGIN_OF.get(key)
+    kind = PLUGIN_OF.get(key)
     if kind is None or key not in source.release.options[source.kind]:
         return
     refusal = source.release.refused.get(source.kind, {}).get(key)
@@ -197,7 +199,7 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     release = source.release
     if release.none_is_no_file and _is_none(release, kind, word):
         return
-    full = _full_name(release, setting, kind, word)
+    full = _full_name(release, setting.name.lower(), kind, word)
     if new_name := release.renamed_plugins.get(full):
         message = f"{full} is now called {new_name}"
         yield source.find(setting, WARNING, "renamed-plugin", message, f"write {new_name}")
@@ -227,9 +229,20 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     )
 
 
-def _full_name(release: Release, setting: Setting, kind: str, word: str) -> str:
+def plugins(release: Release, key: str, value: str) -> list[str]:
+    """Return the full names of the plugins that an option in PLUGIN_OF names, without "none"."""
+    kind = PLUGIN_OF[key]
+    words = filter(None, value.split(",") if key in _LISTS else [value])
+    names = [_full_name(release, key, kind, word) for word in words]
+    if release.none_is_no_file:
+        return [name for name in names if not _is_none(release, kind, name)]
+    has_none = "none" in release.plugins.get(kind, ()) and kind not in _WITH_NONE
+    return [name for name in names if not (has_none and name == f"{kind}/none")]
+
+
+def _full_name(release: Release, key: str, kind: str, word: str) -> str:
     """Return the name by which a release looks for a plugin (auth_g_init, cred_g_init, others)."""
-    if setting.name.lower() == "cryptotype":
+    if key == "cryptotype":
         word = word.replace("crypto", "cred", 1)
     if kind in release.bare_plugins:
         if kind == "cred":
