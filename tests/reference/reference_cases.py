@@ -164,6 +164,8 @@ PLUGINS = options(
     ),
     *(
         "AcctGatherInfinibandType=acct_gather_infiniband/none",
+        "AcctGatherInfinibandType=acct_gather_infiniband/odd",
+        "AcctGatherInfinibandType=odd\nAcctGatherInterconnectType=acct_gather_interconnect/none",
         "SwitchType=switch/none",
         "TaskPlugin=task/nothing",
     ),
@@ -376,6 +378,18 @@ PARTITIONS = options(
     "PartitionName=q Nodes=n1 PreemptMode=odd",
     "PartitionName=q Nodes=n1 SelectTypeParameters=CR_CPU",
 )
+# Without the partitions that _parse_partitionname() refuses, 20.11 may have none left.
+PARTITIONS |= {
+    f"only partition: {text}": with_(text, without="PartitionName")
+    for text in (
+        "PartitionName=q Nodes=ALL State=odd",
+        "PartitionName=DEFAULT State=odd\nPartitionName=q Nodes=ALL",
+        "PartitionName=q Nodes=ALL State=odd\nPartitionName=r Nodes=n1",
+    )
+}
+PARTITIONS |= options(
+    "PartitionName=q Nodes=missing State=odd", "PartitionName=p Nodes=n1 State=odd"
+)
 # What slurmctld refuses about hosts, licenses and specialized cores.
 HOSTS = options(
     "Licenses=matlab:,:5",
@@ -388,6 +402,14 @@ HOSTS = options(
 HOSTS |= {
     text: with_(text, without="SlurmctldHost")
     for text in ("SlurmctldHost=@HEAD@", "SlurmctldHost=head[1-2]", "ControlMachine=a,b")
+}
+HOSTS |= {
+    text: with_(text, without=text.partition("=")[0])
+    for text in (
+        "StateSaveLocation='/var/spool/slurmctld'",
+        "StateSaveLocation=state",
+        "SlurmUser=192.0.2.1",
+    )
 }
 HOSTS["TRES without a name"] = with_(DATABASE, "AccountingStorageTRES=gres/")
 MEANING = options(
@@ -521,6 +543,13 @@ MEANING |= options(
     "SlurmctldParameters=conmgr_read_timeout=abc",
     "SlurmctldParameters=rl_enable,rl_bucket_size=0",
 )
+# Up to 20.11, DefaultStorageType is the default of AccountingStorageType.
+MEANING |= options(
+    "DefaultStorageType=slurmdbd\nDefaultStoragePort=7000\nAccountingStorageTRES=gres/gpu",
+    "DefaultStorageType=mysql",
+    "DefaultStorageType=none",
+    "DefaultStorageType=odd\nAccountingStorageType=accounting_storage/none",
+)
 # Words that exclude or require others.
 MEANING |= options(
     "PreemptType=preempt/partition_prio\nPreemptMode=WITHIN",
@@ -636,6 +665,27 @@ COMPANIONS = options(
     ),
     "mpi.conf with an unknown option": with_("MpiDefault=pmix", mpi_conf="NoSuch=1\n"),
 }
+HELPERS = {
+    f"helpers.conf: {text}": with_(
+        "NodeFeaturesPlugins=node_features/helpers", helpers_conf=f"{text}\n"
+    )
+    for text in (
+        "Feature=a Helper=/opt/h",
+        "",
+        "Feature=a-b Helper=/opt/h",
+        "Feature=a,b Helper=/opt/h",
+        "Feature=a Helper=/opt/h\nFeature=a Helper=/opt/h",
+        "NodeName=n1 Helper=/opt/h",
+    )
+}
+# Files that only plugins read.
+UNUSED = {
+    f"{name} without its plugin": with_(**{name: "NoSuch=1\n"})
+    for name in ("burst_buffer.conf", "helpers.conf", "topology.conf")
+}
+UNUSED["burst_buffer.conf with its plugin"] = with_(
+    "BurstBufferType=burst_buffer/lua", burst_buffer_conf="NoSuch=1\n"
+)
 # slurmctld reads gres.conf for cloud nodes.
 GRES = {
     f"cloud gres: {text}": with_(
@@ -664,6 +714,8 @@ SLURMCTLD = {
     **TOPOLOGY,
     **ACCT_GATHER,
     **COMPANIONS,
+    **HELPERS,
+    **UNUSED,
     **GRES,
 }
 SLURMDBD_CASES = {

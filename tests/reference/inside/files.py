@@ -16,7 +16,7 @@ from inside.network import split_host
 PLUGINS = Path("/usr/lib/x86_64-linux-gnu/slurm-wlm")
 MUNGE = Path("/run/munge/munge.socket.2")
 
-_ACCOUNT = re.compile(r"[A-Za-z_][\w.-]*\$?|\d{1,9}", re.ASCII)
+_ACCOUNT = re.compile(r"(?!\d{10})\w[\w.@+-]*\$?", re.ASCII)
 _DIRECTORIES = (
     *("statesavelocation", "slurmdspooldir", "tmpfs", "jobcheckpointdir", "archivedir", "basepath"),
     *("profilehdf5dir", "cgroupmountpoint", "cgroupreleaseagentdir"),
