@@ -370,6 +370,18 @@ HOSTLISTS = options(
     "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s",
     "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s",
 )
+# Nodes that _check_callback() takes for others, because of host names.
+HOSTLISTS |= options(
+    "NodeName=m1 NodeHostname=m2\nNodeName=m2 NodeHostname=m3",
+    "NodeName=m2 NodeHostname=m3\nNodeName=m1 NodeHostname=m2",
+    "NodeName=m[1-2] NodeHostname=h\nNodeName=h",
+    "NodeName=h\nNodeName=m[1-2] NodeHostname=h",
+    "NodeName=m[1-2] NodeHostname=m[2-3]",
+)
+HOSTLISTS |= {
+    text: with_(text, "PartitionName=q Nodes=ALL", without="NodeName")
+    for text in ("NodeName=localhost,n1", "NodeName=n1,localhost")
+}
 # What _parse_partitionname() refuses.
 PARTITIONS = options(
     "PartitionName=q Nodes=n1 MaxTime=99999999999",

@@ -34,6 +34,7 @@ def check(source: Source) -> Iterator[Finding]:
             yield from findings
             if not findings:
                 fine.add(alike)
+    yield from _mistaken_nodes(source)
     for row in source.rows("downnodes"):
         yield from _down_nodes(source, row, known)
     maximum = source.settings.get("maxnodecount")
@@ -153,6 +154,37 @@ def _node_names(
             break
         here.add(name)
     known.update(dict.fromkeys(names, row.first))
+
+
+def _mistaken_nodes(source: Source) -> Iterator[Finding]:
+    """Yield the node that slurmctld takes for an earlier one: node_conf.c, _check_callback.
+
+    It also compares the name with host names, and finds localhost as long as that is the only node.
+    """
+    rows = source.rows("nodename")
+    if not rows or not (
+        rows[0].first.value.startswith("localhost")
+        or any("nodehostname" in row.values for row in rows)
+    ):
+        return
+    nodes: list[tuple[Row, str]] = []
+    node_of_host: dict[str, str] = {}
+    for row in rows:
+        names = names_of(row.first.value, source.release) or ()
+        setting = row.own.get("nodehostname")
+        hosts = (names_of(setting.value, source.release) if setting else None) or names
+        for index, name in enumerate(names):
+            nodes.append((row, name))
+            node_of_host.setdefault(hosts[min(index, len(hosts) - 1)], name)
+    seen: set[str] = set()
+    for row, name in nodes:
+        other = "localhost" if seen == {"localhost"} else node_of_host.get(name)
+        if other in seen and other != name:
+            message = f"{name} is taken for {other}, an earlier node"
+            hint = "name localhost last" if other == "localhost" else "choose another NodeName"
+            yield source.find(row.first, FATAL, "twice", message, hint)
+            return
+        seen.add(name)
 
 
 def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
