@@ -411,6 +411,13 @@ HOSTS = options(
     "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
     "NodeName=m1 CPUs=4 Sockets=2 CoresPerSocket=2 CoreSpecCount=3",
 )
+_CONS = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+HOSTS |= options(
+    f"{_CONS}NodeName=m1 CPUs=1 CoresPerSocket=6",
+    f"{_CONS}NodeName=m1 CPUs=2 Sockets=2 CoresPerSocket=4",
+    f"{_CONS}NodeName=m1 CPUs=7 CoresPerSocket=4",
+    "SelectType=select/linear\nNodeName=m1 CPUs=2 Sockets=2 CoresPerSocket=4",
+)
 HOSTS |= {
     text: with_(text, without="SlurmctldHost")
     for text in ("SlurmctldHost=@HEAD@", "SlurmctldHost=head[1-2]", "ControlMachine=a,b")

@@ -274,27 +274,29 @@ def _is_node_state(release: Release, value: str) -> bool:
 def _shape(source: Source, row: Row) -> Iterator[Finding]:
     """Check the CPUs of a node: src/common/read_config.c, _parse_nodename.
 
-    Before 23.11, it is select/cons_tres that checks them.
+    Up to 22.05, select_p_node_init() of select/cons_* refuses some of the CPUs that it accepts.
     """
-    sizes = {
-        key: _number(row, key) for key in ("cpus", "procs", "sockets", "socketsperboard", "boards")
-    }
     cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
-    cpus = sizes["cpus"] or sizes["procs"]
-    boards = sizes["boards"] or 1
-    sockets = sizes["socketsperboard"] * boards if sizes["socketsperboard"] else sizes["sockets"]
-    if not cpus or not sockets:
+    cpus = _number(row, "cpus") or _number(row, "procs")
+    if not cpus:
         return
-    fitting = {sockets, sockets * cores, sockets * cores * threads}
-    if cpus not in fitting:
-        about = row.all.get("cpus") or row.all["procs"]
-        shape = f"{sockets} sockets, {cores} cores each, {threads} threads each"
+    about = row.all.get("cpus") or row.all["procs"]
+    sockets = _sockets(row, cores * threads)
+    shape = f"{sockets} sockets, {cores} cores each, {threads} threads each"
+    matching = {sockets * cores, sockets * cores * threads}
+    if cpus not in matching | {sockets}:
         yield source.find(
             about,
             ERROR,
             "cpus",
-            f"{cpus} CPUs do not match {shape}; slurmctld sets them to {max(fitting)}",
+            f"{cpus} CPUs do not match {shape}; slurmctld sets them to {max(matching)}",
         )
+    elif (
+        cpus not in matching
+        and source.release.cons_refuses_cpu_per_socket
+        and (source.get("selecttype") or default_select(source)).startswith("select/cons_")
+    ):
+        yield source.find(about, FATAL, "cpus", f"{cpus} CPUs do not match {shape}")
 
 
 def _specialized(source: Source, row: Row) -> Iterator[Finding]:
