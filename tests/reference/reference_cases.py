@@ -546,6 +546,7 @@ MEANING = options(
 MEANING |= options(
     "SlurmctldPort=68171",
     "SlurmctldPort=6817-6817",
+    "SlurmctldPort=1022-1025",
     "FirstJobId=100\nMaxJobId=10",
     "FirstJobId=INFINITE",
     "SelectType=select/cons_tres\nMaxNodeCount=999999",
@@ -758,6 +759,7 @@ SLURMDBD_CASES = {
         *(
             "StorageType=accounting_storage/none",
             "DbdPort=many",
+            "DbdPort=1023",
             "AllowNoDefAcct=yes",
             "PrivateData=jobs",
             "LogTimeFormat=x",

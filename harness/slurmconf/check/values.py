@@ -272,6 +272,18 @@ def wrong_user(source: Source) -> Iterator[Finding]:
             )
 
 
+def _runs_as_root(source: Source) -> bool:
+    return (source.get("slurmuser") or "root") in {"root", "0"}
+
+
+def reserved_port(source: Source, key: str) -> Iterator[Finding]:
+    """Yield a port on which only root may listen (slurm_init_msg_engine_port, _open_ports)."""
+    setting = source.settings.get(key)
+    if setting and 0 < c_numbers.atoi(setting.value) < 1024 and not _runs_as_root(source):
+        message = f"{setting.value}: only root may listen below 1024, and SlurmUser is not root"
+        yield source.find(setting, FATAL, "value", message)
+
+
 def _preemption(source: Source) -> Iterator[Finding]:
     mode = source.settings.get("preemptmode")
     kind = source.settings.get("preempttype")
@@ -588,6 +600,7 @@ def _resources(source: Source) -> Iterator[Finding]:
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
+    yield from reserved_port(source, "slurmctldport")
 
 
 def _is_port_range(value: str) -> bool:
@@ -617,8 +630,7 @@ def _paths(source: Source) -> Iterator[Finding]:
             yield source.find(setting, FATAL, "path", "the value is empty")
     state = source.settings.get("statesavelocation")
     path = posixpath.normpath(state.value) if state else "/"
-    is_root = (source.get("slurmuser") or "root") in {"root", "0"}
-    if state and path[0] != "/" and ("/" in path or not is_root):
+    if state and path[0] != "/" and ("/" in path or not _runs_as_root(source)):
         message = f'"{state.value}" is not an absolute path: slurmctld cannot create it'
         hint = "only double quotes are not part of a value" if path[0] == "'" else ""
         yield source.find(state, FATAL, "path", message, hint)
