@@ -152,7 +152,8 @@ def round_trip(release: str, given: list[reference.Case], directory: Path) -> li
 def test_configuration_is_the_same_once_imported_and_rendered(tmp_path: Path) -> None:
     # Nodes and partitions of a scenario cannot have the names that Slurm reads from the last three.
     odd_names = {"NodeName=m[1-2]]", "NodeName=m+1", "PartitionName=q,q Nodes=n1"}
-    no_scenario = {"no node", "no partition", *odd_names}
+    # A scenario sorts the names of a line, and localhost must not be the first.
+    no_scenario = {"no node", "no partition", "NodeName=n1,localhost", *odd_names}
     given = [
         case for case in cases() if case.daemon == "slurmctld" and case.name not in no_scenario
     ]
