@@ -118,7 +118,9 @@ def shipped() -> list[Case]:
                 files = {
                     PurePosixPath(file.path).name: file.text.encode().decode("latin-1")
                     for file in tree[host.name]
+                    # The rig creates programs; a case's files are not executable.
                     if file.path.startswith("/etc/slurm/")
+                    and file.path.endswith((".conf", ".yaml"))
                 }
                 cases.append(Case(f"{path.stem} {host.name}", files, daemon))
     return cases
