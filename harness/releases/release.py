@@ -182,6 +182,8 @@ class Behaviour:
     preempt_modifiers: tuple[str, ...]
     # select/cons_res and cons_tres need SelectTypeParameters.
     cons_needs_parameters: bool
+    # select/cons_res and cons_tres refuse nodes with as many CPUs as sockets, but more cores.
+    cons_refuses_cpu_per_socket: bool
     # FirstJobId=0 is refused.
     refuses_first_job_id_0: bool
     # A larger number is not a user.

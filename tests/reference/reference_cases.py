@@ -164,6 +164,8 @@ PLUGINS = options(
     ),
     *(
         "AcctGatherInfinibandType=acct_gather_infiniband/none",
+        "AcctGatherInfinibandType=acct_gather_infiniband/odd",
+        "AcctGatherInfinibandType=odd\nAcctGatherInterconnectType=acct_gather_interconnect/none",
         "SwitchType=switch/none",
         "TaskPlugin=task/nothing",
     ),
@@ -370,6 +372,18 @@ HOSTLISTS = options(
     "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s",
     "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s",
 )
+# Nodes that _check_callback() takes for others, because of host names.
+HOSTLISTS |= options(
+    "NodeName=m1 NodeHostname=m2\nNodeName=m2 NodeHostname=m3",
+    "NodeName=m2 NodeHostname=m3\nNodeName=m1 NodeHostname=m2",
+    "NodeName=m[1-2] NodeHostname=h\nNodeName=h",
+    "NodeName=h\nNodeName=m[1-2] NodeHostname=h",
+    "NodeName=m[1-2] NodeHostname=m[2-3]",
+)
+HOSTLISTS |= {
+    text: with_(text, "PartitionName=q Nodes=ALL", without="NodeName")
+    for text in ("NodeName=localhost,n1", "NodeName=n1,localhost")
+}
 # What _parse_partitionname() refuses.
 PARTITIONS = options(
     "PartitionName=q Nodes=n1 MaxTime=99999999999",
@@ -377,6 +391,18 @@ PARTITIONS = options(
     "PartitionName=q Nodes=n1 Exclusive=odd",
     "PartitionName=q Nodes=n1 PreemptMode=odd",
     "PartitionName=q Nodes=n1 SelectTypeParameters=CR_CPU",
+)
+# Without the partitions that _parse_partitionname() refuses, 20.11 may have none left.
+PARTITIONS |= {
+    f"only partition: {text}": with_(text, without="PartitionName")
+    for text in (
+        "PartitionName=q Nodes=ALL State=odd",
+        "PartitionName=DEFAULT State=odd\nPartitionName=q Nodes=ALL",
+        "PartitionName=q Nodes=ALL State=odd\nPartitionName=r Nodes=n1",
+    )
+}
+PARTITIONS |= options(
+    "PartitionName=q Nodes=missing State=odd", "PartitionName=p Nodes=n1 State=odd"
 )
 # What slurmctld refuses about hosts, licenses and specialized cores.
 HOSTS = options(
@@ -396,6 +422,13 @@ HOSTS = options(
     "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
     "NodeName=m1 CPUs=4 Sockets=2 CoresPerSocket=2 CoreSpecCount=3",
 )
+_CONS = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+HOSTS |= options(
+    f"{_CONS}NodeName=m1 CPUs=1 CoresPerSocket=6",
+    f"{_CONS}NodeName=m1 CPUs=2 Sockets=2 CoresPerSocket=4",
+    f"{_CONS}NodeName=m1 CPUs=7 CoresPerSocket=4",
+    "SelectType=select/linear\nNodeName=m1 CPUs=2 Sockets=2 CoresPerSocket=4",
+)
 HOSTS |= {
     text: with_(text, without="SlurmctldHost")
     for text in (
@@ -404,6 +437,14 @@ HOSTS |= {
         "ControlMachine=a,b",
         "ControlMachine=head\nBackupController=head",
         "SlurmctldHost=head\nSlurmctldHost=localhost",
+    )
+}
+HOSTS |= {
+    text: with_(text, without=text.partition("=")[0])
+    for text in (
+        "StateSaveLocation='/var/spool/slurmctld'",
+        "StateSaveLocation=state",
+        "SlurmUser=192.0.2.1",
     )
 }
 HOSTS["TRES without a name"] = with_(DATABASE, "AccountingStorageTRES=gres/")
@@ -527,6 +568,7 @@ MEANING = options(
 MEANING |= options(
     "SlurmctldPort=68171",
     "SlurmctldPort=6817-6817",
+    "SlurmctldPort=1022-1025",
     "FirstJobId=100\nMaxJobId=10",
     "FirstJobId=INFINITE",
     "SelectType=select/cons_tres\nMaxNodeCount=999999",
@@ -551,6 +593,13 @@ MEANING |= options(
     "SlurmctldParameters=rl_enable,rl_bucket_size=0",
     "SlurmctldParameters=threadpool=odd",
     "SlurmctldParameters=threadpool_preserve=99999",
+)
+# Up to 20.11, DefaultStorageType is the default of AccountingStorageType.
+MEANING |= options(
+    "DefaultStorageType=slurmdbd\nDefaultStoragePort=7000\nAccountingStorageTRES=gres/gpu",
+    "DefaultStorageType=mysql",
+    "DefaultStorageType=none",
+    "DefaultStorageType=odd\nAccountingStorageType=accounting_storage/none",
 )
 # Words that exclude or require others.
 MEANING |= options(
@@ -681,6 +730,27 @@ COMPANIONS = options(
     ),
     "mpi.conf with an unknown option": with_("MpiDefault=pmix", mpi_conf="NoSuch=1\n"),
 }
+HELPERS = {
+    f"helpers.conf: {text}": with_(
+        "NodeFeaturesPlugins=node_features/helpers", helpers_conf=f"{text}\n"
+    )
+    for text in (
+        "Feature=a Helper=/opt/h",
+        "",
+        "Feature=a-b Helper=/opt/h",
+        "Feature=a,b Helper=/opt/h",
+        "Feature=a Helper=/opt/h\nFeature=a Helper=/opt/h",
+        "NodeName=n1 Helper=/opt/h",
+    )
+}
+# Files that only plugins read.
+UNUSED = {
+    f"{name} without its plugin": with_(**{name: "NoSuch=1\n"})
+    for name in ("burst_buffer.conf", "helpers.conf", "topology.conf")
+}
+UNUSED["burst_buffer.conf with its plugin"] = with_(
+    "BurstBufferType=burst_buffer/lua", burst_buffer_conf="NoSuch=1\n"
+)
 # slurmctld reads gres.conf for cloud nodes.
 GRES = {
     f"cloud gres: {text}": with_(
@@ -737,6 +807,8 @@ SLURMCTLD = {
     **TOPOLOGY,
     **ACCT_GATHER,
     **COMPANIONS,
+    **HELPERS,
+    **UNUSED,
     **GRES,
     **RESOURCES,
 }
@@ -761,6 +833,7 @@ SLURMDBD_CASES = {
         *(
             "StorageType=accounting_storage/none",
             "DbdPort=many",
+            "DbdPort=1023",
             "AllowNoDefAcct=yes",
             "PrivateData=jobs",
             "LogTimeFormat=x",

@@ -106,9 +106,11 @@ def check_scenario(path: Path, scenario: Scenario, older: Release | None = None)
 
 def check(configuration: Configuration, older: Release | None = None) -> Iterator[Finding]:
     """Yield all findings about a configuration."""
+    slurm_conf = configuration.get("slurm.conf")
     for source in configuration:
-        yield from grammar.check(source)
-    if slurm_conf := configuration.get("slurm.conf"):
+        unused = companions.unused(source, slurm_conf)
+        yield from [unused] if unused else grammar.check(source)
+    if slurm_conf:
         yield from values.check(slurm_conf)
         yield from hosts.check(slurm_conf)
         yield from nodes.check(slurm_conf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.slurmconf.check.findings import ERROR, FATAL, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 
 # Plugin -> options of acct_gather.conf that it needs: acct_gather_profile_p_conf_set.
@@ -15,6 +15,14 @@ _PROFILES = {
 }
 # Words in ProfileHDF5Default and ProfileInfluxDBDefault: acct_gather_profile_from_string.
 _PROFILE = re.compile("none|all|energy|task|lustre|network", re.IGNORECASE)
+# Files that only a plugin reads -> the option that names the plugin, and its possible values.
+_READ_WITH = {
+    "burst_buffer.conf": ("BurstBufferType", re.compile("(?!.*none).+")),
+    "helpers.conf": ("NodeFeaturesPlugins", re.compile(".*helpers.*")),
+    "topology.conf": ("TopologyPlugin", re.compile("topology/(tree|block|hypercube)")),
+}
+# _is_feature_valid of node_features/helpers.
+_FEATURE = re.compile("[A-Za-z_=][A-Za-z0-9_.=]*")
 
 
 def check(configuration: Configuration) -> Iterator[Finding]:
@@ -30,6 +38,18 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         yield from _acct_gather(acct_gather)
     if slurmdbd_conf := configuration.get("slurmdbd.conf"):
         yield from _jwt_key(slurmdbd_conf)
+
+
+def unused(source: Source, slurm_conf: Source | None) -> Finding | None:
+    """Return the finding about a file that no daemon reads, because slurm.conf loads no plugin."""
+    if source.kind not in _READ_WITH or slurm_conf is None:
+        return None
+    option, form = _READ_WITH[source.kind]
+    value = slurm_conf.get(option.lower()) or ""
+    if form.fullmatch(value):
+        return None
+    message = f"is not read with {option}={value or '(unset)'}"
+    return source.find_here(INFO, "unused", source.kind, message)
 
 
 def _profiles(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -64,16 +84,42 @@ def _acct_gather(source: Source) -> Iterator[Finding]:
 
 
 def _helpers(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
-    """Yield node_features/helpers without its file (s_p_parse_file waits, and gives up)."""
+    """Yield what node_features/helpers refuses (_read_config_file; s_p_parse_file gives up)."""
     setting = slurm_conf.settings.get("nodefeaturesplugins")
     if (
-        setting
-        and {"helpers", "node_features/helpers"} & {*setting.words()}
-        and "helpers" in slurm_conf.release.plugins["node_features"]
-        and configuration.whole
-        and "helpers.conf" not in configuration.files
+        setting is None
+        or not {"helpers", "node_features/helpers"} & {*setting.words()}
+        or "helpers" not in slurm_conf.release.plugins["node_features"]
     ):
+        return
+    if helpers_conf := configuration.get("helpers.conf"):
+        yield from _features(helpers_conf)
+    elif configuration.whole:
         yield slurm_conf.find(setting, FATAL, "missing", "needs helpers.conf, which does not exist")
+
+
+def _features(source: Source) -> Iterator[Finding]:
+    """Yield features that _feature_register and _is_feature_valid of node_features/helpers refuse.
+
+    Since helpers.conf has NodeName lines, lines can share a feature and have several.
+    """
+    by_node = "helpers.conf NodeName" in source.release.options
+    features = [row.first for row in source.rows("feature")]
+    for row in source.rows("nodename"):
+        if "feature" in row.own:
+            features.append(row.own["feature"])
+        else:
+            yield source.find(row.first, FATAL, "missing", "needs a Feature")
+    if not features and not by_node:
+        yield source.find_here(FATAL, "missing", "Feature", "there is none")
+    seen: set[str] = set()
+    for feature in features:
+        for name in filter(None, feature.value.split(",")) if by_node else [feature.value]:
+            if not _FEATURE.fullmatch(name):
+                yield source.find(feature, FATAL, "value", f'"{name}" is not the name of a feature')
+            elif name in seen and not by_node:
+                yield source.find(feature, FATAL, "twice", f"{name} is already in a line above")
+            seen.add(name)
 
 
 def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:

@@ -52,6 +52,7 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     yield from _storage(source)
     yield from values.wrong_user(source)
     yield from values.no_protocol(source)
+    yield from values.reserved_port(source, "dbdport")
     user = source.settings.get("slurmuser")
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
         message = "must be a name: slurmdbd compares it with that of the owner of slurmdbd.conf"

@@ -35,6 +35,7 @@ def check(source: Source) -> Iterator[Finding]:
             yield from findings
             if not findings:
                 fine.add(alike)
+    yield from _mistaken_nodes(source)
     for row in source.rows("downnodes"):
         yield from _down_nodes(source, row, known)
     maximum = source.settings.get("maxnodecount")
@@ -166,6 +167,37 @@ def _node_names(
     known.update(dict.fromkeys(names, row.first))
 
 
+def _mistaken_nodes(source: Source) -> Iterator[Finding]:
+    """Yield the node that slurmctld takes for an earlier one: node_conf.c, _check_callback.
+
+    It also compares the name with host names, and finds localhost as long as that is the only node.
+    """
+    rows = source.rows("nodename")
+    if not rows or not (
+        rows[0].first.value.startswith("localhost")
+        or any("nodehostname" in row.values for row in rows)
+    ):
+        return
+    nodes: list[tuple[Row, str]] = []
+    node_of_host: dict[str, str] = {}
+    for row in rows:
+        names = names_of(row.first.value, source.release) or ()
+        setting = row.own.get("nodehostname")
+        hosts = (names_of(setting.value, source.release) if setting else None) or names
+        for index, name in enumerate(names):
+            nodes.append((row, name))
+            node_of_host.setdefault(hosts[min(index, len(hosts) - 1)], name)
+    seen: set[str] = set()
+    for row, name in nodes:
+        other = "localhost" if seen == {"localhost"} else node_of_host.get(name)
+        if other in seen and other != name:
+            message = f"{name} is taken for {other}, an earlier node"
+            hint = "name localhost last" if other == "localhost" else "choose another NodeName"
+            yield source.find(row.first, FATAL, "twice", message, hint)
+            return
+        seen.add(name)
+
+
 def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
     if count:
         yield from _counts(source, row, count)
@@ -264,27 +296,29 @@ def _is_node_state(release: Release, value: str) -> bool:
 def _shape(source: Source, row: Row) -> Iterator[Finding]:
     """Check the CPUs of a node: src/common/read_config.c, _parse_nodename.
 
-    Before 23.11, it is select/cons_tres that checks them.
+    Up to 22.05, select_p_node_init() of select/cons_* refuses some of the CPUs that it accepts.
     """
-    sizes = {
-        key: _number(row, key) for key in ("cpus", "procs", "sockets", "socketsperboard", "boards")
-    }
     cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
-    cpus = sizes["cpus"] or sizes["procs"]
-    boards = sizes["boards"] or 1
-    sockets = sizes["socketsperboard"] * boards if sizes["socketsperboard"] else sizes["sockets"]
-    if not cpus or not sockets:
+    cpus = _number(row, "cpus") or _number(row, "procs")
+    if not cpus:
         return
-    fitting = {sockets, sockets * cores, sockets * cores * threads}
-    if cpus not in fitting:
-        about = row.all.get("cpus") or row.all["procs"]
-        shape = f"{sockets} sockets, {cores} cores each, {threads} threads each"
+    about = row.all.get("cpus") or row.all["procs"]
+    sockets = _sockets(row, cores * threads)
+    shape = f"{sockets} sockets, {cores} cores each, {threads} threads each"
+    matching = {sockets * cores, sockets * cores * threads}
+    if cpus not in matching | {sockets}:
         yield source.find(
             about,
             ERROR,
             "cpus",
-            f"{cpus} CPUs do not match {shape}; slurmctld sets them to {max(fitting)}",
+            f"{cpus} CPUs do not match {shape}; slurmctld sets them to {max(matching)}",
         )
+    elif (
+        cpus not in matching
+        and source.release.cons_refuses_cpu_per_socket
+        and (source.get("selecttype") or default_select(source)).startswith("select/cons_")
+    ):
+        yield source.find(about, FATAL, "cpus", f"{cpus} CPUs do not match {shape}")
 
 
 def _specialized(source: Source, row: Row) -> Iterator[Finding]:

@@ -194,13 +194,17 @@ class Source:
         setting = self.settings.get(name)
         return setting.words() if setting else []
 
-    def uses_slurmdbd(self) -> bool:
-        """Return whether a slurm.conf stores its accounting in slurmdbd.
+    def accounting_storage(self) -> str | None:
+        """Return the AccountingStorageType of a slurm.conf; None if it is not set.
 
-        Until 20.11, DefaultStorageType is the default.
+        Up to 20.11, DefaultStorageType stands in for it (_validate_and_set_defaults).
         """
-        default = f"accounting_storage/{self.get('defaultstoragetype')}"
-        return (self.get("accountingstoragetype") or default) == "accounting_storage/slurmdbd"
+        default = self.get("defaultstoragetype")
+        return self.get("accountingstoragetype") or (default and f"accounting_storage/{default}")
+
+    def uses_slurmdbd(self) -> bool:
+        """Return whether a slurm.conf stores its accounting in slurmdbd."""
+        return self.accounting_storage() == "accounting_storage/slurmdbd"
 
     def find(
         self,

@@ -54,16 +54,24 @@ def _partitions(
     rows = source.rows("partitionname")
     seen: dict[str, Row] = {}
     for row in rows:
+        refused = list(_partition_values(source, row))
+        yield from refused
+        if refused and source.release.unusable_value == ERROR:
+            continue  # slurmctld leaves it out
         name = row.first.value
         if name in seen:
             message = f"partition {name} is already in line {seen[name].first.line.number}"
             yield source.find(row.first, FATAL, "twice", message)
         seen[name] = row
-        yield from _partition_values(source, row)
+        yield from _qos(source, row)
+        yield from both_per_cpu_and_per_node(source, row.all)
         yield from _partition_nodes(source, row, node_sets, known)
-    if not rows and source.release.needs_node_and_partition:
+    if not seen and source.release.needs_node_and_partition:
         yield source.find_here(
-            FATAL, "missing", "PartitionName", "there is no partition; this release requires one"
+            FATAL,
+            "missing",
+            "PartitionName",
+            "there is no usable partition; this release requires one",
         )
     if rows and not any(
         (row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows
@@ -79,7 +87,7 @@ def _partitions(
 
 def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
     """Yield what _parse_partitionname of src/common/read_config.c refuses."""
-    severity = source.release.unusable_value  # with an error, slurmctld leaves the partition out
+    severity = source.release.unusable_value
     for key in ("maxtime", "defaulttime"):
         setting = row.all.get(key)
         problem = times.problem(setting.value) if setting else ""
@@ -108,8 +116,6 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
         message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
         yield source.find(suspend, severity, "value", message)
     yield from _preempt_mode(source, row)
-    yield from _qos(source, row)
-    yield from both_per_cpu_and_per_node(source, row.all)
 
 
 def _preempt_mode(source: Source, row: Row) -> Iterator[Finding]:

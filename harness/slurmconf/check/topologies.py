@@ -65,12 +65,6 @@ def check(configuration: Configuration) -> Iterator[Finding]:
 def _topology_conf(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
     plugin = slurm_conf.get("topologyplugin") if slurm_conf else "topology/tree"
     if plugin not in _KEYS:
-        yield source.find_here(
-            INFO,
-            "unused",
-            "topology.conf",
-            f"is not read with TopologyPlugin={plugin or '(unset)'}",
-        )
         return
     known = {*source.release.options["topology.conf"]}
     for _, line in source.lines:

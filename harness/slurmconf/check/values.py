@@ -6,6 +6,7 @@ unless noted otherwise.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 
@@ -22,6 +23,7 @@ PLUGIN_OF = {
     "accountingstoragetype": "accounting_storage",
     "acctgatherenergytype": "acct_gather_energy",
     "acctgatherfilesystemtype": "acct_gather_filesystem",
+    "acctgatherinfinibandtype": "acct_gather_interconnect",
     "acctgatherinterconnecttype": "acct_gather_interconnect",
     "acctgatherprofiletype": "acct_gather_profile",
     "authalttypes": "auth",
@@ -57,6 +59,7 @@ PLUGIN_OF = {
 # Options that name several plugins.
 _LISTS = {
     "acctgatherenergytype",
+    "acctgatherinfinibandtype",
     "acctgatherinterconnecttype",
     "authalttypes",
     "burstbuffertype",
@@ -70,6 +73,11 @@ _LISTS = {
     "slurmctldplugstack",
     "taskplugin",
     "tlstype",
+}
+# Old names of options -> the new ones, with which the old ones have no effect.
+_REPLACED_BY = {
+    "acctgatherinfinibandtype": "acctgatherinterconnecttype",
+    "cryptotype": "credtype",
 }
 # Types for which any value with "none" in it means no plugin, in releases whose "none" plugins are
 # not files: _validate_and_set_defaults.
@@ -186,7 +194,7 @@ def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
         return
     refusal = source.release.refused.get(source.kind, {}).get(key)
     ignored = refusal and refusal.when is None and refusal.severity == ERROR
-    if ignored or (key == "cryptotype" and "credtype" in source.settings):
+    if ignored or _REPLACED_BY.get(key) in source.settings:
         return
     if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
         for word in filter(None, setting.value.split(",")):
@@ -284,6 +292,18 @@ def wrong_user(source: Source) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not the name of a user'
             )
+
+
+def _runs_as_root(source: Source) -> bool:
+    return (source.get("slurmuser") or "root") in {"root", "0"}
+
+
+def reserved_port(source: Source, key: str) -> Iterator[Finding]:
+    """Yield a port on which only root may listen (slurm_init_msg_engine_port, _open_ports)."""
+    setting = source.settings.get(key)
+    if setting and 0 < c_numbers.atoi(setting.value) < 1024 and not _runs_as_root(source):
+        message = f"{setting.value}: only root may listen below 1024, and SlurmUser is not root"
+        yield source.find(setting, FATAL, "value", message)
 
 
 def _preemption(source: Source) -> Iterator[Finding]:
@@ -507,7 +527,15 @@ def _prolog_and_containers(source: Source) -> Iterator[Finding]:
 
 
 def _accounting(source: Source) -> Iterator[Finding]:
-    storage = source.get("accountingstoragetype") or ""
+    storage = source.accounting_storage() or ""
+    default = source.settings.get("defaultstoragetype")
+    if (
+        default
+        and "accountingstoragetype" not in source.settings
+        and default.value not in {"none", "slurmdbd"}
+    ):
+        message = f"there is no plugin {storage} for slurmctld"
+        yield source.find(default, FATAL, "plugin", message, "use slurmdbd")
     enforce = source.settings.get("accountingstorageenforce")
     if (
         enforce
@@ -608,6 +636,7 @@ def _resources(source: Source) -> Iterator[Finding]:
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
+    yield from reserved_port(source, "slurmctldport")
 
 
 def _is_port_range(value: str) -> bool:
@@ -623,7 +652,7 @@ def _is_port_range(value: str) -> bool:
 
 
 def _paths(source: Source) -> Iterator[Finding]:
-    """Yield paths that cannot work (_validate_bcast_exclude, _is_valid_path, _set_state_dir)."""
+    """Yield what _validate_bcast_exclude, _is_valid_path and set_slurmctld_state_loc refuse."""
     exclude = source.settings.get("bcastexclude")
     if exclude and exclude.value.lower() != "none":
         paths = [path for path in exclude.value.split(",") if path and path[0] != "/"]
@@ -638,6 +667,12 @@ def _paths(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if setting and not setting.value:
             yield source.find(setting, FATAL, "path", "the value is empty")
+    state = source.settings.get("statesavelocation")
+    path = posixpath.normpath(state.value) if state else "/"
+    if state and path[0] != "/" and ("/" in path or not _runs_as_root(source)):
+        message = f'"{state.value}" is not an absolute path: slurmctld cannot create it'
+        hint = "only double quotes are not part of a value" if path[0] == "'" else ""
+        yield source.find(state, FATAL, "path", message, hint)
 
 
 def _tasks(source: Source) -> Iterator[Finding]:
