@@ -210,6 +210,12 @@ class Behaviour:
     reads_suspend_exc_nodes: str
     # GRES that share a GPU, in lower case.
     shared_gres: tuple[str, ...]
+    # Flags of gres.conf, in lower case. Lines of the same GRES must have the same ones, if any of
+    # them sets variables ("_env"), or if there are any at all.
+    gres_flags: tuple[str, ...]
+    compares_all_gres_flags: bool
+    # Severity of AutoDetect in gres.conf for a cloud node.
+    cloud_autodetect: str
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
     # slurmdbd starts with StorageType=accounting_storage/none.

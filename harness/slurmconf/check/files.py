@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.parsing import conf
-from harness.slurmconf.check import gres, values
+from harness.slurmconf.check import cloud_gres, gres, values
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 
@@ -43,6 +43,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     ):
         if source := configuration.get(kind):
             yield from rule(source, slurm_conf)
+    yield from cloud_gres.check(configuration)
     if plugstack := configuration.others.get("plugstack.conf"):
         yield from _plugstack(plugstack)
 
