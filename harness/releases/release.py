@@ -216,6 +216,13 @@ class Behaviour:
     compares_all_gres_flags: bool
     # Severity of AutoDetect in gres.conf for a cloud node.
     cloud_autodetect: str
+    # slurmctld starts with one plugin of BurstBufferType only.
+    one_burst_buffer: bool
+    # Daemons do not start if munge does not answer.
+    tests_munge: bool
+    # helpers.conf: a Feature can be a list and can be repeated, and users in AllowUserBoot must
+    # exist.
+    helpers_lists_features: bool
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
     # slurmdbd starts with StorageType=accounting_storage/none.

@@ -15,6 +15,8 @@ from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
 _STATES = {"unknown", "down", "idle", "allocated", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")
 TIME = re.compile(r"-1|infinite|unlimited|\d+(:\d+){0,2}|\d+-(\d+(:\d+){0,2})?", re.IGNORECASE)
+# NO_VAL in 32 bits with a sign: no time at all.
+NO_VALUE = -2
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ORIGIN = ("nodehostname", "nodeaddr", "bcastaddr")
 
@@ -311,6 +313,38 @@ def cpus_of(row: Row) -> int:
     cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
     cpus = _number(row, "cpus") or _number(row, "procs")
     return cpus or _sockets(row, cores * threads) * cores * threads
+
+
+def seconds_of(time: str) -> int:
+    """Return what time_str2secs() makes of a valid time, which it calculates with 32 bits.
+
+    >>> seconds_of("1-0:0:1"), seconds_of("2:30"), seconds_of("INFINITE")
+    (86401, 150, -1)
+    """
+    if not time[:1].isdigit():
+        return -1
+    days, dash, clock = time.partition("-") if "-" in time else ("0", "", time)
+    numbers = [c_numbers.atoi(number) for number in clock.split(":") if number]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    return c_numbers.int32(c_numbers.atoi(days) * 86400 + hours * 3600 + minutes * 60 + seconds)
+
+
+def minutes_of(time: str) -> int:
+    """Return what time_str2mins() makes of a valid time: it rounds up, with 32 bits.
+
+    >>> minutes_of("0:0:30"), minutes_of("INFINITE"), minutes_of("35791394") < 0
+    (1, -1, True)
+    """
+    seconds = seconds_of(time)
+    if seconds in {-1, NO_VALUE}:
+        return seconds
+    rounded = c_numbers.int32(seconds + 59)
+    return rounded // 60 if rounded >= 0 else -(-rounded // 60)
 
 
 def _cpu_ids(cpus: str) -> tuple[str, ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from harness.parsing import c_numbers, hostlist
+from harness.parsing import hostlist
 from harness.releases import Release
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import (
     TIME,
     both_per_cpu_and_per_node,
+    minutes_of,
     names_of,
     no_hostlist,
     node_names,
@@ -90,7 +91,7 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
                 "value",
                 f'"{setting.value}" is not a time such as 7-0 or 12:00:00',
             )
-        elif setting and _minutes(setting.value) < 0:
+        elif setting and minutes_of(setting.value) < -1:
             yield source.find(setting, severity, "value", f'"{setting.value}" is too long a time')
     forms = {
         "exclusive": (_EXCLUSIVE, "NO, NODE, USER or TOPO"),
@@ -117,21 +118,6 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
     yield from _preempt_mode(source, row)
     yield from _qos(source, row)
     yield from both_per_cpu_and_per_node(source, row.all)
-
-
-def _minutes(value: str) -> int:
-    """Return what time_str2mins() makes of a valid time; it calculates with 32 bits."""
-    if not value[:1].isdigit():
-        return 0  # unlimited
-    days, dash, clock = value.partition("-") if "-" in value else ("0", "", value)
-    numbers = [c_numbers.atoi(number) for number in clock.split(":") if number]
-    if dash:
-        hours, minutes, seconds = (*numbers, 0, 0, 0)[:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers
-    else:
-        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
-    return c_numbers.int32(c_numbers.atoi(days) * 86400 + hours * 3600 + minutes * 60 + seconds)
 
 
 def _preempt_mode(source: Source, row: Row) -> Iterator[Finding]:

@@ -18,10 +18,10 @@ from harness.releases import Release
 from harness.slurmconf.check.findings import FATAL, INFO, WARNING, Finding
 from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Source
+from harness.slurmconf.check.read_files import NEED_TOPOLOGY, is_read
 
 _KEYS = {"topology/tree": {"switchname"}, "topology/block": {"blockname", "blocksizes"}}
 _KEYS["topology/block"].add("blocklevels")
-_NEED_TOPOLOGY = {"topology/tree", "topology/block", "topology/hypercube"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     slurm_conf = configuration.get("slurm.conf")
     source = configuration.get("topology.conf")
     yaml = configuration.others.get("topology.yaml")
-    if source:
+    if source and is_read(configuration, "topology.conf"):
         yield from _topology_conf(source, slurm_conf)
     if yaml:
         yield from _topology_yaml(yaml, configuration)
@@ -54,7 +54,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     if (
         slurm_conf
         and plugin
-        and plugin.value in _NEED_TOPOLOGY
+        and plugin.value in NEED_TOPOLOGY
         and configuration.whole
         and not described
     ):
@@ -66,12 +66,6 @@ def check(configuration: Configuration) -> Iterator[Finding]:
 def _topology_conf(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
     plugin = slurm_conf.get("topologyplugin") if slurm_conf else "topology/tree"
     if plugin not in _KEYS:
-        yield source.find_here(
-            INFO,
-            "unused",
-            "topology.conf",
-            f"is not read with TopologyPlugin={plugin or '(unset)'}",
-        )
         return
     known = {*source.release.options["topology.conf"]}
     for _, line in source.lines:

@@ -13,7 +13,14 @@ from harness.parsing import c_numbers
 from harness.releases import Release
 from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
+from harness.slurmconf.check.nodes import (
+    NO_VALUE,
+    TIME,
+    both_per_cpu_and_per_node,
+    default_select,
+    minutes_of,
+    seconds_of,
+)
 from harness.slurmconf.check.parsed_file import Setting, Source
 from harness.slurmconf.check.power import default_priority, is_suspend_time
 
@@ -175,6 +182,9 @@ def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
         return
     refusal = source.release.refused.get(source.kind, {}).get(key)
     ignored = refusal and refusal.when is None and refusal.severity == ERROR
+    if key == "authtype" and not setting.value and source.kind == "slurmdbd.conf":
+        yield source.find(setting, ERROR, "plugin", "the value is empty: nobody can authenticate")
+        return
     if ignored or (key == "cryptotype" and "credtype" in source.settings):
         return
     if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
@@ -257,11 +267,16 @@ def wrong_user(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if setting is None:
             continue
-        too_large = c_numbers.strtol(setting.value) > source.release.largest_user_id
-        if too_large or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", setting.value):
+        if not is_user(source.release, setting.value):
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not the name of a user'
             )
+
+
+def is_user(release: Release, name: str) -> bool:
+    """Return whether a user with this name or number can exist."""
+    too_large = c_numbers.strtol(name) > release.largest_user_id
+    return not too_large and bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", name))
 
 
 def _preemption(source: Source) -> Iterator[Finding]:
@@ -312,13 +327,18 @@ def _priority(source: Source) -> Iterator[Finding]:
         "preemptexempttime",
     ):
         setting = source.settings.get(name)
-        if setting and not TIME.fullmatch(setting.value):
+        if setting is None:
+            continue
+        minutes = minutes_of(setting.value)
+        if not TIME.fullmatch(setting.value):
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
             )
-    period = source.settings.get("prioritycalcperiod")
-    if period and re.fullmatch(r"(0+(-0*)?(:0*)*)|-1|infinite|unlimited", period.value, re.I):
-        yield source.find(period, FATAL, "value", f'"{period.value}": must be a minute or more')
+        elif name == "prioritycalcperiod" and minutes < 1:
+            message = f'"{setting.value}": must be a minute or more'
+            yield source.find(setting, FATAL, "value", message)
+        elif seconds_of(setting.value) == NO_VALUE if name == "preemptexempttime" else minutes < -1:
+            yield source.find(setting, FATAL, "value", f'"{setting.value}" is too long a time')
     flags = source.settings.get("priorityflags")
     if (
         flags
@@ -332,7 +352,8 @@ def _priority(source: Source) -> Iterator[Finding]:
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
-        and re.fullmatch(r"0+(-0*)?(:0+)*", half_life.value)
+        and TIME.fullmatch(half_life.value)
+        and minutes_of(half_life.value) == 0
         and "priorityusageresetperiod" not in source.settings
     ):
         yield source.find(half_life, FATAL, "contradiction", "0 requires PriorityUsageResetPeriod")
@@ -559,8 +580,8 @@ def no_protocol(source: Source) -> Iterator[Finding]:
 def _resources(source: Source) -> Iterator[Finding]:
     """Yield problems with GresTypes and ports."""
     gres = source.settings.get("grestypes")
-    types = {word.lower() for word in source.words("grestypes")}
-    shared = types & {*source.release.shared_gres}
+    types = [*dict.fromkeys(source.words("grestypes"))]
+    shared = [name for name in types if name in source.release.shared_gres]
     if gres and shared and "gpu" not in types:
         yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires gpu")
     elif (
@@ -569,9 +590,19 @@ def _resources(source: Source) -> Iterator[Finding]:
         and (source.get("selecttype") or default_select(source)) != "select/cons_tres"
     ):
         yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires select/cons_tres")
+    ids = {_gres_id(name): name for name in types[::-1]}
+    alike = [name for name in types if ids[_gres_id(name)] != name]
+    if gres and alike:
+        message = f"{alike[0]} has the same plugin ID as {ids[_gres_id(alike[0])]}"
+        yield source.find(gres, FATAL, "contradiction", message, "rename one of them")
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
+
+
+def _gres_id(name: str) -> int:
+    """Return the number by which Slurm knows a GRES (gres_build_id of gres.c)."""
+    return sum(letter << 8 * (place % 4) for place, letter in enumerate(name.encode())) % 2**32
 
 
 def _is_port_range(value: str) -> bool:

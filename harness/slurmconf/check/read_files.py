@@ -1,0 +1,23 @@
+"""Which files slurmctld reads: some are only for a plugin that slurm.conf names."""
+
+from __future__ import annotations
+
+from harness.slurmconf.check.parsed_file import Configuration
+
+NEED_TOPOLOGY = {"topology/tree", "topology/block", "topology/hypercube", "topology/ring"}
+
+
+def is_read(configuration: Configuration, kind: str) -> bool:
+    """Return whether slurmctld reads a file; it reads some only for a plugin of slurm.conf."""
+    slurm_conf = configuration.get("slurm.conf")
+    if slurm_conf is None:
+        return True
+    if kind == "helpers.conf":
+        words = slurm_conf.words("nodefeaturesplugins")
+        return bool({"helpers", "node_features/helpers"} & {*words})
+    if kind == "burst_buffer.conf":
+        return bool(slurm_conf.get("burstbuffertype"))
+    if kind == "topology.conf":
+        replaced = configuration.release.topology_file in configuration.others
+        return slurm_conf.get("topologyplugin") in NEED_TOPOLOGY and not replaced
+    return True
