@@ -21,6 +21,27 @@ def loop(switches: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return ()
 
 
+def passes(switches: Mapping[str, Sequence[str]]) -> int:
+    """Return how often Slurm must go through a tree of switches until it knows all their levels.
+
+    The order decides: a switch is done if all those below it are. There may be no loop.
+
+    >>> passes({"leaf": [], "top": ["leaf"]}), passes({"top": ["a"], "a": ["b"], "b": []})
+    (1, 2)
+    """
+    done = {switch for switch, below in switches.items() if not below}
+    count = 0
+    while len(done) < len(switches):
+        before = len(done)
+        for switch, below in switches.items():
+            if all(child in done or child not in switches for child in below):
+                done.add(switch)
+        count += 1
+        if len(done) == before:
+            return count
+    return count
+
+
 def wrong_block_sizes(sizes: Sequence[int]) -> list[int]:
     """Return the places of the block sizes that are not the first one times a power of two.
 

@@ -57,8 +57,9 @@ class Words:
 class Bounds:
     """Which numbers a word such as "conmgr_threads=" may have; a daemon refuses others.
 
-    `read_by` is how `function` of Slurm's source reads the number: atoi, atoul, uint32 or timespec.
-    `only_with` is a word without which it is not read.
+    `read_by` is how `function` of Slurm's source reads the number: atoi, atoul, uint32 or timespec;
+    with "word" it must be one of `words` instead. `only_with` is a word without which it is not
+    read.
     """
 
     function: str
@@ -67,6 +68,7 @@ class Bounds:
     most: int | None = None
     zero_is_default: bool = False
     only_with: str = ""
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,10 @@ class Behaviour:
     empty_topology: str
     # A switch or block may have neither nodes nor switches.
     empty_switches: bool
+    # Switches, blocks and rings of topology.yaml must have names; the most bytes in the name of a
+    # switch of topology.conf, or 0.
+    units_need_names: bool
+    longest_switch_name: int
     # Each block must have as many nodes as the first BlockSizes, or as the first block.
     full_blocks: bool
     # Severity of select/linear together with topology/tree; "" if they work together.
@@ -490,7 +496,7 @@ def _keyword_bounds(before: Release, data: dict[str, Any]) -> dict[str, dict[str
         for word, bounds in words.items():
             of_option.pop(word, None)
             if bounds:
-                of_option[word] = Bounds(**bounds)
+                of_option[word] = Bounds(**{key: _frozen(value) for key, value in bounds.items()})
     return bounds_of
 
 

@@ -45,6 +45,8 @@ def check(source: Source) -> Iterator[Finding]:
 
 def _problem(bounds: Bounds, value: str) -> str | None:
     """Return why a release refuses the number of a word; None if it accepts it."""
+    if bounds.read_by == "word":
+        return None if value.lower() in bounds.words else f"is not {' or '.join(bounds.words)}"
     if bounds.read_by == "timespec":
         # parse_timespec also accepts points in time, which begin with a digit or are words.
         is_word = re.match(
