@@ -21,25 +21,24 @@ def loop(switches: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return ()
 
 
-def passes(switches: Mapping[str, Sequence[str]]) -> int:
-    """Return how often Slurm must go through a tree of switches until it knows all their levels.
+def is_deep(switches: Mapping[str, Sequence[str]], most: int) -> bool:
+    """Return whether Slurm must go through switches more than `most` times to know their levels.
 
     The order decides: a switch is done if all those below it are. There may be no loop.
 
-    >>> passes({"leaf": [], "top": ["leaf"]}), passes({"top": ["a"], "a": ["b"], "b": []})
-    (1, 2)
+    >>> is_deep({"a": [], "top": ["a"], "root": ["top"]}, 1)
+    False
+    >>> is_deep({"root": ["top"], "top": ["a"], "a": []}, 1)
+    True
     """
     done = {switch for switch, below in switches.items() if not below}
-    count = 0
-    while len(done) < len(switches):
-        before = len(done)
+    for _ in range(most):
+        if len(done) == len(switches):
+            break
         for switch, below in switches.items():
             if all(child in done or child not in switches for child in below):
                 done.add(switch)
-        count += 1
-        if len(done) == before:
-            return count
-    return count
+    return len(done) < len(switches)
 
 
 def wrong_block_sizes(sizes: Sequence[int]) -> list[int]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from harness.parsing import c_numbers
 from harness.slurmconf.check.findings import FATAL, Finding
-from harness.slurmconf.check.nodes import cpus_of, names_of, no_hostlist, node_names
+from harness.slurmconf.check.nodes import cpus_of, names_of, no_hostlist
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
 # strtoll() and suffix_mult() of src/common.
@@ -75,16 +75,15 @@ class _Cloud:
     def problems(self) -> Iterator[Finding]:
         for node, _ in groupby(self._nodes()):
             detect = self._autodetect(node)
-            refused = detect and self._release.cloud_autodetect == FATAL
             records: dict[int, _Record] = {}
             # The parser reads the lines in the order of the file.
-            for number in sorted(node.lines, key=lambda number: self._place(self._rows[number])):
+            for number in sorted(node.lines, key=self._place):
                 row = self._rows[number]
                 yield from self._line(row, node.cpus)
                 yield from self._environment(row)
                 records[number] = self._record(row)
             yield from self._autodetect_twice(node)
-            if detect and refused:
+            if detect and self._release.cloud_autodetect == FATAL:
                 yield self._source.find(detect, FATAL, "gres", "cannot be used on a cloud node")
             if not detect:
                 # Later, lines with Name come before lines with NodeName.
@@ -96,8 +95,9 @@ class _Cloud:
         """Yield the cloud nodes, in the order of slurm.conf."""
         nodes = {
             name: row
-            for name, row in node_names(self._slurm_conf).items()
+            for row in self._slurm_conf.rows("nodename")
             if (row.get("state") or "").upper().startswith("CLOUD")
+            for name in names_of(row.first.value, self._release) or ()
         }
         for_all, own = [], {name: list[int]() for name in nodes}
         for number, row in enumerate(self._rows):
@@ -110,8 +110,8 @@ class _Cloud:
         for name, row in nodes.items():
             yield _Node((*for_all, *own[name]), cpus_of(row), row.all.get("gres"))
 
-    def _place(self, row: Row) -> int:
-        return self._places[id(row.first.line)]
+    def _place(self, number: int) -> int:
+        return self._places[id(self._rows[number].first.line)]
 
     @cached_property
     def _places(self) -> Mapping[int, int]:

@@ -69,7 +69,7 @@ def _acct_gather(source: Source) -> Iterator[Finding]:
     """Yield values that the plugins of acct_gather.conf refuse (acct_gather_*_p_conf_set)."""
     frequency = source.settings.get("energyipmifrequency")
     number = grammar.number("uint32", frequency.value) if frequency else None
-    # A number with a sign reads it.
+    # The plugins read it as a number with a sign.
     if frequency and number is not None and not 0 < number < 2**31:
         yield source.find(frequency, FATAL, "value", "must be a positive integer below 2^31")
     for key in ("profilehdf5default", "profileinfluxdbdefault"):
@@ -91,10 +91,10 @@ def _acct_gather(source: Source) -> Iterator[Finding]:
 
 
 def _missing_files(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
-    """Yield plugins without the file that they cannot do without.
+    """Yield plugins without the file that they need.
 
-    Of helpers.conf, s_p_parse_file waits for the file, and gives up; nonstop_read_config and
-    _ext_sensors_read_conf do not wait.
+    For helpers.conf, s_p_parse_file waits, and gives up; _ext_sensors_read_conf and
+    nonstop_read_config do not wait.
     """
     if not configuration.whole:
         return
@@ -156,7 +156,6 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     ):
         message = "route/topology requires topology/tree"
         yield slurm_conf.find(route, FATAL, "missing", message, "TopologyPlugin=topology/tree")
-
     location = slurm_conf.settings.get("jobcomploc")
     if completion and completion.value == "jobcomp/filetxt" and location and not location.value:
         yield slurm_conf.find(location, FATAL, "path", "the value is empty")

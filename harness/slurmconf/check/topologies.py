@@ -181,7 +181,7 @@ def _links(switches: Sequence[_Unit], below: Mapping[str, tuple[str, ...]]) -> I
     """Yield switches that are missing below others, or that form a loop."""
     others = {name: [child for child in names if child != name] for name, names in below.items()}
     loop = topology_rules.loop(others)
-    if switches and not loop and topology_rules.passes(others) > _MOST_PASSES:
+    if not loop and topology_rules.is_deep(others, _MOST_PASSES):
         message = f"more than {_MOST_PASSES} levels in this order"
         yield switches[0].find("", FATAL, "circle", message)
     for switch in switches:
@@ -380,8 +380,7 @@ def _one_topology(
 def _toruses(
     path: Path, release: Release, part: dict[str, Any], node: Any, nodes: Mapping[str, Row] | None
 ) -> Iterator[Finding]:
-    listed = part.get("toruses")
-    found = [torus for torus in listed if isinstance(torus, dict)] if listed else []
+    found = toruses.dicts(part, "toruses")
     if not found:
         yield _yaml(path, _line(node), FATAL, "missing", "toruses", "No torus3d configured")
     for place, problem in toruses.problems(found, nodes, release):

@@ -23,7 +23,7 @@ def problems(
         yield from ((place, problem) for problem in _problems(torus, release))
         if name in seen:
             yield place, f"torus {name} is already defined"
-        parts = [torus, *_dicts(torus, "regions")]
+        parts = [torus, *dicts(torus, "regions")]
         lists = (names_of(str(part["nodes"]), release) for part in parts if part.get("nodes"))
         own = {node for names in lists for node in names or ()} & {*(nodes or ())}
         for other, others in seen.items():
@@ -33,7 +33,7 @@ def problems(
 
 
 def _problems(torus: Mapping[str, Any], release: Release) -> Iterator[str]:
-    size, regions = _size(torus, "dims"), _dicts(torus, "regions")
+    size, regions = _size(torus, "dims"), dicts(torus, "regions")
     if not torus.get("name"):
         yield "a torus has no name"
     if torus.get("nodes") is not None and regions:
@@ -48,7 +48,7 @@ def _problems(torus: Mapping[str, Any], release: Release) -> Iterator[str]:
         yield from _regions(size, regions, release)
     elif torus.get("nodes"):
         yield from _count("torus", str(torus["nodes"]), size, release)
-    for placement in _dicts(torus, "placements"):
+    for placement in dicts(torus, "placements"):
         yield from _placement(size, placement)
 
 
@@ -93,6 +93,7 @@ def _size(data: Mapping[str, Any], key: str) -> _Size:
     return x, y, z
 
 
-def _dicts(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def dicts(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the mappings in a list; what is not one is left out."""
     part = data.get(key)
     return [item for item in part if isinstance(item, dict)] if isinstance(part, list) else []
