@@ -669,6 +669,7 @@ PLUGIN_OPTIONS = options(
     "NodeFeaturesPlugins=node_features/knl_generic\nResumeProgram=/bin/true",
     "ExtSensorsType=ext_sensors/rrd",
     "SlurmctldPlugstack=nonstop",
+    "PowerPlugin=power/nothing",
     'JobCompType=jobcomp/filetxt\nJobCompLoc=""',
     "AuthInfo=password",
     "SlurmctldParameters=rl_enable,rl_table_size=-1",

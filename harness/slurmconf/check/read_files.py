@@ -13,8 +13,8 @@ def is_read(configuration: Configuration, kind: str) -> bool:
     if slurm_conf is None:
         return True
     if kind == "helpers.conf":
-        words = slurm_conf.words("nodefeaturesplugins")
-        return bool({"helpers", "node_features/helpers"} & {*words})
+        words = {"helpers", "node_features/helpers"} & {*slurm_conf.words("nodefeaturesplugins")}
+        return bool(words) and kind in configuration.release.options
     if kind == "burst_buffer.conf":
         return bool(slurm_conf.get("burstbuffertype"))
     if kind == "topology.conf":

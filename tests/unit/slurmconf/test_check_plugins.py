@@ -59,6 +59,8 @@ def assert_fatal(actual: str, expected: str) -> None:
         ("22.05", "NodeFeaturesPlugins=knl_generic", ""),
         ("22.05", "ExtSensorsType=ext_sensors/rrd", "needs ext_sensors.conf"),
         ("22.05", "SlurmctldPlugstack=nonstop", "needs nonstop.conf"),
+        ("22.05", "PowerPlugin=power/nothing", "there is no plugin power/nothing"),
+        ("23.11", "PowerPlugin=none", ""),
         ("24.11", 'JobCompType=jobcomp/filetxt\nJobCompLoc=""', "JobCompLoc: the value is empty"),
         ("22.05", "AuthInfo=password", ""),
         ("24.11", "AuthInfo=password", "path of a munge socket"),
