@@ -134,6 +134,10 @@ class Behaviour:
     empty_topology: str
     # A switch or block may have neither nodes nor switches.
     empty_switches: bool
+    # Switches, blocks and rings of topology.yaml must have names; the most bytes in the name of a
+    # switch of topology.conf, or 0.
+    units_need_names: bool
+    longest_switch_name: int
     # Each block must have as many nodes as the first BlockSizes, or as the first block.
     full_blocks: bool
     # Severity of select/linear together with topology/tree; "" if they work together.
@@ -234,6 +238,18 @@ class Behaviour:
     reads_suspend_exc_nodes: str
     # GRES that share a GPU, in lower case.
     shared_gres: tuple[str, ...]
+    # Flags of gres.conf, in lower case. Lines of the same GRES must have the same ones, if any of
+    # them sets variables ("_env"), or if there are any at all.
+    gres_flags: tuple[str, ...]
+    compares_all_gres_flags: bool
+    # Severity of AutoDetect in gres.conf for a cloud node.
+    cloud_autodetect: str
+    # slurmctld starts with one plugin of BurstBufferType only.
+    one_burst_buffer: bool
+    # Daemons do not start if munge does not answer.
+    tests_munge: bool
+    # helpers.conf: a Feature can be a list and can be repeated, and users in AllowUserBoot must
+    # exist.
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
     # slurmdbd starts with StorageType=accounting_storage/none.
@@ -511,7 +527,7 @@ def _keyword_bounds(before: Release, data: dict[str, Any]) -> dict[str, dict[str
         for word, bounds in words.items():
             of_option.pop(word, None)
             if bounds:
-                of_option[word] = Bounds(**bounds)
+                of_option[word] = Bounds(**{key: _frozen(value) for key, value in bounds.items()})
     return bounds_of
 
 

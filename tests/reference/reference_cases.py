@@ -794,6 +794,134 @@ RESOURCES |= {
     )
     for text in ("rpc_queue: []", "rpc_queue: [", "[]")
 }
+# Options of plugins.
+PLUGIN_OPTIONS = options(
+    "PriorityMaxAge=35791394",
+    "PriorityMaxAge=35791393",
+    "PriorityCalcPeriod=0:00:30",
+    "PriorityDecayHalfLife=71582788:16",
+    "PreemptExemptTime=71582788:14",
+    "GresTypes=GPU,mps",
+    "GresTypes=gpu,MPS",
+    "GresTypes=aXXXb,bXXXa",
+    "CertmgrType=certmgr/script",
+    "CertmgrType=certmgr/script\nCertmgrParameters=sign_csr_script=/opt/sign",
+    "CertmgrType=certmgr/script\n"
+    "CertmgrParameters=sign_csr_script=/opt/sign,certificate_renewal_period=-1",
+    "BurstBufferType=burst_buffer/lua,burst_buffer/datawarp",
+    "NodeFeaturesPlugins=node_features/knl_generic\nResumeProgram=/bin/true",
+    "ExtSensorsType=ext_sensors/rrd",
+    "SlurmctldPlugstack=nonstop",
+    "PowerPlugin=power/nothing",
+    'JobCompType=jobcomp/filetxt\nJobCompLoc=""',
+    "AuthInfo=password",
+    "SlurmctldParameters=rl_enable,rl_table_size=-1",
+    "SlurmctldParameters=threadpool=odd",
+    "SlurmctldParameters=threadpool_preallocate=5000",
+)
+# Files that only a plugin reads.
+PLUGIN_FILES = {
+    "burst_buffer.conf that is not read": with_(burst_buffer_conf="NoSuch=1\n"),
+    "helpers.conf that is not read": with_(helpers_conf="NoSuch=1\n"),
+    "topology.conf that is not read": with_(topology_conf="NoSuch=1\n"),
+}
+PLUGIN_FILES |= {
+    f"helpers: {text}": with_("NodeFeaturesPlugins=node_features/helpers", helpers_conf=text)
+    for text in (
+        "Feature=a Helper=/bin/true\n",
+        "Feature=a,b Helper=/bin/true\n",
+        "Feature=9a Helper=/bin/true\n",
+        "Feature=a Helper=/bin/true\nFeature=a Helper=/bin/false\n",
+        "Feature=a Helper=/bin/true\nAllowUserBoot=@@x\n",
+        "NodeName=n1 Helper=/bin/true\n",
+        "BootTime=5\n",
+    )
+}
+PLUGIN_FILES |= {
+    f"{plugin}: {text}": with_(
+        f"AcctGather{plugin.partition('/')[0].capitalize()}Type=acct_gather_{plugin}",
+        acct_gather_conf=f"{more}{text}\n",
+    )
+    for plugin, more, texts in (
+        ("energy/ipmi", "", ("EnergyIPMIFrequency=INFINITE", "EnergyIPMIFrequency=2147483647")),
+        ("energy/xcc", "", ("EnergyIPMIFrequency=0x0", "EnergyIPMIPowerSensors=Node=1")),
+        (
+            "profile/influxdb",
+            "ProfileInfluxDBHost=h\nProfileInfluxDBDatabase=d\nProfileInfluxDBRTPolicy=p\n",
+            ("ProfileInfluxDBFlags=odd", "ProfileInfluxDBExtraTags=user"),
+        ),
+    )
+    for text in texts
+}
+# GRES of cloud nodes, across several lines.
+GRES |= {
+    f"cloud gres {gres}: {text}": with_(
+        "GresTypes=gpu,mps",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+        f"NodeName=cloud0 CPUs=2 Gres={gres} State=CLOUD",
+        gres_conf=f"{text}\n",
+    )
+    for gres, text in (
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu Count=1"),
+        ("gpu:2", "Name=gpu Type=a File=/dev/null\nName=gpu File=/dev/zero"),
+        ("gpu:2", "Name=gpu Count=1\nName=gpu Count=1"),
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu File=/dev/null"),
+        ("gpu:2", "Name=gpu File=/dev/null\nNodeName=n1 Name=gpu Count=1"),
+        ("gpu:a:1,gpu:2", ""),
+        ("gpu:1", "Name=gpu File=/dev/null Flags=no_gpu_env,amd_gpu_env"),
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu File=/dev/zero Flags=nvidia_gpu_env"),
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu File=/dev/zero Flags=CountOnly"),
+        ("gpu:1", "AutoDetect=nvml"),
+        ("gpu:1", "Name=gpu Count=-5"),
+        ("gpu:1,mps:100", ""),
+        ("gpu:1,mps:100", "Name=gpu File=/dev/null"),
+        ("gpu:1,mps:100", "Name=gpu File=/dev/null\nName=mps File=/dev/null Count=50"),
+        ("gpu:1,mps:a:50,mps:b:50", "Name=gpu File=/dev/null"),
+    )
+}
+_HYPERCUBE = (
+    "SwitchName=r0i0s0 Nodes=n1,n2 Switches=r0i0s1-{}\nSwitchName={} Nodes=n3,n4 Switches={}"
+)
+_LEVELS = [f"SwitchName=s{level} Switches=s{level + 1}" for level in range(22)]
+TOPOLOGY |= {
+    f"{plugin}: {text}": with_(f"TopologyPlugin=topology/{plugin}", topology_conf=f"{text}\n")
+    for plugin, text in (
+        ("hypercube", _HYPERCUBE.format(4, "r0i0s1", "r0i0s0-4")),
+        ("hypercube", _HYPERCUBE.format(0, "r0i0s1", "r0i0s0-4")),
+        ("hypercube", _HYPERCUBE.format(4, "r0i0s1", "r0i0s0")),
+        ("hypercube", _HYPERCUBE.format(4, "s1", "r0i0s0-4")),
+        ("hypercube", "SwitchName=r0i0s0 Nodes=n[1-4] Switches=r0i0s0-4"),
+        ("hypercube", ""),
+        ("ring", "RingName=a Nodes=n[1-4]"),
+        ("ring", "RingName=a Nodes=n[1-2]\nRingName=a Nodes=n[3-4]"),
+        ("ring", "RingName=a Nodes=n[1-"),
+        ("torus3d", ""),
+        ("tree", f"SwitchName={'s' * 70} Nodes=n[1-4]"),
+        ("tree", "\n".join((*_LEVELS, "SwitchName=s22 Nodes=n[1-4]"))),
+        ("tree", "\n".join((*_LEVELS[1:], "SwitchName=s22 Nodes=n[1-4]"))),
+        ("tree", 'SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=""'),
+        ("block", "BlockName=b[1 Nodes=n[1-2]\nBlockName=c Nodes=n[3-4]\nBlockSizes=2,4"),
+    )
+}
+_SQUARE = "name: a, dims: {x: 2, y: 2, z: 1}"
+TOPOLOGY |= {
+    f"yaml: {text}": with_(
+        **{"topology.yaml": f"- topology: t\n  cluster_default: true\n  {text}\n"}
+    )
+    for text in (
+        "tree: {switches: [{nodes: 'n[1-4]'}]}",
+        "ring: {rings: []}",
+        f"torus3d: {{toruses: [{{{_SQUARE}, nodes: 'n[1-4]'}}]}}",
+        f"torus3d: {{toruses: [{{{_SQUARE}, nodes: 'n[1-3]'}}]}}",
+        f"torus3d: {{toruses: [{{{_SQUARE}}}, {{{_SQUARE}}}]}}",
+        f"torus3d: {{toruses: [{{{_SQUARE}, placements: [{{dims: {{x: 3, y: 1, z: 1}}}}]}}]}}",
+    )
+}
+TOPOLOGY |= {
+    f"tree and {text}": with_(TREE, text, topology_conf="SwitchName=s Nodes=n[1-4]\n")
+    for text in ("NodeName=m1 Topology=default:s", "NodeName=m1 Topology=default:nosuch")
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
@@ -811,6 +939,8 @@ SLURMCTLD = {
     **UNUSED,
     **GRES,
     **RESOURCES,
+    **PLUGIN_OPTIONS,
+    **PLUGIN_FILES,
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}
@@ -852,6 +982,12 @@ SLURMDBD_CASES = {
             "StorageLoc=slurm-acct-db",
             "CommunicationParameters=DisableIPv4",
         ),
+        'ArchiveDir=""',
+        'PluginDir=""',
+        'AuthType=""',
+        "AuthInfo=x",
+        "PurgeJobAfter=4294967294",
+        "AuthAltTypes=auth/jwt\nAuthAltParameters=jwks=/etc/slurm/jwks.json",
     )
 }
 SLURMDBD_CASES["slurmdbd without StorageType"] = {"slurmdbd.conf": "DbdHost=db\nSlurmUser=slurm\n"}

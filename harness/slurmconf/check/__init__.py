@@ -29,8 +29,9 @@ from harness.slurmconf.check import (
     topologies,
     values,
 )
-from harness.slurmconf.check.findings import SEVERITIES, Finding
+from harness.slurmconf.check.findings import INFO, SEVERITIES, Finding
 from harness.slurmconf.check.parsed_file import Configuration, load
+from harness.slurmconf.check.read_files import is_read
 
 _OUTSIDE = "the file is outside of the checked directory, so its text is not shown"
 _OUTSIDE_HINT = "check the file itself to see more"
@@ -108,8 +109,11 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
     """Yield all findings about a configuration."""
     slurm_conf = configuration.get("slurm.conf")
     for source in configuration:
-        unused = companions.unused(source, slurm_conf)
-        yield from [unused] if unused else grammar.check(source)
+        if is_read(configuration, source.kind):
+            yield from grammar.check(source)
+        else:
+            message = "is not read: slurm.conf has no plugin that needs it"
+            yield source.find_here(INFO, "unused", source.kind, message)
     if slurm_conf:
         yield from values.check(slurm_conf)
         yield from hosts.check(slurm_conf)

@@ -5,22 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
+from harness.parsing import c_numbers
+from harness.slurmconf.check import grammar, values
+from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
+from harness.slurmconf.check.read_files import is_read
 
 # Plugin -> options of acct_gather.conf that it needs: acct_gather_profile_p_conf_set.
 _PROFILES = {
     "hdf5": ("ProfileHDF5Dir",),
     "influxdb": ("ProfileInfluxDBHost", "ProfileInfluxDBDatabase"),
 }
+# Words of the plugin influxdb: _str2flags, _str2extra_tags.
+_INFLUXDB_WORDS = {
+    "profileinfluxdbflags": ("grouped_fields",),
+    "profileinfluxdbextratags": ("cluster", "sluid", "uid", "user"),
+}
+# Option, type and name of a plugin -> the file without which it does not start.
+_OWN_FILES = (
+    ("nodefeaturesplugins", "node_features", "helpers", "helpers.conf"),
+    ("extsensorstype", "ext_sensors", "rrd", "ext_sensors.conf"),
+    ("slurmctldplugstack", "slurmctld", "nonstop", "nonstop.conf"),
+)
 # Words in ProfileHDF5Default and ProfileInfluxDBDefault: acct_gather_profile_from_string.
 _PROFILE = re.compile("none|all|energy|task|lustre|network", re.IGNORECASE)
-# Files that only a plugin reads -> the option that names the plugin, and its possible values.
-_READ_WITH = {
-    "burst_buffer.conf": ("BurstBufferType", re.compile("(?!.*none).+")),
-    "helpers.conf": ("NodeFeaturesPlugins", re.compile(".*helpers.*")),
-    "topology.conf": ("TopologyPlugin", re.compile("topology/(tree|block|hypercube)")),
-}
 # _is_feature_valid of node_features/helpers.
 _FEATURE = re.compile("[A-Za-z_=][A-Za-z0-9_.=]*")
 
@@ -30,26 +38,19 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     slurm_conf = configuration.get("slurm.conf")
     if slurm_conf:
         yield from _profiles(configuration, slurm_conf)
-        yield from _helpers(configuration, slurm_conf)
+        yield from _missing_files(configuration, slurm_conf)
         yield from _memory_limits(configuration, slurm_conf)
         yield from _plugins(slurm_conf)
-        yield from _munge_socket(slurm_conf)
+        yield from _certificates(slurm_conf)
+        yield from _munge_sockets(slurm_conf)
     if acct_gather := configuration.get("acct_gather.conf"):
         yield from _acct_gather(acct_gather)
+    helpers_conf = configuration.get("helpers.conf")
+    if helpers_conf and is_read(configuration, "helpers.conf"):
+        yield from _features(helpers_conf)
     if slurmdbd_conf := configuration.get("slurmdbd.conf"):
         yield from _jwt_key(slurmdbd_conf)
-
-
-def unused(source: Source, slurm_conf: Source | None) -> Finding | None:
-    """Return the finding about a file that no daemon reads, because slurm.conf loads no plugin."""
-    if source.kind not in _READ_WITH or slurm_conf is None:
-        return None
-    option, form = _READ_WITH[source.kind]
-    value = slurm_conf.get(option.lower()) or ""
-    if form.fullmatch(value):
-        return None
-    message = f"is not read with {option}={value or '(unset)'}"
-    return source.find_here(INFO, "unused", source.kind, message)
+        yield from _munge_sockets(slurmdbd_conf)
 
 
 def _profiles(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -73,29 +74,45 @@ def _profiles(configuration: Configuration, slurm_conf: Source) -> Iterator[Find
 def _acct_gather(source: Source) -> Iterator[Finding]:
     """Yield values that the plugins of acct_gather.conf refuse (acct_gather_*_p_conf_set)."""
     frequency = source.settings.get("energyipmifrequency")
-    if frequency and re.fullmatch("0*", frequency.value):
-        yield source.find(frequency, FATAL, "value", "must be a positive integer")
+    number = grammar.number("uint32", frequency.value) if frequency else None
+    # The plugins read it as a number with a sign.
+    if frequency and number is not None and not 0 < number < 2**31:
+        yield source.find(frequency, FATAL, "value", "must be a positive integer below 2^31")
     for key in ("profilehdf5default", "profileinfluxdbdefault"):
         setting = source.settings.get(key)
         if setting and not _PROFILE.search(setting.value):
             message = f'cannot be "{setting.value}"'
             hint = "known: None, All, Energy, Lustre, Network, Task"
             yield source.find(setting, FATAL, "word", message, hint)
+    for key, known in _INFLUXDB_WORDS.items():
+        setting = source.settings.get(key)
+        for word in filter(None, setting.value.split(",")) if setting else ():
+            if setting and word.lower() not in known:
+                hint = f"known: {', '.join(known)}"
+                yield source.find(setting, FATAL, "word", f'"{word}" is unknown', hint)
+    tags = source.settings.get("profileinfluxdbextratags")
+    if tags and tags.words() and not source.words("profileinfluxdbflags"):
+        message = "needs ProfileInfluxDBFlags=grouped_fields"
+        yield source.find(tags, FATAL, "missing", message)
 
 
-def _helpers(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
-    """Yield what node_features/helpers refuses (_read_config_file; s_p_parse_file gives up)."""
-    setting = slurm_conf.settings.get("nodefeaturesplugins")
-    if (
-        setting is None
-        or not {"helpers", "node_features/helpers"} & {*setting.words()}
-        or "helpers" not in slurm_conf.release.plugins["node_features"]
-    ):
+def _missing_files(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
+    """Yield plugins without the file that they need.
+
+    For helpers.conf, s_p_parse_file waits, and gives up; _ext_sensors_read_conf and
+    nonstop_read_config do not wait.
+    """
+    if not configuration.whole:
         return
-    if helpers_conf := configuration.get("helpers.conf"):
-        yield from _features(helpers_conf)
-    elif configuration.whole:
-        yield slurm_conf.find(setting, FATAL, "missing", "needs helpers.conf, which does not exist")
+    for option, kind, name, file in _OWN_FILES:
+        setting = slurm_conf.settings.get(option)
+        if (
+            setting
+            and {name, f"{kind}/{name}"} & {*setting.words()}
+            and name in slurm_conf.release.plugins.get(kind, ())
+            and not (slurm_conf.path.parent / file).exists()
+        ):
+            yield slurm_conf.find(setting, FATAL, "missing", f"needs {file}, which does not exist")
 
 
 def _features(source: Source) -> Iterator[Finding]:
@@ -120,6 +137,10 @@ def _features(source: Source) -> Iterator[Finding]:
             elif name in seen and not by_node:
                 yield source.find(feature, FATAL, "twice", f"{name} is already in a line above")
             seen.add(name)
+    users = source.settings.get("allowuserboot")
+    for user in filter(None, users.value.split(",")) if users and by_node else ():
+        if users and not values.is_user(source.release, user):
+            yield source.find(users, FATAL, "value", f'"{user}" is not the name of a user')
 
 
 def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -169,21 +190,57 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     ):
         message = "route/topology requires topology/tree"
         yield slurm_conf.find(route, FATAL, "missing", message, "TopologyPlugin=topology/tree")
-
-
-def _munge_socket(slurm_conf: Source) -> Iterator[Finding]:
-    """Yield a password for slurmdbd: munge takes it as a socket (slurm_auth_opts_to_socket)."""
-    setting = slurm_conf.settings.get("accountingstoragepass")
+    location = slurm_conf.settings.get("jobcomploc")
+    if completion and completion.value == "jobcomp/filetxt" and location and not location.value:
+        yield slurm_conf.find(location, FATAL, "path", "the value is empty")
+    buffers = slurm_conf.settings.get("burstbuffertype")
+    if buffers and release.one_burst_buffer and len(buffers.words()) > 1:
+        message = "only one burst buffer plugin can be used (bb_g_init)"
+        yield slurm_conf.find(buffers, FATAL, "contradiction", message)
+    features = slurm_conf.settings.get("nodefeaturesplugins")
     if (
-        setting
-        and setting.value
-        and slurm_conf.uses_slurmdbd()
-        and slurm_conf.get("authtype") in {None, "auth/munge", "munge"}
-        and not setting.value.startswith("/")
-        and "=" not in setting.value
+        features
+        and {"knl_generic", "node_features/knl_generic"} & {*features.words()}
+        and "knl_generic" in release.plugins["node_features"]
+        and "resumeprogram" in slurm_conf.settings
     ):
+        message = "node_features/knl_generic does not work with ResumeProgram"
+        yield slurm_conf.find(features, FATAL, "contradiction", message)
+
+
+def _certificates(slurm_conf: Source) -> Iterator[Finding]:
+    """Yield what certmgr_g_init and _load_script_paths of certmgr_script.c refuse."""
+    plugin = slurm_conf.settings.get("certmgrtype")
+    parameters = slurm_conf.get("certmgrparameters") or ""
+    if plugin is None or "certmgr" not in slurm_conf.release.plugins:
+        return
+    if plugin.value == "certmgr/script" and "sign_csr_script=" not in parameters.lower():
+        message = "needs sign_csr_script= in CertmgrParameters"
+        yield slurm_conf.find(plugin, FATAL, "missing", message)
+    period = re.search("certificate_renewal_period=([^,]*)", parameters, re.IGNORECASE)
+    if period and c_numbers.atoi(period[1]) < 0:
+        setting = slurm_conf.settings["certmgrparameters"]
+        yield slurm_conf.find(setting, FATAL, "value", f"{period[0]} is less than 0")
+
+
+def _munge_sockets(source: Source) -> Iterator[Finding]:
+    """Yield passwords where munge expects its socket (slurm_auth_opts_to_socket)."""
+    if source.get("authtype") not in {None, "auth/munge", "munge"}:
+        return
+    password = source.settings.get("accountingstoragepass")
+    if password and source.uses_slurmdbd() and _is_no_socket(password.value):
         message = "is the path of a munge socket, not a password: slurmdbd cannot be reached"
-        yield slurm_conf.find(setting, FATAL, "value", message, "remove it")
+        yield source.find(password, FATAL, "value", message, "remove it")
+    info = source.settings.get("authinfo")
+    if info and _is_no_socket(info.value):
+        # init of auth_munge.c tests munge; older releases fail when they need it.
+        severity = FATAL if source.release.tests_munge else ERROR
+        message = "is neither options nor the path of a munge socket: nothing can authenticate"
+        yield source.find(info, severity, "value", message, "remove it")
+
+
+def _is_no_socket(value: str) -> bool:
+    return bool(value) and not value.startswith("/") and "=" not in value
 
 
 def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
@@ -193,8 +250,8 @@ def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
         for key in ("authtype", "authalttypes")
         if (setting := slurmdbd_conf.settings.get(key)) and {"jwt", "auth/jwt"} & {*setting.words()}
     ]
-    if types and not re.search(
-        "(^|,)(jwt_key|jwks)=", slurmdbd_conf.get("authaltparameters") or ""
-    ):
+    keys = {"jwt_key=", "jwks="} & slurmdbd_conf.release.words["authaltparameters"].known
+    parameters = slurmdbd_conf.get("authaltparameters") or ""
+    if types and not re.search(f"(^|,)({'|'.join(keys)})", parameters):
         hint = "AuthAltParameters=jwt_key=/path/to/key"
         yield slurmdbd_conf.find(types[0], FATAL, "missing", "auth/jwt needs a jwt_key", hint)

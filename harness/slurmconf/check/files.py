@@ -6,13 +6,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.parsing import conf
-from harness.slurmconf.check import gres, values
+from harness.parsing import c_numbers, conf
+from harness.slurmconf.check import cloud_gres, gres, values
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
+from harness.slurmconf.check.read_files import is_read
 
-# Prefixes of options of acct_gather.conf -> the plugins that know them.
+# Beginnings of options of acct_gather.conf -> the plugins that know them; the first one counts.
 _ACCT_GATHER = {
+    "energyipmi(assume|bridge|discrete|entity|ignore|interpret|power|reread|shared|variable)": (
+        "energy/ipmi",
+    ),
     "energyipmi": ("energy/ipmi", "energy/xcc"),
     "energyxcc": ("energy/xcc",),
     "profilehdf5": ("profile/hdf5",),
@@ -28,6 +32,8 @@ _ACCT_GATHER_TYPES = (
     "acctgatherinfinibandtype",
 )
 _PURGE_OPTION = re.compile("purge(event|job|jobenv|jobscript|resv|step|suspend|txn|usage)after")
+# NO_VAL: slurmdb_parse_purge
+_NO_AGE = 2**32 - 2
 _PURGE = re.compile(
     r"\d+(h|ho|hou|hour|hours|d|da|day|days|m|mo|mon|mont|month|months)?", re.IGNORECASE
 )
@@ -41,8 +47,10 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         ("gres.conf", gres.check),
         ("acct_gather.conf", _acct_gather),
     ):
-        if source := configuration.get(kind):
+        source = configuration.get(kind)
+        if source and is_read(configuration, kind):
             yield from rule(source, slurm_conf)
+    yield from cloud_gres.check(configuration)
     if plugstack := configuration.others.get("plugstack.conf"):
         yield from _plugstack(plugstack)
 
@@ -71,6 +79,10 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not the name of a host'
             )
+    for key in ("archivedir", "archivescript", "plugindir"):
+        setting = source.settings.get(key)
+        if setting and not setting.value:
+            yield source.find(setting, FATAL, "path", "the value is empty")
     for key, setting in source.settings.items():
         yield from values.wrong_plugins(source, setting)
         yield from _slurmdbd_value(source, key, setting)
@@ -98,7 +110,9 @@ def _storage(source: Source) -> Iterator[Finding]:
 
 def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Finding]:
     value = setting.value
-    if _PURGE_OPTION.fullmatch(key) and not _PURGE.fullmatch(value):
+    if _PURGE_OPTION.fullmatch(key) and (
+        not _PURGE.fullmatch(value) or c_numbers.strtol(value) % 2**32 == _NO_AGE
+    ):
         yield source.find(
             setting, FATAL, "value", f'"{value}" is not an age such as 12months or 30days'
         )
@@ -119,13 +133,11 @@ def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]
         return
     loaded = ",".join(slurm_conf.get(key) or "" for key in _ACCT_GATHER_TYPES)
     for setting in source.settings.values():
-        for prefix, plugins in _ACCT_GATHER.items():
-            if setting.name.lower().startswith(prefix) and not any(
-                plugin in loaded for plugin in plugins
-            ):
-                yield source.find(
-                    setting, FATAL, "plugin", f"requires {' or '.join(plugins)} in slurm.conf"
-                )
+        known = (_ACCT_GATHER[key] for key in _ACCT_GATHER if re.match(key, setting.name.lower()))
+        plugins = next(known, ())
+        if plugins and not any(plugin in loaded for plugin in plugins):
+            message = f"requires {' or '.join(plugins)} in slurm.conf"
+            yield source.find(setting, FATAL, "plugin", message)
 
 
 def _plugstack(path: Path) -> Iterator[Finding]:

@@ -1,18 +1,13 @@
-"""gres.conf: names, and what slurmctld refuses about cloud nodes."""
+"""gres.conf: names of GRES and nodes."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from harness.parsing import hostlist
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.nodes import cpus_of, names_of, no_hostlist, node_names
-from harness.slurmconf.check.parsed_file import Row, Source
-
-# strtoll() and suffix_mult() of src/common.
-_COUNT = re.compile(r"\s*([+-]?[0-9]{1,18})?([kmgtp](i?b)?)?", re.IGNORECASE)
-_UNITS = " kmgtp"
+from harness.slurmconf.check.findings import ERROR, WARNING, Finding
+from harness.slurmconf.check.nodes import names_of, node_names
+from harness.slurmconf.check.parsed_file import Source
 
 
 def check(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
@@ -41,8 +36,6 @@ def check(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
         if name:
             for node in nodes if where is None else where:
                 gres_of.setdefault(node, set()).add(name.value.lower())
-    if known:  # without GresTypes, slurmctld does not read the file
-        yield from _cloud(source, slurm_conf, rows)
     if not any("autodetect" in row.all for row in rows) and "autodetect" not in source.settings:
         yield from _gres_without_line(slurm_conf, gres_of)
 
@@ -67,73 +60,3 @@ def _gres_without_line(slurm_conf: Source, gres_of: dict[str, set[str]]) -> Iter
                     "drained"
                 )
                 yield slurm_conf.find(gres, WARNING, "gres", message, daemon="slurmd")
-
-
-def _cloud(source: Source, slurm_conf: Source, rows: list[Row]) -> Iterator[Finding]:
-    """Yield what _parse_gres_config of gres.c refuses.
-
-    slurmctld reads the file for CLOUD nodes only; for others, slurmd does.
-    """
-    cloud = {
-        name: cpus_of(row)
-        for name, row in node_names(slurm_conf).items()
-        if (row.get("state") or "").upper().startswith("CLOUD")
-    }
-    for row in rows:
-        where = cloud
-        if row.first.name.lower() == "nodename":
-            names = names_of(row.first.value, source.release) or ()
-            where = {name: cloud[name] for name in names if name in cloud}
-        if where:
-            finding = next(_record(source, row, where), None)
-            if finding:
-                yield finding
-                return  # slurmctld ends here
-
-
-def _record(source: Source, row: Row, cloud: Mapping[str, int]) -> Iterator[Finding]:
-    name = row.first.value if row.first.name.lower() == "name" else row.get("name") or ""
-    cores = row.own.get("cores") or row.own.get("cpus")
-    if cores and (least := _highest(cores.value)) is not None:
-        for node, cpus in cloud.items():
-            if least >= cpus:
-                message = f'"{cores.value}" for {node}: only {cpus} CPUs are available'
-                yield source.find(cores, FATAL, "value", message, daemon="slurmctld")
-    file, files = row.own.get("file") or row.own.get("files"), row.own.get("multiplefiles")
-    for setting in (file, files):
-        if setting and (problem := no_hostlist(setting.value, source.release)):
-            yield source.find(setting, FATAL, "hostlist", problem, daemon="slurmctld")
-    size = len(names_of(file.value, source.release) or ()) if file else 0
-    if files:
-        size = 1
-        if file:
-            message = "File and MultipleFiles are mutually exclusive"
-            yield source.find(files, FATAL, "contradiction", message, daemon="slurmctld")
-        elif (
-            source.release.counts_multiple_files
-            and len(names_of(files.value, source.release) or ()) < 2
-        ):
-            message = "does not contain multiple files"
-            yield source.find(files, FATAL, "count", message, "use File", "slurmctld")
-    if count := row.own.get("count"):
-        match = _COUNT.fullmatch(count.value)
-        shared = name.lower() in source.release.shared_gres
-        if match is None or int(match[1] or 0) < 0:
-            message = f'"{count.value}" is not a count such as 4 or 2K'
-            yield source.find(count, FATAL, "value", message, daemon="slurmctld")
-        elif size and size != _size(match) and not shared:
-            message = f"{count.value} does not match the number of files ({size})"
-            yield source.find(count, FATAL, "count", message, daemon="slurmctld")
-
-
-def _size(match: re.Match[str]) -> int:
-    unit = (match[2] or " ").lower()
-    base = 1000 if unit.endswith("b") and "i" not in unit else 1024
-    return int(match[1] or 0) * int(base ** _UNITS.index(unit[0]))
-
-
-def _highest(cores: str) -> int | None:
-    """Return the highest number of a list such as 0-3,6; None if it is another text."""
-    if not re.fullmatch("[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*", cores):
-        return None
-    return max(map(int, re.findall("[0-9]+", cores)))

@@ -43,6 +43,7 @@ PLUGIN_OF = {
     "metricstype": "metrics",
     "namespacetype": "namespace",
     "nodefeaturesplugins": "node_features",
+    "powerplugin": "power",
     "preempttype": "preempt",
     "prepplugins": "prep",
     "prioritytype": "priority",
@@ -69,6 +70,7 @@ _LISTS = {
     "jobsubmitplugins",
     "namespacetype",
     "nodefeaturesplugins",
+    "powerplugin",
     "prepplugins",
     "slurmctldplugstack",
     "taskplugin",
@@ -93,6 +95,7 @@ _NONE_ANYWHERE = {
     "jobcomp",
     "mcs",
     "namespace",
+    "power",
     "site_factor",
     "switch",
     "task",
@@ -194,6 +197,9 @@ def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
         return
     refusal = source.release.refused.get(source.kind, {}).get(key)
     ignored = refusal and refusal.when is None and refusal.severity == ERROR
+    if key == "authtype" and not setting.value and source.kind == "slurmdbd.conf":
+        yield source.find(setting, ERROR, "plugin", "the value is empty: nobody can authenticate")
+        return
     if ignored or _REPLACED_BY.get(key) in source.settings:
         return
     if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
@@ -287,8 +293,7 @@ def wrong_user(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if setting is None:
             continue
-        too_large = c_numbers.strtol(setting.value) > source.release.largest_user_id
-        if too_large or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", setting.value):
+        if not is_user(source.release, setting.value):
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not the name of a user'
             )
@@ -304,6 +309,12 @@ def reserved_port(source: Source, key: str) -> Iterator[Finding]:
     if setting and 0 < c_numbers.atoi(setting.value) < 1024 and not _runs_as_root(source):
         message = f"{setting.value}: only root may listen below 1024, and SlurmUser is not root"
         yield source.find(setting, FATAL, "value", message)
+
+
+def is_user(release: Release, name: str) -> bool:
+    """Return whether a user with this name or number can exist."""
+    too_large = c_numbers.strtol(name) > release.largest_user_id
+    return not too_large and bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", name))
 
 
 def _preemption(source: Source) -> Iterator[Finding]:
@@ -353,7 +364,7 @@ def _priority(source: Source) -> Iterator[Finding]:
         if setting and problem:
             yield source.find(setting, FATAL, "value", f'"{setting.value}" {problem}')
     exempt = source.settings.get("preemptexempttime")
-    if exempt and times.seconds(exempt.value) is None:
+    if exempt and times.seconds(exempt.value) in {None, times.NO_VALUE}:
         yield source.find(exempt, FATAL, "value", f'"{exempt.value}" {times.NO_TIME}')
     period = source.settings.get("prioritycalcperiod")
     if period and times.minutes(period.value) in {0, times.UNLIMITED}:
@@ -623,8 +634,8 @@ def no_protocol(source: Source) -> Iterator[Finding]:
 def _resources(source: Source) -> Iterator[Finding]:
     """Yield problems with GresTypes and ports."""
     gres = source.settings.get("grestypes")
-    types = {word.lower() for word in source.words("grestypes")}
-    shared = types & {*source.release.shared_gres}
+    types = [*dict.fromkeys(source.words("grestypes"))]
+    shared = [name for name in types if name in source.release.shared_gres]
     if gres and shared and "gpu" not in types:
         yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires gpu")
     elif (
@@ -633,10 +644,20 @@ def _resources(source: Source) -> Iterator[Finding]:
         and (source.get("selecttype") or default_select(source)) != "select/cons_tres"
     ):
         yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires select/cons_tres")
+    ids = {_gres_id(name): name for name in types[::-1]}
+    alike = [name for name in types if ids[_gres_id(name)] != name]
+    if gres and alike:
+        message = f"{alike[0]} has the same plugin ID as {ids[_gres_id(alike[0])]}"
+        yield source.find(gres, FATAL, "contradiction", message, "rename one of them")
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
     yield from reserved_port(source, "slurmctldport")
+
+
+def _gres_id(name: str) -> int:
+    """Return the number by which Slurm knows a GRES (gres_build_id of gres.c)."""
+    return sum(letter << 8 * (place % 4) for place, letter in enumerate(name.encode())) % 2**32
 
 
 def _is_port_range(value: str) -> bool:

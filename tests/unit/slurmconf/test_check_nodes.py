@@ -387,7 +387,7 @@ def test_rpc_queue_is_read_only_if_it_is_enabled(
     [
         ("Name=gpu Count=two", 'gres.conf:1:10: fatal: Count: "two" is not a count'),
         ("Name=gpu Count=1", ""),
-        ("Name=gpu File=/dev/null Cores=0-1", '"0-1" for cloud0: only 1 CPUs are available'),
+        ("Name=gpu File=/dev/null Cores=0-1", '"0-1": only 1 CPUs are available'),
         ("NodeName=n1 Name=gpu File=/dev/null Cores=0-1", ""),
         ("NodeName=cloud1 Name=gpu File=/dev/null Cores=0-1", "only 1 CPUs are available"),
         ("Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero", "are mutually exclusive"),
