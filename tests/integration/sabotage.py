@@ -1014,7 +1014,7 @@ HYBRID = [
         "is_refused_where_jobs_have",
         "systemctl kill --signal=STOP slurmrestd",
         "systemctl kill --signal=CONT slurmrestd",
-        "slurmrestd does not answer GET /slurm/v0.0.42/",
+        "slurmrestd does not answer GET /slurm/v",
     ),
     at_shared(
         "mem-per-cpu=300",
