@@ -287,7 +287,12 @@ def _table(bundle: Bundle, what: str, fields: List[str]) -> List[str]:
         if known == fields:
             break
         fields = known
-    return bundle.output(name, command).splitlines()
+    # Releases have different headings for the same field.
+    rows = bundle.output(name, command).splitlines()[1:]
+    if rows:
+        rows.insert(0, "|".join(fields))
+        bundle.texts["output/" + name] = "\n".join(rows) + "\n"
+    return rows
 
 
 def _column(bundle: Bundle, table: str, name: str) -> Set[str]:
