@@ -540,12 +540,9 @@ def _prolog_and_containers(source: Source) -> Iterator[Finding]:
 def _accounting(source: Source) -> Iterator[Finding]:
     storage = source.accounting_storage() or ""
     default = source.settings.get("defaultstoragetype")
-    if (
-        default
-        and "accountingstoragetype" not in source.settings
-        and default.value not in {"none", "slurmdbd"}
-    ):
-        message = f"there is no plugin {storage} for slurmctld"
+    stands_in = "accountingstoragetype" not in source.settings or not storage
+    if default and stands_in and default.value not in {"none", "slurmdbd"}:
+        message = f"there is no plugin accounting_storage/{default.value} for slurmctld"
         yield source.find(default, FATAL, "plugin", message, "use slurmdbd")
     enforce = source.settings.get("accountingstorageenforce")
     if (
@@ -556,12 +553,6 @@ def _accounting(source: Source) -> Iterator[Finding]:
         yield source.find(
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
         )
-    default = source.settings.get("defaultstoragetype")
-    storages = source.release.plugins["accounting_storage"] - {"mysql"}
-    if default and not storage and default.value not in storages:
-        message = f"slurmctld cannot use accounting_storage/{default.value}"
-        hint = "remove it, and set AccountingStorageType"
-        yield source.find(default, FATAL, "plugin", message, hint)
     password = source.settings.get("accountingstoragepass")
     if password and source.uses_slurmdbd() and len(password.value) > _LONGEST_PASSWORD:
         message = f"is longer than {_LONGEST_PASSWORD} characters (_global_auth_key)"
