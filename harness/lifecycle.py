@@ -18,19 +18,21 @@ from harness import deploy as deployment
 from harness import faults, interrupts, rundir, scenario
 from harness.cluster import logs, slurm
 from harness.elastic import provisioning
-from harness.errors import BUG, CannotVerify, HarnessError, WaitTimeout, describe
+from harness.errors import BUG, CannotVerify, HarnessError, UsageError, WaitTimeout, describe
 from harness.inventory import Machine, inventory
 from harness.kubernetes import hybrid
 from harness.open_run import OpenRun, Say
 from harness.parsing import hostlist
-from harness.plan import make_plan
+from harness.plan import Plan, make_plan
 from harness.providers import CanCreate, Provider, ability, image_reader
-from harness.render import render
+from harness.render import Tree, render
 from harness.report import assembly, earlier_reports, html_report, model
 from harness.report.assembly import Evaluation
 from harness.report.model import Report
 from harness.run_secrets import hide
 from harness.rundir import RunDir
+from harness.slurmconf import check as configuration_check
+from harness.slurmconf.check.findings import FATAL
 from harness.verify import pytest_run
 
 # A stage that takes at least this many seconds counts as long.
@@ -111,7 +113,10 @@ def create(
     choices: Sequence[str] = (),
     settings: Sequence[str] = (),
 ) -> OpenRun:
-    """Read and render a scenario into a new run's directory."""
+    """Read and render a scenario into a new run's directory.
+
+    Raises UsageError if the daemons would refuse what is rendered.
+    """
     name = scenario.name_of(scenario_path)
     read = scenario.load(scenario_path, choices, image_reader(provider), provider.lacks, settings)
     plan = make_plan(name, read, provider.capabilities)
@@ -119,6 +124,7 @@ def create(
         faults.parse(plan, provider, scheduled.fault)
     hybrid.find_packages(plan)
     tree = render(plan)
+    must_start(plan, tree)
     provider.ask(plan, tree)
     directory = RunDir.create(runs, scenario_path, plan, provider.name, settings)
     run = OpenRun(directory, plan, tree, provider, directory.ssh(), say)
@@ -128,6 +134,17 @@ def create(
         directory.write_tree(tree)
         directory.make_secrets(tree)
     return run
+
+
+def must_start(plan: Plan, tree: Tree) -> None:
+    """Raise UsageError with the lines of a rendered configuration that daemons refuse."""
+    findings = configuration_check.check_tree(plan, tree, plan.name)
+    if refused := [str(finding) for finding in findings if finding.severity == FATAL]:
+        raise UsageError(
+            "\n".join(["daemons would not start with this configuration:", *refused]),
+            hint="`harness render` writes these files; if the daemons do start with them, this is "
+            "a bug in the harness: please report it",
+        )
 
 
 def open_run(directory: RunDir, provider: Provider, say: Say) -> OpenRun:

@@ -260,6 +260,13 @@ def import_(
     except ScenarioError:
         err.print(f"{output} written, but it is not a valid scenario yet:")
         raise
+    fatal = [
+        finding for finding in check.check_scenario(output, read) if finding.severity == "fatal"
+    ]
+    if rehearsal_hosts and fatal:
+        err.print(f"{output} written, but daemons would not start with it:")
+        print_findings(fatal)
+        raise typer.Exit(1)
     count = sum(len(cluster.node_names()) for cluster in read.clusters.values())
     out.print(f"{output}: {len(read.clusters)} cluster, {count} nodes")
 

@@ -144,6 +144,7 @@ def deploy(
     directory = find_run(runs, which)
     source = find_provider(directory.provider, runs, only_look=check, yes=yes)
     run = lifecycle.open_run(directory, source, progress())
+    lifecycle.must_start(run.plan, run.tree)
     source.ask(run.plan, run.tree, run.directory)
     lifecycle.deploy(run)
 

@@ -10,13 +10,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from harness.slurm_options import LOG_DIRECTORY
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
+from harness.slurmconf.check.nodes import names_of
 
 # The hosts share all nodes; the first is also the controller and the accounting host.
 _HOST = "copy"
 _ACCOUNT = "rehearsal"
 _USERS = {"alice": 2001, "bob": 2002}
 _STAND_IN = "/bin/true"
+# Options without which another of the site's would have no effect or be refused, with our value.
+_LOGS = {"slurmschedlogfile": f"{LOG_DIRECTORY}/slurmsched.log"}
 
 # Programs of the site, each of which is replaced by one that does nothing. These and the following
 # options are in lower case.
@@ -147,6 +151,11 @@ _ACCOUNTING_NAMES = {
 _SLURMDBD = re.compile(
     "purge|archive(?!dir|script)|max|all|private|track|default|disable|parameters|debug"
 )
+_OF_ACCOUNTING = dict.fromkeys(
+    ("accountingstorageenforce", "accountingstoragetres"), "there is no accounting"
+)
+# Words of PrologFlags that require proctrack/cgroup. Slurm takes them to include Alloc.
+_PROLOG_WORDS = {"contain", "x11"}
 # Codes of findings about options or values that the release does not have.
 _NOT_TAKEN = {"gone", "obsolete", "plugin", "refused", "too-new", "unknown"}
 _FILES = {"topology.conf", "topology.yaml"}
@@ -169,6 +178,10 @@ def shrink(
     }
     ((name, cluster),) = data["clusters"].items()
     accounting = data.get("accounting")
+    nodes = sum(len(names_of(group["name"]) or ()) for group in cluster["nodes"])
+    if nodes < hosts:
+        replaced.append(f"hosts: {nodes} instead of {hosts}: the site has no more nodes")
+        hosts = max(nodes, 1)
     copy: dict[str, Any] = {
         **data,
         "description": f"{data['description']} A rehearsal copy on {hosts} hosts.",
@@ -210,7 +223,8 @@ def _cluster(
     *,
     with_accounting: bool,
 ) -> dict[str, Any]:
-    options = dict(_options(cluster["options"], refused, replaced))
+    unwanted = {**refused, **({} if with_accounting else _OF_ACCOUNTING)}
+    options = dict(_options(cluster["options"], unwanted, replaced))
     present = {option.lower() for option in options}
     options |= {option: None for option in _UNASKED if option.lower() not in present}
     lines = []
@@ -260,12 +274,22 @@ def _options(
         if key in _PROGRAMS:
             replaced.append(f"{name}={value}: replaced by {_STAND_IN}")
             yield name, _STAND_IN
+        elif key in _LOGS:
+            replaced.append(f"{name}={value}: replaced by {_LOGS[key]}")
+            yield name, _LOGS[key]
         elif why:
             replaced.append(f"{name}={value}: {why}")
         elif _PATH.search(str(value)):
             replaced.append(
                 f"{name}={value}: a path of the site; the harness has its own path or none"
             )
+        elif key == "prologflags":
+            words = str(value).split(",")
+            kept = [word for word in words if word.strip().lower() not in _PROLOG_WORDS]
+            if kept != words:
+                replaced.append(f"{name}={value}: Contain and X11 need proctrack/cgroup")
+                kept = [*dict.fromkeys(("Alloc", *kept))]
+            yield name, ",".join(kept)
         elif key == "slurmctldparameters":
             words = str(value).split(",")
             kept = [word for word in words if not _POWER_WORDS.match(word)]

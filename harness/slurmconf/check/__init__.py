@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from harness import releases
 from harness.capabilities import OWN_MACHINES
 from harness.errors import UsageError
-from harness.plan import Host, make_plan
+from harness.plan import Host, Plan, make_plan
 from harness.releases import Release
-from harness.render import render
+from harness.render import Tree, render
 from harness.scenario import Scenario
 from harness.slurmconf.check import (
     changed_defaults,
@@ -36,7 +36,7 @@ from harness.slurmconf.check.read_files import is_read
 _OUTSIDE = "the file is outside of the checked directory, so its text is not shown"
 _OUTSIDE_HINT = "check the file itself to see more"
 
-__all__ = ["Finding", "check", "check_path", "check_scenario"]
+__all__ = ["Finding", "check", "check_path", "check_scenario", "check_tree"]
 
 
 def check_path(
@@ -90,19 +90,31 @@ def check_scenario(path: Path, scenario: Scenario, older: Release | None = None)
     findings.
     """
     plan = make_plan(path.stem, scenario, OWN_MACHINES)
-    first_of: dict[str | None, Host] = {}  # all hosts of a cluster have the same files
-    for host in plan.hosts:
-        first_of.setdefault(host.cluster, host)
-    tree = render(plan, first_of.values())
+    return check_tree(plan, render(plan, _first_of_each_cluster(plan)), str(path), older)
+
+
+def check_tree(plan: Plan, tree: Tree, name: str, older: Release | None = None) -> list[Finding]:
+    """Return all findings about the rendered files of each cluster's first host.
+
+    `name` represents the tree in findings.
+    """
     findings: list[Finding] = []
-    for host in first_of.values():
+    for host in _first_of_each_cluster(plan):
         with tempfile.TemporaryDirectory() as directory:
             for file in tree[host.name]:
                 if file.path.startswith("/etc/slurm/"):
                     (Path(directory) / PurePosixPath(file.path).name).write_text(file.text)
-            name = f"{path}:{host.name}:/etc/slurm"
-            findings += check_path(Path(directory), releases.get(host.release), older, name)
+            place = f"{name}:{host.name}:/etc/slurm"
+            findings += check_path(Path(directory), releases.get(host.release), older, place)
     return findings
+
+
+def _first_of_each_cluster(plan: Plan) -> Collection[Host]:
+    """Return one host of each cluster, and of none: all hosts of a cluster have the same files."""
+    first_of: dict[str | None, Host] = {}
+    for host in plan.hosts:
+        first_of.setdefault(host.cluster, host)
+    return first_of.values()
 
 
 def check(configuration: Configuration, older: Release | None = None) -> Iterator[Finding]:
