@@ -169,7 +169,7 @@ def config(file: str, expected: Options, actual: Options) -> Iterator[str]:
         for key, value in data["defaults"][file].items()
         if key not in data["left_out"][file]
     }
-    for key, value in {**defaults, **expected}.items():
+    for key, value in {**defaults, **expected, **_implied(file, expected)}.items():
         shown = actual.get(key, "" if key in data["printed_if_set"] else None)
         if key in data["left_out"][file] or shown is None or "%secret:" in value:
             continue
@@ -178,6 +178,28 @@ def config(file: str, expected: Options, actual: Options) -> Iterator[str]:
         if canonical(key, value) != canonical(key, shown):
             source = f"has {value}" if key in expected else f"leaves it at {value}"
             yield f"{_spelling(file, key)} is {shown or 'not set'}, {file} {source}"
+
+
+def _implied(file: str, expected: Options) -> dict[str, str]:
+    """Return the options that have another value than in the file because of other options.
+
+    In Slurm: _validate_accounting_storage_enforce() of read_config.c; read_slurmdbd_conf(), which
+    archives only what it purges.
+
+    >>> _implied("slurm.conf", {"accountingstorageenforce": "wckeys"})
+    {'trackwckey': 'yes'}
+    >>> _implied("slurmdbd.conf", {"archivejobs": "yes", "purgejobafter": "1month"})
+    {}
+    """
+    if file == "slurm.conf":
+        enforced = {*expected.get("accountingstorageenforce", "").lower().split(",")}
+        return {"trackwckey": "yes"} if enforced & {"wckeys", "all"} else {}
+    return {
+        key: "no"
+        for key in expected
+        if (match := re.fullmatch(r"archive(event|job|resv|step|suspend|txn|usage)s?", key))
+        and not any(re.match(f"purge{match[1]}|{match[1]}purge", other) for other in expected)
+    }
 
 
 def nodes(
@@ -212,6 +234,7 @@ def partitions(
     `nodes` are all nodes.
     """
     data = table()
+    default = [name for name, line in expected.items() if holds(line, "Default")][-1:]
     for name in sorted({*expected} ^ {*actual}):
         yield (
             f"partition {name} is "
@@ -221,7 +244,9 @@ def partitions(
         line = {_PARTITION_NAMES.get(key, key): value for key, value in expected[name].items()}
         if "priority" in line:  # the older name of both
             line = {"priorityjobfactor": line["priority"], "prioritytier": line["priority"], **line}
-        if (held := _exclusive(actual[name])) != (word := _exclusive(line)):
+        if name not in default:  # of several, Slurm takes the last
+            line["default"] = "NO"
+        if (held := exclusive(actual[name])) != (word := exclusive(line)):
             yield f"partition {name}: Exclusive is {held}, should be {word}"
         for key, value in {**data["defaults"]["partition"], **line}.items():
             shown = actual[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
@@ -274,10 +299,10 @@ def _gres(value: str) -> dict[str, int]:
     return counts
 
 
-def _exclusive(line: Options) -> str:
+def exclusive(line: Options) -> str:
     """Return what jobs of a partition do not share with others, as 26.05 spells and prints it.
 
-    >>> _exclusive({"exclusive": "user"}), _exclusive({"exclusivetopo": "YES"}), _exclusive({})
+    >>> exclusive({"exclusive": "user"}), exclusive({"exclusivetopo": "YES"}), exclusive({})
     ('USER', 'TOPO', 'NO')
     """
     if word := line.get("exclusive", "").upper():

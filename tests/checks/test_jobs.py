@@ -131,7 +131,7 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
                 slurm_options.get(configured[partition.name].options, "Nodes")
                 or configured[partition.name].nodes
             )
-            nodes = (*hosts_of,) if wanted == "ALL" else hostlist.expand(str(wanted))
+            nodes = (*hosts_of,) if wanted == "ALL" else hostlist.create(str(wanted))
             if {*nodes} <= {*hosts_of}:  # otherwise it names a NodeSet
                 assert sorted(partition.nodes) == sorted(nodes), partition.name
             state = str(

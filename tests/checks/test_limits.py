@@ -7,11 +7,12 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from conftest import SMALLEST_ROOT, Jobs, longest, only, small
+from conftest import SMALLEST_ROOT, Jobs, longest, only, slurm_conf, small
 
 from harness import releases, slurm_options
-from harness.cluster.slurm import SlurmCluster
+from harness.cluster.slurm import Partition, SlurmCluster
 from harness.plan import Plan
+from harness.slurmconf import drift
 from harness.wait import wait_until
 
 # Time limit of jobs that a check ends itself.
@@ -150,33 +151,61 @@ def test_job_that_requests_more_time_than_the_qos_allows_does_not_start(
         )
 
 
+def jobs_share_nodes(plan: Plan, cluster: str, partition: Partition) -> bool:
+    """Return whether a partition takes jobs of users, and several on a node."""
+    conf = slurm_conf(plan, cluster)
+    return (
+        partition.state == "UP"
+        and not partition.root_only
+        and "linear" not in conf.options.get("selecttype", "")
+        and drift.exclusive(conf.partitions[partition.name]) == "NO"
+    )
+
+
 @pytest.mark.needs("gpus")
 def test_gpus_are_given_to_one_job_at_a_time_which_knows_its_own(
-    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
-    name, gpus = next(
-        (name, part.gpus()) for name, part in plan.scenario.clusters.items() if part.gpus()
-    )
-    cluster, (node, count) = clusters[name], next(iter(gpus.items()))
+    where = [
+        (count, cluster, node, partition.name)
+        for name, cluster in clusters.items()
+        for node, count in plan.scenario.clusters[name].gpus().items()
+        for partition in cluster.partitions()
+        if node in partition.nodes and jobs_share_nodes(plan, name, partition)
+    ]
+    if not where:
+        pytest.skip("no partition has a node with GPUs that several jobs may share")
+    # More than one GPU shows more, many take longer.
+    count, cluster, node, partition = min(where, key=lambda place: (place[0] < 2, place[0]))
+    line = slurm_conf(plan, cluster.name).partitions[partition]
+    user = jobs.user_of(line)
     here = [
-        *only(cluster, jobs.plan),
-        *jobs.ways_in(cluster),
-        *small(plan, name, MINUTES),
+        *only(cluster, plan),
+        f"--partition={partition}",
+        *jobs.ways_into(line),
+        *small(plan, cluster.name, MINUTES),
         f"--nodelist={node}",
     ]
     ask = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
     taken: set[str] = set()
-    for _ in range(count - 1):
-        job_id = jobs.submit(cluster, "sleep 300", *here, "--gres=gpu:1")
+
+    def hold() -> None:
+        job_id = jobs.submit(cluster, "sleep 300", *here, "--gres=gpu:1", user=user)
         cluster.wait_for([job_id], {"RUNNING"})
         shown = cluster.run("scontrol", "show", "job", "--details", str(job_id)).stdout
-        taken |= {*re.findall(r"IDX:(\d+)", shown)}
+        taken.update(re.findall(r"IDX:(\d+)", shown))
+
+    for _ in range(count - 1):
+        hold()
     assert len(taken) == count - 1, f"{count - 1} jobs have the GPUs {sorted(taken)}"
-    gpu = cluster.run("srun", *here, "--gres=gpu:1", *ask, user=users[0]).stdout.strip()
+    gpu = cluster.run("srun", *here, "--gres=gpu:1", *ask, user=user).stdout.strip()
     assert gpu not in taken, f"a job got GPU {gpu}, which belongs to another job"
     assert {gpu} | taken == {str(number) for number in range(count)}
-    assert cluster.run("srun", *here, *ask, user=users[0]).stdout.strip() in {"", "NoDevFiles"}
-    waits_because(cluster, jobs.submit(cluster, "true", *here, "--gres=gpu:2"), "Resources")
+    assert cluster.run("srun", *here, *ask, user=user).stdout.strip() in {"", "NoDevFiles"}
+    hold()
+    waits_because(
+        cluster, jobs.submit(cluster, "true", *here, "--gres=gpu:1", user=user), "Resources"
+    )
 
 
 @pytest.mark.needs("apptainer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,20 @@ def test_refused_hosts_leave_no_run_behind(tmp_path: Path) -> None:
         lifecycle.run(
             SCENARIO, FakeProvider("ask", UsageError("not yours")), tmp_path / "runs", print
         )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_configuration_that_slurmctld_refuses_is_reported_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "refused.yml"
+    place = "    controller: single\n"
+    path.write_text(
+        SCENARIO.read_text().replace(place, f"{place}    options: {{SchedulerType: sched/none}}\n")
+    )
+    with pytest.raises(UsageError) as caught:
+        lifecycle.run(path, FakeProvider(), tmp_path / "runs", print)
+    assert re.search(r":/etc/slurm/slurm\.conf:\d+:1: fatal: SchedulerType: ", str(caught.value))
     assert not (tmp_path / "runs").exists()
 
 

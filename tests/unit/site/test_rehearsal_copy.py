@@ -1,0 +1,87 @@
+"""What a rehearsal copy keeps of a site, and what it replaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import scenario
+from harness.releases import Release, get
+from harness.site import importer, rehearsal_copy
+from harness.slurmconf import check
+
+SITE = """\
+ClusterName=c
+SlurmctldHost=ctl.example.org
+ProctrackType=proctrack/cgroup
+NodeName=n[1-4] CPUs=4
+PartitionName=main Nodes=ALL Default=YES
+"""
+
+
+@pytest.fixture
+def release() -> Release:
+    return get("24.11")
+
+
+def copy(
+    tmp_path: Path, release: Release, text: str, hosts: int = 2
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the only cluster of the copy of a slurm.conf, which daemons accept, and the notes."""
+    (tmp_path / "slurm.conf").write_text(text)
+    data, _ = importer.import_directory(tmp_path, release)
+    data, notes = rehearsal_copy.shrink(data, hosts, check.check_path(tmp_path, release))
+    path = tmp_path / "copy.yml"
+    path.write_text(importer.dump(data))
+    findings = check.check_scenario(path, scenario.load(path))
+    assert not [finding for finding in findings if finding.severity in {"fatal", "error"}]
+    (cluster,) = data["clusters"].values()
+    return cluster, notes
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ("X11", "Alloc"),
+        ("Contain,Serial", "Alloc,Serial"),
+        ("Alloc,X11", "Alloc"),
+        ("NoHold", "NoHold"),
+    ],
+)
+def test_prolog_flags_that_need_cgroups_are_left_out(
+    tmp_path: Path, release: Release, flags: str, kept: str
+) -> None:
+    cluster, notes = copy(tmp_path, release, f"{SITE}PrologFlags={flags}\n")
+    assert cluster["options"]["PrologFlags"] == kept
+    told = [note for note in notes if note.startswith("PrologFlags=")]
+    assert bool(told) == (flags != kept)
+
+
+def test_level_of_the_scheduler_log_is_kept_with_a_file_for_it(
+    tmp_path: Path, release: Release
+) -> None:
+    options = "SlurmSchedLogLevel=1\nSlurmSchedLogFile=/site/sched.log\n"
+    cluster, notes = copy(tmp_path, release, SITE + options)
+    assert cluster["options"]["SlurmSchedLogLevel"] == 1
+    assert cluster["options"]["SlurmSchedLogFile"] == "/var/log/slurm/slurmsched.log"
+    assert any(note.startswith("SlurmSchedLogFile=/site/sched.log") for note in notes)
+
+
+def test_options_of_accounting_are_left_out_where_there_is_none(
+    tmp_path: Path, release: Release
+) -> None:
+    options = "AccountingStorageEnforce=limits\nAccountingStorageTRES=gres/gpu\nGresTypes=gpu\n"
+    cluster, notes = copy(tmp_path, release, SITE + options)
+    assert cluster["options"]["AccountingStorageEnforce"] is None
+    assert "AccountingStorageTRES" not in cluster["options"]
+    assert "AccountingStorageEnforce=limits: there is no accounting" in notes
+
+
+def test_site_with_fewer_nodes_than_hosts_gets_a_host_for_each_node(
+    tmp_path: Path, release: Release
+) -> None:
+    cluster, notes = copy(tmp_path, release, SITE.replace("n[1-4]", "n[1-2]"), hosts=5)
+    assert cluster["hosts"] == "copy[1-2]"
+    assert "hosts: 2 instead of 5: the site has no more nodes" in notes
