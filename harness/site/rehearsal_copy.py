@@ -1,5 +1,7 @@
 """Shrink an imported cluster to a rehearsal copy that fits a few hosts. Pure.
 
+All nodes share the given number of hosts. slurmctld and slurmdbd, and their backups, have hosts of
+their own, unless the site runs them together or on a node: upgrades depend on that.
 It keeps the site's nodes, partitions, features, GRES counts, topology, limits and priorities.
 Options that depend on the site's machines, programs, users or secrets are replaced and listed.
 """
@@ -7,15 +9,17 @@ Options that depend on the site's machines, programs, users or secrets are repla
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from harness.slurm_options import LOG_DIRECTORY
+from harness.slurm_options import LOG_DIRECTORY, get
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.nodes import names_of
 
-# The hosts share all nodes; the first is also the controller and the accounting host.
+# Hosts that share all nodes, and those that run slurmctld and slurmdbd.
 _HOST = "copy"
+_CONTROLLER = "copy-ctl"
+_ACCOUNTING = "copy-db"
 _ACCOUNT = "rehearsal"
 _USERS = {"alice": 2001, "bob": 2002}
 _STAND_IN = "/bin/true"
@@ -178,15 +182,20 @@ def shrink(
     }
     ((name, cluster),) = data["clusters"].items()
     accounting = data.get("accounting")
-    nodes = sum(len(names_of(group["name"]) or ()) for group in cluster["nodes"])
-    if nodes < hosts:
-        replaced.append(f"hosts: {nodes} instead of {hosts}: the site has no more nodes")
-        hosts = max(nodes, 1)
+    nodes = [node for group in cluster["nodes"] for node in names_of(group["name"]) or ()]
+    if len(nodes) < hosts:
+        replaced.append(f"hosts: {len(nodes)} instead of {hosts}: the site has no more nodes")
+        hosts = max(len(nodes), 1)
+    controllers = _controllers(cluster, nodes)
     copy: dict[str, Any] = {
         **data,
         "description": f"{data['description']} A rehearsal copy on {hosts} hosts.",
         "clusters": {
-            name: _cluster(cluster, hosts, refused, replaced, with_accounting=bool(accounting))
+            name: {
+                "controller": controllers[0],
+                **({"backup_controllers": controllers[1:]} if controllers[1:] else {}),
+                **_cluster(cluster, hosts, refused, replaced, with_accounting=bool(accounting)),
+            }
         },
         "users": data.get("users") or {user: {"uid": uid} for user, uid in _USERS.items()},
     }
@@ -200,7 +209,10 @@ def shrink(
             if key not in kept
         ]
         copy["accounting"] = {
-            "host": f"{_HOST}1",
+            "host": controllers[0]
+            if accounting["host"] == cluster["controller"]
+            else f"{_ACCOUNTING}1",
+            **({"backup": f"{_ACCOUNTING}2"} if get(slurmdbd, "DbdBackupHost") else {}),
             "accounts": accounting.get("accounts")
             or {account: {} for account in (_ACCOUNT, *named["accounts"])},
             "qos": accounting.get("qos") or {qos: {} for qos in named["qos"] if qos != "normal"},
@@ -213,6 +225,18 @@ def shrink(
                     "qos": list(copy["accounting"]["qos"]),
                 }
     return copy, replaced
+
+
+def _controllers(cluster: Mapping[str, Any], nodes: Collection[str]) -> list[str]:
+    """Return the hosts that run slurmctld in the copy: as many as the site has."""
+    if cluster["controller"] in nodes:
+        return [f"{_HOST}1"]
+    options = cluster["options"]
+    hosts = get(options, "SlurmctldHost") or [
+        *filter(None, [get(options, "ControlMachine"), get(options, "BackupController")])
+    ]
+    count = len([hosts] if isinstance(hosts, str) else hosts)
+    return [f"{_CONTROLLER}{number}" for number in range(1, count + 1)]
 
 
 def _cluster(
@@ -245,7 +269,6 @@ def _cluster(
         names = (option for options in _ACCOUNTING_NAMES.values() for option in options)
         partition_options |= dict.fromkeys(names, "there is no accounting")
     parts = {
-        "controller": f"{_HOST}1",
         "hosts": f"{_HOST}[1-{hosts}]" if hosts > 1 else f"{_HOST}1",
         "options": options,
         "nodes": [

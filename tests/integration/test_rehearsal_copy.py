@@ -54,7 +54,9 @@ def test_rehearsal_copy_runs_jobs_in_each_partition_and_gets_its_configuration_f
     assert "not-for-your-eyes" not in scenario.read_text() + done.stderr
     text = scenario.read_text()
     scenario.write_text(
-        text.replace("    controller: copy1\n", "    controller: copy1\n    configless: true\n")
+        text.replace(
+            "    controller: copy-ctl1\n", "    controller: copy-ctl1\n    configless: true\n"
+        )
     )
     passes(scenario)
 

@@ -52,7 +52,7 @@ def test_rehearsal_of_a_bundle_has_the_sites_accounting_tree(
         succeed("down", site.stem)
         succeed("up", copy)
         succeed("deploy", "--run", copy.stem)
-        assert dumped(harness, copy.stem, "copy1") == tree
+        assert dumped(harness, copy.stem, "copy-ctl1") == tree
         selected = (word for check in CHECKS for word in ("--select", check))
         succeed("verify", "--run", copy.stem, *selected)
     finally:

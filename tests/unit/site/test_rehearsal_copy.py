@@ -85,3 +85,19 @@ def test_site_with_fewer_nodes_than_hosts_gets_a_host_for_each_node(
     cluster, notes = copy(tmp_path, release, SITE.replace("n[1-4]", "n[1-2]"), hosts=5)
     assert cluster["hosts"] == "copy[1-2]"
     assert "hosts: 2 instead of 5: the site has no more nodes" in notes
+
+
+@pytest.mark.parametrize(
+    ("hosts", "controller", "backups"),
+    [
+        ("SlurmctldHost=ctl", "copy-ctl1", []),
+        ("SlurmctldHost=ctl\nSlurmctldHost=other", "copy-ctl1", ["copy-ctl2"]),
+        ("SlurmctldHost=n1", "copy1", []),
+    ],
+)
+def test_controllers_have_hosts_of_their_own_unless_the_site_runs_them_on_nodes(
+    tmp_path: Path, release: Release, hosts: str, controller: str, backups: list[str]
+) -> None:
+    cluster, _ = copy(tmp_path, release, SITE.replace("SlurmctldHost=ctl.example.org", hosts))
+    assert cluster["controller"] == controller
+    assert cluster.get("backup_controllers", []) == backups
