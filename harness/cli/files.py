@@ -239,8 +239,8 @@ def import_(
             min=1,
             metavar="N",
             help=(
-                "Write a rehearsal copy whose nodes share N hosts: the same nodes and limits without "
-                "the site's machines."
+                "Write a rehearsal copy whose nodes share N hosts: the same nodes and limits "
+                "without the site's machines."
             ),
             show_default=False,
         ),

@@ -120,6 +120,14 @@ def longest(plan: Plan, cluster: str) -> float:
     return min((slurm_options.minutes(str(limit)) for limit in limits if limit), default=inf)
 
 
+def over_time(plan: Plan, cluster: str) -> float:
+    """Return the most minutes that a job may run beyond its limit: OverTimeLimit."""
+    partitions = plan.scenario.clusters[cluster].partitions.values()
+    options = [plan.slurm_conf(cluster), *(partition.options for partition in partitions)]
+    limits = [slurm_options.get(part, "OverTimeLimit") for part in options]
+    return max((slurm_options.minutes(str(limit)) for limit in limits if limit), default=0)
+
+
 def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
     """Return the options of a job that is as small as possible.
 
@@ -128,7 +136,9 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
     cluster_scenario = plan.scenario.clusters[cluster]
     conf = plan.slurm_conf(cluster)
     allowed = min(minutes, longest(plan, cluster))
-    counts_memory = "memory" in (slurm_options.get(conf, "SelectTypeParameters") or "").lower()
+    # Without the option, memory counts since 21.08: a job that does not ask gets all of a node's.
+    counted = slurm_options.get(conf, "SelectTypeParameters") or "CR_Core_Memory"
+    counts_memory = "memory" in counted.lower()
     memory = ["--mem=50"] if counts_memory and slurm_options.has_memory(cluster_scenario) else []
     return ("--ntasks=1", *memory, f"--time={max(1, int(allowed))}")
 
