@@ -186,6 +186,14 @@ def accounting(bundle: Bundle, cluster: str) -> tuple[dict[str, Any], dict[str, 
     return objects, dict(_users(bundle, rows, {*accounts}, notes)), notes
 
 
+def reservations(bundle: Bundle) -> list[str]:
+    """Return notes on the site's reservations, which a scenario cannot have."""
+    path = bundle.root / "output" / "scontrol" / "reservations.txt"
+    text = path.read_text(errors="replace") if path.is_file() else ""
+    names = re.findall(r"(?m)^ReservationName=(\S+)", text)
+    return [f"reservation {name}: reservations are not imported" for name in names]
+
+
 def _users(
     bundle: Bundle, rows: Iterable[Row], accounts: set[str], notes: list[str]
 ) -> Iterator[tuple[str, Any]]:

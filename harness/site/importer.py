@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import io
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
-from harness import releases
-from harness.errors import UsageError
+from harness import releases, scenario
+from harness.capabilities import CONTAINERS
+from harness.errors import ScenarioError, UsageError
 from harness.parsing import conf, hostlist
+from harness.plan import make_plan
 from harness.releases import Release
-from harness.site import bundle, rehearsal_copy
+from harness.render import render
+from harness.site import bundle, fidelity, rehearsal_copy
 from harness.slurmconf.check import check_path
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
@@ -34,10 +39,21 @@ _ROWS = {"nodename", "partitionname"}
 _ONE_HOSTLIST = re.compile(r"[A-Za-z0-9._-]*(\[[0-9,-]+\][A-Za-z0-9._-]*)*")
 
 
-def import_site(
-    path: Path, release: str | None, rehearsal_hosts: int | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the scenario of a site as data, and notes on what was left out or replaced.
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The scenario of a site as data, and notes on what was left out or replaced.
+
+    `fidelity` compares a rehearsal copy with its site; it is empty for other scenarios, and for
+    copies that are not valid scenarios.
+    """
+
+    data: dict[str, Any]
+    notes: list[str]
+    fidelity: list[fidelity.Entry]
+
+
+def import_site(path: Path, release: str | None, rehearsal_hosts: int | None) -> Imported:
+    """Return what a site's configuration becomes.
 
     `path` is a configuration directory or a site bundle. `release` defaults to the bundle's.
     `rehearsal_hosts` makes it a rehearsal copy on so many hosts. Raises UsageError.
@@ -46,27 +62,71 @@ def import_site(
         return _import(path, releases.get(release or releases.DEFAULT), rehearsal_hosts, None)
     with bundle.opened(path) as site:
         known = releases.get(release or bundle.release_of(site, path))
-        data, notes = _import(site.configuration, known, rehearsal_hosts, site)
-        data["description"] = site.original(data["description"])
-        return data, [site.original(note) for note in notes]
+        imported = _import(site.configuration, known, rehearsal_hosts, site)
+        description = site.original(imported.data["description"])
+        return Imported(
+            {**imported.data, "description": description},
+            [site.original(note) for note in imported.notes],
+            imported.fidelity,
+        )
 
 
 def _import(
     directory: Path, release: Release, rehearsal_hosts: int | None, site: bundle.Bundle | None
-) -> tuple[dict[str, Any], list[str]]:
+) -> Imported:
     data, left_out = import_directory(directory, release)
     if site and "accounting" in data:
         (cluster,) = data["clusters"]
         objects, users, notes = bundle.accounting(site, cluster)
         data["accounting"] |= objects
         data["users"] = users
-        left_out += notes
+        left_out += [*notes, *bundle.reservations(site)]
     notes = [f"left out: {text}" for text in left_out]
-    if rehearsal_hosts:
-        findings = check_path(directory, release)
-        data, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings)
-        notes += [f"replaced: {text}" for text in replaced]
-    return data, notes
+    if not rehearsal_hosts:
+        return Imported(data, notes, [])
+    findings = check_path(directory, release)
+    copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings)
+    notes += [f"replaced: {one}" for one in replaced]
+    compared = [
+        *_compared(directory, release, copy, replaced),
+        *fidelity.objects(_objects(data), _objects(copy), left_out),
+    ]
+    return Imported(copy, notes, compared)
+
+
+def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the accounts, QOS and users of a scenario, by kind."""
+    accounting = data.get("accounting", {})
+    return {
+        "account": accounting.get("accounts", {}),
+        "QOS": accounting.get("qos", {}),
+        "user": data.get("users", {}),
+    }
+
+
+def _compared(
+    directory: Path,
+    release: Release,
+    data: Mapping[str, Any],
+    replaced: Sequence[fidelity.Replaced],
+) -> list[fidelity.Entry]:
+    """Compare a site's files with those that its copy is rendered to; [] if it cannot be."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path, etc = Path(temporary) / "copy.yml", Path(temporary) / "slurm"
+        path.write_text(dump(data))
+        try:
+            plan = make_plan(path.stem, scenario.load(path), CONTAINERS)
+        except ScenarioError:
+            return []
+        etc.mkdir()
+        accounting = plan.with_daemon("slurmdbd")
+        for host in (*accounting[:1], *plan.with_daemon("slurmctld")[:1]):
+            for file in render(plan, [host])[host.name]:
+                if file.path.startswith("/etc/slurm/"):
+                    (etc / Path(file.path).name).write_text(file.text)
+        return [
+            *fidelity.compare(load(directory, release), load(etc, release), release.name, replaced)
+        ]
 
 
 def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:

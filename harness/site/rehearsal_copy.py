@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from harness.site.fidelity import Replaced
 from harness.slurm_options import LOG_DIRECTORY, get
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.nodes import names_of
@@ -169,12 +170,12 @@ _PATH = re.compile(r"(^|[=,:\"])/")
 
 def shrink(
     data: Mapping[str, Any], hosts: int, findings: Iterable[Finding]
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, Any], list[Replaced]]:
     """Return an imported scenario that runs on `hosts` hosts, and a list of what was replaced.
 
     `findings` are those about the site's files: what the release does not accept is left out.
     """
-    replaced: list[str] = []
+    replaced: list[Replaced] = []
     refused = {
         finding.option.lower(): finding.message
         for finding in findings
@@ -184,7 +185,8 @@ def shrink(
     accounting = data.get("accounting")
     nodes = [node for group in cluster["nodes"] for node in names_of(group["name"]) or ()]
     if len(nodes) < hosts:
-        replaced.append(f"hosts: {len(nodes)} instead of {hosts}: the site has no more nodes")
+        why = f"{len(nodes)} instead of {hosts}: the site has no more nodes"
+        replaced.append(Replaced("hosts", "", None, why))
         hosts = max(len(nodes), 1)
     controllers = _controllers(cluster, nodes)
     copy: dict[str, Any] = {
@@ -204,7 +206,7 @@ def shrink(
         slurmdbd = accounting.get("slurmdbd", {})
         kept = {key: value for key, value in slurmdbd.items() if _SLURMDBD.match(key.lower())}
         replaced += [
-            f"slurmdbd.conf: {key}={slurmdbd[key]}: the harness has its own"
+            Replaced("slurmdbd.conf", key, slurmdbd[key], "the harness has its own")
             for key in slurmdbd
             if key not in kept
         ]
@@ -243,7 +245,7 @@ def _cluster(
     cluster: Mapping[str, Any],
     hosts: int,
     refused: Mapping[str, str],
-    replaced: list[str],
+    replaced: list[Replaced],
     *,
     with_accounting: bool,
 ) -> dict[str, Any]:
@@ -255,15 +257,18 @@ def _cluster(
     for line in cluster.get("lines", ()):
         first = next(iter(line))
         if first.lower() in {"downnodes", "frontendname"}:
-            replaced.append(f"{first}={line[first]}: all nodes are up from the start")
+            why = "all nodes are up from the start"
+            replaced.append(Replaced("slurm.conf", first, line[first], why))
         else:
             lines.append(line)
     files = cluster.get("files", {})
     replaced += [
-        f"{file}: needs the site's hardware or programs" for file in files if file not in _FILES
+        Replaced(file, "", None, "needs the site's hardware or programs")
+        for file in files
+        if file not in _FILES
     ]
     if cluster.get("cgroup"):
-        replaced.append("cgroup.conf: the harness has its own")
+        replaced.append(Replaced("cgroup.conf", "", None, "the harness has its own"))
     partition_options = {**refused, **_PARTITION_OPTIONS}
     if not with_accounting:
         names = (option for options in _ACCOUNTING_NAMES.values() for option in options)
@@ -278,7 +283,7 @@ def _cluster(
         "partitions": {
             name: {
                 "options": _without(
-                    f"partition {name}", part["options"], partition_options, replaced
+                    f"PartitionName {name}", part["options"], partition_options, replaced
                 )
             }
             for name, part in cluster.get("partitions", {}).items()
@@ -289,44 +294,45 @@ def _cluster(
 
 
 def _options(
-    options: Mapping[str, Any], refused: Mapping[str, str], replaced: list[str]
+    options: Mapping[str, Any], refused: Mapping[str, str], replaced: list[Replaced]
 ) -> Iterator[tuple[str, Any]]:
     for name, value in options.items():
-        key = name.lower()
-        why = next((why for names, why in _WHY if key in names), refused.get(key))
-        if key in _PROGRAMS:
-            replaced.append(f"{name}={value}: replaced by {_STAND_IN}")
-            yield name, _STAND_IN
-        elif key in _LOGS:
-            replaced.append(f"{name}={value}: replaced by {_LOGS[key]}")
-            yield name, _LOGS[key]
-        elif why:
-            replaced.append(f"{name}={value}: {why}")
-        elif _PATH.search(str(value)):
-            replaced.append(
-                f"{name}={value}: a path of the site; the harness has its own path or none"
-            )
-        elif key == "prologflags":
-            words = str(value).split(",")
-            kept = [word for word in words if word.strip().lower() not in _PROLOG_WORDS]
-            if kept != words:
-                replaced.append(f"{name}={value}: Contain and X11 need proctrack/cgroup")
-                kept = [*dict.fromkeys(("Alloc", *kept))]
-            yield name, ",".join(kept)
-        elif key == "slurmctldparameters":
-            words = str(value).split(",")
-            kept = [word for word in words if not _POWER_WORDS.match(word)]
-            replaced.extend(f"{name}={word}: not needed here" for word in words if word not in kept)
-            if kept:
-                yield name, ",".join(kept)
-        else:
-            yield name, value
+        kept, why = _kept(name.lower(), value, refused)
+        if why:
+            replaced.append(Replaced("slurm.conf", name, value, why))
+        if kept is not None:
+            yield name, kept
+
+
+def _kept(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, str]:
+    """Return the copy's value of an option, None if it has none, and why it is another."""
+    why = next((why for names, why in _WHY if key in names), refused.get(key))
+    if key in _PROGRAMS:
+        return _STAND_IN, f"replaced by {_STAND_IN}"
+    if key in _LOGS:
+        return _LOGS[key], f"replaced by {_LOGS[key]}"
+    if why:
+        return None, why
+    if _PATH.search(str(value)):
+        return None, "a path of the site; the harness has its own path or none"
+    words = str(value).split(",")
+    if key == "prologflags":
+        kept = [word for word in words if word.strip().lower() not in _PROLOG_WORDS]
+        if kept != words:
+            text = ",".join(dict.fromkeys(("Alloc", *kept)))
+            return text, "Contain and X11 need proctrack/cgroup"
+    if key == "slurmctldparameters":
+        kept = [word for word in words if not _POWER_WORDS.match(word)]
+        if kept != words:
+            left_out = ",".join(word for word in words if word not in kept)
+            return ",".join(kept) or None, f"{left_out} is not needed here"
+    return value, ""
 
 
 def _nodes(
-    group: Mapping[str, Any], unwanted: Mapping[str, str], replaced: list[str]
+    group: Mapping[str, Any], unwanted: Mapping[str, str], replaced: list[Replaced]
 ) -> dict[str, Any]:
-    options = _without(f"nodes {group['name']}", group["options"], unwanted, replaced)
+    options = _without(f"NodeName {group['name']}", group["options"], unwanted, replaced)
     gres = next((options.pop(option) for option in list(options) if option.lower() == "gres"), None)
     present = {option.lower() for option in options}
     # Slurm derives those that the site does not set from the rest of the line.
@@ -339,14 +345,15 @@ def _nodes(
 
 
 def _without(
-    where: str, options: Mapping[str, Any], unwanted: Mapping[str, str], replaced: list[str]
+    where: str, options: Mapping[str, Any], unwanted: Mapping[str, str], replaced: list[Replaced]
 ) -> dict[str, Any]:
     kept = {}
     for name, value in options.items():
         if name.lower() not in unwanted:
             kept[name] = value
         elif value not in {None, "UP", "UNKNOWN"}:
-            replaced.append(f"{where}: {name}={value}: {unwanted[name.lower()]}")
+            why = unwanted[name.lower()]
+            replaced.append(Replaced("slurm.conf", f"{where} {name}", value, why))
     return kept
 
 

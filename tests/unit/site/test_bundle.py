@@ -76,7 +76,8 @@ def imported(tmp_path: Path) -> Import:
         files = {**FILES, **changes.get("files", {})}
         kept = {name: text for name, text in files.items() if text is not None}
         path = packed(tmp_path / "site.tar.gz", kept, *changes.get("links", ()))
-        return importer.import_site(path, changes.get("release"), changes.get("rehearsal"))
+        imported = importer.import_site(path, changes.get("release"), changes.get("rehearsal"))
+        return imported.data, imported.notes
 
     return run
 

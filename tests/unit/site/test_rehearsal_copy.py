@@ -38,7 +38,7 @@ def copy(
     findings = check.check_scenario(path, scenario.load(path))
     assert not [finding for finding in findings if finding.severity in {"fatal", "error"}]
     (cluster,) = data["clusters"].values()
-    return cluster, notes
+    return cluster, [str(note) for note in notes]
 
 
 @pytest.mark.parametrize(

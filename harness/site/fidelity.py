@@ -1,0 +1,169 @@
+"""How true a rehearsal copy is: what it has of the site as it is, in another way, or not at all.
+
+The options of both are compared as `harness diff` does, so that a report shows what the copy really
+has, whatever its importer intended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.slurmconf import diff
+from harness.slurmconf.check.nodes import names_of
+from harness.slurmconf.check.parsed_file import Configuration, Source
+
+SAME, EMULATED, LEFT_OUT, ADDED = "the same", "emulated", "left out", "added"
+_ADDRESSES = {"bcastaddr", "nodeaddr", "nodehostname", "port"}
+_HEADINGS = {
+    LEFT_OUT: "Left out: a verdict on the copy says nothing about these",
+    EMULATED: "Emulated: the copy has these in another way",
+    ADDED: "Added: only the copy has these",
+    SAME: "The same",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Something of the site's that its copy does not have, or has in another way.
+
+    `option` is named as `harness diff` does: `Prolog`, `NodeName c[1-4] State`; it is empty for a
+    whole file.
+    """
+
+    file: str
+    option: str
+    value: object
+    why: str
+
+    def __str__(self) -> str:
+        file = "" if self.file == "slurm.conf" else self.file
+        option = f"{self.option}={self.value}" if self.option else ""
+        return f"{': '.join(filter(None, [file, option]))}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An option or object of the site or its copy; a value is None where it is not set.
+
+    `where` is a file, or a kind of object such as "account". `state` is one of the constants of
+    this module.
+    """
+
+    where: str
+    name: str
+    site: str | None
+    copy: str | None
+    state: str
+    why: str
+
+
+def compare(
+    site: Configuration, copy: Configuration, release: str, replaced: Iterable[Replaced]
+) -> Iterator[Entry]:
+    """Yield an entry for each option of both configurations."""
+    reasons = {_key(one.file, one.option): one.why for one in replaced}
+    changes = [*diff.compare(site, copy, release)]
+    if any(_is_address(change) for change in changes):
+        why = "all nodes share a few hosts"
+        yield Entry("slurm.conf", "addresses and ports of nodes", None, None, EMULATED, why)
+    for change in changes:
+        if _is_address(change):
+            continue
+        state = ADDED if change.before is None else LEFT_OUT if change.after is None else EMULATED
+        keys = (_key(change.file, change.option), _key(change.file, ""))
+        why = next((reasons[key] for key in keys if key in reasons), "the harness has its own")
+        before, after = (_shown(change.option, value) for value in (change.before, change.after))
+        yield Entry(change.file, change.option, before, after, state, why)
+    for source in site:
+        yield from _same(source, [change for change in changes if change.file == source.kind])
+
+
+def objects(
+    site: Mapping[str, Mapping[str, Any]],
+    copy: Mapping[str, Mapping[str, Any]],
+    left_out: Iterable[str],
+) -> Iterator[Entry]:
+    """Yield an entry for each account, QOS or user, by kind, and for what was left out of them."""
+    for kind, known in copy.items():
+        for name, facts in known.items():
+            text = ", ".join(f"{key}: {value}" for key, value in facts.items())
+            own = name in site.get(kind, {})
+            yield Entry(kind, name, text if own else None, text, SAME if own else ADDED, "")
+    for note in left_out:
+        what, _, why = note.partition(": ")
+        yield Entry("site", what, None, None, LEFT_OUT, why)
+
+
+def _same(source: Source, changes: Sequence[diff.Change]) -> Iterator[Entry]:
+    """Yield the options of a file of the site that do not differ, one entry for each line."""
+    changed = {change.option.lower() for change in changes}
+    for key, setting in source.settings.items():
+        if key not in changed:
+            value = _shown(setting.name, setting.value)
+            yield Entry(source.kind, setting.name, value, value, SAME, "")
+    of_names = [
+        (first.lower(), _names(names), option.lower())
+        for change in changes
+        if change.option.count(" ") >= 2
+        for first, names, option in [change.option.split(" ", 2)]
+    ]
+    for key in source.sections:
+        for row in source.rows(key):
+            names = _names(row.first.value)
+            here = {option for first, named, option in of_names if first == key and named & names}
+            kept = [one for name, one in row.all.items() if name not in here | changed | _ADDRESSES]
+            if "removed" not in here and kept:
+                text = " ".join(f"{one.name}={one.value}" for one in kept)
+                name = f"{row.first.name} {row.first.value}"
+                yield Entry(source.kind, name, text, text, SAME, "")
+
+
+def _is_address(change: diff.Change) -> bool:
+    _, first, last = _key(change.file, change.option)
+    return first == "nodename" and last in _ADDRESSES
+
+
+def _shown(option: str, value: str | None) -> str | None:
+    """Return an option's value, unless it is a password."""
+    return "a password" if value and option.lower().endswith("pass") else value
+
+
+def _names(value: str) -> set[str]:
+    return set(names_of(value) or (value,))
+
+
+def _key(file: str, option: str) -> tuple[str, str, str]:
+    """Return what identifies an option, whatever nodes or partitions it is set for."""
+    words = option.lower().split(" ")
+    return file, words[0], words[-1]
+
+
+def markdown(title: str, entries: Sequence[Entry]) -> str:
+    """Return a report: first what a verdict on the copy does not cover."""
+    counts = Counter(entry.state for entry in entries)
+    lines = [
+        f"# {title}: fidelity",
+        "",
+        "; ".join(f"{state}: {counts[state]}" for state in _HEADINGS) + ".",
+    ]
+    for state, heading in _HEADINGS.items():
+        if chosen := [entry for entry in entries if entry.state == state]:
+            lines += ["", f"## {heading}", "", *_table(chosen, state)]
+    return "\n".join([*lines, ""])
+
+
+def _table(entries: Sequence[Entry], state: str) -> Iterator[str]:
+    columns = {
+        SAME: ("where", "name", "site"),
+        ADDED: ("where", "name", "copy"),
+        LEFT_OUT: ("where", "name", "site", "why"),
+        EMULATED: ("where", "name", "site", "copy", "why"),
+    }[state]
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for entry in entries:
+        cells = (str(getattr(entry, column) or "") for column in columns)
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
