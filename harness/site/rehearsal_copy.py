@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from harness.parsing import hostlist
 from harness.site.fidelity import Replaced
 from harness.slurm_options import LOG_DIRECTORY, get
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
@@ -184,14 +185,18 @@ def shrink(
     ((name, cluster),) = data["clusters"].items()
     accounting = data.get("accounting")
     nodes = [node for group in cluster["nodes"] for node in names_of(group["name"]) or ()]
-    if len(nodes) < hosts:
+    if not nodes and get(cluster["options"], "MaxNodeCount"):
+        cluster = {**cluster, "nodes": _dynamic_nodes(cluster, hosts)}
+        why = "nodes that register themselves, each on a host of its own"
+        replaced.append(Replaced("nodes", "", None, why))
+    elif len(nodes) < hosts:
         why = f"{len(nodes)} instead of {hosts}: the site has no more nodes"
         replaced.append(Replaced("hosts", "", None, why))
         hosts = max(len(nodes), 1)
     controllers = _controllers(cluster, nodes)
     copy: dict[str, Any] = {
         **data,
-        "description": f"{data['description']} A rehearsal copy on {hosts} hosts.",
+        "description": f"{data['description']} A rehearsal copy on {hosts} host{'s'[: hosts > 1]}.",
         "clusters": {
             name: {
                 "controller": controllers[0],
@@ -241,6 +246,25 @@ def _controllers(cluster: Mapping[str, Any], nodes: Collection[str]) -> list[str
     return [f"{_CONTROLLER}{number}" for number in range(1, count + 1)]
 
 
+def _dynamic_nodes(cluster: Mapping[str, Any], hosts: int) -> list[dict[str, Any]]:
+    """Return nodes for a site whose nodes all register themselves, some for each NodeSet."""
+    features = [
+        feature
+        for line in cluster.get("lines", ())
+        if get(line, "NodeSet") and (feature := get(line, "Feature"))
+    ]
+    names = [f"{_HOST}{number}" for number in range(1, max(hosts, len(features)) + 1)]
+    return [
+        {
+            "name": hostlist.fold(names[index :: len(features) or 1]),
+            "cpus": 2,
+            "dynamic": True,
+            **({"features": [feature]} if feature else {}),
+        }
+        for index, feature in enumerate(features or [""])
+    ]
+
+
 def _cluster(
     cluster: Mapping[str, Any],
     hosts: int,
@@ -269,16 +293,17 @@ def _cluster(
     ]
     if cluster.get("cgroup"):
         replaced.append(Replaced("cgroup.conf", "", None, "the harness has its own"))
+    dynamic = any(group.get("dynamic") for group in cluster["nodes"])
     partition_options = {**refused, **_PARTITION_OPTIONS}
     if not with_accounting:
         names = (option for options in _ACCOUNTING_NAMES.values() for option in options)
         partition_options |= dict.fromkeys(names, "there is no accounting")
     parts = {
-        "hosts": f"{_HOST}[1-{hosts}]" if hosts > 1 else f"{_HOST}1",
+        "hosts": None if dynamic else f"{_HOST}[1-{hosts}]" if hosts > 1 else f"{_HOST}1",
         "options": options,
-        "nodes": [
-            _nodes(group, {**refused, **_NODE_OPTIONS}, replaced) for group in cluster["nodes"]
-        ],
+        "nodes": cluster["nodes"]
+        if dynamic
+        else [_nodes(group, {**refused, **_NODE_OPTIONS}, replaced) for group in cluster["nodes"]],
         "lines": lines,
         "partitions": {
             name: {

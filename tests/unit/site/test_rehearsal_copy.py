@@ -101,3 +101,16 @@ def test_controllers_have_hosts_of_their_own_unless_the_site_runs_them_on_nodes(
     cluster, _ = copy(tmp_path, release, SITE.replace("SlurmctldHost=ctl.example.org", hosts))
     assert cluster["controller"] == controller
     assert cluster.get("backup_controllers", []) == backups
+
+
+def test_site_whose_nodes_register_themselves_gets_some_for_each_node_set(
+    tmp_path: Path, release: Release
+) -> None:
+    text = SITE.replace("NodeName=n[1-4] CPUs=4\n", "MaxNodeCount=100\n").replace("ALL", "big")
+    sets = "NodeSet=small Feature=small\nNodeSet=big Feature=big\n"
+    cluster, _ = copy(tmp_path, release, text + sets, hosts=3)
+    assert "hosts" not in cluster
+    assert [(group["name"], group["features"]) for group in cluster["nodes"]] == [
+        ("copy[1,3]", ["small"]),
+        ("copy2", ["big"]),
+    ]
