@@ -98,8 +98,8 @@ class Step:
 def plan_upgrade(run: OpenRun, choices: Sequence[str]) -> Plan:
     """Return the plan of a run on other releases; `choices` name them as `--release` does.
 
-    UsageError if the harness cannot do the upgrade, or Slurm does not support it; the hint is the
-    shortest supported path.
+    UsageError if the harness cannot do the upgrade, or Slurm does not support it, in which case the
+    hint is the shortest supported path, or if the newer daemons would refuse the configuration.
     """
     _recreating(run)
     new = run.directory.plan(choices)
@@ -123,6 +123,7 @@ def plan_upgrade(run: OpenRun, choices: Sequence[str]) -> Plan:
         )
     if going := [host.name for host in changed if host.provision != "static"]:
         raise UsageError(f"{hostlist.fold(going)}: hosts that come and go cannot be upgraded yet")
+    lifecycle.must_start(new, render(new))
     return new
 
 

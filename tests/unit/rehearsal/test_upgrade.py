@@ -82,6 +82,18 @@ def test_impossible_upgrade_is_refused(
         assert refused.value.hint == "the shortest way is 22.05 -> 23.02 -> 24.11"
 
 
+def test_configuration_that_the_newer_daemons_refuse_is_reported_before_the_upgrade(
+    tmp_path: Path,
+) -> None:
+    path, place = tmp_path / "old.yml", "    controller: single\n"
+    options = "    options: {TaskPluginParam: Sched}\n"
+    text = (SCENARIOS / "single-node.yml").read_text().replace(place, place + options)
+    path.write_text(text)
+    run = lifecycle.create(path, FakeProvider(), tmp_path, print, ["20.11"])
+    with pytest.raises(UsageError, match="fatal: TaskPluginParam"):
+        upgrade.plan_upgrade(run, ["22.05"])
+
+
 def test_upgraded_run_is_on_its_new_releases(tmp_path: Path) -> None:
     run = lifecycle.create(SCENARIOS / "federation.yml", FakeProvider(), tmp_path, print, ["24.11"])
     run.directory.upgraded(upgrade.plan_upgrade(run, ["26.05"]))
