@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness import faults, transfer
 from harness.cluster import slurm
-from harness.cluster.slurm import FINISHED, Job, Record, SlurmCluster
+from harness.cluster.slurm import FINISHED, Job, Record, SlurmCluster, parse_details
 from harness.errors import CommandFailed, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.plan import Plan
@@ -515,14 +515,3 @@ def _known(states: Sequence[str]) -> frozenset[str]:
 
 def _shown(jobs: Sequence[tuple[str, Job]]) -> str:
     return ", ".join(f"{job.job_id} {job.state} ({job.reason}) on {name}" for name, job in jobs)
-
-
-def parse_details(text: str) -> dict[str, str]:
-    """Read `scontrol --oneliner show job`; values can contain blanks.
-
-    >>> parse_details("JobId=7 Command=/bin/my prog WorkDir=/tmp StdOut=/tmp/o")["Command"]
-    '/bin/my prog'
-    """
-    return dict(
-        re.findall(r"(?:^|(?<= ))([A-Z][\w/:]*)=(.*?)(?= [A-Z][\w/:]*=|\s*$)", text.strip())
-    )

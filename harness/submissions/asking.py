@@ -1,0 +1,244 @@
+"""Submit the rows of a table to clusters that are up, and note what becomes of each; run none.
+
+All nodes are reserved meanwhile, so no job starts: it would count as usage, and change the
+fair share of later rows. A reservation hides nothing: select_nodes() in slurmctld's
+node_scheduler.c still refuses a job that can never run, and replaces the reason of a job that waits
+for nodes by the limit that it exceeds, if any.
+
+A row is submitted twice. The first time it is alone, so limits on the number of submitted jobs
+apply as for a single job; that decides whether it is refused, and what slurmctld holds. slurmctld
+evaluates most limits only when its main scheduler considers a job, up to `batch_sched_delay`
+seconds later (slurm.conf(5); 3 by default), so the second time, many rows are pending together. A
+row for which that could matter is then asked once more, alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from harness import interrupts
+from harness.cluster import slurm
+from harness.cluster.slurm import FINISHED, SlurmCluster, parse_details
+from harness.errors import CannotVerify, CommandFailed
+from harness.plan import Plan
+from harness.ssh import Ssh
+from harness.submissions import answers
+from harness.submissions.answers import REFUSED, STARTS, WAITS, Answer
+from harness.submissions.table import Row
+from harness.wait import wait_until
+
+_SCRIPT = "#!/bin/sh\n"
+_RESERVATION = "slurm-harness"
+# The reason of a job that could start if its nodes were not reserved: select_nodes() in slurmctld's
+# node_scheduler.c.
+_RESERVED = "ReqNodeNotAvail,_Reserved_for_maintenance"
+# Reasons that may come from other jobs.
+_OF_OTHERS = frozenset({"None", "Priority", "Resources", "Dependency"})
+# What slurmctld decides when a job is submitted; a scheduler may change the others.
+_DECIDED = ("partition", "qos", "account", "time", "gres", "constraint", "licenses", "reservation")
+# The most rows that are pending at a time; a scheduler looks at no more than these options say.
+_MOST_PENDING = 50
+_DEPTHS = re.compile(r"\b(?:default_queue_depth|partition_job_depth)=(\d+)")
+# Seconds. The main scheduler runs at least once a minute (slurm.conf(5), sched_interval).
+_CONSIDERED_WITHIN = 300
+_ANSWERED_WITHIN = 300
+
+
+def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row]) -> list[Answer]:
+    """Return what becomes of each row of a table on the clusters of a plan, which are up.
+
+    Raises CannotVerify if a cluster has jobs or does not answer. After an interrupt, it cancels its
+    jobs before it raises KeyboardInterrupt.
+    """
+    clusters = slurm.clusters(ssh, plan)
+    found: dict[Row, Answer] = {}
+    with interrupts.deferred() as interrupted, _nothing_starts(list(clusters.values())):
+        for name, cluster in clusters.items():
+            of_cluster = [row for row in rows if row.cluster == name]
+            found |= _Asking(ssh, cluster, interrupted).answers(of_cluster) if of_cluster else {}
+    return [found[row] for row in rows]
+
+
+@contextmanager
+def _nothing_starts(clusters: Sequence[SlurmCluster]) -> Iterator[None]:
+    """Reserve all nodes of clusters that have no jobs."""
+    for cluster in clusters:
+        if jobs := [job for job in cluster.jobs("--local") if job.state not in FINISHED]:
+            raise CannotVerify(
+                f"{cluster.name} has {len(jobs)} jobs, which affect what becomes of others",
+                hint="wait for them, or cancel them",
+            )
+    reserved: list[SlurmCluster] = []
+    try:
+        for cluster in clusters:
+            _reserve(cluster)
+            reserved.append(cluster)
+        yield
+    finally:
+        for cluster in reserved:
+            cluster.run("scontrol", "delete", f"ReservationName={_RESERVATION}")
+
+
+def _reserve(cluster: SlurmCluster) -> None:
+    delete = f"harness exec {cluster.controller} -- scontrol delete ReservationName={_RESERVATION}"
+    # It ends by itself if this process is killed.
+    facts = ("StartTime=now", "Duration=1-0", "Users=root", "Nodes=ALL", "Flags=MAINT,IGNORE_JOBS")
+    try:
+        cluster.run("scontrol", "create", f"ReservationName={_RESERVATION}", *facts)
+    except CommandFailed as error:
+        raise CannotVerify(
+            f"cannot reserve the nodes of {cluster.name}: {error}",
+            hint=f"if a killed command has left a reservation: {delete}",
+        ) from error
+
+
+def _depends_on_others(together: Answer, alone: Answer) -> bool:
+    """Return whether a row's answer may come from rows that were pending together with it."""
+    if together.outcome == REFUSED or together.reason in _OF_OTHERS:
+        return True
+    return any(together.held.get(name) != alone.held.get(name) for name in _DECIDED)
+
+
+class _Asking:
+    """Asks one cluster; `interrupted` returns whether to stop early."""
+
+    def __init__(self, ssh: Ssh, cluster: SlurmCluster, interrupted: Callable[[], bool]) -> None:
+        self._ssh, self._cluster, self._interrupted = ssh, cluster, interrupted
+        config = cluster.run("scontrol", "show", "config").stdout
+        depths = map(int, _DEPTHS.findall(config))
+        self._most = max(1, min([_MOST_PENDING, *depths]))
+        # Its priorities only order the jobs by their submission.
+        self._basic = "priority/basic" in config
+
+    def answers(self, rows: Sequence[Row]) -> dict[Row, Answer]:
+        """Return the answer to each row, or to some after an interrupt."""
+        found: dict[Row, Answer] = {}
+        for row in rows:
+            found |= self._submitted([row], considered=False)
+        accepted = [row for row in found if found[row].outcome != REFUSED]
+        for start in range(0, len(accepted), self._most):
+            together = accepted[start : start + self._most]
+            for row, seen in self._submitted(together, considered=True).items():
+                if len(together) > 1 and _depends_on_others(seen, found[row]):
+                    seen = self._submitted([row], considered=True).get(row, seen)
+                found[row] = replace(found[row], outcome=seen.outcome, reason=seen.reason)
+        return {
+            row: replace(answer, unexpected=answers.unexpected(row.expected, answer))
+            for row, answer in found.items()
+        }
+
+    def _submitted(self, rows: Sequence[Row], *, considered: bool) -> dict[Row, Answer]:
+        """Submit rows, and cancel them once they are known, or the scheduler has considered them.
+
+        There is no answer to rows that an interrupt came before.
+        """
+        found: dict[Row, Answer] = {}
+        jobs: dict[Row, tuple[int, str]] = {}
+        try:
+            for row in rows:
+                if self._interrupted():
+                    return {}
+                submitted = self._submit(row)
+                if isinstance(submitted, Answer):
+                    found[row] = submitted
+                else:
+                    jobs[row] = submitted
+            if jobs and considered:
+                self._wait_for_scheduler(len(jobs))
+            if jobs:
+                details = self._details([job_id for job_id, _ in jobs.values()])
+                found |= {
+                    row: self._answer(row, details[job_id], message)
+                    for row, (job_id, message) in jobs.items()
+                }
+        finally:
+            if jobs:
+                self._cluster.run("scancel", *(str(job_id) for job_id, _ in jobs.values()))
+        return found
+
+    def _submit(self, row: Row) -> Answer | tuple[int, str]:
+        """Return the id of a row's job and what sbatch printed, or why it is refused."""
+        # Nothing is added that job_submit.lua could see, not even the harness's comment.
+        result = self._ssh.run(
+            self._cluster.controller,
+            ["sbatch", "--parsable", *row.options],
+            user=row.user,
+            stdin=_SCRIPT,
+            check=False,
+            timeout=_ANSWERED_WITHIN,
+        )
+        message = said(result.stderr)
+        if result.exit_code == 0:
+            return int(result.stdout.split()[-1].split(";")[0]), message
+        if any(words in message for words in slurm.UNCERTAIN):
+            raise CannotVerify(
+                f"{row.place}: slurmctld of {row.cluster} does not answer: {message}"
+            )
+        return Answer(str(row), row.place, row.user, row.cluster, REFUSED, message)
+
+    def _details(self, job_ids: Sequence[int]) -> dict[int, dict[str, str]]:
+        """Return the fields of jobs by their ids; those of an array by the array's."""
+        only = map(str, job_ids if len(job_ids) == 1 else ())
+        lines = self._cluster.run("scontrol", "--oneliner", "--all", "show", "job", *only).stdout
+        jobs = [parse_details(line) for line in lines.splitlines() if line.startswith("JobId=")]
+        return {int(job["JobId"]): job for job in jobs}
+
+    def _answer(self, row: Row, details: dict[str, str], message: str) -> Answer:
+        held = answers.held(details)
+        if self._basic:
+            held.pop("priority", None)
+        reason = "" if details["Reason"] == _RESERVED else details["Reason"]
+        outcome = WAITS if reason and details["JobState"] == "PENDING" else STARTS
+        changed = answers.changed(row.asked, held)
+        facts = (str(row), row.place, row.user, row.cluster)
+        return Answer(*facts, outcome, reason, message, held, changed)
+
+    def _wait_for_scheduler(self, count: int) -> None:
+        """Wait until the main scheduler has considered all pending jobs.
+
+        Of the cycles that end from now on, the first may have begun before the last job came.
+        """
+        begin = self._cycles()
+
+        def look() -> int:
+            nonlocal begin
+            # An update of a reservation makes slurmctld schedule: _slurm_rpc_resv_update() in its
+            # proc_req.c.
+            self._cluster.run(
+                "scontrol", "update", f"ReservationName={_RESERVATION}", "Duration=1-0"
+            )
+            cycles = self._cycles()
+            begin = begin if cycles >= begin else 0  # sdiag(1): counters restart at midnight UTC
+            return cycles - begin
+
+        wait_until(
+            look,
+            lambda cycles: cycles >= 2 or self._interrupted(),
+            what=f"the scheduler of {self._cluster.name} to consider {count} jobs",
+            timeout=_CONSIDERED_WITHIN,
+            show=lambda cycles: f"{cycles} cycles",
+        )
+
+    def _cycles(self) -> int:
+        """Return the number of cycles of the main scheduler since its counters restarted."""
+        text = self._cluster.run("sdiag").stdout
+        match = re.search(r"Main schedule statistics.*?Total cycles:\s*(\d+)", text, re.DOTALL)
+        if not match:
+            raise CannotVerify(
+                f"sdiag on {self._cluster.controller} prints no cycles: {text[:500]}"
+            )
+        return int(match[1])
+
+
+def said(stderr: str) -> str:
+    r"""Return the messages of sbatch in one line, without its own name.
+
+    >>> said("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: x")
+    'AssocMaxSubmitJobLimit; x'
+    """
+    lines = (re.sub(r"^sbatch: (error: )?", "", line).strip() for line in stderr.splitlines())
+    messages = (line.removeprefix("Batch job submission failed: ") for line in lines)
+    return "; ".join(line for line in messages if line and not line.startswith('Try "sbatch'))
