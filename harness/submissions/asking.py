@@ -8,8 +8,8 @@ for nodes by the limit that it exceeds, if any.
 A row is submitted twice. The first time it is alone, so limits on the number of submitted jobs
 apply as for a single job; that decides whether it is refused, and what slurmctld holds. slurmctld
 evaluates most limits only when its main scheduler considers a job, up to `batch_sched_delay`
-seconds later (slurm.conf(5); 3 by default), so the second time, many rows are pending together. A
-row for which that could matter is then asked once more, alone.
+seconds later (slurm.conf(5); 3 by default), so the second time, many rows are pending together, as
+many as the limits allow. A row that others could affect is then submitted once more, alone.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def _reserve(cluster: SlurmCluster) -> None:
 
 def _depends_on_others(together: Answer, alone: Answer) -> bool:
     """Return whether a row's answer may come from rows that were pending together with it."""
-    if together.outcome == REFUSED or together.reason in _OF_OTHERS:
-        return True
-    return any(together.held.get(name) != alone.held.get(name) for name in _DECIDED)
+    return together.reason in _OF_OTHERS or any(
+        together.held.get(name) != alone.held.get(name) for name in _DECIDED
+    )
 
 
 class _Asking:
@@ -118,13 +118,14 @@ class _Asking:
         found: dict[Row, Answer] = {}
         for row in rows:
             found |= self._submitted([row], considered=False)
-        accepted = [row for row in found if found[row].outcome != REFUSED]
-        for start in range(0, len(accepted), self._most):
-            together = accepted[start : start + self._most]
-            for row, seen in self._submitted(together, considered=True).items():
+        waiting = [row for row in rows if row in found and found[row].outcome != REFUSED]
+        while waiting and not self._interrupted():
+            together = self._submitted(waiting, considered=True)
+            for row, seen in together.items():
                 if len(together) > 1 and _depends_on_others(seen, found[row]):
                     seen = self._submitted([row], considered=True).get(row, seen)
                 found[row] = replace(found[row], outcome=seen.outcome, reason=seen.reason)
+            waiting = [row for row in waiting if row not in together]
         return {
             row: replace(answer, unexpected=answers.unexpected(row.expected, answer))
             for row, answer in found.items()
@@ -133,19 +134,25 @@ class _Asking:
     def _submitted(self, rows: Sequence[Row], *, considered: bool) -> dict[Row, Answer]:
         """Submit rows, and cancel them once they are known, or the scheduler has considered them.
 
-        There is no answer to rows that an interrupt came before.
+        The first row is answered. Others are left out if they are refused, which may be because of
+        those before them, if there are too many, or after an interrupt.
         """
         found: dict[Row, Answer] = {}
         jobs: dict[Row, tuple[int, str]] = {}
+        full: set[str] = set()
         try:
             for row in rows:
                 if self._interrupted():
                     return {}
+                if row.user in full or len(jobs) == self._most:
+                    continue
                 submitted = self._submit(row)
-                if isinstance(submitted, Answer):
-                    found[row] = submitted
-                else:
+                if not isinstance(submitted, Answer):
                     jobs[row] = submitted
+                elif jobs:
+                    full.add(row.user)
+                else:
+                    found[row] = submitted
             if jobs and considered:
                 self._wait_for_scheduler(len(jobs))
             if jobs:
@@ -197,30 +204,32 @@ class _Asking:
         return Answer(*facts, outcome, reason, message, held, changed)
 
     def _wait_for_scheduler(self, count: int) -> None:
-        """Wait until the main scheduler has considered all pending jobs.
-
-        Of the cycles that end from now on, the first may have begun before the last job came.
-        """
-        begin = self._cycles()
+        """Wait until the main scheduler has considered all pending jobs."""
+        self._schedule()  # ends after a cycle that began before the last job came
+        before = self._cycles()
+        self._schedule()
 
         def look() -> int:
-            nonlocal begin
-            # An update of a reservation makes slurmctld schedule: _slurm_rpc_resv_update() in its
-            # proc_req.c.
-            self._cluster.run(
-                "scontrol", "update", f"ReservationName={_RESERVATION}", "Duration=1-0"
-            )
+            nonlocal before
             cycles = self._cycles()
-            begin = begin if cycles >= begin else 0  # sdiag(1): counters restart at midnight UTC
-            return cycles - begin
+            before = min(before, cycles)  # sdiag(1): counters restart at midnight UTC
+            return cycles - before
 
         wait_until(
             look,
-            lambda cycles: cycles >= 2 or self._interrupted(),
+            lambda cycles: cycles > 0 or self._interrupted(),
             what=f"the scheduler of {self._cluster.name} to consider {count} jobs",
             timeout=_CONSIDERED_WITHIN,
-            show=lambda cycles: f"{cycles} cycles",
         )
+
+    def _schedule(self) -> None:
+        """Make slurmctld schedule soon, by an update that changes nothing.
+
+        It waits for the end of a cycle, which holds a lock that the update needs:
+        _slurm_rpc_resv_update() in slurmctld's proc_req.c.
+        """
+        update = ("scontrol", "update", f"ReservationName={_RESERVATION}", "Duration=1-0")
+        self._cluster.run(*update)
 
     def _cycles(self) -> int:
         """Return the number of cycles of the main scheduler since its counters restarted."""
