@@ -16,6 +16,8 @@ from harness.errors import CommandFailed, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.plan import Plan
 from harness.ssh import Result, Ssh
+from harness.submissions import asking, table
+from harness.submissions.answers import Answer
 from harness.wait import wait_until
 
 # Deadlines in seconds, generous because a machine may be busy. A cancelled job is killed after
@@ -130,6 +132,20 @@ class Slurm:
             self.run("sbatch", "--parsable", *options, stdin=text).stdout.strip().partition(";")
         )
         return Submission(self, int(job_id), cluster or self.cluster)
+
+    def submissions(self, table_path: str | Path) -> list[Answer]:
+        """Return what becomes of the rows of a table: see docs/how-to/test-a-policy.md.
+
+        Raises AssertionError, which names the rows that are not as they expect, UsageError if the
+        table is wrong, and CannotVerify if the clusters have jobs.
+        """
+        __tracebackhide__ = True
+        rows = table.read(Path(table_path), self.plan.scenario)
+        answers = asking.ask(self.ssh, self.plan, rows)
+        wrong = [f"{answer.place}: {answer}" for answer in answers if answer.unexpected]
+        if wrong:
+            raise AssertionError("\n".join(wrong))
+        return answers
 
     def submission(self, job_id: int) -> Submission:
         """Return a job that another client submitted to this cluster."""

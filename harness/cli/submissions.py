@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from harness import lifecycle
+from harness import lifecycle, scenario
 from harness.cli.arguments import (
     DEFAULT_RUNS,
     FormatOption,
@@ -103,11 +103,14 @@ def submissions(
     sides = [(scenario_path, [*(release or ())])]
     if other or to:
         sides.append((other or scenario_path, [*(release or ()), *(to or ())]))
+    tables = [
+        table.read(table_path, scenario.load(path, choices, settings=settings or ()))
+        for path, choices in sides
+    ]
     created = [
         lifecycle.create(path, source, runs, progress(), choices, settings or ())
         for path, choices in sides
     ]
-    tables = [table.read(table_path, run.plan.scenario) for run in created]
     found = [_asked(run, rows, keep=keep) for run, rows in zip(created, tables, strict=True)]
     return _print(found[0], format_) if len(found) == 1 else _print_both(found, format_, exit_code)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from harness.parsing import durations
 
-# The columns of what slurmctld holds: the name of an option of sbatch if there is one, and the
-# fields of `scontrol show job`, of which the first that is printed counts. TRES is called ReqTRES
-# since 23.02, and TresPerNode had no prefix in 20.11.
+# The columns of what slurmctld holds, which have the names of sbatch's options, and the fields of
+# `scontrol show job`, of which the first that is printed counts: TRES is ReqTRES since 23.02.
+# "nodes" is the smallest number.
 FIELDS = {
     "partition": ("Partition",),
     "qos": ("QOS",),
@@ -55,6 +55,9 @@ class Answer:
     changed: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return "; ".join([f"{self.row}: {self.outcome}", *self.unexpected])
+
     def columns(self) -> dict[str, str]:
         """Return the value of each column; "" for none."""
         told = {"outcome": self.outcome, "reason": self.reason, "message": self.message}
@@ -64,15 +67,17 @@ class Answer:
 def held(details: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of the fields of `scontrol show job`; those without a value are left out.
 
-    >>> held({"NumNodes": "2-2", "Features": "(null)", "TresPerNode": "gres/gpu:1"})
+    >>> held({"NumNodes": "2-4", "Features": "(null)", "TresPerNode": "gres/gpu:1"})
     {'nodes': '2', 'gres': 'gpu:1'}
     """
     columns = {
         column: next((details[name] for name in names if name in details), "")
         for column, names in FIELDS.items()
     }
-    columns["nodes"] = re.sub(r"^(\d+)-\1$", r"\1", columns["nodes"])
-    columns["gres"] = re.sub(r"\bgres[:/]", "", columns["gres"])
+    # Before 26.05, scontrol prints a range only if the job requests one.
+    columns["nodes"] = columns["nodes"].partition("-")[0]
+    # 20.11 prints "gres:gpu:1 NtasksPerTRES:0".
+    columns["gres"] = re.sub(r"\bgres[:/]", "", columns["gres"].partition(" ")[0])
     return {name: value for name, value in columns.items() if value not in {"", "(null)", "N/A"}}
 
 
@@ -130,7 +135,7 @@ def canonical(name: str, value: str) -> object:
             items = (item for item in text.removeprefix("gres:").split(",") if item)
             return {item if re.search(r":\d+\w?$", item) else f"{item}:1" for item in items}
         case "nodes":
-            return re.sub(r"^(\d+)-\1$", r"\1", text)
+            return text.partition("-")[0]
         case _:
             return text
 
