@@ -50,7 +50,7 @@ def submissions(
     scenario_path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[SCENARIO]",
+            metavar="SCENARIO",
             help="The scenario file; default: a run that is up.",
             show_default=False,
         ),
@@ -58,7 +58,7 @@ def submissions(
     other: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[OTHER]",
+            metavar="OTHER",
             help="A scenario to compare with: print only the differences.",
             show_default=False,
         ),

@@ -22,7 +22,7 @@ from dataclasses import replace
 from harness import interrupts
 from harness.cluster import slurm
 from harness.cluster.slurm import FINISHED, SlurmCluster, parse_details
-from harness.errors import CannotVerify, CommandFailed
+from harness.errors import CannotVerify, CommandFailed, HarnessError
 from harness.plan import Plan
 from harness.ssh import Ssh
 from harness.submissions import answers
@@ -45,6 +45,9 @@ _DEPTHS = re.compile(r"\b(?:default_queue_depth|partition_job_depth)=(\d+)")
 # Seconds. The main scheduler runs at least once a minute (slurm.conf(5), sched_interval).
 _CONSIDERED_WITHIN = 300
 _ANSWERED_WITHIN = 300
+_CANCELLED_WITHIN = 180
+# How many jobs an error names.
+_FEW = 5
 
 
 def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row]) -> list[Answer]:
@@ -64,11 +67,11 @@ def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row]) -> list[Answer]:
 
 @contextmanager
 def _nothing_starts(clusters: Sequence[SlurmCluster]) -> Iterator[None]:
-    """Reserve all nodes of clusters that have no jobs."""
+    """Reserve all nodes of clusters that have no jobs, until the jobs of this context are gone."""
     for cluster in clusters:
-        if jobs := [job for job in cluster.jobs("--local") if job.state not in FINISHED]:
+        if jobs := _active(cluster):
             raise CannotVerify(
-                f"{cluster.name} has {len(jobs)} jobs, which affect what becomes of others",
+                f"{cluster.name} has {len(jobs)} jobs, which affect others: {', '.join(jobs[:_FEW])}",
                 hint="wait for them, or cancel them",
             )
     reserved: list[SlurmCluster] = []
@@ -77,9 +80,31 @@ def _nothing_starts(clusters: Sequence[SlurmCluster]) -> Iterator[None]:
             _reserve(cluster)
             reserved.append(cluster)
         yield
-    finally:
-        for cluster in reserved:
-            cluster.run("scontrol", "delete", f"ReservationName={_RESERVATION}")
+    except BaseException as error:
+        try:
+            _release(reserved)
+        except HarnessError as problem:
+            error.add_note(str(problem))
+        raise
+    _release(reserved)
+
+
+def _active(cluster: SlurmCluster) -> list[str]:
+    """Return the jobs of a cluster that have not ended."""
+    jobs = [job for job in cluster.jobs("--local", "--all") if job.state not in FINISHED]
+    return [f"{job.job_id} {job.state} of {job.user}" for job in jobs]
+
+
+def _release(clusters: Sequence[SlurmCluster]) -> None:
+    """Release the nodes; a federation may cancel copies of a job on other clusters later."""
+    for cluster in clusters:
+        wait_until(
+            lambda: _active(cluster),  # noqa: B023  called at once
+            lambda jobs: not jobs,
+            what=f"the jobs of {cluster.name} to be cancelled",
+            timeout=_CANCELLED_WITHIN,
+        )
+        cluster.run("scontrol", "delete", f"ReservationName={_RESERVATION}")
 
 
 def _reserve(cluster: SlurmCluster) -> None:

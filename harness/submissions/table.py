@@ -18,19 +18,24 @@ from harness.parsing import bounded_yaml
 from harness.scenario.model import Scenario, did_you_mean
 from harness.submissions.answers import EXPECTABLE, FIELDS
 
-# sbatch(1): the long names of short options whose values are compared with what slurmctld holds.
+# sbatch(1): the long names of short options whose values are compared with what slurmctld holds, or
+# that cannot be asked.
 _SHORT = {
     "A": "account",
     "C": "constraint",
     "L": "licenses",
+    "M": "clusters",
     "N": "nodes",
+    "W": "wait",
     "n": "ntasks",
     "p": "partition",
     "q": "qos",
     "t": "time",
 }
-# Options that change what sbatch does, instead of what it submits.
-_NOT_OF_JOBS = frozenset({"help", "parsable", "test-only", "usage", "version", "wait", "wrap"})
+# Options that change what sbatch does, instead of what it submits; ":" separates jobs.
+_NOT_ASKED = frozenset(
+    {":", "clusters", "help", "parsable", "test-only", "usage", "version", "wait", "wrap"}
+)
 _BESIDE_OPTIONS = ("user", "cluster", "name", "options", "expect")
 _TRUE, _FALSE = {"true", "yes"}, {"false", "no"}
 _HINT = (
@@ -193,15 +198,16 @@ class _Reader:
     def _options(self, cells: _Cells) -> Iterator[str]:
         """Yield the options of sbatch; those in `options` come first."""
         words = self._words(cells["options"]) if "options" in cells else []
-        for word in words:
-            self._refuse(word.removeprefix("--").partition("=")[0], "options", cells["options"])
+        for option in {*Row("", "", "", "", tuple(words)).asked, *words} & _NOT_ASKED:
+            self._refuse(option, "options", cells["options"])
         yield from words
         for name, cell in cells.items():
             if name in _BESIDE_OPTIONS or name.startswith("expect."):
                 continue
             if not re.fullmatch("[a-z][a-z0-9-]+", name):
                 self._wrong(name, cell, "not the long name of an option of sbatch")
-            self._refuse(name, name, cell)
+            if name in _NOT_ASKED:
+                self._refuse(name, name, cell)
             yield from self._option(name, cell)
 
     def _option(self, name: str, cell: _Cell) -> Iterator[str]:
@@ -216,8 +222,8 @@ class _Reader:
             yield f"--{name}={text}"
 
     def _refuse(self, option: str, where: str, cell: _Cell) -> None:
-        if option in _NOT_OF_JOBS or option == ":":
-            self._wrong(where, cell, f"{option} is not an option of a single job")
+        instead = "; name the cluster with cluster" if option == "clusters" else ""
+        self._wrong(where, cell, f"{option} cannot be asked{instead}")
 
     def _words(self, cell: _Cell) -> list[str]:
         if isinstance(cell.value, SequenceNode):
