@@ -70,8 +70,9 @@ def _nothing_starts(clusters: Sequence[SlurmCluster]) -> Iterator[None]:
     """Reserve all nodes of clusters that have no jobs, until the jobs of this context are gone."""
     for cluster in clusters:
         if jobs := _active(cluster):
+            some = ", ".join(jobs[:_FEW])
             raise CannotVerify(
-                f"{cluster.name} has {len(jobs)} jobs, which affect others: {', '.join(jobs[:_FEW])}",
+                f"{cluster.name} has {len(jobs)} jobs, which affect others: {some}",
                 hint="wait for them, or cancel them",
             )
     reserved: list[SlurmCluster] = []
