@@ -134,8 +134,8 @@ class _Asking:
     def __init__(self, ssh: Ssh, cluster: SlurmCluster, interrupted: Callable[[], bool]) -> None:
         self._ssh, self._cluster, self._interrupted = ssh, cluster, interrupted
         config = cluster.run("scontrol", "show", "config").stdout
-        depths = map(int, _DEPTHS.findall(config))
-        self._most = max(1, min([_MOST_PENDING, *depths]))
+        depths = [int(depth) for depth in _DEPTHS.findall(config)]
+        self._most = min([_MOST_PENDING, *filter(None, depths)])  # 0: no limit
         # Its priorities only order the jobs by their submission.
         self._basic = "priority/basic" in config
 

@@ -152,7 +152,7 @@ def test_row_that_other_rows_affect_is_asked_alone() -> None:
 
 
 def test_no_more_jobs_are_pending_than_the_scheduler_considers() -> None:
-    slurm = FakeSlurm(config="SchedulerParameters = bf_continue,default_queue_depth=3\n")
+    slurm = FakeSlurm(config="SchedulerParameters = partition_job_depth=0,default_queue_depth=3\n")
     ask(slurm, *["x"] * 8)
     assert slurm.most_seen == 3
 
