@@ -11,11 +11,13 @@ from pathlib import Path
 
 from harness import faults, transfer
 from harness.cluster import slurm
-from harness.cluster.slurm import FINISHED, Job, Record, SlurmCluster
+from harness.cluster.slurm import FINISHED, Job, Record, SlurmCluster, parse_details
 from harness.errors import CommandFailed, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.plan import Plan
 from harness.ssh import Result, Ssh
+from harness.submissions import asking, table
+from harness.submissions.answers import Answer
 from harness.wait import wait_until
 
 # Deadlines in seconds, generous because a machine may be busy. A cancelled job is killed after
@@ -130,6 +132,20 @@ class Slurm:
             self.run("sbatch", "--parsable", *options, stdin=text).stdout.strip().partition(";")
         )
         return Submission(self, int(job_id), cluster or self.cluster)
+
+    def submissions(self, table_path: str | Path) -> list[Answer]:
+        """Return what becomes of the rows of a table: see docs/how-to/test-a-policy.md.
+
+        Raises AssertionError, which names the rows that are not as they expect, UsageError if the
+        table is wrong, and CannotVerify if the clusters have jobs.
+        """
+        __tracebackhide__ = True
+        rows = table.read(Path(table_path), self.plan.scenario)
+        answers = asking.ask(self.ssh, self.plan, rows)
+        wrong = [f"{answer.place}: {answer}" for answer in answers if answer.unexpected]
+        if wrong:
+            raise AssertionError("\n".join(wrong))
+        return answers
 
     def submission(self, job_id: int) -> Submission:
         """Return a job that another client submitted to this cluster."""
@@ -515,14 +531,3 @@ def _known(states: Sequence[str]) -> frozenset[str]:
 
 def _shown(jobs: Sequence[tuple[str, Job]]) -> str:
     return ", ".join(f"{job.job_id} {job.state} ({job.reason}) on {name}" for name, job in jobs)
-
-
-def parse_details(text: str) -> dict[str, str]:
-    """Read `scontrol --oneliner show job`; values can contain blanks.
-
-    >>> parse_details("JobId=7 Command=/bin/my prog WorkDir=/tmp StdOut=/tmp/o")["Command"]
-    '/bin/my prog'
-    """
-    return dict(
-        re.findall(r"(?:^|(?<= ))([A-Z][\w/:]*)=(.*?)(?= [A-Z][\w/:]*=|\s*$)", text.strip())
-    )

@@ -49,6 +49,14 @@ _SECONDS_A_NODE = 0.2
 # see `Job.ours`.
 MARK = "slurm-harness"
 _SUBMIT = frozenset({"sbatch", "srun", "salloc"})
+# Errors of sbatch after which slurmctld may have accepted the job nevertheless.
+UNCERTAIN = (
+    "timed out",
+    "Zero Bytes",
+    "Connection reset",
+    "Unable to contact",
+    "Unexpected message",
+)
 # squeue(1), JOB REASON CODES: reasons of a pending job while other jobs have its nodes.
 _NODES_TAKEN = frozenset(
     {"None", "Resources", "Priority", "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved"}
@@ -658,6 +666,17 @@ def parse_remembered(line: str, cluster: str) -> Record:
         cpus=int(facts["NumCPUs"].partition("-")[0]),
         time_limit=_minutes(facts["TimeLimit"]),
         work_dir=_some(facts.get("WorkDir", "")),
+    )
+
+
+def parse_details(text: str) -> dict[str, str]:
+    """Read `scontrol --oneliner show job`; values can contain blanks.
+
+    >>> parse_details("JobId=7 Command=/bin/my prog WorkDir=/tmp StdOut=/tmp/o")["Command"]
+    '/bin/my prog'
+    """
+    return dict(
+        re.findall(r"(?:^|(?<= ))([A-Z][\w/:]*)=(.*?)(?= [A-Z][\w/:]*=|\s*$)", text.strip())
     )
 
 

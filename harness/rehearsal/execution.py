@@ -41,14 +41,6 @@ _RECORDED = 60
 _RECONFIGURED = 300
 # States of TCP connections that one end has closed or not yet opened: ss(8).
 _HALF_OPEN = ("fin-wait-1", "fin-wait-2", "close-wait", "closing", "last-ack", "syn-sent")
-# Errors of sbatch after which slurmctld may have accepted the job nevertheless.
-_UNCERTAIN = (
-    "timed out",
-    "Zero Bytes",
-    "Connection reset",
-    "Unable to contact",
-    "Unexpected message",
-)
 
 
 def rehearse(run: OpenRun, works: Sequence[Work], schedule: Sequence[ScheduledFault]) -> None:
@@ -93,7 +85,7 @@ class Users:
             answer = "accepted"
         except CommandFailed as error:
             message = error.stderr.strip()
-            answer = "unknown" if any(words in message for words in _UNCERTAIN) else "refused"
+            answer = "unknown" if any(words in message for words in slurm.UNCERTAIN) else "refused"
         except HarnessError as error:
             answer, message = "unknown", str(error)
         facts = {

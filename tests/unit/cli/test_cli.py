@@ -248,3 +248,27 @@ def test_images_are_run_only_on_request(arguments: list[str], tmp_path: Path) ->
     probed = harness(*arguments, "--probe-images", cwd=tmp_path, environment=NO_ENGINE)
     assert probed.returncode == 3
     assert "no Docker engine answers at unix:///nonexistent/docker.sock" in probed.stderr
+
+
+def test_table_of_submissions_is_read_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "policy.yml").write_text("- {user: alise, expect: {accepted: true}}\n")
+    completed = harness("submissions", "policy.yml", SINGLE_NODE, cwd=tmp_path)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert 'policy.yml:1:4: user: no user "alise"; did you mean "alice"?' in completed.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--to", "26.05"], "need a scenario"),
+        (["scenario.yml", "--run", "x"], "--run and a scenario exclude each other"),
+    ],
+)
+def test_options_of_submissions_that_contradict_each_other_are_refused(
+    words: list[str], problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "policy.yml").write_text("- {user: alice}\n")
+    completed = harness("submissions", "policy.yml", *words, cwd=tmp_path)
+    assert completed.returncode == 2
+    assert problem in completed.stderr

@@ -69,6 +69,7 @@ WITH_ENGINE = {
     "images load": "test_engines",
     "images extend": "test_schedmd",
     "schedmd-suite": "test_schedmd",
+    "submissions": "test_submissions",
     "cp": "test_schedmd",
 }
 # Compares with hosts that are up, as tests/integration/test_diff.py does.
@@ -189,7 +190,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sinfo.parent}:{os.environ['PATH']}")
     collect.main(["--conf", "etc-slurm", "--output", "site.tar.gz"])
-    for name in ("hosts.yml", "dump.sql.gz", "lublin.swf"):
+    for name in ("hosts.yml", "dump.sql.gz", "lublin.swf", "policy.yml"):
         (tmp_path / name).touch()
     (tmp_path / "state").mkdir()
     (tmp_path / "slurm-24.11.5" / "testsuite").mkdir(parents=True)

@@ -1,0 +1,279 @@
+"""Submit the rows of a table to clusters that are up, and note what becomes of each; run none.
+
+All nodes are reserved meanwhile, so no job starts: it would count as usage, and change the
+fair share of later rows. A reservation hides nothing: select_nodes() in slurmctld's
+node_scheduler.c still refuses a job that can never run, and replaces the reason of a job that waits
+for nodes by the limit that it exceeds, if any.
+
+A row is submitted twice. The first time it is alone, so limits on the number of submitted jobs
+apply as for a single job; that decides whether it is refused, and what slurmctld holds. slurmctld
+evaluates most limits only when its main scheduler considers a job, up to `batch_sched_delay`
+seconds later (slurm.conf(5); 3 by default), so the second time, many rows are pending together, as
+many as the limits allow. A row that others could affect is then submitted once more, alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from harness import interrupts
+from harness.cluster import slurm
+from harness.cluster.slurm import FINISHED, SlurmCluster, parse_details
+from harness.errors import CannotVerify, CommandFailed, HarnessError
+from harness.plan import Plan
+from harness.ssh import Ssh
+from harness.submissions import answers
+from harness.submissions.answers import REFUSED, STARTS, WAITS, Answer
+from harness.submissions.table import Row
+from harness.wait import wait_until
+
+_SCRIPT = "#!/bin/sh\n"
+_RESERVATION = "slurm-harness"
+# The reason of a job that could start if its nodes were not reserved: select_nodes() in slurmctld's
+# node_scheduler.c.
+_RESERVED = "ReqNodeNotAvail,_Reserved_for_maintenance"
+# Reasons that may come from other jobs.
+_OF_OTHERS = frozenset({"None", "Priority", "Resources", "Dependency"})
+# What slurmctld decides when a job is submitted; a scheduler may change the others.
+_DECIDED = ("partition", "qos", "account", "time", "gres", "constraint", "licenses", "reservation")
+# The most rows that are pending at a time; a scheduler looks at no more than these options say.
+_MOST_PENDING = 50
+_DEPTHS = re.compile(r"\b(?:default_queue_depth|partition_job_depth)=(\d+)")
+# Seconds. The main scheduler runs at least once a minute (slurm.conf(5), sched_interval).
+_CONSIDERED_WITHIN = 300
+_ANSWERED_WITHIN = 300
+_CANCELLED_WITHIN = 180
+# How many jobs an error names.
+_FEW = 5
+
+
+def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row]) -> list[Answer]:
+    """Return what becomes of each row of a table on the clusters of a plan, which are up.
+
+    Raises CannotVerify if a cluster has jobs or does not answer. After an interrupt, it cancels its
+    jobs before it raises KeyboardInterrupt.
+    """
+    clusters = slurm.clusters(ssh, plan)
+    found: dict[Row, Answer] = {}
+    with interrupts.deferred() as interrupted, _nothing_starts(list(clusters.values())):
+        for name, cluster in clusters.items():
+            of_cluster = [row for row in rows if row.cluster == name]
+            found |= _Asking(ssh, cluster, interrupted).answers(of_cluster) if of_cluster else {}
+    return [found[row] for row in rows]
+
+
+@contextmanager
+def _nothing_starts(clusters: Sequence[SlurmCluster]) -> Iterator[None]:
+    """Reserve all nodes of clusters that have no jobs, until the jobs of this context are gone."""
+    for cluster in clusters:
+        if jobs := _active(cluster):
+            some = ", ".join(jobs[:_FEW])
+            raise CannotVerify(
+                f"{cluster.name} has {len(jobs)} jobs, which affect others: {some}",
+                hint="wait for them, or cancel them",
+            )
+    reserved: list[SlurmCluster] = []
+    try:
+        for cluster in clusters:
+            _reserve(cluster)
+            reserved.append(cluster)
+        yield
+    except BaseException as error:
+        try:
+            _release(reserved)
+        except HarnessError as problem:
+            error.add_note(str(problem))
+        raise
+    _release(reserved)
+
+
+def _active(cluster: SlurmCluster) -> list[str]:
+    """Return the jobs of a cluster that have not ended."""
+    jobs = [job for job in cluster.jobs("--local", "--all") if job.state not in FINISHED]
+    return [f"{job.job_id} {job.state} of {job.user}" for job in jobs]
+
+
+def _release(clusters: Sequence[SlurmCluster]) -> None:
+    """Release the nodes; a federation may cancel copies of a job on other clusters later."""
+    for cluster in clusters:
+        wait_until(
+            lambda: _active(cluster),  # noqa: B023  called at once
+            lambda jobs: not jobs,
+            what=f"the jobs of {cluster.name} to be cancelled",
+            timeout=_CANCELLED_WITHIN,
+        )
+        cluster.run("scontrol", "delete", f"ReservationName={_RESERVATION}")
+
+
+def _reserve(cluster: SlurmCluster) -> None:
+    delete = f"harness exec {cluster.controller} -- scontrol delete ReservationName={_RESERVATION}"
+    # It ends by itself if this process is killed.
+    facts = ("StartTime=now", "Duration=1-0", "Users=root", "Nodes=ALL", "Flags=MAINT,IGNORE_JOBS")
+    try:
+        cluster.run("scontrol", "create", f"ReservationName={_RESERVATION}", *facts)
+    except CommandFailed as error:
+        raise CannotVerify(
+            f"cannot reserve the nodes of {cluster.name}: {error}",
+            hint=f"if a killed command has left a reservation: {delete}",
+        ) from error
+
+
+def _depends_on_others(together: Answer, alone: Answer) -> bool:
+    """Return whether a row's answer may come from rows that were pending together with it."""
+    return together.reason in _OF_OTHERS or any(
+        together.held.get(name) != alone.held.get(name) for name in _DECIDED
+    )
+
+
+class _Asking:
+    """Asks one cluster; `interrupted` returns whether to stop early."""
+
+    def __init__(self, ssh: Ssh, cluster: SlurmCluster, interrupted: Callable[[], bool]) -> None:
+        self._ssh, self._cluster, self._interrupted = ssh, cluster, interrupted
+        config = cluster.run("scontrol", "show", "config").stdout
+        depths = [int(depth) for depth in _DEPTHS.findall(config)]
+        self._most = min([_MOST_PENDING, *filter(None, depths)])  # 0: no limit
+        # Its priorities only order the jobs by their submission.
+        self._basic = "priority/basic" in config
+
+    def answers(self, rows: Sequence[Row]) -> dict[Row, Answer]:
+        """Return the answer to each row, or to some after an interrupt."""
+        found: dict[Row, Answer] = {}
+        for row in rows:
+            found |= self._submitted([row], considered=False)
+        waiting = [row for row in rows if row in found and found[row].outcome != REFUSED]
+        while waiting and not self._interrupted():
+            together = self._submitted(waiting, considered=True)
+            for row, seen in together.items():
+                if len(together) > 1 and _depends_on_others(seen, found[row]):
+                    seen = self._submitted([row], considered=True).get(row, seen)
+                found[row] = replace(found[row], outcome=seen.outcome, reason=seen.reason)
+            waiting = [row for row in waiting if row not in together]
+        return {
+            row: replace(answer, unexpected=answers.unexpected(row.expected, answer))
+            for row, answer in found.items()
+        }
+
+    def _submitted(self, rows: Sequence[Row], *, considered: bool) -> dict[Row, Answer]:
+        """Submit rows, and cancel them once they are known, or the scheduler has considered them.
+
+        The first row is answered. Others are left out if they are refused, which may be because of
+        those before them, if there are too many, or after an interrupt.
+        """
+        found: dict[Row, Answer] = {}
+        jobs: dict[Row, tuple[int, str]] = {}
+        full: set[str] = set()
+        try:
+            for row in rows:
+                if self._interrupted():
+                    return {}
+                if row.user in full or len(jobs) == self._most:
+                    continue
+                submitted = self._submit(row)
+                if not isinstance(submitted, Answer):
+                    jobs[row] = submitted
+                elif jobs:
+                    full.add(row.user)
+                else:
+                    found[row] = submitted
+            if jobs and considered:
+                self._wait_for_scheduler(len(jobs))
+            if jobs:
+                details = self._details([job_id for job_id, _ in jobs.values()])
+                found |= {
+                    row: self._answer(row, details[job_id], message)
+                    for row, (job_id, message) in jobs.items()
+                }
+        finally:
+            if jobs:
+                self._cluster.run("scancel", *(str(job_id) for job_id, _ in jobs.values()))
+        return found
+
+    def _submit(self, row: Row) -> Answer | tuple[int, str]:
+        """Return the id of a row's job and what sbatch printed, or why it is refused."""
+        # Nothing is added that job_submit.lua could see, not even the harness's comment.
+        result = self._ssh.run(
+            self._cluster.controller,
+            ["sbatch", "--parsable", *row.options],
+            user=row.user,
+            stdin=_SCRIPT,
+            check=False,
+            timeout=_ANSWERED_WITHIN,
+        )
+        message = said(result.stderr)
+        if result.exit_code == 0:
+            return int(result.stdout.split()[-1].split(";")[0]), message
+        if any(words in message for words in slurm.UNCERTAIN):
+            raise CannotVerify(
+                f"{row.place}: slurmctld of {row.cluster} does not answer: {message}"
+            )
+        return Answer(str(row), row.place, row.user, row.cluster, REFUSED, message)
+
+    def _details(self, job_ids: Sequence[int]) -> dict[int, dict[str, str]]:
+        """Return the fields of jobs by their ids; those of an array by the array's."""
+        only = map(str, job_ids if len(job_ids) == 1 else ())
+        lines = self._cluster.run("scontrol", "--oneliner", "--all", "show", "job", *only).stdout
+        jobs = [parse_details(line) for line in lines.splitlines() if line.startswith("JobId=")]
+        return {int(job["JobId"]): job for job in jobs}
+
+    def _answer(self, row: Row, details: dict[str, str], message: str) -> Answer:
+        held = answers.held(details)
+        if self._basic:
+            held.pop("priority", None)
+        reason = "" if details["Reason"] == _RESERVED else details["Reason"]
+        outcome = WAITS if reason and details["JobState"] == "PENDING" else STARTS
+        changed = answers.changed(row.asked, held)
+        facts = (str(row), row.place, row.user, row.cluster)
+        return Answer(*facts, outcome, reason, message, held, changed)
+
+    def _wait_for_scheduler(self, count: int) -> None:
+        """Wait until the main scheduler has considered all pending jobs."""
+        self._schedule()  # ends after a cycle that began before the last job came
+        before = self._cycles()
+        self._schedule()
+
+        def look() -> int:
+            nonlocal before
+            cycles = self._cycles()
+            before = min(before, cycles)  # sdiag(1): counters restart at midnight UTC
+            return cycles - before
+
+        wait_until(
+            look,
+            lambda cycles: cycles > 0 or self._interrupted(),
+            what=f"the scheduler of {self._cluster.name} to consider {count} jobs",
+            timeout=_CONSIDERED_WITHIN,
+        )
+
+    def _schedule(self) -> None:
+        """Make slurmctld schedule soon, by an update that changes nothing.
+
+        It waits for the end of a cycle, which holds a lock that the update needs:
+        _slurm_rpc_resv_update() in slurmctld's proc_req.c.
+        """
+        update = ("scontrol", "update", f"ReservationName={_RESERVATION}", "Duration=1-0")
+        self._cluster.run(*update)
+
+    def _cycles(self) -> int:
+        """Return the number of cycles of the main scheduler since its counters restarted."""
+        text = self._cluster.run("sdiag").stdout
+        match = re.search(r"Main schedule statistics.*?Total cycles:\s*(\d+)", text, re.DOTALL)
+        if not match:
+            raise CannotVerify(
+                f"sdiag on {self._cluster.controller} prints no cycles: {text[:500]}"
+            )
+        return int(match[1])
+
+
+def said(stderr: str) -> str:
+    r"""Return the messages of sbatch in one line, without its own name.
+
+    >>> said("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: x")
+    'AssocMaxSubmitJobLimit; x'
+    """
+    lines = (re.sub(r"^sbatch: (error: )?", "", line).strip() for line in stderr.splitlines())
+    messages = (line.removeprefix("Batch job submission failed: ") for line in lines)
+    return "; ".join(line for line in messages if line and not line.startswith('Try "sbatch'))
