@@ -103,7 +103,12 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
             ],
         )
         names = "|".join(PROCESS_OF.get(unit, unit) for unit in DAEMONS)
-        show = "echo $(cat /proc/$pid/comm) $(tail -1 /proc/$pid/cgroup)"
+        shown = (
+            "cat /proc/$pid/comm",
+            "cut -d' ' -f3 /proc/$pid/stat",
+            "tail -1 /proc/$pid/cgroup",
+        )
+        show = "echo " + " ".join(f"$({fact})" for fact in shown)
         script = f"for pid in $(pgrep -x '{names}'); do {show}; done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
@@ -133,7 +138,9 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                 f"should start {sorted(host.daemons)}"
             )
         for line in processes.strip().splitlines():
-            process, cgroup = line.split(" ", 1)
+            process, state, cgroup = line.split(" ", 2)
+            if state == "T":
+                wrong.append(f"{host.name}: {process} is stopped by a signal: {cgroup}")
             unit = next((unit for unit, name in PROCESS_OF.items() if name == process), process)
             if not re.search(rf"/{unit}(@[^/]*)?\.service(/|$)", cgroup):
                 wrong.append(f"{host.name}: {process} runs outside of {unit}.service: {cgroup}")
@@ -395,6 +402,43 @@ def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> N
         answer = ssh.run(host.name, ["unmunge"], stdin=credential, check=False)
         assert answer.exit_code != 0, f"{host.name} accepts a credential made with another key"
         assert "Invalid credential" in answer.stderr + answer.stdout, answer
+
+
+# Sends more than fits into a packet to each host's port 22, and names the hosts whose kernel does
+# not acknowledge it in time. That sshd then closes the connection is no problem.
+SEND_LARGE_PACKETS = r"""
+import array, fcntl, socket, sys, termios, time
+for host in sys.argv[1:]:
+    try:
+        with socket.create_connection((host, 22), timeout=10) as connection:
+            connection.sendall(b"x" * 8000)
+            unacknowledged, deadline = array.array("i", [1]), time.monotonic() + 10
+            while unacknowledged[0] and time.monotonic() < deadline:
+                time.sleep(0.02)
+                fcntl.ioctl(connection, termios.TIOCOUTQ, unacknowledged)
+        if unacknowledged[0]:
+            print(host)
+    except OSError:
+        pass  # it is closed, or does not answer at all
+"""
+
+
+@pytest.mark.needs("sites")
+def test_large_packets_pass_between_sites(ssh: Ssh, plan: Plan) -> None:
+    """A gateway that drops them lets connections open, but most answers never arrive."""
+    site_of = {host.name: host.site for host in plan.lasting_hosts()}
+    firsts = [*{site: name for name, site in reversed(site_of.items())}.values()]
+
+    def look(name: str) -> list[str]:
+        others = [other for other in firsts if site_of[other] != site_of[name]]
+        return ssh.run(name, ["python3", "-c", SEND_LARGE_PACKETS, *others]).stdout.split()
+
+    wrong = [
+        f"large packets from {name} do not reach {other}"
+        for name, others in everywhere(look, firsts).items()
+        for other in others
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.needs("sites")

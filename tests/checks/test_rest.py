@@ -171,7 +171,7 @@ class Api:
         return (
             f"{answer.status_code} {'; '.join(errors) or answer.text}\n"
             f"commands on {self.host} reach {' and '.join(self.daemons)}: "
-            "slurmrestd may have read a different slurm.conf, or they a different key"
+            "slurmrestd may have read a different slurm.conf, or slurmdbd a different key"
         )
 
     def versions(self, family: str = "slurm") -> list[str]:

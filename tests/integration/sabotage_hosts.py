@@ -99,6 +99,14 @@ SINGLE_NODE = [
 
 FEDERATION = [
     on_host(
+        "large_packets",
+        "gateway",
+        "nft 'add table inet lie; add chain inet lie big { type filter hook forward priority -5; }'"
+        " && nft add rule inet lie big meta length gt 600 drop",
+        "nft delete table inet lie",
+        "large packets from accounting do not reach aws-ctl",
+    ),
+    on_host(
         "every_program",
         "aws3",
         f"mv {PLUGINS}/proctrack_linuxproc.so /root",
