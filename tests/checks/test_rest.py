@@ -161,7 +161,8 @@ class Api:
 
         ClusterError if its host does not reach a daemon.
         """
-        if answer.status_code < 500:
+        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        if answer.status_code < 500 or not is_json:
             return f"{answer.status_code} {answer.text}"
         self.look_for_daemons()
         errors = [
