@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -37,6 +38,8 @@ _MOST = 3
 _CHANGES = re.compile(r"\d+")
 # slurmstepd logs the cancellation of a job as an error (_rpc_signal_container() in its req.c).
 _CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ \*\*\*$")
+# slurmctld logs each change of a job, such as a hold, and who made it (_slurm_rpc_update_job()).
+_JOB_CHANGED = re.compile(r"_slurm_rpc_update_job: complete JobId=(\S+) uid=(\d+)")
 
 
 def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
@@ -93,8 +96,9 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     if not daemons:
         return []
     # grep(1) exits with 1 if no line matches.
+    pattern = f"(error|fatal): |{_JOB_CHANGED.pattern.partition('(')[0]}"
     errors = "; ".join(
-        f"tail -n 300 {path} | grep -aE '(error|fatal): '" for path in map(shlex.quote, paths)
+        f"grep -aE '{pattern}' {path} | tail -n 300" for path in map(shlex.quote, paths)
     )
     ping = (
         f'output=$(timeout {_PING} scontrol ping 2>&1) || echo "{_NO_ANSWER}"$output'
@@ -110,10 +114,19 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     zone, *lines = answer.stdout.splitlines()
     now = time.time()
     last: dict[str, str] = {}
+    changes: Counter[tuple[str, str]] = Counter()
     for at, text in logs.dated(lines, zone):
         # A check may have advanced a daemon's clock.
-        if since - _AROUND <= at <= now + _AROUND and not _CANCELLED.search(text):
+        if not since - _AROUND <= at <= now + _AROUND or _CANCELLED.search(text):
+            continue
+        if changed := _JOB_CHANGED.search(text):
+            changes[changed[1], changed[2]] += 1
+        else:
             last[_CHANGES.sub("", text)] = f"{host.name} logged: {text}"
+    changed_jobs = [
+        f"{host.name}: uid {uid} changed job {job_id} (scontrol update or hold), {count} times"
+        for (job_id, uid), count in changes.items()
+    ]
     unreachable = [
         f"{host.name} does not reach slurmctld: "
         f"{line.removeprefix(_NO_ANSWER) or f'no answer in {_PING} s'}"
@@ -126,4 +139,10 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         if line.startswith(_NOT_ACTIVE)
     ]
     exits_seen = dict.fromkeys(f"{host.name}: {line}" for line in lines if _EXITED in line)
-    return [*ended, *unreachable, *[*exits_seen][-_MOST:], *[*last.values()][-_MOST:]]
+    return [
+        *ended,
+        *unreachable,
+        *[*exits_seen][-_MOST:],
+        *_some(changed_jobs),
+        *[*last.values()][-_MOST:],
+    ]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from harness import slurm_options
-from harness.cluster import node_state, slurm
+from harness.cluster import logs, node_state, slurm
+from harness.cluster.slurm import SlurmCluster
 from harness.errors import HarnessError
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
@@ -16,6 +19,8 @@ from harness.report import timeline
 
 # Seconds that a cluster has to answer, and seconds by which clocks may differ.
 _PATIENCE, _AROUND = 15, 10
+# What slurmctld logs when it gives up on a node.
+_GIVEN_UP = re.compile(r"node (\S+) not resumed by ResumeTimeout")
 
 
 def of_failure(run: OpenRun, since: float) -> list[str]:
@@ -36,10 +41,10 @@ def of_failure(run: OpenRun, since: float) -> list[str]:
         if not run.plan.scenario.clusters[name].elastic():
             continue
         try:
-            notes = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout.splitlines()
-            problems += wrong_notes(
-                [json.loads(line) for line in notes], asked, cluster.controller, since
-            )
+            lines = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout.splitlines()
+            notes = [json.loads(line) for line in lines]
+            problems += wrong_notes(notes, asked, cluster.controller, since)
+            problems += unnoted(notes, coming_nodes(run, cluster, since), cluster.controller)
         except (HarnessError, ValueError, LookupError, TypeError) as error:
             last_line = " ".join(str(error).splitlines()[-1:])
             problems.append(f"{cluster.controller}:{slurm_options.POWER_LOG}: {last_line}")
@@ -79,6 +84,38 @@ def wrong_notes(
                 f"although port {slurm_options.API_PORT} of {controller} says so: "
                 "something else listens there"
             )
+
+
+def coming_nodes(run: OpenRun, cluster: SlurmCluster, since: float) -> set[str]:
+    """Return the nodes that slurmctld powers up now, or has given up on since a time."""
+    path = slurm_options.get(run.plan.slurm_conf(cluster.name), "SlurmctldLogFile")
+    script = f"date +%z; grep -a 'not resumed by' {shlex.quote(path)} | tail -n 100" if path else ""
+    zone, *lines = [*cluster.run("sh", "-c", script).stdout.splitlines(), ""]
+    given_up = {
+        match[1]
+        for at, text in logs.dated(lines, zone)
+        if at >= since and (match := _GIVEN_UP.search(text))
+    }
+    coming = {node.name for node in cluster.nodes() if "POWERING_UP" in node.state.split("+")}
+    return coming | given_up
+
+
+def unnoted(
+    notes: Iterable[Mapping[str, Any]], nodes: Iterable[str], controller: str
+) -> Iterator[str]:
+    """Yield that nodes which slurmctld powers up are not in the notes of its programs.
+
+    >>> [*unnoted([{"action": "resume", "nodes": ["c1"]}], ["c1", "c2"], "ctl")]
+    ['ctl: slurmctld powers c2 up, but no call of slurm-resume for it is in \
+/var/log/slurm/power.log: it was not called for it, or the log was truncated']
+    """
+    resumed = {node for note in notes if note["action"] == "resume" for node in note["nodes"]}
+    if missing := {*nodes} - resumed:
+        yield (
+            f"{controller}: slurmctld powers {hostlist.fold(missing)} up, but no call of "
+            f"slurm-resume for it is in {slurm_options.POWER_LOG}: "
+            "it was not called for it, or the log was truncated"
+        )
 
 
 def _problem(event: Mapping[str, Any]) -> str:

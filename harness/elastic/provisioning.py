@@ -126,7 +126,10 @@ def manual_nodes_powered(
     def follow_log(cluster: SlurmCluster, nodes: set[str]) -> None:
         done = 0
         while not ended.wait(0.2):
-            lines = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout.splitlines()
+            text = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout
+            lines = text.split("\n")[:-1]  # the last line may be incomplete
+            if len(lines) < done:  # the log was truncated
+                done = 0
             last_request = {
                 node: request["action"]
                 for request in map(json.loads, lines[done:])

@@ -5,6 +5,7 @@ No more nodes come than are needed, and nothing is left behind.
 
 from __future__ import annotations
 
+import json
 import secrets
 import shlex
 import time
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from conftest import Jobs, only
@@ -20,6 +22,7 @@ from harness import providers, slurm_options
 from harness.cluster.history import Recorder, Sighting
 from harness.cluster.node_state import is_powered_down
 from harness.cluster.slurm import FINISHED, SlurmCluster, job_key
+from harness.elastic import node_failures
 from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.rundir import RunDir
@@ -120,8 +123,23 @@ class Elastic:
             give_up=lambda left: any("DRAIN" in state for state in left.values()),
         )
         wait_until(
-            self.running, lambda left: not left, what="their hosts to be removed", timeout=60
+            self.running,
+            lambda left: not left,
+            what="their hosts to be removed",
+            timeout=60,
+            show=lambda left: ", ".join(map(self.last_request, sorted(left))),
         )
+
+    def notes(self) -> list[dict[str, Any]]:
+        """Return what the programs that slurmctld calls to power nodes have noted."""
+        text = self.cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout
+        return [json.loads(line) for line in text.splitlines()]
+
+    def last_request(self, node: str) -> str:
+        """Return a node with the last request for it that is in the log."""
+        actions = [note["action"] for note in self.notes() if node in note["nodes"]]
+        last = actions[-1] if actions else "none: the log was truncated, or no program was called"
+        return f"{node}, whose last request in {slurm_options.POWER_LOG} is {last}"
 
 
 def _awake(seen: Sighting) -> bool:
@@ -182,6 +200,8 @@ def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, job
     )
     waited = started - seen[0].at
     assert waited < BEGINS, f"the job began {waited:.0f} s after its node was up"
+    lost = [*node_failures.unnoted(elastic.notes(), [node], elastic.cluster.controller)]
+    assert not lost, "\n".join(lost)
 
 
 def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, jobs: Jobs) -> None:

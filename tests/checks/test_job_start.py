@@ -380,8 +380,10 @@ def test_components_of_a_heterogeneous_job_share_one_step(
     ).stdout.splitlines()
     size, job_id, *ids_of = map(int, ids_line.split())
     assert (size, ids_of) == (2, [job_id, job_id + 1])
-    assert sorted(tasks) == [f"0 {nodes[0]}", f"1 {nodes[1]}", f"2 {nodes[1]}"], (
-        f"task and node: {sorted(tasks)}"
+    wanted = [f"0 {nodes[0]}", f"1 {nodes[1]}", f"2 {nodes[1]}"]
+    assert sorted(tasks) == wanted, (
+        "a step of both components, srun --het-group=0,1, has these tasks and nodes: "
+        f"{sorted(tasks)}, should have {wanted}"
     )
 
 

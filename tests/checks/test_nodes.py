@@ -248,11 +248,13 @@ def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan)
 
     def look(host: Host) -> list[str]:
         cluster = plan.scenario.clusters[host.cluster]
-        answer = ssh.run(host.name, ["scontrol", "ping"], check=False).stdout
+        answer = ssh.run(host.name, ["scontrol", "ping"], check=False)
+        if not answer.stdout and answer.stderr:
+            return [f"{host.name} cannot run scontrol: {answer.stderr.splitlines()[0]}"]
         return [
             f"{host.name} does not reach slurmctld of {controller}"
             for controller in (cluster.controller, *cluster.backup_controllers)
-            if not re.search(rf" at {re.escape(controller)} is UP$", answer, re.M)
+            if not re.search(rf" at {re.escape(controller)} is UP$", answer.stdout, re.M)
         ]
 
     hosts = [host for host in plan.lasting_hosts() if host.cluster]

@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
@@ -80,16 +80,31 @@ DISAGREEMENTS = (
 # Requests that crash slurmrestd if the token is refused, because it reads an answer that it never
 # received.
 DEADLY = r"delete /slurmdb/v0\.0\.3[67]/qos/"
+# Seconds after which an answer is so late that slurmrestd may have waited for another daemon.
+LATE = 5
+# What a host runs to find out whether it reaches each daemon, and how long, in seconds, that takes.
+REACHES = {
+    "slurmctld": "scontrol show partition",
+    "slurmdbd": "sacctmgr --noheader show cluster",
+}
+PATIENCE = 30
 
 
 @dataclass(frozen=True)
 class Api:
-    """The REST API of a cluster, reached through SSH; `document` is its OpenAPI document."""
+    """The REST API of a cluster, reached through SSH; `document` is its OpenAPI document.
+
+    `unreached` are the daemons that slurmrestd's host does not reach. Once there are any, requests
+    fail at once, because slurmrestd waits for each of them until its own timeout.
+    """
 
     cluster: SlurmCluster
     host: str
     client: httpx2.Client
     document: dict[str, Any]
+    ssh: Ssh
+    daemons: tuple[str, ...]
+    unreached: list[str] = field(default_factory=list)
 
     def token(self, user: str, lifespan: int = 600) -> str:
         """Return a token for a user, as an administrator gets it, valid for `lifespan` seconds."""
@@ -106,22 +121,59 @@ class Api:
         return self.send(method, path, headers=headers, **more)
 
     def send(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        """Send a request; ClusterError if there is no answer."""
+        """Send a request; ClusterError if there is no answer, or the host does not reach a daemon.
+
+        Whether it does is looked at if the answer is late.
+        """
+        if self.unreached:
+            raise ClusterError("\n".join(self.unreached))
+        began = time.monotonic()
         try:
             return self.client.request(method, path, **more)
         except httpx2.TransportError as error:
             raise ClusterError(
                 f"slurmrestd on {self.host} does not answer {method} {path}: {error}"
             ) from error
+        finally:
+            if time.monotonic() - began > LATE:
+                self.look_for_daemons()
+
+    def look_for_daemons(self) -> None:
+        """Fail if slurmrestd's host does not reach the daemons that slurmrestd asks."""
+        for daemon in self.daemons:
+            command = ["timeout", str(PATIENCE), *REACHES[daemon].split()]
+            answer = self.ssh.run(self.host, command, check=False)
+            if answer.exit_code:
+                problem = " ".join(answer.stderr.split()) or f"no answer in {PATIENCE} s"
+                self.unreached.append(f"{self.host} does not reach {daemon}: {problem}")
+        if self.unreached:
+            raise ClusterError("\n".join(self.unreached))
 
     def get(self, path: str, user: str, token: str | None = None) -> dict[str, Any]:
         """Return the body of the answer to a user; fail if it has errors."""
         answer = self.ask("GET", path, user, token)
-        assert answer.status_code == 200, (
-            f"GET {path} as {user}: {answer.status_code} {answer.text}"
-        )
-        assert not answer.json()["errors"], f"GET {path} as {user}: {answer.text}"
+        failed = answer.status_code != 200 or answer.json()["errors"]
+        assert not failed, f"GET {path} as {user}: {self.reason(answer)}"
         return answer.json()
+
+    def reason(self, answer: httpx2.Response) -> str:
+        """Return the status and errors of an answer, and where slurmrestd may be to blame.
+
+        ClusterError if its host does not reach a daemon.
+        """
+        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        if answer.status_code < 500 or not is_json:
+            return f"{answer.status_code} {answer.text}"
+        self.look_for_daemons()
+        errors = [
+            ": ".join(filter(None, (error.get("description"), error.get("error"))))
+            for error in answer.json().get("errors", [])
+        ]
+        return (
+            f"{answer.status_code} {'; '.join(errors) or answer.text}\n"
+            f"commands on {self.host} reach {' and '.join(self.daemons)}: "
+            "slurmrestd may have read a different slurm.conf, or slurmdbd a different key"
+        )
 
     def versions(self, family: str = "slurm") -> list[str]:
         """Return the API versions of slurmctld ("slurm") or slurmdbd ("slurmdb"), oldest first."""
@@ -145,7 +197,9 @@ def served(plan: Plan) -> tuple[str, Cluster]:
 
 
 @pytest.fixture(scope="session")
-def api(ssh: Ssh, clusters: dict[str, SlurmCluster], served: tuple[str, Cluster]) -> Iterator[Api]:
+def api(
+    ssh: Ssh, clusters: dict[str, SlurmCluster], served: tuple[str, Cluster], plan: Plan
+) -> Iterator[Api]:
     """The REST API of that cluster."""
     name, cluster = served
     host = cluster.rest.host or cluster.controller
@@ -155,8 +209,9 @@ def api(ssh: Ssh, clusters: dict[str, SlurmCluster], served: tuple[str, Cluster]
             transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://slurm", timeout=30
         ) as client,
     ):
-        unknown = Api(clusters[name], host, client, {})
-        yield Api(clusters[name], host, client, unknown.ask("GET", "/openapi/v3", "root").json())
+        daemons = ("slurmctld", *["slurmdbd"] * bool(plan.scenario.accounting))
+        unknown = Api(clusters[name], host, client, {}, ssh, daemons)
+        yield replace(unknown, document=unknown.ask("GET", "/openapi/v3", "root").json())
 
 
 def test_slurmrestd_runs_as_a_user_of_its_own_without_rights(api: Api, ssh: Ssh) -> None:
@@ -307,6 +362,7 @@ def test_user_with_a_token_submits_asks_and_cancels_in_every_version(
         lambda seen: seen == done,
         what="a job of each version to complete, and one to be cancelled",
         timeout=120,
+        give_up=lambda seen: any(["FAILED"] in states for states in seen.values()),
     )
     seen = jobs.traces()
     for version, (job_id, _) in todo.items():
@@ -356,19 +412,24 @@ def test_token_of_an_administrator_changes_what_a_users_does_not(
     offered = {
         re.sub("{.*}", "{}", path).rstrip("/") for _, path, _ in api.operations("post", "delete")
     }
-    asked = 0
-    for method, path, body in requests:
-        if re.sub(r"(node|account)/[^/]+$", r"\1/{}", path).rstrip("/") not in offered:
-            continue
-        asked += 1
-        for user in (users[0], *ADMINISTRATORS[: 2 if method == "POST" else 1]):
-            answer = api.ask(method, path, user, json=body)
-            allowed = answer.status_code == 200 and not answer.json()["errors"]
-            assert allowed == (user in ADMINISTRATORS), (
-                f"{method} {path} as {user}: {answer.status_code} {answer.text}"
-            )
-    assert asked
-    api.cluster.run("scontrol", "update", f"NodeName={node}", "Comment=")
+    wanted = [
+        request
+        for request in requests
+        if re.sub(r"(node|account)/[^/]+$", r"\1/{}", request[1]).rstrip("/") in offered
+    ]
+    assert wanted
+    try:
+        for method, path, body in wanted:
+            for user in (users[0], *ADMINISTRATORS[: 2 if method == "POST" else 1]):
+                answer = api.ask(method, path, user, json=body)
+                allowed = answer.status_code == 200 and not answer.json()["errors"]
+                assert allowed == (user in ADMINISTRATORS), (
+                    f"{method} {path} as {user}: {api.reason(answer)}"
+                )
+    finally:
+        api.cluster.run("scontrol", "update", f"NodeName={node}", "Comment=", check=False)
+        if plan.scenario.accounting:
+            api.cluster.run("sacctmgr", "--immediate", "delete", "account", "rest", check=False)
 
 
 def test_rest_and_the_commands_agree_about_nodes_and_partitions(api: Api) -> None:
@@ -384,8 +445,29 @@ def test_rest_and_the_commands_agree_about_nodes_and_partitions(api: Api) -> Non
             assert listed == names, f"{version}: {kind} are {listed}, should be {names}"
 
 
+def test_answers_are_as_new_as_the_request(api: Api) -> None:
+    """An answer has what was changed before the request, even if the same was asked before."""
+    node = api.cluster.nodes()[0].name
+    paths = [f"/slurm/{version}/node/{node}" for version in api.versions()]
+    try:
+        for comment in (secrets.token_hex(4), secrets.token_hex(4)):
+            api.cluster.run("scontrol", "update", f"NodeName={node}", f"Comment={comment}")
+            seen = {path: api.get(path, "root")["nodes"][0]["comment"] for path in paths}
+            old = [
+                f"{path} is answered with comment {text!r}, although it was {comment!r} when asked"
+                for path, text in seen.items()
+                if text != comment
+            ]
+            assert not old, "\n".join(old)
+    finally:
+        api.cluster.run("scontrol", "update", f"NodeName={node}", "Comment=")
+
+
 @pytest.mark.needs("accounting")
 def test_rest_and_the_commands_agree_about_accounting(api: Api, plan: Plan, jobs: Jobs) -> None:
+    lists = {version: f"/slurmdb/{version}/jobs/" for version in api.versions("slurmdb")}
+    for path in lists.values():
+        api.get(path, "root")  # answers that must not be given again
     job_id = jobs.submit_here(api.cluster, "exit 7")
     api.cluster.wait_for([job_id], {"FAILED"})
     wait_for_records(api.cluster, {job_id: ("FAILED", 7)})
@@ -397,7 +479,7 @@ def test_rest_and_the_commands_agree_about_accounting(api: Api, plan: Plan, jobs
     sacctmgr = api.cluster.run(
         "sacctmgr", "--noheader", "--parsable2", "show", "association", "format=account,user"
     ).stdout
-    for version in api.versions("slurmdb"):
+    for version in lists:
         answered_jobs = api.get(f"/slurmdb/{version}/job/{job_id}", "root")["jobs"]
         wanted = (record.user, record.account, [record.state], record.node_list)
         assert [
@@ -408,9 +490,10 @@ def test_rest_and_the_commands_agree_about_accounting(api: Api, plan: Plan, jobs
         if version > "v0.0.38":
             exit_code = answered_jobs[0]["exit_code"]["return_code"]["number"]
             assert exit_code == record.exit_code, version
-        assert job_id in [
-            job["job_id"] for job in api.get(f"/slurmdb/{version}/jobs/", "root")["jobs"]
-        ], version
+        listed_jobs = {job["job_id"] for job in api.get(lists[version], "root")["jobs"]}
+        assert job_id in listed_jobs, (
+            f"{lists[version]} lacks job {job_id}, which accounting has: the answer is an old one"
+        )
         names = {user["name"] for user in api.get(f"/slurmdb/{version}/users/", "root")["users"]}
         assert names == {"root", *plan.scenario.users}, version
         rows = api.get(f"/slurmdb/{version}/associations/", "root")["associations"]
@@ -560,12 +643,10 @@ def test_request_without_a_good_token_is_refused_everywhere(
             assert refused(answer), f"a token ({kind}) is accepted by /slurm/{version}/job/submit"
 
 
-def accepted(answer: httpx2.Response) -> bool:
+def accepted(api: Api, answer: httpx2.Response) -> bool:
     """Return True; fail if an answer refuses a request with a valid token."""
     url = answer.request.url.path
-    assert not refused(answer), (
-        f"a valid token is refused: {url} answers {answer.status_code} {answer.text}"
-    )
+    assert not refused(answer), f"a valid token is refused: {url} answers {api.reason(answer)}"
     return True
 
 
@@ -608,7 +689,7 @@ def test_token_lives_as_long_as_it_was_asked_for(
     )
     path = f"/slurm/{api.versions()[-1]}/jobs/"
     last = time.time()  # when the last accepted request was made
-    assert accepted(api.ask("GET", path, users[0], token))
+    assert accepted(api, api.ask("GET", path, users[0], token))
 
     def look() -> bool:
         nonlocal last
@@ -675,7 +756,7 @@ def test_tokens_of_an_old_key_are_refused_after_its_rotation(
     paths = [f"/slurm/{api.versions()[-1]}/jobs/"]
     paths += [f"/slurmdb/{version}/users/" for version in api.versions("slurmdb")[-1:]]
     old = api.token(users[0])
-    assert all(accepted(api.ask("GET", path, users[0], old)) for path in paths)
+    assert all(accepted(api, api.ask("GET", path, users[0], old)) for path in paths)
     rotate_key(secrets.token_hex(32))
     new = wait_until(
         lambda: api.token(users[0]),

@@ -825,6 +825,25 @@ def liar(check: str, asked: tuple[str, str], answered: tuple[str, str], message:
     return Sabotage((check,), ("rest", do), ("rest", f"systemctl stop liar; {ASIDE[1]}"), message)
 
 
+# A proxy in place of slurmrestd that answers each query as it did the first time.
+STALE = """
+import http.client, http.server
+kept = {}
+class Proxy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path not in kept:
+            slurmrestd = http.client.HTTPConnection("127.0.0.1", 6821)
+            slurmrestd.request("GET", self.path, headers=dict(self.headers))
+            answer = slurmrestd.getresponse()
+            kept[self.path] = answer.status, answer.read()
+        status, body = kept[self.path]
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+http.server.HTTPServer(("rest", 6820), Proxy).serve_forever()
+"""
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 OTHER_KEY = "/var/lib/slurm/other.key"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
@@ -837,6 +856,12 @@ LATE = drop_in(
     "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1"
 )
 REST = [
+    Sabotage(
+        ("as_new_as_the_request",),
+        ("rest", f"{ASIDE[0]};systemd-run --quiet --unit=liar python3 -c '{STALE}'"),
+        ("rest", f"systemctl stop liar; {ASIDE[1]}"),
+        "is answered with comment",
+    ),
     on_rest(
         "runs_as_a_user_of_its_own", "User=daemon\nGroup=daemon", "{'daemon'} == {'slurmrestd'}"
     ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sabotage import FAKETIME, NETWORK_OF, Sabotage, drop_in, on_single
+from sabotage import FAKETIME, NETWORK_OF, Sabotage, drop_in, on_single, wrapper
 
+PLUGINS = "/usr/lib/*/slurm-wlm"
 SPOOL = "/var/lib/slurm/slurmd"
 STATE = "/var/lib/slurm/slurmctld"
 
@@ -65,6 +66,18 @@ def in_maintenance(node: str) -> tuple[str, str]:
 
 SINGLE_NODE = [
     on_single(
+        "every_program",
+        *wrapper("srun", 'exec /usr/bin/srun "$@"'),
+        "single: /usr/local/bin/srun comes before /usr/bin/srun",
+    ),
+    on_single(
+        "every_file",
+        # It fails to apply the limit in a container, but keeps it for the next start.
+        "systemctl set-property --runtime slurmd TasksMax=16 || true",
+        "rm -r /run/systemd/system.control/slurmd.service.d && systemctl daemon-reload",
+        "system.control/slurmd.service.d/50-TasksMax.conf was not rendered",
+    ),
+    on_single(
         "every_file",
         "ln -s /dev/null /etc/slurm/gres.conf",
         "rm /etc/slurm/gres.conf",
@@ -85,6 +98,21 @@ SINGLE_NODE = [
 ]
 
 FEDERATION = [
+    on_host(
+        "large_packets",
+        "gateway",
+        "nft 'add table inet lie; add chain inet lie big { type filter hook forward priority -5; }'"
+        " && nft add rule inet lie big meta length gt 600 drop",
+        "nft delete table inet lie",
+        "large packets from accounting do not reach aws-ctl",
+    ),
+    on_host(
+        "every_program",
+        "aws3",
+        f"mv {PLUGINS}/proctrack_linuxproc.so /root",
+        f"mv /root/proctrack_linuxproc.so {PLUGINS}",
+        "proctrack_linuxproc.so is ",
+    ),
     on_host(
         "every_user",
         "aws2",
@@ -254,5 +282,14 @@ HA = [
         NETWORK_OF + "db1",
         *dropped_from("db2", 6819),
         "slurmdbd of db2 to give control back to slurmdbd of db1",
+    ),
+]
+
+REST = [
+    Sabotage(
+        ("administrator_changes_what", "agree_about_accounting", "openapi_document_says"),
+        (NETWORK_OF + "accounting", dropped_from("rest", 6819)[0]),
+        (NETWORK_OF + "accounting", dropped_from("rest", 6819)[1]),
+        "rest does not reach slurmdbd",
     ),
 ]

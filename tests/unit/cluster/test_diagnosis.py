@@ -65,6 +65,13 @@ def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
     assert report == ["single logged: error: no memory for job 8"]
 
 
+def test_change_of_a_job_is_shown_with_who_made_it() -> None:
+    changed = "_slurm_rpc_update_job: complete JobId=7 uid=0 usec="
+    lines = logged(9, f"{changed}5") + logged(8, f"{changed}6")
+    report = seen(squeue="", node="", reservation="", tail=f"+0000\n{lines}")
+    assert report == ["single: uid 0 changed job 7 (scontrol update or hold), 2 times"]
+
+
 def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
     for said, shown in (
         ("Slurmctld(primary) at ctl is DOWN", "Slurmctld(primary) at ctl is DOWN"),
