@@ -60,7 +60,10 @@ def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
         + logged(8, "error: no memory for job 8")
     )
     report = seen(
-        squeue="", node="", reservation="", tail=f"+0000\n{lines}{logged(-200, 'error: later')}"
+        squeue="",
+        node="",
+        reservation="",
+        tail=f"+0000\n{lines}{logged(-86400, 'error: tomorrow')}",
     )
     assert report == ["single logged: error: no memory for job 8"]
 
