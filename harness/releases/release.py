@@ -28,12 +28,16 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a release refuses a known option. The severity can depend on the value."""
+    """How a release refuses a known option. The severity can depend on the value.
+
+    `daemon` is the one that does, if it is not the one that reads the file first.
+    """
 
     severity: str
     hint: str
     when: re.Pattern[str] | None
     otherwise: str | None
+    daemon: str
     since: str
 
     def of(self, value: str) -> str | None:
@@ -45,28 +49,34 @@ class Refusal:
 class Words:
     """The words of an option's value, in lower case.
 
-    `gone` maps removed words to the release that removed them.
+    `gone` maps removed words to the release that removed them. `reported` are those of them that
+    slurmctld ignores with an error, although it ignores other unknown words silently.
     """
 
     unknown: str
     known: frozenset[str]
     gone: Mapping[str, str]
+    reported: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which numbers a word such as "conmgr_threads=" may have; a daemon refuses others.
+    """Which numbers a word such as "conmgr_threads=" may have.
 
-    `read_by` is how `function` of Slurm's source reads the number: atoi, atoul, uint32 or timespec.
-    `only_with` is a word without which it is not read.
+    `read_by` is how `function` of Slurm's source reads the number: atoi, atoul, strtol, uint32 or
+    timespec. `otherwise` is a number that it also accepts. `only_with` is a word without which it
+    is not read, and `scheduler` the SchedulerType that reads it. With a wrong number, a daemon
+    refuses to start (`severity` fatal) or uses a different number (error).
     """
 
     function: str
     read_by: str
     least: int | None = None
     most: int | None = None
-    zero_is_default: bool = False
+    otherwise: int | None = None
     only_with: str = ""
+    scheduler: str = ""
+    severity: str = "fatal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +203,19 @@ class Behaviour:
     # slurmctld warns of DefMemPerCPU together with DefMemPerNode, and of the two maxima, outside of
     # partitions too.
     checks_memory_limits: bool
+    # slurmctld logs warnings; before, it logged them as information, or about switches as errors.
+    logs_warnings: bool
+    # slurmctld logs an error if MinJobAge is 1, or MessageTimeout too long to notice failures.
+    checks_job_age: bool
+    # slurmctld logs an error about words of JobAcctGatherParams and SlurmdParameters that do not
+    # work with JobAcctGatherType or each other.
+    checks_word_pairs: bool
+    # slurmctld logs an error if SuspendTime is set without programs; and if CLOUD nodes have
+    # neither.
+    reports_no_power_saving: bool
+    reports_cloud_without_power_saving: bool
+    # The default of bf_max_job_test, a word of SchedulerParameters.
+    tested_jobs: int
     # Words of PrologFlags that imply Contain, in lower case.
     implies_contain: tuple[str, ...]
     # JobContainerType or NamespaceType needs PrologFlags=Contain if one of these is in it.
@@ -440,6 +463,7 @@ def _refused(before: Release, data: dict[str, Any], name: str) -> dict[str, dict
                 hint=refusal["hint"],
                 when=re.compile(when) if when else None,
                 otherwise=refusal.get("otherwise"),
+                daemon=refusal.get("daemon", ""),
                 since=name,
             )
     return refusals_of
@@ -459,13 +483,17 @@ def _plugins(before: Release, data: dict[str, Any]) -> dict[str, frozenset[str]]
 def _words(before: Release, data: dict[str, Any], name: str) -> dict[str, Words]:
     words_of = dict(before.words)
     for option, change in data.get("words", {}).items():
-        old = words_of.get(option.lower(), Words("silent", frozenset(), {}))
-        new, gone = ({*change.get(part, "").lower().split()} for part in ("new", "gone"))
+        old = words_of.get(option.lower(), Words("silent", frozenset(), {}, frozenset()))
+        new, gone, reported = (
+            {*change.get(part, "").lower().split()} for part in ("new", "gone", "reported")
+        )
+        gone |= reported
         words_of[option.lower()] = Words(
             unknown=change.get("unknown", old.unknown),
             known=(old.known - gone) | new,
             gone={word: release for word, release in old.gone.items() if word not in new}
             | dict.fromkeys(gone, name),
+            reported=(old.reported - new) | reported,
         )
     return words_of
 
@@ -475,9 +503,7 @@ def _keyword_bounds(before: Release, data: dict[str, Any]) -> dict[str, dict[str
     for option, words in data.get("keyword_bounds", {}).items():
         of_option = bounds_of.setdefault(option.lower(), {})
         for word, bounds in words.items():
-            of_option.pop(word, None)
-            if bounds:
-                of_option[word] = Bounds(**bounds)
+            of_option[word] = Bounds(**bounds)
     return bounds_of
 
 

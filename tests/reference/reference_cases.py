@@ -651,6 +651,94 @@ GRES = {
         "NodeName=n1 Name=gpu Count=two",
     )
 }
+# What slurmctld accepts with an error or a warning in its log.
+_POWER = "SuspendTime=60\nSuspendProgram=/opt/suspend\nResumeProgram=/opt/resume\n"
+LOGGED = options(
+    "PriorityType=priority/multifactor\nPriorityWeightAge=100\nPriorityWeightFairshare=100",
+    "PriorityWeightQOS=4294967295\nPriorityWeightPartition=10",
+    "PriorityType=priority/multifactor\nPrioritySiteFactorPlugin=site_factor/nothing",
+    "SlurmdUser=slurm\nTaskPlugin=task/cgroup",
+    "SlurmdUser=slurm",
+    "StateSaveLocation=/var/tmp",
+    "SlurmdSpoolDir=/tmp",
+    "HealthCheckProgram=/opt/check\nHealthCheckInterval=30\nHealthCheckTimeout=30",
+    "HealthCheckProgram=/opt/check\nHealthCheckInterval=30",
+    "HealthCheckTimeout=0",
+    "JobAcctGatherParams=UsePss",
+    "JobAcctGatherType=jobacct_gather/linux\nJobAcctGatherParams=NoShared",
+    "JobAcctGatherType=jobacct_gather/linux\nProctrackType=proctrack/pgid",
+    "DefaultStorageType=slurmdbd\nAccountingStorageEnforce=limits",
+    "MCSPlugin=mcs/none\nMCSParameters=ondemand",
+    "SlurmdParameters=l3cache_as_socket,numa_node_as_socket",
+    "CliFilterPlugins=none,lua",
+    "MpiDefault=openmpi",
+    "EpilogMsgTime=2000000",
+    "EpilogMsgTime=1000000",
+    "MessageTimeout=101",
+    "CommunicationParameters=keepaliveprobes=-1",
+    "CommunicationParameters=host_unreach_retry_count=-1",
+    "SlurmctldParameters=validate_nodeaddr_threads=65",
+    "SlurmctldParameters=conmgr_threads=1",
+    "SchedulerParameters=bf_interval=0",
+    "SchedulerParameters=bf_interval=-1",
+    "SchedulerParameters=bf_window=100000,bf_resolution=5000",
+    "SchedulerParameters=bf_max_job_test=0",
+    "SchedulerParameters=bf_yield_interval=0",
+    "SchedulerParameters=bf_yield_rpc_cnt=1000",
+    "SchedulerParameters=bf_node_space_size=1",
+    "SchedulerParameters=max_rpc_cnt=2000",
+    "SchedulerParameters=bf_max_job_part=100",
+    "SchedulerParameters=bf_max_job_user=600",
+    "SchedulerParameters=bf_max_job_user=10,bf_max_job_assoc=20",
+    "SchedulerType=sched/builtin\nSchedulerParameters=bf_resolution=5000",
+    f"{_POWER}SuspendExcNodes=n[1-9]",
+    f"{_POWER}SuspendExcParts=p,q",
+    "SuspendTime=60\nSuspendProgram=suspend\nResumeProgram=/opt/resume",
+    "NodeName=m1 CPUs=0",
+    "NodeName=m1 CoresPerSocket=0 ThreadsPerCore=0 Boards=0",
+    "NodeName=m1 Sockets=0",
+    "NodeName=m1 Sockets=2 SocketsPerBoard=2",
+    "NodeName=m1 Boards=4 Sockets=2",
+    "NodeName=m1 CPUs=7 CoresPerSocket=2",
+    "NodeName=m1 CPUs=4 CoreSpecCount=4",
+    "NodeName=m1 CPUs=4 CPUSpecList=0-4",
+    "NodeName=m1 CPUs=4 CPUSpecList=0 CoreSpecCount=1",
+    "NodeName=m1 RealMemory=1000 MemSpecLimit=1000",
+    "NodeName=m1 MemSpecLimit=100",
+    "NodeName=m1 CpuBind=odd",
+    "NodeName=m1 CpuBind=cores",
+    "PartitionName=q Nodes=n1 CpuBind=odd",
+    "PartitionName=q Nodes=n1 OverSubscribe=YES:1",
+    "PartitionName=q Nodes=n1 OverSubscribe=FORCE:0",
+    "PartitionName=q Nodes=n1 OverTimeLimit=-1",
+    "PartitionName=q Nodes=n1 DefaultTime=20 MaxTime=10",
+    "PartitionName=q Nodes=n1 AllowAccounts=a DenyAccounts=b",
+    "PartitionName=q Nodes=n1 PreemptMode=GANG",
+    "GresTypes=mps,gpu\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+    "NodeName=m1 Gres=odd:1",
+    "SlurmctldHost=spare/1",
+)
+LOGGED |= {
+    "cgroup.conf CgroupPlugin=cgroup/v1": with_(
+        "ProctrackType=proctrack/cgroup", cgroup_conf="CgroupPlugin=cgroup/v1\n"
+    ),
+    "tree without a root": with_(
+        TREE, topology_conf="SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]\n"
+    ),
+    "tree with a node on two leaves": with_(
+        TREE,
+        topology_conf="SwitchName=a Nodes=n[1-3]\nSwitchName=b Nodes=n[3-4]\n"
+        "SwitchName=r Switches=a,b\n",
+    ),
+    "block of some nodes": with_(
+        "TopologyPlugin=topology/block", topology_conf="BlockName=b Nodes=n[1-2]\nBlockSizes=2\n"
+    ),
+    "cloud gres with a file": with_(
+        "GresTypes=gpu",
+        "NodeName=cloud[0-1] CPUs=1 Gres=gpu:1 State=CLOUD",
+        gres_conf="NodeName=cloud0 Name=gpu File=/dev/null\n",
+    ),
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
@@ -665,6 +753,7 @@ SLURMCTLD = {
     **ACCT_GATHER,
     **COMPANIONS,
     **GRES,
+    **LOGGED,
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}
@@ -699,6 +788,7 @@ SLURMDBD_CASES = {
             "HashPlugin=hash/k12",
         ),
         *(
+            "MessageTimeout=101",
             "AuthType=munge",
             "AuthAltTypes=auth/jwt",
             "SlurmUser=0",

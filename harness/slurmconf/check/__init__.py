@@ -21,6 +21,7 @@ from harness.slurmconf.check import (
     files,
     grammar,
     hosts,
+    logged,
     nodes,
     parameters,
     partitions,
@@ -115,6 +116,7 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)
         yield from parameters.check(slurm_conf)
+        yield from logged.check(slurm_conf)
     yield from files.check(configuration)
     yield from companions.check(configuration)
     yield from topologies.check(configuration)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.slurmconf.check.findings import ERROR, FATAL, Finding
+from harness.slurmconf.check.findings import FATAL, INFO, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 
 # Plugin -> options of acct_gather.conf that it needs: acct_gather_profile_p_conf_set.
@@ -112,7 +112,7 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         and completion.value in {"jobcomp/script", "jobcomp/elasticsearch", "jobcomp/kafka"}
         and "jobcomploc" not in slurm_conf.settings
     ):
-        severity = ERROR if "jobcomp" in release.dispensable_plugins else FATAL
+        severity = INFO if "jobcomp" in release.dispensable_plugins else FATAL
         yield slurm_conf.find(completion, severity, "missing", "needs JobCompLoc")
     route = slurm_conf.settings.get("routeplugin")
     if (

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.parsing import conf
-from harness.slurmconf.check import gres, values
-from harness.slurmconf.check.findings import ERROR, FATAL, Finding
+from harness.slurmconf.check import grammar, gres, values
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 
 # Prefixes of options of acct_gather.conf -> the plugins that know them.
@@ -52,6 +52,10 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     yield from _storage(source)
     yield from values.wrong_user(source)
     yield from values.no_protocol(source)
+    timeout = source.settings.get("messagetimeout")
+    if timeout and (grammar.number_of(source, "messagetimeout") or 0) > 100:
+        severity = WARNING if source.release.logs_warnings else INFO
+        yield source.find(timeout, severity, "value", "is too high to notice failures")
     user = source.settings.get("slurmuser")
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
         message = "must be a name: slurmdbd compares it with that of the owner of slurmdbd.conf"
@@ -106,7 +110,8 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
         if value.lower() not in words.known and not value[:1].isdigit():
             yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
     if key == "debugflags":
-        known = source.release.words["debugflags"].known
+        words = source.release.words["debugflags"]
+        known = words.known | words.reported
         for word in filter(None, value.split(",")):
             if word.lower() not in known:
                 yield source.find(setting, FATAL, "word", f'"{word}" is unknown')

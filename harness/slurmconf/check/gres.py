@@ -43,6 +43,8 @@ def check(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
                 gres_of.setdefault(node, set()).add(name.value.lower())
     if known:  # without GresTypes, slurmctld does not read the file
         yield from _cloud(source, slurm_conf, rows)
+    if known and source.release.logs_warnings:
+        yield from _without_file(slurm_conf, rows)
     if not any("autodetect" in row.all for row in rows) and "autodetect" not in source.settings:
         yield from _gres_without_line(slurm_conf, gres_of)
 
@@ -67,6 +69,27 @@ def _gres_without_line(slurm_conf: Source, gres_of: dict[str, set[str]]) -> Iter
                     "drained"
                 )
                 yield slurm_conf.find(gres, WARNING, "gres", message, daemon="slurmd")
+
+
+def _without_file(slurm_conf: Source, rows: list[Row]) -> Iterator[Finding]:
+    """Yield GPUs of cloud nodes without a file (_find_fileless_gres of gres.c)."""
+    with_file: set[str] = set()
+    for row in rows:
+        if row.own.keys() & {"file", "files", "multiplefiles"}:
+            of_nodes = row.first.name.lower() == "nodename"
+            with_file.update(names_of(row.first.value) or () if of_nodes else ["all"])
+    for row in slurm_conf.rows("nodename"):
+        gres = row.all.get("gres")
+        lacking = {*(names_of(row.first.value, slurm_conf.release) or ())} - with_file
+        if (
+            gres
+            and lacking
+            and "all" not in with_file
+            and (row.get("state") or "").upper().startswith("CLOUD")
+            and any(word.partition(":")[0].lower() == "gpu" for word in gres.words())
+        ):
+            message = "gres.conf has no File for these GPUs of CLOUD nodes: they are ignored"
+            yield slurm_conf.find(gres, WARNING, "gres", message)
 
 
 def _cloud(source: Source, slurm_conf: Source, rows: list[Row]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.parsed_file import Setting, Source
 
 _OLD = ("controlmachine", "controladdr", "backupcontroller", "backupaddr")
@@ -72,7 +72,7 @@ def _impossible_hosts(source: Source, machines: list[Setting]) -> Iterator[Findi
         return setting.value.split(",") if is_list else [setting.value.partition("(")[0]]
 
     impossible = [setting for setting in machines if not any(map(_HOST.fullmatch, names(setting)))]
-    severity = FATAL if len(impossible) == len(machines) else WARNING
+    severity = FATAL if len(impossible) == len(machines) else ERROR
     for setting in impossible:
         if _NAME_AND_ADDRESS.fullmatch(setting.value):
             message = f'no host has the name "{names(setting)[0]}": it is not a valid controller'

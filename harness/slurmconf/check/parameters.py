@@ -16,6 +16,7 @@ from harness.slurmconf.check.parsed_file import Source
 _READERS: dict[str, Callable[[str], int | None]] = {
     "atoi": c_numbers.atoi,
     "atoul": c_numbers.atoul,
+    "strtol": c_numbers.strtol,
     "uint32": partial(grammar.number, "uint32"),
 }
 
@@ -28,11 +29,16 @@ def check(source: Source) -> Iterator[Finding]:
             continue
         for word, bounds in words.items():
             found = re.search(rf"(?:^|,){re.escape(word)}([^,]*)", setting.value, re.IGNORECASE)
-            if found and bounds.only_with.lower() in setting.value.lower():
+            scheduler = source.get("schedulertype") or "sched/backfill"
+            if (
+                found
+                and bounds.only_with.lower() in setting.value.lower()
+                and bounds.scheduler in {"", scheduler}
+            ):
                 problem = _problem(bounds, found[1])
                 if problem:
                     message = f"{word}{found[1]} {problem} ({bounds.function})"
-                    yield source.find(setting, FATAL, "value", message)
+                    yield source.find(setting, bounds.severity, "value", message)
     parameters = source.settings.get("schedulerparameters")
     if (
         parameters
@@ -52,7 +58,7 @@ def _problem(bounds: Bounds, value: str) -> str | None:
         )
         return None if value[:1].isdigit() or is_word else "is not a number of seconds"
     number = _READERS[bounds.read_by](value)
-    if number == 0 and bounds.zero_is_default:
+    if number is not None and number == bounds.otherwise:
         return None
     if number is None:
         return "is not a number"

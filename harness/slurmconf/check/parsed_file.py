@@ -193,7 +193,14 @@ class Source:
 
     def uses_slurmdbd(self) -> bool:
         """Return whether a slurm.conf stores its accounting in slurmdbd."""
-        return self.get("accountingstoragetype") == "accounting_storage/slurmdbd"
+        return self.accounting_storage() == "accounting_storage/slurmdbd"
+
+    def accounting_storage(self) -> str:
+        """Return the AccountingStorageType of a slurm.conf; "" if it has none."""
+        default = self.get("defaultstoragetype")
+        if default and "defaultstoragetype" in self.release.options[self.kind]:
+            default = f"accounting_storage/{default.lower()}"
+        return self.get("accountingstoragetype") or default or ""
 
     def find(
         self,

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from harness.parsing import c_numbers, hostlist
 from harness.releases import Release
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
 from harness.slurmconf.check.nodes import (
+    CPU_BIND,
     TIME,
     both_per_cpu_and_per_node,
     names_of,
@@ -42,11 +43,9 @@ def _node_sets(source: Source, node_sets: list[Row], known: Mapping[str, Row]) -
         missing = [name_ for name_ in names or () if name_ not in known]
         if names is None:
             problem = no_hostlist(nodes.value, source.release)
-            yield source.find(nodes, WARNING, "hostlist", f"{problem}; it names no node")
+            yield source.find(nodes, INFO, "hostlist", f"{problem}; it names no node")
         elif missing:
-            yield source.find(
-                nodes, WARNING, "undefined", f"no such node: {hostlist.fold(missing)}"
-            )
+            yield source.find(nodes, INFO, "undefined", f"no such node: {hostlist.fold(missing)}")
 
 
 def _partitions(
@@ -66,9 +65,7 @@ def _partitions(
         yield source.find_here(
             FATAL, "missing", "PartitionName", "there is no partition; this release requires one"
         )
-    if rows and not any(
-        (row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows
-    ):
+    elif not any((row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows):
         yield source.find_here(
             ERROR,
             "missing",
@@ -90,8 +87,9 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
                 "value",
                 f'"{setting.value}" is not a time such as 7-0 or 12:00:00',
             )
-        elif setting and _minutes(setting.value) < 0:
+        elif setting and _seconds(setting.value) < 0:
             yield source.find(setting, severity, "value", f'"{setting.value}" is too long a time')
+    yield from _accepted(source, row)
     forms = {
         "exclusive": (_EXCLUSIVE, "NO, NODE, USER or TOPO"),
         "oversubscribe": (_OVERSUBSCRIBE, "NO, EXCLUSIVE, YES[:n] or FORCE[:n]"),
@@ -119,7 +117,33 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
     yield from both_per_cpu_and_per_node(source, row.all)
 
 
-def _minutes(value: str) -> int:
+def _accepted(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield what _parse_partitionname accepts with an error, and a time that is not used."""
+    for allow, deny in (("allowaccounts", "denyaccounts"), ("allowqos", "denyqos")):
+        if allow in row.values and deny in row.values:
+            message = f"is ignored because of {row.all[allow].name}"
+            yield source.find(row.all[deny], ERROR, "contradiction", message)
+    for key in ("oversubscribe", "shared"):
+        setting = row.all.get(key)
+        count = re.fullmatch("(yes|force):(.*)", setting.value if setting else "", re.IGNORECASE)
+        if (
+            setting
+            and count
+            and c_numbers.atoi(count[2]) < (1 if count[1].lower() == "force" else 2)
+        ):
+            yield source.find(setting, ERROR, "value", f'"{setting.value}" is read as NO')
+    limit, bind = row.all.get("overtimelimit"), row.all.get("cpubind")
+    if limit and c_numbers.strtol(limit.value) < 0:
+        yield source.find(limit, ERROR, "value", f'"{limit.value}" is less than 0, and ignored')
+    if bind and not CPU_BIND.fullmatch(bind.value):
+        yield source.find(bind, ERROR, "value", f'"{bind.value}" is invalid, and ignored')
+    default, most = row.all.get("defaulttime"), row.all.get("maxtime")
+    if default and most and 0 < _seconds(most.value) < _seconds(default.value):
+        message = f"{default.value} is more than MaxTime={most.value}, and ignored"
+        yield source.find(default, INFO, "contradiction", message)
+
+
+def _seconds(value: str) -> int:
     """Return what time_str2mins() makes of a valid time; it calculates with 32 bits."""
     if not value[:1].isdigit():
         return 0  # unlimited
@@ -135,14 +159,19 @@ def _minutes(value: str) -> int:
 
 
 def _preempt_mode(source: Source, row: Row) -> Iterator[Finding]:
-    """Yield a PreemptMode that preempt_mode_num() refuses."""
+    """Yield a PreemptMode that preempt_mode_num() refuses; later releases take it for GANG."""
     mode = row.all.get("preemptmode")
-    if mode is None or not source.release.refuses_preempt_mode_of_partition:
+    if mode is None:
         return
     words = [word.lower() for word in mode.value.split(",") if word]
     modifiers = [word for word in words if word in source.release.preempt_modifiers]
     unknown = {*words} - source.release.words["preemptmode"].known - {*modifiers}
-    if unknown or len(words) - len(modifiers) > 1 or ("gang" in words and "within" in words):
+    refused = unknown or len(words) - len(modifiers) > 1 or {"gang", "within"} <= {*words}
+    if not source.release.refuses_preempt_mode_of_partition:
+        if refused or "gang" in words:
+            message = f'"{mode.value}" is ignored: GANG is an option of the whole cluster'
+            yield source.find(mode, ERROR, "word", message)
+    elif refused:
         yield source.find(
             mode,
             source.release.unusable_value,

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import c_numbers, conf
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.nodes import no_hostlist
-from harness.slurmconf.check.parsed_file import Source
+from harness.parsing import c_numbers, conf, hostlist
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
+from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
+from harness.slurmconf.check.parsed_file import Setting, Source
 
 # TRES that are counted without a database (src/slurmctld/controller.c, _init_tres).
 _TRES = {"cpu", "mem", "energy", "node", "billing", "vmem", "pages", "fs/disk"}
@@ -26,7 +26,7 @@ _SHORTEST_BOOT = 60
 def check(source: Source) -> Iterator[Finding]:
     """Yield problems with power saving and with TRES."""
     yield from _tres(source)
-    yield from _excluded_nodes(source)
+    yield from _excluded(source)
     yield from _power_saving(source)
 
 
@@ -51,13 +51,14 @@ def _power_saving(source: Source) -> Iterator[Finding]:
         message = (
             f"CLOUD nodes require {', '.join(missing)}: slurmctld never powers them up or down"
         )
-        yield source.find(cloud[0].all["state"], ERROR, "power-saving", message)
-    elif _saves_power(source) and missing:
+        severity = ERROR if source.release.reports_cloud_without_power_saving else INFO
+        yield source.find(cloud[0].all["state"], severity, "power-saving", message)
+    if _saves_power(source) and missing:
         about = source.settings.get("suspendtime")
         if about:
-            yield source.find(
-                about, ERROR, "power-saving", f"requires {', '.join(missing)}; power saving is off"
-            )
+            severity = ERROR if source.release.reports_no_power_saving else INFO
+            message = f"requires {', '.join(missing)}; power saving is off"
+            yield source.find(about, severity, "power-saving", message)
     for key in ("suspendprogram", "resumeprogram", "resumefailprogram"):
         setting = source.settings.get(key)
         if (
@@ -75,7 +76,7 @@ def _power_saving(source: Source) -> Iterator[Finding]:
             f"{resume.value} s may be too short for a machine to boot: nodes that take longer "
             "are set DOWN"
         )
-        yield source.find(resume, WARNING, "power-saving", message, f"{_SHORTEST_BOOT} or more")
+        yield source.find(resume, INFO, "power-saving", message, f"{_SHORTEST_BOOT} or more")
 
 
 def is_suspend_time(value: str) -> bool:
@@ -91,16 +92,36 @@ def _saves_power(source: Source) -> bool:
     return bool(value) and value not in {"NONE", "INFINITE", "-1"}
 
 
-def _excluded_nodes(source: Source) -> Iterator[Finding]:
+def _excluded(source: Source) -> Iterator[Finding]:
+    """Yield unknown nodes and partitions of SuspendExc... (power_save_exc_setup)."""
+    programs = ("suspendprogram", "resumeprogram")
+    saves = _saves_power(source) and all(map(source.get, programs))
+    if not saves and source.release.reads_suspend_exc_nodes != "always":
+        return
+    nodes = source.settings.get("suspendexcnodes")
+    if nodes:
+        crashes = list(_crashes(source, nodes))
+        yield from crashes
+        names = names_of(re.sub(":[^,]*", "", nodes.value), source.release) or ()
+        known = node_names(source)
+        sets = {row.first.value for row in source.rows("nodeset")}
+        missing = [name for name in names if name not in known and name not in sets]
+        if missing and not crashes and "{" not in nodes.value:
+            message = f"no such node: {hostlist.fold(missing)}"
+            yield source.find(nodes, ERROR, "undefined", message)
+    partitions = {row.first.value for row in source.rows("partitionname")}
+    for name in source.words("suspendexcparts"):
+        if name not in partitions:
+            about = source.settings["suspendexcparts"]
+            yield source.find(about, ERROR, "undefined", f"no such partition: {name}")
+
+
+def _crashes(source: Source, setting: Setting) -> Iterator[Finding]:
     """Yield a hostlist on which slurmctld crashes: src/slurmctld/power_save.c, _parse_exc_nodes.
 
     It does not notice that nodespec_to_hostlist() returns NULL.
     """
-    setting = source.settings.get("suspendexcnodes")
-    when = source.release.reads_suspend_exc_nodes
-    programs = ("suspendprogram", "resumeprogram")
-    saves = _saves_power(source) and all(map(source.get, programs))
-    if setting is None or not (when == "always" or (when == "saving" and saves)):
+    if not source.release.reads_suspend_exc_nodes:
         return
     # With a count of nodes, it cuts at each comma, even between brackets.
     parts = re.sub(":[^,]*", "", setting.value).split(",")
@@ -135,7 +156,7 @@ def _tres(source: Source) -> Iterator[Finding]:
     weights += [
         row.all["tresweights"] for row in source.rows("nodename") if "tresweights" in row.values
     ]
-    if (source.get("prioritytype") or default_priority(source)) == "priority/multifactor":
+    if uses_multifactor(source):
         weights += (
             [source.settings["priorityweighttres"]]
             if "priorityweighttres" in source.settings
@@ -153,6 +174,7 @@ def _tres(source: Source) -> Iterator[Finding]:
                 )
 
 
-def default_priority(source: Source) -> str:
-    """Return the PriorityType of a slurm.conf without one."""
-    return releases.default_of(source.release, "slurm.conf", "PriorityType")
+def uses_multifactor(source: Source) -> bool:
+    """Return whether the PriorityType of a slurm.conf is priority/multifactor."""
+    default = releases.default_of(source.release, "slurm.conf", "PriorityType")
+    return (source.get("prioritytype") or default) == "priority/multifactor"

@@ -15,7 +15,7 @@ from ruamel.yaml.nodes import MappingNode, SequenceNode
 from harness import releases
 from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
 from harness.releases import Release
-from harness.slurmconf.check.findings import FATAL, INFO, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
 from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Source
 
@@ -133,10 +133,41 @@ def _tree(
         below[switch.name] = names_of(switch.children or "", release) or ()
         yield from _leaves(release, switch, nodes, leaf_of)
     yield from _links(switches, below)
-    lacking = [node for node in nodes or {} if node not in leaf_of]
-    if lacking and switches:
+    if switches and nodes:
+        yield from _reach(release, switches, nodes, leaf_of)
+
+
+def _reach(
+    release: Release,
+    switches: Sequence[_Unit],
+    nodes: Mapping[str, Row],
+    leaf_of: Mapping[str, str],
+) -> Iterator[Finding]:
+    """Yield nodes on no switch, or else a tree without a root (switch_record_validate)."""
+    lacking = [node for node in nodes if node not in leaf_of]
+    if lacking and any(switch.nodes is not None for switch in switches):
         message = f"no switch reaches {hostlist.fold(lacking)}"
-        yield switches[-1].find("", WARNING, "incomplete", message)
+        yield switches[-1].find("", _incomplete(release), "incomplete", message)
+    reached = {
+        switch.name: nodes.keys() & (names_of(switch.nodes or "", release) or ())
+        for switch in switches
+    }
+    for _ in switches:
+        before = sum(map(len, reached.values()))
+        for switch in switches:
+            for child in names_of(switch.children or "", release) or ():
+                reached[switch.name] |= reached.get(child, set())
+        if sum(map(len, reached.values())) == before:
+            break
+    if max(map(len, reached.values())) < len(nodes):
+        severity = WARNING if release.logs_warnings else INFO
+        message = "no switch reaches all nodes through the switches below it"
+        yield switches[-1].find("", severity, "incomplete", message)
+
+
+def _incomplete(release: Release) -> str:
+    """Return the severity of nodes on no switch or several, and of unknown nodes on a switch."""
+    return WARNING if release.logs_warnings else ERROR
 
 
 def _members(release: Release, unit: _Unit) -> Iterator[Finding]:
@@ -149,13 +180,15 @@ def _leaves(
     release: Release, switch: _Unit, nodes: Mapping[str, Row] | None, leaf_of: dict[str, str]
 ) -> Iterator[Finding]:
     """Yield nodes that do not exist or are on two leaves; record the leaf of each node."""
-    for node in names_of(switch.nodes or "", release) or ():
-        if nodes is not None and node not in nodes:
-            message = f"no such node in slurm.conf: {node}"
-            yield switch.find("nodes", WARNING, "undefined", message)
-        elif node in leaf_of:
+    names = names_of(switch.nodes or "", release) or ()
+    missing = [node for node in names if nodes is not None and node not in nodes]
+    if missing:
+        message = f"no such node in slurm.conf: {hostlist.fold(missing)}"
+        yield switch.find("nodes", _incomplete(release), "undefined", message)
+    for node in names:
+        if node in leaf_of and (nodes is None or node in nodes):
             message = f"{node} is already on switch {leaf_of[node]}"
-            yield switch.find("nodes", WARNING, "twice", message)
+            yield switch.find("nodes", _incomplete(release), "twice", message)
         leaf_of[node] = switch.name
 
 
@@ -179,6 +212,7 @@ def _blocks(
     nodes: Mapping[str, Row] | None,
 ) -> Iterator[Finding]:
     seen: set[str] = set()
+    in_blocks: set[str] = set()
     least = sizes[0] if sizes else 0
     for block in blocks:
         if block.name in seen:
@@ -189,6 +223,7 @@ def _blocks(
             continue
         yield from _members(release, block)
         names = names_of(block.nodes or "", release) or ()
+        in_blocks.update(names)
         missing = [node for node in names if nodes is not None and node not in nodes]
         if missing:
             message = f"no such node: {hostlist.fold(missing)}"
@@ -200,6 +235,11 @@ def _blocks(
         least = least or size
     if blocks and not least and nodes is not None:
         yield blocks[0].find("", FATAL, "missing", "blocks do not contain any nodes")
+        return
+    lacking = [node for node in nodes or {} if node not in in_blocks]
+    if blocks and lacking:
+        message = f"no block has {hostlist.fold(lacking)}"
+        yield blocks[-1].find("", WARNING, "incomplete", message)
 
 
 def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding]:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from harness.parsing import c_numbers
 from harness.releases import Release
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
-from harness.slurmconf.check.power import default_priority, is_suspend_time
+from harness.slurmconf.check.power import is_suspend_time, uses_multifactor
 
 # Option -> type of its plugin.
 _PLUGIN_OF = {
@@ -114,6 +114,8 @@ _RESOURCES = {
 _BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
 # DEFAULT_MAX_JOB_ID (read_config.h) and MAX_JOB_ID (slurm.h).
 _DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
+# Words of AccountingStorageEnforce that need slurmdbd.
+_ENFORCES = {"1", "associations", "2", "limits", "safe", "wckeys", "qos", "all"}
 Rule = Callable[[Source], Iterator[Finding]]
 
 
@@ -162,9 +164,9 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
             continue
         since = words.gone.get(bare) or words.gone.get(stem, "")
         if words.unknown != "silent":
-            yield word, words.unknown, since
+            yield word, ERROR if bare in words.reported else words.unknown, since
         elif since:
-            yield word, WARNING, since
+            yield word, ERROR if bare in words.reported else INFO, since
 
 
 def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
@@ -191,7 +193,7 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     full = _full_name(release, setting, kind, word)
     if new_name := release.renamed_plugins.get(full):
         message = f"{full} is now called {new_name}"
-        yield source.find(setting, WARNING, "renamed-plugin", message, f"write {new_name}")
+        yield source.find(setting, INFO, "renamed-plugin", message, f"write {new_name}")
         return
     family, _, name = full.partition("/")
     if name in release.plugins.get(family, frozenset()) and (
@@ -208,9 +210,12 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
         names.add("slurm")
     known = ", ".join(f"{kind}/{name_}" for name_ in sorted(names))
     daemon = "slurmd" if kind in _OF_SLURMD else ""
+    severity = ERROR if kind in release.dispensable_plugins else FATAL
+    if kind == "site_factor" and not uses_multifactor(source):
+        severity = INFO
     yield source.find(
         setting,
-        ERROR if kind in release.dispensable_plugins else FATAL,
+        severity,
         "plugin",
         message if word else "the value is empty",
         _replacement(full) or f"known: {known}",
@@ -325,7 +330,7 @@ def _priority(source: Source) -> Iterator[Finding]:
         and re.search("depth_oblivious|no_fair_tree", flags.value, re.I)
         and source.release.crashes_without_fair_tree
         and not source.uses_slurmdbd()
-        and (source.get("prioritytype") or default_priority(source)) == "priority/multifactor"
+        and uses_multifactor(source)
     ):
         message = "slurmctld crashes without FAIR_TREE and without slurmdbd (_decay_thread)"
         yield source.find(flags, FATAL, "contradiction", message, "remove it, or use slurmdbd")
@@ -395,8 +400,8 @@ def _limits(source: Source) -> Iterator[Finding]:
     """Yield numbers that the parser accepts and the daemon does not."""
     yield from _out_of_bounds(source)
     unkillable, message_timeout = (
-        _number(source, "unkillablesteptimeout"),
-        _number(source, "messagetimeout") or 10,
+        grammar.number_of(source, "unkillablesteptimeout"),
+        grammar.number_of(source, "messagetimeout") or 10,
     )
     if source.release.checks_unkillable_timeout and unkillable and unkillable < 5 * message_timeout:
         yield source.find(
@@ -418,8 +423,10 @@ def _limits(source: Source) -> Iterator[Finding]:
             "task/affinity cannot bind to CPUs that exist only because of config_overrides: jobs "
             "fail and the node drains"
         )
-        yield source.find(binds, WARNING, "contradiction", message, "TaskPlugin=task/none")
-    if (_number(source, "slurmschedloglevel") or 0) > 0 and not source.get("slurmschedlogfile"):
+        yield source.find(binds, INFO, "contradiction", message, "TaskPlugin=task/none")
+    if (grammar.number_of(source, "slurmschedloglevel") or 0) > 0 and not source.get(
+        "slurmschedlogfile"
+    ):
         yield source.find(
             source.settings["slurmschedloglevel"], FATAL, "missing", "needs SlurmSchedLogFile"
         )
@@ -431,20 +438,23 @@ def _out_of_bounds(source: Source) -> Iterator[Finding]:
         ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
-        ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
-        ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
         ("propagateprioprocess", lambda n: n > 2, FATAL, "cannot be more than 2"),
         ("schedulertimeslice", lambda n: n < 5, ERROR, "must be at least 5"),
         ("treewidth", lambda n: n == 0, ERROR, "cannot be 0"),
     ]
+    if source.release.checks_job_age:
+        bounds += [
+            ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
+            ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
+        ]
     if source.release.refuses_first_job_id_0:
         bounds.append(("firstjobid", lambda n: n == 0, FATAL, "cannot be 0"))
     for name, wrong, severity, message in bounds:
         setting = source.settings.get(name)
-        number = _number(source, name)
+        number = grammar.number_of(source, name)
         if setting and number is not None and wrong(number):
             yield source.find(setting, severity, "value", f"{setting.value} {message}")
-    first, last = _number(source, "firstjobid"), _number(source, "maxjobid")
+    first, last = grammar.number_of(source, "firstjobid"), grammar.number_of(source, "maxjobid")
     about = source.settings.get("firstjobid") or source.settings.get("maxjobid")
     first = 1 if first is None else first
     last = _DEFAULT_MAX_JOB_ID if last is None else min(last, _LARGEST_JOB_ID)
@@ -452,15 +462,6 @@ def _out_of_bounds(source: Source) -> Iterator[Finding]:
         yield source.find(
             about, FATAL, "contradiction", f"FirstJobId ({first}) is more than MaxJobId ({last})"
         )
-
-
-def _number(source: Source, name: str) -> int | None:
-    """Return an option's value as its parser reads it; None if it is not set or not a number."""
-    setting = source.settings.get(name)
-    option = source.release.options[source.kind].get(name)
-    if setting is None or option is None or grammar.value_problem(option.type, setting.value):
-        return None
-    return grammar.number(option.type, setting.value)
 
 
 def _prolog_and_containers(source: Source) -> Iterator[Finding]:
@@ -488,12 +489,12 @@ def _prolog_and_containers(source: Source) -> Iterator[Finding]:
 
 
 def _accounting(source: Source) -> Iterator[Finding]:
-    storage = source.get("accountingstoragetype") or ""
+    storage = source.accounting_storage()
     enforce = source.settings.get("accountingstorageenforce")
     if (
         enforce
         and not source.uses_slurmdbd()
-        and {word.lower() for word in enforce.words()} - {"nojobs", "nosteps", "none", "0"}
+        and {word.lower() for word in enforce.words()} & _ENFORCES
     ):
         yield source.find(
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
