@@ -51,6 +51,8 @@ NOT_FROM_THE_CONFIGURATION = {
     "Even though we are collecting": "follows from data that is gathered, but not stored",
     "plugin name for|cannot find .* plugin for": "before the line about the plugin",
     "getaddrinfo|Address family|failure on m]": "before or after the line about a host's name",
+    ": No such file or directory|exit status 127": "a program or directory does not exist",
+    "^error: _parse_single_range": "before the line about the option with the range",
     "Error connecting, bad data|not responding": "follows from the line about a host's name",
     "CONMGR_THREADS=.* suggested range": "depends on the number of CPUs",
 }
@@ -73,6 +75,13 @@ SAID_ABOUT = {
     "backfill scheduler bf_|^warning: bf_|^error: (Both )?bf_": "SchedulerParameters",
     "PriorityWeight values": "PriorityWeight.*",
     "file-less GPU": "Gres",
+    "_make_requeue_array": "RequeueExit(Hold)?",
+    "CpuFreqGov|cpu_freq_verify_govlist": "CpuFreqGovernors",
+    "cannot create route context": "RoutePlugin",
+    "cannot create url_parser context": "UrlParserType",
+    "addrs?: failure on n": "SlurmdPort",
+    "no QOS on the system": "AllowQos|DenyQos",
+    "for OverSubscribe": "Shared",
 }
 CORPUS = os.environ.get("HARNESS_CORPUS")
 ON_EACH_RELEASE = [

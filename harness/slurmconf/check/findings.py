@@ -13,8 +13,8 @@ class Finding:
     """A problem that daemons of a release have with a configuration, with its place.
 
     Lines and columns count from 1. `severity` is one of: fatal, the daemon refuses to start; error,
-    it starts but logs an error and ignores the line, or the cluster cannot work; warning,
-    deprecated or a changed default; info, advice. `daemon` is the first one that reports it.
+    it starts but logs an error; warning, it starts and logs a warning, or a default changed; info,
+    it logs neither. `daemon` is the first one that reports it.
     """
 
     file: str

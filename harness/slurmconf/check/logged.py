@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from harness.parsing import c_numbers
 from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, INFO, WARNING, Finding
+from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import Source
 from harness.slurmconf.check.power import uses_multifactor
 
@@ -19,6 +20,9 @@ from harness.slurmconf.check.power import uses_multifactor
 _WEIGHTS = ("age", "assoc", "fairshare", "jobsize", "partition", "qos")
 # Directories that anyone can write in: hier(7).
 _WORLD_WRITABLE = {"/tmp", "/var/tmp", "/dev/shm"}  # noqa: S108
+# _cpu_freq_check_gov of src/common/cpu_frequency.c reads the beginning of a word only.
+_GOVERNOR = re.compile("co|perf|pow|onde|sche", re.IGNORECASE)
+_GOVERNORS = re.compile("((co|perf|pow|user|onde|sche)[^,]*(,|$))+$", re.IGNORECASE)
 _DEFAULT_HEALTH_CHECK_TIMEOUT = 60  # seconds: src/common/read_config.h
 
 
@@ -28,6 +32,7 @@ def check(source: Source) -> Iterator[Finding]:
     yield from _users_and_directories(source)
     yield from _health_check(source)
     yield from _gathering(source)
+    yield from _unusable(source)
     yield from _contradictions(source)
     yield from _backfill(source)
 
@@ -109,6 +114,24 @@ def _gathering(source: Source) -> Iterator[Finding]:
     ):
         message = "UsePSS and NoShared are only compatible with jobacct_gather/linux"
         yield source.find(parameters, ERROR, "contradiction", message)
+
+
+def _unusable(source: Source) -> Iterator[Finding]:
+    """Yield values that slurmctld does not use."""
+    for name, known in (("cpufreqdef", _GOVERNOR), ("cpufreqgovernors", _GOVERNORS)):
+        governor = source.settings.get(name)
+        if governor and not known.match(governor.value):
+            message = f'"{governor.value}" is not a governor, and ignored (cpu_freq_verify_def)'
+            yield source.find(governor, ERROR, "word", message)
+    for name in ("requeueexit", "requeueexithold"):
+        codes = source.settings.get(name)
+        numbers = names_of(f"[{codes.value}]", source.release) if codes else ()
+        if codes and not (numbers and all(re.fullmatch("[0-9]+", code) for code in numbers)):
+            message = f'"{codes.value}" is not a list of exit codes (_make_requeue_array)'
+            yield source.find(codes, ERROR, "value", message)
+    port = source.settings.get("slurmdport")
+    if port and grammar.number_of(source, "slurmdport") == 0:
+        yield source.find(port, ERROR, "value", "cannot be 0: no node can be reached")
 
 
 def _contradictions(source: Source) -> Iterator[Finding]:

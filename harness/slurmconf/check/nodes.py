@@ -287,7 +287,7 @@ def _reserved(source: Source, row: Row) -> Iterator[Finding]:
     elif count and cpus and _number(row, "corespeccount"):
         message = "is ignored because of CPUSpecList"
         yield source.find(count, ERROR, "contradiction", message)
-    if cpus and max(map(int, _cpu_ids(cpus.value)), default=total) >= total:
+    if cpus and max(map(int, _cpu_ids(cpus.value)), default=0) >= total:
         message = (
             f'"{cpus.value}" is not a list of CPUs of this node (0-{total - 1}); it is ignored'
         )

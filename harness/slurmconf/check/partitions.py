@@ -190,9 +190,10 @@ def _qos(source: Source, row: Row) -> Iterator[Finding]:
         setting = row.all.get(key)
         if setting is None or setting.value.upper() == "ALL":
             continue
-        if not source.uses_slurmdbd() and source.release.qos_needs_slurmdbd:
+        if not source.uses_slurmdbd() and (key != "qos" or source.release.qos_needs_slurmdbd):
             message = f'QOS "{setting.value}" requires accounting_storage/slurmdbd'
-            yield source.find(setting, FATAL, "qos", message)
+            severity = FATAL if source.release.qos_needs_slurmdbd else ERROR
+            yield source.find(setting, severity, "qos", message)
         elif (
             key == "qos"
             and "," in setting.value

@@ -59,16 +59,19 @@ def _power_saving(source: Source) -> Iterator[Finding]:
             severity = ERROR if source.release.reports_no_power_saving else INFO
             message = f"requires {', '.join(missing)}; power saving is off"
             yield source.find(about, severity, "power-saving", message)
+    severity = ERROR if _saves_power(source) else INFO
     for key in ("suspendprogram", "resumeprogram", "resumefailprogram"):
         setting = source.settings.get(key)
+        if not source.release.reports_no_power_saving:
+            severity = ERROR
         if (
             setting
             and not setting.value.startswith("/")
             and not {*setting.value.split()[:1]} & actions
         ):
-            yield source.find(
-                setting, ERROR, "path", "is not an absolute path; power saving is off"
-            )
+            message = "is not an absolute path; power saving is off"
+            yield source.find(setting, severity, "path", message)
+            severity = INFO  # slurmctld reads no further
     resume = source.settings.get("resumetimeout")
     seconds = conf.number(resume.value) if resume else None
     if cloud and resume and seconds is not None and seconds < _SHORTEST_BOOT:

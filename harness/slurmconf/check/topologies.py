@@ -148,6 +148,7 @@ def _reach(
     if lacking and any(switch.nodes is not None for switch in switches):
         message = f"no switch reaches {hostlist.fold(lacking)}"
         yield switches[-1].find("", _incomplete(release), "incomplete", message)
+        return
     reached = {
         switch.name: nodes.keys() & (names_of(switch.nodes or "", release) or ())
         for switch in switches

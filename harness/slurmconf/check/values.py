@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from harness.parsing import c_numbers
 from harness.releases import Release
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
 from harness.slurmconf.check.power import is_suspend_time, uses_multifactor
@@ -46,6 +46,7 @@ _PLUGIN_OF = {
     "prioritytype": "priority",
     "prioritysitefactorplugin": "site_factor",
     "proctracktype": "proctrack",
+    "routeplugin": "route",
     "schedulertype": "sched",
     "selecttype": "select",
     "slurmctldplugstack": "slurmctld",
@@ -53,7 +54,10 @@ _PLUGIN_OF = {
     "taskplugin": "task",
     "tlstype": "tls",
     "topologyplugin": "topology",
+    "urlparsertype": "url_parser",
 }
+# Types of plugins without which slurmctld starts, in all releases.
+_UNNEEDED = {"route": ERROR, "url_parser": WARNING}
 # Options that name several plugins.
 _LISTS = {
     "acctgatherenergytype",
@@ -177,6 +181,7 @@ def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
         return
     refusal = source.release.refused.get(source.kind, {}).get(key)
     ignored = refusal and refusal.when is None and refusal.severity == ERROR
+    ignored = ignored or (kind in _UNNEEDED and not source.release.plugins.get(kind))
     if ignored or (key == "cryptotype" and "credtype" in source.settings):
         return
     if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
@@ -210,7 +215,7 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
         names.add("slurm")
     known = ", ".join(f"{kind}/{name_}" for name_ in sorted(names))
     daemon = "slurmd" if kind in _OF_SLURMD else ""
-    severity = ERROR if kind in release.dispensable_plugins else FATAL
+    severity = ERROR if kind in release.dispensable_plugins else _UNNEEDED.get(kind, FATAL)
     if kind == "site_factor" and not uses_multifactor(source):
         severity = INFO
     yield source.find(
@@ -434,7 +439,7 @@ def _limits(source: Source) -> Iterator[Finding]:
 
 def _out_of_bounds(source: Source) -> Iterator[Finding]:
     bounds: list[tuple[str, Callable[[int], bool], str, str]] = [
-        ("maxdbdmsgs", lambda n: 0 < n < 10000, FATAL, "must be at least 10000"),
+        ("maxdbdmsgs", lambda n: n < 10000, FATAL, "must be at least 10000"),
         ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),

@@ -73,7 +73,7 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "24.11",
             "SlurmdParameters=config_overrides\nTaskPlugin=task/affinity",
-            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that exist"
+            "slurm.conf:6:1: info: TaskPlugin: task/affinity cannot bind to CPUs that exist"
             " only because "
             "of config_overrides: jobs fail and the node drains [contradiction]\n"
             "    hint: TaskPlugin=task/none",
@@ -148,7 +148,7 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "24.11",
             "NodeName=m1 State=CLOUD",
-            "slurm.conf:5:13: error: State: CLOUD nodes require SuspendTime, SuspendProgram,"
+            "slurm.conf:5:13: info: State: CLOUD nodes require SuspendTime, SuspendProgram,"
             " ResumeProgram: "
             "slurmctld never powers them up or down [power-saving]",
         ),
@@ -162,7 +162,7 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "26.05",
             "SchedulerParameters=defer,enable_job_state_cache",
-            'slurm.conf:5:1: warning: SchedulerParameters: "enable_job_state_cache" is unknown'
+            'slurm.conf:5:1: info: SchedulerParameters: "enable_job_state_cache" is unknown'
             " since 26.05 and ignored "
             "[word]",
         ),

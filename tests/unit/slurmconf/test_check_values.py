@@ -97,7 +97,7 @@ def test_plugin_names_are_read_as_each_release_reads_them(
         ("SchedulerParameters=max_job_bf=5", ALL, ALL),
         ("SchedulerType=sched/builtin\nSchedulerParameters=max_job_bf=5", ALL, frozenset()),
         ("SlurmctldParameters=conmgr_max_connections=x", ALL, since("24.11")),
-        ("SlurmctldParameters=conmgr_threads=1", ALL, since("24.11") - since("25.11")),
+        ("SlurmctldParameters=conmgr_threads=1", ALL, since("24.11") - since("25.05")),
         ("SlurmctldParameters=conmgr_threads=0", ALL, frozenset()),
         ("SlurmctldParameters=conmgr_read_timeout=x", ALL, since("26.05")),
         ("SlurmctldParameters=rl_enable,rl_bucket_size=0", ALL, since("25.11")),
