@@ -50,7 +50,7 @@ class Words:
     """The words of an option's value, in lower case.
 
     `gone` maps removed words to the release that removed them. `reported` are those of them that
-    slurmctld ignores with an error, although it ignores other unknown words silently.
+    slurmctld ignores with an error.
     """
 
     unknown: str

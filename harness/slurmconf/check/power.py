@@ -36,15 +36,14 @@ def _power_saving(source: Source) -> Iterator[Finding]:
         for row in source.rows("nodename")
         if (row.get("state") or "").upper().startswith("CLOUD")
     ]
+    about = _saves_power(source)
     needed = [
         ("suspendtime", "SuspendTime"),
         ("suspendprogram", "SuspendProgram"),
         ("resumeprogram", "ResumeProgram"),
     ]
     missing = [spelled for key, spelled in needed if key not in source.settings]
-    if "SuspendTime" in missing and any(
-        "suspendtime" in row.values for row in source.rows("partitionname")
-    ):
+    if "SuspendTime" in missing and about:
         missing.remove("SuspendTime")
     actions = {setting.value for setting in source.all_of("poweraction")}
     if cloud and missing:
@@ -53,13 +52,11 @@ def _power_saving(source: Source) -> Iterator[Finding]:
         )
         severity = ERROR if source.release.reports_cloud_without_power_saving else INFO
         yield source.find(cloud[0].all["state"], severity, "power-saving", message)
-    if _saves_power(source) and missing:
-        about = source.settings.get("suspendtime")
-        if about:
-            severity = ERROR if source.release.reports_no_power_saving else INFO
-            message = f"requires {', '.join(missing)}; power saving is off"
-            yield source.find(about, severity, "power-saving", message)
-    severity = ERROR if _saves_power(source) else INFO
+    if about and missing:
+        severity = ERROR if source.release.reports_no_power_saving else INFO
+        message = f"requires {', '.join(missing)}; power saving is off"
+        yield source.find(about, severity, "power-saving", message)
+    severity = ERROR if about else INFO
     for key in ("suspendprogram", "resumeprogram", "resumefailprogram"):
         setting = source.settings.get(key)
         if not source.release.reports_no_power_saving:
@@ -90,16 +87,26 @@ def is_suspend_time(value: str) -> bool:
     return value == "-1" or c_numbers.atoul(value) < 2**32
 
 
-def _saves_power(source: Source) -> bool:
-    value = (source.get("suspendtime") or "").upper()
-    return bool(value) and value not in {"NONE", "INFINITE", "-1"}
+def reads_exclusions(source: Source) -> bool:
+    """Return whether slurmctld reads the nodes, partitions and states that SuspendExc... names."""
+    programs = ("suspendprogram", "resumeprogram")
+    saves = _saves_power(source) is not None and all(map(source.get, programs))
+    return saves or source.release.reads_suspend_exc_nodes == "always"
+
+
+def _saves_power(source: Source) -> Setting | None:
+    """Return the first SuspendTime, of the cluster, a partition or a node, that saves power."""
+    rows = (*source.rows("partitionname"), *source.rows("nodename"))
+    settings = [row.all["suspendtime"] for row in rows if "suspendtime" in row.values]
+    if alone := source.settings.get("suspendtime"):
+        settings.insert(0, alone)
+    never = {"", "NONE", "INFINITE", "-1"}
+    return next((setting for setting in settings if setting.value.upper() not in never), None)
 
 
 def _excluded(source: Source) -> Iterator[Finding]:
     """Yield unknown nodes and partitions of SuspendExc... (power_save_exc_setup)."""
-    programs = ("suspendprogram", "resumeprogram")
-    saves = _saves_power(source) and all(map(source.get, programs))
-    if not saves and source.release.reads_suspend_exc_nodes != "always":
+    if not reads_exclusions(source):
         return
     nodes = source.settings.get("suspendexcnodes")
     if nodes:

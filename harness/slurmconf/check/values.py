@@ -15,7 +15,7 @@ from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
-from harness.slurmconf.check.power import is_suspend_time, uses_multifactor
+from harness.slurmconf.check.power import is_suspend_time, reads_exclusions, uses_multifactor
 
 # Option -> type of its plugin.
 _PLUGIN_OF = {
@@ -136,6 +136,8 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
     for word, severity, since in _unknown_words(source.release, setting):
         if setting.name.lower() == "preemptmode" and severity == FATAL:
             continue  # see _preemption
+        if setting.name.lower() == "suspendexcstates" and not reads_exclusions(source):
+            severity = INFO
         message = f'"{word}" is unknown since {since}' if since else f'"{word}" is unknown'
         hint = "blanks are part of the word; remove them" if word != word.strip() else ""
         yield source.find(
@@ -408,7 +410,11 @@ def _limits(source: Source) -> Iterator[Finding]:
         grammar.number_of(source, "unkillablesteptimeout"),
         grammar.number_of(source, "messagetimeout") or 10,
     )
-    if source.release.checks_unkillable_timeout and unkillable and unkillable < 5 * message_timeout:
+    if (
+        source.release.checks_unkillable_timeout
+        and unkillable is not None
+        and unkillable < 5 * message_timeout
+    ):
         yield source.find(
             source.settings["unkillablesteptimeout"],
             ERROR,
@@ -450,7 +456,7 @@ def _out_of_bounds(source: Source) -> Iterator[Finding]:
     if source.release.checks_job_age:
         bounds += [
             ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
-            ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
+            ("minjobage", lambda n: n < 2, ERROR, "must be at least 2"),
         ]
     if source.release.refuses_first_job_id_0:
         bounds.append(("firstjobid", lambda n: n == 0, FATAL, "cannot be 0"))
