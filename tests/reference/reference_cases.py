@@ -693,6 +693,7 @@ LOGGED = options(
     "SchedulerType=sched/builtin\nSchedulerParameters=bf_resolution=5000",
     f"{_POWER}SuspendExcNodes=n[1-9]",
     f"{_POWER}SuspendExcParts=p,q",
+    f"{_POWER}SuspendExcNodes=ALL",
     f"{_POWER}SuspendExcStates=odd",
     "SuspendExcStates=odd",
     "PartitionName=q Nodes=n1 SuspendTime=60",
@@ -733,6 +734,7 @@ LOGGED = options(
     "PartitionName=q Nodes=n1 OverTimeLimit=-1",
     "PartitionName=q Nodes=n1 DefaultTime=20 MaxTime=10",
     "PartitionName=q Nodes=n1 AllowAccounts=a DenyAccounts=b",
+    "PartitionName=q Nodes=n1 AllowAccounts=ALL DenyAccounts=b",
     "PartitionName=q Nodes=n1 PreemptMode=GANG",
     "GresTypes=mps,gpu\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
     "NodeName=m1 Gres=odd:1",

@@ -120,7 +120,7 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
 def _accepted(source: Source, row: Row) -> Iterator[Finding]:
     """Yield what _parse_partitionname accepts with an error, and a time that is not used."""
     for allow, deny in (("allowaccounts", "denyaccounts"), ("allowqos", "denyqos")):
-        if allow in row.values and deny in row.values:
+        if (row.get(allow) or "all").lower() != "all" and row.get(deny):
             message = f"is ignored because of {row.all[allow].name}"
             yield source.find(row.all[deny], ERROR, "contradiction", message)
     for key in ("oversubscribe", "shared"):

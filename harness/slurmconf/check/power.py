@@ -113,9 +113,9 @@ def _excluded(source: Source) -> Iterator[Finding]:
         crashes = list(_crashes(source, nodes))
         yield from crashes
         names = names_of(re.sub(":[^,]*", "", nodes.value), source.release) or ()
-        known = node_names(source)
         sets = {row.first.value for row in source.rows("nodeset")}
-        missing = [name for name in names if name not in known and name not in sets]
+        known = {"ALL", *node_names(source), *sets}
+        missing = [name for name in names if name not in known]
         if missing and not crashes and "{" not in nodes.value:
             message = f"no such node: {hostlist.fold(missing)}"
             yield source.find(nodes, ERROR, "undefined", message)

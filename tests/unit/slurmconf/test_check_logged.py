@@ -109,7 +109,9 @@ def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
         ("NodeName=m MemSpecLimit=1", "MemSpecLimit", ALL, NONE),
         ("PartitionName=q OverSubscribe=FORCE:0", "OverSubscribe", ALL, NONE),
         ("PartitionName=q OverSubscribe=FORCE:1", "OverSubscribe", NONE, NONE),
-        ("PartitionName=q AllowQos=a DenyQos=b", "DenyQos", ALL, NONE),
+        ("PartitionName=q AllowAccounts=a DenyAccounts=b", "DenyAccounts", ALL, NONE),
+        ("PartitionName=q AllowAccounts=ALL DenyAccounts=b", "DenyAccounts", NONE, NONE),
+        (f"{POWER}SuspendExcNodes=ALL", "SuspendExcNodes", NONE, NONE),
         ("PartitionName=q PreemptMode=GANG", "PreemptMode", since("24.11"), NONE),
     ],
 )
