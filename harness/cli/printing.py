@@ -358,7 +358,9 @@ def print_findings(findings: list[configuration_check.Finding]) -> None:
             out.print(f"    hint: {escape(finding.hint)}")
     counts = Counter(finding.severity for finding in findings)
     summary = ", ".join(f"{counts[severity]} {severity}" for severity in colors if counts[severity])
-    daemons = sorted({finding.daemon for finding in findings if finding.severity == "fatal"})
+    daemons = sorted(
+        {name for finding in findings if finding.severity == "fatal" for name in finding.daemons}
+    )
     refusal = f"; will not start: {', '.join(daemons)}" if daemons else ""
     err.print(f"{summary or 'no findings'}{refusal}")
 

@@ -12,7 +12,8 @@ options     the options that the release's parsers know, by the type that their 
 gone        options that the parsers no longer know: a daemon that meets one refuses to start
 retyped     options whose values must have a different type from this release on
 refused     known options that are not accepted: `severity` says how (see slurmconf/check), `when`
-            which values (a regular expression), `otherwise` what happens to other values
+            which values (a regular expression), `otherwise` what happens to other values,
+            `daemons` which ones do so if not all that read the file
 plugins     the plugins; `gone_plugins` were removed, `values_without_plugin` are accepted names
             that no plugin has, `renamed_plugins` are old names that still work
 words       the words that values consist of; `unknown` says what happens to other words

@@ -28,12 +28,16 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a release refuses a known option. The severity can depend on the value."""
+    """How a release refuses a known option. The severity can depend on the value.
+
+    `daemons` are those that refuse it, if not all do that read the file.
+    """
 
     severity: str
     hint: str
     when: re.Pattern[str] | None
     otherwise: str | None
+    daemons: tuple[str, ...]
     since: str
 
     def of(self, value: str) -> str | None:
@@ -212,6 +216,15 @@ class Behaviour:
     shared_gres: tuple[str, ...]
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
+    # Options, in lower case, whose plugins slurmd does not load, although other releases do.
+    slurmd_does_not_load: tuple[str, ...]
+    # Every node with job_container/tmpfs needs a BasePath in job_container.conf.
+    containers_need_base_path: bool
+    # Severity of AutoDetect in gres.conf for CLOUD nodes, whose lines slurmctld reads; "" if it is
+    # accepted.
+    autodetect_in_cloud: str
+    # All lines of a GRES in gres.conf must have the same flags of the environment.
+    gres_environment_flags: bool
     # slurmdbd starts with StorageType=accounting_storage/none.
     slurmdbd_without_storage: bool
     # A controller may join a federation before the other clusters have registered with slurmdbd.
@@ -440,6 +453,7 @@ def _refused(before: Release, data: dict[str, Any], name: str) -> dict[str, dict
                 hint=refusal["hint"],
                 when=re.compile(when) if when else None,
                 otherwise=refusal.get("otherwise"),
+                daemons=tuple(refusal.get("daemons", ())),
                 since=name,
             )
     return refusals_of

@@ -157,9 +157,8 @@ def _refused(source: Source, section: str, setting: Setting) -> Iterator[Finding
     severity = refusal.of(setting.value) if refusal else None
     if refusal and severity:
         message = f"{_CONSEQUENCE[severity]} since {refusal.since}"
-        yield source.find(
-            setting, severity, "refused" if severity == FATAL else "obsolete", message, refusal.hint
-        )
+        code = "refused" if severity == FATAL else "obsolete"
+        yield source.find(setting, severity, code, message, refusal.hint, refusal.daemons)
 
 
 def _unknown(source: Source, section: str, setting: Setting) -> Finding:

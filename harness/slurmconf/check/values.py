@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from harness.parsing import c_numbers
 from harness.releases import Release
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.findings import (
+    ERROR,
+    FATAL,
+    SLURMCTLD,
+    SLURMD,
+    WARNING,
+    Finding,
+)
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
 from harness.slurmconf.check.power import default_priority, is_suspend_time
@@ -99,8 +106,30 @@ _ONE_WORD = {
     "slurmddebug",
     "slurmdsyslogdebug",
 }
-# Types of plugins that slurmctld does not load.
-_OF_SLURMD = {"proctrack", "task", "job_container", "namespace", "cli_filter"}
+# Options of slurm.conf whose plugins only one daemon loads.
+_LOADED_BY = {
+    **dict.fromkeys(
+        ("jobcontainertype", "namespacetype", "proctracktype", "taskplugin"),
+        SLURMD,
+    ),
+    **dict.fromkeys(
+        (
+            "accountingstoragetype",
+            "authalttypes",
+            "burstbuffertype",
+            "jobcomptype",
+            "jobsubmitplugins",
+            "mcsplugin",
+            "metricstype",
+            "preempttype",
+            "prioritysitefactorplugin",
+            "prioritytype",
+            "schedulertype",
+            "slurmctldplugstack",
+        ),
+        SLURMCTLD,
+    ),
+}
 _RESOURCES = {
     "cr_cpu",
     "cr_cpu_memory",
@@ -199,7 +228,8 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     ):
         if full == "topology/3d_torus":
             message = "requires a Slurm built with --with-dimensions=3, unlike Debian's"
-            yield source.find(setting, FATAL, "plugin", message, "26.05 has topology/torus3d")
+            hint = "26.05 has topology/torus3d"
+            yield source.find(setting, FATAL, "plugin", message, hint, SLURMCTLD)
         return
     gone = release.gone_plugins.get(full)
     message = f"plugin {full} was removed in {gone}" if gone else f"there is no plugin {full}"
@@ -207,15 +237,23 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     if kind == "cred" and "cred" in release.bare_plugins:
         names.add("slurm")
     known = ", ".join(f"{kind}/{name_}" for name_ in sorted(names))
-    daemon = "slurmd" if kind in _OF_SLURMD else ""
     yield source.find(
         setting,
-        ERROR if kind in release.dispensable_plugins else FATAL,
+        ERROR if kind in release.dispensable_plugins or kind == "cli_filter" else FATAL,
         "plugin",
         message if word else "the value is empty",
         _replacement(full) or f"known: {known}",
-        daemon,
+        _loaded_by(source, setting.name.lower()),
     )
+
+
+def _loaded_by(source: Source, option: str) -> tuple[str, ...]:
+    """Return the daemons that load the plugins of an option; () for all that read the file."""
+    if source.kind != "slurm.conf":
+        return ()
+    if option in source.release.slurmd_does_not_load:
+        return SLURMCTLD
+    return _LOADED_BY.get(option, ())
 
 
 def _full_name(release: Release, setting: Setting, kind: str, word: str) -> str:
@@ -328,7 +366,8 @@ def _priority(source: Source) -> Iterator[Finding]:
         and (source.get("prioritytype") or default_priority(source)) == "priority/multifactor"
     ):
         message = "slurmctld crashes without FAIR_TREE and without slurmdbd (_decay_thread)"
-        yield source.find(flags, FATAL, "contradiction", message, "remove it, or use slurmdbd")
+        hint = "remove it, or use slurmdbd"
+        yield source.find(flags, FATAL, "contradiction", message, hint, SLURMCTLD)
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
@@ -366,7 +405,8 @@ def _selection(source: Source) -> Iterator[Finding]:
         select == "select/cray_aries" and not words & {"other_cons_res", "other_cons_tres"}
     )
     if linear and consumes and setting:
-        yield source.find(setting, FATAL, "contradiction", f"{select} accepts only CR_Memory")
+        message, daemons = f"{select} accepts only CR_Memory", _loaded_by(source, "selecttype")
+        yield source.find(setting, FATAL, "contradiction", message, daemons=daemons)
     elif (
         select.startswith("select/cons_")
         and not consumes
@@ -378,6 +418,7 @@ def _selection(source: Source) -> Iterator[Finding]:
             FATAL,
             "missing",
             f"{select} requires CR_CPU, CR_Core or CR_Socket, or one of these with _Memory",
+            daemons=SLURMCTLD,
         )
     severity = source.release.linear_with_tree
     if select == "select/linear" and source.get("topologyplugin") == "topology/tree" and severity:
@@ -531,7 +572,8 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         and source.release.stepmgr_needs_contain
         and not flags & {*source.release.implies_contain}
     ):
-        yield source.find(stepmgr, FATAL, "missing", "enable_stepmgr needs PrologFlags=Contain")
+        message = "enable_stepmgr needs PrologFlags=Contain"
+        yield source.find(stepmgr, FATAL, "missing", message, daemons=SLURMCTLD)
     action = re.search(
         r"max_dbd_msg_action=([^,]*)", source.get("slurmctldparameters") or "", re.IGNORECASE
     )
@@ -541,7 +583,8 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         and source.uses_slurmdbd()
         and action[1].lower() not in {"discard", "exit"}
     ):
-        yield source.find(stepmgr, FATAL, "word", "max_dbd_msg_action must be discard or exit")
+        message = "max_dbd_msg_action must be discard or exit"
+        yield source.find(stepmgr, FATAL, "word", message, daemons=SLURMCTLD)
     yield from no_protocol(source)
 
 
@@ -568,7 +611,8 @@ def _resources(source: Source) -> Iterator[Finding]:
         and shared
         and (source.get("selecttype") or default_select(source)) != "select/cons_tres"
     ):
-        yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires select/cons_tres")
+        message = f"{', '.join(shared)} requires select/cons_tres"
+        yield source.find(gres, FATAL, "missing", message, daemons=SLURMCTLD)
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')

@@ -157,6 +157,7 @@ def test_contradictions_are_refused_where_the_release_refuses_them(
     tmp_path: Path, text: str, known: frozenset[str], refused: frozenset[str]
 ) -> None:
     (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    (tmp_path / "job_container.conf").write_text("BasePath=/opt/jobs\n")
     assert refused_by(tmp_path, known) == refused & known
 
 
