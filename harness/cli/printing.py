@@ -350,9 +350,10 @@ def print_findings(findings: list[configuration_check.Finding]) -> None:
     for finding in findings:
         color = colors[finding.severity]
         place = f"{finding.file}:{finding.line}:{finding.column}"
+        refusing = f" ({', '.join(finding.daemons)})" if finding.severity == "fatal" else ""
         out.print(
             f"{escape(place)}: [{color}]{finding.severity}[/{color}]: "
-            f"[bold]{escape(finding.option)}[/bold]: {escape(finding.message)}"
+            f"[bold]{escape(finding.option)}[/bold]: {escape(finding.message)}{refusing}"
         )
         if finding.hint:
             out.print(f"    hint: {escape(finding.hint)}")

@@ -85,6 +85,8 @@ class Case:
 
     `files` are relative to /etc/slurm and decoded as Latin-1, so that any bytes survive; `hostname`
     is the host the daemon runs on, by default the first to which the configuration gives this role.
+    For slurmd, that is the first node that is not CLOUD or FUTURE. The container has no cgroups, so
+    slurmd needs another ProctrackType than proctrack/cgroup, which is the default.
     """
 
     name: str

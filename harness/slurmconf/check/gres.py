@@ -97,13 +97,14 @@ def _records(source: Source, slurm_conf: Source, rows: list[Row]) -> Iterator[Fi
                 lines_of[name].append(row)
         if here:
             yield from _record(source, row, {name: cloud[name] for name in here if name in cloud})
+    in_cloud = {tuple(map(id, lines_of[name])) for name in cloud}
     # Most nodes have the same lines.
-    alike = {(name in cloud, *map(id, lines)): lines for name, lines in lines_of.items()}
-    for (is_cloud, *_), lines in alike.items():
-        daemons = SLURMCTLD + SLURMD if is_cloud else SLURMD
+    alike = {tuple(map(id, lines)): lines for lines in lines_of.values()}
+    for key, lines in alike.items():
+        daemons = SLURMCTLD + SLURMD if key in in_cloud else SLURMD
         for rule in (_different_records, _different_flags, _different_detection, _nothing_to_share):
             yield from only_in(daemons, rule(source, lines))
-        if is_cloud:
+        if key in in_cloud:
             yield from only_in(SLURMCTLD, _detection_in_cloud(source, lines))
 
 

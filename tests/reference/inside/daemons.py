@@ -147,7 +147,7 @@ def _first_node(conf: Conf) -> str:
     name = ""
     nodes: dict[str, str] = {}
     for key, value in conf.pairs:
-        if key.endswith(("name", "nodes", "set")):
+        if key in {"nodename", "partitionname", "nodeset", "downnodes"}:
             name = next(expand(value), "") if key == "nodename" and value != "DEFAULT" else ""
         if name:
             nodes.setdefault(name, "")
