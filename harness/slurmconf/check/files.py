@@ -161,8 +161,9 @@ def _helpers(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
             first = first_of.setdefault(name, row)
             same = of_nodes and first.get("helper") == row.get("helper")
             if first is not row and not same:
-                message = f"{name} has a different Helper in line {first.first.line.number}"
-                # With lines of nodes, slurmctld needs the names only.
+                message = f"{name} is already in line {first.first.line.number}"
+                # Since there are lines of nodes, slurmctld reads the names only, and slurmd
+                # accepts a second line with the same Helper.
                 daemons = SLURMD if of_nodes else ()
                 yield source.find(row.first, FATAL, "twice", message, daemons=daemons)
 
