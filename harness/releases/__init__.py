@@ -13,7 +13,7 @@ gone        options that the parsers no longer know: a daemon that meets one ref
 retyped     options whose values must have a different type from this release on
 refused     known options that are not accepted: `severity` says how (see slurmconf/check), `when`
             which values (a regular expression), `otherwise` what happens to other values,
-            `daemon` which daemon reports it, if not the first that reads the file
+            `daemons` which ones do so if not all that read the file
 plugins     the plugins; `gone_plugins` were removed, `values_without_plugin` are accepted names
             that no plugin has, `renamed_plugins` are old names that still work
 words       the words that values consist of; `unknown` says what happens to other words,

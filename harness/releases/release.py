@@ -30,14 +30,14 @@ class Option:
 class Refusal:
     """How a release refuses a known option. The severity can depend on the value.
 
-    `daemon` is the one that does, if it is not the one that reads the file first.
+    `daemons` are those that refuse it, if not all do that read the file.
     """
 
     severity: str
     hint: str
     when: re.Pattern[str] | None
     otherwise: str | None
-    daemon: str
+    daemons: tuple[str, ...]
     since: str
 
     def of(self, value: str) -> str | None:
@@ -235,6 +235,15 @@ class Behaviour:
     shared_gres: tuple[str, ...]
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
+    # Options, in lower case, whose plugins slurmd does not load, although other releases do.
+    slurmd_does_not_load: tuple[str, ...]
+    # Every node with job_container/tmpfs needs a BasePath in job_container.conf.
+    containers_need_base_path: bool
+    # Severity of AutoDetect in gres.conf for CLOUD nodes, whose lines slurmctld reads; "" if it is
+    # accepted.
+    autodetect_in_cloud: str
+    # All lines of a GRES in gres.conf must have the same flags of the environment.
+    gres_environment_flags: bool
     # slurmdbd starts with StorageType=accounting_storage/none.
     slurmdbd_without_storage: bool
     # A controller may join a federation before the other clusters have registered with slurmdbd.
@@ -463,7 +472,7 @@ def _refused(before: Release, data: dict[str, Any], name: str) -> dict[str, dict
                 hint=refusal["hint"],
                 when=re.compile(when) if when else None,
                 otherwise=refusal.get("otherwise"),
-                daemon=refusal.get("daemon", ""),
+                daemons=tuple(refusal.get("daemons", ())),
                 since=name,
             )
     return refusals_of

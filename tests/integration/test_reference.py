@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from random import Random
 
 import pytest
 
@@ -22,6 +23,7 @@ from harness.plan import make_plan
 from harness.render import render
 from harness.site import importer
 from harness.slurmconf.check import Finding, check_path
+from harness.slurmconf.check.nodes import names_of
 
 # Where check and a daemon may differ, and why.
 KNOWN_DIFFERENCES = {
@@ -84,6 +86,8 @@ SAID_ABOUT = {
     "for OverSubscribe": "Shared",
 }
 CORPUS = os.environ.get("HARNESS_CORPUS")
+SEED, HOSTLISTS = 1, 300
+_ODD = "n|m|x|0|1|7|08|10|099|-|-|[|[|]|]|,|,| |+|."
 ON_EACH_RELEASE = [
     pytest.param(name, marks=[pytest.mark.core] * (name == releases.DEFAULT))
     for name in releases.PACKAGED
@@ -98,6 +102,24 @@ def cases() -> list[reference.Case]:
             reference.Case(name, files, "slurmdbd")
             for name, files in reference_cases.SLURMDBD_CASES.items()
         ),
+        *(
+            reference.Case(name, files, "slurmd")
+            for name, files in reference_cases.SLURMD_CASES.items()
+        ),
+    ]
+
+
+def cases_of_slurmctld_for_slurmd() -> list[reference.Case]:
+    """Return the cases of slurmctld for a slurmd of root, changed so that it needs no cgroups."""
+    return [
+        reference.Case(
+            name,
+            {**files, "slurm.conf": f"ProctrackType=proctrack/linuxproc\n{files['slurm.conf']}"},
+            "slurmd",
+        )
+        for name, files in reference_cases.SLURMCTLD.items()
+        if not re.search("ProctrackType|SlurmdUser=slurm", files["slurm.conf"])
+        and name != "no node"
     ]
 
 
@@ -134,7 +156,7 @@ def findings(case: reference.Case, release: str, directory: Path) -> list[Findin
     """Return the findings of check for a case and its daemon."""
     write(case, directory)
     return [
-        one for one in check_path(directory, releases.get(release)) if one.daemon == case.daemon
+        one for one in check_path(directory, releases.get(release)) if case.daemon in one.daemons
     ]
 
 
@@ -188,7 +210,7 @@ def differences(release: str, given: Iterable[reference.Case], directory: Path) 
                 f"{case.name}: {case.daemon} {cell[0]} ({verdict.fatal}), check says"
                 f" {fatal or 'no fatal'}"
             )
-        if verdict.started:
+        if verdict.started and case.daemon != "slurmd":
             found += [f"{case.name}: {one}" for one in log_differences(release, verdict, reported)]
     print(
         f"Slurm {release}: "
@@ -204,6 +226,54 @@ def test_check_says_fatal_error_and_warning_exactly_where_the_daemon_does(
     release: str, tmp_path: Path
 ) -> None:
     assert differences(release, cases(), tmp_path) == []
+
+
+@pytest.mark.parametrize("release", releases.PACKAGED)
+def test_check_says_which_fatal_problems_of_slurmctld_slurmd_has_too(
+    release: str, tmp_path: Path
+) -> None:
+    assert differences(release, cases_of_slurmctld_for_slurmd(), tmp_path) == []
+
+
+def a_hostlist(random: Random) -> str:
+    """Return random text that is a hostlist, or nearly one."""
+
+    def text(pieces: str, most: int) -> str:
+        return "".join(random.choice(pieces.split("|")) for _ in range(random.randint(1, most)))
+
+    def span() -> str:
+        first = random.choice(["0", "1", "08", "9", "098", str(random.randrange(200))])
+        last = random.choice(["", "-", "-12", "-010", f"-{int(first) + random.randrange(30)}"])
+        return f"{first}{last}"
+
+    def part() -> str:
+        spans = [f"[{','.join(span() for _ in range(random.randint(1, 3)))}]" for _ in range(3)]
+        return "".join(
+            f"{text('n|a1b|c.d|x-|r', 1)}{ranges}" for ranges in spans[: random.randint(0, 3)]
+        ) + text("|n|-ib|1", 1)
+
+    if random.random() < 0.4:
+        return text(_ODD, 12)
+    whole = random.choice([",", ",", ",", " ", ",,", "\t"]).join(
+        part() for _ in range(random.randint(1, 3))
+    )
+    index = random.randint(0, len(whole))
+    return whole if random.random() < 0.7 else whole[:index] + text(_ODD, 1) + whole[index + 1 :]
+
+
+@pytest.mark.parametrize("release", ON_EACH_RELEASE)
+def test_hostlists_have_the_names_that_scontrol_shows(release: str) -> None:
+    random = Random(SEED)  # noqa: S311  (not a secret)
+    # scontrol would read an initial hyphen as an option.
+    hostlists = [f"n{a_hostlist(random)}" for _ in range(HOSTLISTS)]
+    grammar = releases.get(release)
+    wrong = [
+        (text, names, ours)
+        for text, names in zip(hostlists, reference.hostnames(release, hostlists), strict=True)
+        if names != (ours := names_of(text, grammar))
+    ]
+    print(f"Slurm {release}: seed {SEED}, {len(hostlists)} hostlists, {len(wrong)} are different")
+    assert wrong == []
 
 
 @pytest.mark.skipif(not CORPUS, reason="HARNESS_CORPUS names no directory of configurations")

@@ -1,4 +1,4 @@
-"""Run a release's real slurmctld or slurmdbd on configurations, to compare with `harness check`.
+"""Run a release's real daemons on configurations, to compare with `harness check`.
 
 Each case has its own namespaces, file system and network, which contain everything that the
 configuration names: users, directories, programs, hosts, munge and, if needed, an accounting
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import docker
@@ -84,6 +85,8 @@ class Case:
 
     `files` are relative to /etc/slurm and decoded as Latin-1, so that any bytes survive; `hostname`
     is the host the daemon runs on, by default the first to which the configuration gives this role.
+    For slurmd, that is the first node that is not CLOUD or FUTURE. The container has no cgroups, so
+    slurmd needs another ProctrackType than proctrack/cgroup, which is the default.
     """
 
     name: str
@@ -130,16 +133,29 @@ def read(directory: Path) -> Iterator[Case]:
 def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdict]]:
     """Yield each case with its verdict, in order; all run in one container, two at a time."""
     cases = list(cases)
+    lines = _answers(release, "run", [asdict(case) for case in cases])
+    yield from zip(cases, (_verdict(release, line) for line in lines), strict=True)
+
+
+def hostnames(release: str, hostlists: Iterable[str]) -> Iterator[tuple[str, ...] | None]:
+    """Yield what `scontrol show hostnames` makes of each hostlist; None if it refuses it."""
+    for line in _answers(release, "names", list(hostlists)):
+        names = json.loads(line)
+        yield None if names is None else tuple(names)
+
+
+def _answers(release: str, command: str, questions: list[Any]) -> Iterator[bytes]:
+    """Yield the line that a reference container prints for each question."""
     with closing(docker.from_env()) as client:
-        yield from _verdicts_of(client, release, cases)
+        yield from _lines_of(client, release, command, questions)
 
 
-def _verdicts_of(
-    client: docker.DockerClient, release: str, cases: list[Case]
-) -> Iterator[tuple[Case, Verdict]]:
+def _lines_of(
+    client: docker.DockerClient, release: str, command: str, questions: list[Any]
+) -> Iterator[bytes]:
     container = client.containers.create(
         _image(client, release),
-        ["run", "/cases.json"],
+        [command, "/questions.json"],
         name=f"slurm-harness-reference-{uuid4().hex[:8]}",
         network_mode="none",
         # For the namespaces of each case.
@@ -149,19 +165,17 @@ def _verdicts_of(
         init=True,
     )
     try:
-        container.put_archive(
-            "/", _tar({"cases.json": json.dumps([asdict(case) for case in cases]).encode()})
-        )
+        container.put_archive("/", _tar({"questions.json": json.dumps(questions).encode()}))
         container.start()
         lines = _lines(container.logs(stream=True, follow=True, stderr=False))
-        for case in cases:
+        for _ in questions:
             line = next(lines, None)
             if line is None:
                 raise RuntimeError(
                     f"the reference container of {release} is gone:"
                     f" {container.logs(stdout=False).decode()}"
                 )
-            yield case, _verdict(release, line)
+            yield line
         for line in lines:  # to its end, or the connection stays open
             raise RuntimeError(
                 f"the reference container of {release} printed an unexpected line: {line!r}"

@@ -591,6 +591,8 @@ TOPOLOGY |= {
     )
 }
 TOPOLOGY |= options(
+    "TopologyPlugin=topology/tree",
+    "TopologyPlugin=topology/block",
     "NodeName=m1 Topology=nosuch:x",
     "PartitionName=q Nodes=n1 Topology=nosuch",
 )
@@ -776,6 +778,113 @@ SLURMCTLD = {
     **COMPANIONS,
     **GRES,
     **LOGGED,
+}
+# slurmd reads the lines of gres.conf that are about its node, which is the first one.
+_GPUS = ("GresTypes=gpu", "NodeName=n[1-4] CPUs=2 Gres=gpu:2")
+
+
+def with_slurmd(*lines: str, without: str = "", **files: str) -> dict[str, str]:
+    """Return the base configuration, so that slurmd needs no cgroups, with lines and files."""
+    return with_("ProctrackType=proctrack/linuxproc", *lines, without=without, **files)
+
+
+SLURMD_CASES = {"slurmd base": with_slurmd()}
+SLURMD_CASES |= {
+    f"gres: {text}": with_slurmd(*_GPUS, without="NodeName", gres_conf=f"{text}\n")
+    for text in (
+        "Name=gpu File=/dev/null,/dev/zero",
+        "Name=gpu Count=two",
+        "Name=gpu Count=-1",
+        "Name=gpu File=/dev/null Count=2",
+        "Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero",
+        "Name=gpu MultipleFiles=/dev/null",
+        "Name=gpu File=/dev/null Cores=0-9999",
+        "Name=gpu File=/dev/null NoSuch=1",
+        "Name=odd Count=1",
+        "Name=odd Count=two",
+        "NodeName=n1 Count=two",
+        "NodeName=n1 Name=gpu Count=two",
+        "NodeName=n[1 Name=gpu Count=two",
+        "AutoDetect=off",
+        "AutoDetect=odd",
+        # Several lines contradict each other.
+        "Name=gpu File=/dev/null\nName=gpu Count=1",
+        "Name=gpu Type=a File=/dev/null\nName=gpu File=/dev/zero",
+        "Name=gpu Type=a Count=1\nName=gpu Type=b Count=1",
+        "Name=gpu Count=1\nName=gpu Count=1",
+        "NodeName=n1 Name=gpu File=/dev/null\nName=gpu Count=1",
+        "NodeName=n1 AutoDetect=off\nNodeName=n1 AutoDetect=odd",
+        "NodeName=n1 AutoDetect=off\nNodeName=n[1-2] AutoDetect=OFF",
+        "Name=gpu File=/dev/null Flags=nvidia_gpu_env,no_gpu_env",
+        "Name=gpu File=/dev/null Flags=nvidia_gpu_env\nName=gpu File=/dev/zero",
+        "Name=gpu File=/dev/null\nName=gpu File=/dev/zero Flags=nvidia_gpu_env",
+        "Name=gpu File=/dev/null Flags=nvidia_gpu_env\nName=gpu File=/dev/zero Flags=no_gpu_env",
+    )
+}
+SLURMD_CASES |= {
+    "gres.conf without GresTypes": with_slurmd(gres_conf="NoSuch=1\n"),
+    "Gres with and without a type": with_slurmd(
+        "GresTypes=gpu", "NodeName=n[1-4] CPUs=2 Gres=gpu:a:1,gpu:2", without="NodeName"
+    ),
+    "Gres with a type": with_slurmd(
+        "GresTypes=gpu",
+        "NodeName=n[1-4] CPUs=2 Gres=gpu:a:1,gpu:b:1",
+        without="NodeName",
+        gres_conf="Name=gpu Type=c File=/dev/null,/dev/zero\n",
+    ),
+    "mps without a gpu": with_slurmd(
+        "GresTypes=gpu,mps",
+        "NodeName=n[1-4] CPUs=2 Gres=gpu:1,mps:100",
+        without="NodeName",
+        gres_conf="Name=mps Count=100\n",
+    ),
+}
+# A node that differs from its host is drained.
+SLURMD_CASES |= {
+    f"node: {text}": with_slurmd(f"NodeName=n[1-4] {text}", without="NodeName")
+    for text in (
+        "CPUs=64",
+        "RealMemory=99999999",
+        "CPUs=2 CpuSpecList=odd",
+        "NodeHostname=h[1-4] NodeAddr=10.0.0.[1-4]",
+    )
+}
+SLURMD_CASES |= {
+    f"slurmd {text}": with_slurmd(text)
+    for text in (
+        "TaskPlugin=task/odd",
+        "JobAcctGatherType=jobacct_gather/odd",
+        "PrEpPlugins=prep/odd",
+        "CliFilterPlugins=cli_filter/odd",
+        "SlurmdDebug=loud",
+        "SlurmdParameters=conmgr_max_connections=0",
+    )
+}
+_CONTAINER = ("JobContainerType=job_container/tmpfs", "PrologFlags=Contain")
+_HELPERS = "NodeFeaturesPlugins=node_features/helpers"
+SLURMD_CASES |= {
+    "job_container.conf": with_slurmd(*_CONTAINER, job_container_conf="BasePath=/opt/jobs\n"),
+    "no job_container.conf": with_slurmd(*_CONTAINER),
+    "job_container.conf without BasePath": with_slurmd(*_CONTAINER, job_container_conf=""),
+    "job_container.conf with an unknown option": with_slurmd(
+        *_CONTAINER, job_container_conf="NoSuch=1\n"
+    ),
+    "unused job_container.conf": with_slurmd(job_container_conf="NoSuch=1\n"),
+    "no namespace.yaml": with_slurmd("NamespaceType=namespace/linux", "PrologFlags=Contain"),
+    "no helpers.conf": with_slurmd(_HELPERS),
+    "helpers.conf without Feature": with_slurmd(_HELPERS, helpers_conf="BootTime=1\n"),
+    "helpers.conf with a Helper alone": with_slurmd(_HELPERS, helpers_conf="Helper=/opt/h\n"),
+    "helpers.conf with a Feature": with_slurmd(_HELPERS, helpers_conf="Feature=a Helper=/opt/h\n"),
+    "helpers.conf with one Feature twice": with_slurmd(
+        _HELPERS, helpers_conf="Feature=a Helper=/opt/h\nFeature=a Helper=/opt/x\n"
+    ),
+    "unknown CgroupPlugin": with_slurmd(cgroup_conf="CgroupPlugin=cgroup/odd\n"),
+    "no cgroups": with_slurmd(cgroup_conf="CgroupPlugin=disabled\n"),
+    "proctrack/cgroup without cgroups": with_(
+        "ProctrackType=proctrack/cgroup", cgroup_conf="CgroupPlugin=disabled\n"
+    ),
+    "oci.conf with an unknown option": with_slurmd(oci_conf="NoSuch=1\n"),
+    "plugstack.conf with an unknown word": with_slurmd(plugstack_conf="odd\n"),
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}

@@ -20,6 +20,7 @@ from harness.slurmconf.check import (
     companions,
     files,
     grammar,
+    gres,
     hosts,
     logged,
     nodes,
@@ -29,7 +30,7 @@ from harness.slurmconf.check import (
     topologies,
     values,
 )
-from harness.slurmconf.check.findings import SEVERITIES, Finding
+from harness.slurmconf.check.findings import INFO, SEVERITIES, Finding
 from harness.slurmconf.check.parsed_file import Configuration, load
 
 _OUTSIDE = "the file is outside of the checked directory, so its text is not shown"
@@ -107,14 +108,19 @@ def check_scenario(path: Path, scenario: Scenario, older: Release | None = None)
 
 def check(configuration: Configuration, older: Release | None = None) -> Iterator[Finding]:
     """Yield all findings about a configuration."""
+    slurm_conf = configuration.get("slurm.conf")
     for source in configuration:
-        yield from grammar.check(source)
-    if slurm_conf := configuration.get("slurm.conf"):
+        if reason := files.unused(source, slurm_conf):
+            yield source.find_here(INFO, "unused", source.kind, reason)
+        else:
+            yield from grammar.check(source)
+    if slurm_conf:
         yield from values.check(slurm_conf)
         yield from hosts.check(slurm_conf)
         yield from nodes.check(slurm_conf)
         yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)
+        yield from gres.mixed_types(slurm_conf)
         yield from parameters.check(slurm_conf)
         yield from logged.check(slurm_conf)
     yield from files.check(configuration)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.slurmconf.check.findings import FATAL, INFO, Finding
+from harness.slurmconf.check.findings import FATAL, INFO, SLURMCTLD, SLURMD, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 
 # Plugin -> options of acct_gather.conf that it needs: acct_gather_profile_p_conf_set.
@@ -15,6 +15,8 @@ _PROFILES = {
 }
 # Words in ProfileHDF5Default and ProfileInfluxDBDefault: acct_gather_profile_from_string.
 _PROFILE = re.compile("none|all|energy|task|lustre|network", re.IGNORECASE)
+# Values of CgroupPlugin that are not the name of a plugin.
+_NO_CGROUPS = {"autodetect", "disabled"}
 
 
 def check(configuration: Configuration) -> Iterator[Finding]:
@@ -22,10 +24,12 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     slurm_conf = configuration.get("slurm.conf")
     if slurm_conf:
         yield from _profiles(configuration, slurm_conf)
-        yield from _helpers(configuration, slurm_conf)
+        yield from _files_of_plugins(configuration, slurm_conf)
         yield from _memory_limits(configuration, slurm_conf)
         yield from _plugins(slurm_conf)
         yield from _munge_socket(slurm_conf)
+    if cgroup := configuration.get("cgroup.conf"):
+        yield from _cgroups(cgroup, slurm_conf)
     if acct_gather := configuration.get("acct_gather.conf"):
         yield from _acct_gather(acct_gather)
     if slurmdbd_conf := configuration.get("slurmdbd.conf"):
@@ -63,17 +67,45 @@ def _acct_gather(source: Source) -> Iterator[Finding]:
             yield source.find(setting, FATAL, "word", message, hint)
 
 
-def _helpers(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
-    """Yield node_features/helpers without its file (s_p_parse_file waits, and gives up)."""
-    setting = slurm_conf.settings.get("nodefeaturesplugins")
-    if (
-        setting
-        and {"helpers", "node_features/helpers"} & {*setting.words()}
-        and "helpers" in slurm_conf.release.plugins["node_features"]
-        and configuration.whole
-        and "helpers.conf" not in configuration.files
+def _files_of_plugins(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
+    """Yield plugins without their file: their init fails, or waits for it and gives up."""
+    for key, plugin, file, daemons in (
+        ("nodefeaturesplugins", "node_features/helpers", "helpers.conf", SLURMCTLD + SLURMD),
+        ("jobcontainertype", "job_container/tmpfs", "job_container.conf", SLURMD),
+        ("namespacetype", "namespace/tmpfs", "job_container.conf", SLURMD),
+        ("namespacetype", "namespace/linux", "namespace.yaml", SLURMD),
     ):
-        yield slurm_conf.find(setting, FATAL, "missing", "needs helpers.conf, which does not exist")
+        setting, release = slurm_conf.settings.get(key), slurm_conf.release
+        kind, _, name = plugin.partition("/")
+        if (
+            setting
+            and {name, plugin} & {*setting.words()}
+            and (name in release.plugins.get(kind, ()) or plugin in release.renamed_plugins)
+            and configuration.whole
+            and not (slurm_conf.path.parent / file).is_file()
+        ):
+            message = f"needs {file}, which does not exist"
+            yield slurm_conf.find(setting, FATAL, "missing", message, daemons=daemons)
+
+
+def _cgroups(cgroup: Source, slurm_conf: Source | None) -> Iterator[Finding]:
+    """Yield a CgroupPlugin that cgroup_g_init and cgroup_g_initialize of cgroup.c refuse."""
+    setting = cgroup.settings.get("cgroupplugin")
+    if setting is None or "cgroup" not in cgroup.release.plugins:
+        return
+    plugins = cgroup.release.plugins["cgroup"]
+    known = {name if name in _NO_CGROUPS else f"cgroup/{name}" for name in plugins}
+    if setting.value not in known:
+        message = f"there is no plugin {setting.value}"
+        hint = f"known: {', '.join(sorted(known))}"
+        yield cgroup.find(setting, FATAL, "plugin", message, hint, SLURMD)
+    elif setting.value == "disabled" and slurm_conf:
+        tracks = slurm_conf.get("proctracktype") or "proctrack/cgroup"
+        users = [tracks, *slurm_conf.words("taskplugin"), slurm_conf.get("jobacctgathertype") or ""]
+        using = [plugin for plugin in users if plugin.endswith("cgroup")]
+        if using:
+            message = f"{' and '.join(using)} cannot work without cgroups"
+            yield cgroup.find(setting, FATAL, "contradiction", message, daemons=SLURMD)
 
 
 def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -113,7 +145,9 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         and "jobcomploc" not in slurm_conf.settings
     ):
         severity = INFO if "jobcomp" in release.dispensable_plugins else FATAL
-        yield slurm_conf.find(completion, severity, "missing", "needs JobCompLoc")
+        yield slurm_conf.find(
+            completion, severity, "missing", "needs JobCompLoc", daemons=SLURMCTLD
+        )
     route = slurm_conf.settings.get("routeplugin")
     if (
         route
@@ -137,7 +171,7 @@ def _munge_socket(slurm_conf: Source) -> Iterator[Finding]:
         and "=" not in setting.value
     ):
         message = "is the path of a munge socket, not a password: slurmdbd cannot be reached"
-        yield slurm_conf.find(setting, FATAL, "value", message, "remove it")
+        yield slurm_conf.find(setting, FATAL, "value", message, "remove it", SLURMCTLD)
 
 
 def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from harness.parsing import conf
 from harness.slurmconf.check import grammar, gres, values
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
-from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMD, WARNING, Finding
+from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
 # Prefixes of options of acct_gather.conf -> the plugins that know them.
 _ACCT_GATHER = {
@@ -31,6 +31,25 @@ _PURGE_OPTION = re.compile("purge(event|job|jobenv|jobscript|resv|step|suspend|t
 _PURGE = re.compile(
     r"\d+(h|ho|hou|hour|hours|d|da|day|days|m|mo|mon|mont|month|months)?", re.IGNORECASE
 )
+# File -> the options that make a daemon read it, and what must be in one of their values.
+_READ_WITH = {
+    "gres.conf": (("GresTypes",), ""),
+    "job_container.conf": (("JobContainerType", "NamespaceType"), "tmpfs"),
+    "helpers.conf": (("NodeFeaturesPlugins",), "helpers"),
+    "burst_buffer.conf": (("BurstBufferType",), ""),
+}
+
+
+def unused(source: Source, slurm_conf: Source | None) -> str:
+    """Return why no daemon reads a file; "" if one does."""
+    options, value = _READ_WITH.get(source.kind, ((), ""))
+    if slurm_conf is None or not options:
+        return ""
+    given = [slurm_conf.get(option.lower()) for option in options]
+    if any(text and value in text for text in given):
+        return ""
+    with_value = f" with {value}" if value else ""
+    return f"is not read without {' or '.join(options)}{with_value} in slurm.conf"
 
 
 def check(configuration: Configuration) -> Iterator[Finding]:
@@ -40,6 +59,8 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         ("slurmdbd.conf", _slurmdbd),
         ("gres.conf", gres.check),
         ("acct_gather.conf", _acct_gather),
+        ("helpers.conf", _helpers),
+        ("job_container.conf", _job_container),
     ):
         if source := configuration.get(kind):
             yield from rule(source, slurm_conf)
@@ -132,6 +153,37 @@ def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]
                 )
 
 
+def _helpers(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
+    """Yield what _read_config_file of node_features_helpers.c refuses."""
+    if unused(source, slurm_conf):
+        return
+    rows, of_nodes = source.rows("feature"), "nodename" in source.sections
+    if not rows and not of_nodes:
+        yield source.find_here(FATAL, "missing", "Feature", "there is no Feature")
+    first_of: dict[str, Row] = {}
+    for row in rows:
+        for name in row.first.words() if of_nodes else [row.first.value]:
+            first = first_of.setdefault(name, row)
+            same = of_nodes and first.get("helper") == row.get("helper")
+            if first is not row and not same:
+                message = f"{name} is already in line {first.first.line.number}"
+                # Since there are lines of nodes, slurmctld reads the names only, and slurmd
+                # accepts a second line with the same Helper.
+                daemons = SLURMD if of_nodes else ()
+                yield source.find(row.first, FATAL, "twice", message, daemons=daemons)
+
+
+def _job_container(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
+    """Yield nodes without a directory: read_jcconf.c, _read_slurm_jc_conf."""
+    if (
+        not unused(source, slurm_conf)
+        and source.release.containers_need_base_path
+        and not source.rows("basepath")
+        and not source.rows("nodename")
+    ):
+        yield source.find_here(FATAL, "missing", "BasePath", "is required")
+
+
 def _plugstack(path: Path) -> Iterator[Finding]:
     """Yield lines that _plugin_stack_parse_line of src/common/spank.c ignores.
 
@@ -145,6 +197,4 @@ def _plugstack(path: Path) -> Iterator[Finding]:
                 "the line is ignored"
             )
             column = len(line) - len(line.lstrip()) + 1
-            yield Finding(
-                str(path), number, column, ERROR, "value", words[0], message, "", "slurmd"
-            )
+            yield Finding(str(path), number, column, ERROR, "value", words[0], message, "", SLURMD)

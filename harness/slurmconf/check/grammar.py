@@ -167,7 +167,7 @@ def _refused(source: Source, section: str, setting: Setting) -> Iterator[Finding
     if refusal and severity:
         message = f"{_CONSEQUENCE[severity]} since {refusal.since}"
         code = "refused" if severity == FATAL else "obsolete"
-        yield source.find(setting, severity, code, message, refusal.hint, refusal.daemon)
+        yield source.find(setting, severity, code, message, refusal.hint, refusal.daemons)
 
 
 def _unknown(source: Source, section: str, setting: Setting) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.slurmconf.check.findings import ERROR, FATAL, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.parsed_file import Setting, Source
 
 _OLD = ("controlmachine", "controladdr", "backupcontroller", "backupaddr")
@@ -18,7 +18,7 @@ _HOST = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*")
 def check(source: Source) -> Iterator[Finding]:
     """Yield the problems that slurmctld has with its own hosts and with licenses."""
     yield from _controllers(source)
-    yield from _licenses(source)
+    yield from only_in(SLURMCTLD, _licenses(source))
 
 
 def _controllers(source: Source) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def _controllers(source: Source) -> Iterator[Finding]:
     machines = hosts or [
         setting for setting in old if setting.name.lower() in {"controlmachine", "backupcontroller"}
     ]
-    yield from _impossible_hosts(source, machines)
+    yield from only_in(SLURMCTLD, _impossible_hosts(source, machines))
 
 
 def _old_controllers(source: Source) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Options of slurm.conf that slurmctld accepts with an error or a warning in its log.
+"""Options of slurm.conf that daemons accept with an error or a warning in the log.
 
 Rules name the function of Slurm's source that logs it. It is _validate_and_set_defaults of
 src/common/read_config.c unless noted otherwise.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from harness.parsing import c_numbers
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import ERROR, INFO, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, INFO, SLURMCTLD, WARNING, Finding, only_in
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import Source
 from harness.slurmconf.check.power import uses_multifactor
@@ -27,14 +27,14 @@ _DEFAULT_HEALTH_CHECK_TIMEOUT = 60  # seconds: src/common/read_config.h
 
 
 def check(source: Source) -> Iterator[Finding]:
-    """Yield what slurmctld logs about options of slurm.conf before it starts anyway."""
+    """Yield what daemons log about options of slurm.conf before they start anyway."""
     yield from _priority(source)
-    yield from _users_and_directories(source)
+    yield from only_in(SLURMCTLD, _users_and_directories(source))
     yield from _health_check(source)
     yield from _gathering(source)
     yield from _unusable(source)
     yield from _contradictions(source)
-    yield from _backfill(source)
+    yield from only_in(SLURMCTLD, _backfill(source))
 
 
 def _number(source: Source, name: str) -> int:
@@ -51,7 +51,7 @@ def _priority(source: Source) -> Iterator[Finding]:
     for name in ("priorityweightage", "priorityweightfairshare"):
         if _number(source, name) and uses_multifactor(source) and not source.uses_slurmdbd():
             message = "is ignored without accounting_storage/slurmdbd"
-            yield source.find(source.settings[name], ERROR, "missing", message)
+            yield source.find(source.settings[name], ERROR, "missing", message, daemons=SLURMCTLD)
 
 
 def _users_and_directories(source: Source) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def _unusable(source: Source) -> Iterator[Finding]:
         numbers = names_of(f"[{codes.value}]", source.release) if codes else ()
         if codes and not (numbers and all(re.fullmatch("[0-9]+", code) for code in numbers)):
             message = f'"{codes.value}" is not a list of exit codes (_make_requeue_array)'
-            yield source.find(codes, ERROR, "value", message)
+            yield source.find(codes, ERROR, "value", message, daemons=SLURMCTLD)
     port = source.settings.get("slurmdport")
     if port and grammar.number_of(source, "slurmdport") == 0:
         yield source.find(port, ERROR, "value", "cannot be 0: no node can be reached")

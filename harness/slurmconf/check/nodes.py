@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness import releases
 from harness.parsing import c_numbers, conf, hostlist
 from harness.releases import Release
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
 
 # node_state_string() has no name for NODE_STATE_ERROR, so state_str2int() does not know it.
@@ -193,7 +193,7 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
                 )
     yield from _shape(source, row)
     yield from _reserved(source, row)
-    yield from _specialized(source, row)
+    yield from only_in(SLURMCTLD, _specialized(source, row))
 
 
 def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from functools import partial
 from harness.parsing import c_numbers
 from harness.releases import Bounds
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import FATAL, Finding
+from harness.slurmconf.check.findings import FATAL, SLURMCTLD, SLURMD, Finding
 from harness.slurmconf.check.parsed_file import Source
 
 # How a function of Slurm reads a number -> the function that reads it in the same way.
@@ -19,6 +19,8 @@ _READERS: dict[str, Callable[[str], int | None]] = {
     "strtol": c_numbers.strtol,
     "uint32": partial(grammar.number, "uint32"),
 }
+# Options that only one daemon reads.
+_READ_BY = {"slurmctldparameters": SLURMCTLD, "slurmdparameters": SLURMD}
 
 
 def check(source: Source) -> Iterator[Finding]:
@@ -38,7 +40,8 @@ def check(source: Source) -> Iterator[Finding]:
                 problem = _problem(bounds, found[1])
                 if problem:
                     message = f"{word}{found[1]} {problem} ({bounds.function})"
-                    yield source.find(setting, bounds.severity, "value", message)
+                    daemons = SLURMCTLD if bounds.scheduler else _READ_BY.get(option, ())
+                    yield source.find(setting, bounds.severity, "value", message, daemons=daemons)
     parameters = source.settings.get("schedulerparameters")
     if (
         parameters
@@ -46,7 +49,8 @@ def check(source: Source) -> Iterator[Finding]:
         and source.get("schedulertype") in {None, "sched/backfill"}
     ):
         message = "max_job_bf is no longer supported"
-        yield source.find(parameters, FATAL, "word", message, "use bf_max_job_test")
+        hint = "use bf_max_job_test"
+        yield source.find(parameters, FATAL, "word", message, hint, SLURMCTLD)
 
 
 def _problem(bounds: Bounds, value: str) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.parsing import c_numbers, hostlist
 from harness.releases import Release
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import (
     CPU_BIND,
     TIME,
@@ -57,14 +57,14 @@ def _partitions(
         name = row.first.value
         if name in seen:
             message = f"partition {name} is already in line {seen[name].first.line.number}"
-            yield source.find(row.first, FATAL, "twice", message)
+            yield source.find(row.first, FATAL, "twice", message, daemons=SLURMCTLD)
         seen[name] = row
         yield from _partition_values(source, row)
-        yield from _partition_nodes(source, row, node_sets, known)
+        yield from only_in(SLURMCTLD, _qos(source, row))
+        yield from only_in(SLURMCTLD, _partition_nodes(source, row, node_sets, known))
     if not rows and source.release.needs_node_and_partition:
-        yield source.find_here(
-            FATAL, "missing", "PartitionName", "there is no partition; this release requires one"
-        )
+        message = "there is no partition; this release requires one"
+        yield source.find_here(FATAL, "missing", "PartitionName", message, daemons=SLURMCTLD)
     elif not any((row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows):
         yield source.find_here(
             ERROR,
@@ -113,7 +113,6 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
         message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
         yield source.find(suspend, severity, "value", message)
     yield from _preempt_mode(source, row)
-    yield from _qos(source, row)
     yield from both_per_cpu_and_per_node(source, row.all)
 
 

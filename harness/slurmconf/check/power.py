@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness import releases
 from harness.parsing import c_numbers, conf, hostlist
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Setting, Source
 
@@ -25,9 +25,8 @@ _SHORTEST_BOOT = 60
 
 def check(source: Source) -> Iterator[Finding]:
     """Yield problems with power saving and with TRES."""
-    yield from _tres(source)
-    yield from _excluded(source)
-    yield from _power_saving(source)
+    for rule in (_tres, _excluded, _power_saving):
+        yield from only_in(SLURMCTLD, rule(source))
 
 
 def _power_saving(source: Source) -> Iterator[Finding]:

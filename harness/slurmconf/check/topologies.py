@@ -15,7 +15,15 @@ from ruamel.yaml.nodes import MappingNode, SequenceNode
 from harness import releases
 from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
 from harness.releases import Release
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
+from harness.slurmconf.check.findings import (
+    ERROR,
+    FATAL,
+    INFO,
+    SLURMCTLD,
+    SLURMD,
+    WARNING,
+    Finding,
+)
 from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Source
 
@@ -58,9 +66,9 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         and configuration.whole
         and not described
     ):
-        yield slurm_conf.find(
-            plugin, FATAL, "missing", "requires topology.conf, which does not exist"
-        )
+        message = "requires topology.conf, which does not exist"
+        daemons = SLURMCTLD if plugin.value == "topology/hypercube" else ()
+        yield slurm_conf.find(plugin, FATAL, "missing", message, daemons=daemons)
 
 
 def _topology_conf(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
@@ -290,7 +298,7 @@ def _unknown_topologies(configuration: Configuration, known: set[str]) -> Iterat
         if setting and unknown:
             message = f"there is no topology {unknown[0]}"
             hint = f"known: {', '.join(sorted(known))}"
-            yield slurm_conf.find(setting, FATAL, "undefined", message, hint)
+            yield slurm_conf.find(setting, FATAL, "undefined", message, hint, SLURMCTLD)
 
 
 def _one_topology(
@@ -379,5 +387,5 @@ def _line(node: Any) -> int:
 
 def _yaml(path: Path, line: int, severity: str, code: str, option: str, message: str) -> Finding:
     return Finding(
-        str(path), line, 1, severity, code, option or path.name, message, "", "slurmctld"
+        str(path), line, 1, severity, code, option or path.name, message, "", SLURMCTLD + SLURMD
     )

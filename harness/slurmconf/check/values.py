@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator
 from harness.parsing import c_numbers
 from harness.releases import Release
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
+from harness.slurmconf.check.findings import (
+    ERROR,
+    FATAL,
+    INFO,
+    SLURMCTLD,
+    SLURMD,
+    WARNING,
+    Finding,
+)
 from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
 from harness.slurmconf.check.power import is_suspend_time, reads_exclusions, uses_multifactor
@@ -56,8 +64,8 @@ _PLUGIN_OF = {
     "topologyplugin": "topology",
     "urlparsertype": "url_parser",
 }
-# Types of plugins without which slurmctld starts, in all releases.
-_UNNEEDED = {"route": ERROR, "url_parser": WARNING}
+# Types of plugins without which daemons start, in all releases; only commands load cli_filter.
+_UNNEEDED = {"cli_filter": INFO, "route": ERROR, "url_parser": WARNING}
 # Options that name several plugins.
 _LISTS = {
     "acctgatherenergytype",
@@ -103,8 +111,30 @@ _ONE_WORD = {
     "slurmddebug",
     "slurmdsyslogdebug",
 }
-# Types of plugins that slurmctld does not load.
-_OF_SLURMD = {"proctrack", "task", "job_container", "namespace", "cli_filter"}
+# Options of slurm.conf whose plugins only one daemon loads.
+_LOADED_BY = {
+    **dict.fromkeys(
+        ("jobcontainertype", "namespacetype", "proctracktype", "taskplugin"),
+        SLURMD,
+    ),
+    **dict.fromkeys(
+        (
+            "accountingstoragetype",
+            "authalttypes",
+            "burstbuffertype",
+            "jobcomptype",
+            "jobsubmitplugins",
+            "mcsplugin",
+            "metricstype",
+            "preempttype",
+            "prioritysitefactorplugin",
+            "prioritytype",
+            "schedulertype",
+            "slurmctldplugstack",
+        ),
+        SLURMCTLD,
+    ),
+}
 _RESOURCES = {
     "cr_cpu",
     "cr_cpu_memory",
@@ -208,7 +238,8 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     ):
         if full == "topology/3d_torus":
             message = "requires a Slurm built with --with-dimensions=3, unlike Debian's"
-            yield source.find(setting, FATAL, "plugin", message, "26.05 has topology/torus3d")
+            hint = "26.05 has topology/torus3d"
+            yield source.find(setting, FATAL, "plugin", message, hint, SLURMCTLD)
         return
     gone = release.gone_plugins.get(full)
     message = f"plugin {full} was removed in {gone}" if gone else f"there is no plugin {full}"
@@ -216,7 +247,6 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     if kind == "cred" and "cred" in release.bare_plugins:
         names.add("slurm")
     known = ", ".join(f"{kind}/{name_}" for name_ in sorted(names))
-    daemon = "slurmd" if kind in _OF_SLURMD else ""
     severity = ERROR if kind in release.dispensable_plugins else _UNNEEDED.get(kind, FATAL)
     if kind == "site_factor" and not uses_multifactor(source):
         severity = INFO
@@ -226,8 +256,17 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
         "plugin",
         message if word else "the value is empty",
         _replacement(full) or f"known: {known}",
-        daemon,
+        _loaded_by(source, setting.name.lower()),
     )
+
+
+def _loaded_by(source: Source, option: str) -> tuple[str, ...]:
+    """Return the daemons that load the plugins of an option; () for all that read the file."""
+    if source.kind != "slurm.conf":
+        return ()
+    if option in source.release.slurmd_does_not_load:
+        return SLURMCTLD
+    return _LOADED_BY.get(option, ())
 
 
 def _full_name(release: Release, setting: Setting, kind: str, word: str) -> str:
@@ -340,7 +379,8 @@ def _priority(source: Source) -> Iterator[Finding]:
         and uses_multifactor(source)
     ):
         message = "slurmctld crashes without FAIR_TREE and without slurmdbd (_decay_thread)"
-        yield source.find(flags, FATAL, "contradiction", message, "remove it, or use slurmdbd")
+        hint = "remove it, or use slurmdbd"
+        yield source.find(flags, FATAL, "contradiction", message, hint, SLURMCTLD)
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
@@ -378,7 +418,8 @@ def _selection(source: Source) -> Iterator[Finding]:
         select == "select/cray_aries" and not words & {"other_cons_res", "other_cons_tres"}
     )
     if linear and consumes and setting:
-        yield source.find(setting, FATAL, "contradiction", f"{select} accepts only CR_Memory")
+        message, daemons = f"{select} accepts only CR_Memory", _loaded_by(source, "selecttype")
+        yield source.find(setting, FATAL, "contradiction", message, daemons=daemons)
     elif (
         select.startswith("select/cons_")
         and not consumes
@@ -390,6 +431,7 @@ def _selection(source: Source) -> Iterator[Finding]:
             FATAL,
             "missing",
             f"{select} requires CR_CPU, CR_Core or CR_Socket, or one of these with _Memory",
+            daemons=SLURMCTLD,
         )
     severity = source.release.linear_with_tree
     if select == "select/linear" and source.get("topologyplugin") == "topology/tree" and severity:
@@ -543,7 +585,8 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         and source.release.stepmgr_needs_contain
         and not flags & {*source.release.implies_contain}
     ):
-        yield source.find(stepmgr, FATAL, "missing", "enable_stepmgr needs PrologFlags=Contain")
+        message = "enable_stepmgr needs PrologFlags=Contain"
+        yield source.find(stepmgr, FATAL, "missing", message, daemons=SLURMCTLD)
     action = re.search(
         r"max_dbd_msg_action=([^,]*)", source.get("slurmctldparameters") or "", re.IGNORECASE
     )
@@ -553,7 +596,8 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         and source.uses_slurmdbd()
         and action[1].lower() not in {"discard", "exit"}
     ):
-        yield source.find(stepmgr, FATAL, "word", "max_dbd_msg_action must be discard or exit")
+        message = "max_dbd_msg_action must be discard or exit"
+        yield source.find(stepmgr, FATAL, "word", message, daemons=SLURMCTLD)
     yield from no_protocol(source)
 
 
@@ -580,7 +624,8 @@ def _resources(source: Source) -> Iterator[Finding]:
         and shared
         and (source.get("selecttype") or default_select(source)) != "select/cons_tres"
     ):
-        yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires select/cons_tres")
+        message = f"{', '.join(shared)} requires select/cons_tres"
+        yield source.find(gres, FATAL, "missing", message, daemons=SLURMCTLD)
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')

@@ -4,6 +4,7 @@ prepare       begin the accounting database, while the image is built
 run CASES     start the daemons on the cases in a JSON file, a few at a time;
               print one JSON line per case, in order
 case SCRATCH  start a daemon on the case on stdin, in its own namespaces, as `run` does
+names TEXTS   print one JSON line per hostlist in a JSON file, in order: the names of its hosts
 """
 
 from __future__ import annotations
@@ -49,6 +50,18 @@ def _run(case: dict[str, Any]) -> str:
     return json.dumps({**verdict, "seconds": round(time.monotonic() - begin, 2)})
 
 
+def _names(hostlist: str) -> str:
+    """Return the names of a hostlist, or null if scontrol refuses it, as JSON."""
+    done = subprocess.run(
+        ["scontrol", "show", "hostnames", hostlist],
+        env={**os.environ, "SLURM_CONF": str(services.OWN / "slurm.conf")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.dumps(None if "Invalid hostlist" in done.stderr else done.stdout.splitlines())
+
+
 def _enter(scratch: Path) -> None:
     """Give this process an overlay of the container's file system, for its mount namespace only."""
     upper, work, root = (scratch / name for name in ("upper", "work", "root"))
@@ -78,9 +91,10 @@ def main() -> None:
     command, *arguments = sys.argv[1:]
     if command == "prepare":
         services.prepare()
-    elif command == "run":
+    elif command in {"run", "names"}:
+        answer = _run if command == "run" else _names
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for line in pool.map(_run, json.loads(Path(arguments[0]).read_text())):
+            for line in pool.map(answer, json.loads(Path(arguments[0]).read_text())):
                 print(line, flush=True)
     elif command == "case":
         # Daemons close every descriptor that they could have; a container may allow millions.

@@ -126,7 +126,8 @@ def furnish(conf: Conf) -> Files:
         lua = "".join(f"function {name}(...) return 0 end\n" for name in _LUA_FUNCTIONS)
         files.file(CONF / script, lua.encode())
 
-    defaults = [("statesavelocation", _state(conf)), ("jobcomploc", "/var/log/slurm_jobcomp.log")]
+    defaults = [("statesavelocation", _state(conf)), ("slurmdspooldir", "/var/spool/slurmd")]
+    defaults += [("jobcomploc", "/var/log/slurm_jobcomp.log")]
     defaults += [("mailprog", "/bin/mail"), ("mailprog", "/usr/bin/mail")]
     for key, value in [*defaults, *conf.pairs, *Conf(*(CONF / name for name in _COMPANIONS)).pairs]:
         if value.startswith("/"):

@@ -182,7 +182,7 @@ def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None
         "Include more.conf\nGresTypes=gpu\nNodeName=g[1-2] Gres=gpu:2\n"
         "TopologyPlugin=topology/tree\nWhat\n",
         more_conf="Bad=1\n",
-        gres_conf="Name=gpu File=/dev/x\nName=mic Count=1\nName=gpu Wrong=1\n",
+        gres_conf="Name=gpu File=/dev/x\nName=mic Count=1\nName=gpu File=/dev/y Wrong=1\n",
         topology_conf="SwitchName=s Nodes=n[1-4]\nSwitchName=r Switches=t\n",
         slurmdbd_conf="DbdHost=x\n",
         cgroup_conf="CgroupAutomount=yes\n",
@@ -190,7 +190,7 @@ def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None
     assert [text.split(": ")[:3] for text in texts] == [
         ["cgroup.conf:1:1", "error", "CgroupAutomount"],
         ["gres.conf:2:1", "error", "Name"],
-        ["gres.conf:3:10", "fatal", "Wrong"],
+        ["gres.conf:3:22", "fatal", "Wrong"],
         ["more.conf:1:1", "fatal", "Bad"],
         ["slurm.conf:9:1", "fatal", ""],
         ["slurmdbd.conf:1:1", "fatal", "StorageType"],
@@ -352,7 +352,7 @@ def test_command_prints_json_and_its_exit_code_reflects_errors(tmp_path: Path) -
                 "option": "FastSchedule",
                 "message": "is refused since 20.11",
                 "hint": "remove it; for FastSchedule=2 use SlurmdParameters=config_overrides",
-                "daemon": "slurmctld",
+                "daemons": ["slurmctld"],
             }
         ],
     }
