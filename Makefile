@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # -v names each test as it ends, with its number and the total.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v
 
-.PHONY: run test test-all test-rest check setup docs golden site release clean
+.PHONY: run test test-all test-rest fuzz-check check setup docs golden site release clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
@@ -22,6 +22,10 @@ test-rest: setup  # what test-all adds to test; HARNESS_VAGRANT=1 first installs
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --fix)
 	$(BIN)/pytest tests/integration -v -m alone
 	$(DAEMONS) -m "not core and not alone" --durations=15 --durations-min=10 -rs
+
+fuzz-check: setup  ## looks for configurations on which check and the daemons disagree
+	$(BIN)/python tests/reference/fuzz_check.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS))
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

@@ -124,7 +124,7 @@ class Plan:
 
     def has_late_objects(self) -> bool:
         """Return whether some objects of the accounting database must wait for the controllers."""
-        return bool(self.late_federations() or slurm_options.late_tres(self.scenario.accounting))
+        return bool(self.late_federations() or slurm_options.late_tres(self.scenario))
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that have hosts."""

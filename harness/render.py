@@ -9,9 +9,9 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -42,7 +42,12 @@ class RenderedFile:
 
     def sha256(self) -> str:
         """Return the hash of the text, in which marks represent secrets."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return _sha256(self.text)
+
+
+@lru_cache
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 Tree = dict[str, tuple[RenderedFile, ...]]
@@ -50,74 +55,98 @@ TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _POWER_KEY = "/etc/slurm/power_ssh_key"
 _NODE_POWER = "/usr/local/sbin/slurm-node-power"
-# The options of slurm.conf, and path -> text of the files.
-_ClusterFiles = tuple[dict[str, str], dict[str, str]]
 
 
-def render(plan: Plan) -> Tree:
-    """Return the files of each host."""
-    clusters = {name: _cluster_files(plan, name) for name in plan.scenario.clusters}
-    return {host.name: _host_files(plan, host, clusters) for host in plan.hosts}
+@dataclass(frozen=True, slots=True)
+class _ClusterFacts:
+    """What the hosts of a cluster share.
+
+    `conf` are the options of slurm.conf; `texts` are the files by path. `devices` are the files
+    that represent a node's devices, and `flags` are those with which a slurmd registers a dynamic
+    node; other nodes are not in them.
+    """
+
+    conf: Mapping[str, str]
+    texts: Mapping[str, str]
+    devices: Mapping[str, Sequence[str]]
+    flags: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the hosts of a plan share."""
+
+    clusters: Mapping[str, _ClusterFacts]
+    user_files: Sequence[RenderedFile]
+    accounting_client: Host | None
+
+
+def render(plan: Plan, hosts: Iterable[Host] | None = None) -> Tree:
+    """Return the files of each host, or only of `hosts`.
+
+    Files that are the same on several hosts are the same object.
+    """
+    users = plan.scenario.users
+    paths = ("/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf")
+    shared = _Shared(
+        {name: _cluster_facts(plan, name) for name in plan.scenario.clusters},
+        [RenderedFile(path, template(path, users=users)) for path in paths] if users else [],
+        plan.accounting_client(),
+    )
+    seen: dict[RenderedFile, RenderedFile] = {}
+    return {
+        host.name: tuple(seen.setdefault(file, file) for file in _host_files(plan, host, shared))
+        for host in (plan.hosts if hosts is None else hosts)
+    }
 
 
 def slurm_conf(plan: Plan, cluster: str) -> str:
     """Return the text of a cluster's slurm.conf."""
-    return _cluster_files(plan, cluster)[1][_SLURM_CONF]
+    return _cluster_files(plan, cluster, plan.slurm_conf(cluster))[_SLURM_CONF]
 
 
-def manifest(tree: Tree) -> dict[str, dict[str, dict[str, str | None]]]:
-    """Return everything about each file except its text: host -> path -> facts."""
+def manifest(files: Iterable[RenderedFile]) -> dict[str, dict[str, str | None]]:
+    """Return everything about a host's files except their text: path -> facts."""
     return {
-        host: {
-            file.path: {
-                "owner": file.owner,
-                "group": file.group,
-                "mode": file.mode,
-                "sha256": file.sha256(),
-                "unit": file.unit,
-                "action": file.action,
-            }
-            for file in files
+        file.path: {
+            "owner": file.owner,
+            "group": file.group,
+            "mode": file.mode,
+            "sha256": file.sha256(),
+            "unit": file.unit,
+            "action": file.action,
         }
-        for host, files in tree.items()
+        for file in files
     }
 
 
-def _host_files(
-    plan: Plan, host: Host, clusters: Mapping[str, _ClusterFiles]
-) -> tuple[RenderedFile, ...]:
-    scenario = plan.scenario
+def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFile]:
+    scenario, clusters = plan.scenario, shared.clusters
     key = run_secrets.secret("munge_key")
-    files = [
-        RenderedFile("/etc/munge/munge.key", key, "munge", "munge", "0400", "munge", "restart")
-    ]
-    if scenario.users:
-        for path in ("/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf"):
-            files.append(RenderedFile(path, template(path, users=scenario.users)))
+    yield RenderedFile("/etc/munge/munge.key", key, "munge", "munge", "0400", "munge", "restart")
+    yield from shared.user_files
     if host.cluster:
-        files.extend(_files_of_member(plan, host, host.cluster, clusters[host.cluster]))
+        yield from _files_of_member(plan, host, host.cluster, clusters[host.cluster])
     if "slurmdbd" in host.daemons:
-        files.extend(_accounting_files(scenario, with_database="mariadb" in host.daemons))
+        yield from _accounting_files(scenario, with_database="mariadb" in host.daemons)
     if _takes_tokens(scenario, host):
-        files.append(_token_key(scenario, host, clusters))
-    files.extend(_tmpfiles(plan, host, clusters))
-    if host == plan.accounting_client():
-        files.append(_accounting_objects(plan, clusters))
-    return tuple(files)
+        yield _token_key(scenario, host, clusters)
+    yield from _tmpfiles(plan, host, clusters)
+    if host == shared.accounting_client:
+        yield _accounting_objects(plan, clusters)
 
 
 def _files_of_member(
-    plan: Plan, host: Host, name: str, cluster_files: _ClusterFiles
+    plan: Plan, host: Host, name: str, facts: _ClusterFacts
 ) -> Iterator[RenderedFile]:
     """Yield the files that a host has because it belongs to a cluster."""
-    conf, texts = cluster_files
+    conf, texts = facts.conf, facts.texts
     cluster = plan.scenario.clusters[name]
-    flags = _slurmd_flags(cluster, host, conf)
+    flags = _slurmd_flags(cluster, host, facts)
     for path in _units(cluster, host, flags):
-        text = template(path, nodes=host.nodes, flags=flags)
+        text = _shared_template(path, nodes=host.nodes, flags=flags)
         yield RenderedFile(path, text, unit="slurmd", action="restart")
-    if cluster.elastic():
-        yield from _power_files(cluster, host, conf)
+    yield from _power_files(cluster, host, conf)
     unit = next((unit for unit in ("slurmctld", "slurmrestd") if unit in host.daemons), "slurmd")
     for path, text in texts.items() if not cluster.configless or unit != "slurmd" else ():
         reloads = path == _SLURM_CONF and unit != "slurmrestd"
@@ -128,7 +157,7 @@ def _files_of_member(
         yield from _rest_files(plan.scenario, cluster, host.name, cluster.rest.port)
 
 
-def _slurmd_flags(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> list[str]:
+def _slurmd_flags(cluster: Cluster, host: Host, facts: _ClusterFacts) -> tuple[str, ...]:
     """Return the flags of a host's slurmds.
 
     They say where the configuration is (--conf-server), that the node comes and goes (-b), or that
@@ -136,18 +165,18 @@ def _slurmd_flags(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> list
     """
     flags = []
     if cluster.configless and host.nodes:
-        port = slurm_options.ports(slurm_options.port_of(conf, "slurmctld"))[0]
+        port = slurm_options.ports(slurm_options.port_of(facts.conf, "slurmctld"))[0]
         flags.append(f"--conf-server={cluster.controller}:{port}")
     if host.provision != "static":
         flags.append("-b")
-    return [*flags, *_dynamic_flags(cluster, host)]
+    return (*flags, *(flag for node in host.nodes for flag in facts.flags.get(node, ())))
 
 
 def _token_key(
-    scenario: Scenario, host: Host, clusters: Mapping[str, _ClusterFiles]
+    scenario: Scenario, host: Host, clusters: Mapping[str, _ClusterFacts]
 ) -> RenderedFile:
     """Return the key with which slurmctld and slurmdbd check tokens."""
-    conf = clusters[host.cluster][0] if host.cluster else slurm_options.slurmdbd_conf(scenario)
+    conf = clusters[host.cluster].conf if host.cluster else slurm_options.slurmdbd_conf(scenario)
     owner = slurm_options.get(conf, "SlurmUser") or "root"
     unit = "slurmctld" if "slurmctld" in host.daemons else "slurmdbd"
     key = run_secrets.secret("jwt_key")
@@ -155,7 +184,7 @@ def _token_key(
 
 
 def _tmpfiles(
-    plan: Plan, host: Host, clusters: Mapping[str, _ClusterFiles]
+    plan: Plan, host: Host, clusters: Mapping[str, _ClusterFacts]
 ) -> Iterator[RenderedFile]:
     """Yield the file that creates a host's directories and devices, if it needs any."""
     directories: dict[str, tuple[str, str]] = {}
@@ -163,30 +192,33 @@ def _tmpfiles(
     if host.cluster:
         cluster = plan.scenario.clusters[host.cluster]
         daemons = (*host.daemons, "slurmd") if host.nodes else host.daemons
-        conf, _ = clusters[host.cluster]
-        directories |= slurm_options.directories(conf, host.name, daemons, host.nodes)
+        facts = clusters[host.cluster]
+        directories |= slurm_options.directories(facts.conf, host.name, daemons, host.nodes)
         if cluster.oci is not None and host.nodes:
             directories |= {
                 f"{slurm_options.CONTAINERS}/{user}": (user, "0700") for user in plan.scenario.users
             }
-        devices = _devices(cluster, host, plan.capabilities)
+        devices = sorted({file for node in host.nodes for file in facts.devices.get(node, ())})
     if "slurmdbd" in host.daemons:
         conf = slurm_options.slurmdbd_conf(plan.scenario)
         directories |= slurm_options.directories(conf, host.name, host.daemons, ())
     if directories:
         path = "/etc/tmpfiles.d/slurm.conf"
-        yield RenderedFile(path, template(path, directories=directories, devices=devices))
+        text = _shared_template(path, directories=(*directories.items(),), devices=(*devices,))
+        yield RenderedFile(path, text)
 
 
-def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFiles]) -> RenderedFile:
+def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFacts]) -> RenderedFile:
     """Return the program that creates accounts, users, QOS and federations in slurmdbd."""
     path = "/usr/local/sbin/slurm-accounting-objects"
-    slurm_users = {slurm_options.get(conf, "SlurmUser") or "root" for conf, _ in clusters.values()}
+    slurm_users = {
+        slurm_options.get(facts.conf, "SlurmUser") or "root" for facts in clusters.values()
+    }
     text = template(
         path,
         scenario=plan.scenario,
         slurm_users=sorted(slurm_users),
-        late_tres=slurm_options.late_tres(plan.scenario.accounting),
+        late_tres=slurm_options.late_tres(plan.scenario),
         late_federations=plan.late_federations(),
     )
     return RenderedFile(path, text, mode="0755")
@@ -214,20 +246,21 @@ def _rest_files(
     yield RenderedFile(unit, text, unit="slurmrestd", action="restart")
 
 
-def _devices(cluster: Cluster, host: Host, capabilities: Capabilities) -> list[str]:
-    """Return the files that represent devices on a host."""
-    groups = [
-        group
+def _devices(cluster: Cluster, capabilities: Capabilities) -> dict[str, list[str]]:
+    """Return the files that represent the devices of each node that has any."""
+    return {
+        node: files
         for group in cluster.nodes
-        if group.gres and {*hostlist.expand(group.name)} & {*host.nodes}
-    ]
-    files_of_gpus = (
-        file
-        for group in groups
-        for _, files in slurm_options.stand_in_devices(cluster, group, capabilities)
-        for file in files
-    )
-    return sorted({*files_of_gpus})
+        if group.gres
+        and (
+            files := [
+                file
+                for _, files_of_kind in slurm_options.stand_in_devices(cluster, group, capabilities)
+                for file in files_of_kind
+            ]
+        )
+        for node in hostlist.expand(group.name)
+    }
 
 
 def _gres_lines(cluster: Cluster, capabilities: Capabilities) -> list[dict[str, str]]:
@@ -249,7 +282,7 @@ def _units(cluster: Cluster, host: Host, flags: Sequence[str]) -> list[str]:
 
 def _power_files(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> Iterator[RenderedFile]:
     """Yield the programs that power nodes up and down, and what they need on both ends."""
-    if host.name == cluster.controller:
+    if host.name == cluster.controller and cluster.elastic():
         yield from _power_programs(cluster, conf)
     if host.provision == "remote":
         yield RenderedFile(_NODE_POWER, template(_NODE_POWER), mode="0755")
@@ -285,10 +318,22 @@ def _power_programs(cluster: Cluster, conf: Mapping[str, str]) -> Iterator[Rende
         yield RenderedFile(_POWER_KEY, key, owner, owner, "0400")
 
 
-def _cluster_files(plan: Plan, name: str) -> _ClusterFiles:
-    """Return the options of a cluster's slurm.conf, and the files that all its hosts share."""
+def _cluster_facts(plan: Plan, name: str) -> _ClusterFacts:
+    cluster, conf = plan.scenario.clusters[name], plan.slurm_conf(name)
+    return _ClusterFacts(
+        conf,
+        _cluster_files(plan, name, conf),
+        _devices(cluster, plan.capabilities),
+        _dynamic_flags(cluster),
+    )
+
+
+def _cluster_files(plan: Plan, name: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return path and text of the files that all hosts of a cluster share.
+
+    `conf` are the options of its slurm.conf.
+    """
     scenario, cluster = plan.scenario, plan.scenario.clusters[name]
-    conf = plan.slurm_conf(name)
     files = {
         _SLURM_CONF: template(
             _SLURM_CONF,
@@ -315,7 +360,7 @@ def _cluster_files(plan: Plan, name: str) -> _ClusterFiles:
     if cluster.kubernetes:
         files |= _job_submit_file(conf)
     files |= {f"/etc/slurm/{file}": text for file, text in cluster.files.items()}
-    return conf, files
+    return files
 
 
 def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
@@ -346,15 +391,17 @@ def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
             yield _node_line(cluster, group, names)
 
 
-def _dynamic_flags(cluster: Cluster, host: Host) -> list[str]:
-    """Return the flags with which a slurmd registers its node, if slurm.conf does not name it."""
+def _dynamic_flags(cluster: Cluster) -> dict[str, list[str]]:
+    """Return the flags with which a slurmd registers each node that slurm.conf does not name."""
+    flags_of: dict[str, list[str]] = {}
     for group in cluster.nodes:
-        if group.dynamic and {*host.nodes} & {*hostlist.expand(group.name)}:
+        if group.dynamic:
             line = _node_line(cluster, group, {})
             del line["State"]
             conf = " ".join(f"{name}={value}" for name, value in line.items())
-            return ["-Z", "--conf", f"'{conf}'"]
-    return []
+            flags = ["-Z", "--conf", f"'{conf}'"]
+            flags_of |= dict.fromkeys(hostlist.expand(group.name), flags)
+    return flags_of
 
 
 def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:
@@ -432,6 +479,12 @@ def _accounting_files(scenario: Scenario, *, with_database: bool) -> Iterator[Re
 def template(target: str, **facts: Any) -> str:
     """Render the template of a target path; templates/ mirrors the hosts' file system."""
     return _environment().get_template(f"{target.lstrip('/')}.j2").render(facts)
+
+
+@lru_cache
+def _shared_template(target: str, **facts: Hashable) -> str:
+    """Render a template whose text is often the same on many hosts."""
+    return template(target, **facts)
 
 
 @cache

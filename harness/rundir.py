@@ -35,7 +35,7 @@ from harness.errors import UsageError
 from harness.inventory import Machine, ssh_config
 from harness.parsing import bounded_json, bounded_yaml
 from harness.plan import Plan, make_plan
-from harness.render import Tree, manifest
+from harness.render import RenderedFile, Tree, manifest
 from harness.run_secrets import is_secret, reveal, secrets_in
 from harness.scenario import User
 from harness.ssh import Ssh
@@ -280,27 +280,51 @@ class RunDir:
 def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
     """Write DIRECTORY/HOST/path for every file and DIRECTORY/manifest.json.
 
-    Without `with_secrets`, marks represent secrets, and files that consist of a secret are left
-    out.
+    Files that are the same on several hosts are hard links, because thousands of hosts may have a
+    slurm.conf of a megabyte. Without `with_secrets`, marks represent secrets, and files that
+    consist of a secret are left out.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "manifest.json").write_text(json.dumps(manifest(tree), indent=2) + "\n")
+    (directory / "manifest.json").write_text(_manifest(tree))
     secrets = run_secrets.new_secrets(_secret_names(tree)) if with_secrets else None
+    written: dict[RenderedFile, Path] = {}
     for host, files in tree.items():
         for file in files:
             if secrets is None and is_secret(file.text):
                 continue
+            path = directory / host / file.path.lstrip("/")
+            if file in written and _link(path, written[file]):
+                continue
             text = reveal(file.text, secrets) if secrets else file.text
             private = bool(secrets and secrets_in(file.text))
-            _write(
-                directory / host / file.path.lstrip("/"),
-                text,
-                0o600 if private else int(file.mode, 8) | 0o200,
-            )
+            _write(path, text, 0o600 if private else int(file.mode, 8) | 0o200)
+            written[file] = path
+
+
+def _manifest(tree: Tree) -> str:
+    """Return the manifest of a tree as JSON. Hosts with the same files share most of the work."""
+    entries = {
+        files: json.dumps(manifest(files), indent=2).replace("\n", "\n  ")
+        for files in {*tree.values()}
+    }
+    hosts = (f"  {json.dumps(host)}: {entries[files]}" for host, files in tree.items())
+    return "{\n" + ",\n".join(hosts) + "\n}\n"
 
 
 def _secret_names(tree: Tree) -> set[str]:
-    return {name for files in tree.values() for file in files for name in secrets_in(file.text)}
+    every = {file for files in tree.values() for file in files}
+    return {name for file in every for name in secrets_in(file.text)}
+
+
+def _link(path: Path, same: Path) -> bool:
+    """Write a file as a hard link to another one; return whether the file system can do so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    try:
+        path.hardlink_to(same)
+    except OSError:
+        return False
+    return True
 
 
 def _write(path: Path, text: str, mode: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import inf
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -127,12 +128,15 @@ def early(values: Mapping[str, Value]) -> dict[str, str]:
     return {name: value for name, value in merged(values).items() if not _LATE_TRES.search(value)}
 
 
-def late_tres(accounting: Accounting | None) -> list[str]:
+def late_tres(scenario: Scenario) -> list[str]:
     """Return the TRES of late limits, as `sacctmgr show tres format=type,name` prints them."""
-    if accounting is None:
+    if (accounting := scenario.accounting) is None:
         return []
     limits = [account.options for account in accounting.accounts.values()]
     limits += [qos.options for qos in accounting.qos.values()]
+    limits += [
+        options for user in scenario.users.values() for options in user.associations.values()
+    ]
     values = [value for limit in limits for value in late(limit).values()]
     return sorted(
         {f"{kind}|{name}" for value in values for kind, name in _LATE_TRES.findall(value)}
@@ -531,14 +535,20 @@ def directories(
     owners: dict[str, tuple[str, str]] = {}
     for daemon, option, is_file, mode in _DIRECTORIES:
         value = get(conf, option) if daemon in daemons else None
-        path = PurePosixPath((value or "/").replace("%h", host))
-        pattern = str(path.parent if is_file else path)
+        if not value:
+            continue
+        pattern = _directory(value, is_file=is_file).replace("%h", host)
         for node in nodes if daemon == "slurmd" and "%n" in pattern else [host]:
             directory = pattern.replace("%n", node)
             if directory not in _SYSTEM_DIRECTORIES:
                 owner = "root" if daemon == "slurmd" else get(conf, "SlurmUser") or "root"
                 owners.setdefault(directory, (owner, mode))
     return owners
+
+
+@lru_cache
+def _directory(path: str, *, is_file: bool) -> str:
+    return str(PurePosixPath(path).parent if is_file else PurePosixPath(path))
 
 
 def written(conf: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from harness.cli.printing import Format, err, out, print_diff, print_findings, p
 from harness.errors import Problem, ScenarioError, UsageError
 from harness.plan import make_plan
 from harness.shipped_files import SCENARIOS, TEMPLATES
-from harness.site import importer, rehearsal_copy
+from harness.site import collect, importer
 from harness.slurmconf import check, diff, sources
 
 app = typer.Typer()
@@ -103,7 +103,10 @@ def render_(
     ] = False,
     probe_images: ProbeImages = False,
 ) -> None:
-    """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh."""
+    """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh.
+
+    Files that are the same on several hosts are hard links.
+    """
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(
@@ -197,17 +200,38 @@ def _not_inspected(problem: Problem) -> check.Finding:
     return check.Finding(*place, "info", "image", problem.where, problem.message, _PROBE, ())
 
 
+@app.command("collect")
+def collect_() -> None:
+    """Print a script that collects a site's configuration, accounting and scripts in one file.
+
+    It is a single file for Python 3.6 or later that reads only. Run it on the site's controller,
+    and give what it writes, a site bundle, to `harness import`.
+    """
+    # Not rich, which would wrap the lines.
+    print(Path(collect.__file__).read_text(), end="")
+
+
 @app.command("import")
 def import_(
-    directory: Annotated[
-        Path, typer.Argument(help="A site's /etc/slurm, or a copy of it.", show_default=False)
+    site: Annotated[
+        Path,
+        typer.Argument(
+            help="A site's /etc/slurm, a copy of it, or a site bundle (see `harness collect`).",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The scenario to write.", show_default=False)
     ],
     release: Annotated[
-        str, typer.Option("--release", help="The release that the cluster runs.")
-    ] = releases.DEFAULT,
+        str | None,
+        typer.Option(
+            "--release",
+            help="The release that the cluster runs; default: the bundle's, or "
+            f"{releases.DEFAULT} for a directory.",
+            show_default=False,
+        ),
+    ] = None,
     rehearsal_hosts: Annotated[
         int | None,
         typer.Option(
@@ -227,13 +251,7 @@ def import_(
     if output.exists():
         raise UsageError(f"{output} already exists", hint="choose another file, or remove it")
     must_be_writable_file(output)
-    data, left_out = importer.import_directory(directory, releases.get(release))
-    notes = [f"left out: {text}" for text in left_out]
-    if rehearsal_hosts:
-        data, replaced = rehearsal_copy.shrink(
-            data, rehearsal_hosts, check.check_path(directory, releases.get(release))
-        )
-        notes += [f"replaced: {text}" for text in replaced]
+    data, notes = importer.import_site(site, release, rehearsal_hosts)
     output.write_text(importer.dump(data, notes))
     for note in notes:
         err.print(escape(note))

@@ -215,6 +215,9 @@ def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: li
         out.print("nothing differs")
         return
     out.print()
+    if not changes:
+        out.print("Slurm reads the same from both: there is nothing to apply")
+        return
     for change in changes:
         what = " ".join(filter(None, [change.file, change.option]))
         values = (
@@ -224,7 +227,8 @@ def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: li
         )
         where = f" on {change.hosts}" if change.hosts else ""
         action = diff.NEEDS.get(change.needs, change.needs) or "review it"
-        needs = f"{'drain, ' if change.drain else ''}{action}"
+        drain = f"drain {change.nodes or 'the nodes concerned'}, " if change.drain else ""
+        needs = escape(drain + action)
         why = f" ({change.why})" if change.why else ""
         out.print(f"{escape(what + values + where)}\n    [bold]{needs}[/bold]{escape(why)}")
     out.print("\n[bold]To apply it to a running cluster:[/bold]")

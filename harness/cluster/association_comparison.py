@@ -62,10 +62,10 @@ QOS = {
     **dict.fromkeys(("mintres", "mintresperjob"), "MinTRES"),
 }
 _OF_ACCOUNTS = {"description", "organization"}  # of an account, not of its associations
-_DEFAULTS = {"Share": "1"}
-_QOS_DEFAULTS = {"Priority": "0", "GraceTime": "0", "PreemptMode": "cluster", "UsageFactor": "1"}
+ASSOCIATION_DEFAULTS = {"Share": "1"}
+QOS_DEFAULTS = {"Priority": "0", "GraceTime": "0", "PreemptMode": "cluster", "UsageFactor": "1"}
 _TIMES = {"GrpWall", "MaxWall", "GraceTime", "PreemptExemptTime"}
-_SETS = {"QOS", "Preempt", "Flags"}
+_SETS = {"QOS", "Preempt", "Flags", "Coordinators"}
 # sacctmgr(1): an association without one of these limits has the limit of the account above it.
 _INHERITED = ("MaxJobs", "MaxSubmit", "MaxWall")
 
@@ -79,23 +79,21 @@ def associations(scenario: Scenario) -> Table:
     """Return the associations of every cluster, by account and user ("" for the account itself)."""
     accounting = _accounting(scenario)
     default = slurm_options.get(slurm_options.slurmdbd_conf(scenario), "DefaultQOS") or "normal"
-    table: Table = {("root", ""): _row(ASSOCIATION, {"QOS": default}, _DEFAULTS)}
-    table["root", "root"] = _row(ASSOCIATION, {}, _DEFAULTS)
+    table: Table = {("root", ""): _row(ASSOCIATION, {"QOS": default}, ASSOCIATION_DEFAULTS)}
+    table["root", "root"] = _row(ASSOCIATION, {}, ASSOCIATION_DEFAULTS)
     for name, account in accounting.accounts.items():
         wanted = {"Parent": account.parent or "root", **account.options}
-        table[name.lower(), ""] = _row(ASSOCIATION, wanted, _DEFAULTS)
+        table[name.lower(), ""] = _row(ASSOCIATION, wanted, ASSOCIATION_DEFAULTS)
     for name in _slurm_users(scenario):
-        row = _row(ASSOCIATION, {}, _DEFAULTS)
+        row = _row(ASSOCIATION, {}, ASSOCIATION_DEFAULTS)
         table |= {
             (account.lower(), name): row for account in _accounting(scenario).slurm_user_accounts
         }
     for name, user in scenario.users.items():
-        row = _row(
-            ASSOCIATION, {"QOS": ",".join(("normal", *user.qos))} if user.qos else {}, _DEFAULTS
-        )
-        table |= {(account.lower(), name): row for account in user.accounts}
-        if name == "root":
-            table["root", "root"] = row
+        qos = {"QOS": ",".join(("normal", *user.qos))} if user.qos else {}
+        for account_name in user.accounts:
+            options = {**qos, **user.associations.get(account_name, {})}
+            table[account_name.lower(), name] = _row(ASSOCIATION, options, ASSOCIATION_DEFAULTS)
     return table
 
 
@@ -103,7 +101,7 @@ def qos(scenario: Scenario) -> Table:
     """Return the QOS that should exist, with their options."""
     every = {name: level.options for name, level in _accounting(scenario).qos.items()}
     every = {"normal": {}, **every}
-    return {(name.lower(),): _row(QOS, values, _QOS_DEFAULTS) for name, values in every.items()}
+    return {(name.lower(),): _row(QOS, values, QOS_DEFAULTS) for name, values in every.items()}
 
 
 def users(scenario: Scenario) -> Table:
@@ -124,7 +122,10 @@ def users(scenario: Scenario) -> Table:
         (name,): {
             "DefaultAccount": account.lower(),
             "AdminLevel": level_of.get(name, "none").lower(),
-            "Coordinators": None,
+            "Coordinators": {
+                account.lower()
+                for account in (scenario.users[name].coordinates if name in scenario.users else ())
+            },
         }
         for name, account in account_of.items()
     }
@@ -133,20 +134,23 @@ def users(scenario: Scenario) -> Table:
 def accounts(scenario: Scenario) -> Table:
     """Return the accounts that should exist.
 
-    The description and the organization default to the name.
+    The description defaults to the name, and the organization to the parent, or to the name below
+    root.
     """
-    table: Table = {("root",): {"Coordinators": None}}
+    coordinators: dict[str, set[str]] = {}
+    for user_name, user in scenario.users.items():
+        for coordinated in user.coordinates:
+            coordinators.setdefault(coordinated.lower(), set()).add(user_name)
+    table: Table = {("root",): {"Coordinators": coordinators.get("root", set())}}
     for name, account in _accounting(scenario).accounts.items():
         given = {
             option.lower(): text for option, text in slurm_options.merged(account.options).items()
         }
-        description, organization = (
-            given.get(what, name).lower() for what in ("description", "organization")
-        )
+        parent = account.parent if account.parent not in {None, "root"} else name
         table[name.lower(),] = {
-            "Description": description,
-            "Organization": organization,
-            "Coordinators": None,
+            "Description": given.get("description", name).lower(),
+            "Organization": given.get("organization", parent).lower(),
+            "Coordinators": coordinators.get(name.lower(), set()),
         }
     return table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -210,6 +211,21 @@ def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
         names = host.nodes if daemon == "slurmd" else [host.name]
         return [path.replace("%h", host.name).replace("%n", name) for name in names if path]
     return []
+
+
+def matching(
+    ssh: Ssh, host: str, paths: Sequence[str], unit: str, pattern: str
+) -> tuple[str, list[str]]:
+    """Return a host's time zone, and the lines of a log that match a pattern for `grep -E`.
+
+    Rotated logs are included, in any order. Without paths, the log is the journal of the unit.
+    """
+    journal = f"journalctl --quiet --no-pager --output=short-iso-precise --unit={unit}"
+    files = " ".join(f"{shlex.quote(path)}*" for path in paths)
+    source = f"zcat --force {files}" if files else journal
+    script = f"date +%z; {source} | grep --text --extended-regexp '{pattern}' || true"
+    zone, *lines = ssh.run(host, ["sh", "-c", script]).stdout.splitlines()
+    return zone, lines
 
 
 def dated(lines: Iterable[str], zone: str) -> Iterator[tuple[float, str]]:

@@ -127,16 +127,15 @@ def manual_nodes_powered(
         done = 0
         while not ended.wait(0.2):
             lines = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout.splitlines()
-            for request in map(json.loads, lines[done:]):
-                for node in nodes & {*request["nodes"]}:
-                    ssh.run(
-                        node,
-                        [
-                            "systemctl",
-                            "start" if request["action"] == "resume" else "stop",
-                            "slurmd",
-                        ],
-                    )
+            last_request = {
+                node: request["action"]
+                for request in map(json.loads, lines[done:])
+                for node in nodes & {*request["nodes"]}
+            }
+            for node, action in last_request.items():
+                verb = "start" if action == "resume" else "stop"
+                # A node that does not start must not keep others waiting.
+                ssh.run(node, ["systemctl", "--no-block", verb, "slurmd"], check=False)
             done = len(lines)
 
     threads = []

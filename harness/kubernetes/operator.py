@@ -142,7 +142,10 @@ class Slurmrestd:
 
     async def _ask(self, method: str, what: str, **changes: Any) -> dict[str, Any]:
         path = f"/slurm/{self._version}/{what}"
-        answer = await self._client.request(method, path, json=changes or None)
+        try:
+            answer = await self._client.request(method, path, json=changes or None)
+        except httpx2.TransportError as error:
+            raise ClusterError(f"slurmrestd does not answer {method} {path}: {error!r}") from error
         content: dict[str, Any] = answer.json() if answer.content else {}
         # slurmrestd ignores unknown fields with a warning.
         if answer.status_code != 200 or content.get("errors") or content.get("warnings"):

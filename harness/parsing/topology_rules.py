@@ -21,6 +21,26 @@ def loop(switches: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return ()
 
 
+def is_deep(switches: Mapping[str, Sequence[str]], most: int) -> bool:
+    """Return whether Slurm must go through switches more than `most` times to know their levels.
+
+    The order decides: a switch is done if all those below it are. There may be no loop.
+
+    >>> is_deep({"a": [], "top": ["a"], "root": ["top"]}, 1)
+    False
+    >>> is_deep({"root": ["top"], "top": ["a"], "a": []}, 1)
+    True
+    """
+    done = {switch for switch, below in switches.items() if not below}
+    for _ in range(most):
+        if len(done) == len(switches):
+            break
+        for switch, below in switches.items():
+            if all(child in done or child not in switches for child in below):
+                done.add(switch)
+    return len(done) < len(switches)
+
+
 def wrong_block_sizes(sizes: Sequence[int]) -> list[int]:
     """Return the places of the block sizes that are not the first one times a power of two.
 

@@ -18,7 +18,7 @@ plugins     the plugins; `gone_plugins` were removed, `values_without_plugin` ar
             that no plugin has, `renamed_plugins` are old names that still work
 words       the words that values consist of; `unknown` says what happens to other words,
             `reported` are removed words that slurmctld ignores with an error
-keyword_bounds   which numbers words such as "conmgr_threads=" may have (`Bounds`)
+keyword_bounds   which values words such as "conmgr_threads=" may have (`Bounds`)
 defaults    defaults whose change makes a cluster work differently
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
 debian      where Debian packages it: `suite`, `packages`, what apt needs to install from the suite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -61,12 +61,13 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which numbers a word such as "conmgr_threads=" may have.
+    """Which values a word such as "conmgr_threads=" may have.
 
-    `read_by` is how `function` of Slurm's source reads the number: atoi, atoul, strtol, uint32 or
-    timespec. `otherwise` is a number that it also accepts. `only_with` is a word without which it
-    is not read, and `scheduler` the SchedulerType that reads it. With a wrong number, a daemon
-    refuses to start (`severity` fatal) or uses a different number (error).
+    `read_by` is how `function` of Slurm's source reads it: as a number by atoi, atoul, strtol,
+    uint32 or timespec, or as one of `words`. `otherwise` is a number that it also accepts.
+    `only_with` is a word without which it is not read, and `scheduler` the SchedulerType that reads
+    it. `anywhere`: it is found even in the middle of a different word. With a wrong value, a daemon
+    refuses to start (`severity` fatal) or uses a different one (error).
     """
 
     function: str
@@ -77,6 +78,8 @@ class Bounds:
     only_with: str = ""
     scheduler: str = ""
     severity: str = "fatal"
+    words: tuple[str, ...] = ()
+    anywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,15 @@ class Needs:
     drain: frozenset[str]
     why: Mapping[str, str]
 
-    def of(self, option: str) -> tuple[str, bool, str]:
-        """Return what changing an option needs, whether nodes must be drained, and the reason."""
-        key = option.lower()
+    def of(self, option: str, words: Collection[str] = ()) -> tuple[str, bool, str]:
+        """Return what changing an option needs, whether nodes must be drained, and the reason.
+
+        `words` are the words of its value that change, in lower case.
+        """
+        key = next(
+            (key for word in words if (key := f"{option.lower()}={word}") in self.by_option),
+            option.lower(),
+        )
         drain = key in self.drain or "*" in self.drain
         return (
             self.by_option.get(key, self.default),
@@ -135,6 +144,10 @@ class Behaviour:
     empty_topology: str
     # A switch or block may have neither nodes nor switches.
     empty_switches: bool
+    # Switches, blocks and rings of topology.yaml must have names; the most bytes in the name of a
+    # switch of topology.conf, or 0.
+    units_need_names: bool
+    longest_switch_name: int
     # Each block must have as many nodes as the first BlockSizes, or as the first block.
     full_blocks: bool
     # Severity of select/linear together with topology/tree; "" if they work together.
@@ -183,6 +196,8 @@ class Behaviour:
     preempt_modifiers: tuple[str, ...]
     # select/cons_res and cons_tres need SelectTypeParameters.
     cons_needs_parameters: bool
+    # select/cons_res and cons_tres refuse nodes with as many CPUs as sockets, but more cores.
+    cons_refuses_cpu_per_socket: bool
     # FirstJobId=0 is refused.
     refuses_first_job_id_0: bool
     # A larger number is not a user.
@@ -224,6 +239,19 @@ class Behaviour:
     stepmgr_needs_contain: bool
     # Options with two words that exclude each other, in lower case.
     exclusive_words: tuple[tuple[str, str, str], ...]
+    # Options with a word that excludes all others, in lower case.
+    lone_words: tuple[tuple[str, str], ...]
+    # What slurmctld requires of rpc_queue.yaml: "" if it does not read it, "yaml" that it can be
+    # read, "mapping" that it is one; "absent" if it crashes on any.
+    rpc_queue_file: str
+    # slurmctld reads resources.yaml.
+    reads_resources: bool
+    # Blanks around the words of AccountingStorageTRES are ignored.
+    trims_tres: bool
+    # AccountingStorageTRES=gres/gpu includes gres/gpumem and gres/gpuutil.
+    counts_gpu_usage: bool
+    # TRES that slurmctld refuses because they have a new name.
+    renamed_tres: tuple[str, ...]
     # Characters that can separate the name of a license from its count.
     license_separators: str
     # Licenses that are separated by "|" are alternatives.
@@ -233,17 +261,24 @@ class Behaviour:
     reads_suspend_exc_nodes: str
     # GRES that share a GPU, in lower case.
     shared_gres: tuple[str, ...]
+    # Flags of gres.conf, in lower case. Lines of the same GRES must have the same ones, if any of
+    # them sets variables ("_env"), or if there are any at all.
+    gres_flags: tuple[str, ...]
+    compares_all_gres_flags: bool
+    # Severity of AutoDetect in gres.conf for a cloud node.
+    cloud_autodetect: str
+    # slurmctld starts with one plugin of BurstBufferType only.
+    one_burst_buffer: bool
+    # Daemons do not start if munge does not answer.
+    tests_munge: bool
+    # helpers.conf: a Feature can be a list and can be repeated, and users in AllowUserBoot must
+    # exist.
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
     # Options, in lower case, whose plugins slurmd does not load, although other releases do.
     slurmd_does_not_load: tuple[str, ...]
     # Every node with job_container/tmpfs needs a BasePath in job_container.conf.
     containers_need_base_path: bool
-    # Severity of AutoDetect in gres.conf for CLOUD nodes, whose lines slurmctld reads; "" if it is
-    # accepted.
-    autodetect_in_cloud: str
-    # All lines of a GRES in gres.conf must have the same flags of the environment.
-    gres_environment_flags: bool
     # slurmdbd starts with StorageType=accounting_storage/none.
     slurmdbd_without_storage: bool
     # A controller may join a federation before the other clusters have registered with slurmdbd.
@@ -264,6 +299,8 @@ class Behaviour:
     # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
     # is no limit.
     most_nodes: int
+    # MaxNodeCount=0 is no limit.
+    zero_is_no_node_limit: bool
     # `sbatch --external` submits a job that starts nothing on its nodes; nodes may have
     # State=EXTERNAL.
     external_jobs: bool
@@ -329,8 +366,16 @@ def changes(release: str) -> Mapping[str, Needs]:
 
 @cache
 def printed() -> dict[str, Any]:
-    """Return printed_configuration.toml: how Slurm prints the configuration in daemons' memory."""
-    return tomllib.loads((Path(__file__).parent / "printed_configuration.toml").read_text())
+    """Return printed_configuration.toml: how Slurm prints the configuration in daemons' memory.
+
+    Names of options with a default are in lower case.
+    """
+    data = tomllib.loads((Path(__file__).parent / "printed_configuration.toml").read_text())
+    for part in ("defaults", "unprinted_defaults"):
+        for file, text in data[part].items():
+            lines = (line.split(" ", 1) for line in text.strip().splitlines())
+            data[part][file] = {name.lower(): value for name, value in lines}
+    return data
 
 
 def _needs(part: Mapping[str, Any], why: Mapping[str, str]) -> Needs:
@@ -512,7 +557,7 @@ def _keyword_bounds(before: Release, data: dict[str, Any]) -> dict[str, dict[str
     for option, words in data.get("keyword_bounds", {}).items():
         of_option = bounds_of.setdefault(option.lower(), {})
         for word, bounds in words.items():
-            of_option[word] = Bounds(**bounds)
+            of_option[word] = Bounds(**{key: _frozen(value) for key, value in bounds.items()})
     return bounds_of
 
 

@@ -615,6 +615,19 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
                     ("users", name, "qos", index),
                     f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}',
                 )
+        for account_name in user.associations:
+            if account_name not in user.accounts:
+                yield (
+                    ("users", name, "associations", account_name),
+                    (f"{name} has no account {account_name}"),
+                )
+        for index, account_name in enumerate(user.coordinates):
+            if account_name not in accounts:
+                at = ("users", name, "coordinates", index)
+                yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+        if user.coordinates and not user.accounts:
+            at = ("users", name, "coordinates")
+            yield at, "needs accounts: accounting has no users without one"
         if user.admin and not user.accounts:
             yield ("users", name, "admin"), "needs accounts: accounting has no users without one"
         if user.uid in uids:

@@ -587,9 +587,20 @@ class User(Model):
     qos: tuple[Word, ...] = Field(
         (), description="QOS that the user can request in addition to normal"
     )
+    associations: Mapping[Word, SacctmgrOptions] = Field(
+        {},
+        description="additional sacctmgr options of the user's association with an account, such "
+        "as Fairshare or MaxJobs, by account",
+    )
+    coordinates: tuple[Word, ...] = Field((), description="accounts that the user coordinates")
     admin: Literal["Operator", "Administrator"] | None = Field(
         None, description="AdminLevel in the accounting database; default: none"
     )
+
+    @property
+    def privileged(self) -> bool:
+        """Whether Slurm lets the user change jobs of others."""
+        return bool(self.admin or self.coordinates)
 
 
 class Federation(Model):

@@ -14,9 +14,12 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
+from harness import releases
 from harness.errors import UsageError
 from harness.parsing import conf, hostlist
 from harness.releases import Release
+from harness.site import bundle, rehearsal_copy
+from harness.slurmconf.check import check_path
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
 
@@ -29,6 +32,41 @@ _UNPRINTABLE = re.compile(
 _ROWS = {"nodename", "partitionname"}
 # Slurm accepts more than one, and blanks.
 _ONE_HOSTLIST = re.compile(r"[A-Za-z0-9._-]*(\[[0-9,-]+\][A-Za-z0-9._-]*)*")
+
+
+def import_site(
+    path: Path, release: str | None, rehearsal_hosts: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the scenario of a site as data, and notes on what was left out or replaced.
+
+    `path` is a configuration directory or a site bundle. `release` defaults to the bundle's.
+    `rehearsal_hosts` makes it a rehearsal copy on so many hosts. Raises UsageError.
+    """
+    if not bundle.is_bundle(path):
+        return _import(path, releases.get(release or releases.DEFAULT), rehearsal_hosts, None)
+    with bundle.opened(path) as site:
+        known = releases.get(release or bundle.release_of(site, path))
+        data, notes = _import(site.configuration, known, rehearsal_hosts, site)
+        data["description"] = site.original(data["description"])
+        return data, [site.original(note) for note in notes]
+
+
+def _import(
+    directory: Path, release: Release, rehearsal_hosts: int | None, site: bundle.Bundle | None
+) -> tuple[dict[str, Any], list[str]]:
+    data, left_out = import_directory(directory, release)
+    if site and "accounting" in data:
+        (cluster,) = data["clusters"]
+        objects, users, notes = bundle.accounting(site, cluster)
+        data["accounting"] |= objects
+        data["users"] = users
+        left_out += notes
+    notes = [f"left out: {text}" for text in left_out]
+    if rehearsal_hosts:
+        findings = check_path(directory, release)
+        data, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings)
+        notes += [f"replaced: {text}" for text in replaced]
+    return data, notes
 
 
 def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:

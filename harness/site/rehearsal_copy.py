@@ -175,7 +175,7 @@ def shrink(
         "clusters": {
             name: _cluster(cluster, hosts, refused, replaced, with_accounting=bool(accounting))
         },
-        "users": {user: {"uid": uid} for user, uid in _USERS.items()},
+        "users": data.get("users") or {user: {"uid": uid} for user, uid in _USERS.items()},
     }
     if accounting:
         named = _accounting_names(cluster.get("partitions", {}))
@@ -188,15 +188,17 @@ def shrink(
         ]
         copy["accounting"] = {
             "host": f"{_HOST}1",
-            "accounts": {account: {} for account in (_ACCOUNT, *named["accounts"])},
-            "qos": {qos: {} for qos in named["qos"] if qos != "normal"},
+            "accounts": accounting.get("accounts")
+            or {account: {} for account in (_ACCOUNT, *named["accounts"])},
+            "qos": accounting.get("qos") or {qos: {} for qos in named["qos"] if qos != "normal"},
             **({"slurmdbd": kept} if kept else {}),
         }
-        for user in copy["users"].values():
-            user |= {
-                "accounts": list(copy["accounting"]["accounts"]),
-                "qos": list(copy["accounting"]["qos"]),
-            }
+        if not data.get("users"):
+            for user in copy["users"].values():
+                user |= {
+                    "accounts": list(copy["accounting"]["accounts"]),
+                    "qos": list(copy["accounting"]["qos"]),
+                }
     return copy, replaced
 
 

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import secrets
 import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 
 from harness import releases, run_secrets
 from harness.errors import UsageError
-from harness.parsing import bounded_json, conf, hostlist
+from harness.parsing import bounded_json, bounded_yaml, conf, hostlist
 from harness.plan import Plan
-from harness.releases import Needs
+from harness.releases import Needs, Release
 from harness.render import Tree
-from harness.slurmconf.check.nodes import names_of
+from harness.slurmconf import canonical
+from harness.slurmconf.check.nodes import names_of, node_names
 from harness.slurmconf.check.parsed_file import (
     KINDS,
     OTHER_KINDS,
@@ -39,6 +43,10 @@ _SLURM_CONF = str(_SLURM / "slurm.conf")
 _SALT = secrets.token_bytes(16)
 _UPGRADE = "slurmdbd first, then slurmctld, then slurmd; `harness check --from` lists what changes"
 _Files = tuple[tuple[str, str], ...]
+# Device and inode of a file -> its text.
+_Seen = dict[tuple[int, int], str]
+# Each of 128K hosts takes about two kilobytes.
+_MOST_BYTES_OF_A_MANIFEST = 256 * 2**20
 # Lines that define something by a name that occurs once. Lines of other files, such as gres.conf,
 # do not.
 _NAMING = {
@@ -49,14 +57,26 @@ _NAMING = {
     *(("topology.conf", key) for key in ("switchname", "blockname")),
 }
 _OF_HOSTS = {"nodename", "downnodes", "frontendname"}
+_OLD_CONTROLLERS = ("controlmachine", "controladdr", "backupcontroller", "backupaddr")
 # Options that can have a value for each name in their line.
-_PER_NAME = {"bcastaddr", "nodeaddr", "nodehostname", "port"}
+_PER_NAME = ("nodehostname", "nodeaddr", "bcastaddr", "port")
+# The program that creates accounts, users and QOS, and the objects and options in it.
+_OBJECTS = "/usr/local/sbin/slurm-accounting-objects"
+_ADDED = re.compile(r"\badd ((?:qos|account|federation) \S+|user \S+(?= .*( account=\S+)))")
+_SET = re.compile(r"^ *set_options (\S+ \S+) set (.*)", re.MULTILINE)
+# What changed files of the system need.
+_SYSTEM = {
+    "/etc/sysusers.d": "run systemd-sysusers",
+    "/etc/tmpfiles.d": "run systemd-tmpfiles --create",
+}
 # What the words of releases/needed_actions.toml mean.
 NEEDS = {
     "all": "restart slurmctld and every slurmd",
     "nothing": "nothing: only commands read it",
+    "objects": f"run {_OBJECTS}",
     "reconfigure": "scontrol reconfigure",
     "reload": "systemctl reload slurmdbd",
+    "sacctmgr": "change it with sacctmgr",
     "slurmctld": "restart slurmctld",
     "slurmd": "restart every slurmd",
     "slurmdbd": "restart slurmdbd",
@@ -64,7 +84,6 @@ NEEDS = {
     "stop": "stop every daemon first",
     "upgrade": "upgrade Slurm",
 }
-_DRAIN = "drain the nodes concerned, and wait until they have no jobs"
 # The steps, in their order.
 _STEPS = {
     "stop": "stop slurmd, slurmctld and slurmdbd on all hosts",
@@ -74,11 +93,14 @@ _STEPS = {
     "units": "",
     "slurmdbd": "restart slurmdbd",
     "reload": "systemctl reload slurmdbd",
-    "start": "start slurmdbd, then slurmctld, then slurmd",
+    "start slurmdbd": "start slurmdbd",
+    "objects": f"run {_OBJECTS}",
+    "start": "start slurmctld, then slurmd",
     "all": "stop slurmctld, restart slurmd on all nodes, start slurmctld",
     "slurmctld": "restart slurmctld",
     "slurmd": "restart slurmd on all nodes",
     "reconfigure": "scontrol reconfigure",
+    "sacctmgr": "change accounts, users and QOS with sacctmgr as described above",
 }
 # Steps that make others unnecessary.
 _COVERED = {
@@ -121,8 +143,8 @@ class Side:
 class Change:
     """An option or file that differs; `before` or `after` is None where it is not set.
 
-    `needs` is a word of releases/needed_actions.toml, or "restart UNIT" or "reload UNIT" for files
-    that are not Slurm's.
+    `needs` is a word of releases/needed_actions.toml, or a command such as "restart UNIT" for files
+    that are not Slurm's. `nodes` are the nodes to drain; they are empty unless `drain`.
     """
 
     hosts: str
@@ -133,6 +155,7 @@ class Change:
     needs: str
     drain: bool
     why: str
+    nodes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +175,18 @@ def directory_side(path: Path) -> Side:
     """
     if path.is_file():
         kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
-        return Side(str(path), {"": {kind: _read(path, path.parent)}})
+        return Side(str(path), {"": {kind: _read(path, path.parent, {})}})
     if (path / "manifest.json").exists():
         return _rendered_side(path, _manifest(path / "manifest.json"))
-    return Side(str(path), {"": _texts(path, path)})
+    return Side(str(path), {"": _texts(path, path, {})})
 
 
 def _manifest(path: Path) -> _Manifest:
     """Read the manifest that `harness render` writes; raise UsageError if it is something else."""
     try:
-        return _MANIFEST.validate_python(bounded_json.load(conf.read_text(path)))
+        return _MANIFEST.validate_python(
+            bounded_json.load(conf.read_text(path, _MOST_BYTES_OF_A_MANIFEST))
+        )
     except ValueError as error:
         raise UsageError(
             f"{path} is not the manifest of a rendered tree", hint="`harness render` writes one"
@@ -169,8 +194,9 @@ def _manifest(path: Path) -> _Manifest:
 
 
 def _rendered_side(path: Path, manifest: _Manifest) -> Side:
+    seen: _Seen = {}
     hosts = {
-        host: {f"/{name}": text for name, text in _texts(path / host, path).items()}
+        host: {f"/{name}": text for name, text in _texts(path / host, path, seen).items()}
         for host in manifest
     }
     return Side(
@@ -190,9 +216,9 @@ def _rendered_side(path: Path, manifest: _Manifest) -> Side:
     )
 
 
-def _texts(path: Path, directory: Path) -> dict[str, str]:
+def _texts(path: Path, directory: Path, seen: _Seen) -> dict[str, str]:
     return {
-        _name(file.relative_to(path)): _read(file, directory)
+        _name(file.relative_to(path)): _read(file, directory, seen)
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }
@@ -203,10 +229,11 @@ def _name(path: Path) -> str:
     return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
-def _read(path: Path, directory: Path) -> str:
+def _read(path: Path, directory: Path, seen: _Seen) -> str:
     """Return a file's text with hashes in place of passwords: they show whether passwords differ.
 
-    If a link leads to a file outside of the directory, a hash replaces its whole text.
+    If a link leads to a file outside of the directory, a hash replaces its whole text. Files that
+    are hard links to one another, as in a rendered tree, are read once: `seen` keeps their text.
     """
 
     def hidden(text: str) -> str:
@@ -218,10 +245,15 @@ def _read(path: Path, directory: Path) -> str:
             f"{path} is a link to a file outside of its directory",
             hint=f"name {path.resolve()} itself",
         )
-    text = conf.read_text(path)
     if outside:
-        return f"# outside of this directory: {hidden(text)}\n"
-    return run_secrets.PASSWORD.sub(lambda match: f"{match[1]}{hidden(match[2])}", text)
+        return f"# outside of this directory: {hidden(conf.read_text(path))}\n"
+    facts = path.stat()
+    inode = facts.st_dev, facts.st_ino
+    if inode not in seen:
+        seen[inode] = run_secrets.PASSWORD.sub(
+            lambda match: f"{match[1]}{hidden(match[2])}", conf.read_text(path)
+        )
+    return seen[inode]
 
 
 def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
@@ -323,36 +355,37 @@ def _cluster_name(slurm_conf: str) -> str:
 
 def _slurm_files(files: Mapping[str, str]) -> Mapping[str, str]:
     """Return the files of /etc/slurm by their paths in it."""
-    texts = {}
-    for path, text in files.items():
-        if not path.startswith("/"):
-            texts[path] = text
-        elif PurePosixPath(path).is_relative_to(_SLURM):
-            texts[str(PurePosixPath(path).relative_to(_SLURM))] = text
-    return texts
+    names = {path: _in_slurm(path) for path in files}
+    return {name: files[path] for path, name in names.items() if name is not None}
+
+
+@lru_cache
+def _in_slurm(path: str) -> str | None:
+    """Return the path of a file in /etc/slurm; None if it is somewhere else."""
+    if not path.startswith("/"):
+        return path
+    whole = PurePosixPath(path)
+    return str(whole.relative_to(_SLURM)) if whole.is_relative_to(_SLURM) else None
 
 
 def file_diffs(before: Side, after: Side) -> list[FileDiff]:
     """Return the unified diffs of all files; hosts with the same diff share one."""
-    hosts_of: dict[tuple[str, str], list[str]] = {}
+    hosts_of: dict[tuple[str, str | None, str | None], list[str]] = {}
     for host in dict.fromkeys((*before.hosts, *after.hosts)):
         old, new = before.hosts.get(host, {}), after.hosts.get(host, {})
         for path in dict.fromkeys((*old, *new)):
             if old.get(path) != new.get(path):
-                lines = (
-                    old.get(path, "").splitlines(keepends=True),
-                    new.get(path, "").splitlines(keepends=True),
-                )
-                names = (
-                    path if path in old else "/dev/null",
-                    path if path in new else "/dev/null",
-                )
-                text = "".join(
-                    line if line.endswith("\n") else f"{line}\n"
-                    for line in difflib.unified_diff(*lines, *names)
-                )
-                hosts_of.setdefault((path, text), []).append(host)
-    return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in hosts_of.items()]
+                hosts_of.setdefault((path, old.get(path), new.get(path)), []).append(host)
+    diffs: dict[tuple[str, str], list[str]] = {}
+    for (path, *texts), hosts in hosts_of.items():
+        old_lines, new_lines = ((text or "").splitlines(keepends=True) for text in texts)
+        old_name, new_name = ("/dev/null" if text is None else path for text in texts)
+        diff = "".join(
+            line if line.endswith("\n") else f"{line}\n"
+            for line in difflib.unified_diff(old_lines, new_lines, old_name, new_name)
+        )
+        diffs.setdefault((path, diff), []).extend(hosts)
+    return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in diffs.items()]
 
 
 def changes(before: Side, after: Side, release: str | None = None) -> list[Change]:
@@ -376,13 +409,38 @@ def changes(before: Side, after: Side, release: str | None = None) -> list[Chang
             groups.setdefault((known, old, new), []).append(host)
     for (name, old, new), hosts in groups.items():
         differing += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
+    units = {**before.units, **after.units}
     for diff in file_diffs(before, after):
-        if diff.path.startswith("/") and not PurePosixPath(diff.path).is_relative_to(_SLURM):
-            action = {**before.units, **after.units}.get(diff.path, ())
-            differing.append(
-                Change(diff.hosts, diff.path, "", None, None, " ".join(action), False, "")
-            )
+        host = hostlist.expand(diff.hosts)[0] if diff.hosts else ""
+        if diff.path == _OBJECTS:
+            texts = (side.hosts.get(host, {}).get(_OBJECTS, "") for side in (before, after))
+            differing += _object_changes(diff.hosts, *texts)
+        elif diff.path.startswith("/") and not PurePosixPath(diff.path).is_relative_to(_SLURM):
+            needs = _SYSTEM.get(str(PurePosixPath(diff.path).parent))
+            needs = needs or " ".join(units.get(diff.path, ()))
+            differing.append(Change(diff.hosts, diff.path, "", None, None, needs, False, ""))
     return _merged(differing)
+
+
+def _object_changes(hosts: str, before: str, after: str) -> Iterator[Change]:
+    """Yield which accounts, users and QOS differ: the program adds them, but removes none."""
+    change = partial(Change, hosts, _OBJECTS, drain=False)
+    old, new = ({"".join(found) for found in _ADDED.findall(text)} for text in (before, after))
+    old_options, new_options = (dict(_SET.findall(text)) for text in (before, after))
+    for name in sorted(new - old):
+        yield change(f"{name} added", None, new_options.get(name, ""), "objects", why="")
+    for name in sorted(old - new):
+        why = f"sacctmgr delete {name}"
+        yield change(f"{name} removed", old_options.get(name, ""), None, "sacctmgr", why=why)
+    for name in sorted({*old_options, *new_options} - (old ^ new)):
+        values = old_options.get(name, ""), new_options.get(name, "")
+        first, second = ([word.partition("=")[0] for word in value.split()] for value in values)
+        unset = [option for option in first if option not in second]
+        if unset:
+            why = f"reset {', '.join(unset)} with sacctmgr modify {name}"
+            yield change(name, *values, "sacctmgr", why=why)
+        elif values[0] != values[1]:
+            yield change(name, *values, "objects", why="")
 
 
 def _merged(changes_: Sequence[Change]) -> list[Change]:
@@ -406,14 +464,19 @@ def steps(changes_: Sequence[Change]) -> list[str]:
     covered = set().union(*(_COVERED.get(need, set()) for need in needs))
     needs = (needs - covered) | {"copy"} if changes_ else set()
     if "stop" in needs:
-        needs.add("start")
-    listed = [_DRAIN] if any(change.drain for change in changes_) else []
+        needs |= {"start slurmdbd", "start"}
+    draining = [change for change in changes_ if change.drain]
+    nodes = hostlist.fold(
+        dict.fromkeys(name for change in draining for name in names_of(change.nodes) or ())
+    )
+    nodes = nodes or "the nodes concerned"
+    listed = [f"drain {nodes}, and wait until they have no jobs"] if draining else []
     for need, text in _STEPS.items():
         if need == "units":
-            listed += sorted(need for need in needs if " " in need)
+            listed += sorted(need for need in needs if " " in need and need not in _STEPS)
         elif need in needs:
             listed.append(text)
-    return [*listed, "resume the nodes"] if listed[:1] == [_DRAIN] else listed
+    return [*listed, f"resume {nodes}"] if draining else listed
 
 
 def _slurm_changes(
@@ -440,18 +503,37 @@ def compare(
     """Yield what differs between two configurations; None stands for one without files."""
     needs = releases.changes(release)
     nothing = Needs("reconfigure", {}, frozenset(), {})
+    slurm_conf = before.get("slurm.conf") if before else None
+    rows = node_names(slurm_conf) if slurm_conf else {}
+    with_gres = [name for name, row in rows.items() if row.get("gres")]
     for kind in (*KINDS, *OTHER_KINDS):
         needs_of_file = needs.get(kind, nothing)
         if kind in OTHER_KINDS:
-            paths = [side.others.get(kind) if side else None for side in (before, after)]
-            texts = [conf.read_text(path) if path else None for path in paths]
-            if texts[0] != texts[1]:
-                yield Change(hosts, kind, "", None, None, *needs_of_file.of("*"))
-            continue
-        old, new = (side.get(kind) if side else None for side in (before, after))
-        for change in _source_changes(kind, old, new):
-            needed = needs_of_file.of(_key(change.option))
-            yield Change(hosts, kind, change.option, change.before, change.after, *needed)
+            contents = [
+                _content(side.others.get(kind) if side else None) for side in (before, after)
+            ]
+            differing = [_OptionChange("", None, None)] if contents[0] != contents[1] else []
+        else:
+            old, new = (side.get(kind) if side else None for side in (before, after))
+            differing = list(_source_changes(kind, releases.get(release), old, new))
+        for change in differing:
+            needed, drain, why = needs_of_file.of(_key(change.option) or "*", change.words())
+            every = with_gres if kind == "gres.conf" and with_gres else rows
+            nodes = change.nodes or hostlist.fold(every) if drain else ""
+            values_ = (change.before, change.after)
+            yield Change(hosts, kind, change.option, *values_, needed, drain, why, nodes)
+
+
+def _content(path: Path | None) -> object:
+    """Return what Slurm reads from a file of OTHER_KINDS; None if there is no such file."""
+    if path is None:
+        return None
+    text = conf.read_text(path)
+    if path.suffix == ".yaml":
+        with suppress(ValueError):
+            return bounded_yaml.load(text)
+    lines = (line.partition("#")[0].split() for line in text.splitlines())
+    return list(filter(None, lines))
 
 
 def _key(option: str) -> str:
@@ -462,21 +544,33 @@ def _key(option: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _OptionChange:
-    """An option with its values; `before` or `after` is None where there is none."""
+    """An option with its values; `before` or `after` is None where there is none.
+
+    `nodes` are those that it concerns, or "" if these are all nodes.
+    """
 
     option: str
     before: str | None
     after: str | None
+    nodes: str = ""
+
+    def words(self) -> list[str]:
+        """Return the words that only one of the values has, without what follows "="."""
+        old, new = (
+            {word.strip().lower() for word in (value or "").split(",")}
+            for value in (self.before, self.after)
+        )
+        return sorted({word.partition("=")[0] for word in old ^ new})
 
 
 def _source_changes(
-    kind: str, before: Source | None, after: Source | None
+    kind: str, release: Release, before: Source | None, after: Source | None
 ) -> Iterator[_OptionChange]:
     """Yield the options that differ."""
-    old, new = (source.settings if source else {} for source in (before, after))
+    old, new = (_options(kind, source) if source else {} for source in (before, after))
     for key in dict.fromkeys((*old, *new)):
-        old_value, new_value = (_joined_values(source, key) for source in (before, after))
-        if _differ(old_value, new_value):
+        old_value, new_value = (side[key].value if key in side else None for side in (old, new))
+        if not canonical.same(release, kind, key, old_value, new_value):
             yield _OptionChange((new.get(key) or old[key]).name, old_value, new_value)
     old_paths, new_paths = (source.outside if source else set[str]() for source in (before, after))
     for path in sorted(old_paths ^ new_paths):  # files outside of the directory are not read
@@ -487,73 +581,165 @@ def _source_changes(
         )
     sections = {**(before.sections if before else {}), **(after.sections if after else {})}
     for key, section in sections.items():
-        rows = [source.rows(key) if source else [] for source in (before, after)]
-        name = section.partition(" ")[2]
-        yield from _named(name, *rows) if (kind, key) in _NAMING else _unnamed(name, *rows)
+        old_rows, new_rows = (source.rows(key) if source else [] for source in (before, after))
+        if (kind, key) in _NAMING:
+            nodes = partial(_nodes_of_line, before, key)
+            yield from _named(release, section, old_rows, new_rows, nodes)
+        elif key != "slurmctldhost":
+            yield from _unnamed(release, section, old_rows, new_rows)
 
 
-def _joined_values(source: Source | None, key: str) -> str | None:
-    """Return the values of an option, which may be on several lines; None if it is not set."""
-    if source is None or key not in source.settings:
-        return None
-    return ",".join(setting.value for setting in source.all_of(key))
+class _Option(NamedTuple):
+    name: str
+    value: str
 
 
-def _differ(before: str | None, after: str | None) -> bool:
-    """Return whether two values differ by more than case."""
-    return (before is None) != (after is None) or (before or "").lower() != (after or "").lower()
+def _options(kind: str, source: Source) -> dict[str, _Option]:
+    """Return the options that are alone on their line, by names in lower case.
+
+    Slurm collects the values of some, and uses the last one of the others.
+    """
+    known = source.release.options.get(kind, {})
+    options = {}
+    for key, setting in source.settings.items():
+        several = key in known and known[key].type == "array"
+        settings = source.all_of(key) if several else [setting]
+        options[key] = _Option(setting.name, ",".join(one.value for one in settings))
+    if kind == "slurm.conf":
+        hosts = [row.first.value for row in source.rows("slurmctldhost")] or _controllers(options)
+        if hosts:
+            for key in _OLD_CONTROLLERS:
+                options.pop(key, None)
+            options["slurmctldhost"] = _Option("SlurmctldHost", ",".join(hosts))
+    return {
+        key: option._replace(name=known[key].name) if key in known else option
+        for key, option in canonical.renamed(kind, options).items()
+    }
 
 
-def _named(first: str, before: Sequence[Row], after: Sequence[Row]) -> Iterator[_OptionChange]:
+def _controllers(options: Mapping[str, _Option]) -> list[str]:
+    """Return the older names of SlurmctldHost as its values: _load_slurmctld_host()."""
+    hosts = []
+    for name, address in zip(_OLD_CONTROLLERS[::2], _OLD_CONTROLLERS[1::2], strict=True):
+        if host := options.get(name):
+            at = options.get(address, host).value
+            hosts.append(host.value if at == host.value else f"{host.value}({at})")
+    return hosts
+
+
+def _nodes_of_line(source: Source | None, key: str, name: str) -> tuple[str, ...]:
+    """Return the nodes that a line concerns; () stands for all."""
+    if key in _OF_HOSTS:
+        return (name,)
+    if key != "partitionname" or source is None:
+        return ()
+    [*_, row] = [row for row in source.rows(key) if row.first.value == name]
+    sets = {row.first.value: row for row in source.rows("nodeset")}
+    nodes = node_names(source)
+    members: list[str] = []
+    for word in names_of(row.get("nodes") or "") or ():
+        if word in sets:
+            features = _features(sets[word])
+            members += names_of(sets[word].get("nodes") or "") or ()
+            members += [node for node, line in nodes.items() if features & _features(line)]
+        elif word in nodes:
+            members.append(word)
+    return tuple(members)
+
+
+def _features(row: Row) -> set[str]:
+    return {*(row.get("features") or row.get("feature") or "").split(",")} - {""}
+
+
+def _named(
+    release: Release,
+    section: str,
+    before: Sequence[Row],
+    after: Sequence[Row],
+    nodes_of: Callable[[str], Sequence[str]],
+) -> Iterator[_OptionChange]:
     """Yield what differs between lines that name things.
 
     That is names that were added or removed, and options that changed.
     """
+    first = section.partition(" ")[2]
     many = first.lower() in _OF_HOSTS
     old, new = (_by_name(rows, many=many) for rows in (before, after))
     fold: Callable[[list[str]], str] = hostlist.fold if many else ",".join
     if added := [name for name in new if name not in old]:
         yield _OptionChange(f"{first} {fold(added)} added", None, "")
     if removed := [name for name in old if name not in new]:
-        yield _OptionChange(f"{first} {fold(removed)} removed", "", None)
+        nodes = hostlist.fold(dict.fromkeys(node for name in removed for node in nodes_of(name)))
+        yield _OptionChange(f"{first} {fold(removed)} removed", "", None, nodes)
     names_of_change: dict[_OptionChange, list[str]] = {}
+    known: dict[tuple[int, int], list[_OptionChange]] = {}
     for name in old:
         if name in new:
-            for change in _row_changes(old[name], new[name]):
+            for change in _row_changes(release, section, old[name], new[name], known):
                 names_of_change.setdefault(change, []).append(name)
     for change, names in names_of_change.items():
-        yield replace(change, option=f"{first} {fold(names)} {change.option}")
+        nodes = fold(names) if many else ""
+        yield replace(change, option=f"{first} {fold(names)} {change.option}", nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class _NamedRow:
     """The line of a name, and the place of the name among the line's names."""
 
+    name: str
     row: Row
     place: int
 
     def value(self, key: str) -> str | None:
-        """Return the name's value of an option, which may have a list with a value per name."""
+        """Return the name's value of an option of _PER_NAME, which may have a list of values."""
         value = self.row.get(key)
-        if value and key in _PER_NAME and "[" in value:
+        if value and "[" in value:
             values = names_of(value)
             return values[self.place] if values and self.place < len(values) else value
         return value
 
+    def address(self, key: str) -> str | None:
+        """Return the same, or else the name that Slurm uses instead: _parse_nodename()."""
+        host = self.value("nodehostname") or self.name
+        return self.value(key) or {"nodehostname": host, "nodeaddr": host}.get(key)
 
-def _row_changes(before: _NamedRow, after: _NamedRow) -> Iterator[_OptionChange]:
-    old, new = before.row, after.row
-    if old.values is new.values:
-        return
-    for key in dict.fromkeys((*old.values, *new.values)):
-        old_value, new_value = before.value(key), after.value(key)
-        if (old_value or "").lower() != (new_value or "").lower():
-            yield _OptionChange((new.all.get(key) or old.all[key]).name, old_value, new_value)
+
+def _row_changes(
+    release: Release,
+    section: str,
+    before: _NamedRow,
+    after: _NamedRow,
+    known: dict[tuple[int, int], list[_OptionChange]],
+) -> Iterator[_OptionChange]:
+    """Yield the options that differ; `known` has those of the lines that were compared before."""
+    lines = (id(before.row.values), id(after.row.values))
+    if lines not in known:
+        known[lines] = list(_line_changes(release, section, before.row, after.row))
+    yield from known[lines]
+    for key in _PER_NAME:
+        if section.endswith("NodeName") and before.address(key) != after.address(key):
+            name = release.options[section][key].name
+            yield _OptionChange(name, before.value(key), after.value(key))
+
+
+def _line_changes(
+    release: Release, section: str, before: Row, after: Row
+) -> Iterator[_OptionChange]:
+    old, new = (canonical.renamed(section, row.values) for row in (before, after))
+    left_out: tuple[str, ...] = ()
+    if section.endswith("NodeName"):
+        size = canonical.node_size(old)
+        left_out = (*_PER_NAME, *(canonical.SIZE if size == canonical.node_size(new) else ()))
+    for key in dict.fromkeys((*old, *new)):
+        values = old.get(key), new.get(key)
+        if key not in left_out and not canonical.same(release, section, key, *values):
+            known = release.options[section].get(key)
+            yield _OptionChange(known.name if known else key, *values)
 
 
 def _by_name(rows: Sequence[Row], *, many: bool) -> dict[str, _NamedRow]:
     return {
-        name: _NamedRow(row, place)
+        name: _NamedRow(name, row, place)
         for row in rows
         for place, name in enumerate(
             (names_of(row.first.value) if many else None) or (row.first.value,)
@@ -561,27 +747,46 @@ def _by_name(rows: Sequence[Row], *, many: bool) -> dict[str, _NamedRow]:
     }
 
 
-def _unnamed(first: str, before: Sequence[Row], after: Sequence[Row]) -> Iterator[_OptionChange]:
+def _unnamed(
+    release: Release, section: str, before: Sequence[Row], after: Sequence[Row]
+) -> Iterator[_OptionChange]:
     """Yield what differs between lines that name nothing.
 
-    That is, for each option, all values that only one side has.
+    That is, for each option, all values that only one side has. Lines of nodes, such as those of
+    gres.conf, are compared for each node.
     """
-    old, new = (
-        Counter(
-            (key, f"{row.first.value}: {value}")
-            for row in rows
-            for key, value in [(first.lower(), ""), *row.values.items()]
-        )
-        for rows in (before, after)
-    )
-    names = {key: setting.name for row in (*before, *after) for key, setting in row.all.items()}
-    names[first.lower()] = first
-    for key in dict.fromkeys(key for key, _ in (*(old - new), *(new - old))):
+    first = section.partition(" ")[2]
+    old, new = (_counted(release, section, rows) for rows in (before, after))
+    nodes_of: dict[_OptionChange, list[str]] = {}
+    for node, key in dict.fromkeys((*old, *new)):
+        counts = [side.get((node, key), Counter[str]()) for side in (old, new)]
         only_old, only_new = (
-            "; ".join(sorted(value for (option, value) in counted if option == key)) or None
-            for counted in (old - new, new - old)
+            "; ".join(sorted((one - other).elements())) or None
+            for one, other in (counts, reversed(counts))
         )
-        yield _OptionChange(names[key], only_old, only_new)
+        if only_old != only_new:
+            known = release.options[section].get(key)
+            name = first if key == first.lower() else known.name if known else key
+            change = _OptionChange(name, only_old, only_new)
+            nodes_of.setdefault(change, []).append(node)
+    for change, nodes in nodes_of.items():
+        yield replace(change, nodes=hostlist.fold(filter(None, nodes)))
+
+
+def _counted(
+    release: Release, section: str, rows: Sequence[Row]
+) -> dict[tuple[str, str], Counter[str]]:
+    """Count the values of each option of each node; "" stands for all nodes."""
+    key = section.partition(" ")[2].lower()
+    counted: dict[tuple[str, str], Counter[str]] = {}
+    for row in rows:
+        nodes = (names_of(row.first.value) if key == "nodename" else None) or ("",)
+        label = row.get("name") or "" if key == "nodename" else row.first.value
+        for option, value in {key: "", **row.values}.items():
+            form = canonical.canonical(release, section, option, value)
+            for node in nodes:
+                counted.setdefault((node, option), Counter())[f"{label}: {form}"] += 1
+    return counted
 
 
 def _folded(hosts: Sequence[str]) -> str:

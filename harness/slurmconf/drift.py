@@ -17,6 +17,7 @@ from typing import Any
 from harness import releases
 from harness.parsing import conf, durations, hostlist
 from harness.slurm_options import LOG_LEVELS
+from harness.slurmconf.canonical import ENFORCE_TOO, IN_MINUTES, purge_age
 
 Options = Mapping[str, str]  # names in lower case
 
@@ -34,22 +35,6 @@ _UNSET_WORDS = {
 }
 _UNIT = re.compile(r"(\d+) (?:secs?|min|usec|percent|nodes/min)")
 _NAMES_PLUGINS = re.compile(r"type|plugins?")
-# time_str2mins() in Slurm's parse_time.c: a number alone is minutes.
-_IN_MINUTES = {
-    "maxtime",
-    "defaulttime",
-    "prioritydecayhalflife",
-    "prioritymaxage",
-    "prioritycalcperiod",
-}
-# _validate_accounting_storage_enforce() in Slurm's read_config.c.
-_ENFORCE_TOO = {
-    "limits": {"associations"},
-    "safe": {"associations", "limits"},
-    "wckeys": {"associations"},
-    "qos": {"associations"},
-    "nojobs": {"nosteps"},
-}
 # Options of slurm.conf that have other names in `scontrol show`.
 _NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cputot",)}
 _PARTITION_NAMES = {"shared": "oversubscribe"}
@@ -150,12 +135,12 @@ def canonical(option: str, value: str) -> str:
     if "debug" in name and text.isdigit() and int(text) < len(LOG_LEVELS):
         text = LOG_LEVELS[int(text)]
     if name.startswith("purge"):
-        return _purge(text)
+        return purge_age(text) or "-"
     items = {_item(name, item.strip()) for item in text.split(",")}
     if name == "privatedata":  # Slurm reads singular and plural, and prints the plural
         items = {item.removesuffix("s") for item in items}
     if name == "accountingstorageenforce":
-        items |= {more for item in items for more in _ENFORCE_TOO.get(item, ())}
+        items |= {more for item in items for more in ENFORCE_TOO.get(item, ())}
     return ",".join(sorted(items - {"-"})) or "-"
 
 
@@ -168,18 +153,8 @@ def _item(name: str, text: str) -> str:
     if text in {"yes", "true", "no", "false"}:
         return str(int(text in {"yes", "true"}))
     with suppress(ValueError):
-        return str(durations.seconds(text, 60 if name in _IN_MINUTES else 1))
+        return str(durations.seconds(text, 60 if name in IN_MINUTES else 1))
     return text.rstrip("/") if text.startswith("/") else text
-
-
-def _purge(text: str) -> str:
-    """Return an age in slurmdbd.conf with its unit and no archive mark (slurmdb_parse_purge()).
-
-    >>> _purge("12"), _purge("12 months*"), _purge("30d"), _purge("none")
-    ('12m', '12m', '30d', '-')
-    """
-    match = re.match(r"(\d+)\s*([a-z]?)", text)
-    return f"{match[1]}{match[2] or 'm'}" if match else "-"
 
 
 def config(file: str, expected: Options, actual: Options) -> Iterator[str]:
@@ -246,6 +221,8 @@ def partitions(
         line = {_PARTITION_NAMES.get(key, key): value for key, value in expected[name].items()}
         if "priority" in line:  # the older name of both
             line = {"priorityjobfactor": line["priority"], "prioritytier": line["priority"], **line}
+        if (held := _exclusive(actual[name])) != (word := _exclusive(line)):
+            yield f"partition {name}: Exclusive is {held}, should be {word}"
         for key, value in {**data["defaults"]["partition"], **line}.items():
             shown = actual[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
             if shown is None or key in data["left_out"]["partition"]:
@@ -297,6 +274,21 @@ def _gres(value: str) -> dict[str, int]:
     return counts
 
 
+def _exclusive(line: Options) -> str:
+    """Return what jobs of a partition do not share with others, as 26.05 spells and prints it.
+
+    >>> _exclusive({"exclusive": "user"}), _exclusive({"exclusivetopo": "YES"}), _exclusive({})
+    ('USER', 'TOPO', 'NO')
+    """
+    if word := line.get("exclusive", "").upper():
+        return "NO" if word == "NONE" else word
+    if holds(line, "ExclusiveTopo"):
+        return "TOPO"
+    if line.get("oversubscribe", "").lower() == "exclusive":
+        return "NODE"
+    return "USER" if holds(line, "ExclusiveUser") else "NO"
+
+
 def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
     if key in {"allowaccounts", "allowqos", "allowgroups", "allocnodes"} and not value:
         return "all"
@@ -316,12 +308,8 @@ def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
 def table() -> dict[str, Any]:
     """Return releases/printed_configuration.toml, with names of options in lower case."""
     data = releases.printed()
-    defaults = {
-        file: dict(line.split(" ", 1) for line in text.strip().splitlines())
-        for file, text in data["defaults"].items()
-    }
     return {
-        "defaults": {file: _lower(part) for file, part in defaults.items()},
+        "defaults": data["defaults"],
         "left_out": {file: _lower(part) for file, part in data["left_out"].items()},
         "printed_if_set": {*data["printed_if_set"].lower().split()},
         "all_is_spelled_out": {*data["all_is_spelled_out"].lower().split()},

@@ -146,13 +146,8 @@ def _times_of_jobs(ssh: Ssh, plan: Plan, cluster: str) -> dict[int, list[float |
     for host in plan.with_daemon("slurmctld"):
         if host.cluster != cluster:
             continue
-        journal = "journalctl --quiet --no-pager --output=short-iso-precise --unit=slurmctld"
-        files = " ".join(
-            f"{shlex.quote(path)}*" for path in logs.log_files(plan, host, "slurmctld")
-        )
-        source = f"zcat --force {files}" if files else journal
-        script = f"date +%z; {source} | grep --text --extended-regexp '{_RAN}' || true"
-        zone, *lines = ssh.run(host.name, ["sh", "-c", script]).stdout.splitlines()
+        paths = logs.log_files(plan, host, "slurmctld")
+        zone, lines = logs.matching(ssh, host.name, paths, "slurmctld", _RAN)
         for line in lines:
             if ran := _RAN_LINE.search(line):
                 time = next((time for time, _ in logs.dated([line], zone)), None)

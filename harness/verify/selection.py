@@ -130,8 +130,8 @@ def _users(plan: Plan) -> bool:
 
 @feature("two_users")
 def _two_users(plan: Plan) -> bool:
-    """At least two users."""
-    return len(plan.scenario.users) > 1
+    """At least two users who have no rights over each other's jobs."""
+    return sum(not user.privileged for user in plan.scenario.users.values()) > 1
 
 
 @feature("two_hosts")

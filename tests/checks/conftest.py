@@ -23,6 +23,7 @@ from harness.kubernetes.hybrid import Hybrid
 from harness.open_run import OpenRun
 from harness.plan import Plan
 from harness.rundir import RunDir
+from harness.scenario import User
 from harness.slurmconf import drift
 from harness.ssh import Ssh
 from harness.testing import Federation
@@ -47,10 +48,32 @@ class Jobs:
 
     ssh: Ssh
     plan: Plan
-    user: str
+    users: list[str]
     submitted: list[JobKey] = field(default_factory=list)
     left_alone: set[JobKey] = field(default_factory=set)
     _ways: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def user(self) -> str:
+        """The user to whom jobs belong, unless a check says otherwise."""
+        return self.users[0]
+
+    def user_of(self, partition: drift.Options) -> str:
+        """Return the first user who has an account and a QOS that a partition allows."""
+        people = self.plan.scenario.users
+        able = (name for name in self.users if name in people and _allows(partition, people[name]))
+        return next(able, self.user)
+
+    def ways_into(self, partition: drift.Options) -> list[str]:
+        """Return the options for an account and a QOS that `user_of` needs for a partition.
+
+        There are none for what it does not restrict.
+        """
+        user = self.plan.scenario.users[self.user_of(partition)]
+        return [
+            f"--{option}={next(iter(own), names[0])}"
+            for option, names, own in _allowed(partition, user)
+        ]
 
     def submit(
         self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None
@@ -78,7 +101,7 @@ class Jobs:
             name = conf.default_partition()
             line = conf.partitions[name]
             named = [] if drift.holds(line, "Default") else [f"--partition={name}"]
-            self._ways[cluster.name] = [*named, *ways_in(line, self.plan)]
+            self._ways[cluster.name] = [*named, *self.ways_into(line)]
         return self._ways[cluster.name]
 
     def traces(self) -> list[JobTrace]:
@@ -120,13 +143,8 @@ def slurm_conf(plan: Plan, cluster: str) -> drift.Rendered:
     return drift.read(render.slurm_conf(plan, cluster))
 
 
-def ways_in(partition: drift.Options, plan: Plan) -> list[str]:
-    """Return options for an account and a QOS of the first user that a partition allows.
-
-    There are none for what it does not restrict.
-    """
-    user = next(iter(plan.scenario.users.values()))
-    ways = []
+def _allowed(partition: drift.Options, user: User) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield what a partition restricts: the option, the names it allows, and the user's of them."""
     for option, limit, own in (
         ("account", "allowaccounts", user.accounts),
         ("qos", "allowqos", ("normal", *user.qos)),
@@ -134,8 +152,11 @@ def ways_in(partition: drift.Options, plan: Plan) -> list[str]:
         allowed = partition.get(limit) or "ALL"
         if allowed.upper() != "ALL":
             names = allowed.split(",")
-            ways.append(f"--{option}={next((name for name in own if name in names), names[0])}")
-    return ways
+            yield option, names, [name for name in own if name in names]
+
+
+def _allows(partition: drift.Options, user: User) -> bool:
+    return all(own for _, _, own in _allowed(partition, user))
 
 
 @pytest.fixture(scope="session")
@@ -165,14 +186,29 @@ def ssh(harness_run: OpenRun) -> Ssh:
 
 @pytest.fixture(scope="session")
 def users(plan: Plan) -> list[str]:
-    """The users of the scenario, those without an AdminLevel first."""
-    return sorted(plan.scenario.users, key=lambda name: bool(plan.scenario.users[name].admin))
+    """The users of the scenario.
+
+    Those without rights over others' jobs come first, and of these the ones whom more partitions
+    allow.
+    """
+    people = plan.scenario.users
+    partitions = [
+        line
+        for cluster in plan.scenario.clusters
+        for line in slurm_conf(plan, cluster).partitions.values()
+    ]
+
+    def rank(name: str) -> tuple[bool, int]:
+        user = people[name]
+        return user.privileged, sum(not _allows(line, user) for line in partitions)
+
+    return sorted(people, key=rank)
 
 
 @pytest.fixture(scope="session")
 def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
     """The session's jobs, which belong to the first user unless a check says otherwise."""
-    return Jobs(ssh, plan, users[0] if users else "root")
+    return Jobs(ssh, plan, users or ["root"])
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import pytest
 from conftest import slurm_conf, slurmdbd_differences
 
+from harness import slurm_options
+from harness.cluster import logs
 from harness.cluster.slurm import SlurmCluster
-from harness.plan import Plan
+from harness.plan import Host, Plan
 from harness.slurmconf import drift
+from harness.ssh import Ssh
+
+# What slurmctld logs when it reads slurm.conf: at its start, which since 23.11 is also part of
+# reconfiguring, and when it is told to reconfigure.
+_SLURMCTLD_READS = r"started on cluster|Reconfigure signal|Processing Reconfiguration Request"
+# What it logs when a slurmd registers: at its start, and then about every half hour.
+_DIFFERENT = r"Node ([^ ]+) appears to have a different slurm.conf"
 
 
 def prefixed(name: str, differences: Iterable[str]) -> Iterator[str]:
@@ -67,6 +77,62 @@ def test_slurmctld_holds_the_rendered_partitions(
         )
         wrong += prefixed(name, drift.partitions(slurm_conf(plan, name).partitions, held, nodes))
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_slurmd_has_read_the_slurm_conf_of_slurmctld(
+    clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh
+) -> None:
+    """Covers nodes that are always up, also if their file is right again."""
+    wrong = []
+    for name, cluster in clusters.items():
+        reported = _reported_as_different(ssh, plan, name)
+        started = {node.name: node.slurmd_start or 0 for node in cluster.nodes()}
+        hosts = {node: plan.host(host) for node, host in plan.hosts_of(name).items()}
+        wrong += [
+            f"{name}: the slurm.conf that slurmd of {node} has read is not that of slurmctld, "
+            "which logged this when slurmd registered"
+            for node in sorted(reported.keys() & hosts.keys() & started.keys())
+            if hosts[node].provision == "static"
+            and reported[node] > max([started[node], *_slurmd_reads(ssh, plan, hosts[node], node)])
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _reported_as_different(ssh: Ssh, plan: Plan, cluster: str) -> dict[str, float]:
+    """Return when slurmctld last logged that a node has a different slurm.conf.
+
+    Only lines since slurmctld last read its own slurm.conf count.
+    """
+    if slurm_options.log_level(plan.slurm_conf(cluster), "SlurmctldDebug") < slurm_options.LOG_INFO:
+        return {}  # it does not log when it reads slurm.conf
+    reported: dict[str, float] = {}
+    for host in plan.with_daemon("slurmctld"):
+        if host.cluster != cluster:
+            continue
+        paths = logs.log_files(plan, host, "slurmctld")
+        zone, lines = logs.matching(
+            ssh, host.name, paths, "slurmctld", f"{_DIFFERENT}|{_SLURMCTLD_READS}"
+        )
+        of_host: dict[str, float] = {}
+        for at, text in sorted(logs.dated(lines, zone), key=lambda line: line[0]):
+            if different := re.search(_DIFFERENT, text):
+                of_host[different[1]] = at
+            else:
+                of_host.clear()
+        reported |= of_host
+    return reported
+
+
+def _slurmd_reads(ssh: Ssh, plan: Plan, host: Host, node: str) -> Iterator[float]:
+    """Yield when a node's slurmd read slurm.conf: at each start and reload.
+
+    A slurmd before 23.11 does not log a reload, but systemd does.
+    """
+    paths = dict(zip(host.nodes, logs.log_files(plan, host, "slurmd"), strict=False))
+    own_log = [paths[node]] if node in paths else []
+    for log, pattern in ((own_log, "slurmd version .* started"), ([], "Reloading ")):
+        zone, lines = logs.matching(ssh, host.name, log, "slurmd", pattern)
+        yield from (at for at, _ in logs.dated(lines, zone))
 
 
 @pytest.mark.needs("accounting")

@@ -266,15 +266,29 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
                     f"should be {(file.owner, file.group, file.mode)}"
                 )
         # A file that comes from neither the harness nor a package may change what the daemons do.
-        for path in {*hosts[name].check_output("find /etc/slurm ! -type d").splitlines()} - {
-            *owners
-        }:
+        found = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout
+        for path in {*found.splitlines()} - {*owners}:
             if hosts[name].run(f"dpkg --search {shlex.quote(path)}").failed:
                 wrong.append(f"{name}:{path} was not rendered")
         return wrong
 
     wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
     assert not any(wrong.values()), "\n".join(line for lines in wrong.values() for line in lines)
+
+
+def places(plan: Plan, host: str) -> list[str]:
+    """Return where files change what Slurm's daemons do on a host, as patterns of the shell.
+
+    Machines, and images of users, may have settings of their own for systemd's units.
+    """
+    if plan.capabilities.own_hardware or plan.host(host).image:
+        return ["/etc/slurm"]
+    return [
+        "/etc/slurm",
+        "/etc/default/slurm*",
+        "/etc/systemd/system/slurm*",
+        "/run/systemd/system/slurm*",
+    ]
 
 
 def table(host: Host, command: str, gaps: int) -> list[list[str]]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 import pytest
-from conftest import Jobs, only, slurm_conf, ways_in
+from conftest import Jobs, only, slurm_conf
 
 from harness import slurm_options, topology
 from harness.cluster import node_state
@@ -59,11 +59,10 @@ def test_batch_job_runs_once_on_every_host_of_nodes(
     """
     wanted: dict[tuple[str, int], str] = {}
     for name, cluster in clusters.items():
-        for host, place in _places(name, cluster, plan).items():
-            options = (f"--output={job_trace.OUTPUT}", *place)
-            wanted[name, jobs.submit_here(cluster, f"{job_trace.WHERE}\nsrun true", *options)] = (
-                host
-            )
+        for host, (user, *place) in _places(name, cluster, plan, jobs).items():
+            options = (*only(cluster, plan), f"--output={job_trace.OUTPUT}", *place)
+            job_id = jobs.submit(cluster, f"{job_trace.WHERE}\nsrun true", *options, user=user)
+            wanted[name, job_id] = host
     for name, cluster in clusters.items():
         cluster.wait_for([job_id for at, job_id in wanted if at == name], {"COMPLETED"})
     seen = jobs.traces()
@@ -79,8 +78,8 @@ def test_batch_job_runs_once_on_every_host_of_nodes(
         assert not wrong, f"{job}: {'; '.join(wrong)}"
 
 
-def _places(name: str, cluster: SlurmCluster, plan: Plan) -> dict[str, list[str]]:
-    """Return sbatch's options for a node on each permanent host that has nodes in a partition.
+def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[str, tuple[str, ...]]:
+    """Return a user and sbatch's options for a node on each permanent host with nodes.
 
     They are returned by host. If there is no such host, the options are for any node.
     """
@@ -88,16 +87,17 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan) -> dict[str, list[str]
     hosts_of = plan.hosts_of(name)
     rendered = slurm_conf(plan, name).partitions
     places = {
-        hosts_of[node]: [
+        hosts_of[node]: (
+            jobs.user_of(rendered.get(partition.name, {})),
             f"--partition={partition.name}",
-            *ways_in(rendered.get(partition.name, {}), plan),
+            *jobs.ways_into(rendered.get(partition.name, {})),
             f"--nodelist={node}",
-        ]
+        )
         for partition in cluster.partitions()
         for node in partition.nodes
         if hosts_of.get(node) in lasting and partition.state == "UP" and not partition.root_only
     }
-    return places or {"": []}
+    return places or {"": (jobs.user,)}
 
 
 @pytest.mark.needs("lasting")
@@ -117,7 +117,7 @@ def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
 
 
 def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
-    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str]
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     for name, cluster in clusters.items():
         hosts_of = plan.hosts_of(name)
@@ -148,12 +148,12 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
             able = Counter(f"{hosts_of[node]} {node}" for node in partition.nodes)
             command = (
                 *("srun", *only(cluster, plan), f"--partition={partition.name}"),
-                *(*ways_in(line, plan), f"--nodes={count}", "--ntasks-per-node=1"),
+                *(*jobs.ways_into(line), f"--nodes={count}", "--ntasks-per-node=1"),
                 *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
             )
             try:
                 answer = cluster.run(
-                    *command, user="root" if drift.holds(line, "RootOnly") else users[0]
+                    *command, user="root" if drift.holds(line, "RootOnly") else jobs.user_of(line)
                 )
             except WaitTimeout as error:
                 silent = able - Counter(error.printed.splitlines())
@@ -214,8 +214,8 @@ def test_user_cannot_cancel_anothers_job(
 def test_user_cannot_change_the_cluster(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str]
 ) -> None:
-    if plan.scenario.users[users[0]].admin:
-        pytest.skip("every user of the scenario has an AdminLevel")
+    if plan.scenario.users[users[0]].privileged:
+        pytest.skip("every user of the scenario is an administrator or a coordinator")
     for name, cluster in clusters.items():
         node = plan.scenario.clusters[name].node_names()[0]
         partition = next(iter(plan.scenario.clusters[name].partitions))

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 
 import pytest
-from conftest import only, slurm_conf, ways_in
+from conftest import Jobs, only, slurm_conf
 from test_hosts import everywhere
 
 from harness import render, slurm_options, topology
@@ -260,16 +260,32 @@ def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan)
 
 
 @pytest.mark.needs("backup_controllers", "accounting")
-def test_every_controller_reaches_slurmdbd(ssh: Ssh, plan: Plan) -> None:
-    """A slurmctld that takes over waits for slurmdbd before it takes jobs."""
+@pytest.mark.provokes("Zero Bytes were transmitted")  # a connection without a message
+def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) -> None:
+    """A slurmctld that takes over waits for slurmdbd before it takes jobs.
 
-    def look(host: Host) -> list[str]:
+    It then learns of changes to associations and QOS from slurmdbd.
+    """
+    controllers = [host for host in plan.with_daemon("slurmctld") if host.cluster]
+
+    def slurmdbd_from(host: Host) -> list[str]:
         answer = ssh.run(host.name, ["sacctmgr", "--noheader", "show", "cluster"], check=False)
         problem = " ".join(answer.stderr.splitlines()[:1])
         return [f"{host.name} does not reach slurmdbd: {problem}"] * (answer.exit_code != 0)
 
-    hosts = [host for host in plan.with_daemon("slurmctld") if host.cluster]
-    _wait_until_reached(look, hosts, "every controller to reach slurmdbd")
+    def controllers_from(host: Host) -> list[str]:
+        unreached = []
+        for controller in controllers:
+            ports = slurm_options.port_of(plan.slurm_conf(str(controller.cluster)), "slurmctld")
+            connect = f"</dev/tcp/{controller.name}/{ports.partition('-')[0]}"
+            if ssh.run(host.name, ["timeout", "10", "bash", "-c", connect], check=False).exit_code:
+                unreached.append(f"{host.name} does not reach slurmctld of {controller.name}")
+        return unreached
+
+    _wait_until_reached(slurmdbd_from, controllers, "every controller to reach slurmdbd")
+    _wait_until_reached(
+        controllers_from, plan.with_daemon("slurmdbd"), "every slurmdbd to reach every controller"
+    )
 
 
 def _wait_until_reached(
@@ -286,7 +302,7 @@ def _wait_until_reached(
 
 @pytest.mark.needs("users", "two_hosts")
 def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
-    ssh: Ssh, plan: Plan, users: list[str]
+    ssh: Ssh, plan: Plan, jobs: Jobs
 ) -> None:
     """Runs a job on a node of each host in a partition.
 
@@ -297,7 +313,7 @@ def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
         return [
             line
             for group in _node_groups(cluster, plan)
-            for line in _wrong_steps(cluster, plan, users[0], *group)
+            for line in _wrong_steps(cluster, plan, jobs, *group)
         ]
 
     with ThreadPoolExecutor() as pool:
@@ -326,7 +342,7 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
 
 
 def _wrong_steps(
-    cluster: SlurmCluster, plan: Plan, user: str, partition: Partition, nodes: list[str]
+    cluster: SlurmCluster, plan: Plan, jobs: Jobs, partition: Partition, nodes: list[str]
 ) -> Iterator[str]:
     """Yield the problems of steps between nodes of a partition, and of their tasks' limits."""
     count = len(nodes)
@@ -339,13 +355,13 @@ def _wrong_steps(
         "srun",
         *only(cluster, plan),
         f"--partition={partition.name}",
-        *ways_in(line, plan),
+        *jobs.ways_into(line),
         *where,
         f"--nodes={count}",
         "--ntasks-per-node=1",
         "--overlap",
         *("bash", "-c", _STEPS.replace("MOST", str(_MOST_NEIGHBOURS))),
-        user="root" if partition.root_only else user,
+        user="root" if partition.root_only else jobs.user_of(line),
         check=False,
     )
     if answer.exit_code:

@@ -214,8 +214,16 @@ def test_slurmrestd_offers_every_version_of_the_api_that_its_release_has(
     wanted = sorted(
         name for name in known.get("data_parser") or known["openapi"] if name.startswith("v")
     )
-    of_slurmdbd = wanted if plan.scenario.accounting else []
-    assert (api.versions("slurm"), api.versions("slurmdb")) == (wanted, of_slurmdbd)
+    wrong = [
+        f"slurmrestd on {api.host} serves versions {', '.join(versions) or 'none'} of {family}, "
+        f"should serve {', '.join(expected) or 'none'}"
+        for family, expected in (
+            ("slurm", wanted),
+            ("slurmdb", wanted if plan.scenario.accounting else []),
+        )
+        if (versions := api.versions(family)) != expected
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def environment(version: str, **variables: str) -> dict[str, str] | list[str]:

@@ -14,6 +14,7 @@ from conftest import Jobs, only
 from harness import releases, topology
 from harness.cluster import slurm
 from harness.cluster.slurm import Job, SlurmCluster
+from harness.errors import WaitTimeout
 from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.topology import Level, Placed, Unit
@@ -189,8 +190,13 @@ def test_job_in_segments_takes_blocks_or_sub_cubes_that_make_no_larger_one(
                 f"{fabric}: a job got {job.node_list}, which is not a larger unit"
             )
             fabric.cluster.run("scancel", str(whole))
-            in_segments = fabric.submit(jobs, len(free), f"--segment={len(segments[0].nodes)}")
-            assert fabric.ran_on(in_segments) == free, str(fabric)
+            option = f"--segment={len(segments[0].nodes)}"
+            in_segments = fabric.submit(jobs, len(free), option)
+            try:
+                nodes = fabric.ran_on(in_segments)
+            except WaitTimeout as error:
+                pytest.fail(f"{fabric}: a job with {option} did not get {sorted(free)}: {error}")
+            assert nodes == free, f"{fabric}: a job with {option}"
 
 
 def looked_at(cluster: SlurmCluster, job_id: int) -> Job:

@@ -721,6 +721,21 @@ TOPOLOGY = [
         "a job got n[1-2,5-6], which is not a larger unit",
     ),
     Sabotage(
+        ("in_segments",),
+        (
+            "sim",
+            wrapper("sbatch", 'exec /usr/bin/sbatch $(echo "$@" | sed s/--segment=.//)')[0],
+        ),
+        ("sim", "rm /usr/local/bin/sbatch"),
+        "a job with --segment=",
+    ),
+    Sabotage(
+        ("slurmctld_holds_the_rendered_partitions",),
+        ("sim", "scontrol update PartitionName=block Exclusive=TOPO"),
+        ("sim", "scontrol update PartitionName=block Exclusive=NO"),
+        "partition block: Exclusive is TOPO, should be NO",
+    ),
+    Sabotage(
         ("waits_for_the_switches",),
         (
             "sim",
@@ -866,7 +881,17 @@ REST = [
     on_rest(
         "every_version_of_the_api",
         "Environment=SLURMRESTD_DATA_PARSER_PLUGINS=data_parser/v0.0.42",
-        "'v0.0.40'",
+        "serves versions v0.0.42 of slurm, should serve v0.0.40, v0.0.41, v0.0.42",
+    ),
+    on_rest(
+        "every_version_of_the_api",
+        "ExecStart=\nExecStart=/usr/sbin/slurmrestd -s slurmctld rest:6820",
+        "serves versions none of slurmdb, should serve v0.0.40, v0.0.41, v0.0.42",
+    ),
+    on_rest(
+        "every_file",
+        "LimitNOFILE=32",
+        "rest:/run/systemd/system/slurmrestd.service.d/zz.conf was not rendered",
     ),
     Sabotage(
         ("submits_asks_and_cancels",),
@@ -984,6 +1009,12 @@ HYBRID = [
             ("asks_for_what_it_gets", "but requested (0, "),
             ("get_around_the_ledger", "alice was allowed: ['sbatch --exclusive"),
         )
+    ),
+    at_shared(
+        "is_refused_where_jobs_have",
+        "systemctl kill --signal=STOP slurmrestd",
+        "systemctl kill --signal=CONT slurmrestd",
+        "slurmrestd does not answer GET /slurm/v0.0.42/",
     ),
     at_shared(
         "mem-per-cpu=300",

@@ -19,6 +19,12 @@ before=$(on_standby)
 systemctl kill --signal=KILL slurmdbd
 systemctl restart slurmdbd
 until [ "$(on_standby)" -gt "$before" ]; do sleep 0.1; done"""
+# slurmctld on the same host has noticed if slurmd has read a different file.
+RESTART_SLURMD = """
+different() { grep -c 'different slurm.conf' /var/log/slurm/slurmctld.log; }
+before=$(different)
+systemctl restart slurmd
+until [ "$(different)" -gt "$before" ]; do sleep 0.1; done"""
 # A busy member of a federation may answer later than scontrol waits.
 RECONFIGURE = "until scontrol reconfigure; do sleep 1; done"
 
@@ -63,6 +69,12 @@ SINGLE_NODE = [
         "slurmctld_holds_the_rendered_configuration",
         *held_back("UnkillableStepTimeout=99"),
         "the slurm.conf that slurmctld has read is not the one on single",
+    ),
+    on_single(
+        "every_slurmd_has_read",
+        held_back("UnkillableStepTimeout=99", RESTART_SLURMD)[0],
+        "systemctl restart slurmd",
+        "single: the slurm.conf that slurmd of single has read is not that of slurmctld",
     ),
     on_single(
         "slurmctld_holds_the_rendered_partitions",

@@ -238,10 +238,16 @@ HA = [
         "ctl2 does not reach slurmctld of ctl1",
     ),
     on_host(
-        "every_controller_reaches_slurmdbd",
+        "every_controller_and_slurmdbd",
         NETWORK_OF + "db1",
         *dropped_from("ctl2", 6819),
         "ctl2 does not reach slurmdbd",
+    ),
+    on_host(
+        "every_controller_and_slurmdbd",
+        NETWORK_OF + "ctl2",
+        *dropped_from("db2", 6817),
+        "db2 does not reach slurmctld of ctl2",
     ),
     on_host(
         "backup_slurmdbd_takes_over",

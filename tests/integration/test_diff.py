@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from harness import releases
 from harness.cluster import slurm
 from harness.errors import WaitTimeout
 from harness.open_run import OpenRun
+from harness.slurmconf import canonical, drift
 from harness.wait import wait_until
 from support import Harness, deployed
 
@@ -44,7 +47,7 @@ class Commonest:
     """A change as a sed script, and what it needs to take effect.
 
     A command prints a text once the change is effective. `documented`: slurm.conf(5) asks for more
-    than this cluster needs.
+    than this cluster needs. `drain` are the nodes to drain.
     """
 
     option: str
@@ -55,6 +58,7 @@ class Commonest:
     since: str
     file: str = "slurm.conf"
     documented: bool = False
+    drain: str = ""
 
     def __str__(self) -> str:
         return self.option
@@ -143,11 +147,81 @@ CHANGES = [
         "reload",
         file="slurmdbd.conf",
     ),
+    Commonest(
+        "NodeName c4 removed",
+        r"s/^NodeName=c\[3-4\]\(.*Port=\)\S*/NodeName=c3\120001/",
+        "scontrol show node c4 2>&1",
+        "not found",
+        "all",
+        "reconfigure",
+        drain="c4",
+    ),
+    Commonest(
+        "NodeName c3 CPUs",
+        "/^NodeName=c3 / s/CPUs=2/CPUs=1/",
+        "scontrol show node c3",
+        "CPUTot=1",
+        "all",
+        "reconfigure",
+        drain="c3",
+    ),
+    Commonest(
+        "SlurmctldParameters",
+        "$ a SlurmctldParameters=enable_configless",
+        # A slurmd of a node that does not exist fetches the files, and then does not find itself.
+        "timeout 20 slurmd -D -N nobody --conf-server sim1 2>&1",
+        "nobody",
+        "slurmctld",
+        "reconfigure",
+    ),
+    Commonest(
+        "SlurmdLogFile",
+        "s,^SlurmdLogFile=.*,SlurmdLogFile=/var/log/slurm/other-%n.log,",
+        "ls /var/log/slurm",
+        "other-c1.log",
+        "slurmd",
+        "reconfigure",
+    ),
+    Commonest(
+        "SrunProlog",
+        "$ a SrunProlog=/usr/local/bin/prolog",
+        "rm -f /tmp/prolog-ran; timeout 15 srun -w c3 true; cat /tmp/prolog-ran",
+        "yes",
+        "nothing",
+        "nothing",
+    ),
+    Commonest(
+        "PidFile",
+        "s,^PidFile=.*,PidFile=/run/slurmdbd/other.pid,",
+        "ls /run/slurmdbd",
+        "other.pid",
+        "slurmdbd",
+        "slurmdbd",
+        file="slurmdbd.conf",
+    ),
     # The last, because commands use the port in slurm.conf.
     Commonest(
         "SlurmctldPort", "s/^SlurmctldPort=.*/SlurmctldPort=6827/", "ss -ltn", ":6827", "all", "all"
     ),
+    Commonest(
+        "ClusterName",
+        "s/^ClusterName=.*/ClusterName=two/",
+        "scontrol show config",
+        "ClusterName += two",
+        "state",
+        "state",
+    ),
 ]
+# Lines of slurm.conf with several options that have defaults.
+KINDS = {"NodeName", "PartitionName"}
+# The most that does not suffice for an action.
+LESS = {
+    "all": "reconfigure",
+    "slurmctld": "reconfigure",
+    "slurmd": "reconfigure",
+    "slurmdbd": "reload",
+    "state": "slurmctld",
+}
 
 
 @pytest.fixture(scope="module", params=["22.05", "24.11"])
@@ -181,11 +255,17 @@ def take(run: OpenRun, need: str) -> None:
         run.ssh.run("sim1", ["scontrol", "reconfigure"], check=False)
     elif need == "reload":
         run.ssh.run("sim1", ["systemctl", "reload", "slurmdbd"])
-    else:
+    elif need == "slurmdbd":
+        run.ssh.run("sim1", ["systemctl", "restart", "slurmdbd"])
+    elif need == "slurmd":
+        on_all(run, "systemctl restart slurmd")
+    elif need in {"all", "slurmctld", "state"}:
         run.ssh.run("sim1", ["systemctl", "stop", "slurmctld"])
         if need == "all":
             on_all(run, "systemctl restart slurmd")
-        run.ssh.run("sim1", ["systemctl", "start", "slurmctld"])
+        if need == "state":
+            run.ssh.run("sim1", ["rm", "/var/lib/slurm/slurmctld/clustername"])
+        run.ssh.run("sim1", ["systemctl", "start", "slurmctld"], check=False)
 
 
 def seen(run: OpenRun, change: Commonest, timeout: float) -> bool:
@@ -200,6 +280,68 @@ def seen(run: OpenRun, change: Commonest, timeout: float) -> bool:
     except WaitTimeout:
         return False
     return True
+
+
+def respelled(text: str, release: str) -> str:
+    """Return a slurm.conf that spells out all defaults, and sets an option twice."""
+    lines = ["MaxJobCount=7"]
+    for line in text.splitlines():
+        kind = line.partition("=")[0]
+        section = f"slurm.conf {kind}"
+        more = spelled_out(release, section, line) if kind in KINDS else []
+        lines.append(" ".join([line, *more]))
+    return "\n".join([*lines, *spelled_out(release, "slurm.conf", text), ""])
+
+
+def spelled_out(name: str, section: str, text: str) -> list[str]:
+    """Return the defaults of the options that a text does not set."""
+    release = releases.get(name)
+    known = release.options[section]
+    written = {key.lower() for key in re.findall(r"(\w+)=", text)}
+    return [
+        f'{known[key].name.upper()}="{value}"'
+        for key, value in canonical.defaults(name, section).items()
+        if key in known
+        and key not in written
+        and not re.search("[:,] ", value)  # a sentence
+        and canonical.same(release, section, key, None, value)
+    ]
+
+
+def printed(run: OpenRun) -> dict[tuple[str, str], str]:
+    """Return the options that slurmctld prints, except what changes with time."""
+    show = "scontrol show config; scontrol --oneliner show node; scontrol --oneliner show partition"
+    text = run.ssh.run("sim1", ["sh", "-c", show], check=False).stdout
+    lines = {"config": drift.printed(text), **drift.printed_lines(text)}
+    return {
+        (name, key): drift.canonical(key, value)
+        for name, line in lines.items()
+        for section in ("slurm.conf", "slurm.conf NodeName", "slurm.conf PartitionName")
+        for key in canonical.defaults(run.plan.scenario.release, section).keys() - {"state"}
+        if (value := line.get(key)) is not None
+    }
+
+
+def test_default_that_is_spelled_out_changes_nothing(cluster: OpenRun, harness: Harness) -> None:
+    path = "/etc/slurm/slurm.conf"
+    before = printed(cluster)
+    text = cluster.ssh.run("sim1", ["cat", path]).stdout
+    spelled = respelled(text, cluster.plan.scenario.release)
+    try:
+        on_all(cluster, f"printf %s {shlex.quote(spelled)} > {path}")
+        comparison = harness("diff", cluster.directory.path / "tree", cluster.directory.path)
+        assert "Slurm reads the same from both" in comparison.stdout, comparison.stdout
+        take(cluster, "all")
+        after = wait_until(
+            lambda: printed(cluster),
+            lambda options: options.keys() >= before.keys(),
+            what="slurmctld to answer",
+            timeout=90,
+        )
+        assert after == before
+    finally:
+        on_all(cluster, f"printf %s {shlex.quote(text)} > {path}")
+        take(cluster, "all")
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
@@ -218,17 +360,58 @@ def test_most_common_changes_need_what_diff_says(
     )
     assert comparison.returncode == 0, comparison.stderr
     found = {
-        one["option"]: one["needs"]
+        one["option"]: (one["needs"], one["nodes"])
         for one in json.loads(comparison.stdout)["changes"]
         if one["file"] == change.file
     }
     need = change.before_23_11 if cluster.plan.scenario.release < "23.11" else change.since
-    assert found.get(change.option) == need
+    assert found.get(change.option) == (need, change.drain)
 
-    if need in {"all", "slurmctld"} and not change.documented:
-        take(cluster, "reconfigure")
-        assert not seen(cluster, change, timeout=2), "scontrol reconfigure would have been enough"
+    if change.drain:
+        state = ["scontrol", "update", f"NodeName={change.drain}", "Reason=changed"]
+        cluster.ssh.run("sim1", [*state, "State=DRAIN"])
+    if need in LESS and not change.documented:
+        take(cluster, LESS[need])
+        assert not seen(cluster, change, timeout=2), f"{LESS[need]} would have been enough"
     take(cluster, need)
     assert seen(cluster, change, timeout=60), run.run(
         "scontrol", "show", "config", check=False
     ).stdout
+    if change.drain:
+        resume = ["scontrol", "update", f"NodeName={change.drain}", "State=RESUME"]
+        cluster.ssh.run("sim1", resume, check="removed" not in change.option)
+
+
+def test_new_qos_needs_the_program_that_diff_names(
+    cluster: OpenRun, harness: Harness, tmp_path: Path
+) -> None:
+    path = tmp_path / "with-qos.yml"
+    text = SCENARIO.format(release=cluster.plan.scenario.release)
+    accounts = "  accounts: {physics: {}}\n"
+    path.write_text(text.replace(accounts, f"{accounts}  qos: {{fast: {{}}}}\n"))
+
+    def needed(before: Path, after: Path) -> dict[str, tuple[str, str]]:
+        changes = json.loads(harness("diff", before, after, "--format", "json").stdout)["changes"]
+        return {
+            one["option"]: (one["needs"], one["why"]) for one in changes if "qos" in one["option"]
+        }
+
+    def qos() -> list[str]:
+        show = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name"]
+        return cluster.ssh.run("sim1", show).stdout.split()
+
+    tree = cluster.directory.path / "tree"
+    assert needed(tree, path) == {"qos fast added": ("objects", "")}
+    assert "fast" not in qos()
+    new = tmp_path / "tree"
+    assert harness("render", path, "-o", new).returncode == 0
+    program = "/usr/local/sbin/slurm-accounting-objects"
+    cluster.ssh.run("sim1", ["sh", "-c", (new / "sim1" / program[1:]).read_text()])
+    assert "fast" in qos()
+
+    [(option, (need, command))] = needed(path, tree).items()
+    assert (option, need) == ("qos fast removed", "sacctmgr")
+    cluster.ssh.run("sim1", ["sh", "-c", (tree / "sim1" / program[1:]).read_text()])
+    assert "fast" in qos(), "the program would have been enough"
+    cluster.ssh.run("sim1", [*shlex.split(command), "--immediate"])
+    assert "fast" not in qos()

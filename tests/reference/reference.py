@@ -24,9 +24,10 @@ import docker
 
 from harness import releases
 from harness.providers import images
+from harness.slurmconf.check import Finding, check_path
 
 _HERE = Path(__file__).parent
-_MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf"}
+MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf"}
 
 # What Debian packages apart from slurm-wlm-basic-plugins, and the library that mpi/pmix only
 # recommends.
@@ -101,10 +102,11 @@ class Verdict:
 
     `started` is None where the rig itself failed: see `rig`, which is empty otherwise. A daemon
     that waits in vain for a file neither starts nor ends: it counts as a refusal without
-    `exit_code`. `timed_out` means that it neither started nor refused within 90 s. `fatal` is the
-    first fatal message, or else the last problem; `problems` are all fatal, error and warning
-    lines; `plugins_not_packaged` are plugins they name that Debian does not package. `config`,
-    `node` and `partition` are the output of `scontrol show`, one node or partition per line.
+    `exit_code`. `timed_out` means that it neither started nor refused within 90 s, or more on a
+    busy machine. `fatal` is the first fatal message, or else the last problem; `problems` are all
+    fatal, error and warning lines; `plugins_not_packaged` are plugins they name that Debian does
+    not package. `config`, `node` and `partition` are the output of `scontrol show`, one node or
+    partition per line.
     """
 
     started: bool | None
@@ -125,9 +127,41 @@ def read(directory: Path) -> Iterator[Case]:
     """Yield the cases of a directory of configuration files: one per daemon whose file it has."""
     paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
     files = {str(path.relative_to(directory)): path.read_text("latin-1") for path in paths}
-    for daemon, main_file in _MAIN_FILES.items():
+    for daemon, main_file in MAIN_FILES.items():
         if main_file in files:
             yield Case(directory.name, files, daemon)
+
+
+def corpus(directory: Path) -> list[Case]:
+    """Return the cases of a directory of configuration directories.
+
+    A file with slurm and .conf in its name counts as slurm.conf, if that is missing.
+    """
+    found = []
+    for path in sorted(path for path in directory.iterdir() if path.is_dir()):
+        cases = list(read(path))
+        found += cases
+        if not any(case.daemon == "slurmctld" for case in cases):
+            names = [one.name for one in path.glob("*slurm*.conf*") if "slurmdbd" not in one.name]
+            assert cases or len(names) == 1, f"{path} has no slurm.conf"
+            files = {one.name: one.read_text("latin-1") for one in path.iterdir() if one.is_file()}
+            found += [Case(path.name, {**files, "slurm.conf": files[name]}) for name in names[:1]]
+    return found
+
+
+def write(case: Case, directory: Path) -> None:
+    """Write the files of a case to a directory."""
+    for name, text in case.files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "latin-1")
+
+
+def findings(case: Case, release: str, directory: Path) -> list[Finding]:
+    """Write a case to a directory, and return what check finds there for the case's daemon."""
+    write(case, directory)
+    found = check_path(directory, releases.get(release))
+    return [finding for finding in found if case.daemon in finding.daemons]
 
 
 def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdict]]:

@@ -164,6 +164,8 @@ PLUGINS = options(
     ),
     *(
         "AcctGatherInfinibandType=acct_gather_infiniband/none",
+        "AcctGatherInfinibandType=acct_gather_infiniband/odd",
+        "AcctGatherInfinibandType=odd\nAcctGatherInterconnectType=acct_gather_interconnect/none",
         "SwitchType=switch/none",
         "TaskPlugin=task/nothing",
     ),
@@ -363,11 +365,25 @@ HOSTLISTS = options(
     "NodeName=m1 Port=-1",
     "NodeName=m[1-2] Port=[7001",
     "NodeName=m1 State=ERROR",
+    "NodeName=m[1-2] NodeHostname=h[1-3]",
+    "NodeName=m[1-2] NodeHostname=h[1-3] NodeAddr=h[1-2]",
     "PartitionName=q,q Nodes=n1",
     "PartitionName=q Nodes=n1,ALL",
     "NodeSet=s Nodes=ALL\nPartitionName=q Nodes=s",
     "NodeSet=s Nodes=n[1\nPartitionName=q Nodes=s",
 )
+# Nodes that _check_callback() takes for others, because of host names.
+HOSTLISTS |= options(
+    "NodeName=m1 NodeHostname=m2\nNodeName=m2 NodeHostname=m3",
+    "NodeName=m2 NodeHostname=m3\nNodeName=m1 NodeHostname=m2",
+    "NodeName=m[1-2] NodeHostname=h\nNodeName=h",
+    "NodeName=h\nNodeName=m[1-2] NodeHostname=h",
+    "NodeName=m[1-2] NodeHostname=m[2-3]",
+)
+HOSTLISTS |= {
+    text: with_(text, "PartitionName=q Nodes=ALL", without="NodeName")
+    for text in ("NodeName=localhost,n1", "NodeName=n1,localhost")
+}
 # What _parse_partitionname() refuses.
 PARTITIONS = options(
     "PartitionName=q Nodes=n1 MaxTime=99999999999",
@@ -376,20 +392,67 @@ PARTITIONS = options(
     "PartitionName=q Nodes=n1 PreemptMode=odd",
     "PartitionName=q Nodes=n1 SelectTypeParameters=CR_CPU",
 )
+# Without the partitions that _parse_partitionname() refuses, 20.11 may have none left.
+PARTITIONS |= {
+    f"only partition: {text}": with_(text, without="PartitionName")
+    for text in (
+        "PartitionName=q Nodes=ALL State=odd",
+        "PartitionName=DEFAULT State=odd\nPartitionName=q Nodes=ALL",
+        "PartitionName=q Nodes=ALL State=odd\nPartitionName=r Nodes=n1",
+    )
+}
+PARTITIONS |= options(
+    "PartitionName=q Nodes=missing State=odd", "PartitionName=p Nodes=n1 State=odd"
+)
 # What slurmctld refuses about hosts, licenses and specialized cores.
 HOSTS = options(
     "Licenses=matlab:,:5",
     "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=999999",
     "NodeName=m1 TRESWeights=x",
+    "NodeName=m1 SuspendTime=99999999999",
     "SuspendExcNodes=n[1",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=0",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=2",
+    "PowerAction=a Program=/bin/true",
+    "PowerAction=a Location=slurmctld",
+    "PowerAction=a Location=slurmctld Program=true",
+    "PowerAction=a Location=slurmd Program=true",
+    "NodeFeaturesPlugins=node_features/knl_cray",
+    "NodeFeaturesPlugins=knl_cray\nSuspendProgram=/opt/s\nResumeProgram=/opt/r\nSuspendTime=60",
     "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
     "NodeName=m1 CPUs=4 Sockets=2 CoresPerSocket=2 CoreSpecCount=3",
 )
+_CONS = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+HOSTS |= options(
+    f"{_CONS}NodeName=m1 CPUs=1 CoresPerSocket=6",
+    f"{_CONS}NodeName=m1 CPUs=2 Sockets=2 CoresPerSocket=4",
+    f"{_CONS}NodeName=m1 CPUs=7 CoresPerSocket=4",
+    "SelectType=select/linear\nNodeName=m1 CPUs=2 Sockets=2 CoresPerSocket=4",
+)
 HOSTS |= {
     text: with_(text, without="SlurmctldHost")
-    for text in ("SlurmctldHost=@HEAD@", "SlurmctldHost=head[1-2]", "ControlMachine=a,b")
+    for text in (
+        "SlurmctldHost=@HEAD@",
+        "SlurmctldHost=head[1-2]",
+        "ControlMachine=a,b",
+        "ControlMachine=head\nBackupController=head",
+        "SlurmctldHost=head\nSlurmctldHost=localhost",
+    )
+}
+HOSTS |= {
+    text: with_(text, without=text.partition("=")[0])
+    for text in (
+        "StateSaveLocation='/var/spool/slurmctld'",
+        "StateSaveLocation=state",
+        "SlurmUser=192.0.2.1",
+    )
 }
 HOSTS["TRES without a name"] = with_(DATABASE, "AccountingStorageTRES=gres/")
+HOSTS["TRES with an old name"] = with_(DATABASE, "AccountingStorageTRES=bb/cray")
+HOSTS["TRES of GPU usage"] = with_(
+    DATABASE, "AccountingStorageTRES=gres/gpu", "NodeName=m1 TRESWeights=gres/gpumem=1"
+)
+HOSTS["long password"] = with_(DATABASE, f"AccountingStoragePass=/{'x' * 511}")
 MEANING = options(
     *(
         "PreemptMode=SUSPEND",
@@ -505,11 +568,19 @@ MEANING = options(
 MEANING |= options(
     "SlurmctldPort=68171",
     "SlurmctldPort=6817-6817",
+    "SlurmctldPort=1022-1025",
     "FirstJobId=100\nMaxJobId=10",
     "FirstJobId=INFINITE",
     "SelectType=select/cons_tres\nMaxNodeCount=999999",
     "SlurmdUser=task/cgroup",
+    "SlurmctldPort=1-65536",
+    "Licenses=a:10000000000000000000",
+    "MaxDBDMsgs=0",
     "PriorityCalcPeriod=0",
+    "PriorityCalcPeriod=99999999999",
+    "PriorityDecayHalfLife=99999999999",
+    "PriorityMaxAge=35791394",
+    "PreemptExemptTime=-5",
     "SuspendTime=-2",
     "PropagatePrioProcess=yes",
     "SlurmctldDebug=info,debug",
@@ -520,6 +591,15 @@ MEANING |= options(
     "SlurmctldParameters=conmgr_threads=99999",
     "SlurmctldParameters=conmgr_read_timeout=abc",
     "SlurmctldParameters=rl_enable,rl_bucket_size=0",
+    "SlurmctldParameters=threadpool=odd",
+    "SlurmctldParameters=threadpool_preserve=99999",
+)
+# Up to 20.11, DefaultStorageType is the default of AccountingStorageType.
+MEANING |= options(
+    "DefaultStorageType=slurmdbd\nDefaultStoragePort=7000\nAccountingStorageTRES=gres/gpu",
+    "DefaultStorageType=mysql",
+    "DefaultStorageType=none",
+    "DefaultStorageType=odd\nAccountingStorageType=accounting_storage/none",
 )
 # Words that exclude or require others.
 MEANING |= options(
@@ -527,6 +607,20 @@ MEANING |= options(
     "PreemptMode=WITHIN",
     "PriorityFlags=NO_FAIR_TREE",
     "PropagateResourceLimits=ALL,NONE",
+    "PropagateResourceLimits=ODD\nPropagateResourceLimitsExcept=NONE",
+    "HealthCheckNodeState=START_ONLY,IDLE",
+    "HealthCheckNodeState=REBOOT_ONLY,ODD",
+    "AccountingStorageTRES=fs/diskette",
+    'AccountingStorageTRES="cpu, mem"',
+    'PartitionName=q Nodes=n1 TRESBillingWeights="CPU=1, Mem=nan"',
+    "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=1,Mem=nan",
+    'SchedulerParameters="defer, max_job_bf=5"',
+    "SchedulerParameters=bf_max_job_test=9,max_job_bf=5",
+    'SchedulerParameters="defer, max_script_size=600000000"',
+    'GresTypes="gpu, mps"',
+    "DefaultStorageType=mysql",
+    "DefaultStorageType=slurmdbd\nAccountingStorageTRES=gres/gpu",
+    "TaskPlugin=task/cray_aries\nTaskPluginParam=SlurmdOffSpec",
     "TaskPluginParam=cores,threads",
     "TaskPluginParam=OOMKillStep",
     'DebugFlags="Gres, Steps"',
@@ -638,6 +732,27 @@ COMPANIONS = options(
     ),
     "mpi.conf with an unknown option": with_("MpiDefault=pmix", mpi_conf="NoSuch=1\n"),
 }
+HELPERS = {
+    f"helpers.conf: {text}": with_(
+        "NodeFeaturesPlugins=node_features/helpers", helpers_conf=f"{text}\n"
+    )
+    for text in (
+        "Feature=a Helper=/opt/h",
+        "",
+        "Feature=a-b Helper=/opt/h",
+        "Feature=a,b Helper=/opt/h",
+        "Feature=a Helper=/opt/h\nFeature=a Helper=/opt/h",
+        "NodeName=n1 Helper=/opt/h",
+    )
+}
+# Files that only plugins read.
+UNUSED = {
+    f"{name} without its plugin": with_(**{name: "NoSuch=1\n"})
+    for name in ("burst_buffer.conf", "helpers.conf", "topology.conf")
+}
+UNUSED["burst_buffer.conf with its plugin"] = with_(
+    "BurstBufferType=burst_buffer/lua", burst_buffer_conf="NoSuch=1\n"
+)
 # slurmctld reads gres.conf for cloud nodes.
 GRES = {
     f"cloud gres: {text}": with_(
@@ -763,6 +878,162 @@ LOGGED |= {
         gres_conf="NodeName=cloud0 Name=gpu File=/dev/null\n",
     ),
 }
+_RESOURCE = "- {resource: r, mode: MODE_1, layers: [%s]}"
+RESOURCES = {
+    f"resources.yaml {text}": with_("Licenses=a", **{"resources.yaml": f"{text}\n"})
+    for text in (
+        "- {resource: r",
+        "{}",
+        "- {resource: r, layers: []}",
+        *(
+            _RESOURCE % layers
+            for layers in (
+                "{nodes: 'n[1-2]', count: 5}, {nodes: [n3], count: '0x5'}",
+                "{nodes: n9, count: 5}",
+                "{nodes: n1}",
+                "{nodes: n1, count: many}",
+                "{nodes: [n1, n2], count: 5}, {nodes: 'n[1-2]', count: 6}",
+                "{nodes: n1, count: 5, base: [{name: x, value: 6}]}",
+            )
+        ),
+        "- {resource: a, mode: MODE_1, layers: [{nodes: n1, count: 5}]}",
+        "- {resource: r, mode: MODE_3, layers: [{nodes: n1, count: 1}, {nodes: n2, count: 1}]}",
+    )
+}
+RESOURCES |= {
+    f"rpc_queue.yaml {text}": with_(
+        "SlurmctldParameters=enable_rpc_queue", **{"rpc_queue.yaml": f"{text}\n"}
+    )
+    for text in ("rpc_queue: []", "rpc_queue: [", "[]")
+}
+# Options of plugins.
+PLUGIN_OPTIONS = options(
+    "PriorityMaxAge=35791394",
+    "PriorityMaxAge=35791393",
+    "PriorityCalcPeriod=0:00:30",
+    "PriorityDecayHalfLife=71582788:16",
+    "PreemptExemptTime=71582788:14",
+    "GresTypes=GPU,mps",
+    "GresTypes=gpu,MPS",
+    "GresTypes=aXXXb,bXXXa",
+    "CertmgrType=certmgr/script",
+    "CertmgrType=certmgr/script\nCertmgrParameters=sign_csr_script=/opt/sign",
+    "CertmgrType=certmgr/script\n"
+    "CertmgrParameters=sign_csr_script=/opt/sign,certificate_renewal_period=-1",
+    "BurstBufferType=burst_buffer/lua,burst_buffer/datawarp",
+    "NodeFeaturesPlugins=node_features/knl_generic\nResumeProgram=/bin/true",
+    "ExtSensorsType=ext_sensors/rrd",
+    "SlurmctldPlugstack=nonstop",
+    "PowerPlugin=power/nothing",
+    'JobCompType=jobcomp/filetxt\nJobCompLoc=""',
+    "AuthInfo=password",
+    "SlurmctldParameters=rl_enable,rl_table_size=-1",
+    "SlurmctldParameters=threadpool=odd",
+    "SlurmctldParameters=threadpool_preallocate=5000",
+)
+# Files that only a plugin reads.
+PLUGIN_FILES = {
+    "burst_buffer.conf that is not read": with_(burst_buffer_conf="NoSuch=1\n"),
+    "helpers.conf that is not read": with_(helpers_conf="NoSuch=1\n"),
+    "topology.conf that is not read": with_(topology_conf="NoSuch=1\n"),
+}
+PLUGIN_FILES |= {
+    f"helpers: {text}": with_("NodeFeaturesPlugins=node_features/helpers", helpers_conf=text)
+    for text in (
+        "Feature=a Helper=/bin/true\n",
+        "Feature=a,b Helper=/bin/true\n",
+        "Feature=9a Helper=/bin/true\n",
+        "Feature=a Helper=/bin/true\nFeature=a Helper=/bin/false\n",
+        "Feature=a Helper=/bin/true\nAllowUserBoot=@@x\n",
+        "NodeName=n1 Helper=/bin/true\n",
+        "BootTime=5\n",
+    )
+}
+PLUGIN_FILES |= {
+    f"{plugin}: {text}": with_(
+        f"AcctGather{plugin.partition('/')[0].capitalize()}Type=acct_gather_{plugin}",
+        acct_gather_conf=f"{more}{text}\n",
+    )
+    for plugin, more, texts in (
+        ("energy/ipmi", "", ("EnergyIPMIFrequency=INFINITE", "EnergyIPMIFrequency=2147483647")),
+        ("energy/xcc", "", ("EnergyIPMIFrequency=0x0", "EnergyIPMIPowerSensors=Node=1")),
+        (
+            "profile/influxdb",
+            "ProfileInfluxDBHost=h\nProfileInfluxDBDatabase=d\nProfileInfluxDBRTPolicy=p\n",
+            ("ProfileInfluxDBFlags=odd", "ProfileInfluxDBExtraTags=user"),
+        ),
+    )
+    for text in texts
+}
+# GRES of cloud nodes, across several lines.
+GRES |= {
+    f"cloud gres {gres}: {text}": with_(
+        "GresTypes=gpu,mps",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+        f"NodeName=cloud0 CPUs=2 Gres={gres} State=CLOUD",
+        gres_conf=f"{text}\n",
+    )
+    for gres, text in (
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu Count=1"),
+        ("gpu:2", "Name=gpu Type=a File=/dev/null\nName=gpu File=/dev/zero"),
+        ("gpu:2", "Name=gpu Count=1\nName=gpu Count=1"),
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu File=/dev/null"),
+        ("gpu:2", "Name=gpu File=/dev/null\nNodeName=n1 Name=gpu Count=1"),
+        ("gpu:a:1,gpu:2", ""),
+        ("gpu:1", "Name=gpu File=/dev/null Flags=no_gpu_env,amd_gpu_env"),
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu File=/dev/zero Flags=nvidia_gpu_env"),
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu File=/dev/zero Flags=CountOnly"),
+        ("gpu:1", "AutoDetect=nvml"),
+        ("gpu:1", "Name=gpu Count=-5"),
+        ("gpu:1,mps:100", ""),
+        ("gpu:1,mps:100", "Name=gpu File=/dev/null"),
+        ("gpu:1,mps:100", "Name=gpu File=/dev/null\nName=mps File=/dev/null Count=50"),
+        ("gpu:1,mps:a:50,mps:b:50", "Name=gpu File=/dev/null"),
+    )
+}
+_HYPERCUBE = (
+    "SwitchName=r0i0s0 Nodes=n1,n2 Switches=r0i0s1-{}\nSwitchName={} Nodes=n3,n4 Switches={}"
+)
+_LEVELS = [f"SwitchName=s{level} Switches=s{level + 1}" for level in range(22)]
+TOPOLOGY |= {
+    f"{plugin}: {text}": with_(f"TopologyPlugin=topology/{plugin}", topology_conf=f"{text}\n")
+    for plugin, text in (
+        ("hypercube", _HYPERCUBE.format(4, "r0i0s1", "r0i0s0-4")),
+        ("hypercube", _HYPERCUBE.format(0, "r0i0s1", "r0i0s0-4")),
+        ("hypercube", _HYPERCUBE.format(4, "r0i0s1", "r0i0s0")),
+        ("hypercube", _HYPERCUBE.format(4, "s1", "r0i0s0-4")),
+        ("hypercube", "SwitchName=r0i0s0 Nodes=n[1-4] Switches=r0i0s0-4"),
+        ("hypercube", ""),
+        ("ring", "RingName=a Nodes=n[1-4]"),
+        ("ring", "RingName=a Nodes=n[1-2]\nRingName=a Nodes=n[3-4]"),
+        ("ring", "RingName=a Nodes=n[1-"),
+        ("torus3d", ""),
+        ("tree", f"SwitchName={'s' * 70} Nodes=n[1-4]"),
+        ("tree", "\n".join((*_LEVELS, "SwitchName=s22 Nodes=n[1-4]"))),
+        ("tree", "\n".join((*_LEVELS[1:], "SwitchName=s22 Nodes=n[1-4]"))),
+        ("tree", 'SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=""'),
+        ("block", "BlockName=b[1 Nodes=n[1-2]\nBlockName=c Nodes=n[3-4]\nBlockSizes=2,4"),
+    )
+}
+_SQUARE = "name: a, dims: {x: 2, y: 2, z: 1}"
+TOPOLOGY |= {
+    f"yaml: {text}": with_(
+        **{"topology.yaml": f"- topology: t\n  cluster_default: true\n  {text}\n"}
+    )
+    for text in (
+        "tree: {switches: [{nodes: 'n[1-4]'}]}",
+        "ring: {rings: []}",
+        f"torus3d: {{toruses: [{{{_SQUARE}, nodes: 'n[1-4]'}}]}}",
+        f"torus3d: {{toruses: [{{{_SQUARE}, nodes: 'n[1-3]'}}]}}",
+        f"torus3d: {{toruses: [{{{_SQUARE}}}, {{{_SQUARE}}}]}}",
+        f"torus3d: {{toruses: [{{{_SQUARE}, placements: [{{dims: {{x: 3, y: 1, z: 1}}}}]}}]}}",
+    )
+}
+TOPOLOGY |= {
+    f"tree and {text}": with_(TREE, text, topology_conf="SwitchName=s Nodes=n[1-4]\n")
+    for text in ("NodeName=m1 Topology=default:s", "NodeName=m1 Topology=default:nosuch")
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
@@ -776,8 +1047,13 @@ SLURMCTLD = {
     **TOPOLOGY,
     **ACCT_GATHER,
     **COMPANIONS,
+    **HELPERS,
+    **UNUSED,
     **GRES,
     **LOGGED,
+    **RESOURCES,
+    **PLUGIN_OPTIONS,
+    **PLUGIN_FILES,
 }
 # slurmd reads the lines of gres.conf that are about its node, which is the first one.
 _GPUS = ("GresTypes=gpu", "NodeName=n[1-4] CPUs=2 Gres=gpu:2")
@@ -907,6 +1183,7 @@ SLURMDBD_CASES = {
         *(
             "StorageType=accounting_storage/none",
             "DbdPort=many",
+            "DbdPort=1023",
             "AllowNoDefAcct=yes",
             "PrivateData=jobs",
             "LogTimeFormat=x",
@@ -926,6 +1203,12 @@ SLURMDBD_CASES = {
             "StorageLoc=slurm-acct-db",
             "CommunicationParameters=DisableIPv4",
         ),
+        'ArchiveDir=""',
+        'PluginDir=""',
+        'AuthType=""',
+        "AuthInfo=x",
+        "PurgeJobAfter=4294967294",
+        "AuthAltTypes=auth/jwt\nAuthAltParameters=jwks=/etc/slurm/jwks.json",
     )
 }
 SLURMDBD_CASES["slurmdbd without StorageType"] = {"slurmdbd.conf": "DbdHost=db\nSlurmUser=slurm\n"}

@@ -183,7 +183,7 @@ def test_tmpfiles_create_the_directories_that_the_scenario_names(tmp_path: Path,
     directories = {f"/{name}": (str(os.getuid()), "0700")}
     config = tmp_path / "slurm.conf"
     config.write_text(
-        render.template("/etc/tmpfiles.d/slurm.conf", directories=directories, devices=[])
+        render.template("/etc/tmpfiles.d/slurm.conf", directories=directories.items(), devices=[])
     )
     (tmp_path / "root").mkdir()
     subprocess.run(["systemd-tmpfiles", "--create", f"--root={tmp_path}/root", config], check=True)

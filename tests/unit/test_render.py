@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -117,6 +122,67 @@ def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path:
         ]
         wanted = [line for unit in units for line in unit if line.startswith("Wants=")]
         assert wanted == [f"Wants=slurmd@{name}-n{n}.service" for n in range(1, size * parts + 1)]
+
+
+def lines_run(function: Callable[[], object]) -> int:
+    """Return how many lines of Python a call runs: unlike its time, always the same."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_four_times_the_nodes_take_four_times_the_work_and_no_more_files(tmp_path: Path) -> None:
+    """Each of the groups has two nodes with GPUs."""
+    work, files, inodes = [], [], []
+    for groups in (100, 400):
+        nodes = ", ".join(f"{{name: 'g{group}n[1-2]', gres: ['gpu:2']}}" for group in range(groups))
+        path = tmp_path / f"s{groups}.yml"
+        path.write_text(
+            f"clusters: {{c: {{controller: ctl, nodes: [{nodes}]}}}}\naccounting: {{}}\n"
+        )
+        read, output = scenario.load(path), tmp_path / f"{groups}"
+
+        def write(read: scenario.Scenario = read, output: Path = output) -> None:
+            tree = render.render(make_plan("s", read, CONTAINERS))
+            rundir.write_rendered(output, tree, with_secrets=False)
+            files.append({id(file) for files in tree.values() for file in files})
+
+        work.append(lines_run(write))
+        inodes.append({file.stat().st_ino for file in output.rglob("*") if file.is_file()})
+    assert work[1] < 5 * work[0], work
+    assert len(files[0]) == len(files[1])
+    assert len(inodes[0]) == len(inodes[1])
+
+
+def test_files_are_written_again_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = render.render(plan_of("federation"))
+    rundir.write_rendered(tmp_path / "linked", tree, with_secrets=False)
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError))
+    rundir.write_rendered(tmp_path / "copied", tree, with_secrets=False)
+    linked, copied = (
+        {
+            file.relative_to(tmp_path / name): (file.read_text(), file.stat().st_mode)
+            for file in (tmp_path / name).rglob("*")
+            if file.is_file()
+        }
+        for name in ("linked", "copied")
+    )
+    assert linked == copied
+    assert {file.stat().st_nlink for file in (tmp_path / "copied").rglob("*.conf")} == {1}
+    assert (tmp_path / "linked/onprem1/etc/slurm/slurm.conf").stat().st_nlink > 1
 
 
 def test_rendering_twice_gives_the_same() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from harness import releases
 from harness.capabilities import OWN_MACHINES
 from harness.errors import UsageError
-from harness.plan import make_plan
+from harness.plan import Host, make_plan
 from harness.releases import Release
 from harness.render import render
 from harness.scenario import Scenario
@@ -20,18 +20,19 @@ from harness.slurmconf.check import (
     companions,
     files,
     grammar,
-    gres,
     hosts,
     logged,
     nodes,
     parameters,
     partitions,
     power,
+    resources,
     topologies,
     values,
 )
 from harness.slurmconf.check.findings import INFO, SEVERITIES, Finding
 from harness.slurmconf.check.parsed_file import Configuration, load
+from harness.slurmconf.check.read_files import unused
 
 _OUTSIDE = "the file is outside of the checked directory, so its text is not shown"
 _OUTSIDE_HINT = "check the file itself to see more"
@@ -90,13 +91,12 @@ def check_scenario(path: Path, scenario: Scenario, older: Release | None = None)
     findings.
     """
     plan = make_plan(path.stem, scenario, OWN_MACHINES)
-    tree = render(plan)
-    findings: list[Finding] = []
-    seen: set[str | None] = set()
+    first_of: dict[str | None, Host] = {}  # all hosts of a cluster have the same files
     for host in plan.hosts:
-        if host.cluster in seen:
-            continue  # all hosts of a cluster have the same files
-        seen.add(host.cluster)
+        first_of.setdefault(host.cluster, host)
+    tree = render(plan, first_of.values())
+    findings: list[Finding] = []
+    for host in first_of.values():
         with tempfile.TemporaryDirectory() as directory:
             for file in tree[host.name]:
                 if file.path.startswith("/etc/slurm/"):
@@ -110,7 +110,7 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
     """Yield all findings about a configuration."""
     slurm_conf = configuration.get("slurm.conf")
     for source in configuration:
-        if reason := files.unused(source, slurm_conf):
+        if reason := unused(configuration, source.kind):
             yield source.find_here(INFO, "unused", source.kind, reason)
         else:
             yield from grammar.check(source)
@@ -120,11 +120,11 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from nodes.check(slurm_conf)
         yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)
-        yield from gres.mixed_types(slurm_conf)
         yield from parameters.check(slurm_conf)
         yield from logged.check(slurm_conf)
     yield from files.check(configuration)
     yield from companions.check(configuration)
     yield from topologies.check(configuration)
+    yield from resources.check(configuration)
     if older:
         yield from changed_defaults.check(configuration, older)

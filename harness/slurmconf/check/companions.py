@@ -5,18 +5,37 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.slurmconf.check.findings import FATAL, INFO, SLURMCTLD, SLURMD, Finding
-from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
+from harness.parsing import c_numbers
+from harness.slurmconf.check import grammar, values
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, Finding
+from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
+from harness.slurmconf.check.read_files import is_read
 
 # Plugin -> options of acct_gather.conf that it needs: acct_gather_profile_p_conf_set.
 _PROFILES = {
     "hdf5": ("ProfileHDF5Dir",),
     "influxdb": ("ProfileInfluxDBHost", "ProfileInfluxDBDatabase"),
 }
+# Words of the plugin influxdb: _str2flags, _str2extra_tags.
+_INFLUXDB_WORDS = {
+    "profileinfluxdbflags": ("grouped_fields",),
+    "profileinfluxdbextratags": ("cluster", "sluid", "uid", "user"),
+}
+# Option, plugin -> the file without which it does not start, and the daemons that load it.
+_OWN_FILES = {
+    ("nodefeaturesplugins", "node_features/helpers"): ("helpers.conf", SLURMCTLD + SLURMD),
+    ("extsensorstype", "ext_sensors/rrd"): ("ext_sensors.conf", SLURMCTLD),
+    ("slurmctldplugstack", "slurmctld/nonstop"): ("nonstop.conf", SLURMCTLD),
+    ("jobcontainertype", "job_container/tmpfs"): ("job_container.conf", SLURMD),
+    ("namespacetype", "namespace/tmpfs"): ("job_container.conf", SLURMD),
+    ("namespacetype", "namespace/linux"): ("namespace.yaml", SLURMD),
+}
 # Words in ProfileHDF5Default and ProfileInfluxDBDefault: acct_gather_profile_from_string.
 _PROFILE = re.compile("none|all|energy|task|lustre|network", re.IGNORECASE)
 # Values of CgroupPlugin that are not the name of a plugin.
 _NO_CGROUPS = {"autodetect", "disabled"}
+# _is_feature_valid of node_features/helpers.
+_FEATURE = re.compile("[A-Za-z_=][A-Za-z0-9_.=]*")
 
 
 def check(configuration: Configuration) -> Iterator[Finding]:
@@ -24,16 +43,21 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     slurm_conf = configuration.get("slurm.conf")
     if slurm_conf:
         yield from _profiles(configuration, slurm_conf)
-        yield from _files_of_plugins(configuration, slurm_conf)
+        yield from _missing_files(configuration, slurm_conf)
         yield from _memory_limits(configuration, slurm_conf)
         yield from _plugins(slurm_conf)
-        yield from _munge_socket(slurm_conf)
+        yield from _certificates(slurm_conf)
+        yield from _munge_sockets(slurm_conf)
     if cgroup := configuration.get("cgroup.conf"):
         yield from _cgroups(cgroup, slurm_conf)
     if acct_gather := configuration.get("acct_gather.conf"):
         yield from _acct_gather(acct_gather)
+    helpers_conf = configuration.get("helpers.conf")
+    if helpers_conf and is_read(configuration, "helpers.conf"):
+        yield from _features(helpers_conf)
     if slurmdbd_conf := configuration.get("slurmdbd.conf"):
         yield from _jwt_key(slurmdbd_conf)
+        yield from _munge_sockets(slurmdbd_conf)
 
 
 def _profiles(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -57,35 +81,26 @@ def _profiles(configuration: Configuration, slurm_conf: Source) -> Iterator[Find
 def _acct_gather(source: Source) -> Iterator[Finding]:
     """Yield values that the plugins of acct_gather.conf refuse (acct_gather_*_p_conf_set)."""
     frequency = source.settings.get("energyipmifrequency")
-    if frequency and re.fullmatch("0*", frequency.value):
-        yield source.find(frequency, FATAL, "value", "must be a positive integer")
+    number = grammar.number("uint32", frequency.value) if frequency else None
+    # The plugins read it as a number with a sign.
+    if frequency and number is not None and not 0 < number < 2**31:
+        yield source.find(frequency, FATAL, "value", "must be a positive integer below 2^31")
     for key in ("profilehdf5default", "profileinfluxdbdefault"):
         setting = source.settings.get(key)
         if setting and not _PROFILE.search(setting.value):
             message = f'cannot be "{setting.value}"'
             hint = "known: None, All, Energy, Lustre, Network, Task"
             yield source.find(setting, FATAL, "word", message, hint)
-
-
-def _files_of_plugins(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
-    """Yield plugins without their file: their init fails, or waits for it and gives up."""
-    for key, plugin, file, daemons in (
-        ("nodefeaturesplugins", "node_features/helpers", "helpers.conf", SLURMCTLD + SLURMD),
-        ("jobcontainertype", "job_container/tmpfs", "job_container.conf", SLURMD),
-        ("namespacetype", "namespace/tmpfs", "job_container.conf", SLURMD),
-        ("namespacetype", "namespace/linux", "namespace.yaml", SLURMD),
-    ):
-        setting, release = slurm_conf.settings.get(key), slurm_conf.release
-        kind, _, name = plugin.partition("/")
-        if (
-            setting
-            and {name, plugin} & {*setting.words()}
-            and (name in release.plugins.get(kind, ()) or plugin in release.renamed_plugins)
-            and configuration.whole
-            and not (slurm_conf.path.parent / file).is_file()
-        ):
-            message = f"needs {file}, which does not exist"
-            yield slurm_conf.find(setting, FATAL, "missing", message, daemons=daemons)
+    for key, known in _INFLUXDB_WORDS.items():
+        setting = source.settings.get(key)
+        for word in filter(None, setting.value.split(",")) if setting else ():
+            if setting and word.lower() not in known:
+                hint = f"known: {', '.join(known)}"
+                yield source.find(setting, FATAL, "word", f'"{word}" is unknown', hint)
+    tags = source.settings.get("profileinfluxdbextratags")
+    if tags and tags.words() and not source.words("profileinfluxdbflags"):
+        message = "needs ProfileInfluxDBFlags=grouped_fields"
+        yield source.find(tags, FATAL, "missing", message)
 
 
 def _cgroups(cgroup: Source, slurm_conf: Source | None) -> Iterator[Finding]:
@@ -106,6 +121,62 @@ def _cgroups(cgroup: Source, slurm_conf: Source | None) -> Iterator[Finding]:
         if using:
             message = f"{' and '.join(using)} cannot work without cgroups"
             yield cgroup.find(setting, FATAL, "contradiction", message, daemons=SLURMD)
+
+
+def _missing_files(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
+    """Yield plugins without the file that they need.
+
+    For helpers.conf, s_p_parse_file waits, and gives up; _ext_sensors_read_conf and
+    nonstop_read_config do not wait.
+    """
+    if not configuration.whole:
+        return
+    release = slurm_conf.release
+    for (option, plugin), (file, daemons) in _OWN_FILES.items():
+        setting = slurm_conf.settings.get(option)
+        kind, _, name = plugin.partition("/")
+        if (
+            setting
+            and {name, plugin} & {*setting.words()}
+            and (name in release.plugins.get(kind, ()) or plugin in release.renamed_plugins)
+            and not (slurm_conf.path.parent / file).exists()
+        ):
+            message = f"needs {file}, which does not exist"
+            yield slurm_conf.find(setting, FATAL, "missing", message, daemons=daemons)
+
+
+def _features(source: Source) -> Iterator[Finding]:
+    """Yield features that _feature_register and _is_feature_valid of node_features/helpers refuse.
+
+    Since helpers.conf has NodeName lines, lines have several features; slurmctld reads only their
+    names, and slurmd accepts a second line of a feature with the same Helper.
+    """
+    by_node = "helpers.conf NodeName" in source.release.options
+    features = [(row, row.first) for row in source.rows("feature")]
+    for row in source.rows("nodename"):
+        if "feature" in row.own:
+            features.append((row, row.own["feature"]))
+        else:
+            yield source.find(row.first, FATAL, "missing", "needs a Feature")
+    if not features and not by_node:
+        yield source.find_here(FATAL, "missing", "Feature", "there is none")
+    first_of: dict[str, Row] = {}
+    for row, feature in features:
+        for name in filter(None, feature.value.split(",")) if by_node else [feature.value]:
+            if not _FEATURE.fullmatch(name):
+                yield source.find(feature, FATAL, "value", f'"{name}" is not the name of a feature')
+            if row.first is not feature:
+                continue  # each node reads its own lines
+            first = first_of.setdefault(name, row)
+            same = by_node and first.get("helper") == row.get("helper")
+            if first is not row and not same:
+                message = f"{name} is already in line {first.first.line.number}"
+                daemons = SLURMD if by_node else ()
+                yield source.find(feature, FATAL, "twice", message, daemons=daemons)
+    users = source.settings.get("allowuserboot")
+    for user in filter(None, users.value.split(",")) if users and by_node else ():
+        if users and not values.is_user(source.release, user):
+            yield source.find(users, FATAL, "value", f'"{user}" is not the name of a user')
 
 
 def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -157,21 +228,57 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     ):
         message = "route/topology requires topology/tree"
         yield slurm_conf.find(route, FATAL, "missing", message, "TopologyPlugin=topology/tree")
-
-
-def _munge_socket(slurm_conf: Source) -> Iterator[Finding]:
-    """Yield a password for slurmdbd: munge takes it as a socket (slurm_auth_opts_to_socket)."""
-    setting = slurm_conf.settings.get("accountingstoragepass")
+    location = slurm_conf.settings.get("jobcomploc")
+    if completion and completion.value == "jobcomp/filetxt" and location and not location.value:
+        yield slurm_conf.find(location, FATAL, "path", "the value is empty")
+    buffers = slurm_conf.settings.get("burstbuffertype")
+    if buffers and release.one_burst_buffer and len(buffers.words()) > 1:
+        message = "only one burst buffer plugin can be used (bb_g_init)"
+        yield slurm_conf.find(buffers, FATAL, "contradiction", message)
+    features = slurm_conf.settings.get("nodefeaturesplugins")
     if (
-        setting
-        and setting.value
-        and slurm_conf.uses_slurmdbd()
-        and slurm_conf.get("authtype") in {None, "auth/munge", "munge"}
-        and not setting.value.startswith("/")
-        and "=" not in setting.value
+        features
+        and {"knl_generic", "node_features/knl_generic"} & {*features.words()}
+        and "knl_generic" in release.plugins["node_features"]
+        and "resumeprogram" in slurm_conf.settings
     ):
+        message = "node_features/knl_generic does not work with ResumeProgram"
+        yield slurm_conf.find(features, FATAL, "contradiction", message)
+
+
+def _certificates(slurm_conf: Source) -> Iterator[Finding]:
+    """Yield what certmgr_g_init and _load_script_paths of certmgr_script.c refuse."""
+    plugin = slurm_conf.settings.get("certmgrtype")
+    parameters = slurm_conf.get("certmgrparameters") or ""
+    if plugin is None or "certmgr" not in slurm_conf.release.plugins:
+        return
+    if plugin.value == "certmgr/script" and "sign_csr_script=" not in parameters.lower():
+        message = "needs sign_csr_script= in CertmgrParameters"
+        yield slurm_conf.find(plugin, FATAL, "missing", message)
+    period = re.search("certificate_renewal_period=([^,]*)", parameters, re.IGNORECASE)
+    if period and c_numbers.atoi(period[1]) < 0:
+        setting = slurm_conf.settings["certmgrparameters"]
+        yield slurm_conf.find(setting, FATAL, "value", f"{period[0]} is less than 0")
+
+
+def _munge_sockets(source: Source) -> Iterator[Finding]:
+    """Yield passwords where munge expects its socket (slurm_auth_opts_to_socket)."""
+    if source.get("authtype") not in {None, "auth/munge", "munge"}:
+        return
+    password = source.settings.get("accountingstoragepass")
+    if password and source.uses_slurmdbd() and _is_no_socket(password.value):
         message = "is the path of a munge socket, not a password: slurmdbd cannot be reached"
-        yield slurm_conf.find(setting, FATAL, "value", message, "remove it", SLURMCTLD)
+        yield source.find(password, FATAL, "value", message, "remove it", SLURMCTLD)
+    info = source.settings.get("authinfo")
+    if info and _is_no_socket(info.value):
+        # init of auth_munge.c tests munge; older releases fail when they need it.
+        severity = FATAL if source.release.tests_munge else ERROR
+        message = "is neither options nor the path of a munge socket: nothing can authenticate"
+        yield source.find(info, severity, "value", message, "remove it")
+
+
+def _is_no_socket(value: str) -> bool:
+    return bool(value) and not value.startswith("/") and "=" not in value
 
 
 def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
@@ -181,8 +288,8 @@ def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
         for key in ("authtype", "authalttypes")
         if (setting := slurmdbd_conf.settings.get(key)) and {"jwt", "auth/jwt"} & {*setting.words()}
     ]
-    if types and not re.search(
-        "(^|,)(jwt_key|jwks)=", slurmdbd_conf.get("authaltparameters") or ""
-    ):
+    keys = {"jwt_key=", "jwks="} & slurmdbd_conf.release.words["authaltparameters"].known
+    parameters = slurmdbd_conf.get("authaltparameters") or ""
+    if types and not re.search(f"(^|,)({'|'.join(keys)})", parameters):
         hint = "AuthAltParameters=jwt_key=/path/to/key"
         yield slurmdbd_conf.find(types[0], FATAL, "missing", "auth/jwt needs a jwt_key", hint)

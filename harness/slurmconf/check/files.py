@@ -6,13 +6,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.parsing import conf
-from harness.slurmconf.check import grammar, gres, values
+from harness.parsing import c_numbers, conf
+from harness.slurmconf.check import grammar, gres, node_gres, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMD, WARNING, Finding
-from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
+from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
+from harness.slurmconf.check.read_files import is_read
 
-# Prefixes of options of acct_gather.conf -> the plugins that know them.
+# Beginnings of options of acct_gather.conf -> the plugins that know them; the first one counts.
 _ACCT_GATHER = {
+    "energyipmi(assume|bridge|discrete|entity|ignore|interpret|power|reread|shared|variable)": (
+        "energy/ipmi",
+    ),
     "energyipmi": ("energy/ipmi", "energy/xcc"),
     "energyxcc": ("energy/xcc",),
     "profilehdf5": ("profile/hdf5",),
@@ -28,28 +32,11 @@ _ACCT_GATHER_TYPES = (
     "acctgatherinfinibandtype",
 )
 _PURGE_OPTION = re.compile("purge(event|job|jobenv|jobscript|resv|step|suspend|txn|usage)after")
+# NO_VAL: slurmdb_parse_purge
+_NO_AGE = 2**32 - 2
 _PURGE = re.compile(
     r"\d+(h|ho|hou|hour|hours|d|da|day|days|m|mo|mon|mont|month|months)?", re.IGNORECASE
 )
-# File -> the options that make a daemon read it, and what must be in one of their values.
-_READ_WITH = {
-    "gres.conf": (("GresTypes",), ""),
-    "job_container.conf": (("JobContainerType", "NamespaceType"), "tmpfs"),
-    "helpers.conf": (("NodeFeaturesPlugins",), "helpers"),
-    "burst_buffer.conf": (("BurstBufferType",), ""),
-}
-
-
-def unused(source: Source, slurm_conf: Source | None) -> str:
-    """Return why no daemon reads a file; "" if one does."""
-    options, value = _READ_WITH.get(source.kind, ((), ""))
-    if slurm_conf is None or not options:
-        return ""
-    given = [slurm_conf.get(option.lower()) for option in options]
-    if any(text and value in text for text in given):
-        return ""
-    with_value = f" with {value}" if value else ""
-    return f"is not read without {' or '.join(options)}{with_value} in slurm.conf"
 
 
 def check(configuration: Configuration) -> Iterator[Finding]:
@@ -59,11 +46,12 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         ("slurmdbd.conf", _slurmdbd),
         ("gres.conf", gres.check),
         ("acct_gather.conf", _acct_gather),
-        ("helpers.conf", _helpers),
         ("job_container.conf", _job_container),
     ):
-        if source := configuration.get(kind):
+        source = configuration.get(kind)
+        if source and is_read(configuration, kind):
             yield from rule(source, slurm_conf)
+    yield from node_gres.check(configuration)
     if plugstack := configuration.others.get("plugstack.conf"):
         yield from _plugstack(plugstack)
 
@@ -77,6 +65,7 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     if timeout and (grammar.number_of(source, "messagetimeout") or 0) > 100:
         severity = WARNING if source.release.logs_warnings else INFO
         yield source.find(timeout, severity, "value", "is too high to notice failures")
+    yield from values.reserved_port(source, "dbdport")
     user = source.settings.get("slurmuser")
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
         message = "must be a name: slurmdbd compares it with that of the owner of slurmdbd.conf"
@@ -95,6 +84,10 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not the name of a host'
             )
+    for key in ("archivedir", "archivescript", "plugindir"):
+        setting = source.settings.get(key)
+        if setting and not setting.value:
+            yield source.find(setting, FATAL, "path", "the value is empty")
     for key, setting in source.settings.items():
         yield from values.wrong_plugins(source, setting)
         yield from _slurmdbd_value(source, key, setting)
@@ -122,7 +115,9 @@ def _storage(source: Source) -> Iterator[Finding]:
 
 def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Finding]:
     value = setting.value
-    if _PURGE_OPTION.fullmatch(key) and not _PURGE.fullmatch(value):
+    if _PURGE_OPTION.fullmatch(key) and (
+        not _PURGE.fullmatch(value) or c_numbers.strtol(value) % 2**32 == _NO_AGE
+    ):
         yield source.find(
             setting, FATAL, "value", f'"{value}" is not an age such as 12months or 30days'
         )
@@ -144,40 +139,17 @@ def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]
         return
     loaded = ",".join(slurm_conf.get(key) or "" for key in _ACCT_GATHER_TYPES)
     for setting in source.settings.values():
-        for prefix, plugins in _ACCT_GATHER.items():
-            if setting.name.lower().startswith(prefix) and not any(
-                plugin in loaded for plugin in plugins
-            ):
-                yield source.find(
-                    setting, FATAL, "plugin", f"requires {' or '.join(plugins)} in slurm.conf"
-                )
+        known = (_ACCT_GATHER[key] for key in _ACCT_GATHER if re.match(key, setting.name.lower()))
+        plugins = next(known, ())
+        if plugins and not any(plugin in loaded for plugin in plugins):
+            message = f"requires {' or '.join(plugins)} in slurm.conf"
+            yield source.find(setting, FATAL, "plugin", message)
 
 
-def _helpers(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
-    """Yield what _read_config_file of node_features_helpers.c refuses."""
-    if unused(source, slurm_conf):
-        return
-    rows, of_nodes = source.rows("feature"), "nodename" in source.sections
-    if not rows and not of_nodes:
-        yield source.find_here(FATAL, "missing", "Feature", "there is no Feature")
-    first_of: dict[str, Row] = {}
-    for row in rows:
-        for name in row.first.words() if of_nodes else [row.first.value]:
-            first = first_of.setdefault(name, row)
-            same = of_nodes and first.get("helper") == row.get("helper")
-            if first is not row and not same:
-                message = f"{name} is already in line {first.first.line.number}"
-                # Since there are lines of nodes, slurmctld reads the names only, and slurmd
-                # accepts a second line with the same Helper.
-                daemons = SLURMD if of_nodes else ()
-                yield source.find(row.first, FATAL, "twice", message, daemons=daemons)
-
-
-def _job_container(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
+def _job_container(source: Source, _: Source | None) -> Iterator[Finding]:
     """Yield nodes without a directory: read_jcconf.c, _read_slurm_jc_conf."""
     if (
-        not unused(source, slurm_conf)
-        and source.release.containers_need_base_path
+        source.release.containers_need_base_path
         and not source.rows("basepath")
         and not source.rows("nodename")
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from harness.parsing import c_numbers
 from harness.slurmconf.check.findings import ERROR, FATAL, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.parsed_file import Setting, Source
 
@@ -26,17 +27,6 @@ def _controllers(source: Source) -> Iterator[Finding]:
     if not source.get("clustername"):
         yield source.find_here(FATAL, "missing", "ClusterName", "is required")
     hosts = source.all_of("slurmctldhost")
-    seen: set[str] = set()
-    for host in hosts:
-        name = host.value.partition("(")[0]
-        if not _NAME_AND_ADDRESS.fullmatch(host.value):
-            severity = source.release.unusable_value
-            yield source.find(
-                host, severity, "value", f'"{host.value}" is not NAME or NAME(ADDRESS)'
-            )
-        elif name in seen:
-            yield source.find(host, FATAL, "twice", f"{name} is named twice")
-        seen.add(name)
     old = [source.settings[key] for key in _OLD if key in source.settings]
     if hosts:
         for setting in old:
@@ -47,6 +37,19 @@ def _controllers(source: Source) -> Iterator[Finding]:
     machines = hosts or [
         setting for setting in old if setting.name.lower() in {"controlmachine", "backupcontroller"}
     ]
+    seen: set[str] = set()
+    for machine in machines:
+        name = machine.value.partition("(")[0]
+        if hosts and not _NAME_AND_ADDRESS.fullmatch(machine.value):
+            severity = source.release.unusable_value
+            message = f'"{machine.value}" is not NAME or NAME(ADDRESS)'
+            yield source.find(machine, severity, "value", message)
+        elif name in seen:
+            yield source.find(machine, FATAL, "twice", f"{name} is named twice")
+        elif seen and "localhost" in {name.lower(), *seen}:
+            message = "localhost is the host that slurmctld runs on, which is named twice"
+            yield source.find(machine, FATAL, "twice", message)
+        seen.add(name)
     yield from only_in(SLURMCTLD, _impossible_hosts(source, machines))
 
 
@@ -95,7 +98,5 @@ def _licenses(source: Source) -> Iterator[Finding]:
         words = re.split("[,;]", licenses.value)
     for word in filter(None, words):
         match = form.fullmatch(word)
-        # strtol() and 32 bits
-        count = int(match[2].strip()[:18]) % 2**32 if match and match[2] else 0
-        if match is None or count >= 2**31:
+        if match is None or c_numbers.atoi(match[2] or "") < 0:
             yield source.find(licenses, FATAL, "value", f'"{word}" is not NAME or NAME:COUNT')

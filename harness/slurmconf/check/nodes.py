@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from harness import releases
 from harness.parsing import c_numbers, conf, hostlist
 from harness.releases import Release
+from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
+from harness.slurmconf.check.times import is_suspend_time
 
 # node_state_string() has no name for NODE_STATE_ERROR, so state_str2int() does not know it.
 _STATES = {"unknown", "down", "idle", "allocated", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")
-TIME = re.compile(r"-1|infinite|unlimited|\d+(:\d+){0,2}|\d+-(\d+(:\d+){0,2})?", re.IGNORECASE)
 # Counts of a node that cannot be 0.
 _SIZES = ("boards", "corespersocket", "cpus", "sockets", "socketsperboard", "threadspercore")
 # xlate_cpu_bind_str of src/common/slurm_resource_info.c.
@@ -40,13 +41,14 @@ def check(source: Source) -> Iterator[Finding]:
             yield from findings
             if not findings:
                 fine.add(alike)
+    yield from _mistaken_nodes(source)
     for row in source.rows("downnodes"):
         yield from _down_nodes(source, row, known)
     maximum = source.settings.get("maxnodecount")
     if maximum and (source.get("selecttype") or default_select(source)) != "select/cons_tres":
         yield source.find(maximum, FATAL, "contradiction", "needs SelectType=select/cons_tres")
-    elif maximum and source.release.most_nodes:
-        yield from _too_high(source, maximum, source.release.most_nodes - 1)
+    else:
+        yield from _too_many(source, maximum, len(known))
     if not known and not maximum and source.release.needs_node_and_partition:
         yield source.find_here(
             FATAL, "missing", "NodeName", "there is no node; this release requires one"
@@ -67,12 +69,22 @@ def _down_nodes(source: Source, row: Row, known: dict[str, Setting]) -> Iterator
         yield source.find(row.first, ERROR, "undefined", f"no such node: {hostlist.fold(missing)}")
 
 
-def _too_high(source: Source, maximum: Setting, most: int) -> Iterator[Finding]:
-    """Yield a MaxNodeCount that _validate_and_set_defaults of read_config.c refuses."""
-    number = conf.number(maximum.value)
-    if maximum.value.lower() in {"infinite", "unlimited"} or (number or 0) > most:
-        message = f"{maximum.value} is higher than the maximum allowed ({most})"
+def _too_many(source: Source, maximum: Setting | None, count: int) -> Iterator[Finding]:
+    """Yield a MaxNodeCount that slurmctld refuses, or more nodes than it accepts.
+
+    _validate_and_set_defaults of src/common/read_config.c and create_node_record_at of node_conf.c.
+    """
+    release = source.release
+    number = grammar.number("uint32", maximum.value) or 0 if maximum else 0
+    if maximum and release.most_nodes and number > release.most_nodes - 1:
+        message = f"{maximum.value} is higher than the maximum allowed ({release.most_nodes - 1})"
         yield source.find(maximum, FATAL, "value", message)
+    elif maximum and number < count and (number or not release.zero_is_no_node_limit):
+        message = f"{maximum.value} is lower than the number of nodes ({count})"
+        yield source.find(maximum, FATAL, "count", message)
+    elif release.most_nodes and count > release.most_nodes:
+        message = f"there are {count} nodes; the release supports {release.most_nodes}"
+        yield source.find_here(FATAL, "count", "NodeName", message)
 
 
 def names_of(value: str, release: Release | None = None) -> tuple[str, ...] | None:
@@ -108,6 +120,11 @@ def node_names(source: Source) -> dict[str, Row]:
         for row in source.rows("nodename")
         for name in names_of(row.first.value, source.release) or ()
     }
+
+
+def is_cloud(row: Row) -> bool:
+    """Return whether the nodes of a line have State=CLOUD."""
+    return (row.get("state") or "").upper().startswith("CLOUD")
 
 
 def default_select(source: Source) -> str:
@@ -161,6 +178,37 @@ def _node_names(
     known.update(dict.fromkeys(names, row.first))
 
 
+def _mistaken_nodes(source: Source) -> Iterator[Finding]:
+    """Yield the node that slurmctld takes for an earlier one: node_conf.c, _check_callback.
+
+    It also compares the name with host names, and finds localhost as long as that is the only node.
+    """
+    rows = source.rows("nodename")
+    if not rows or not (
+        rows[0].first.value.startswith("localhost")
+        or any("nodehostname" in row.values for row in rows)
+    ):
+        return
+    nodes: list[tuple[Row, str]] = []
+    node_of_host: dict[str, str] = {}
+    for row in rows:
+        names = names_of(row.first.value, source.release) or ()
+        setting = row.own.get("nodehostname")
+        hosts = (names_of(setting.value, source.release) if setting else None) or names
+        for index, name in enumerate(names):
+            nodes.append((row, name))
+            node_of_host.setdefault(hosts[min(index, len(hosts) - 1)], name)
+    seen: set[str] = set()
+    for row, name in nodes:
+        other = "localhost" if seen == {"localhost"} else node_of_host.get(name)
+        if other in seen and other != name:
+            message = f"{name} is taken for {other}, an earlier node"
+            hint = "name localhost last" if other == "localhost" else "choose another NodeName"
+            yield source.find(row.first, FATAL, "twice", message, hint)
+            return
+        seen.add(name)
+
+
 def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
     if count:
         yield from _counts(source, row, count)
@@ -191,6 +239,10 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
                 yield source.find(
                     gres, ERROR, "gres", f"{name} is not in GresTypes", f"GresTypes=...,{name}"
                 )
+    suspend = row.all.get("suspendtime")
+    if suspend and not is_suspend_time(suspend.value):
+        message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
+        yield source.find(suspend, source.release.unusable_value, "value", message)
     yield from _shape(source, row)
     yield from _reserved(source, row)
     yield from only_in(SLURMCTLD, _specialized(source, row))
@@ -209,7 +261,13 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
         elif not names and key == "bcastaddr":
             continue
         elif len(names) not in {1, count}:
-            yield from _wrong_count(source, setting, len(names), count)
+            # NodeHostname is also the default of NodeAddr.
+            any_count = (
+                key == "nodehostname"
+                and "nodeaddr" in row.own
+                and not source.release.counts_hostnames
+            )
+            yield from _wrong_count(source, setting, len(names), count, any_count=any_count)
         elif len(names) < count and not source.release.nodes_may_share_address:
             message = (
                 f"one for {count} nodes; a Slurm built without --enable-multiple-slurmd refuses it"
@@ -219,9 +277,10 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
         yield from _ports(source, port, count)
 
 
-def _wrong_count(source: Source, setting: Setting, size: int, count: int) -> Iterator[Finding]:
+def _wrong_count(
+    source: Source, setting: Setting, size: int, count: int, *, any_count: bool
+) -> Iterator[Finding]:
     message = f"{size} for {count} nodes; must be one, or one per node"
-    any_count = setting.name.lower() == "nodehostname" and not source.release.counts_hostnames
     yield source.find(setting, INFO if any_count else FATAL, "count", message)
 
 
@@ -236,7 +295,7 @@ def _ports(source: Source, port: Setting, count: int) -> Iterator[Finding]:
         yield source.find(
             port, FATAL, "count", f"{len(ports)} for {count} nodes; must be one, or one per node"
         )
-    elif not all(0 < c_numbers.strtol(number) < 65536 for number in ports):
+    elif not all(0 < c_numbers.atoi(number) < 65536 for number in ports):
         yield source.find(port, FATAL, "value", f'"{value}" is not a port or a range of ports')
 
 
@@ -249,7 +308,7 @@ def _is_node_state(release: Release, value: str) -> bool:
 def _shape(source: Source, row: Row) -> Iterator[Finding]:
     """Check the CPUs of a node: src/common/read_config.c, _parse_nodename.
 
-    Before 23.11, it is select/cons_tres that checks them.
+    Up to 22.05, select_p_node_init() of select/cons_* refuses some of the CPUs that it accepts.
     """
     zeros = [key for key in _SIZES if key in row.values and not _number(row, key)]
     for key in zeros:
@@ -263,16 +322,24 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
     if (boards := _number(row, "boards")) > sockets:
         message = f"{boards} boards for {sockets} sockets; slurmctld uses 1"
         yield source.find(row.all["boards"], ERROR, "contradiction", message)
-    fitting = {sockets, sockets * cores, sockets * cores * threads}
-    if cpus and cpus not in fitting and not zeros:
-        about = row.all.get("cpus") or row.all["procs"]
-        shape = f"{sockets} sockets, {cores} cores each, {threads} threads each"
+    matching = {sockets * cores, sockets * cores * threads}
+    if not cpus or zeros:
+        return
+    about = row.all.get("cpus") or row.all["procs"]
+    shape = f"{sockets} sockets, {cores} cores each, {threads} threads each"
+    if cpus not in matching | {sockets}:
         yield source.find(
             about,
             ERROR,
             "cpus",
-            f"{cpus} CPUs do not match {shape}; slurmctld sets them to {max(fitting)}",
+            f"{cpus} CPUs do not match {shape}; slurmctld sets them to {max(matching)}",
         )
+    elif (
+        cpus not in matching
+        and source.release.cons_refuses_cpu_per_socket
+        and (source.get("selecttype") or default_select(source)).startswith("select/cons_")
+    ):
+        yield source.find(about, FATAL, "cpus", f"{cpus} CPUs do not match {shape}")
 
 
 def _reserved(source: Source, row: Row) -> Iterator[Finding]:

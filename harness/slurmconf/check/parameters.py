@@ -30,7 +30,8 @@ def check(source: Source) -> Iterator[Finding]:
         if setting is None:
             continue
         for word, bounds in words.items():
-            found = re.search(rf"(?:^|,){re.escape(word)}([^,]*)", setting.value, re.IGNORECASE)
+            begin = "" if bounds.anywhere else "(?:^|,)"
+            found = re.search(rf"{begin}{re.escape(word)}([^,]*)", setting.value, re.IGNORECASE)
             scheduler = source.get("schedulertype") or "sched/backfill"
             if (
                 found
@@ -45,7 +46,8 @@ def check(source: Source) -> Iterator[Finding]:
     parameters = source.settings.get("schedulerparameters")
     if (
         parameters
-        and re.search(r"(?:^|,)max_job_bf=", parameters.value, re.IGNORECASE)
+        and "max_job_bf=" in parameters.value.lower()
+        and "bf_max_job_test=" not in parameters.value.lower()
         and source.get("schedulertype") in {None, "sched/backfill"}
     ):
         message = "max_job_bf is no longer supported"
@@ -54,13 +56,15 @@ def check(source: Source) -> Iterator[Finding]:
 
 
 def _problem(bounds: Bounds, value: str) -> str | None:
-    """Return why a release refuses the number of a word; None if it accepts it."""
+    """Return why a release refuses the value of a word; None if it accepts it."""
     if bounds.read_by == "timespec":
         # parse_timespec also accepts points in time, which begin with a digit or are words.
         is_word = re.match(
             r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses)", value, re.I
         )
         return None if value[:1].isdigit() or is_word else "is not a number of seconds"
+    if bounds.read_by == "word":
+        return None if value.lower() in bounds.words else f"is not {' or '.join(bounds.words)}"
     number = _READERS[bounds.read_by](value)
     if number is not None and number == bounds.otherwise:
         return None

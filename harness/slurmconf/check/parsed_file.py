@@ -37,7 +37,7 @@ KINDS = {
     "mpi.conf": SLURMCTLD + SLURMD,
 }
 # Not read by the parser of slurm.conf.
-OTHER_KINDS = ("plugstack.conf", "topology.yaml")
+OTHER_KINDS = ("plugstack.conf", "topology.yaml", "resources.yaml", "rpc_queue.yaml")
 # Slurm's parser has no limits. These are more than any site needs, and stop files that include one
 # another again and again.
 _DEEPEST_INCLUDE, _MOST_INCLUDES = 50, 1000
@@ -63,8 +63,11 @@ class Setting(NamedTuple):
         return self.pair.value
 
     def words(self) -> list[str]:
-        """Return the words of the value, which are separated by commas."""
-        return [word.strip() for word in self.value.split(",") if word.strip()]
+        """Return the words of the value, as strtok_r separates them by commas.
+
+        Blanks are part of a word, which Slurm then mostly does not know.
+        """
+        return [word for word in self.value.split(",") if word]
 
 
 Settings = Mapping[str, Setting]
@@ -203,10 +206,13 @@ class Source:
         return self.accounting_storage() == "accounting_storage/slurmdbd"
 
     def accounting_storage(self) -> str:
-        """Return the AccountingStorageType of a slurm.conf; "" if it has none."""
+        """Return the AccountingStorageType of a slurm.conf; "" if it has none.
+
+        Up to 20.11, DefaultStorageType stands in for it (_validate_and_set_defaults).
+        """
         default = self.get("defaultstoragetype")
         if default and "defaultstoragetype" in self.release.options[self.kind]:
-            default = f"accounting_storage/{default.lower()}"
+            default = f"accounting_storage/{default}"
         return self.get("accountingstoragetype") or default or ""
 
     def find(

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping
 
 from harness.parsing import c_numbers, hostlist
 from harness.releases import Release
+from harness.slurmconf.check import times
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import (
     CPU_BIND,
-    TIME,
     both_per_cpu_and_per_node,
     names_of,
     no_hostlist,
     node_names,
 )
 from harness.slurmconf.check.parsed_file import Row, Source
-from harness.slurmconf.check.power import is_suspend_time
 
 _EXCLUSIVE = re.compile("no|none|node|user|topo", re.IGNORECASE)
 _OVERSUBSCRIBE = re.compile(r"no|exclusive|(yes|force)(:.*)?", re.IGNORECASE)
@@ -54,16 +53,21 @@ def _partitions(
     rows = source.rows("partitionname")
     seen: dict[str, Row] = {}
     for row in rows:
+        refused = list(_partition_values(source, row))
+        yield from refused
+        if refused and source.release.unusable_value == ERROR:
+            continue  # slurmctld leaves it out
         name = row.first.value
         if name in seen:
             message = f"partition {name} is already in line {seen[name].first.line.number}"
             yield source.find(row.first, FATAL, "twice", message, daemons=SLURMCTLD)
         seen[name] = row
-        yield from _partition_values(source, row)
+        yield from _accepted(source, row)
+        yield from both_per_cpu_and_per_node(source, row.all)
         yield from only_in(SLURMCTLD, _qos(source, row))
         yield from only_in(SLURMCTLD, _partition_nodes(source, row, node_sets, known))
-    if not rows and source.release.needs_node_and_partition:
-        message = "there is no partition; this release requires one"
+    if not seen and source.release.needs_node_and_partition:
+        message = "there is no usable partition; this release requires one"
         yield source.find_here(FATAL, "missing", "PartitionName", message, daemons=SLURMCTLD)
     elif not any((row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows):
         yield source.find_here(
@@ -77,19 +81,12 @@ def _partitions(
 
 def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
     """Yield what _parse_partitionname of src/common/read_config.c refuses."""
-    severity = source.release.unusable_value  # with an error, slurmctld leaves the partition out
+    severity = source.release.unusable_value
     for key in ("maxtime", "defaulttime"):
         setting = row.all.get(key)
-        if setting and not TIME.fullmatch(setting.value):
-            yield source.find(
-                setting,
-                severity,
-                "value",
-                f'"{setting.value}" is not a time such as 7-0 or 12:00:00',
-            )
-        elif setting and _seconds(setting.value) < 0:
-            yield source.find(setting, severity, "value", f'"{setting.value}" is too long a time')
-    yield from _accepted(source, row)
+        problem = times.problem(setting.value) if setting else ""
+        if setting and problem:
+            yield source.find(setting, severity, "value", f'"{setting.value}" {problem}')
     forms = {
         "exclusive": (_EXCLUSIVE, "NO, NODE, USER or TOPO"),
         "oversubscribe": (_OVERSUBSCRIBE, "NO, EXCLUSIVE, YES[:n] or FORCE[:n]"),
@@ -109,11 +106,10 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
         yield source.find(select, severity, "value", message)
     suspend = row.own.get("suspendtime")
     bounded = source.release.bounds_partition_suspend_time
-    if suspend and bounded and not is_suspend_time(suspend.value):
+    if suspend and bounded and not times.is_suspend_time(suspend.value):
         message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
         yield source.find(suspend, severity, "value", message)
     yield from _preempt_mode(source, row)
-    yield from both_per_cpu_and_per_node(source, row.all)
 
 
 def _accepted(source: Source, row: Row) -> Iterator[Finding]:
@@ -137,24 +133,10 @@ def _accepted(source: Source, row: Row) -> Iterator[Finding]:
     if bind and not CPU_BIND.fullmatch(bind.value):
         yield source.find(bind, ERROR, "value", f'"{bind.value}" is invalid, and ignored')
     default, most = row.all.get("defaulttime"), row.all.get("maxtime")
-    if default and most and 0 < _seconds(most.value) < _seconds(default.value):
+    limits = [(times.seconds(setting.value) or 0) if setting else 0 for setting in (most, default)]
+    if default and most and 0 < limits[0] < limits[1]:
         message = f"{default.value} is more than MaxTime={most.value}, and ignored"
         yield source.find(default, INFO, "contradiction", message)
-
-
-def _seconds(value: str) -> int:
-    """Return what time_str2mins() makes of a valid time; it calculates with 32 bits."""
-    if not value[:1].isdigit():
-        return 0  # unlimited
-    days, dash, clock = value.partition("-") if "-" in value else ("0", "", value)
-    numbers = [c_numbers.atoi(number) for number in clock.split(":") if number]
-    if dash:
-        hours, minutes, seconds = (*numbers, 0, 0, 0)[:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers
-    else:
-        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
-    return c_numbers.int32(c_numbers.atoi(days) * 86400 + hours * 3600 + minutes * 60 + seconds)
 
 
 def _preempt_mode(source: Source, row: Row) -> Iterator[Finding]:

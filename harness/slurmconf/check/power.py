@@ -6,16 +6,17 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import c_numbers, conf, hostlist
+from harness.parsing import conf, hostlist
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
-from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
+from harness.slurmconf.check.nodes import is_cloud, names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Setting, Source
 
 # TRES that are counted without a database (src/slurmctld/controller.c, _init_tres).
 _TRES = {"cpu", "mem", "energy", "node", "billing", "vmem", "pages", "fs/disk"}
 # _tres_weight_item of src/common/slurm_protocol_api.c: strtod(), and a unit of get_unit_type().
 _WEIGHT = re.compile(
-    r"\s*(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?:[kmgtp].*)?|[kmgtp].*)", re.IGNORECASE
+    r"\s*(?:[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|inf|infinity|nan)(?:[kmgtp].*)?|[kmgtp].*)",
+    re.IGNORECASE,
 )
 _TRES_KINDS = ("bb/", "gres/", "license/", "fs/", "ic/")
 # The least time for a cloud's machines to boot, in seconds: slurm.conf(5), the default of
@@ -25,16 +26,31 @@ _SHORTEST_BOOT = 60
 
 def check(source: Source) -> Iterator[Finding]:
     """Yield problems with power saving and with TRES."""
-    for rule in (_tres, _excluded, _power_saving):
+    yield from _power_actions(source)
+    for rule in (_tres, _excluded, _knl_nodes, _power_saving):
         yield from only_in(SLURMCTLD, rule(source))
 
 
+def _power_actions(source: Source) -> Iterator[Finding]:
+    """Yield what _parse_power_action of src/common/read_config.c refuses.
+
+    The daemon that runs an action also checks its program (power_action_valid_prog).
+    """
+    for row in source.rows("poweraction"):
+        location, program = row.own.get("location"), row.own.get("program")
+        daemon = location.value.lower() if location else ""
+        if daemon not in {"slurmctld", "slurmd"}:
+            message = "requires Location=slurmctld or Location=slurmd"
+            yield source.find(location or row.first, FATAL, "value", message)
+        elif program is None or not program.value:
+            yield source.find(program or row.first, FATAL, "missing", "requires a Program")
+        elif not program.value.startswith("/"):
+            message = f'"{program.value}" is not an absolute path'
+            yield source.find(program, FATAL, "path", message, daemons=(daemon,))
+
+
 def _power_saving(source: Source) -> Iterator[Finding]:
-    cloud = [
-        row
-        for row in source.rows("nodename")
-        if (row.get("state") or "").upper().startswith("CLOUD")
-    ]
+    cloud = [row for row in source.rows("nodename") if is_cloud(row)]
     about = _saves_power(source)
     needed = [
         ("suspendtime", "SuspendTime"),
@@ -78,19 +94,9 @@ def _power_saving(source: Source) -> Iterator[Finding]:
         yield source.find(resume, INFO, "power-saving", message, f"{_SHORTEST_BOOT} or more")
 
 
-def is_suspend_time(value: str) -> bool:
-    """Return whether slurm_atoul() makes a number of 32 bits of a SuspendTime, or it is -1.
-
-    It reads NONE and INFINITE as 0.
-    """
-    return value == "-1" or c_numbers.atoul(value) < 2**32
-
-
 def reads_exclusions(source: Source) -> bool:
     """Return whether slurmctld reads the nodes, partitions and states that SuspendExc... names."""
-    programs = ("suspendprogram", "resumeprogram")
-    saves = _saves_power(source) is not None and all(map(source.get, programs))
-    return saves or source.release.reads_suspend_exc_nodes == "always"
+    return _is_complete(source) or source.release.reads_suspend_exc_nodes == "always"
 
 
 def _saves_power(source: Source) -> Setting | None:
@@ -125,6 +131,28 @@ def _excluded(source: Source) -> Iterator[Finding]:
             yield source.find(about, ERROR, "undefined", f"no such partition: {name}")
 
 
+def _is_complete(source: Source) -> bool:
+    """Return whether slurmctld can save power (_init_power_config)."""
+    programs = ("suspendprogram", "resumeprogram")
+    return _saves_power(source) is not None and all(map(source.get, programs))
+
+
+def _knl_nodes(source: Source) -> Iterator[Finding]:
+    """Yield node_features/knl_cray without power saving, which config_power_mgr() refuses.
+
+    In 20.11, main() does. It is the only plugin whose node_features_p_node_power() is true.
+    """
+    setting = source.settings.get("nodefeaturesplugins")
+    if (
+        setting
+        and {"knl_cray", "node_features/knl_cray"} & {*setting.words()}
+        and "knl_cray" in source.release.plugins["node_features"]
+        and not _is_complete(source)
+    ):
+        message = "knl_cray requires SuspendProgram, ResumeProgram and SuspendTime"
+        yield source.find(setting, FATAL, "missing", message)
+
+
 def _crashes(source: Source, setting: Setting) -> Iterator[Finding]:
     """Yield a hostlist on which slurmctld crashes: src/slurmctld/power_save.c, _parse_exc_nodes.
 
@@ -145,16 +173,21 @@ def _tres(source: Source) -> Iterator[Finding]:
     known = set(_TRES)
     for word in source.words("accountingstoragetres"):
         setting, name = source.settings["accountingstoragetres"], word.lower()
+        name = name.strip() if source.release.trims_tres else name
         if name not in _TRES and not name.startswith(_TRES_KINDS):
             yield source.find(setting, FATAL, "tres", f'"{word}" is not a TRES', "such as gres/gpu")
+        elif name in source.release.renamed_tres:
+            yield source.find(setting, FATAL, "tres", f"{word} is now called bb/datawarp")
         elif name == "gres/" and database:
             message = f"{word} has no name: slurmctld crashes"
             yield source.find(setting, FATAL, "tres", message, "such as gres/gpu")
-        elif name not in _TRES and not database:
+        elif name not in _TRES and not name.startswith("fs/disk") and not database:
             yield source.find(
                 setting, FATAL, "tres", f"{word} requires accounting_storage/slurmdbd"
             )
         known.add(name)
+    if source.release.counts_gpu_usage and "gres/gpu" in known:
+        known |= {"gres/gpumem", "gres/gpuutil"}
     if not database:
         known = set(_TRES)
     weights = [

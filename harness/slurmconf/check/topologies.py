@@ -10,26 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml.nodes import MappingNode, SequenceNode
-
 from harness import releases
 from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
 from harness.releases import Release
+from harness.slurmconf.check import hypercube, toruses, yaml_file
 from harness.slurmconf.check.findings import (
     ERROR,
     FATAL,
     INFO,
     SLURMCTLD,
-    SLURMD,
     WARNING,
     Finding,
+    only_in,
 )
 from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Source
+from harness.slurmconf.check.read_files import NEED_TOPOLOGY, is_read
 
 _KEYS = {"topology/tree": {"switchname"}, "topology/block": {"blockname", "blocksizes"}}
 _KEYS["topology/block"].add("blocklevels")
-_NEED_TOPOLOGY = {"topology/tree", "topology/block", "topology/hypercube"}
+_KEYS["topology/ring"] = {"ringname"}
+# MAX_RING_SIZE of ring_record.h.
+_LARGEST_RING = 16
+# How often switch_record_validate() goes through the switches.
+_MOST_PASSES = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +50,41 @@ class _Unit:
     find: Callable[[str, str, str, str], Finding]
 
 
+# The kind of a topology, and its switches or blocks.
+_Units = tuple[str, Sequence[_Unit]]
+# Kind of a topology -> where topology.yaml lists its parts, and what one is called.
+_UNITS = {"tree": ("switches", "switch"), "block": ("blocks", "block")}
+
+
 def check(configuration: Configuration) -> Iterator[Finding]:
     """Yield the problems that slurmctld has with its topologies."""
     slurm_conf = configuration.get("slurm.conf")
     source = configuration.get("topology.conf")
     yaml = configuration.others.get("topology.yaml")
-    if source:
+    if source and is_read(configuration, "topology.conf"):
         yield from _topology_conf(source, slurm_conf)
     if yaml:
         yield from _topology_yaml(yaml, configuration)
     elif configuration.whole:
-        yield from _unknown_topologies(configuration, {"default"})
+        yield from _wrong_units(configuration, {"default": _default_topology(configuration)})
     plugin = slurm_conf.settings.get("topologyplugin") if slurm_conf else None
-    described = source or (yaml and configuration.release.topology_file == "topology.yaml")
-    if (
-        slurm_conf
-        and plugin
-        and plugin.value in _NEED_TOPOLOGY
-        and configuration.whole
-        and not described
-    ):
-        message = "requires topology.conf, which does not exist"
-        daemons = SLURMCTLD if plugin.value == "topology/hypercube" else ()
-        yield slurm_conf.find(plugin, FATAL, "missing", message, daemons=daemons)
+    described = yaml and configuration.release.topology_file == "topology.yaml"
+    if slurm_conf and plugin and configuration.whole and not described:
+        needed = "topology.yaml" if plugin.value == "topology/torus3d" else ""
+        if plugin.value in NEED_TOPOLOGY and not source:
+            needed = "topology.conf"
+        if needed:
+            message = f"requires {needed}, which does not exist"
+            daemons = SLURMCTLD if plugin.value == "topology/hypercube" else ()
+            yield slurm_conf.find(plugin, FATAL, "missing", message, daemons=daemons)
 
 
 def _topology_conf(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
     plugin = slurm_conf.get("topologyplugin") if slurm_conf else "topology/tree"
+    if plugin == "topology/hypercube":
+        nodes = node_names(slurm_conf) if slurm_conf else None
+        yield from only_in(SLURMCTLD, hypercube.check(source, nodes))
     if plugin not in _KEYS:
-        yield source.find_here(
-            INFO,
-            "unused",
-            "topology.conf",
-            f"is not read with TopologyPlugin={plugin or '(unset)'}",
-        )
         return
     known = {*source.release.options["topology.conf"]}
     for _, line in source.lines:
@@ -94,7 +99,17 @@ def _topology_conf(source: Source, slurm_conf: Source | None) -> Iterator[Findin
         if not switches:
             severity = source.release.empty_topology
             yield source.find_here(severity, "missing", "SwitchName", "there is no switch")
+        longest = source.release.longest_switch_name
+        for switch in switches:
+            if longest and len(switch.name.encode()) > longest:
+                message = f"the name of a switch has at most {longest} bytes"
+                yield switch.find("", FATAL, "value", message)
         yield from _tree(source.release, switches, nodes, empty=source.release.empty_switches)
+    elif plugin == "topology/ring":
+        rings = [_switch(source, row) for row in source.rows("ringname")]
+        if not rings:
+            yield source.find_here(FATAL, "missing", "RingName", "there is no ring")
+        yield from _rings(source.release, rings, nodes)
     else:
         yield from _blocks_conf(source, nodes)
 
@@ -137,6 +152,9 @@ def _tree(
         elif switch.nodes is None and switch.children is None and not empty:
             message = f"switch {switch.name} has neither child switches nor nodes"
             yield switch.find("", release.unusable_value, "missing", message)
+        if switch.children == "":
+            message = "there is nothing below it: slurmctld crashes"
+            yield switch.find("children", FATAL, "missing", message)
         yield from _members(release, switch)
         below[switch.name] = names_of(switch.children or "", release) or ()
         yield from _leaves(release, switch, nodes, leaf_of)
@@ -205,6 +223,9 @@ def _links(switches: Sequence[_Unit], below: Mapping[str, tuple[str, ...]]) -> I
     """Yield switches that are missing below others, or that form a loop."""
     others = {name: [child for child in names if child != name] for name, names in below.items()}
     loop = topology_rules.loop(others)
+    if not loop and topology_rules.is_deep(others, _MOST_PASSES):
+        message = f"more than {_MOST_PASSES} levels in this order"
+        yield switches[0].find("", FATAL, "circle", message)
     for switch in switches:
         for child in below[switch.name] if switch.children else ():
             if child not in below or child == switch.name:
@@ -242,6 +263,9 @@ def _blocks(
             message = f"{size} nodes, but each block has at least {least}"
             yield block.find("nodes", FATAL, "count", message)
         least = least or size
+    joined = ",".join(block.name for block in blocks)
+    if len(blocks) > 1 and len(sizes) > 1 and (problem := no_hostlist(joined, release)):
+        yield blocks[0].find("", FATAL, "hostlist", problem)
     if blocks and not least and nodes is not None:
         yield blocks[0].find("", FATAL, "missing", "blocks do not contain any nodes")
         return
@@ -251,21 +275,42 @@ def _blocks(
         yield blocks[-1].find("", WARNING, "incomplete", message)
 
 
+def _rings(
+    release: Release, rings: Sequence[_Unit], nodes: Mapping[str, Row] | None
+) -> Iterator[Finding]:
+    """Yield what ring_record_validate() refuses."""
+    seen: set[str] = set()
+    for ring in rings:
+        if ring.name in seen:
+            yield ring.find("", FATAL, "twice", f"ring {ring.name} is already defined")
+        seen.add(ring.name)
+        if ring.nodes and (problem := no_hostlist(ring.nodes, release)):
+            yield ring.find("nodes", ERROR, "hostlist", f"{problem}; the ring is not used")
+        names = names_of(ring.nodes or "", release) or ()
+        size = 0
+        for name in names:
+            if size >= _LARGEST_RING:
+                message = f"a ring has at most {_LARGEST_RING} nodes"
+                yield ring.find("nodes", FATAL, "count", message)
+                break
+            size += nodes is None or name in nodes
+
+
 def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding]:
     if configuration.release.topology_file != "topology.yaml":
         first = releases.first("topology.yaml")
-        yield _yaml(path, 1, INFO, "too-new", "", f"is not read before {first}")
+        yield yaml_file.find(path, 1, INFO, "too-new", "", f"is not read before {first}")
         return
     try:
         document = bounded_yaml.Document(conf.read_text(path))
         node, data = document.node, document.data()
     except bounded_yaml.NotPlain as error:
-        yield _yaml(path, error.line, FATAL, "unreadable", "", error.message)
+        yield yaml_file.find(path, error.line, FATAL, "unreadable", "", error.message)
         return
     if not isinstance(data, list) or not all(
         isinstance(part, dict) and "topology" in part for part in data
     ):
-        yield _yaml(
+        yield yaml_file.find(
             path,
             1,
             FATAL,
@@ -275,14 +320,34 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
         )
         return
     for index, part in enumerate(data):
-        yield from _one_topology(path, configuration, part, _at(node, index))
-    yield from _unknown_topologies(configuration, {str(part["topology"]) for part in data})
+        yield from _one_topology(path, configuration, part, yaml_file.at(node, index))
+    known: dict[str, _Units] = {}
+    for index, part in enumerate(data):
+        found = (key for key in _UNITS if isinstance(part.get(key), dict))
+        kind = next(found, "")
+        keys = _UNITS.get(kind)
+        place = yaml_file.at(yaml_file.at(node, index), kind)
+        known[str(part["topology"])] = (
+            kind,
+            _units(path, part[kind], place, *keys) if keys else [],
+        )
+    yield from _wrong_units(configuration, known)
 
 
-def _unknown_topologies(configuration: Configuration, known: set[str]) -> Iterator[Finding]:
-    """Yield topologies that nodes and partitions name and that do not exist.
+def _default_topology(configuration: Configuration) -> _Units:
+    """Return the kind of the topology of topology.conf, and its switches or blocks."""
+    slurm_conf, source = configuration.get("slurm.conf"), configuration.get("topology.conf")
+    kind = ((slurm_conf and slurm_conf.get("topologyplugin")) or "").removeprefix("topology/")
+    if kind not in _UNITS or source is None:
+        return "", []
+    return kind, [_switch(source, row) for row in source.rows(f"{_UNITS[kind][1]}name")]
 
-    src/interfaces/topology.c, _get_tctx_index_by_name(), ends slurmctld's read_slurm_conf().
+
+def _wrong_units(configuration: Configuration, known: Mapping[str, _Units]) -> Iterator[Finding]:
+    """Yield topologies, switches and blocks that nodes and partitions name and that do not exist.
+
+    src/interfaces/topology.c, _get_tctx_index_by_name(), and topology_p_add_rm_node() of each
+    plugin end slurmctld's read_slurm_conf().
     """
     slurm_conf = configuration.get("slurm.conf")
     options = configuration.release.options["slurm.conf PartitionName"]
@@ -295,10 +360,35 @@ def _unknown_topologies(configuration: Configuration, known: set[str]) -> Iterat
         if row.first.name.lower() == "partitionname" and setting:
             names = [setting.value]
         unknown = [name for name in names if name not in known]
+        if setting and not unknown and row.first.name.lower() == "nodename":
+            for word in words:
+                name, _, unit = word.partition(":")
+                if unit and (problem := _wrong_unit(*known[name], unit)):
+                    yield slurm_conf.find(setting, FATAL, "undefined", problem)
         if setting and unknown:
             message = f"there is no topology {unknown[0]}"
             hint = f"known: {', '.join(sorted(known))}"
             yield slurm_conf.find(setting, FATAL, "undefined", message, hint, SLURMCTLD)
+
+
+def _wrong_unit(kind: str, units: Sequence[_Unit], path: str) -> str:
+    """Return why a node cannot be on a block, or on a switch at the end of a path of switches."""
+    by_name = {unit.name: unit for unit in units}
+    if kind == "block":
+        return "" if path in by_name else f"there is no block {path}"
+    if kind != "tree":
+        return ""
+    above: _Unit | None = None
+    for place, name in enumerate(path.split(":")):
+        if name in by_name:
+            above = by_name[name]
+        elif place == 0:
+            return f"there is no switch {name}"
+        elif above and above.nodes:
+            return f"switch {above.name} has nodes, so no switch can be below it"
+        else:
+            above = None  # slurmctld creates the switch
+    return f"{above.name} is not a leaf switch" if above and above.children else ""
 
 
 def _one_topology(
@@ -309,22 +399,60 @@ def _one_topology(
     plugins = {key for key in known if known[key].type.startswith("topology_")}
     for key in part:
         if str(key).lower() not in known:
-            yield _yaml(path, _line(node), WARNING, "unknown", str(key), "is unknown and ignored")
+            yield yaml_file.find(
+                path,
+                yaml_file.line_of(node),
+                WARNING,
+                "unknown",
+                str(key),
+                "is unknown and ignored",
+            )
     if not plugins & {str(key).lower() for key in part}:
         words = ", ".join(sorted(plugins))
         message = f"topology {part['topology']} has no type; it needs one of {words}"
-        yield _yaml(path, _line(node), FATAL, "missing", "topology", message)
+        yield yaml_file.find(path, yaml_file.line_of(node), FATAL, "missing", "topology", message)
         return
     slurm_conf = configuration.get("slurm.conf")
     nodes = node_names(slurm_conf) if slurm_conf else None
     if isinstance(part.get("tree"), dict):
-        switches = _units(path, part["tree"], _at(node, "tree"), "switches", "switch")
+        switches = _units(path, part["tree"], yaml_file.at(node, "tree"), "switches", "switch")
         if not switches:
             message = "No switches configured"
-            yield _yaml(path, _line(node), release.empty_topology, "missing", "switches", message)
+            yield yaml_file.find(
+                path,
+                yaml_file.line_of(node),
+                release.empty_topology,
+                "missing",
+                "switches",
+                message,
+            )
+        yield from _nameless(release, switches)
         yield from _tree(release, switches, nodes, empty=True)
     if isinstance(part.get("block"), dict):
         yield from _block_yaml(path, release, part, node, nodes)
+    if isinstance(part.get("ring"), dict) and "ring" in plugins:
+        rings = _units(path, part["ring"], yaml_file.at(node, "ring"), "rings", "ring")
+        if not rings:
+            yield yaml_file.find(
+                path, yaml_file.line_of(node), FATAL, "missing", "rings", "No rings configured"
+            )
+        yield from _nameless(release, rings)
+        yield from _rings(release, rings, nodes)
+    if isinstance(part.get("torus3d"), dict) and "torus3d" in plugins:
+        yield from _toruses(path, release, part["torus3d"], yaml_file.at(node, "torus3d"), nodes)
+
+
+def _toruses(
+    path: Path, release: Release, part: dict[str, Any], node: Any, nodes: Mapping[str, Row] | None
+) -> Iterator[Finding]:
+    found = toruses.dicts(part, "toruses")
+    if not found:
+        yield yaml_file.find(
+            path, yaml_file.line_of(node), FATAL, "missing", "toruses", "No torus3d configured"
+        )
+    for place, problem in toruses.problems(found, nodes, release):
+        line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, "toruses"), place))
+        yield yaml_file.find(path, line, FATAL, "value", "toruses", problem)
 
 
 def _block_yaml(
@@ -335,15 +463,24 @@ def _block_yaml(
     sizes = sizes if isinstance(sizes, list) else [sizes]
     numbers = [conf.number(str(size)) or 0 for size in sizes]
     if topology_rules.wrong_block_sizes(numbers):
-        line = _line(_at(_at(node, "block"), "block_sizes"))
+        line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, "block"), "block_sizes"))
         message = f"{sizes}: each size must be the first one times a power of two"
-        yield _yaml(path, line, FATAL, "value", "block_sizes", message)
+        yield yaml_file.find(path, line, FATAL, "value", "block_sizes", message)
         return
-    blocks = _units(path, block, _at(node, "block"), "blocks", "block")
+    blocks = _units(path, block, yaml_file.at(node, "block"), "blocks", "block")
     if not blocks:
         message = "No blocks configured"
-        yield _yaml(path, _line(node), release.empty_topology, "missing", "blocks", message)
+        yield yaml_file.find(
+            path, yaml_file.line_of(node), release.empty_topology, "missing", "blocks", message
+        )
+    yield from _nameless(release, blocks)
     yield from _blocks(release, blocks, numbers, nodes)
+
+
+def _nameless(release: Release, units: Sequence[_Unit]) -> Iterator[Finding]:
+    for unit in units:
+        if release.units_need_names and not unit.name:
+            yield unit.find("", FATAL, "missing", "has no name")
 
 
 def _units(
@@ -352,10 +489,10 @@ def _units(
     """Return the switches or blocks of a topology; what is not one is left out."""
 
     def unit(index: int, data: dict[str, Any]) -> _Unit:
-        line = _line(_at(_at(node, list_key), index))
+        line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, list_key), index))
 
         def find(key: str, severity: str, code: str, message: str) -> Finding:
-            return _yaml(path, line, severity, code, key or name_key, message)
+            return yaml_file.find(path, line, severity, code, key or name_key, message)
 
         nodes, children = (
             None if data.get(key) is None else str(data[key]) for key in ("nodes", "children")
@@ -370,22 +507,3 @@ def _units(
         for index, data in enumerate(units if isinstance(units, list) else [])
         if isinstance(data, dict)
     ]
-
-
-def _at(node: Any, key: str | int) -> Any:
-    """Return the value of a key, or an item of a list, of a YAML node; None if there is none."""
-    if isinstance(node, SequenceNode) and isinstance(key, int):
-        return node.value[key] if key < len(node.value) else None
-    if isinstance(node, MappingNode):
-        return next((value for name, value in node.value if name.value == key), None)
-    return None
-
-
-def _line(node: Any) -> int:
-    return node.start_mark.line + 1 if node is not None else 1
-
-
-def _yaml(path: Path, line: int, severity: str, code: str, option: str, message: str) -> Finding:
-    return Finding(
-        str(path), line, 1, severity, code, option or path.name, message, "", SLURMCTLD + SLURMD
-    )

@@ -6,12 +6,13 @@ unless noted otherwise.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 
 from harness.parsing import c_numbers
 from harness.releases import Release
-from harness.slurmconf.check import grammar
+from harness.slurmconf.check import grammar, times
 from harness.slurmconf.check.findings import (
     ERROR,
     FATAL,
@@ -20,16 +21,18 @@ from harness.slurmconf.check.findings import (
     SLURMD,
     WARNING,
     Finding,
+    only_in,
 )
-from harness.slurmconf.check.nodes import TIME, both_per_cpu_and_per_node, default_select
+from harness.slurmconf.check.nodes import both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
-from harness.slurmconf.check.power import is_suspend_time, reads_exclusions, uses_multifactor
+from harness.slurmconf.check.power import reads_exclusions, uses_multifactor
 
 # Option -> type of its plugin.
-_PLUGIN_OF = {
+PLUGIN_OF = {
     "accountingstoragetype": "accounting_storage",
     "acctgatherenergytype": "acct_gather_energy",
     "acctgatherfilesystemtype": "acct_gather_filesystem",
+    "acctgatherinfinibandtype": "acct_gather_interconnect",
     "acctgatherinterconnecttype": "acct_gather_interconnect",
     "acctgatherprofiletype": "acct_gather_profile",
     "authalttypes": "auth",
@@ -49,6 +52,7 @@ _PLUGIN_OF = {
     "metricstype": "metrics",
     "namespacetype": "namespace",
     "nodefeaturesplugins": "node_features",
+    "powerplugin": "power",
     "preempttype": "preempt",
     "prepplugins": "prep",
     "prioritytype": "priority",
@@ -69,6 +73,7 @@ _UNNEEDED = {"cli_filter": INFO, "route": ERROR, "url_parser": WARNING}
 # Options that name several plugins.
 _LISTS = {
     "acctgatherenergytype",
+    "acctgatherinfinibandtype",
     "acctgatherinterconnecttype",
     "authalttypes",
     "burstbuffertype",
@@ -78,10 +83,16 @@ _LISTS = {
     "jobsubmitplugins",
     "namespacetype",
     "nodefeaturesplugins",
+    "powerplugin",
     "prepplugins",
     "slurmctldplugstack",
     "taskplugin",
     "tlstype",
+}
+# Old names of options -> the new ones, with which the old ones have no effect.
+_REPLACED_BY = {
+    "acctgatherinfinibandtype": "acctgatherinterconnecttype",
+    "cryptotype": "credtype",
 }
 # Types for which any value with "none" in it means no plugin, in releases whose "none" plugins are
 # not files: _validate_and_set_defaults.
@@ -97,11 +108,14 @@ _NONE_ANYWHERE = {
     "jobcomp",
     "mcs",
     "namespace",
+    "power",
     "site_factor",
     "switch",
     "task",
     "topology",
 }
+# Types whose plugin "none" does something: it trusts everybody.
+_WITH_NONE = {"auth", "cred", "tls"}
 # Options whose value is one word, commas included: log_string2num, parse_part_enforce_type.
 _ONE_WORD = {
     "enforcepartlimits",
@@ -150,6 +164,8 @@ _BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
 _DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
 # Words of AccountingStorageEnforce that need slurmdbd.
 _ENFORCES = {"1", "associations", "2", "limits", "safe", "wckeys", "qos", "all"}
+# storage_pass of _global_auth_key (slurm_protocol_api.c).
+_LONGEST_PASSWORD = 511
 Rule = Callable[[Source], Iterator[Finding]]
 
 
@@ -168,6 +184,8 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
             continue  # see _preemption
         if setting.name.lower() == "suspendexcstates" and not reads_exclusions(source):
             severity = INFO
+        if setting.name.lower() == "propagateresourcelimits" and _limits_excepted(source):
+            continue
         message = f'"{word}" is unknown since {since}' if since else f'"{word}" is unknown'
         hint = "blanks are part of the word; remove them" if word != word.strip() else ""
         yield source.find(
@@ -177,6 +195,11 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
             message if severity == FATAL else f"{message} and ignored",
             hint,
         )
+
+
+def _limits_excepted(source: Source) -> bool:
+    """Return whether PropagateResourceLimitsExcept overrides PropagateResourceLimits."""
+    return "propagateresourcelimitsexcept" in source.settings
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
@@ -208,13 +231,16 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
 def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
     """Yield the plugins that an option names and the release lacks (plugin_context_create)."""
     key = setting.name.lower()
-    kind = _PLUGIN_OF.get(key)
+    kind = PLUGIN_OF.get(key)
     if kind is None or key not in source.release.options[source.kind]:
         return
     refusal = source.release.refused.get(source.kind, {}).get(key)
     ignored = refusal and refusal.when is None and refusal.severity == ERROR
+    if key == "authtype" and not setting.value and source.kind == "slurmdbd.conf":
+        yield source.find(setting, ERROR, "plugin", "the value is empty: nobody can authenticate")
+        return
     ignored = ignored or (kind in _UNNEEDED and not source.release.plugins.get(kind))
-    if ignored or (key == "cryptotype" and "credtype" in source.settings):
+    if ignored or _REPLACED_BY.get(key) in source.settings:
         return
     if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
         for word in filter(None, setting.value.split(",")):
@@ -227,7 +253,7 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     release = source.release
     if release.none_is_no_file and _is_none(release, kind, word):
         return
-    full = _full_name(release, setting, kind, word)
+    full = _full_name(release, setting.name.lower(), kind, word)
     if new_name := release.renamed_plugins.get(full):
         message = f"{full} is now called {new_name}"
         yield source.find(setting, INFO, "renamed-plugin", message, f"write {new_name}")
@@ -269,9 +295,20 @@ def _loaded_by(source: Source, option: str) -> tuple[str, ...]:
     return _LOADED_BY.get(option, ())
 
 
-def _full_name(release: Release, setting: Setting, kind: str, word: str) -> str:
+def plugins(release: Release, key: str, value: str) -> list[str]:
+    """Return the full names of the plugins that an option in PLUGIN_OF names, without "none"."""
+    kind = PLUGIN_OF[key]
+    words = filter(None, value.split(",") if key in _LISTS else [value])
+    names = [_full_name(release, key, kind, word) for word in words]
+    if release.none_is_no_file:
+        return [name for name in names if not _is_none(release, kind, name)]
+    has_none = "none" in release.plugins.get(kind, ()) and kind not in _WITH_NONE
+    return [name for name in names if not (has_none and name == f"{kind}/none")]
+
+
+def _full_name(release: Release, key: str, kind: str, word: str) -> str:
     """Return the name by which a release looks for a plugin (auth_g_init, cred_g_init, others)."""
-    if setting.name.lower() == "cryptotype":
+    if key == "cryptotype":
         word = word.replace("crypto", "cred", 1)
     if kind in release.bare_plugins:
         if kind == "cred":
@@ -308,11 +345,28 @@ def wrong_user(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if setting is None:
             continue
-        too_large = c_numbers.strtol(setting.value) > source.release.largest_user_id
-        if too_large or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", setting.value):
+        if not is_user(source.release, setting.value):
             yield source.find(
                 setting, FATAL, "value", f'"{setting.value}" is not the name of a user'
             )
+
+
+def _runs_as_root(source: Source) -> bool:
+    return (source.get("slurmuser") or "root") in {"root", "0"}
+
+
+def reserved_port(source: Source, key: str) -> Iterator[Finding]:
+    """Yield a port on which only root may listen (slurm_init_msg_engine_port, _open_ports)."""
+    setting = source.settings.get(key)
+    if setting and 0 < c_numbers.atoi(setting.value) < 1024 and not _runs_as_root(source):
+        message = f"{setting.value}: only root may listen below 1024, and SlurmUser is not root"
+        yield source.find(setting, FATAL, "value", message)
+
+
+def is_user(release: Release, name: str) -> bool:
+    """Return whether a user with this name or number can exist."""
+    too_large = c_numbers.strtol(name) > release.largest_user_id
+    return not too_large and bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]*", name))
 
 
 def _preemption(source: Source) -> Iterator[Finding]:
@@ -356,19 +410,16 @@ def _preemption(source: Source) -> Iterator[Finding]:
 
 
 def _priority(source: Source) -> Iterator[Finding]:
-    for name in (
-        "prioritydecayhalflife",
-        "prioritymaxage",
-        "prioritycalcperiod",
-        "preemptexempttime",
-    ):
+    for name in ("prioritydecayhalflife", "prioritymaxage", "prioritycalcperiod"):
         setting = source.settings.get(name)
-        if setting and not TIME.fullmatch(setting.value):
-            yield source.find(
-                setting, FATAL, "value", f'"{setting.value}" is not a time such as 7-0 or 12:00:00'
-            )
+        problem = times.problem(setting.value) if setting else ""
+        if setting and problem:
+            yield source.find(setting, FATAL, "value", f'"{setting.value}" {problem}')
+    exempt = source.settings.get("preemptexempttime")
+    if exempt and times.seconds(exempt.value) in {None, times.NO_VALUE}:
+        yield source.find(exempt, FATAL, "value", f'"{exempt.value}" {times.NO_TIME}')
     period = source.settings.get("prioritycalcperiod")
-    if period and re.fullmatch(r"(0+(-0*)?(:0*)*)|-1|infinite|unlimited", period.value, re.I):
+    if period and times.minutes(period.value) in {0, times.UNLIMITED}:
         yield source.find(period, FATAL, "value", f'"{period.value}": must be a minute or more')
     flags = source.settings.get("priorityflags")
     if (
@@ -384,7 +435,7 @@ def _priority(source: Source) -> Iterator[Finding]:
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
-        and re.fullmatch(r"0+(-0*)?(:0+)*", half_life.value)
+        and times.minutes(half_life.value) == 0
         and "priorityusageresetperiod" not in source.settings
     ):
         yield source.find(half_life, FATAL, "contradiction", "0 requires PriorityUsageResetPeriod")
@@ -552,6 +603,21 @@ def _accounting(source: Source) -> Iterator[Finding]:
         yield source.find(
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
         )
+    default = source.settings.get("defaultstoragetype")
+    storages = source.release.plugins["accounting_storage"] - {"mysql"}
+    if (
+        default
+        and storage
+        and "accountingstoragetype" not in source.settings
+        and default.value not in storages
+    ):
+        message = f"slurmctld cannot use {storage}"
+        hint = "remove it, and set AccountingStorageType"
+        yield source.find(default, FATAL, "plugin", message, hint, SLURMCTLD)
+    password = source.settings.get("accountingstoragepass")
+    if password and source.uses_slurmdbd() and len(password.value) > _LONGEST_PASSWORD:
+        message = f"is longer than {_LONGEST_PASSWORD} characters (_global_auth_key)"
+        yield source.find(password, FATAL, "value", message, daemons=SLURMCTLD)
     gather = source.settings.get("jobacctgathertype")
     if gather and "none" not in gather.value and (not storage or "none" in storage):
         yield source.find(
@@ -577,6 +643,13 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
             yield source.find(
                 setting, FATAL, "contradiction", f"{first} and {second} exclude each other"
             )
+    for name, word in source.release.lone_words:
+        setting = source.settings.get(name)
+        known = source.release.words[name].known
+        words_ = {other.lower() for other in setting.words()} & known if setting else set()
+        if setting and word in words_ and len(words_) > 1:
+            message = f"{word.upper()} cannot be combined with other words"
+            yield source.find(setting, FATAL, "contradiction", message)
     stepmgr = source.settings.get("slurmctldparameters")
     flags = {word.lower() for word in source.words("prologflags")}
     if (
@@ -615,8 +688,8 @@ def no_protocol(source: Source) -> Iterator[Finding]:
 def _resources(source: Source) -> Iterator[Finding]:
     """Yield problems with GresTypes and ports."""
     gres = source.settings.get("grestypes")
-    types = {word.lower() for word in source.words("grestypes")}
-    shared = types & {*source.release.shared_gres}
+    types = [*dict.fromkeys(source.words("grestypes"))]
+    shared = [name for name in types if name in source.release.shared_gres]
     if gres and shared and "gpu" not in types:
         yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires gpu")
     elif (
@@ -626,9 +699,20 @@ def _resources(source: Source) -> Iterator[Finding]:
     ):
         message = f"{', '.join(shared)} requires select/cons_tres"
         yield source.find(gres, FATAL, "missing", message, daemons=SLURMCTLD)
+    ids = {_gres_id(name): name for name in types[::-1]}
+    alike = [name for name in types if ids[_gres_id(name)] != name]
+    if gres and alike:
+        message = f"{alike[0]} has the same plugin ID as {ids[_gres_id(alike[0])]}"
+        yield source.find(gres, FATAL, "contradiction", message, "rename one of them")
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
+    yield from only_in(SLURMCTLD, reserved_port(source, "slurmctldport"))
+
+
+def _gres_id(name: str) -> int:
+    """Return the number by which Slurm knows a GRES (gres_build_id of gres.c)."""
+    return sum(letter << 8 * (place % 4) for place, letter in enumerate(name.encode())) % 2**32
 
 
 def _is_port_range(value: str) -> bool:
@@ -637,11 +721,14 @@ def _is_port_range(value: str) -> bool:
     if not ports:
         return False
     first = c_numbers.strtol(ports[1])
-    return first > 0 and (ports[2] is None or c_numbers.strtol(ports[2]) > first)
+    last = first if ports[2] is None else c_numbers.strtol(ports[2])
+    is_range = first > 0 and (ports[2] is None or last > first)
+    # The number of ports has 16 bits, and must not be 0 (_open_ports, _slurmctld_rpc_mgr).
+    return is_range and (last - first + 1) % 2**16 != 0
 
 
 def _paths(source: Source) -> Iterator[Finding]:
-    """Yield paths that cannot work (_validate_bcast_exclude, _is_valid_path, _set_state_dir)."""
+    """Yield what _validate_bcast_exclude, _is_valid_path and set_slurmctld_state_loc refuse."""
     exclude = source.settings.get("bcastexclude")
     if exclude and exclude.value.lower() != "none":
         paths = [path for path in exclude.value.split(",") if path and path[0] != "/"]
@@ -656,6 +743,12 @@ def _paths(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if setting and not setting.value:
             yield source.find(setting, FATAL, "path", "the value is empty")
+    state = source.settings.get("statesavelocation")
+    path = posixpath.normpath(state.value) if state else "/"
+    if state and path[0] != "/" and ("/" in path or not _runs_as_root(source)):
+        message = f'"{state.value}" is not an absolute path: slurmctld cannot create it'
+        hint = "only double quotes are not part of a value" if path[0] == "'" else ""
+        yield source.find(state, FATAL, "path", message, hint, SLURMCTLD)
 
 
 def _tasks(source: Source) -> Iterator[Finding]:
@@ -684,17 +777,25 @@ def _tasks(source: Source) -> Iterator[Finding]:
         if "slurmdoffspec" in words:
             message = "SlurmdOffSpec and SlurmdSpecOverride are mutually exclusive"
             yield source.find(setting, FATAL, "contradiction", message)
-    for name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
-        limits = source.settings.get(name)
-        for word in limits.words() if limits else ():
-            if limits and word in {"ALL", "NONE"} and word != limits.value:
-                yield source.find(limits, FATAL, "contradiction", f"{word} excludes other limits")
+    if (
+        setting
+        and "slurmdoffspec" in words
+        and "cray_aries" in source.release.plugins["task"]
+        and "cray_aries" in (source.get("taskplugin") or "").lower()
+    ):
+        message = "SlurmdOffSpec cannot be combined with TaskPlugin=task/cray_aries"
+        yield source.find(setting, FATAL, "contradiction", message)
+    name = f"propagateresourcelimits{'except' if _limits_excepted(source) else ''}"
+    limits = source.settings.get(name)
+    for word in limits.words() if limits else ():
+        if limits and word in {"ALL", "NONE"} and word != limits.value:
+            yield source.find(limits, FATAL, "contradiction", f"{word} excludes other limits")
 
 
 def _suspend_time(source: Source) -> Iterator[Finding]:
     """Yield a SuspendTime that slurm_atoul reads as more than 32 bits."""
     setting = source.settings.get("suspendtime")
-    if setting and source.release.bounds_suspend_time and not is_suspend_time(setting.value):
+    if setting and source.release.bounds_suspend_time and not times.is_suspend_time(setting.value):
         yield source.find(setting, FATAL, "value", f'"{setting.value}" is not a time')
 
 

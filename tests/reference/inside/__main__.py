@@ -23,7 +23,7 @@ from typing import Any
 from inside import daemons, services
 
 _AT_ONCE = 2
-_HANGS = 300  # seconds after which the rig gives up on a case, which is the rig's own fault
+_HANGS = 900  # seconds after which the rig gives up on a case, which is the rig's own fault
 _SCRATCH = Path(
     "/reference"
 )  # a tmpfs, because an overlay cannot be on the container's own overlay

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-_COMMENT = re.compile(r"(?<!\\)#.*")
+_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)#.*")
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\s*\Z")
+_ESCAPED = re.compile(r"\\(.?)")
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _PAIR = re.compile(r'([\w.]+)\s*[-+*/]?=[ \t]*("[^"]*"|[^\s"]\S*)')
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
@@ -80,10 +82,26 @@ def _read(path: Path, includers: frozenset[Path]) -> Iterator[tuple[str, str]]:
         text = path.read_text("latin-1")
     except OSError:  # the daemon reports it
         return
-    for raw in text.replace("\\\n", "").splitlines():
-        line = _COMMENT.sub("", raw)
+    for line in _logical_lines(text):
         include = _INCLUDE.match(line)
         if include and path not in includers:
             yield from _read(CONF / include[1], includers | {path})
         elif not include:
             yield from ((key.lower(), value.strip('"')) for key, value in _PAIR.findall(line))
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Yield the lines as _get_next_line of src/common/parse_config.c does.
+
+    It removes comments before it joins lines, and backslashes last.
+    """
+    begun = ""
+    for physical in text.split("\n"):
+        line = _COMMENT.sub(r"\1", physical)
+        kept = _CONTINUED.sub(r"\1", line)
+        begun += kept
+        if kept == line:
+            yield _ESCAPED.sub(r"\1", begun)
+            begun = ""
+    if begun:
+        yield _ESCAPED.sub(r"\1", begun)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from inside.files import PLUGINS, furnish
 from inside.network import Network, split_host
 from inside.services import MariaDB, RigError, Slurmdbd, start_munge, wait_until
 
-_PATIENCE = 90.0  # seconds in which a daemon starts or refuses, on the busiest machine
-_SETTLE = 0.3  # seconds for its threads to read their options
+_PATIENCE = 90.0  # seconds in which a daemon starts or refuses
+_SETTLE = 0.3  # seconds for which all threads of a daemon sleep once they have read their options
 _LOG = Path("/var/log/reference/daemon.log")
 _PROBLEM = re.compile(r"^(?:\S+: )?(?:\[[^]]*\] )?((?:fatal|error|warning): .*)$", re.MULTILINE)
 # What every first start logs, before there is any state to recover, and what a busy machine causes.
@@ -38,7 +39,6 @@ class Daemon:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self._deadline = time.monotonic() + _PATIENCE
 
     @property
     def log(self) -> str:
@@ -59,12 +59,31 @@ class Daemon:
         """Wait for a log line (a regular expression), then an answer; return whether both came."""
         if not self._comes(lambda: bool(re.search(line, self.log))) or not self._comes(answers):
             return False
-        time.sleep(_SETTLE)
+        self._settle()
         return self.exit_code is None
 
     def _comes(self, sign: Callable[[], bool]) -> bool:
-        wait_until(lambda: self.refuses or sign(), self._deadline - time.monotonic())
+        wait_until(lambda: self.refuses or sign(), _PATIENCE)
         return not self.refuses and sign()
+
+    def _settle(self) -> None:
+        """Wait until all its threads have slept for a while: they have read their options."""
+        awake = time.monotonic()
+
+        def slept() -> bool:
+            nonlocal awake
+            if not self._sleeps():
+                awake = time.monotonic()
+            return self.exit_code is not None or time.monotonic() - awake > _SETTLE
+
+        wait_until(slept, _PATIENCE)
+
+    def _sleeps(self) -> bool:
+        states = set()
+        for stat in Path(f"/proc/{self._process.pid}/task").glob("*/stat"):
+            with suppress(OSError):  # the thread has ended
+                states.add(stat.read_text("latin-1").rpartition(")")[2].split()[0])
+        return states <= {"S", "I"}
 
     def verdict(self, started: bool) -> dict[str, Any]:
         """Return the verdict on what it did."""
@@ -160,9 +179,12 @@ def _first_node(conf: Conf) -> str:
 
 def _start_accounting(conf: Conf, network: Network) -> None:
     """Start what slurmctld needs: slurmdbd with its objects, and MariaDB for jobcomp/mysql."""
-    # Up to 21.08 DefaultStorage... stands in for AccountingStorage...
-    kind = "accountingstorage" if conf.get("accountingstoragetype") else "defaultstorage"
-    wants_slurmdbd = conf.get(f"{kind}type").endswith("slurmdbd")
+    # Up to 21.08 DefaultStorage... stands in for each AccountingStorage... that is missing.
+    kind, host = (
+        conf.get(f"accountingstorage{part}", conf.get(f"defaultstorage{part}"))
+        for part in ("type", "host")
+    )
+    wants_slurmdbd = kind.endswith("slurmdbd")
     wants_jobcomp = conf.get("jobcomptype").endswith("mysql")
     if not wants_slurmdbd and not wants_jobcomp:
         return
@@ -175,12 +197,12 @@ def _start_accounting(conf: Conf, network: Network) -> None:
     if not wants_slurmdbd:
         return
     slurmdbd = Slurmdbd(
-        port=conf.port(f"{kind}port", 6819),
+        port=conf.port("accountingstorageport", conf.port("defaultstorageport", 6819)),
         auth={
             key: conf.get(key.lower()) for key in ("AuthType", "AuthInfo") if conf.get(key.lower())
         },
         user=split_host(conf.get("slurmuser", "root"))[0],
-        here=network.is_here(conf.get(f"{kind}host", "localhost")),
+        here=network.is_here(host or "localhost"),
     )
     slurmdbd.wait()
     slurmdbd.add("cluster", conf.get("clustername", "cluster").lower())

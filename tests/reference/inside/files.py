@@ -16,7 +16,7 @@ from inside.network import split_host
 PLUGINS = Path("/usr/lib/x86_64-linux-gnu/slurm-wlm")
 MUNGE = Path("/run/munge/munge.socket.2")
 
-_ACCOUNT = re.compile(r"[A-Za-z_][\w.-]*\$?|\d{1,9}", re.ASCII)
+_ACCOUNT = re.compile(r"(?!\d{10})\w[\w.@+-]*\$?", re.ASCII)
 _DIRECTORIES = (
     *("statesavelocation", "slurmdspooldir", "tmpfs", "jobcheckpointdir", "archivedir", "basepath"),
     *("profilehdf5dir", "cgroupmountpoint", "cgroupreleaseagentdir"),
@@ -155,13 +155,15 @@ def _have(files: Files, key: str, value: str, is_script: bool) -> None:
 
 def _keys(conf: Conf, files: Files) -> None:
     secret = secrets.token_bytes(1024)
-    if any("auth/jwt" in value for value in conf.all("authtype", "authalttypes")):
-        key = conf.setting("authaltparameters", "jwt_key") or f"{_state(conf)}/jwt_hs256.key"
-        files.file(Path(key), secret[:32], 0o600)
-        jwks = conf.setting("authaltparameters", "jwks")
-        if jwks:
-            files.file(Path(jwks), b'{"keys": []}')
-    if any(value in ("auth/slurm", "cred/slurm") for value in conf.all("authtype", "credtype")):
+    http = conf.get("slurmctldhttpauthparameters")
+    if http or any("jwt" in value for value in conf.all("authtype", "authalttypes")):
+        for option in ("authaltparameters", "slurmctldhttpauthparameters"):
+            key = conf.setting(option, "jwt_key") or f"{_state(conf)}/jwt_hs256.key"
+            files.file(Path(key), secret[:32], 0o600)
+            jwks = conf.setting(option, "jwks")
+            if jwks:
+                files.file(Path(jwks), b'{"keys": []}')
+    if any(value.split("/")[-1] == "slurm" for value in conf.all("authtype", "credtype")):
         files.file(CONF / "slurm.key", secret, 0o600)
     munge = conf.setting("authinfo", "socket")
     if munge:

@@ -138,6 +138,25 @@ def test_option_that_appends_to_existing_values_is_not_compared() -> None:
     assert table["science", ""]["MaxJobs"] is None
 
 
+def test_users_associations_have_their_options_and_accounts_their_coordinators() -> None:
+    data = SCENARIO.model_dump()
+    data["users"]["alice"] |= {
+        "associations": {"science": {"MaxJobs": 3, "QOS": "urgent"}},
+        "coordinates": ["Physics"],
+    }
+    scenario = Scenario.model_validate(data)
+    rows = association_comparison.associations(scenario)
+    assert (rows["science", "alice"]["MaxJobs"], rows["science", "alice"]["QOS"]) == (3, {"urgent"})
+    assert rows["physics", "alice"]["MaxJobs"] is None
+    assert association_comparison.users(scenario)["alice",]["Coordinators"] == {"physics"}
+    accounts = association_comparison.accounts(scenario)
+    assert accounts["physics",] == {
+        "Description": "physics",
+        "Organization": "science",
+        "Coordinators": {"alice"},
+    }
+
+
 def test_qos_has_its_options_and_the_defaults() -> None:
     row = association_comparison.qos(SCENARIO)["urgent",]
     assert (row["Priority"], row["MaxWall"], row["MaxJobsPU"], row["MaxSubmitPU"]) == (
@@ -151,8 +170,8 @@ def test_qos_has_its_options_and_the_defaults() -> None:
 
 def test_users_without_an_account_are_unknown_and_others_have_no_rights() -> None:
     assert association_comparison.users(SCENARIO) == {
-        ("root",): {"DefaultAccount": "root", "AdminLevel": "administrator", "Coordinators": None},
-        ("alice",): {"DefaultAccount": "physics", "AdminLevel": "none", "Coordinators": None},
+        ("root",): {"DefaultAccount": "root", "AdminLevel": "administrator", "Coordinators": set()},
+        ("alice",): {"DefaultAccount": "physics", "AdminLevel": "none", "Coordinators": set()},
     }
 
 

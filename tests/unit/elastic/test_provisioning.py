@@ -21,12 +21,13 @@ from fastapi.testclient import TestClient
 
 from harness import render, scenario
 from harness.capabilities import Capabilities
-from harness.elastic import provisioning_api
+from harness.elastic import provisioning, provisioning_api
 from harness.errors import EngineError
 from harness.inventory import Machine
 from harness.plan import Host, make_plan
 from harness.rundir import RunDir
 from harness.shipped_files import SCENARIOS
+from harness.ssh import Result
 from harness.wait import wait_until
 
 TOKEN = {"Authorization": "Bearer right"}
@@ -367,3 +368,35 @@ def test_stop_request_during_an_engine_query_is_not_forgotten(
 def test_scenario_describes_itself(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert {*paths} == {"/v1/resume", "/v1/suspend", "/v1/nodes"}
+
+
+def test_manual_nodes_are_powered_as_their_last_request_says() -> None:
+    requests = [("resume", "c1"), ("resume", "c2"), ("suspend", "c1")]
+    log = "".join(
+        json.dumps({"action": action, "nodes": [node]}) + "\n" for action, node in requests
+    )
+
+    class Cluster:
+        def run(self, *_command: str, check: bool) -> Result:
+            return Result(0, log, "")
+
+    class Hosts:
+        def __init__(self) -> None:
+            self.done: dict[str, list[str]] = {}
+
+        def run(self, host: str, command: list[str], *, check: bool) -> None:
+            assert host not in self.done
+            self.done[host] = command
+
+    hosts = Hosts()
+    plan = make_plan(
+        "elastic-l0",
+        scenario.load(SCENARIOS / "elastic-l0.yml"),
+        Capabilities(cgroups=False, own_hardware=False),
+    )
+    with provisioning.manual_nodes_powered(plan, {"cloud": Cluster()}, hosts):
+        wait_until(lambda: len(hosts.done), lambda count: count == 2, what="both nodes", timeout=20)
+    assert hosts.done == {
+        "c1": ["systemctl", "--no-block", "stop", "slurmd"],
+        "c2": ["systemctl", "--no-block", "start", "slurmd"],
+    }

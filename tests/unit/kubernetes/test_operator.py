@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,3 +215,12 @@ def test_only_jobs_on_the_node_now_hold_resources_of_it() -> None:
         job("COMPLETED", "COMPLETING", n1=2),
     ]
     assert operator.parse_jobs(body, "n1") == Amount(3000, 20)
+
+
+def test_slurmrestd_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with operator.connected(str(tmp_path / "socket"), "v0.0.42", "token") as slurm:
+            await slurm.node("n1")
+
+    with pytest.raises(ClusterError, match="slurmrestd does not answer GET /slurm"):
+        asyncio.run(ask())

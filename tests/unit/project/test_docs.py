@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 import golden
 from harness import cli, render, rundir, scenario
+from harness.site import collect
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs" / "reference"
@@ -38,6 +40,7 @@ WITHOUT_ENGINE = {
     "render": {0},
     "check": {0, 1},  # 1: it found the error that the page is about
     "import": {0},
+    "collect": {0},
     "diff": {0},
     "report": {0},
     "fault list": {0},
@@ -180,6 +183,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     for name in ("etc-slurm", "site", "new"):
         shutil.copytree(tmp_path / "tree" / "onprem-ctl" / "etc" / "slurm", tmp_path / name)
+    sinfo = tmp_path / "bin" / "sinfo"
+    sinfo.parent.mkdir()
+    sinfo.write_text("#!/bin/sh\necho slurm 24.11.5\n")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sinfo.parent}:{os.environ['PATH']}")
+    collect.main(["--conf", "etc-slurm", "--output", "site.tar.gz"])
     for name in ("hosts.yml", "dump.sql.gz", "lublin.swf"):
         (tmp_path / name).touch()
     (tmp_path / "state").mkdir()

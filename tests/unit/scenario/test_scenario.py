@@ -266,6 +266,18 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             "users.a.admin: needs accounts",
         ),
         (
+            CLUSTER % ""
+            + "accounting: {accounts: {x: {}, y: {}}}\n"
+            + "users: {a: {uid: 2001, accounts: [x], associations: {y: {MaxJobs: 1}}}}",
+            "users.a.associations.y: a has no account y",
+        ),
+        (
+            CLUSTER % ""
+            + "accounting: {accounts: {x: {}}}\n"
+            + "users: {a: {uid: 2001, accounts: [x], coordinates: [xx]}}",
+            'users.a.coordinates.0: no account "xx"; did you mean "x"?',
+        ),
+        (
             CLUSTER % "" + "users: {a: {uid: 2001, admin: Boss}}",
             "users.a.admin: input should be 'Operator' or",
         ),

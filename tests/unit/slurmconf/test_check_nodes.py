@@ -26,7 +26,7 @@ def fatal(tmp_path: Path, release: str, text: str, without: str = "\n", **files:
     base = "".join(line for line in BASE.splitlines(keepends=True) if not line.startswith(without))
     (tmp_path / "slurm.conf").write_text(base + text)
     for name, content in files.items():
-        (tmp_path / name.replace("_", ".")).write_text(content)
+        (tmp_path / ".".join(name.rsplit("_", 1))).write_text(content)
     findings = check.check_path(tmp_path, releases.get(release))
     return "\n".join(
         str(finding).removeprefix(f"{tmp_path}/")
@@ -58,7 +58,12 @@ def assert_fatal(actual: str, expected: str) -> None:
         ("24.11", "NodeName=m1 Port=[7001", '5:13: fatal: Port: "[7001" is not a hostlist'),
         ("20.11", "NodeName=m1 BcastAddr=[1 NodeAddr=h[1-3", ""),
         ("24.11", "NodeName=m1 State=ERROR", '"ERROR" is not a node state'),
-        ("22.05", "NodeName=m[1-2] NodeHostname=h[1-3]", ""),
+        ("22.05", "NodeName=m[1-2] NodeHostname=h[1-3]", "3 for 2 nodes"),
+        ("22.05", "NodeName=m[1-2] NodeHostname=h[1-3] NodeAddr=h", ""),
+        ("22.05", "NodeName=m1 Port=4294967297", ""),
+        ("22.05", "NodeName=m1 Port=65536", '"65536" is not a port'),
+        ("26.05", "NodeName=DEFAULT SuspendTime=-2\nNodeName=m1", '5:18: fatal: SuspendTime: "-2"'),
+        ("26.05", "NodeName=m1 SuspendTime=NONE", ""),
         ("24.11", "NodeName=m[1-2] NodeHostname=h[1-3]", "3 for 2 nodes"),
         ("24.11", "PartitionName=q,q Nodes=n1", ""),
         ("24.11", "PartitionName=q Nodes=n1,ALL", "no such node: ALL"),
@@ -138,6 +143,9 @@ def test_partition_has_one_qos(tmp_path: Path, release: str, enforce: str, expec
         ("ControlMachine=task/cgroup", 'no host has the name "task/cgroup"'),
         ("ControlMachine=a,b", "has multiple host names, so ControlAddr must be specified"),
         ("ControlMachine=a,b\nControlAddr=c", ""),
+        ("ControlMachine=a\nBackupController=a", "5:1: fatal: BackupController: a is named twice"),
+        ("SlurmctldHost=a\nSlurmctldHost=localhost", "localhost is the host that slurmctld runs"),
+        ("SlurmctldHost=localhost", ""),
     ],
 )
 def test_slurmctld_needs_a_possible_host(tmp_path: Path, text: str, expected: str) -> None:
@@ -146,6 +154,7 @@ def test_slurmctld_needs_a_possible_host(tmp_path: Path, text: str, expected: st
 
 SOCKETS = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
 DATABASE = "AccountingStorageType=accounting_storage/slurmdbd\n"
+GPU = f"{DATABASE}AccountingStorageTRES=gres/gpu\n"
 SAVING = "SuspendTime=60\nSuspendProgram=/s\nResumeProgram=/r\n"
 TRES = "SelectType=select/cons_tres\n"
 BAD_EXC = "SuspendExcNodes=n[1"
@@ -156,6 +165,7 @@ BAD_EXC = "SuspendExcNodes=n[1"
     [
         ("24.11", "Licenses=:5,matlab:,a:0", ""),
         ("24.11", "Licenses=a:-1", '"a:-1" is not NAME or NAME:COUNT'),
+        ("24.11", f"Licenses=a:1{'0' * 19}", "is not NAME or NAME:COUNT"),
         ("26.05", "Licenses=a:1|b:1", ""),
         ("26.05", "Licenses=a:1|b:1,c", 'mixes "|" with other separators'),
         ("24.11", f"{TRES}MaxNodeCount=65536", ""),
@@ -164,6 +174,13 @@ BAD_EXC = "SuspendExcNodes=n[1"
             f"{TRES}MaxNodeCount=999999",
             "999999 is higher than the maximum allowed (65536)",
         ),
+        ("24.11", f"{TRES}MaxNodeCount=4", ""),
+        ("24.11", "NodeName=a[1-65533]", ""),
+        ("24.11", "NodeName=a[1-65534]", "there are 65538 nodes; the release supports 65537"),
+        ("23.11", "NodeName=a[1-65534]", ""),
+        ("24.11", f"{TRES}MaxNodeCount=3", "3 is lower than the number of nodes (4)"),
+        ("24.11", f"{TRES}MaxNodeCount=0", "0 is lower than the number of nodes (4)"),
+        ("22.05", f"{TRES}MaxNodeCount=0", ""),
         ("24.11", f"{TRES}MaxNodeCount=INFINITE", "INFINITE is higher than the maximum allowed"),
         (
             "24.11",
@@ -174,14 +191,39 @@ BAD_EXC = "SuspendExcNodes=n[1"
         ("24.11", f"{SOCKETS}NodeName=m1 CPUs=4 CoresPerSocket=2 CPUSpecList=1-3", "all sockets"),
         ("24.11", f"{SOCKETS}NodeName=m1 CPUs=4 CoresPerSocket=2 CPUSpecList=2-3", ""),
         ("24.11", f"{DATABASE}AccountingStorageTRES=gres/", "has no name: slurmctld crashes"),
+        ("23.11", f"{DATABASE}AccountingStorageTRES=bb/cray", "bb/cray is now called bb/datawarp"),
+        ("24.05", f"{DATABASE}AccountingStorageTRES=bb/cray", ""),
+        ("24.11", "AccountingStorageTRES=fs/diskette", ""),
         ("24.11", "NodeName=m1 TRESWeights=x", '"x" is not TRES=WEIGHT'),
         ("24.11", "NodeName=m1 TRESWeights=CPU=1.5,Mem=0.25G", ""),
+        ("24.11", 'NodeName=m1 TRESWeights="CPU=1.5, Mem=1"', " Mem is not a TRES of this cluster"),
+        ("23.11", f"{GPU}NodeName=m1 TRESWeights=gres/gpumem=1", ""),
+        ("23.02", f"{GPU}NodeName=m1 TRESWeights=gres/gpumem=1", "gres/gpumem is not a TRES"),
+        ("24.11", 'AccountingStorageTRES="cpu, mem"', '" mem" is not a TRES'),
+        ("25.05", 'AccountingStorageTRES="cpu, mem"', ""),
+        ("24.11", "NodeName=m1 TRESWeights=CPU=nan,Mem=-INF", ""),
         ("24.11", "NodeName=m1 TRESWeights=CPU=1x", '"CPU=1x" is not TRES=WEIGHT'),
         ("26.05", BAD_EXC, '5:1: fatal: SuspendExcNodes: "n[1" is not a hostlist'),
         ("24.11", BAD_EXC, ""),
         ("24.11", SAVING + BAD_EXC, '"n[1" is not a hostlist'),
         ("26.05", "SuspendExcNodes=n[1,2]:1", '"n[1" is not a hostlist'),
         ("26.05", "SuspendExcNodes=n[1-2]:1,n3", ""),
+        (
+            "26.05",
+            "PowerAction=a Program=/p",
+            "5:1: fatal: PowerAction: requires Location=slurmctld",
+        ),
+        ("26.05", "PowerAction=a Location=x Program=/p", "5:15: fatal: Location: requires"),
+        ("26.05", "PowerAction=a Location=slurmd", "5:1: fatal: PowerAction: requires a Program"),
+        ("26.05", "PowerAction=a Location=SLURMD Program=p", '5:31: fatal: Program: "p" is not an'),
+        ("26.05", "PowerAction=a Location=slurmctld Program=/p", ""),
+        (
+            "23.11",
+            "NodeFeaturesPlugins=knl_cray",
+            "knl_cray requires SuspendProgram, ResumeProgram",
+        ),
+        ("23.11", f"{SAVING}NodeFeaturesPlugins=knl_cray", ""),
+        ("23.11", "NodeFeaturesPlugins=knl_generic", ""),
     ],
 )
 def test_lists_and_counts_are_refused_where_slurmctld_refuses_them(
@@ -273,6 +315,71 @@ def test_topology_is_called_default_without_topology_yaml(tmp_path: Path) -> Non
     assert fatal(tmp_path, "26.05", "PartitionName=q Nodes=n1 Topology=default") == ""
     text = "PartitionName=q Nodes=n1 Topology=t"
     assert_fatal(fatal(tmp_path, "26.05", text), "there is no topology t")
+
+
+def layers(text: str, mode: str = "MODE_1") -> str:
+    """Return a resources.yaml with one resource."""
+    return f"- resource: r\n  mode: {mode}\n  layers: [{text}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "resources.yaml:1:1: fatal: resources.yaml: must be a list of resources"),
+        ("- {resource: r", "resources.yaml:1:1: fatal: resources.yaml: not YAML"),
+        ("- resource: r\n  mode: MODE_1", "1:1: fatal: layers: is missing"),
+        ("[]", ""),
+        (layers(""), ""),
+        (layers("{nodes: 'n[1-2]', count: 5}, {nodes: [n3, n4], count: '0x5'}"), ""),
+        (layers("{count: 5}"), "3:1: fatal: nodes: is missing"),
+        (layers("{nodes: n1, count: 5.5}"), "count: 5.5 is not accepted"),
+        (layers("{nodes: n9, count: 5}"), "nodes: no such node: n9"),
+        (layers("{nodes: 'n[1', count: 5}"), "nodes: 'n[1' is not accepted"),
+        (
+            layers("{nodes: 'n1,n2', count: 5}, {nodes: 'n[1-2]', count: 6}"),
+            "r has two layers of the same nodes",
+        ),
+        (layers("{nodes: n1, count: 5}") + layers("{nodes: n2, count: 5}", "MODE_2"), "two modes"),
+        (layers("{nodes: n1, count: 5}").replace(": r", ": matlab"), "is also one of Licenses"),
+        (layers("{nodes: n1, count: 5, base: [{name: a, value: 6}]}"), "6 is more than the count"),
+        (layers("{nodes: n1, count: -1, base: [{name: a, value: 6}]}"), ""),
+        (layers("{nodes: n1, count: 5, base: [{name: a}]}"), "base: must be a list, each with a"),
+        (layers("{nodes: n1, count: 5}, {nodes: n2, count: 5}", "MODE_3"), "MODE_3 requires"),
+        (
+            layers(
+                "{nodes: 'n[1-4]', count: 5}, {nodes: n1, count: 5, base: [{name: a, value: 3}]}, "
+                "{nodes: n2, count: 5, base: [{name: a, value: 3}]}",
+                "MODE_3",
+            ),
+            "6 is more than the count of 5",
+        ),
+    ],
+)
+def test_resources_are_refused_where_slurmctld_refuses_them(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    licenses = "Licenses=matlab:5"
+    assert_fatal(fatal(tmp_path, "26.05", licenses, resources_yaml=text), expected)
+    assert_fatal(fatal(tmp_path, "24.11", licenses, resources_yaml=text), "")
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("23.11", "a: [", ""),
+        ("24.05", "a: [", "rpc_queue.yaml:2:1: fatal: rpc_queue.yaml: "),
+        ("24.05", "[]", ""),
+        ("24.11", "rpc_queue: []", "rpc_queue.yaml: slurmctld crashes"),
+        ("25.05", "[]", "rpc_queue.yaml:1:1: fatal: rpc_queue.yaml: must be a mapping"),
+        ("25.05", "rpc_queue: []", ""),
+    ],
+)
+def test_rpc_queue_is_read_only_if_it_is_enabled(
+    tmp_path: Path, release: str, text: str, expected: str
+) -> None:
+    enabled = "SlurmctldParameters=Enable_RPC_Queue"
+    assert_fatal(fatal(tmp_path, release, enabled, rpc_queue_yaml=f"{text}\n"), expected)
+    assert_fatal(fatal(tmp_path, release, "", rpc_queue_yaml=f"{text}\n"), "")
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,16 @@ def test_node_that_differs_in_memory_is_named(before: str, after: str, message: 
             "SuspendTime=60",
             "partition main: SuspendTime is 60, slurm.conf leaves it at GLOBAL",
         ),
+        (
+            "MaxNodes=",
+            "ExclusiveTopo=YES MaxNodes=",
+            "partition short: Exclusive is TOPO, should be NO",
+        ),
+        (
+            "MaxNodes=",
+            "Exclusive=NODE MaxNodes=",
+            "partition short: Exclusive is NODE, should be NO",
+        ),
     ],
 )
 def test_partition_that_differs_in_memory_is_named(before: str, after: str, message: str) -> None:

@@ -1,0 +1,349 @@
+"""GRES of nodes, as gres_g_node_config_load reads them from gres.conf and slurm.conf.
+
+slurmd does so for its own node, and slurmctld for all nodes with State=CLOUD.
+
+Functions of Slurm are in src/common/gres.c or src/interfaces/gres.c unless noted otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import NamedTuple
+
+from harness.parsing import c_numbers
+from harness.slurmconf.check.findings import FATAL, SLURMCTLD, SLURMD, Finding
+from harness.slurmconf.check.nodes import cpus_of, is_cloud, names_of, no_hostlist, node_names
+from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
+
+# strtoll() and suffix_mult() of src/common.
+_COUNT = re.compile(r"\s*([+-]?[0-9]+)?([kmgtp](i?b)?)?", re.IGNORECASE)
+_UNITS = " kmgtp"
+_LIMIT = 2**63 - 1
+# Plugins of src/plugins/gres that refuse to load a file twice (gres_p_node_config_load).
+_WITH_UNIQUE_FILES = {"gpu", "nic"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A line of gres.conf as a daemon keeps it, or what slurm.conf has beyond gres.conf."""
+
+    name: str
+    kind: str | None
+    count: int
+    files: tuple[str, ...]
+    setting: Setting
+    joined: bool = False  # MultipleFiles: its files are one device
+
+
+class _Node(NamedTuple):
+    """What decides about the GRES of a node: the numbers of its lines, its CPUs and its Gres.
+
+    `cpus` is None for slurmd, which counts those of its machine.
+    """
+
+    lines: tuple[int, ...]
+    cpus: int | None
+    gres: Setting | None
+
+
+class _Flags(NamedTuple):
+    """Flags of the line before (prev_gres_flags_t), which count for the next node, too."""
+
+    name: str = ""
+    flags: frozenset[str] = frozenset()
+    no_environment: bool = False
+
+
+def check(configuration: Configuration) -> Iterator[Finding]:
+    """Yield what slurmctld refuses about its cloud nodes, and slurmd about its own node.
+
+    A daemon ends at the first fatal problem.
+    """
+    slurm_conf = configuration.get("slurm.conf")
+    source = configuration.get("gres.conf")
+    if not slurm_conf or not slurm_conf.words("grestypes") or not (source or configuration.whole):
+        return
+    gres = _Gres(slurm_conf, source)
+    nodes = list(gres.nodes())
+    cloud = [node for row, node in nodes if is_cloud(row)]
+    of_slurmctld = [*gres.problems(node for node, _ in groupby(cloud))]
+    # Most nodes have the same lines.
+    machines = dict.fromkeys(node._replace(cpus=None) for _, node in nodes)
+    of_slurmd = [finding for node in machines for finding in gres.problems([node])]
+    for finding in dict.fromkeys([*of_slurmctld, *of_slurmd]):
+        both = ((SLURMCTLD, of_slurmctld), (SLURMD, of_slurmd))
+        daemons = (name for names, found in both for name in names if finding in found)
+        yield replace(finding, daemons=tuple(daemons))
+
+
+class _Gres:
+    def __init__(self, slurm_conf: Source, source: Source | None) -> None:
+        self._slurm_conf = slurm_conf
+        self._release = slurm_conf.release
+        self._source = source or slurm_conf
+        self._rows = [*source.rows("name"), *source.rows("nodename")] if source else []
+        self._previous = _Flags()
+
+    def problems(self, nodes: Iterable[_Node]) -> Iterator[Finding]:
+        """Yield the problems of a daemon that reads the GRES of nodes, up to a fatal one."""
+        self._previous = _Flags()
+        for finding in self._problems(nodes):
+            yield finding
+            if finding.severity == FATAL:
+                return
+
+    def _problems(self, nodes: Iterable[_Node]) -> Iterator[Finding]:
+        for node in nodes:
+            detect = self._autodetect(node)
+            records: dict[int, _Record] = {}
+            # The parser reads the lines in the order of the file.
+            for number in sorted(node.lines, key=self._place):
+                row = self._rows[number]
+                yield from self._line(row, node.cpus)
+                yield from self._environment(row)
+                records[number] = self._record(row)
+            yield from self._autodetect_twice(node)
+            if detect and node.cpus is not None:
+                severity = self._release.cloud_autodetect
+                yield self._source.find(detect, severity, "gres", "cannot be used on a cloud node")
+                continue
+            # Later, lines with Name come before lines with NodeName.
+            lines = [records[number] for number in node.lines if records[number].name]
+            yield from self._mixed(node, lines)
+            if not detect:
+                yield from self._merged(node, lines)
+
+    def nodes(self) -> Iterator[tuple[Row, _Node]]:
+        """Yield the nodes with their lines of slurm.conf, in its order."""
+        nodes = node_names(self._slurm_conf)
+        for_all, own = [], {name: list[int]() for name in nodes}
+        for number, row in enumerate(self._rows):
+            if row.first.name.lower() == "name":
+                for_all.append(number)
+                continue
+            for name in names_of(row.first.value, self._release) or ():
+                if name in own:
+                    own[name].append(number)
+        for name, row in nodes.items():
+            yield row, _Node((*for_all, *own[name]), cpus_of(row), row.all.get("gres"))
+
+    def _place(self, number: int) -> int:
+        return self._places[id(self._rows[number].first.line)]
+
+    @cached_property
+    def _places(self) -> Mapping[int, int]:
+        return {id(line): place for place, (_, line) in enumerate(self._source.lines)}
+
+    def _line(self, row: Row, cpus: int | None) -> Iterator[Finding]:
+        """Check a line by itself (_parse_gres_config)."""
+        source = self._source
+        if not _name(row):
+            return  # it is ignored, with an error
+        cores = row.own.get("cores") or row.own.get("cpus")
+        highest = _highest(cores.value) if cores else None
+        if cores and cpus is not None and highest is not None and highest >= cpus:
+            message = f'"{cores.value}": only {cpus} CPUs are available'
+            yield source.find(cores, FATAL, "value", message)
+        file, files = row.own.get("file") or row.own.get("files"), row.own.get("multiplefiles")
+        for setting in (file, files):
+            if setting and (problem := no_hostlist(setting.value, source.release)):
+                yield source.find(setting, FATAL, "hostlist", problem)
+        if file and files:
+            message = "File and MultipleFiles are mutually exclusive"
+            yield source.find(files, FATAL, "contradiction", message)
+        elif (
+            files
+            and source.release.counts_multiple_files
+            and len(names_of(files.value, source.release) or ()) < 2
+        ):
+            message = "does not contain multiple files"
+            yield source.find(files, FATAL, "count", message, "use File")
+        if setting := row.own.get("count"):
+            record = self._record(row)
+            count = _count(setting.value)
+            size = 1 if record.joined else len(record.files)
+            if count is None:
+                message = f'"{setting.value}" is not a count such as 4 or 2K'
+                yield source.find(setting, FATAL, "value", message)
+            elif size and size != count and record.name not in self._release.shared_gres:
+                message = f"{setting.value} does not match the number of files ({size})"
+                yield source.find(setting, FATAL, "count", message)
+
+    def _environment(self, row: Row) -> Iterator[Finding]:
+        """Compare the environment flags of a line with those of the line before."""
+        known = self._release.gres_flags
+        variables = {flag for flag in known if flag.endswith("_env")}
+        name, setting = _name(row), row.own.get("flags")
+        if not variables or not name:
+            return
+        inherits = name == self._previous.name
+        if setting:
+            text = setting.value.lower()
+            flags = frozenset(flag for flag in known if flag in text)
+            nothing = "no_gpu_env" in text
+            if nothing and flags & variables:
+                message = "no_gpu_env excludes the flags that set variables"
+                yield self._source.find(setting, FATAL, "contradiction", message)
+            if name == "mps" and "all_sharing" not in text:
+                flags |= {"one_sharing"} & {*known}
+            if flags & variables or nothing or self._release.compares_all_gres_flags:
+                if inherits and (flags, nothing) != self._previous[1:]:
+                    message = f"differs from the flags of {name} before, or from their default"
+                    yield self._source.find(setting, FATAL, "contradiction", message)
+                self._previous = _Flags(name, flags, nothing)
+                return
+        inherits = inherits and self._previous[1:] != (frozenset(), False)
+        if name == "gpu" and (setting or not inherits):
+            self._previous = _Flags(name, frozenset({"by default"}), False)
+
+    def _record(self, row: Row) -> _Record:
+        """Return a line as a daemon keeps it; without a name, if it is not in GresTypes."""
+        name = _name(row)
+        joined = row.own.get("multiplefiles")
+        file = joined or row.own.get("file") or row.own.get("files")
+        files = names_of(file.value, self._release) or () if file else ()
+        kind, count = row.own.get("type"), row.own.get("count")
+        size = _count(count.value) if count else None
+        if size is None:
+            size = 1 if joined or not files else len(files)
+        known = name if name in self._slurm_conf.words("grestypes") else ""
+        return _Record(known, kind and kind.value, size, files, row.first, bool(joined))
+
+    def _autodetect(self, node: _Node) -> Setting | None:
+        """Return the AutoDetect of a node, if it is one that detects something."""
+        local = self._local(node)
+        setting = local[0] if local else self._source.settings.get("autodetect")
+        kinds = self._release.plugins.get("gpu", frozenset()) - {"generic"}
+        detects = setting and any(kind in setting.value.lower() for kind in kinds)
+        return setting if detects else None
+
+    def _autodetect_twice(self, node: _Node) -> Iterator[Finding]:
+        """Yield a second AutoDetect of a node (_handle_local_autodetect)."""
+        local = self._local(node)
+        for setting in local[1:]:
+            if setting.value.lower() != local[0].value.lower():
+                message = f"differs from {local[0].value} before, for the same node"
+                yield self._source.find(setting, FATAL, "contradiction", message)
+
+    def _local(self, node: _Node) -> list[Setting]:
+        rows = (self._rows[number] for number in node.lines)
+        return [
+            row.own["autodetect"]
+            for row in rows
+            if row.first.name.lower() == "nodename" and "autodetect" in row.own
+        ]
+
+    def _mixed(self, node: _Node, records: list[_Record]) -> Iterator[Finding]:
+        """Yield lines of a GRES that only some others are like (_validate_gres_conf and others)."""
+        for name in self._slurm_conf.words("grestypes"):
+            kinds, total = _configured(node.gres, name)
+            if node.gres and kinds and total > sum(kinds.values()):
+                message = f"some {name} have a type while others do not"
+                yield self._slurm_conf.find(node.gres, FATAL, "gres", message)
+            own = [record for record in records if record.name == name]
+            for option, has in (
+                ("File", [bool(record.files) for record in own]),
+                ("Type", [record.kind is not None for record in own]),
+            ):
+                if len({*has}) > 1:
+                    message = f"some lines of {name} have {option} while others do not"
+                    odd = own[has.index(not has[0])]
+                    yield self._source.find(odd.setting, FATAL, "gres", message)
+            if len(own) > 1 and not own[0].files and own[0].kind is None:
+                message = f"{name} is already described, and neither line has File or Type"
+                yield self._source.find(own[1].setting, FATAL, "twice", message)
+
+    def _merged(self, node: _Node, records: list[_Record]) -> Iterator[Finding]:
+        """Yield what plugins refuse after _merge_config (gres_node_config_load, gres_c_s.c)."""
+        if node.gres is None:
+            return
+        merged = {
+            name: [*_merge(records, name, node.gres)]
+            for name in self._slurm_conf.words("grestypes")
+        }
+        for name in _WITH_UNIQUE_FILES & {*merged}:
+            devices = [record for record in merged[name] if not record.joined]
+            times = Counter(file for record in devices for file in record.files)
+            twice = [file for file, number in times.items() if number > 1]
+            if twice:
+                record = next(record for record in devices[::-1] if twice[0] in record.files)
+                message = f"{twice[0]} is already a {name} of this node"
+                yield self._source.find(record.setting, FATAL, "twice", message)
+        for name in {*self._release.shared_gres} & {*merged}:
+            own = merged[name]
+            without = sum(not record.files for record in own)
+            if own and not any(record.files for record in merged.get("gpu", ())):
+                message = f"{name} requires a gpu that has File in gres.conf"
+                yield self._slurm_conf.find(node.gres, FATAL, "gres", message)
+            elif without > 1 or (without and without < len(own)):
+                message = f"some {name} are without File in gres.conf, or have more than one type"
+                yield self._slurm_conf.find(node.gres, FATAL, "gres", message)
+
+
+def _name(row: Row) -> str:
+    is_name = row.first.name.lower() == "name"
+    return row.first.value if is_name else row.get("name") or ""
+
+
+def _configured(gres: Setting | None, name: str) -> tuple[dict[str, int], int]:
+    """Return the count of each type, and of all, in Gres of a node (_get_gres_cnt)."""
+    kinds: dict[str, int] = {}
+    total = 0
+    for word in gres.words() if gres else ():
+        if word == name:
+            return kinds, 1
+        if not word.startswith(f"{name}:"):
+            continue
+        rest = word[len(name) + 1 :].partition("(")[0]
+        kind, _, last = rest.rpartition(":")
+        number = _count(last) if last[:1].isdigit() else None
+        if not last[:1].isdigit():
+            kind = rest
+        count = 1 if number is None else number
+        if kind:
+            kinds[kind] = kinds.get(kind, 0) + count
+        total += count
+    return kinds, total
+
+
+def _merge(records: Iterable[_Record], name: str, gres: Setting) -> Iterator[_Record]:
+    """Yield the lines that describe what slurm.conf has, and what no line describes."""
+    kinds, total = _configured(gres, name)
+    left = [record for record in records if record.name == name]
+    for kind, configured in kinds.items() if kinds else ((None, total),):
+        count = configured
+        while count > 0:
+            alike = (r for r in left if kind is None or (r.kind or "").lower() == kind.lower())
+            record = next(alike, None)
+            if record is None:
+                yield _Record(name, kind, count, (), gres)
+                break
+            left.remove(record)
+            used = record.files if record.joined else record.files[:count]
+            yield replace(record, files=used)
+            count -= record.count
+
+
+def _count(value: str) -> int | None:
+    """Return a Count; None if daemons refuse it. Negative numbers become large ones."""
+    match = _COUNT.fullmatch(value)
+    if match is None:
+        return None
+    number = c_numbers.strtol(match[1] or "")
+    unit = (match[2] or " ").lower()
+    base = 1000 if unit.endswith("b") and "i" not in unit else 1024
+    size = number * int(base ** _UNITS.index(unit[0])) % 2**64
+    # LONG_MIN, LONG_MAX and NO_VAL64
+    return None if not -_LIMIT <= number < _LIMIT or size >= 2**64 - 2 else size
+
+
+def _highest(cores: str) -> int | None:
+    """Return the highest number of a list such as 0-3,6; None if it is another text."""
+    if not re.fullmatch("[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*", cores):
+        return None
+    return max(map(int, re.findall("[0-9]+", cores)))

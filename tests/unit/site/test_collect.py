@@ -1,0 +1,156 @@
+"""What `harness collect` prints: a script that collects a site's configuration into a bundle."""
+
+from __future__ import annotations
+
+import ast
+import json
+import stat
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.site import collect
+
+SLURM_CONF = """\
+ClusterName=site
+SlurmctldHost=login-head.uni.example
+AccountingStoragePass=hush
+Include {site}/elsewhere/nodes.conf
+Prolog={site}/scripts/prolog.d/*
+HealthCheckProgram={site}/scripts/health
+#Epilog={site}/scripts/unused
+PrologFlags=Alloc
+"""
+# What the commands of a made-up site print.
+COMMANDS = {
+    "scontrol": """\
+case $* in
+*"show node") echo "NodeName=quark1 NodeAddr=quark1 State=IDLE" ;;
+*) echo ;;
+esac""",
+    "sacctmgr": """\
+case $* in
+*Comment*) echo " Unknown field 'comment'" >&2; exit 1 ;;
+*"show cluster"*) printf 'Cluster|Federation\\nsite|\\n' ;;
+*"show assoc"*) printf 'Cluster|Account|User\\nsite|physics|\\nsite|physics|alice\\n' ;;
+*"show account"*) printf 'Account|Descr\\nphysics|physics\\n' ;;
+*"show user"*) printf 'User|Admin\\nalice|None\\n' ;;
+*dump*) echo "User - 'alice'" > "${4#file=}" ;;
+esac""",
+    "sacct": """\
+case $* in
+--helpformat) echo JobIDRaw User JobName Account ;;
+*) printf 'JobIDRaw|User|JobName|Account\\n7|alice|thesis|physics\\n' ;;
+esac""",
+}
+
+Collect = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A made-up site: slurm.conf, what it names, and Slurm's commands."""
+    files = {
+        "etc/slurm.conf": SLURM_CONF.format(site=tmp_path),
+        "etc/job_submit.lua": "-- password = opensesame\n",
+        "etc/.git/config": "x",
+        "etc/jwt_hs256.key": "x",
+        "etc/binary": "a\0b",
+        "elsewhere/nodes.conf": "NodeName=quark[1-4] CPUs=2\n",
+        "scripts/prolog.d/10-scratch": "#!/bin/sh\nmkdir /scratch/alice\n",
+        "scripts/health": '#!/bin/sh\ncurl -H "Authorization: Bearer abcdefgh12345" quark3\n',
+        "scripts/unused": "x",
+        **{f"bin/{name}": f"#!/bin/sh\n{text}\n" for name, text in COMMANDS.items()},
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def collected(site: Path, monkeypatch: pytest.MonkeyPatch) -> Collect:
+    """Collect from the site; return the texts in the bundle by name, without the site's path."""
+    monkeypatch.setenv("PATH", f"{site}/bin:/usr/bin:/bin")
+
+    def run(*options: str) -> dict[str, str]:
+        path = site / "bundle.tar.gz"
+        assert collect.main(["--conf", f"{site}/etc", "-o", str(path), *options]) == 0
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with tarfile.open(path) as tar:
+            texts = {
+                member.name: content.read().decode()
+                for member in tar
+                if (content := tar.extractfile(member))
+            }
+        return {name.replace(str(site), ""): text for name, text in texts.items()}
+
+    return run
+
+
+def test_script_is_valid_for_python_3_6() -> None:
+    ast.parse(Path(collect.__file__).read_text(), feature_version=(3, 6))
+
+
+def test_bundle_has_configuration_includes_and_scripts_but_no_secrets(
+    collected: Collect, site: Path
+) -> None:
+    bundle = collected("--days", "2")
+    assert {name for name in bundle if name.startswith("files/e") and "/etc/" not in name} == {
+        "files/elsewhere/nodes.conf"
+    }
+    assert {name for name in bundle if name.startswith(("files/scripts", "files/etc/s"))} == {
+        "files/etc/slurm.conf",
+        "files/scripts/health",
+        "files/scripts/prolog.d/10-scratch",
+    } | {name for name in bundle if name.startswith("files/etc/security")}
+    text = "".join(bundle.values())
+    assert not [word for word in ("hush", "opensesame", "abcdefgh12345") if word in text]
+    manifest = json.loads(bundle["manifest.json"])
+    replaced = {
+        (entry["file"].replace(str(site), ""), entry["line"]) for entry in manifest["replaced"]
+    }
+    assert replaced == {
+        ("files/etc/slurm.conf", 3),
+        ("files/etc/job_submit.lua", 1),
+        ("files/scripts/health", 2),
+    }
+    left_out = {
+        entry["what"].replace(str(site), ""): entry["why"] for entry in manifest["left_out"]
+    }
+    assert left_out["/etc/jwt_hs256.key"] == "a key"
+    assert left_out["/etc/binary"] == "not text"
+    assert left_out["/etc/.git"] == "hidden"
+    assert left_out["user alice"] == "unknown on this host"
+
+
+def test_field_that_sacctmgr_does_not_know_is_left_out(collected: Collect) -> None:
+    bundle = collected()
+    assert bundle["output/sacctmgr/assoc.txt"].splitlines()[2] == "site|physics|alice"
+    assert bundle["output/sacctmgr/dump-site.cfg"] == "User - 'alice'\n"
+    assert "output/jobs.txt" not in bundle
+
+
+def test_pseudonyms_are_the_same_in_all_files(collected: Collect) -> None:
+    bundle = collected("--pseudonyms", "--days", "2")
+    text = "".join(bundle.values())
+    names = ("alice", "physics", "thesis", "quark", "login-head", "uni.example")
+    assert not [name for name in names if name in text]
+    user = bundle["output/sacctmgr/assoc.txt"].splitlines()[2].split("|")[2]
+    assert user in bundle["files/scripts/prolog.d/10-scratch"]
+    node = bundle["output/scontrol/nodes.txt"].split()[0].removeprefix("NodeName=")
+    assert bundle["files/elsewhere/nodes.conf"].startswith(f"NodeName={node[:-1]}[1-4] ")
+    assert f"{node[:-1]}3" in bundle["files/scripts/health"]
+
+
+def test_missing_slurm_conf_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        collect.main(["--conf", str(tmp_path)])
+    assert ended.value.code == 2
+    assert f"no slurm.conf in {tmp_path}" in capsys.readouterr().err
