@@ -267,6 +267,8 @@ class Behaviour:
     compares_all_gres_flags: bool
     # Severity of AutoDetect in gres.conf for a cloud node.
     cloud_autodetect: str
+    # AutoDetect=OFF, in upper case, detects nothing, but is not the same as "off".
+    exact_autodetect_off: bool
     # slurmctld starts with one plugin of BurstBufferType only.
     one_burst_buffer: bool
     # Daemons do not start if munge does not answer.

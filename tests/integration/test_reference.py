@@ -49,6 +49,8 @@ KNOWN_DIFFERENCES = {
 READ_LATER = ("20.11", "22.05")
 # Lines of a log that the configuration does not cause by itself, and lines that only follow others.
 NOT_FROM_THE_CONFIGURATION = {
+    "knl_cray|initialize node features": "Cray's programs and their file are missing",
+    "_check_node_status|_update_node_state": "Cray's programs are missing",
     "_shutdown_bu_thread": "no other controller runs",
     "Could not connect to": "JobCompLoc names a service",
     r"chown\(": "the directory of a log file does not exist",
@@ -68,7 +70,7 @@ SAID_ABOUT = {
     "gathered, but not stored|much slower algorithm": "JobAcctGatherType",
     "power_save module disabled": "SuspendTime",
     "power_save program": "(Suspend|Resume|ResumeFail)Program",
-    "cannot create jobcomp context": "JobCompType",
+    "cannot create jobcomp context": "JobCompType|DefaultStorageType",
     "cannot create site_factor context": "PrioritySiteFactorPlugin",
     "default storage type": "DefaultStorageType",
     "Unable to resolve": "NodeName|SlurmctldHost",
@@ -80,7 +82,9 @@ SAID_ABOUT = {
     "CONMGR_THREADS=": "SlurmctldParameters",
     "backfill scheduler bf_|^warning: bf_|^error: (Both )?bf_": "SchedulerParameters",
     "PriorityWeight values": "PriorityWeight.*",
-    "file-less GPU": "Gres",
+    'file-less GPU|configuration lacks "File"': "Gres",
+    "hostlist_create error": "Nodes",
+    "experimental rpc queuing": "SlurmctldParameters",
     "_make_requeue_array": "RequeueExit(Hold)?",
     "CpuFreqGov|cpu_freq_verify_govlist": "CpuFreqGovernors",
     "cannot create route context": "RoutePlugin",
@@ -120,6 +124,10 @@ def cases_of_slurmctld_for_slurmd() -> list[reference.Case]:
             name,
             {**files, "slurm.conf": f"ProctrackType=proctrack/linuxproc\n{files['slurm.conf']}"},
             "slurmd",
+            # GRES of the first CLOUD node, unless gres.conf is about n1.
+            "cloud0"
+            if name in reference_cases.GRES and "NodeName=n1" not in files["gres.conf"]
+            else None,
         )
         for name, files in reference_cases.SLURMCTLD.items()
         if not re.search("ProctrackType|SlurmdUser=slurm", files["slurm.conf"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness.parsing import c_numbers
 from harness.slurmconf.check import grammar, values
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, Finding
+from harness.slurmconf.check.findings import FATAL, INFO, SLURMCTLD, SLURMD, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 from harness.slurmconf.check.read_files import is_read
 
@@ -29,6 +29,13 @@ _OWN_FILES = {
     ("jobcontainertype", "job_container/tmpfs"): ("job_container.conf", SLURMD),
     ("namespacetype", "namespace/tmpfs"): ("job_container.conf", SLURMD),
     ("namespacetype", "namespace/linux"): ("namespace.yaml", SLURMD),
+}
+# What certmgr/script needs in CertmgrParameters, and in which daemon.
+_CERTIFICATE_SCRIPTS = {
+    "generate_csr_script=": SLURMD,
+    "get_node_cert_key_script=": SLURMD,
+    "get_node_token_script=": SLURMD,
+    "sign_csr_script=": SLURMCTLD,
 }
 # Words in ProfileHDF5Default and ProfileInfluxDBDefault: acct_gather_profile_from_string.
 _PROFILE = re.compile("none|all|energy|task|lustre|network", re.IGNORECASE)
@@ -230,11 +237,11 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         yield slurm_conf.find(route, FATAL, "missing", message, "TopologyPlugin=topology/tree")
     location = slurm_conf.settings.get("jobcomploc")
     if completion and completion.value == "jobcomp/filetxt" and location and not location.value:
-        yield slurm_conf.find(location, FATAL, "path", "the value is empty")
+        yield slurm_conf.find(location, FATAL, "path", "the value is empty", daemons=SLURMCTLD)
     buffers = slurm_conf.settings.get("burstbuffertype")
     if buffers and release.one_burst_buffer and len(buffers.words()) > 1:
         message = "only one burst buffer plugin can be used (bb_g_init)"
-        yield slurm_conf.find(buffers, FATAL, "contradiction", message)
+        yield slurm_conf.find(buffers, FATAL, "contradiction", message, daemons=SLURMCTLD)
     features = slurm_conf.settings.get("nodefeaturesplugins")
     if (
         features
@@ -252,9 +259,15 @@ def _certificates(slurm_conf: Source) -> Iterator[Finding]:
     parameters = slurm_conf.get("certmgrparameters") or ""
     if plugin is None or "certmgr" not in slurm_conf.release.plugins:
         return
-    if plugin.value == "certmgr/script" and "sign_csr_script=" not in parameters.lower():
-        message = "needs sign_csr_script= in CertmgrParameters"
-        yield slurm_conf.find(plugin, FATAL, "missing", message)
+    known = slurm_conf.release.words["certmgrparameters"].known
+    for script, daemons in _CERTIFICATE_SCRIPTS.items():
+        if (
+            plugin.value == "certmgr/script"
+            and script in known
+            and script not in parameters.lower()
+        ):
+            message = f"needs {script} in CertmgrParameters"
+            yield slurm_conf.find(plugin, FATAL, "missing", message, daemons=daemons)
     period = re.search("certificate_renewal_period=([^,]*)", parameters, re.IGNORECASE)
     if period and c_numbers.atoi(period[1]) < 0:
         setting = slurm_conf.settings["certmgrparameters"]
@@ -272,7 +285,7 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
     info = source.settings.get("authinfo")
     if info and _is_no_socket(info.value):
         # init of auth_munge.c tests munge; older releases fail when they need it.
-        severity = FATAL if source.release.tests_munge else ERROR
+        severity = FATAL if source.release.tests_munge else INFO
         message = "is neither options nor the path of a munge socket: nothing can authenticate"
         yield source.find(info, severity, "value", message, "remove it")
 

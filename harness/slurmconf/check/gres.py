@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 from harness.parsing import hostlist
 from harness.slurmconf.check.findings import ERROR, SLURMD, WARNING, Finding
-from harness.slurmconf.check.nodes import is_cloud, names_of, node_names
-from harness.slurmconf.check.parsed_file import Row, Source
-
-_FILES = {"file", "files", "multiplefiles"}
+from harness.slurmconf.check.nodes import names_of, node_names
+from harness.slurmconf.check.parsed_file import Source
 
 
 def check(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
@@ -38,8 +36,6 @@ def check(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
         if name:
             for node in nodes if where is None else where:
                 gres_of.setdefault(node, set()).add(name.value.lower())
-    if source.release.logs_warnings:
-        yield from _without_file(slurm_conf, rows)
     if not any("autodetect" in row.all for row in rows) and "autodetect" not in source.settings:
         yield from _gres_without_line(slurm_conf, gres_of)
 
@@ -64,24 +60,3 @@ def _gres_without_line(slurm_conf: Source, gres_of: dict[str, set[str]]) -> Iter
                     "drained"
                 )
                 yield slurm_conf.find(gres, WARNING, "gres", message, daemons=SLURMD)
-
-
-def _without_file(slurm_conf: Source, rows: list[Row]) -> Iterator[Finding]:
-    """Yield GPUs of cloud nodes without a file (_find_fileless_gres of gres.c)."""
-    with_file: set[str] = set()
-    for row in rows:
-        if row.own.keys() & _FILES:
-            of_nodes = row.first.name.lower() == "nodename"
-            with_file.update(names_of(row.first.value) or () if of_nodes else ["all"])
-    for row in slurm_conf.rows("nodename"):
-        gres = row.all.get("gres")
-        lacking = {*(names_of(row.first.value, slurm_conf.release) or ())} - with_file
-        if (
-            gres
-            and lacking
-            and "all" not in with_file
-            and is_cloud(row)
-            and any(word.partition(":")[0].lower() == "gpu" for word in gres.words())
-        ):
-            message = "gres.conf has no File for these GPUs of CLOUD nodes: they are ignored"
-            yield slurm_conf.find(gres, WARNING, "gres", message)

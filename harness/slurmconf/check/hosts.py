@@ -48,7 +48,7 @@ def _controllers(source: Source) -> Iterator[Finding]:
             yield source.find(machine, FATAL, "twice", f"{name} is named twice")
         elif seen and "localhost" in {name.lower(), *seen}:
             message = "localhost is the host that slurmctld runs on, which is named twice"
-            yield source.find(machine, FATAL, "twice", message)
+            yield source.find(machine, FATAL, "twice", message, daemons=SLURMCTLD)
         seen.add(name)
     yield from only_in(SLURMCTLD, _impossible_hosts(source, machines))
 

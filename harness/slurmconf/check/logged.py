@@ -93,12 +93,13 @@ def _gathering(source: Source) -> Iterator[Finding]:
     storage = source.settings.get("defaultstoragetype")
     if (
         storage
-        and storage.value.lower() == "slurmdbd"
         and storage.name.lower() in source.release.options["slurm.conf"]
         and "jobcomptype" not in source.settings
+        and storage.value not in source.release.plugins["jobcomp"]
     ):
         message = "there is no such JobCompType; jobcomp/none is used"
-        yield source.find(storage, ERROR, "missing", message, "set JobCompType")
+        daemons = () if storage.value.lower() == "slurmdbd" else SLURMCTLD
+        yield source.find(storage, ERROR, "missing", message, "set JobCompType", daemons)
     gather = source.settings.get("jobacctgathertype")
     kind = gather.value if gather else ""
     if gather and kind and "none" not in kind and source.get("proctracktype") == "proctrack/pgid":
@@ -132,6 +133,10 @@ def _unusable(source: Source) -> Iterator[Finding]:
     port = source.settings.get("slurmdport")
     if port and grammar.number_of(source, "slurmdport") == 0:
         yield source.find(port, ERROR, "value", "cannot be 0: no node can be reached")
+    setting = source.settings.get("slurmctldparameters")
+    if setting and "enable_rpc_queue" in setting.value.lower():
+        message = "enable_rpc_queue is experimental (rpc_queue_init)"
+        yield source.find(setting, ERROR, "word", message, daemons=SLURMCTLD)
 
 
 def _contradictions(source: Source) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from harness.parsing import c_numbers
-from harness.slurmconf.check.findings import FATAL, SLURMCTLD, SLURMD, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, SLURMCTLD, SLURMD, WARNING, Finding
 from harness.slurmconf.check.nodes import cpus_of, is_cloud, names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
@@ -218,17 +218,24 @@ class _Gres:
         """Return the AutoDetect of a node, if it is one that detects something."""
         local = self._local(node)
         setting = local[0] if local else self._source.settings.get("autodetect")
+        return setting if setting and self._detected(setting) - {"off"} else None
+
+    def _detected(self, setting: Setting) -> set[str]:
+        """Return what an AutoDetect detects, or "off" (_handle_autodetect_flags)."""
+        text = setting.value.lower()
         kinds = self._release.plugins.get("gpu", frozenset()) - {"generic"}
-        detects = setting and any(kind in setting.value.lower() for kind in kinds)
-        return setting if detects else None
+        is_off = (setting.value if self._release.exact_autodetect_off else text) == "off"
+        return {kind for kind in kinds if kind in text} or ({"off"} if is_off else set())
 
     def _autodetect_twice(self, node: _Node) -> Iterator[Finding]:
         """Yield a second AutoDetect of a node (_handle_local_autodetect)."""
-        local = self._local(node)
-        for setting in local[1:]:
-            if setting.value.lower() != local[0].value.lower():
-                message = f"differs from {local[0].value} before, for the same node"
+        first: set[str] = set()
+        for setting in self._local(node):
+            detected = self._detected(setting)
+            if first and detected != first:
+                message = f"differs from {'/'.join(sorted(first))} before, for the same node"
                 yield self._source.find(setting, FATAL, "contradiction", message)
+            first = first or detected
 
     def _local(self, node: _Node) -> list[Setting]:
         rows = (self._rows[number] for number in node.lines)
@@ -283,6 +290,18 @@ class _Gres:
             elif without > 1 or (without and without < len(own)):
                 message = f"some {name} are without File in gres.conf, or have more than one type"
                 yield self._slurm_conf.find(node.gres, FATAL, "gres", message)
+        yield from self._ignored(node, merged)
+
+    def _ignored(self, node: _Node, merged: Mapping[str, list[_Record]]) -> Iterator[Finding]:
+        """Yield GPUs of a cloud node without a file (_build_sharing_list, _find_fileless_gres)."""
+        if node.gres is None or node.cpus is None or all(r.files for r in merged.get("gpu", ())):
+            return
+        if {*self._release.shared_gres} & {*merged}:
+            message = "gres.conf has no File for some of these GPUs: they cannot be shared"
+            yield self._slurm_conf.find(node.gres, ERROR, "gres", message)
+        if self._release.logs_warnings:
+            message = "gres.conf has no File for some of these GPUs: they are ignored"
+            yield self._slurm_conf.find(node.gres, WARNING, "gres", message)
 
 
 def _name(row: Row) -> str:

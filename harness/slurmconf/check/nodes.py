@@ -339,7 +339,8 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
         and source.release.cons_refuses_cpu_per_socket
         and (source.get("selecttype") or default_select(source)).startswith("select/cons_")
     ):
-        yield source.find(about, FATAL, "cpus", f"{cpus} CPUs do not match {shape}")
+        message = f"{cpus} CPUs do not match {shape}"
+        yield source.find(about, FATAL, "cpus", message, daemons=SLURMCTLD)
 
 
 def _reserved(source: Source, row: Row) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ The rules are those of switch_record_validate and block_record_validate in src/p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from harness.slurmconf.check.findings import (
     FATAL,
     INFO,
     SLURMCTLD,
+    SLURMD,
     WARNING,
     Finding,
     only_in,
@@ -285,7 +286,10 @@ def _rings(
             yield ring.find("", FATAL, "twice", f"ring {ring.name} is already defined")
         seen.add(ring.name)
         if ring.nodes and (problem := no_hostlist(ring.nodes, release)):
-            yield ring.find("nodes", ERROR, "hostlist", f"{problem}; the ring is not used")
+            # Only slurmd ends if topology_g_build_config() fails.
+            finding = ring.find("nodes", ERROR, "hostlist", f"{problem}; the ring is not used")
+            yield replace(finding, daemons=SLURMCTLD)
+            yield replace(finding, daemons=SLURMD, severity=FATAL, message=problem)
         names = names_of(ring.nodes or "", release) or ()
         size = 0
         for name in names:
@@ -364,7 +368,7 @@ def _wrong_units(configuration: Configuration, known: Mapping[str, _Units]) -> I
             for word in words:
                 name, _, unit = word.partition(":")
                 if unit and (problem := _wrong_unit(*known[name], unit)):
-                    yield slurm_conf.find(setting, FATAL, "undefined", problem)
+                    yield slurm_conf.find(setting, FATAL, "undefined", problem, daemons=SLURMCTLD)
         if setting and unknown:
             message = f"there is no topology {unknown[0]}"
             hint = f"known: {', '.join(sorted(known))}"

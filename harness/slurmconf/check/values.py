@@ -136,10 +136,12 @@ _LOADED_BY = {
             "accountingstoragetype",
             "authalttypes",
             "burstbuffertype",
+            "extsensorstype",
             "jobcomptype",
             "jobsubmitplugins",
             "mcsplugin",
             "metricstype",
+            "powerplugin",
             "preempttype",
             "prioritysitefactorplugin",
             "prioritytype",
@@ -237,7 +239,7 @@ def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
     refusal = source.release.refused.get(source.kind, {}).get(key)
     ignored = refusal and refusal.when is None and refusal.severity == ERROR
     if key == "authtype" and not setting.value and source.kind == "slurmdbd.conf":
-        yield source.find(setting, ERROR, "plugin", "the value is empty: nobody can authenticate")
+        yield source.find(setting, INFO, "plugin", "the value is empty: nobody can authenticate")
         return
     ignored = ignored or (kind in _UNNEEDED and not source.release.plugins.get(kind))
     if ignored or _REPLACED_BY.get(key) in source.settings:

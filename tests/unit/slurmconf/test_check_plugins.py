@@ -19,7 +19,10 @@ PartitionName=p Nodes=ALL Default=YES
 """
 HELPERS = "NodeFeaturesPlugins=node_features/helpers"
 INFLUXDB = "AcctGatherProfileType=acct_gather_profile/influxdb"
-CERTIFICATES = "CertmgrType=certmgr/script\nCertmgrParameters=sign_csr_script=/opt/sign"
+CERTIFICATES = (
+    "CertmgrType=certmgr/script\nCertmgrParameters=sign_csr_script=/opt/sign,"
+    "generate_csr_script=/opt/csr,get_node_token_script=/opt/token"
+)
 BOTH_GRES = "GresTypes=gpu,mps\nNodeName=c1 CPUs=2 State=CLOUD Gres="
 
 
@@ -52,6 +55,8 @@ def assert_fatal(actual: str, expected: str) -> None:
         ("24.11", "GresTypes=aXXXb,bXXXa", "bXXXa has the same plugin ID as aXXXb"),
         ("24.11", CERTIFICATES, ""),
         ("24.11", CERTIFICATES.replace("sign", "x"), "needs sign_csr_script="),
+        ("24.11", CERTIFICATES.replace("token_", "x_"), "needs get_node_token_script="),
+        ("25.05", CERTIFICATES, "needs get_node_cert_key_script="),
         ("24.11", f"{CERTIFICATES},certificate_renewal_period=-1", "is less than 0"),
         ("20.11", "BurstBufferType=datawarp,generic", ""),
         ("22.05", "BurstBufferType=datawarp,lua", "only one burst buffer plugin"),
