@@ -33,17 +33,6 @@ from harness.site import collect
 
 _LIMITS = transfer.Limits(256 * 2**20, 64 * 2**20, 20_000)
 _INCLUDE = re.compile(r"(?im)^([ \t]*include[ \t]+)(/\S+)")
-# Headings of sacctmgr, and the columns of association_comparison that they stand for.
-_HEADINGS = {
-    "Def QOS": "DefaultQOS",
-    "UsageThres": "UsageThreshold",
-    "Descr": "Description",
-    "Org": "Organization",
-    "Admin": "AdminLevel",
-    "Def Acct": "DefaultAccount",
-    "Coord Accounts": "Coordinators",
-}
-
 Row = Mapping[str, str]
 
 
@@ -81,8 +70,7 @@ class Bundle:
         if not path.is_file():
             return []
         header, *rows = path.read_text(errors="replace").splitlines() or [""]
-        names = [_HEADINGS.get(heading, heading) for heading in header.split("|")]
-        return [dict(zip(names, row.split("|"), strict=False)) for row in rows]
+        return [dict(zip(header.split("|"), row.split("|"), strict=False)) for row in rows]
 
 
 def is_bundle(path: Path) -> bool:

@@ -165,8 +165,13 @@ class Bundle:
         return self.text(name, content.decode("utf-8", "surrogateescape"))
 
     def output(self, name: str, command: List[str]) -> str:
-        """Add what a command prints, and return it."""
-        done = _run(command)
+        """Run a command; add what it prints, and return it."""
+        return self.printed(name, command, _run(command))
+
+    def printed(
+        self, name: str, command: List[str], done: "subprocess.CompletedProcess[str]"
+    ) -> str:
+        """Add what a command has printed, and return it."""
         self.note(
             "commands",
             file="output/" + name,
@@ -287,7 +292,12 @@ def _table(bundle: Bundle, what: str, fields: List[str]) -> List[str]:
         if known == fields:
             break
         fields = known
-    return bundle.output(name, command).splitlines()
+    # Releases have different headings for the same field.
+    rows = bundle.printed(name, command, done).splitlines()[1:]
+    if rows:
+        rows.insert(0, "|".join(fields))
+        bundle.texts["output/" + name] = "\n".join(rows) + "\n"
+    return rows
 
 
 def _column(bundle: Bundle, table: str, name: str) -> Set[str]:
@@ -464,7 +474,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="default: site-HOST-DATE.tar.gz")
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: site-DATE.tar.gz")
     parser.add_argument("--conf", metavar="DIR", help="default: what `scontrol show config` says")
     parser.add_argument(
         "--days", metavar="N", type=int, default=0, help="also the jobs of the last N days"

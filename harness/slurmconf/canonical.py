@@ -141,7 +141,8 @@ def defaults(release: str, section: str) -> Values:
             key: value
             for part in ("defaults", "unprinted_defaults")
             for key, value in constant[part].get(table, {}).items()
-            if value not in {"GLOBAL", "N/A", "NONE"}  # Slurm prints these words, but reads none
+            # Slurm prints these words, but reads none; CpuBind=off differs from no CpuBind.
+            if value not in {"GLOBAL", "N/A", "NONE"} and key != "cpubind"
         },
         **{
             option.lower(): releases.default_of(releases.get(release), section, option)

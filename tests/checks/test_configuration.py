@@ -15,8 +15,8 @@ from harness.plan import Host, Plan
 from harness.slurmconf import drift
 from harness.ssh import Ssh
 
-# What slurmctld logs when it reads slurm.conf: at its start, which since 23.11 is also part of
-# reconfiguring, and when it is told to reconfigure.
+# What slurmctld logs when it reads slurm.conf: when it starts, which since 23.11 includes each
+# reconfiguration, and when it receives a request or a signal to reconfigure.
 _SLURMCTLD_READS = r"started on cluster|Reconfigure signal|Processing Reconfiguration Request"
 # What it logs when a slurmd registers: at its start, and then about every half hour.
 _DIFFERENT = r"Node ([^ ]+) appears to have a different slurm.conf"

@@ -10,6 +10,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -86,18 +87,17 @@ class Elastic:
         If the host is permanent, its slurmd must run.
         """
         hosts = providers.get(self.run.provider).hosts(self.run.id)
-        names = set()
-        for name, provision in self.nodes.items():
-            if not hosts.get(name):
-                continue
-            if provision in {"manual", "remote"}:
-                result = self.ssh.run(
-                    name, ["systemctl", "is-active", "--quiet", "slurmd"], check=False
-                )
-                if result.exit_code != 0:
-                    continue
-            names.add(name)
-        return names
+        present = [name for name in self.nodes if hosts.get(name)]
+        # At once: a node may run for a few seconds only.
+        with ThreadPoolExecutor(max(1, len(present))) as pool:
+            runs = [*pool.map(self._runs, present)]
+        return {name for name, is_running in zip(present, runs, strict=True) if is_running}
+
+    def _runs(self, name: str) -> bool:
+        if self.nodes[name] not in {"manual", "remote"}:
+            return True
+        command = ["systemctl", "is-active", "--quiet", "slurmd"]
+        return self.ssh.run(name, command, check=False).exit_code == 0
 
     def awake(self) -> dict[str, str]:
         """Return the nodes that are not powered down, with their states."""

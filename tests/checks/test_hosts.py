@@ -24,6 +24,12 @@ from harness.ssh import Ssh
 
 PORT_OF = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
+# A daemon sends a message to a client that ends at this moment, such as srun after its last step.
+# _writev_timeout() of Slurm notices it in one of three places, and each has its own words.
+PEER_ENDED = (
+    r"slurm_(send_node_msg|msg_sendto): .*"
+    r"(Connection reset|Unexpected missing socket error|Message send failure)"
+)
 # What a daemon logs at its start although nothing is wrong, and why this cannot be avoided.
 HARMLESS = (
     # A new cluster has no state yet.
@@ -50,8 +56,7 @@ HARMLESS = (
     # sacctmgr ends before it has read the whole answer. 20.11 logs this differently.
     r"_conn_readable: .* error\[104\]: Connection reset by peer",
     r"_conn_readable: persistent connection for fd \d+ experienced an unknown error",
-    # A client has ended.
-    r"slurm_send_node_msg: .* failed: (Connection reset|Unexpected missing socket error)",
+    PEER_ENDED,
     # The machine is busy.
     r"High latency for \d+ calls to gettimeofday",
     # slurmd -Z of 26.05 looks for GPUs, and there are none.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from test_hosts import complaints, daemons_with_logs, everywhere
+from test_hosts import PEER_ENDED, complaints, daemons_with_logs, everywhere
 
 from harness.plan import Plan
 from harness.report import timeline
@@ -24,6 +24,7 @@ AFTERMATH = 20
 MOMENT = 2
 # Errors that daemons log although nothing is wrong, and why they cannot be avoided.
 HARMLESS = (
+    PEER_ENDED,
     # slurmd queries a slurmstepd that is just starting or ending.
     r"stepd_connect to StepId=\S+ failed: No such file",
     # The machine is busy; checks notice missing answers.

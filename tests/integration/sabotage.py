@@ -1011,12 +1011,6 @@ HYBRID = [
         )
     ),
     at_shared(
-        "is_refused_where_jobs_have",
-        "systemctl kill --signal=STOP slurmrestd",
-        "systemctl kill --signal=CONT slurmrestd",
-        "slurmrestd does not answer GET /slurm/v0.0.42/",
-    ),
-    at_shared(
         "mem-per-cpu=300",
         f"sed -i.right 's/job.min_mem_per_cpu [*] cpus/MEMORY_PER_CPU * cpus/' {JOB_SUBMIT}",
         f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",

@@ -163,6 +163,7 @@ CHANGES = [
         "CPUTot=1",
         "all",
         "reconfigure",
+        documented=True,
         drain="c3",
     ),
     Commonest(
@@ -184,8 +185,8 @@ CHANGES = [
     ),
     Commonest(
         "SrunProlog",
-        "$ a SrunProlog=/usr/local/bin/prolog",
-        "rm -f /tmp/prolog-ran; timeout 15 srun -w c3 true; cat /tmp/prolog-ran",
+        "$ a SrunProlog=/usr/local/bin/srun-prolog",
+        "timeout 15 srun -w c3 true; cat /tmp/srun-prolog-ran",
         "yes",
         "nothing",
         "nothing",
@@ -235,11 +236,10 @@ def cluster(
     path = tmp_path_factory.mktemp("scenario") / f"changed-{request.param}.yml"
     path.write_text(SCENARIO.format(release=request.param))
     with deployed(harness, runs, path) as run:
-        prolog = "/usr/local/bin/prolog"
-        on_all(
-            run,
-            f"printf '#!/bin/sh\\necho yes > /tmp/prolog-ran\\n' > {prolog}; chmod 755 {prolog}",
-        )
+        for name in ("prolog", "srun-prolog"):
+            program = f"/usr/local/bin/{name}"
+            script = f"#!/bin/sh\\necho yes > /tmp/{name}-ran\\n"
+            on_all(run, f"printf '{script}' > {program}; chmod 755 {program}")
         yield run
 
 

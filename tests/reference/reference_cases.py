@@ -618,7 +618,6 @@ MEANING |= options(
     "SchedulerParameters=bf_max_job_test=9,max_job_bf=5",
     'SchedulerParameters="defer, max_script_size=600000000"',
     'GresTypes="gpu, mps"',
-    "DefaultStorageType=mysql",
     "DefaultStorageType=slurmdbd\nAccountingStorageTRES=gres/gpu",
     "TaskPlugin=task/cray_aries\nTaskPluginParam=SlurmdOffSpec",
     "TaskPluginParam=cores,threads",
@@ -908,7 +907,6 @@ RESOURCES |= {
 }
 # Options of plugins.
 PLUGIN_OPTIONS = options(
-    "PriorityMaxAge=35791394",
     "PriorityMaxAge=35791393",
     "PriorityCalcPeriod=0:00:30",
     "PriorityDecayHalfLife=71582788:16",
@@ -928,16 +926,10 @@ PLUGIN_OPTIONS = options(
     'JobCompType=jobcomp/filetxt\nJobCompLoc=""',
     "AuthInfo=password",
     "SlurmctldParameters=rl_enable,rl_table_size=-1",
-    "SlurmctldParameters=threadpool=odd",
     "SlurmctldParameters=threadpool_preallocate=5000",
 )
 # Files that only a plugin reads.
 PLUGIN_FILES = {
-    "burst_buffer.conf that is not read": with_(burst_buffer_conf="NoSuch=1\n"),
-    "helpers.conf that is not read": with_(helpers_conf="NoSuch=1\n"),
-    "topology.conf that is not read": with_(topology_conf="NoSuch=1\n"),
-}
-PLUGIN_FILES |= {
     f"helpers: {text}": with_("NodeFeaturesPlugins=node_features/helpers", helpers_conf=text)
     for text in (
         "Feature=a Helper=/bin/true\n",

@@ -65,7 +65,7 @@ def _nodes(source: Source, row: Row, nodes: Collection[str] | None) -> Iterator[
 
 
 def _links(switches: str, names: Collection[str]) -> tuple[list[str], str]:
-    """Return the switches that another one is linked with, and what is wrong with the list.
+    """Return the switches in a list of links, and what is wrong with the list.
 
     Each has a speed, as in "r0i0s1-4": without one at its end, slurmctld crashes.
     """

@@ -596,6 +596,15 @@ def _prolog_and_containers(source: Source) -> Iterator[Finding]:
 
 def _accounting(source: Source) -> Iterator[Finding]:
     storage = source.accounting_storage()
+    default = source.settings.get("defaultstoragetype")
+    if (
+        default
+        and "defaultstoragetype" in source.release.options["slurm.conf"]
+        and "accountingstoragetype" not in source.settings
+        and default.value not in {"none", "slurmdbd"}
+    ):
+        message = f"there is no plugin accounting_storage/{default.value} for slurmctld"
+        yield source.find(default, FATAL, "plugin", message, "use slurmdbd", SLURMCTLD)
     enforce = source.settings.get("accountingstorageenforce")
     if (
         enforce
@@ -605,17 +614,6 @@ def _accounting(source: Source) -> Iterator[Finding]:
         yield source.find(
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
         )
-    default = source.settings.get("defaultstoragetype")
-    storages = source.release.plugins["accounting_storage"] - {"mysql"}
-    if (
-        default
-        and storage
-        and "accountingstoragetype" not in source.settings
-        and default.value not in storages
-    ):
-        message = f"slurmctld cannot use {storage}"
-        hint = "remove it, and set AccountingStorageType"
-        yield source.find(default, FATAL, "plugin", message, hint, SLURMCTLD)
     password = source.settings.get("accountingstoragepass")
     if password and source.uses_slurmdbd() and len(password.value) > _LONGEST_PASSWORD:
         message = f"is longer than {_LONGEST_PASSWORD} characters (_global_auth_key)"

@@ -39,6 +39,10 @@ def test_errors_are_found_by_their_time_with_a_zone_and_without(
         f"[{time}] error: slurm_send_node_msg: [socket:[7]]"
         " slurm_bufs_sendto(msg_type=RESPONSE_SLURM_RC) failed:"
         " Unexpected missing socket error",
+        f"[{time}] error: slurm_send_node_msg: [socket:[7]]"
+        " slurm_bufs_sendto(msg_type=SRUN_JOB_COMPLETE) failed: Message send failure",
+        f"[{time}] error: slurm_msg_sendto: address:port=192.0.2.7:40312 msg_type=7004:"
+        " Message send failure",
         "error: no time",
     ]
     assert [*host_checks.complaints(lines, "+0100", AT - 1, AT + 1)] == [(AT, line)]

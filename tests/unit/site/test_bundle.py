@@ -29,9 +29,9 @@ FILES = {
     "files/opt/slurm/nodes.conf": "NodeName=n[1-4] CPUs=2 RealMemory=500\n",
     "output/version.txt": "slurm-wlm 22.05.8\n",
     "output/users.json": json.dumps(USERS),
-    "output/sacctmgr/account.txt": "Account|Descr|Org\nphysics|optics lab|physics\n",
+    "output/sacctmgr/account.txt": "Account|Description|Organization\nphysics|optics lab|physics\n",
     "output/sacctmgr/assoc.txt": """\
-Cluster|Account|User|Partition|ParentName|Share|MaxJobs|QOS|Def QOS
+Cluster|Account|User|Partition|ParentName|Share|MaxJobs|QOS|DefaultQOS
 site|root||||1||normal|
 site|physics|||root|60|20||
 site|physics|alice|||1|5|high,normal|high
@@ -41,7 +41,7 @@ site|physics|daemon|||1|||
 other|physics|||root|1|||
 """,
     "output/sacctmgr/user.txt": """\
-User|Admin|Def Acct|Coord Accounts
+User|AdminLevel|DefaultAccount|Coordinators
 alice|Operator|physics|physics
 """,
     "output/sacctmgr/qos.txt": """\
