@@ -271,10 +271,8 @@ class Behaviour:
     exact_autodetect_off: bool
     # slurmctld starts with one plugin of BurstBufferType only.
     one_burst_buffer: bool
-    # Daemons do not start if munge does not answer.
-    tests_munge: bool
-    # helpers.conf: a Feature can be a list and can be repeated, and users in AllowUserBoot must
-    # exist.
+    # Severity of an AuthInfo with which munge does not answer.
+    unusable_munge_socket: str
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
     # Options, in lower case, whose plugins slurmd does not load, although other releases do.

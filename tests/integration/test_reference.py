@@ -22,7 +22,7 @@ from harness.capabilities import OWN_MACHINES
 from harness.plan import make_plan
 from harness.render import render
 from harness.site import importer
-from harness.slurmconf.check import Finding
+from harness.slurmconf.check import Finding, check_path
 from harness.slurmconf.check.nodes import names_of
 
 # Where check and a daemon may differ, and why.
@@ -39,10 +39,6 @@ KNOWN_DIFFERENCES = {
         "22.05",
         "NodeName=m[1-3",
     ): "slurmctld looks for a host of this name for longer than the rig waits",
-    **dict.fromkeys(
-        (("20.11", "AuthInfo=password"), ("22.05", "AuthInfo=password")),
-        "slurmctld starts, but no command can authenticate, so the rig cannot tell",
-    ),
 }
 # Releases whose slurmctld reads SuspendExc... when it first looks for idle nodes: the rig does not
 # always see that.
@@ -61,6 +57,7 @@ NOT_FROM_THE_CONFIGURATION = {
     "getaddrinfo|Address family|failure on m]": "before or after the line about a host's name",
     ": No such file or directory|exit status 127": "a program or directory does not exist",
     "^error: _parse_single_range": "before the line about the option with the range",
+    "Zero Bytes were transmitted": "no command of the rig can authenticate",
     "Error connecting, bad data|not responding": "follows from the line about a host's name",
     "CONMGR_THREADS=.* suggested range": "depends on the number of CPUs",
 }
@@ -91,8 +88,16 @@ SAID_ABOUT = {
     "cannot create url_parser context": "UrlParserType",
     "addrs?: failure on n": "SlurmdPort",
     "no QOS on the system": "AllowQos|DenyQos",
+    "If munged is up|Munge encode failed": "AuthInfo",
     "for OverSubscribe": "Shared",
 }
+# Options that slurmd reads as slurmctld does, and does not use.
+OF_SLURMCTLD = re.compile(
+    "(AccountingStor|DefaultStorage|DownNodes|Federation|JobComp|JobSubmit|Licenses|Mail|MaxArray|"
+    "MaxJob|MaxMem|DefMem|MinJob|NodeSet|Partition|Preempt|Priority|Requeue|Resume|"
+    "Scheduler|Slurmctld(Debug|Host|Parameters|Port)|StateSave|Suspend)",
+    re.IGNORECASE,
+)
 CORPUS = os.environ.get("HARNESS_CORPUS")
 SEED, HOSTLISTS = 1, 300
 _ODD = "n|m|x|0|1|7|08|10|099|-|-|[|[|]|]|,|,| |+|."
@@ -117,9 +122,14 @@ def cases() -> list[reference.Case]:
     ]
 
 
-def cases_of_slurmctld_for_slurmd() -> list[reference.Case]:
-    """Return the cases of slurmctld for a slurmd of root, changed so that it needs no cgroups."""
-    return [
+def cases_of_slurmctld_for_slurmd(release: str, directory: Path) -> list[reference.Case]:
+    """Return the cases of slurmctld for a slurmd of root, changed so that it needs no cgroups.
+
+    Both daemons read slurm.conf with the same functions. So slurmd is not asked about a case if
+    check says that no daemon refuses it, and slurmd reads no other file of it and uses none of the
+    lines that it adds to slurm.conf.
+    """
+    given = [
         reference.Case(
             name,
             {**files, "slurm.conf": f"ProctrackType=proctrack/linuxproc\n{files['slurm.conf']}"},
@@ -133,6 +143,25 @@ def cases_of_slurmctld_for_slurmd() -> list[reference.Case]:
         if not re.search("ProctrackType|SlurmdUser=slurm", files["slurm.conf"])
         and name != "no node"
     ]
+    return [
+        case
+        for number, case in enumerate(given)
+        if len(case.files) > 1
+        or not only_for_slurmctld(case.files["slurm.conf"])
+        or refused(case, release, directory / f"given-{number}")
+    ]
+
+
+def refused(case: reference.Case, release: str, directory: Path) -> bool:
+    """Return whether check says that any daemon refuses a case."""
+    reference.write(case, directory)
+    return any(one.severity == "fatal" for one in check_path(directory, releases.get(release)))
+
+
+def only_for_slurmctld(slurm_conf: str) -> bool:
+    """Return whether slurmd uses only the lines of the base."""
+    common = {*reference_cases.BASE.splitlines(), "ProctrackType=proctrack/linuxproc"}
+    return all(OF_SLURMCTLD.match(line) for line in slurm_conf.splitlines() if line not in common)
 
 
 def is_about(line: str, finding: Finding) -> bool:
@@ -207,7 +236,8 @@ def test_check_says_fatal_error_and_warning_exactly_where_the_daemon_does(
 def test_check_says_which_fatal_problems_of_slurmctld_slurmd_has_too(
     release: str, tmp_path: Path
 ) -> None:
-    assert differences(release, cases_of_slurmctld_for_slurmd(), tmp_path) == []
+    given = cases_of_slurmctld_for_slurmd(release, tmp_path)
+    assert differences(release, given, tmp_path) == []
 
 
 def a_hostlist(random: Random) -> str:
@@ -302,7 +332,7 @@ def imported(case: reference.Case, release: str, directory: Path) -> reference.C
         for file in tree
         if file.path.startswith("/etc/slurm/")
     }
-    return reference.Case(case.name, files)
+    return reference.Case(case.name, files, shows=True)
 
 
 def shown(verdict: reference.Verdict) -> dict[str, set[str]]:
@@ -321,7 +351,9 @@ def round_trip(release: str, given: list[reference.Case], directory: Path) -> li
     """Return the cases whose configuration is different after they were imported and rendered."""
     before = {
         case.name: verdict
-        for case, verdict in reference.verdicts(release, given)
+        for case, verdict in reference.verdicts(
+            release, (replace(case, shows=True) for case in given)
+        )
         if verdict.started
     }
     again = [

@@ -15,7 +15,7 @@ import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -87,13 +87,15 @@ class Case:
     `files` are relative to /etc/slurm and decoded as Latin-1, so that any bytes survive; `hostname`
     is the host the daemon runs on, by default the first to which the configuration gives this role.
     For slurmd, that is the first node that is not CLOUD or FUTURE. The container has no cgroups, so
-    slurmd needs another ProctrackType than proctrack/cgroup, which is the default.
+    slurmd needs another ProctrackType than proctrack/cgroup, which is the default. `shows`: the
+    verdict has what a slurmctld that starts prints of its configuration.
     """
 
     name: str
     files: dict[str, str]
     daemon: str = "slurmctld"
     hostname: str | None = None
+    shows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Verdict:
     busy machine. `fatal` is the first fatal message, or else the last problem; `problems` are all
     fatal, error and warning lines; `plugins_not_packaged` are plugins they name that Debian does
     not package. `config`, `node` and `partition` are the output of `scontrol show`, one node or
-    partition per line.
+    partition per line, if the case shows it.
     """
 
     started: bool | None
@@ -165,7 +167,7 @@ def findings(case: Case, release: str, directory: Path) -> list[Finding]:
 
 
 def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdict]]:
-    """Yield each case with its verdict, in order; all run in one container, two at a time."""
+    """Yield each case with its verdict, in order; all run in one container, several at a time."""
     cases = list(cases)
     lines = _answers(release, "run", [asdict(case) for case in cases])
     yield from zip(cases, (_verdict(release, line) for line in lines), strict=True)
@@ -269,7 +271,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def main(release: str, directories: list[str]) -> None:
     """Print the verdicts on directories as JSON."""
-    cases = [case for name in directories for case in read(Path(name))]
+    cases = [replace(case, shows=True) for name in directories for case in read(Path(name))]
     rows = [
         {"directory": case.name, "daemon": case.daemon, **asdict(verdict)}
         for case, verdict in verdicts(release, cases)

@@ -854,7 +854,8 @@ LOGGED = options(
     "PartitionName=q Nodes=n1 PreemptMode=GANG",
     "GresTypes=mps,gpu\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
     "NodeName=m1 Gres=odd:1",
-    "SlurmctldHost=spare/1",
+    # Not SlurmctldHost=spare/1: slurmctld looks for that host for 110 s.
+    "SlurmctldHost=spare/1(10.0.0.2)",
 )
 LOGGED |= {
     "cgroup.conf CgroupPlugin=cgroup/v1": with_(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness.parsing import c_numbers
 from harness.slurmconf.check import grammar, values
-from harness.slurmconf.check.findings import FATAL, INFO, SLURMCTLD, SLURMD, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 from harness.slurmconf.check.read_files import is_read
 
@@ -181,9 +181,10 @@ def _features(source: Source) -> Iterator[Finding]:
                 daemons = SLURMD if by_node else ()
                 yield source.find(feature, FATAL, "twice", message, daemons=daemons)
     users = source.settings.get("allowuserboot")
-    for user in filter(None, users.value.split(",")) if users and by_node else ():
+    severity = FATAL if by_node else ERROR  # _make_uid_array
+    for user in filter(None, users.value.split(",")) if users else ():
         if users and not values.is_user(source.release, user):
-            yield source.find(users, FATAL, "value", f'"{user}" is not the name of a user')
+            yield source.find(users, severity, "value", f'"{user}" is not the name of a user')
 
 
 def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -284,8 +285,8 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
         yield source.find(password, FATAL, "value", message, "remove it", SLURMCTLD)
     info = source.settings.get("authinfo")
     if info and _is_no_socket(info.value):
-        # init of auth_munge.c tests munge; older releases fail when they need it.
-        severity = FATAL if source.release.tests_munge else INFO
+        # init of auth_munge.c tests munge; releases without that test fail when they need it.
+        severity = source.release.unusable_munge_socket
         message = "is neither options nor the path of a munge socket: nothing can authenticate"
         yield source.find(info, severity, "value", message, "remove it")
 

@@ -1,7 +1,7 @@
 """Entry points of the reference container.
 
 prepare       begin the accounting database, while the image is built
-run CASES     start the daemons on the cases in a JSON file, a few at a time;
+run CASES     start the daemons on the cases in a JSON file, several at a time;
               print one JSON line per case, in order
 case SCRATCH  start a daemon on the case on stdin, in its own namespaces, as `run` does
 names TEXTS   print one JSON line per hostlist in a JSON file, in order: the names of its hosts
@@ -22,7 +22,7 @@ from typing import Any
 
 from inside import daemons, services
 
-_AT_ONCE = 2
+_AT_ONCE = 2 * (os.cpu_count() or 1)  # daemons mostly wait
 _HANGS = 900  # seconds after which the rig gives up on a case, which is the rig's own fault
 _SCRATCH = Path(
     "/reference"

@@ -109,7 +109,8 @@ def verdict(case: dict[str, Any]) -> dict[str, Any]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "latin-1")
     run = {"slurmctld": _slurmctld, "slurmd": _slurmd, "slurmdbd": _slurmdbd}[case["daemon"]]
-    return run(case["hostname"])
+    result = run(case["hostname"])
+    return {**result, **_shown()} if case["shows"] and result["started"] else result
 
 
 def _slurmctld(hostname: str | None) -> dict[str, Any]:
@@ -126,15 +127,21 @@ def _slurmctld(hostname: str | None) -> dict[str, Any]:
     _start_accounting(conf, network)
 
     daemon = Daemon("/usr/sbin/slurmctld", "-D", "-vv", "-f", str(CONF / "slurm.conf"))
-    started = daemon.reaches(
-        "Running as primary controller", lambda: "is UP" in _output("scontrol", "ping")
-    )
-    shown = {}
-    if started:
-        shown["config"] = _output("scontrol", "show", "config")
-        shown["node"] = _output("scontrol", "--all", "--oneliner", "show", "node")
-        shown["partition"] = _output("scontrol", "--all", "--oneliner", "show", "partition")
-    return {**daemon.verdict(started and daemon.exit_code is None), **shown}
+    return daemon.verdict(daemon.reaches("Running as primary controller", _answers))
+
+
+def _shown() -> dict[str, str]:
+    return {
+        "config": _run("scontrol", "show", "config").stdout,
+        "node": _run("scontrol", "--all", "--oneliner", "show", "node").stdout,
+        "partition": _run("scontrol", "--all", "--oneliner", "show", "partition").stdout,
+    }
+
+
+def _answers() -> bool:
+    """Return whether slurmctld answers, or cannot because no command can authenticate."""
+    done = _run("scontrol", "ping")
+    return "is UP" in done.stdout or "Munge encode failed" in done.stderr
 
 
 def _slurmd(hostname: str | None) -> dict[str, Any]:
@@ -237,6 +244,5 @@ def _listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    return done.stdout
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -113,6 +113,9 @@ def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
         ("PartitionName=q AllowAccounts=ALL DenyAccounts=b", "DenyAccounts", NONE, NONE),
         (f"{POWER}SuspendExcNodes=ALL", "SuspendExcNodes", NONE, NONE),
         ("PartitionName=q PreemptMode=GANG", "PreemptMode", since("24.11"), NONE),
+        ("AuthInfo=password", "AuthInfo", since("22.05") - since("23.11"), NONE),
+        ("SlurmctldHost=spare/1", "SlurmctldHost", ALL, NONE),
+        ("SlurmctldHost=spare/1(10.0.0.2)", "SlurmctldHost", NONE, NONE),
     ],
 )
 def test_what_a_release_logs_is_reported_with_its_severity(
@@ -127,6 +130,13 @@ def test_time_of_a_partition_that_slurmctld_does_not_use_is_reported(tmp_path: P
     line = "PartitionName=q DefaultTime=1:00:00 MaxTime=30"
     (tmp_path / "slurm.conf").write_text(f"{BASE}{line}\n")
     assert reporting(tmp_path, "DefaultTime", "info") == ALL
+
+
+def test_unknown_user_in_helpers_conf_is_an_error_until_it_is_fatal(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}NodeFeaturesPlugins=node_features/helpers\n")
+    (tmp_path / "helpers.conf").write_text("Feature=a\nAllowUserBoot=root,@\n")
+    assert reporting(tmp_path, "AllowUserBoot", "error") == since("21.08") - since("23.02")
+    assert reporting(tmp_path, "AllowUserBoot", "fatal") == since("23.02")
 
 
 @pytest.mark.parametrize(
