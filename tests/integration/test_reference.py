@@ -39,6 +39,10 @@ KNOWN_DIFFERENCES = {
         "22.05",
         "NodeName=m[1-3",
     ): "slurmctld looks for a host of this name for longer than the rig waits",
+    (
+        "20.11",
+        "slurmd cloud gres gpu:1: AutoDetect=nvml",
+    ): "Debian builds slurmd without NVML (_get_gpu_type)",
 }
 # Releases whose slurmctld reads SuspendExc... when it first looks for idle nodes: the rig does not
 # always see that.
@@ -131,7 +135,7 @@ def cases_of_slurmctld_for_slurmd(release: str, directory: Path) -> list[referen
     """
     given = [
         reference.Case(
-            name,
+            f"slurmd {name}",
             {**files, "slurm.conf": f"ProctrackType=proctrack/linuxproc\n{files['slurm.conf']}"},
             "slurmd",
             # GRES of the first CLOUD node, unless gres.conf is about n1.
