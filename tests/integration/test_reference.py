@@ -32,6 +32,10 @@ KNOWN_DIFFERENCES = {
         "AcctGatherEnergyType=acct_gather_energy/rsmi",
     ): "Debian does not package this plugin of the release",
     (
+        "20.11",
+        "slurmd AcctGatherEnergyType=acct_gather_energy/rsmi",
+    ): "Debian does not package this plugin of the release",
+    (
         "22.05",
         "AcctGatherEnergyType=acct_gather_energy/rsmi",
     ): "the plugin it is renamed to has a bug: undefined symbol",

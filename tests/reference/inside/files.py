@@ -6,7 +6,6 @@ import grp
 import os
 import pwd
 import re
-import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -154,7 +153,7 @@ def _have(files: Files, key: str, value: str, is_script: bool) -> None:
 
 
 def _keys(conf: Conf, files: Files) -> None:
-    secret = secrets.token_bytes(1024)
+    secret = os.urandom(1024)
     http = conf.get("slurmctldhttpauthparameters")
     if http or any("jwt" in value for value in conf.all("authtype", "authalttypes")):
         for option in ("authaltparameters", "slurmctldhttpauthparameters"):
