@@ -101,7 +101,7 @@ SAID_ABOUT = {
 }
 # Options that slurmd reads as slurmctld does, and does not use.
 OF_SLURMCTLD = re.compile(
-    "(AccountingStor|DefaultStorage|DownNodes|Federation|JobComp|JobSubmit|Licenses|Mail|MaxArray|"
+    "(DownNodes|Federation|JobComp|JobSubmit|Licenses|Mail|MaxArray|"
     "MaxJob|MaxMem|DefMem|MinJob|NodeSet|Partition|Preempt|Priority|Requeue|Resume|"
     "Scheduler|Slurmctld(Debug|Host|Parameters|Port)|StateSave|Suspend)",
     re.IGNORECASE,

@@ -133,7 +133,6 @@ _LOADED_BY = {
     ),
     **dict.fromkeys(
         (
-            "accountingstoragetype",
             "authalttypes",
             "burstbuffertype",
             "extsensorstype",
