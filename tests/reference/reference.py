@@ -103,12 +103,12 @@ class Verdict:
     """What a daemon made of a configuration.
 
     `started` is None where the rig itself failed: see `rig`, which is empty otherwise. A daemon
-    that waits in vain for a file neither starts nor ends: it counts as a refusal without
-    `exit_code`. `timed_out` means that it neither started nor refused within 90 s, or more on a
-    busy machine. `fatal` is the first fatal message, or else the last problem; `problems` are all
-    fatal, error and warning lines; `plugins_not_packaged` are plugins they name that Debian does
-    not package. `config`, `node` and `partition` are the output of `scontrol show`, one node or
-    partition per line, if the case shows it.
+    that waits in vain for a file or for slurmdbd neither starts nor ends: it counts as a refusal
+    without `exit_code`. `timed_out` means that it neither started nor refused within 90 s, or more
+    on a busy machine. `fatal` is the first fatal message, or else the last problem; `problems` are
+    all fatal, error and warning lines; `plugins_not_packaged` are plugins they name that Debian
+    does not package. `config`, `node` and `partition` are the output of `scontrol show`, one node
+    or partition per line, if the case shows it.
     """
 
     started: bool | None

@@ -20,7 +20,7 @@ from typing import Any
 
 from inside import services
 
-_AT_ONCE = 2 * (os.cpu_count() or 1)  # daemons mostly wait
+_AT_ONCE = min(2 * (os.cpu_count() or 1), 8)  # daemons mostly wait; each may need 250 MiB
 _HANGS = 900  # seconds after which the rig gives up on a case, which is the rig's own fault
 _SCRATCH = Path(
     "/reference"

@@ -25,8 +25,10 @@ _PROBLEM = re.compile(r"^(?:\S+: )?(?:\[[^]]*\] )?((?:fatal|error|warning): .*)$
 _NOT_ITS_FAULT = re.compile(
     r"state file |NOTE: Trying backup|NOTE: .* may be lost|High latency for"
 )
-# The daemon waits a minute for a file before it gives up.
-_HOPELESS = re.compile(r"retrying in 1sec up to 60sec")
+# The daemon waits a minute for a file, or for ever for a slurmdbd that does not accept it.
+_HOPELESS = re.compile(
+    r"retrying in 1sec up to 60sec|Sending PersistInit msg: Protocol authentication error"
+)
 _NEEDS_CGROUPS = re.compile(r"unable to create \w+ (cgroup )?namespace")
 
 
