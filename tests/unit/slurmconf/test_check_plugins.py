@@ -265,3 +265,21 @@ def test_a_tree_has_at_most_21_levels_if_the_highest_switch_is_first(tmp_path: P
     assert_fatal(fatal(tmp_path, "24.11", files), "more than 21 levels in this order")
     files["topology.conf"] = "\n".join(chain[::-1])
     assert fatal(tmp_path, "24.11", files) == ""
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "daemons"),
+    [
+        ("24.11", "AccountingStorageType=accounting_storage/odd", {"slurmctld"}),
+        ("25.05", "AccountingStorageType=accounting_storage/odd", {"slurmctld", "slurmd"}),
+        ("22.05", "AcctGatherProfileType=acct_gather_profile/odd", {"slurmctld", "slurmd"}),
+        ("22.05", "TaskPlugin=task/odd", {"slurmd"}),
+    ],
+)
+def test_plugins_are_missing_in_the_daemons_that_load_them(
+    tmp_path: Path, release: str, text: str, daemons: set[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    findings = check.check_path(tmp_path, releases.get(release))
+    refusing = {name for one in findings if one.severity == "fatal" for name in one.daemons}
+    assert refusing == daemons
