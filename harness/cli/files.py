@@ -197,7 +197,7 @@ def _warn_of_images(path: Path, read: scenario.Scenario, probed: bool) -> None:
 
 def _not_inspected(problem: Problem) -> check.Finding:
     place = (str(problem.path), problem.line, problem.column)
-    return check.Finding(*place, "info", "image", problem.where, problem.message, _PROBE, "harness")
+    return check.Finding(*place, "info", "image", problem.where, problem.message, _PROBE, ())
 
 
 @app.command("collect")

@@ -354,15 +354,18 @@ def print_findings(findings: list[configuration_check.Finding]) -> None:
     for finding in findings:
         color = colors[finding.severity]
         place = f"{finding.file}:{finding.line}:{finding.column}"
+        refusing = f" ({', '.join(finding.daemons)})" if finding.severity == "fatal" else ""
         out.print(
             f"{escape(place)}: [{color}]{finding.severity}[/{color}]: "
-            f"[bold]{escape(finding.option)}[/bold]: {escape(finding.message)}"
+            f"[bold]{escape(finding.option)}[/bold]: {escape(finding.message)}{refusing}"
         )
         if finding.hint:
             out.print(f"    hint: {escape(finding.hint)}")
     counts = Counter(finding.severity for finding in findings)
     summary = ", ".join(f"{counts[severity]} {severity}" for severity in colors if counts[severity])
-    daemons = sorted({finding.daemon for finding in findings if finding.severity == "fatal"})
+    daemons = sorted(
+        {name for finding in findings if finding.severity == "fatal" for name in finding.daemons}
+    )
     refusal = f"; will not start: {', '.join(daemons)}" if daemons else ""
     err.print(f"{summary or 'no findings'}{refusal}")
 

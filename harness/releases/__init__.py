@@ -12,11 +12,13 @@ options     the options that the release's parsers know, by the type that their 
 gone        options that the parsers no longer know: a daemon that meets one refuses to start
 retyped     options whose values must have a different type from this release on
 refused     known options that are not accepted: `severity` says how (see slurmconf/check), `when`
-            which values (a regular expression), `otherwise` what happens to other values
+            which values (a regular expression), `otherwise` what happens to other values,
+            `daemons` which ones do so if not all that read the file
 plugins     the plugins; `gone_plugins` were removed, `values_without_plugin` are accepted names
             that no plugin has, `renamed_plugins` are old names that still work
-words       the words that values consist of; `unknown` says what happens to other words
-keyword_bounds   which values words such as "conmgr_threads=" may have (`Bounds`); {} removes a row
+words       the words that values consist of; `unknown` says what happens to other words,
+            `reported` are removed words that slurmctld ignores with an error
+keyword_bounds   which values words such as "conmgr_threads=" may have (`Bounds`)
 defaults    defaults whose change makes a cluster work differently
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
 debian      where Debian packages it: `suite`, `packages`, what apt needs to install from the suite

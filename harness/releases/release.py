@@ -28,12 +28,16 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a release refuses a known option. The severity can depend on the value."""
+    """How a release refuses a known option. The severity can depend on the value.
+
+    `daemons` are those that refuse it, if not all do that read the file.
+    """
 
     severity: str
     hint: str
     when: re.Pattern[str] | None
     otherwise: str | None
+    daemons: tuple[str, ...]
     since: str
 
     def of(self, value: str) -> str | None:
@@ -45,29 +49,35 @@ class Refusal:
 class Words:
     """The words of an option's value, in lower case.
 
-    `gone` maps removed words to the release that removed them.
+    `gone` maps removed words to the release that removed them. `reported` are those of them that
+    slurmctld ignores with an error.
     """
 
     unknown: str
     known: frozenset[str]
     gone: Mapping[str, str]
+    reported: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which values a word such as "conmgr_threads=" may have; a daemon refuses others.
+    """Which values a word such as "conmgr_threads=" may have.
 
-    `read_by` is how `function` of Slurm's source reads it: as a number by atoi, atoul, uint32 or
-    timespec, or as one of `words`. `only_with` is a word without which it is not read.
-    `anywhere`: it is found even in the middle of a different word.
+    `read_by` is how `function` of Slurm's source reads it: as a number by atoi, atoul, strtol,
+    uint32 or timespec, or as one of `words`. `otherwise` is a number that it also accepts.
+    `only_with` is a word without which it is not read, and `scheduler` the SchedulerType that reads
+    it. `anywhere`: it is found even in the middle of a different word. With a wrong value, a daemon
+    refuses to start (`severity` fatal) or uses a different one (error).
     """
 
     function: str
     read_by: str
     least: int | None = None
     most: int | None = None
-    zero_is_default: bool = False
+    otherwise: int | None = None
     only_with: str = ""
+    scheduler: str = ""
+    severity: str = "fatal"
     words: tuple[str, ...] = ()
     anywhere: bool = False
 
@@ -208,6 +218,19 @@ class Behaviour:
     # slurmctld warns of DefMemPerCPU together with DefMemPerNode, and of the two maxima, outside of
     # partitions too.
     checks_memory_limits: bool
+    # slurmctld logs warnings; before, it logged them as information, or about switches as errors.
+    logs_warnings: bool
+    # slurmctld logs an error if MinJobAge is 1, or MessageTimeout too long to notice failures.
+    checks_job_age: bool
+    # slurmctld logs an error about words of JobAcctGatherParams and SlurmdParameters that do not
+    # work with JobAcctGatherType or each other.
+    checks_word_pairs: bool
+    # slurmctld logs an error if SuspendTime is set without programs; and if CLOUD nodes have
+    # neither.
+    reports_no_power_saving: bool
+    reports_cloud_without_power_saving: bool
+    # The default of bf_max_job_test, a word of SchedulerParameters.
+    tested_jobs: int
     # Words of PrologFlags that imply Contain, in lower case.
     implies_contain: tuple[str, ...]
     # JobContainerType or NamespaceType needs PrologFlags=Contain if one of these is in it.
@@ -244,14 +267,18 @@ class Behaviour:
     compares_all_gres_flags: bool
     # Severity of AutoDetect in gres.conf for a cloud node.
     cloud_autodetect: str
+    # AutoDetect=OFF, in upper case, detects nothing, but is not the same as "off".
+    exact_autodetect_off: bool
     # slurmctld starts with one plugin of BurstBufferType only.
     one_burst_buffer: bool
-    # Daemons do not start if munge does not answer.
-    tests_munge: bool
-    # helpers.conf: a Feature can be a list and can be repeated, and users in AllowUserBoot must
-    # exist.
+    # Severity of an AuthInfo with which munge does not answer.
+    unusable_munge_socket: str
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
+    # Options, in lower case, whose plugins slurmd does not load, although other releases do.
+    slurmd_does_not_load: tuple[str, ...]
+    # Every node with job_container/tmpfs needs a BasePath in job_container.conf.
+    containers_need_base_path: bool
     # slurmdbd starts with StorageType=accounting_storage/none.
     slurmdbd_without_storage: bool
     # A controller may join a federation before the other clusters have registered with slurmdbd.
@@ -490,6 +517,7 @@ def _refused(before: Release, data: dict[str, Any], name: str) -> dict[str, dict
                 hint=refusal["hint"],
                 when=re.compile(when) if when else None,
                 otherwise=refusal.get("otherwise"),
+                daemons=tuple(refusal.get("daemons", ())),
                 since=name,
             )
     return refusals_of
@@ -509,13 +537,17 @@ def _plugins(before: Release, data: dict[str, Any]) -> dict[str, frozenset[str]]
 def _words(before: Release, data: dict[str, Any], name: str) -> dict[str, Words]:
     words_of = dict(before.words)
     for option, change in data.get("words", {}).items():
-        old = words_of.get(option.lower(), Words("silent", frozenset(), {}))
-        new, gone = ({*change.get(part, "").lower().split()} for part in ("new", "gone"))
+        old = words_of.get(option.lower(), Words("silent", frozenset(), {}, frozenset()))
+        new, gone, reported = (
+            {*change.get(part, "").lower().split()} for part in ("new", "gone", "reported")
+        )
+        gone |= reported
         words_of[option.lower()] = Words(
             unknown=change.get("unknown", old.unknown),
             known=(old.known - gone) | new,
             gone={word: release for word, release in old.gone.items() if word not in new}
             | dict.fromkeys(gone, name),
+            reported=(old.reported - new) | reported,
         )
     return words_of
 
@@ -525,9 +557,7 @@ def _keyword_bounds(before: Release, data: dict[str, Any]) -> dict[str, dict[str
     for option, words in data.get("keyword_bounds", {}).items():
         of_option = bounds_of.setdefault(option.lower(), {})
         for word, bounds in words.items():
-            of_option.pop(word, None)
-            if bounds:
-                of_option[word] = Bounds(**{key: _frozen(value) for key, value in bounds.items()})
+            of_option[word] = Bounds(**{key: _frozen(value) for key, value in bounds.items()})
     return bounds_of
 
 

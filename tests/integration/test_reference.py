@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from random import Random
 
 import pytest
 
@@ -20,12 +22,18 @@ from harness.capabilities import OWN_MACHINES
 from harness.plan import make_plan
 from harness.render import render
 from harness.site import importer
+from harness.slurmconf.check import Finding, check_path
+from harness.slurmconf.check.nodes import names_of
 
 # Where check and a daemon may differ, and why.
 KNOWN_DIFFERENCES = {
     (
         "20.11",
         "AcctGatherEnergyType=acct_gather_energy/rsmi",
+    ): "Debian does not package this plugin of the release",
+    (
+        "20.11",
+        "slurmd AcctGatherEnergyType=acct_gather_energy/rsmi",
     ): "Debian does not package this plugin of the release",
     (
         "22.05",
@@ -35,12 +43,72 @@ KNOWN_DIFFERENCES = {
         "22.05",
         "NodeName=m[1-3",
     ): "slurmctld looks for a host of this name for longer than the rig waits",
-    **dict.fromkeys(
-        (("20.11", "AuthInfo=password"), ("22.05", "AuthInfo=password")),
-        "slurmctld starts, but no command can authenticate, so the rig cannot tell",
-    ),
+    (
+        "20.11",
+        "slurmd cloud gres gpu:1: AutoDetect=nvml",
+    ): "Debian builds slurmd without NVML (_get_gpu_type)",
 }
+# Releases whose slurmctld reads SuspendExc... when it first looks for idle nodes: the rig does not
+# always see that.
+READ_LATER = ("20.11", "22.05")
+# Lines of a log that the configuration does not cause by itself, and lines that only follow others.
+NOT_FROM_THE_CONFIGURATION = {
+    "knl_cray|initialize node features": "Cray's programs and their file are missing",
+    "_check_node_status|_update_node_state": "Cray's programs are missing",
+    "_shutdown_bu_thread": "no other controller runs",
+    "Could not connect to": "JobCompLoc names a service",
+    r"chown\(": "the directory of a log file does not exist",
+    "#{48}|SEVERE SECURITY|CORRECT FILE PERMISSIONS": "around the line about a directory",
+    "lookup failure|invalid node specified": "before the line about the option with the node",
+    "Even though we are collecting": "follows from data that is gathered, but not stored",
+    "plugin name for|cannot find .* plugin for": "before the line about the plugin",
+    "getaddrinfo|Address family|failure on m]": "before or after the line about a host's name",
+    ": No such file or directory|exit status 127": "a program or directory does not exist",
+    "^error: _parse_single_range": "before the line about the option with the range",
+    "Zero Bytes were transmitted": "no command of the rig can authenticate",
+    "Error connecting, bad data|not responding": "follows from the line about a host's name",
+    "CONMGR_THREADS=.* suggested range": "depends on the number of CPUs",
+}
+# Lines that do not name the option that they are about -> the option (regular expressions).
+SAID_ABOUT = {
+    "default partition not set": "PartitionName",
+    "gathered, but not stored|much slower algorithm": "JobAcctGatherType",
+    "power_save module disabled": "SuspendTime",
+    "power_save program": "(Suspend|Resume|ResumeFail)Program",
+    "cannot create jobcomp context": "JobCompType|DefaultStorageType",
+    "cannot create site_factor context": "PrioritySiteFactorPlugin",
+    "default storage type": "DefaultStorageType",
+    "Unable to resolve": "NodeName|SlurmctldHost",
+    "DownNode ": "DownNodes",
+    "switches lack access|no switch can reach|No switches|neither child": "SwitchName",
+    "both child switches and nodes": "SwitchName",
+    "(?i)blocks lack access|blocks do not contain": "BlockName",
+    "Invalid hostnames in|Multiple leaf switches": "Nodes",
+    "CONMGR_THREADS=": "SlurmctldParameters",
+    "backfill scheduler bf_|^warning: bf_|^error: (Both )?bf_": "SchedulerParameters",
+    "PriorityWeight values": "PriorityWeight.*",
+    'file-less GPU|configuration lacks "File"': "Gres",
+    "hostlist_create error": "Nodes",
+    "experimental rpc queuing": "SlurmctldParameters",
+    "_make_requeue_array": "RequeueExit(Hold)?",
+    "CpuFreqGov|cpu_freq_verify_govlist": "CpuFreqGovernors",
+    "cannot create route context": "RoutePlugin",
+    "cannot create url_parser context": "UrlParserType",
+    "addrs?: failure on n": "SlurmdPort",
+    "no QOS on the system": "AllowQos|DenyQos",
+    "If munged is up|Munge encode failed": "AuthInfo",
+    "for OverSubscribe": "Shared",
+}
+# Options that slurmd reads as slurmctld does, and does not use.
+OF_SLURMCTLD = re.compile(
+    "(DownNodes|Federation|JobComp|JobSubmit|Licenses|Mail|MaxArray|"
+    "MaxJob|MaxMem|DefMem|MinJob|NodeSet|Partition|Preempt|Priority|Requeue|Resume|"
+    "Scheduler|Slurmctld(Debug|Host|Parameters|Port)|StateSave|Suspend)",
+    re.IGNORECASE,
+)
 CORPUS = os.environ.get("HARNESS_CORPUS")
+SEED, HOSTLISTS = 1, 300
+_ODD = "n|m|x|0|1|7|08|10|099|-|-|[|[|]|]|,|,| |+|."
 ON_EACH_RELEASE = [
     pytest.param(name, marks=[pytest.mark.core] * (name == releases.DEFAULT))
     for name in releases.PACKAGED
@@ -55,6 +123,87 @@ def cases() -> list[reference.Case]:
             reference.Case(name, files, "slurmdbd")
             for name, files in reference_cases.SLURMDBD_CASES.items()
         ),
+        *(
+            reference.Case(name, files, "slurmd")
+            for name, files in reference_cases.SLURMD_CASES.items()
+        ),
+    ]
+
+
+def cases_of_slurmctld_for_slurmd(release: str, directory: Path) -> list[reference.Case]:
+    """Return the cases of slurmctld for a slurmd of root, changed so that it needs no cgroups.
+
+    Both daemons read slurm.conf with the same functions. So slurmd is not asked about a case if
+    check says that no daemon refuses it, and slurmd reads no other file of it and uses none of the
+    lines that it adds to slurm.conf.
+    """
+    given = [
+        reference.Case(
+            f"slurmd {name}",
+            {**files, "slurm.conf": f"ProctrackType=proctrack/linuxproc\n{files['slurm.conf']}"},
+            "slurmd",
+            # GRES of the first CLOUD node, unless gres.conf is about n1.
+            "cloud0"
+            if name in reference_cases.GRES and "NodeName=n1" not in files["gres.conf"]
+            else None,
+        )
+        for name, files in reference_cases.SLURMCTLD.items()
+        if not re.search("ProctrackType|SlurmdUser=slurm", files["slurm.conf"])
+        and name != "no node"
+    ]
+    return [
+        case
+        for number, case in enumerate(given)
+        if len(case.files) > 1
+        or not only_for_slurmctld(case.files["slurm.conf"])
+        or refused(case, release, directory / f"given-{number}")
+    ]
+
+
+def refused(case: reference.Case, release: str, directory: Path) -> bool:
+    """Return whether check says that any daemon refuses a case."""
+    reference.write(case, directory)
+    return any(one.severity == "fatal" for one in check_path(directory, releases.get(release)))
+
+
+def only_for_slurmctld(slurm_conf: str) -> bool:
+    """Return whether slurmd uses only the lines of the base."""
+    common = {*reference_cases.BASE.splitlines(), "ProctrackType=proctrack/linuxproc"}
+    return all(OF_SLURMCTLD.match(line) for line in slurm_conf.splitlines() if line not in common)
+
+
+def is_about(line: str, finding: Finding) -> bool:
+    """Return whether a line of a log can be about what a finding is about."""
+    option = re.escape(finding.option.removesuffix("s"))
+    return bool(re.search(rf"(?<![\w-]){option}s?(?![\w-])", line, re.IGNORECASE)) or any(
+        re.fullmatch(about, finding.option, re.IGNORECASE) and re.search(pattern, line)
+        for pattern, about in SAID_ABOUT.items()
+    )
+
+
+def log_differences(
+    release: str, verdict: reference.Verdict, reported: Iterable[Finding]
+) -> list[str]:
+    """Return the errors and warnings that only the log of a daemon or only check has."""
+    lines = [
+        line
+        for line in dict.fromkeys(verdict.problems)
+        if not any(re.search(pattern, line) for pattern in NOT_FROM_THE_CONFIGURATION)
+    ]
+    found = [one for one in reported if one.severity in {"error", "warning"}]
+    if release in READ_LATER:
+        lines = [line for line in lines if "SuspendExc" not in line]
+        found = [one for one in found if "SuspendExc" not in one.option]
+    matches = [
+        (line, one)
+        for line in lines
+        for one in found
+        if line.startswith(f"{one.severity}: ") and is_about(line, one)
+    ]
+    logged, expected = {line for line, _ in matches}, {one for _, one in matches}
+    return [
+        *(f'only in the log: "{line}"' for line in lines if line not in logged),
+        *(f"only of check: {one}" for one in found if one not in expected),
     ]
 
 
@@ -73,6 +222,8 @@ def differences(release: str, given: Iterable[reference.Case], directory: Path) 
                 f"{case.name}: {case.daemon} {cell[0]} ({verdict.fatal}), check says"
                 f" {fatal or 'no fatal'}"
             )
+        if verdict.started and case.daemon != "slurmd":
+            found += [f"{case.name}: {one}" for one in log_differences(release, verdict, reported)]
     print(
         f"Slurm {release}: "
         + ", ".join(
@@ -83,16 +234,97 @@ def differences(release: str, given: Iterable[reference.Case], directory: Path) 
 
 
 @pytest.mark.parametrize("release", ON_EACH_RELEASE)
-def test_check_says_fatal_exactly_where_the_daemon_refuses_to_start(
+def test_check_says_fatal_error_and_warning_exactly_where_the_daemon_does(
     release: str, tmp_path: Path
 ) -> None:
     assert differences(release, cases(), tmp_path) == []
+
+
+@pytest.mark.parametrize("release", releases.PACKAGED)
+def test_check_says_which_fatal_problems_of_slurmctld_slurmd_has_too(
+    release: str, tmp_path: Path
+) -> None:
+    given = cases_of_slurmctld_for_slurmd(release, tmp_path)
+    assert differences(release, given, tmp_path) == []
+
+
+def a_hostlist(random: Random) -> str:
+    """Return random text that is a hostlist, or nearly one."""
+
+    def text(pieces: str, most: int) -> str:
+        return "".join(random.choice(pieces.split("|")) for _ in range(random.randint(1, most)))
+
+    def span() -> str:
+        first = random.choice(["0", "1", "08", "9", "098", str(random.randrange(200))])
+        last = random.choice(["", "-", "-12", "-010", f"-{int(first) + random.randrange(30)}"])
+        return f"{first}{last}"
+
+    def part() -> str:
+        spans = [f"[{','.join(span() for _ in range(random.randint(1, 3)))}]" for _ in range(3)]
+        return "".join(
+            f"{text('n|a1b|c.d|x-|r', 1)}{ranges}" for ranges in spans[: random.randint(0, 3)]
+        ) + text("|n|-ib|1", 1)
+
+    if random.random() < 0.4:
+        return text(_ODD, 12)
+    whole = random.choice([",", ",", ",", " ", ",,", "\t"]).join(
+        part() for _ in range(random.randint(1, 3))
+    )
+    index = random.randint(0, len(whole))
+    return whole if random.random() < 0.7 else whole[:index] + text(_ODD, 1) + whole[index + 1 :]
+
+
+@pytest.mark.parametrize("release", ON_EACH_RELEASE)
+def test_hostlists_have_the_names_that_scontrol_shows(release: str) -> None:
+    random = Random(SEED)  # noqa: S311  (not a secret)
+    # scontrol would read an initial hyphen as an option.
+    hostlists = [f"n{a_hostlist(random)}" for _ in range(HOSTLISTS)]
+    grammar = releases.get(release)
+    wrong = [
+        (text, names, ours)
+        for text, names in zip(hostlists, reference.hostnames(release, hostlists), strict=True)
+        if names != (ours := names_of(text, grammar))
+    ]
+    print(f"Slurm {release}: seed {SEED}, {len(hostlists)} hostlists, {len(wrong)} are different")
+    assert wrong == []
 
 
 @pytest.mark.skipif(not CORPUS, reason="HARNESS_CORPUS names no directory of configurations")
 @pytest.mark.parametrize("release", releases.PACKAGED)
 def test_check_agrees_with_the_daemons_on_a_corpus(release: str, tmp_path: Path) -> None:
     assert differences(release, reference.corpus(Path(CORPUS or "")), tmp_path) == []
+
+
+def without_fatal(case: reference.Case, release: str, directory: Path) -> reference.Case:
+    """Return a case without the lines that check calls fatal, so that the daemon may start."""
+    for attempt in map(str, range(5)):
+        lines = {name: text.split("\n") for name, text in case.files.items()}
+        for one in reference.findings(case, release, directory / attempt):
+            name = os.path.relpath(one.file, directory / attempt)
+            if one.severity == "fatal" and one.code != "missing" and name in lines:
+                lines[name][one.line - 1] = ""
+        case = replace(case, files={name: "\n".join(text) for name, text in lines.items()})
+    return case
+
+
+@pytest.mark.skipif(not CORPUS, reason="HARNESS_CORPUS names no directory of configurations")
+@pytest.mark.parametrize("release", releases.PACKAGED)
+def test_check_says_error_and_warning_where_the_daemons_do_without_what_is_fatal(
+    release: str, tmp_path: Path
+) -> None:
+    given = [
+        without_fatal(case, release, tmp_path / f"before-{number}")
+        for number, case in enumerate(reference.corpus(Path(CORPUS or "")))
+    ]
+    found = [
+        f"{case.name}: {one}"
+        for number, (case, verdict) in enumerate(reference.verdicts(release, given))
+        if verdict.started
+        for one in log_differences(
+            release, verdict, reference.findings(case, release, tmp_path / str(number))
+        )
+    ]
+    assert found == []
 
 
 def imported(case: reference.Case, release: str, directory: Path) -> reference.Case:
@@ -108,7 +340,7 @@ def imported(case: reference.Case, release: str, directory: Path) -> reference.C
         for file in tree
         if file.path.startswith("/etc/slurm/")
     }
-    return reference.Case(case.name, files)
+    return reference.Case(case.name, files, shows=True)
 
 
 def shown(verdict: reference.Verdict) -> dict[str, set[str]]:
@@ -127,7 +359,9 @@ def round_trip(release: str, given: list[reference.Case], directory: Path) -> li
     """Return the cases whose configuration is different after they were imported and rendered."""
     before = {
         case.name: verdict
-        for case, verdict in reference.verdicts(release, given)
+        for case, verdict in reference.verdicts(
+            release, (replace(case, shows=True) for case in given)
+        )
         if verdict.started
     }
     again = [

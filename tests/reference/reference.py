@@ -1,4 +1,4 @@
-"""Run a release's real slurmctld or slurmdbd on configurations, to compare with `harness check`.
+"""Run a release's real daemons on configurations, to compare with `harness check`.
 
 Each case has its own namespaces, file system and network, which contain everything that the
 configuration names: users, directories, programs, hosts, munge and, if needed, an accounting
@@ -15,8 +15,9 @@ import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import docker
@@ -85,12 +86,16 @@ class Case:
 
     `files` are relative to /etc/slurm and decoded as Latin-1, so that any bytes survive; `hostname`
     is the host the daemon runs on, by default the first to which the configuration gives this role.
+    For slurmd, that is the first node that is not CLOUD or FUTURE. The container has no cgroups, so
+    slurmd needs another ProctrackType than proctrack/cgroup, which is the default. `shows`: the
+    verdict has what a slurmctld that starts prints of its configuration.
     """
 
     name: str
     files: dict[str, str]
     daemon: str = "slurmctld"
     hostname: str | None = None
+    shows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +103,12 @@ class Verdict:
     """What a daemon made of a configuration.
 
     `started` is None where the rig itself failed: see `rig`, which is empty otherwise. A daemon
-    that waits in vain for a file neither starts nor ends: it counts as a refusal without
-    `exit_code`. `timed_out` means that it neither started nor refused within 90 s, or more on a
-    busy machine. `fatal` is the first fatal message, or else the last problem; `problems` are all
-    fatal, error and warning lines; `plugins_not_packaged` are plugins they name that Debian does
-    not package. `config`, `node` and `partition` are the output of `scontrol show`, one node or
-    partition per line.
+    that waits in vain for a file or for slurmdbd neither starts nor ends: it counts as a refusal
+    without `exit_code`. `timed_out` means that it neither started nor refused within 90 s, or more
+    on a busy machine. `fatal` is the first fatal message, or else the last problem; `problems` are
+    all fatal, error and warning lines; `plugins_not_packaged` are plugins they name that Debian
+    does not package. `config`, `node` and `partition` are the output of `scontrol show`, one node
+    or partition per line, if the case shows it.
     """
 
     started: bool | None
@@ -158,22 +163,35 @@ def findings(case: Case, release: str, directory: Path) -> list[Finding]:
     """Write a case to a directory, and return what check finds there for the case's daemon."""
     write(case, directory)
     found = check_path(directory, releases.get(release))
-    return [finding for finding in found if finding.daemon == case.daemon]
+    return [finding for finding in found if case.daemon in finding.daemons]
 
 
 def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdict]]:
-    """Yield each case with its verdict, in order; all run in one container, two at a time."""
+    """Yield each case with its verdict, in order; all run in one container, several at a time."""
     cases = list(cases)
+    lines = _answers(release, "run", [asdict(case) for case in cases])
+    yield from zip(cases, (_verdict(release, line) for line in lines), strict=True)
+
+
+def hostnames(release: str, hostlists: Iterable[str]) -> Iterator[tuple[str, ...] | None]:
+    """Yield what `scontrol show hostnames` makes of each hostlist; None if it refuses it."""
+    for line in _answers(release, "names", list(hostlists)):
+        names = json.loads(line)
+        yield None if names is None else tuple(names)
+
+
+def _answers(release: str, command: str, questions: list[Any]) -> Iterator[bytes]:
+    """Yield the line that a reference container prints for each question."""
     with closing(docker.from_env()) as client:
-        yield from _verdicts_of(client, release, cases)
+        yield from _lines_of(client, release, command, questions)
 
 
-def _verdicts_of(
-    client: docker.DockerClient, release: str, cases: list[Case]
-) -> Iterator[tuple[Case, Verdict]]:
+def _lines_of(
+    client: docker.DockerClient, release: str, command: str, questions: list[Any]
+) -> Iterator[bytes]:
     container = client.containers.create(
         _image(client, release),
-        ["run", "/cases.json"],
+        [command, "/questions.json"],
         name=f"slurm-harness-reference-{uuid4().hex[:8]}",
         network_mode="none",
         # For the namespaces of each case.
@@ -183,19 +201,17 @@ def _verdicts_of(
         init=True,
     )
     try:
-        container.put_archive(
-            "/", _tar({"cases.json": json.dumps([asdict(case) for case in cases]).encode()})
-        )
+        container.put_archive("/", _tar({"questions.json": json.dumps(questions).encode()}))
         container.start()
         lines = _lines(container.logs(stream=True, follow=True, stderr=False))
-        for case in cases:
+        for _ in questions:
             line = next(lines, None)
             if line is None:
                 raise RuntimeError(
                     f"the reference container of {release} is gone:"
                     f" {container.logs(stdout=False).decode()}"
                 )
-            yield case, _verdict(release, line)
+            yield line
         for line in lines:  # to its end, or the connection stays open
             raise RuntimeError(
                 f"the reference container of {release} printed an unexpected line: {line!r}"
@@ -255,7 +271,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def main(release: str, directories: list[str]) -> None:
     """Print the verdicts on directories as JSON."""
-    cases = [case for name in directories for case in read(Path(name))]
+    cases = [replace(case, shows=True) for name in directories for case in read(Path(name))]
     rows = [
         {"directory": case.name, "daemon": case.daemon, **asdict(verdict)}
         for case, verdict in verdicts(release, cases)

@@ -684,6 +684,8 @@ TOPOLOGY |= {
     )
 }
 TOPOLOGY |= options(
+    "TopologyPlugin=topology/tree",
+    "TopologyPlugin=topology/block",
     "NodeName=m1 Topology=nosuch:x",
     "PartitionName=q Nodes=n1 Topology=nosuch",
 )
@@ -764,6 +766,117 @@ GRES = {
         "Name=gpu MultipleFiles=/dev/null",
         "NodeName=n1 Name=gpu Count=two",
     )
+}
+# What slurmctld accepts with an error or a warning in its log.
+_POWER = "SuspendTime=60\nSuspendProgram=/opt/suspend\nResumeProgram=/opt/resume\n"
+LOGGED = options(
+    "PriorityType=priority/multifactor\nPriorityWeightAge=100\nPriorityWeightFairshare=100",
+    "PriorityWeightQOS=4294967295\nPriorityWeightPartition=10",
+    "PriorityType=priority/multifactor\nPrioritySiteFactorPlugin=site_factor/nothing",
+    "SlurmdUser=slurm\nTaskPlugin=task/cgroup",
+    "SlurmdUser=slurm",
+    "StateSaveLocation=/var/tmp",
+    "SlurmdSpoolDir=/tmp",
+    "HealthCheckProgram=/opt/check\nHealthCheckInterval=30\nHealthCheckTimeout=30",
+    "HealthCheckProgram=/opt/check\nHealthCheckInterval=30",
+    "HealthCheckTimeout=0",
+    "JobAcctGatherParams=UsePss",
+    "JobAcctGatherType=jobacct_gather/linux\nJobAcctGatherParams=NoShared",
+    "JobAcctGatherType=jobacct_gather/linux\nProctrackType=proctrack/pgid",
+    "DefaultStorageType=slurmdbd\nAccountingStorageEnforce=limits",
+    "MCSPlugin=mcs/none\nMCSParameters=ondemand",
+    "SlurmdParameters=l3cache_as_socket,numa_node_as_socket",
+    "CliFilterPlugins=none,lua",
+    "MpiDefault=openmpi",
+    "EpilogMsgTime=2000000",
+    "EpilogMsgTime=1000000",
+    "MessageTimeout=101",
+    "CommunicationParameters=keepaliveprobes=-1",
+    "CommunicationParameters=host_unreach_retry_count=-1",
+    "SlurmctldParameters=validate_nodeaddr_threads=65",
+    "SlurmctldParameters=conmgr_threads=1",
+    "SchedulerParameters=bf_interval=0",
+    "SchedulerParameters=bf_interval=-1",
+    "SchedulerParameters=bf_window=100000,bf_resolution=5000",
+    "SchedulerParameters=bf_max_job_test=0",
+    "SchedulerParameters=bf_yield_interval=0",
+    "SchedulerParameters=bf_yield_rpc_cnt=1000",
+    "SchedulerParameters=bf_node_space_size=1",
+    "SchedulerParameters=max_rpc_cnt=2000",
+    "SchedulerParameters=bf_max_job_part=100",
+    "SchedulerParameters=bf_max_job_user=600",
+    "SchedulerParameters=bf_max_job_user=10,bf_max_job_assoc=20",
+    "SchedulerType=sched/builtin\nSchedulerParameters=bf_resolution=5000",
+    f"{_POWER}SuspendExcNodes=n[1-9]",
+    f"{_POWER}SuspendExcParts=p,q",
+    f"{_POWER}SuspendExcNodes=ALL",
+    f"{_POWER}SuspendExcStates=odd",
+    "SuspendExcStates=odd",
+    "PartitionName=q Nodes=n1 SuspendTime=60",
+    "MinJobAge=0",
+    "UnkillableStepTimeout=0",
+    "SuspendTime=60\nSuspendProgram=suspend\nResumeProgram=/opt/resume",
+    "CpuFreqDef=odd",
+    "CpuFreqDef=PerformanceX",
+    "CpuFreqGovernors=OnDemand,odd",
+    "RequeueExit=1-3,odd",
+    "RequeueExitHold=1-3,5",
+    "RequeueExit=5-3",
+    "RoutePlugin=route/nothing",
+    "UrlParserType=url_parser/nothing",
+    "SlurmdPort=0",
+    "MaxDBDMsgs=0",
+    "SuspendProgram=suspend",
+    f"{_POWER}ResumeFailProgram=fail",
+    "PartitionName=q Nodes=n1 AllowQos=odd",
+    "PartitionName=q Nodes=n1 Shared=odd",
+    "NodeName=m1 CPUSpecList=odd",
+    "NodeName=m1 CPUs=0",
+    "NodeName=m1 CoresPerSocket=0 ThreadsPerCore=0 Boards=0",
+    "NodeName=m1 Sockets=0",
+    "NodeName=m1 Sockets=2 SocketsPerBoard=2",
+    "NodeName=m1 Boards=4 Sockets=2",
+    "NodeName=m1 CPUs=7 CoresPerSocket=2",
+    "NodeName=m1 CPUs=4 CoreSpecCount=4",
+    "NodeName=m1 CPUs=4 CPUSpecList=0-4",
+    "NodeName=m1 CPUs=4 CPUSpecList=0 CoreSpecCount=1",
+    "NodeName=m1 RealMemory=1000 MemSpecLimit=1000",
+    "NodeName=m1 MemSpecLimit=100",
+    "NodeName=m1 CpuBind=odd",
+    "NodeName=m1 CpuBind=cores",
+    "PartitionName=q Nodes=n1 CpuBind=odd",
+    "PartitionName=q Nodes=n1 OverSubscribe=YES:1",
+    "PartitionName=q Nodes=n1 OverSubscribe=FORCE:0",
+    "PartitionName=q Nodes=n1 OverTimeLimit=-1",
+    "PartitionName=q Nodes=n1 DefaultTime=20 MaxTime=10",
+    "PartitionName=q Nodes=n1 AllowAccounts=a DenyAccounts=b",
+    "PartitionName=q Nodes=n1 AllowAccounts=ALL DenyAccounts=b",
+    "PartitionName=q Nodes=n1 PreemptMode=GANG",
+    "GresTypes=mps,gpu\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+    "NodeName=m1 Gres=odd:1",
+    # Not SlurmctldHost=spare/1: slurmctld looks for that host for 110 s.
+    "SlurmctldHost=spare/1(10.0.0.2)",
+)
+LOGGED |= {
+    "cgroup.conf CgroupPlugin=cgroup/v1": with_(
+        "ProctrackType=proctrack/cgroup", cgroup_conf="CgroupPlugin=cgroup/v1\n"
+    ),
+    "tree without a root": with_(
+        TREE, topology_conf="SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]\n"
+    ),
+    "tree with a node on two leaves": with_(
+        TREE,
+        topology_conf="SwitchName=a Nodes=n[1-3]\nSwitchName=b Nodes=n[3-4]\n"
+        "SwitchName=r Switches=a,b\n",
+    ),
+    "block of some nodes": with_(
+        "TopologyPlugin=topology/block", topology_conf="BlockName=b Nodes=n[1-2]\nBlockSizes=2\n"
+    ),
+    "cloud gres with a file": with_(
+        "GresTypes=gpu",
+        "NodeName=cloud[0-1] CPUs=1 Gres=gpu:1 State=CLOUD",
+        gres_conf="NodeName=cloud0 Name=gpu File=/dev/null\n",
+    ),
 }
 _RESOURCE = "- {resource: r, mode: MODE_1, layers: [%s]}"
 RESOURCES = {
@@ -930,9 +1043,117 @@ SLURMCTLD = {
     **HELPERS,
     **UNUSED,
     **GRES,
+    **LOGGED,
     **RESOURCES,
     **PLUGIN_OPTIONS,
     **PLUGIN_FILES,
+}
+# slurmd reads the lines of gres.conf that are about its node, which is the first one.
+_GPUS = ("GresTypes=gpu", "NodeName=n[1-4] CPUs=2 Gres=gpu:2")
+
+
+def with_slurmd(*lines: str, without: str = "", **files: str) -> dict[str, str]:
+    """Return the base configuration, so that slurmd needs no cgroups, with lines and files."""
+    return with_("ProctrackType=proctrack/linuxproc", *lines, without=without, **files)
+
+
+SLURMD_CASES = {"slurmd base": with_slurmd()}
+SLURMD_CASES |= {
+    f"gres: {text}": with_slurmd(*_GPUS, without="NodeName", gres_conf=f"{text}\n")
+    for text in (
+        "Name=gpu File=/dev/null,/dev/zero",
+        "Name=gpu Count=two",
+        "Name=gpu Count=-1",
+        "Name=gpu File=/dev/null Count=2",
+        "Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero",
+        "Name=gpu MultipleFiles=/dev/null",
+        "Name=gpu File=/dev/null Cores=0-9999",
+        "Name=gpu File=/dev/null NoSuch=1",
+        "Name=odd Count=1",
+        "Name=odd Count=two",
+        "NodeName=n1 Count=two",
+        "NodeName=n1 Name=gpu Count=two",
+        "NodeName=n[1 Name=gpu Count=two",
+        "AutoDetect=off",
+        "AutoDetect=odd",
+        # Several lines contradict each other.
+        "Name=gpu File=/dev/null\nName=gpu Count=1",
+        "Name=gpu Type=a File=/dev/null\nName=gpu File=/dev/zero",
+        "Name=gpu Type=a Count=1\nName=gpu Type=b Count=1",
+        "Name=gpu Count=1\nName=gpu Count=1",
+        "NodeName=n1 Name=gpu File=/dev/null\nName=gpu Count=1",
+        "NodeName=n1 AutoDetect=off\nNodeName=n1 AutoDetect=odd",
+        "NodeName=n1 AutoDetect=off\nNodeName=n[1-2] AutoDetect=OFF",
+        "Name=gpu File=/dev/null Flags=nvidia_gpu_env,no_gpu_env",
+        "Name=gpu File=/dev/null Flags=nvidia_gpu_env\nName=gpu File=/dev/zero",
+        "Name=gpu File=/dev/null\nName=gpu File=/dev/zero Flags=nvidia_gpu_env",
+        "Name=gpu File=/dev/null Flags=nvidia_gpu_env\nName=gpu File=/dev/zero Flags=no_gpu_env",
+    )
+}
+SLURMD_CASES |= {
+    "gres.conf without GresTypes": with_slurmd(gres_conf="NoSuch=1\n"),
+    "Gres with and without a type": with_slurmd(
+        "GresTypes=gpu", "NodeName=n[1-4] CPUs=2 Gres=gpu:a:1,gpu:2", without="NodeName"
+    ),
+    "Gres with a type": with_slurmd(
+        "GresTypes=gpu",
+        "NodeName=n[1-4] CPUs=2 Gres=gpu:a:1,gpu:b:1",
+        without="NodeName",
+        gres_conf="Name=gpu Type=c File=/dev/null,/dev/zero\n",
+    ),
+    "mps without a gpu": with_slurmd(
+        "GresTypes=gpu,mps",
+        "NodeName=n[1-4] CPUs=2 Gres=gpu:1,mps:100",
+        without="NodeName",
+        gres_conf="Name=mps Count=100\n",
+    ),
+}
+# A node that differs from its host is drained.
+SLURMD_CASES |= {
+    f"node: {text}": with_slurmd(f"NodeName=n[1-4] {text}", without="NodeName")
+    for text in (
+        "CPUs=64",
+        "RealMemory=99999999",
+        "CPUs=2 CpuSpecList=odd",
+        "NodeHostname=h[1-4] NodeAddr=10.0.0.[1-4]",
+    )
+}
+SLURMD_CASES |= {
+    f"slurmd {text}": with_slurmd(text)
+    for text in (
+        "TaskPlugin=task/odd",
+        "JobAcctGatherType=jobacct_gather/odd",
+        "PrEpPlugins=prep/odd",
+        "CliFilterPlugins=cli_filter/odd",
+        "SlurmdDebug=loud",
+        "SlurmdParameters=conmgr_max_connections=0",
+    )
+}
+_CONTAINER = ("JobContainerType=job_container/tmpfs", "PrologFlags=Contain")
+_HELPERS = "NodeFeaturesPlugins=node_features/helpers"
+SLURMD_CASES |= {
+    "job_container.conf": with_slurmd(*_CONTAINER, job_container_conf="BasePath=/opt/jobs\n"),
+    "no job_container.conf": with_slurmd(*_CONTAINER),
+    "job_container.conf without BasePath": with_slurmd(*_CONTAINER, job_container_conf=""),
+    "job_container.conf with an unknown option": with_slurmd(
+        *_CONTAINER, job_container_conf="NoSuch=1\n"
+    ),
+    "unused job_container.conf": with_slurmd(job_container_conf="NoSuch=1\n"),
+    "no namespace.yaml": with_slurmd("NamespaceType=namespace/linux", "PrologFlags=Contain"),
+    "no helpers.conf": with_slurmd(_HELPERS),
+    "helpers.conf without Feature": with_slurmd(_HELPERS, helpers_conf="BootTime=1\n"),
+    "helpers.conf with a Helper alone": with_slurmd(_HELPERS, helpers_conf="Helper=/opt/h\n"),
+    "helpers.conf with a Feature": with_slurmd(_HELPERS, helpers_conf="Feature=a Helper=/opt/h\n"),
+    "helpers.conf with one Feature twice": with_slurmd(
+        _HELPERS, helpers_conf="Feature=a Helper=/opt/h\nFeature=a Helper=/opt/x\n"
+    ),
+    "unknown CgroupPlugin": with_slurmd(cgroup_conf="CgroupPlugin=cgroup/odd\n"),
+    "no cgroups": with_slurmd(cgroup_conf="CgroupPlugin=disabled\n"),
+    "proctrack/cgroup without cgroups": with_(
+        "ProctrackType=proctrack/cgroup", cgroup_conf="CgroupPlugin=disabled\n"
+    ),
+    "oci.conf with an unknown option": with_slurmd(oci_conf="NoSuch=1\n"),
+    "plugstack.conf with an unknown word": with_slurmd(plugstack_conf="odd\n"),
 }
 SLURMDBD_CASES = {
     f"slurmdbd {text or 'base'}": {"slurmdbd.conf": f"{SLURMDBD}{text}\n"}
@@ -968,6 +1189,7 @@ SLURMDBD_CASES = {
             "HashPlugin=hash/k12",
         ),
         *(
+            "MessageTimeout=101",
             "AuthType=munge",
             "AuthAltTypes=auth/jwt",
             "SlurmUser=0",

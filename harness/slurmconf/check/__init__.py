@@ -21,6 +21,7 @@ from harness.slurmconf.check import (
     files,
     grammar,
     hosts,
+    logged,
     nodes,
     parameters,
     partitions,
@@ -31,7 +32,7 @@ from harness.slurmconf.check import (
 )
 from harness.slurmconf.check.findings import INFO, SEVERITIES, Finding
 from harness.slurmconf.check.parsed_file import Configuration, load
-from harness.slurmconf.check.read_files import is_read
+from harness.slurmconf.check.read_files import unused
 
 _OUTSIDE = "the file is outside of the checked directory, so its text is not shown"
 _OUTSIDE_HINT = "check the file itself to see more"
@@ -121,11 +122,10 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
     """Yield all findings about a configuration."""
     slurm_conf = configuration.get("slurm.conf")
     for source in configuration:
-        if is_read(configuration, source.kind):
-            yield from grammar.check(source)
+        if reason := unused(configuration, source.kind):
+            yield source.find_here(INFO, "unused", source.kind, reason)
         else:
-            message = "is not read: slurm.conf has no plugin that needs it"
-            yield source.find_here(INFO, "unused", source.kind, message)
+            yield from grammar.check(source)
     if slurm_conf:
         yield from values.check(slurm_conf)
         yield from hosts.check(slurm_conf)
@@ -133,6 +133,7 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)
         yield from parameters.check(slurm_conf)
+        yield from logged.check(slurm_conf)
     yield from files.check(configuration)
     yield from companions.check(configuration)
     yield from topologies.check(configuration)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from harness.parsing import c_numbers
 from harness.slurmconf.check import grammar, values
-from harness.slurmconf.check.findings import ERROR, FATAL, Finding
-from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, Finding
+from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 from harness.slurmconf.check.read_files import is_read
 
 # Plugin -> options of acct_gather.conf that it needs: acct_gather_profile_p_conf_set.
@@ -21,14 +21,26 @@ _INFLUXDB_WORDS = {
     "profileinfluxdbflags": ("grouped_fields",),
     "profileinfluxdbextratags": ("cluster", "sluid", "uid", "user"),
 }
-# Option, type and name of a plugin -> the file without which it does not start.
-_OWN_FILES = (
-    ("nodefeaturesplugins", "node_features", "helpers", "helpers.conf"),
-    ("extsensorstype", "ext_sensors", "rrd", "ext_sensors.conf"),
-    ("slurmctldplugstack", "slurmctld", "nonstop", "nonstop.conf"),
-)
+# Option, plugin -> the file without which it does not start, and the daemons that load it.
+_OWN_FILES = {
+    ("nodefeaturesplugins", "node_features/helpers"): ("helpers.conf", SLURMCTLD + SLURMD),
+    ("extsensorstype", "ext_sensors/rrd"): ("ext_sensors.conf", SLURMCTLD),
+    ("slurmctldplugstack", "slurmctld/nonstop"): ("nonstop.conf", SLURMCTLD),
+    ("jobcontainertype", "job_container/tmpfs"): ("job_container.conf", SLURMD),
+    ("namespacetype", "namespace/tmpfs"): ("job_container.conf", SLURMD),
+    ("namespacetype", "namespace/linux"): ("namespace.yaml", SLURMD),
+}
+# What certmgr/script needs in CertmgrParameters, and in which daemon.
+_CERTIFICATE_SCRIPTS = {
+    "generate_csr_script=": SLURMD,
+    "get_node_cert_key_script=": SLURMD,
+    "get_node_token_script=": SLURMD,
+    "sign_csr_script=": SLURMCTLD,
+}
 # Words in ProfileHDF5Default and ProfileInfluxDBDefault: acct_gather_profile_from_string.
 _PROFILE = re.compile("none|all|energy|task|lustre|network", re.IGNORECASE)
+# Values of CgroupPlugin that are not the name of a plugin.
+_NO_CGROUPS = {"autodetect", "disabled"}
 # _is_feature_valid of node_features/helpers.
 _FEATURE = re.compile("[A-Za-z_=][A-Za-z0-9_.=]*")
 
@@ -43,6 +55,8 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         yield from _plugins(slurm_conf)
         yield from _certificates(slurm_conf)
         yield from _munge_sockets(slurm_conf)
+    if cgroup := configuration.get("cgroup.conf"):
+        yield from _cgroups(cgroup, slurm_conf)
     if acct_gather := configuration.get("acct_gather.conf"):
         yield from _acct_gather(acct_gather)
     helpers_conf = configuration.get("helpers.conf")
@@ -96,6 +110,26 @@ def _acct_gather(source: Source) -> Iterator[Finding]:
         yield source.find(tags, FATAL, "missing", message)
 
 
+def _cgroups(cgroup: Source, slurm_conf: Source | None) -> Iterator[Finding]:
+    """Yield a CgroupPlugin that cgroup_g_init and cgroup_g_initialize of cgroup.c refuse."""
+    setting = cgroup.settings.get("cgroupplugin")
+    if setting is None or "cgroup" not in cgroup.release.plugins:
+        return
+    plugins = cgroup.release.plugins["cgroup"]
+    known = {name if name in _NO_CGROUPS else f"cgroup/{name}" for name in plugins}
+    if setting.value not in known:
+        message = f"there is no plugin {setting.value}"
+        hint = f"known: {', '.join(sorted(known))}"
+        yield cgroup.find(setting, FATAL, "plugin", message, hint, SLURMD)
+    elif setting.value == "disabled" and slurm_conf:
+        tracks = slurm_conf.get("proctracktype") or "proctrack/cgroup"
+        users = [tracks, *slurm_conf.words("taskplugin"), slurm_conf.get("jobacctgathertype") or ""]
+        using = [plugin for plugin in users if plugin.endswith("cgroup")]
+        if using:
+            message = f"{' and '.join(using)} cannot work without cgroups"
+            yield cgroup.find(setting, FATAL, "contradiction", message, daemons=SLURMD)
+
+
 def _missing_files(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
     """Yield plugins without the file that they need.
 
@@ -104,43 +138,53 @@ def _missing_files(configuration: Configuration, slurm_conf: Source) -> Iterator
     """
     if not configuration.whole:
         return
-    for option, kind, name, file in _OWN_FILES:
+    release = slurm_conf.release
+    for (option, plugin), (file, daemons) in _OWN_FILES.items():
         setting = slurm_conf.settings.get(option)
+        kind, _, name = plugin.partition("/")
         if (
             setting
-            and {name, f"{kind}/{name}"} & {*setting.words()}
-            and name in slurm_conf.release.plugins.get(kind, ())
+            and {name, plugin} & {*setting.words()}
+            and (name in release.plugins.get(kind, ()) or plugin in release.renamed_plugins)
             and not (slurm_conf.path.parent / file).exists()
         ):
-            yield slurm_conf.find(setting, FATAL, "missing", f"needs {file}, which does not exist")
+            message = f"needs {file}, which does not exist"
+            yield slurm_conf.find(setting, FATAL, "missing", message, daemons=daemons)
 
 
 def _features(source: Source) -> Iterator[Finding]:
     """Yield features that _feature_register and _is_feature_valid of node_features/helpers refuse.
 
-    Since helpers.conf has NodeName lines, lines can share a feature and have several.
+    Since helpers.conf has NodeName lines, lines have several features; slurmctld reads only their
+    names, and slurmd accepts a second line of a feature with the same Helper.
     """
     by_node = "helpers.conf NodeName" in source.release.options
-    features = [row.first for row in source.rows("feature")]
+    features = [(row, row.first) for row in source.rows("feature")]
     for row in source.rows("nodename"):
         if "feature" in row.own:
-            features.append(row.own["feature"])
+            features.append((row, row.own["feature"]))
         else:
             yield source.find(row.first, FATAL, "missing", "needs a Feature")
     if not features and not by_node:
         yield source.find_here(FATAL, "missing", "Feature", "there is none")
-    seen: set[str] = set()
-    for feature in features:
+    first_of: dict[str, Row] = {}
+    for row, feature in features:
         for name in filter(None, feature.value.split(",")) if by_node else [feature.value]:
             if not _FEATURE.fullmatch(name):
                 yield source.find(feature, FATAL, "value", f'"{name}" is not the name of a feature')
-            elif name in seen and not by_node:
-                yield source.find(feature, FATAL, "twice", f"{name} is already in a line above")
-            seen.add(name)
+            if row.first is not feature:
+                continue  # each node reads its own lines
+            first = first_of.setdefault(name, row)
+            same = by_node and first.get("helper") == row.get("helper")
+            if first is not row and not same:
+                message = f"{name} is already in line {first.first.line.number}"
+                daemons = SLURMD if by_node else ()
+                yield source.find(feature, FATAL, "twice", message, daemons=daemons)
     users = source.settings.get("allowuserboot")
-    for user in filter(None, users.value.split(",")) if users and by_node else ():
+    severity = FATAL if by_node else ERROR  # _make_uid_array
+    for user in filter(None, users.value.split(",")) if users else ():
         if users and not values.is_user(source.release, user):
-            yield source.find(users, FATAL, "value", f'"{user}" is not the name of a user')
+            yield source.find(users, severity, "value", f'"{user}" is not the name of a user')
 
 
 def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -179,8 +223,10 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         and completion.value in {"jobcomp/script", "jobcomp/elasticsearch", "jobcomp/kafka"}
         and "jobcomploc" not in slurm_conf.settings
     ):
-        severity = ERROR if "jobcomp" in release.dispensable_plugins else FATAL
-        yield slurm_conf.find(completion, severity, "missing", "needs JobCompLoc")
+        severity = INFO if "jobcomp" in release.dispensable_plugins else FATAL
+        yield slurm_conf.find(
+            completion, severity, "missing", "needs JobCompLoc", daemons=SLURMCTLD
+        )
     route = slurm_conf.settings.get("routeplugin")
     if (
         route
@@ -192,11 +238,11 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         yield slurm_conf.find(route, FATAL, "missing", message, "TopologyPlugin=topology/tree")
     location = slurm_conf.settings.get("jobcomploc")
     if completion and completion.value == "jobcomp/filetxt" and location and not location.value:
-        yield slurm_conf.find(location, FATAL, "path", "the value is empty")
+        yield slurm_conf.find(location, FATAL, "path", "the value is empty", daemons=SLURMCTLD)
     buffers = slurm_conf.settings.get("burstbuffertype")
     if buffers and release.one_burst_buffer and len(buffers.words()) > 1:
         message = "only one burst buffer plugin can be used (bb_g_init)"
-        yield slurm_conf.find(buffers, FATAL, "contradiction", message)
+        yield slurm_conf.find(buffers, FATAL, "contradiction", message, daemons=SLURMCTLD)
     features = slurm_conf.settings.get("nodefeaturesplugins")
     if (
         features
@@ -214,9 +260,15 @@ def _certificates(slurm_conf: Source) -> Iterator[Finding]:
     parameters = slurm_conf.get("certmgrparameters") or ""
     if plugin is None or "certmgr" not in slurm_conf.release.plugins:
         return
-    if plugin.value == "certmgr/script" and "sign_csr_script=" not in parameters.lower():
-        message = "needs sign_csr_script= in CertmgrParameters"
-        yield slurm_conf.find(plugin, FATAL, "missing", message)
+    known = slurm_conf.release.words["certmgrparameters"].known
+    for script, daemons in _CERTIFICATE_SCRIPTS.items():
+        if (
+            plugin.value == "certmgr/script"
+            and script in known
+            and script not in parameters.lower()
+        ):
+            message = f"needs {script} in CertmgrParameters"
+            yield slurm_conf.find(plugin, FATAL, "missing", message, daemons=daemons)
     period = re.search("certificate_renewal_period=([^,]*)", parameters, re.IGNORECASE)
     if period and c_numbers.atoi(period[1]) < 0:
         setting = slurm_conf.settings["certmgrparameters"]
@@ -230,11 +282,11 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
     password = source.settings.get("accountingstoragepass")
     if password and source.uses_slurmdbd() and _is_no_socket(password.value):
         message = "is the path of a munge socket, not a password: slurmdbd cannot be reached"
-        yield source.find(password, FATAL, "value", message, "remove it")
+        yield source.find(password, FATAL, "value", message, "remove it", SLURMCTLD)
     info = source.settings.get("authinfo")
     if info and _is_no_socket(info.value):
-        # init of auth_munge.c tests munge; older releases fail when they need it.
-        severity = FATAL if source.release.tests_munge else ERROR
+        # init of auth_munge.c tests munge; releases without that test fail when they need it.
+        severity = source.release.unusable_munge_socket
         message = "is neither options nor the path of a munge socket: nothing can authenticate"
         yield source.find(info, severity, "value", message, "remove it")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.parsing import c_numbers, conf
-from harness.slurmconf.check import cloud_gres, gres, values
-from harness.slurmconf.check.findings import ERROR, FATAL, Finding
+from harness.slurmconf.check import grammar, gres, node_gres, values
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMD, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 from harness.slurmconf.check.read_files import is_read
 
@@ -46,11 +46,12 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         ("slurmdbd.conf", _slurmdbd),
         ("gres.conf", gres.check),
         ("acct_gather.conf", _acct_gather),
+        ("job_container.conf", _job_container),
     ):
         source = configuration.get(kind)
         if source and is_read(configuration, kind):
             yield from rule(source, slurm_conf)
-    yield from cloud_gres.check(configuration)
+    yield from node_gres.check(configuration)
     if plugstack := configuration.others.get("plugstack.conf"):
         yield from _plugstack(plugstack)
 
@@ -60,6 +61,10 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     yield from _storage(source)
     yield from values.wrong_user(source)
     yield from values.no_protocol(source)
+    timeout = source.settings.get("messagetimeout")
+    if timeout and (grammar.number_of(source, "messagetimeout") or 0) > 100:
+        severity = WARNING if source.release.logs_warnings else INFO
+        yield source.find(timeout, severity, "value", "is too high to notice failures")
     yield from values.reserved_port(source, "dbdport")
     user = source.settings.get("slurmuser")
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
@@ -121,7 +126,8 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
         if value.lower() not in words.known and not value[:1].isdigit():
             yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
     if key == "debugflags":
-        known = source.release.words["debugflags"].known
+        words = source.release.words["debugflags"]
+        known = words.known | words.reported
         for word in filter(None, value.split(",")):
             if word.lower() not in known:
                 yield source.find(setting, FATAL, "word", f'"{word}" is unknown')
@@ -140,6 +146,16 @@ def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]
             yield source.find(setting, FATAL, "plugin", message)
 
 
+def _job_container(source: Source, _: Source | None) -> Iterator[Finding]:
+    """Yield nodes without a directory: read_jcconf.c, _read_slurm_jc_conf."""
+    if (
+        source.release.containers_need_base_path
+        and not source.rows("basepath")
+        and not source.rows("nodename")
+    ):
+        yield source.find_here(FATAL, "missing", "BasePath", "is required")
+
+
 def _plugstack(path: Path) -> Iterator[Finding]:
     """Yield lines that _plugin_stack_parse_line of src/common/spank.c ignores.
 
@@ -153,6 +169,4 @@ def _plugstack(path: Path) -> Iterator[Finding]:
                 "the line is ignored"
             )
             column = len(line) - len(line.lstrip()) + 1
-            yield Finding(
-                str(path), number, column, ERROR, "value", words[0], message, "", "slurmd"
-            )
+            yield Finding(str(path), number, column, ERROR, "value", words[0], message, "", SLURMD)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 FATAL, ERROR, WARNING, INFO = "fatal", "error", "warning", "info"
 SEVERITIES = (FATAL, ERROR, WARNING, INFO)
+SLURMCTLD, SLURMD, SLURMDBD = ("slurmctld",), ("slurmd",), ("slurmdbd",)
+SLURMSTEPD = ("slurmstepd",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +16,8 @@ class Finding:
     """A problem that daemons of a release have with a configuration, with its place.
 
     Lines and columns count from 1. `severity` is one of: fatal, the daemon refuses to start; error,
-    it starts but logs an error and ignores the line, or the cluster cannot work; warning,
-    deprecated or a changed default; info, advice. `daemon` is the first one that reports it.
+    it starts but logs an error; warning, it starts and logs a warning, or a default changed; info,
+    it logs neither. `daemons` are those that have the problem.
     """
 
     file: str
@@ -25,7 +28,7 @@ class Finding:
     option: str
     message: str
     hint: str
-    daemon: str
+    daemons: tuple[str, ...]
 
     def __str__(self) -> str:
         text = (
@@ -33,3 +36,9 @@ class Finding:
             f"{self.message} [{self.code}]"
         )
         return f"{text}\n    hint: {self.hint}" if self.hint else text
+
+
+def only_in(daemons: tuple[str, ...], findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings that only some of the daemons have that read the file."""
+    for finding in findings:
+        yield replace(finding, daemons=daemons)

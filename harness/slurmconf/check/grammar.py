@@ -112,6 +112,15 @@ def number(kind: str, value: str) -> int | None:
     return int(text, base) * (1024 if rest else 1) if len(text) < 100 else _LIMITS[kind]
 
 
+def number_of(source: Source, name: str) -> int | None:
+    """Return an option's value as its parser reads it; None if it is not set or not a number."""
+    setting = source.settings.get(name)
+    option = source.release.options[source.kind].get(name)
+    if setting is None or option is None or value_problem(option.type, setting.value):
+        return None
+    return number(option.type, setting.value)
+
+
 def _row(
     source: Source, section: str, path: str, line: Line, fine: set[tuple[str, str, str]]
 ) -> Iterator[Finding]:
@@ -157,9 +166,8 @@ def _refused(source: Source, section: str, setting: Setting) -> Iterator[Finding
     severity = refusal.of(setting.value) if refusal else None
     if refusal and severity:
         message = f"{_CONSEQUENCE[severity]} since {refusal.since}"
-        yield source.find(
-            setting, severity, "refused" if severity == FATAL else "obsolete", message, refusal.hint
-        )
+        code = "refused" if severity == FATAL else "obsolete"
+        yield source.find(setting, severity, code, message, refusal.hint, refusal.daemons)
 
 
 def _unknown(source: Source, section: str, setting: Setting) -> Finding:

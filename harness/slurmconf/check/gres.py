@@ -1,11 +1,11 @@
-"""gres.conf: names of GRES and nodes."""
+"""gres.conf: names of GRES and nodes, and GPUs that it lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from harness.parsing import hostlist
-from harness.slurmconf.check.findings import ERROR, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, SLURMD, WARNING, Finding
 from harness.slurmconf.check.nodes import names_of, node_names
 from harness.slurmconf.check.parsed_file import Source
 
@@ -59,4 +59,4 @@ def _gres_without_line(slurm_conf: Source, gres_of: dict[str, set[str]]) -> Iter
                     f"gres.conf has no {name} on {hostlist.fold(lacking)}: the nodes will be "
                     "drained"
                 )
-                yield slurm_conf.find(gres, WARNING, "gres", message, daemon="slurmd")
+                yield slurm_conf.find(gres, WARNING, "gres", message, daemons=SLURMD)

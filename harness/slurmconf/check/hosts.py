@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness.parsing import c_numbers
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.parsed_file import Setting, Source
 
 _OLD = ("controlmachine", "controladdr", "backupcontroller", "backupaddr")
@@ -19,7 +19,7 @@ _HOST = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*")
 def check(source: Source) -> Iterator[Finding]:
     """Yield the problems that slurmctld has with its own hosts and with licenses."""
     yield from _controllers(source)
-    yield from _licenses(source)
+    yield from only_in(SLURMCTLD, _licenses(source))
 
 
 def _controllers(source: Source) -> Iterator[Finding]:
@@ -48,9 +48,9 @@ def _controllers(source: Source) -> Iterator[Finding]:
             yield source.find(machine, FATAL, "twice", f"{name} is named twice")
         elif seen and "localhost" in {name.lower(), *seen}:
             message = "localhost is the host that slurmctld runs on, which is named twice"
-            yield source.find(machine, FATAL, "twice", message)
+            yield source.find(machine, FATAL, "twice", message, daemons=SLURMCTLD)
         seen.add(name)
-    yield from _impossible_hosts(source, machines)
+    yield from only_in(SLURMCTLD, _impossible_hosts(source, machines))
 
 
 def _old_controllers(source: Source) -> Iterator[Finding]:
@@ -67,7 +67,8 @@ def _old_controllers(source: Source) -> Iterator[Finding]:
 def _impossible_hosts(source: Source, machines: list[Setting]) -> Iterator[Finding]:
     """Yield names that no host has: src/slurmctld/controller.c, _valid_controller().
 
-    slurmctld starts only on a host that is named.
+    slurmctld starts only on a host that is named. It looks for the address of each (slurm_set_addr)
+    unless the address is named, too.
     """
 
     def names(setting: Setting) -> list[str]:
@@ -75,8 +76,10 @@ def _impossible_hosts(source: Source, machines: list[Setting]) -> Iterator[Findi
         return setting.value.split(",") if is_list else [setting.value.partition("(")[0]]
 
     impossible = [setting for setting in machines if not any(map(_HOST.fullmatch, names(setting)))]
-    severity = FATAL if len(impossible) == len(machines) else WARNING
     for setting in impossible:
+        severity = INFO if "(" in setting.value else ERROR
+        if len(impossible) == len(machines):
+            severity = FATAL
         if _NAME_AND_ADDRESS.fullmatch(setting.value):
             message = f'no host has the name "{names(setting)[0]}": it is not a valid controller'
             yield source.find(setting, severity, "host", message, "name one host per line")

@@ -9,13 +9,19 @@ from harness import releases
 from harness.parsing import c_numbers, conf, hostlist
 from harness.releases import Release
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
 from harness.slurmconf.check.times import is_suspend_time
 
 # node_state_string() has no name for NODE_STATE_ERROR, so state_str2int() does not know it.
 _STATES = {"unknown", "down", "idle", "allocated", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")
+# Counts of a node that cannot be 0.
+_SIZES = ("boards", "corespersocket", "cpus", "sockets", "socketsperboard", "threadspercore")
+# xlate_cpu_bind_str of src/common/slurm_resource_info.c.
+CPU_BIND = re.compile(
+    "((no|none|sockets?|ldoms?|cores?|threads?|off|v|verbose)([,;]+|$))*", re.IGNORECASE
+)
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ORIGIN = ("nodehostname", "nodeaddr", "bcastaddr")
 
@@ -116,6 +122,11 @@ def node_names(source: Source) -> dict[str, Row]:
     }
 
 
+def is_cloud(row: Row) -> bool:
+    """Return whether the nodes of a line have State=CLOUD."""
+    return (row.get("state") or "").upper().startswith("CLOUD")
+
+
 def default_select(source: Source) -> str:
     """Return the default SelectType of the release."""
     return releases.default_of(source.release, "slurm.conf", "SelectType")
@@ -151,7 +162,7 @@ def _node_names(
     if "[" in row.first.value and "]" not in row.first.value:
         yield source.find(
             row.first,
-            WARNING,
+            ERROR,
             "hostlist",
             f"is read as the name of a single node: {names[-1]}",
             "such as c[1-4]",
@@ -218,7 +229,7 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
             if not types:
                 yield source.find(
                     gres,
-                    ERROR,
+                    INFO,
                     "gres",
                     f"{name} is ignored, because GresTypes is not set",
                     "GresTypes=...",
@@ -233,7 +244,8 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
         message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
         yield source.find(suspend, source.release.unusable_value, "value", message)
     yield from _shape(source, row)
-    yield from _specialized(source, row)
+    yield from _reserved(source, row)
+    yield from only_in(SLURMCTLD, _specialized(source, row))
 
 
 def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
@@ -260,7 +272,7 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
             message = (
                 f"one for {count} nodes; a Slurm built without --enable-multiple-slurmd refuses it"
             )
-            yield source.find(setting, WARNING, "count", message)
+            yield source.find(setting, INFO, "count", message)
     if port := row.all.get("port"):
         yield from _ports(source, port, count)
 
@@ -269,7 +281,7 @@ def _wrong_count(
     source: Source, setting: Setting, size: int, count: int, *, any_count: bool
 ) -> Iterator[Finding]:
     message = f"{size} for {count} nodes; must be one, or one per node"
-    yield source.find(setting, WARNING if any_count else FATAL, "count", message)
+    yield source.find(setting, INFO if any_count else FATAL, "count", message)
 
 
 def _ports(source: Source, port: Setting, count: int) -> Iterator[Finding]:
@@ -298,14 +310,23 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
 
     Up to 22.05, select_p_node_init() of select/cons_* refuses some of the CPUs that it accepts.
     """
+    zeros = [key for key in _SIZES if key in row.values and not _number(row, key)]
+    for key in zeros:
+        yield source.find(row.all[key], ERROR, "value", "cannot be 0; slurmctld uses 1")
+    if {"sockets", "socketsperboard"} <= row.values.keys():
+        message = "is ignored because of SocketsPerBoard"
+        yield source.find(row.all["sockets"], ERROR, "contradiction", message)
     cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
     cpus = _number(row, "cpus") or _number(row, "procs")
-    if not cpus:
+    sockets = _sockets(row, cores * threads)
+    if (boards := _number(row, "boards")) > sockets:
+        message = f"{boards} boards for {sockets} sockets; slurmctld uses 1"
+        yield source.find(row.all["boards"], ERROR, "contradiction", message)
+    matching = {sockets * cores, sockets * cores * threads}
+    if not cpus or zeros:
         return
     about = row.all.get("cpus") or row.all["procs"]
-    sockets = _sockets(row, cores * threads)
     shape = f"{sockets} sockets, {cores} cores each, {threads} threads each"
-    matching = {sockets * cores, sockets * cores * threads}
     if cpus not in matching | {sockets}:
         yield source.find(
             about,
@@ -318,7 +339,34 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
         and source.release.cons_refuses_cpu_per_socket
         and (source.get("selecttype") or default_select(source)).startswith("select/cons_")
     ):
-        yield source.find(about, FATAL, "cpus", f"{cpus} CPUs do not match {shape}")
+        message = f"{cpus} CPUs do not match {shape}"
+        yield source.find(about, FATAL, "cpus", message, daemons=SLURMCTLD)
+
+
+def _reserved(source: Source, row: Row) -> Iterator[Finding]:
+    """Check what a node reserves for its system: src/common/read_config.c, _parse_nodename."""
+    count, cpus = row.all.get("corespeccount"), row.all.get("cpuspeclist")
+    total = cpus_of(row)
+    of_socket = _number(row, "corespersocket") or 1
+    cores = _sockets(row, of_socket * (_number(row, "threadspercore") or 1)) * of_socket
+    if count and _number(row, "corespeccount") >= cores:
+        message = f"{count.value} of {cores} cores; slurmctld uses 1"
+        yield source.find(count, ERROR, "value", message)
+    elif count and cpus and _number(row, "corespeccount"):
+        message = "is ignored because of CPUSpecList"
+        yield source.find(count, ERROR, "contradiction", message)
+    if cpus and max(map(int, _cpu_ids(cpus.value)), default=0) >= total:
+        message = (
+            f'"{cpus.value}" is not a list of CPUs of this node (0-{total - 1}); it is ignored'
+        )
+        yield source.find(cpus, ERROR, "value", message)
+    limit, memory = row.all.get("memspeclimit"), _number(row, "realmemory") or 1
+    if limit and _number(row, "memspeclimit") >= memory:
+        message = f"{limit.value} of {memory} MB; it is ignored"
+        yield source.find(limit, ERROR, "value", message)
+    bind = row.all.get("cpubind")
+    if bind and not CPU_BIND.fullmatch(bind.value):
+        yield source.find(bind, ERROR, "value", f'"{bind.value}" is invalid and ignored')
 
 
 def _specialized(source: Source, row: Row) -> Iterator[Finding]:

@@ -9,15 +9,18 @@ from functools import partial
 from harness.parsing import c_numbers
 from harness.releases import Bounds
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import FATAL, Finding
+from harness.slurmconf.check.findings import FATAL, SLURMCTLD, SLURMD, Finding
 from harness.slurmconf.check.parsed_file import Source
 
 # How a function of Slurm reads a number -> the function that reads it in the same way.
 _READERS: dict[str, Callable[[str], int | None]] = {
     "atoi": c_numbers.atoi,
     "atoul": c_numbers.atoul,
+    "strtol": c_numbers.strtol,
     "uint32": partial(grammar.number, "uint32"),
 }
+# Options that only one daemon reads.
+_READ_BY = {"slurmctldparameters": SLURMCTLD, "slurmdparameters": SLURMD}
 
 
 def check(source: Source) -> Iterator[Finding]:
@@ -29,11 +32,17 @@ def check(source: Source) -> Iterator[Finding]:
         for word, bounds in words.items():
             begin = "" if bounds.anywhere else "(?:^|,)"
             found = re.search(rf"{begin}{re.escape(word)}([^,]*)", setting.value, re.IGNORECASE)
-            if found and bounds.only_with.lower() in setting.value.lower():
+            scheduler = source.get("schedulertype") or "sched/backfill"
+            if (
+                found
+                and bounds.only_with.lower() in setting.value.lower()
+                and bounds.scheduler in {"", scheduler}
+            ):
                 problem = _problem(bounds, found[1])
                 if problem:
                     message = f"{word}{found[1]} {problem} ({bounds.function})"
-                    yield source.find(setting, FATAL, "value", message)
+                    daemons = SLURMCTLD if bounds.scheduler else _READ_BY.get(option, ())
+                    yield source.find(setting, bounds.severity, "value", message, daemons=daemons)
     parameters = source.settings.get("schedulerparameters")
     if (
         parameters
@@ -42,7 +51,8 @@ def check(source: Source) -> Iterator[Finding]:
         and source.get("schedulertype") in {None, "sched/backfill"}
     ):
         message = "max_job_bf is no longer supported"
-        yield source.find(parameters, FATAL, "word", message, "use bf_max_job_test")
+        hint = "use bf_max_job_test"
+        yield source.find(parameters, FATAL, "word", message, hint, SLURMCTLD)
 
 
 def _problem(bounds: Bounds, value: str) -> str | None:
@@ -56,7 +66,7 @@ def _problem(bounds: Bounds, value: str) -> str | None:
     if bounds.read_by == "word":
         return None if value.lower() in bounds.words else f"is not {' or '.join(bounds.words)}"
     number = _READERS[bounds.read_by](value)
-    if number == 0 and bounds.zero_is_default:
+    if number is not None and number == bounds.otherwise:
         return None
     if number is None:
         return "is not a number"

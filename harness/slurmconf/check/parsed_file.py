@@ -13,21 +13,28 @@ from harness.errors import UsageError
 from harness.parsing import conf, hostlist
 from harness.parsing.conf import Line, Pair
 from harness.releases import Release
-from harness.slurmconf.check.findings import FATAL, Finding
+from harness.slurmconf.check.findings import (
+    FATAL,
+    SLURMCTLD,
+    SLURMD,
+    SLURMDBD,
+    SLURMSTEPD,
+    Finding,
+)
 
-# Kind of file -> the daemon that reads it first.
+# Kind of file -> the daemons that read it.
 KINDS = {
-    "slurm.conf": "slurmctld",
-    "slurmdbd.conf": "slurmdbd",
-    "cgroup.conf": "slurmctld",
-    "gres.conf": "slurmd",
-    "topology.conf": "slurmctld",
-    "acct_gather.conf": "slurmctld",
-    "job_container.conf": "slurmd",
-    "burst_buffer.conf": "slurmctld",
-    "helpers.conf": "slurmctld",
-    "oci.conf": "slurmd",
-    "mpi.conf": "slurmctld",
+    "slurm.conf": SLURMCTLD + SLURMD,
+    "slurmdbd.conf": SLURMDBD,
+    "cgroup.conf": SLURMCTLD + SLURMD,
+    "gres.conf": SLURMD,
+    "topology.conf": SLURMCTLD + SLURMD,
+    "acct_gather.conf": SLURMCTLD + SLURMD,
+    "job_container.conf": SLURMD,
+    "burst_buffer.conf": SLURMCTLD,
+    "helpers.conf": SLURMCTLD + SLURMD,
+    "oci.conf": SLURMSTEPD,
+    "mpi.conf": SLURMCTLD + SLURMD,
 }
 # Not read by the parser of slurm.conf.
 OTHER_KINDS = ("plugstack.conf", "topology.yaml", "resources.yaml", "rpc_queue.yaml")
@@ -194,17 +201,19 @@ class Source:
         setting = self.settings.get(name)
         return setting.words() if setting else []
 
-    def accounting_storage(self) -> str | None:
-        """Return the AccountingStorageType of a slurm.conf; None if it is not set.
+    def uses_slurmdbd(self) -> bool:
+        """Return whether a slurm.conf stores its accounting in slurmdbd."""
+        return self.accounting_storage() == "accounting_storage/slurmdbd"
+
+    def accounting_storage(self) -> str:
+        """Return the AccountingStorageType of a slurm.conf; "" if it has none.
 
         Up to 20.11, DefaultStorageType stands in for it (_validate_and_set_defaults).
         """
         default = self.get("defaultstoragetype")
-        return self.get("accountingstoragetype") or (default and f"accounting_storage/{default}")
-
-    def uses_slurmdbd(self) -> bool:
-        """Return whether a slurm.conf stores its accounting in slurmdbd."""
-        return self.accounting_storage() == "accounting_storage/slurmdbd"
+        if default and "defaultstoragetype" in self.release.options[self.kind]:
+            default = f"accounting_storage/{default}"
+        return self.get("accountingstoragetype") or default or ""
 
     def find(
         self,
@@ -213,12 +222,9 @@ class Source:
         code: str,
         message: str,
         hint: str = "",
-        daemon: str = "",
+        daemons: tuple[str, ...] = (),
     ) -> Finding:
-        """Return a finding about an option.
-
-        `daemon` is needed if it is not the one that reads the file first.
-        """
+        """Return a finding about an option, of all daemons that read the file or of some."""
         line, column = setting.line.place(setting.pair.start)
         return Finding(
             setting.path,
@@ -229,11 +235,17 @@ class Source:
             setting.name,
             message,
             hint,
-            daemon or KINDS[self.kind],
+            daemons or KINDS[self.kind],
         )
 
     def find_here(
-        self, severity: str, code: str, option: str, message: str, hint: str = ""
+        self,
+        severity: str,
+        code: str,
+        option: str,
+        message: str,
+        hint: str = "",
+        daemons: tuple[str, ...] = (),
     ) -> Finding:
         """Return a finding about an option that the file lacks."""
         return Finding(
@@ -245,7 +257,7 @@ class Source:
             option,
             message,
             hint,
-            KINDS[self.kind],
+            daemons or KINDS[self.kind],
         )
 
     def _load(self, path: Path, name: str) -> None:

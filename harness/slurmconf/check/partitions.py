@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from harness.parsing import hostlist
+from harness.parsing import c_numbers, hostlist
 from harness.releases import Release
 from harness.slurmconf.check import times
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import (
+    CPU_BIND,
     both_per_cpu_and_per_node,
     names_of,
     no_hostlist,
@@ -41,11 +42,9 @@ def _node_sets(source: Source, node_sets: list[Row], known: Mapping[str, Row]) -
         missing = [name_ for name_ in names or () if name_ not in known]
         if names is None:
             problem = no_hostlist(nodes.value, source.release)
-            yield source.find(nodes, WARNING, "hostlist", f"{problem}; it names no node")
+            yield source.find(nodes, INFO, "hostlist", f"{problem}; it names no node")
         elif missing:
-            yield source.find(
-                nodes, WARNING, "undefined", f"no such node: {hostlist.fold(missing)}"
-            )
+            yield source.find(nodes, INFO, "undefined", f"no such node: {hostlist.fold(missing)}")
 
 
 def _partitions(
@@ -61,21 +60,16 @@ def _partitions(
         name = row.first.value
         if name in seen:
             message = f"partition {name} is already in line {seen[name].first.line.number}"
-            yield source.find(row.first, FATAL, "twice", message)
+            yield source.find(row.first, FATAL, "twice", message, daemons=SLURMCTLD)
         seen[name] = row
-        yield from _qos(source, row)
+        yield from _accepted(source, row)
         yield from both_per_cpu_and_per_node(source, row.all)
-        yield from _partition_nodes(source, row, node_sets, known)
+        yield from only_in(SLURMCTLD, _qos(source, row))
+        yield from only_in(SLURMCTLD, _partition_nodes(source, row, node_sets, known))
     if not seen and source.release.needs_node_and_partition:
-        yield source.find_here(
-            FATAL,
-            "missing",
-            "PartitionName",
-            "there is no usable partition; this release requires one",
-        )
-    if rows and not any(
-        (row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows
-    ):
+        message = "there is no usable partition; this release requires one"
+        yield source.find_here(FATAL, "missing", "PartitionName", message, daemons=SLURMCTLD)
+    elif not any((row.get("default") or "").lower() in {"yes", "true", "up", "1"} for row in rows):
         yield source.find_here(
             ERROR,
             "missing",
@@ -118,15 +112,47 @@ def _partition_values(source: Source, row: Row) -> Iterator[Finding]:
     yield from _preempt_mode(source, row)
 
 
+def _accepted(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield what _parse_partitionname accepts with an error, and a time that is not used."""
+    for allow, deny in (("allowaccounts", "denyaccounts"), ("allowqos", "denyqos")):
+        if (row.get(allow) or "all").lower() != "all" and row.get(deny):
+            message = f"is ignored because of {row.all[allow].name}"
+            yield source.find(row.all[deny], ERROR, "contradiction", message)
+    for key in ("oversubscribe", "shared"):
+        setting = row.all.get(key)
+        count = re.fullmatch("(yes|force):(.*)", setting.value if setting else "", re.IGNORECASE)
+        if (
+            setting
+            and count
+            and c_numbers.atoi(count[2]) < (1 if count[1].lower() == "force" else 2)
+        ):
+            yield source.find(setting, ERROR, "value", f'"{setting.value}" is read as NO')
+    limit, bind = row.all.get("overtimelimit"), row.all.get("cpubind")
+    if limit and c_numbers.strtol(limit.value) < 0:
+        yield source.find(limit, ERROR, "value", f'"{limit.value}" is less than 0, and ignored')
+    if bind and not CPU_BIND.fullmatch(bind.value):
+        yield source.find(bind, ERROR, "value", f'"{bind.value}" is invalid, and ignored')
+    default, most = row.all.get("defaulttime"), row.all.get("maxtime")
+    limits = [(times.seconds(setting.value) or 0) if setting else 0 for setting in (most, default)]
+    if default and most and 0 < limits[0] < limits[1]:
+        message = f"{default.value} is more than MaxTime={most.value}, and ignored"
+        yield source.find(default, INFO, "contradiction", message)
+
+
 def _preempt_mode(source: Source, row: Row) -> Iterator[Finding]:
-    """Yield a PreemptMode that preempt_mode_num() refuses."""
+    """Yield a PreemptMode that preempt_mode_num() refuses; later releases take it for GANG."""
     mode = row.all.get("preemptmode")
-    if mode is None or not source.release.refuses_preempt_mode_of_partition:
+    if mode is None:
         return
     words = [word.lower() for word in mode.value.split(",") if word]
     modifiers = [word for word in words if word in source.release.preempt_modifiers]
     unknown = {*words} - source.release.words["preemptmode"].known - {*modifiers}
-    if unknown or len(words) - len(modifiers) > 1 or ("gang" in words and "within" in words):
+    refused = unknown or len(words) - len(modifiers) > 1 or {"gang", "within"} <= {*words}
+    if not source.release.refuses_preempt_mode_of_partition:
+        if refused or "gang" in words:
+            message = f'"{mode.value}" is ignored: GANG is an option of the whole cluster'
+            yield source.find(mode, ERROR, "word", message)
+    elif refused:
         yield source.find(
             mode,
             source.release.unusable_value,
@@ -145,9 +171,10 @@ def _qos(source: Source, row: Row) -> Iterator[Finding]:
         setting = row.all.get(key)
         if setting is None or setting.value.upper() == "ALL":
             continue
-        if not source.uses_slurmdbd() and source.release.qos_needs_slurmdbd:
+        if not source.uses_slurmdbd() and (key != "qos" or source.release.qos_needs_slurmdbd):
             message = f'QOS "{setting.value}" requires accounting_storage/slurmdbd'
-            yield source.find(setting, FATAL, "qos", message)
+            severity = FATAL if source.release.qos_needs_slurmdbd else ERROR
+            yield source.find(setting, severity, "qos", message)
         elif (
             key == "qos"
             and "," in setting.value

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import conf
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
-from harness.slurmconf.check.nodes import no_hostlist
-from harness.slurmconf.check.parsed_file import Source
+from harness.parsing import conf, hostlist
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
+from harness.slurmconf.check.nodes import is_cloud, names_of, no_hostlist, node_names
+from harness.slurmconf.check.parsed_file import Setting, Source
 
 # TRES that are counted without a database (src/slurmctld/controller.c, _init_tres).
 _TRES = {"cpu", "mem", "energy", "node", "billing", "vmem", "pages", "fs/disk"}
@@ -26,11 +26,9 @@ _SHORTEST_BOOT = 60
 
 def check(source: Source) -> Iterator[Finding]:
     """Yield problems with power saving and with TRES."""
-    yield from _tres(source)
-    yield from _excluded_nodes(source)
-    yield from _knl_nodes(source)
     yield from _power_actions(source)
-    yield from _power_saving(source)
+    for rule in (_tres, _excluded, _knl_nodes, _power_saving):
+        yield from only_in(SLURMCTLD, rule(source))
 
 
 def _power_actions(source: Source) -> Iterator[Finding]:
@@ -48,47 +46,44 @@ def _power_actions(source: Source) -> Iterator[Finding]:
             yield source.find(program or row.first, FATAL, "missing", "requires a Program")
         elif not program.value.startswith("/"):
             message = f'"{program.value}" is not an absolute path'
-            yield source.find(program, FATAL, "path", message, daemon=daemon)
+            yield source.find(program, FATAL, "path", message, daemons=(daemon,))
 
 
 def _power_saving(source: Source) -> Iterator[Finding]:
-    cloud = [
-        row
-        for row in source.rows("nodename")
-        if (row.get("state") or "").upper().startswith("CLOUD")
-    ]
+    cloud = [row for row in source.rows("nodename") if is_cloud(row)]
+    about = _saves_power(source)
     needed = [
         ("suspendtime", "SuspendTime"),
         ("suspendprogram", "SuspendProgram"),
         ("resumeprogram", "ResumeProgram"),
     ]
     missing = [spelled for key, spelled in needed if key not in source.settings]
-    if "SuspendTime" in missing and any(
-        "suspendtime" in row.values for row in source.rows("partitionname")
-    ):
+    if "SuspendTime" in missing and about:
         missing.remove("SuspendTime")
     actions = {setting.value for setting in source.all_of("poweraction")}
     if cloud and missing:
         message = (
             f"CLOUD nodes require {', '.join(missing)}: slurmctld never powers them up or down"
         )
-        yield source.find(cloud[0].all["state"], ERROR, "power-saving", message)
-    elif _saves_power(source) and missing:
-        about = source.settings.get("suspendtime")
-        if about:
-            yield source.find(
-                about, ERROR, "power-saving", f"requires {', '.join(missing)}; power saving is off"
-            )
+        severity = ERROR if source.release.reports_cloud_without_power_saving else INFO
+        yield source.find(cloud[0].all["state"], severity, "power-saving", message)
+    if about and missing:
+        severity = ERROR if source.release.reports_no_power_saving else INFO
+        message = f"requires {', '.join(missing)}; power saving is off"
+        yield source.find(about, severity, "power-saving", message)
+    severity = ERROR if about else INFO
     for key in ("suspendprogram", "resumeprogram", "resumefailprogram"):
         setting = source.settings.get(key)
+        if not source.release.reports_no_power_saving:
+            severity = ERROR
         if (
             setting
             and not setting.value.startswith("/")
             and not {*setting.value.split()[:1]} & actions
         ):
-            yield source.find(
-                setting, ERROR, "path", "is not an absolute path; power saving is off"
-            )
+            message = "is not an absolute path; power saving is off"
+            yield source.find(setting, severity, "path", message)
+            severity = INFO  # slurmctld reads no further
     resume = source.settings.get("resumetimeout")
     seconds = conf.number(resume.value) if resume else None
     if cloud and resume and seconds is not None and seconds < _SHORTEST_BOOT:
@@ -96,17 +91,50 @@ def _power_saving(source: Source) -> Iterator[Finding]:
             f"{resume.value} s may be too short for a machine to boot: nodes that take longer "
             "are set DOWN"
         )
-        yield source.find(resume, WARNING, "power-saving", message, f"{_SHORTEST_BOOT} or more")
+        yield source.find(resume, INFO, "power-saving", message, f"{_SHORTEST_BOOT} or more")
 
 
-def _saves_power(source: Source) -> bool:
-    value = (source.get("suspendtime") or "").upper()
-    return bool(value) and value not in {"NONE", "INFINITE", "-1"}
+def reads_exclusions(source: Source) -> bool:
+    """Return whether slurmctld reads the nodes, partitions and states that SuspendExc... names."""
+    return _is_complete(source) or source.release.reads_suspend_exc_nodes == "always"
+
+
+def _saves_power(source: Source) -> Setting | None:
+    """Return the first SuspendTime, of the cluster, a partition or a node, that saves power."""
+    rows = (*source.rows("partitionname"), *source.rows("nodename"))
+    settings = [row.all["suspendtime"] for row in rows if "suspendtime" in row.values]
+    if alone := source.settings.get("suspendtime"):
+        settings.insert(0, alone)
+    never = {"", "NONE", "INFINITE", "-1"}
+    return next((setting for setting in settings if setting.value.upper() not in never), None)
+
+
+def _excluded(source: Source) -> Iterator[Finding]:
+    """Yield unknown nodes and partitions of SuspendExc... (power_save_exc_setup)."""
+    if not reads_exclusions(source):
+        return
+    nodes = source.settings.get("suspendexcnodes")
+    if nodes:
+        crashes = list(_crashes(source, nodes))
+        yield from crashes
+        names = names_of(re.sub(":[^,]*", "", nodes.value), source.release) or ()
+        sets = {row.first.value for row in source.rows("nodeset")}
+        known = {"ALL", *node_names(source), *sets}
+        missing = [name for name in names if name not in known]
+        if missing and not crashes and "{" not in nodes.value:
+            message = f"no such node: {hostlist.fold(missing)}"
+            yield source.find(nodes, ERROR, "undefined", message)
+    partitions = {row.first.value for row in source.rows("partitionname")}
+    for name in source.words("suspendexcparts"):
+        if name not in partitions:
+            about = source.settings["suspendexcparts"]
+            yield source.find(about, ERROR, "undefined", f"no such partition: {name}")
 
 
 def _is_complete(source: Source) -> bool:
     """Return whether slurmctld can save power (_init_power_config)."""
-    return _saves_power(source) and all(map(source.get, ("suspendprogram", "resumeprogram")))
+    programs = ("suspendprogram", "resumeprogram")
+    return _saves_power(source) is not None and all(map(source.get, programs))
 
 
 def _knl_nodes(source: Source) -> Iterator[Finding]:
@@ -125,14 +153,12 @@ def _knl_nodes(source: Source) -> Iterator[Finding]:
         yield source.find(setting, FATAL, "missing", message)
 
 
-def _excluded_nodes(source: Source) -> Iterator[Finding]:
+def _crashes(source: Source, setting: Setting) -> Iterator[Finding]:
     """Yield a hostlist on which slurmctld crashes: src/slurmctld/power_save.c, _parse_exc_nodes.
 
     It does not notice that nodespec_to_hostlist() returns NULL.
     """
-    setting = source.settings.get("suspendexcnodes")
-    when = source.release.reads_suspend_exc_nodes
-    if setting is None or not (when == "always" or (when == "saving" and _is_complete(source))):
+    if not source.release.reads_suspend_exc_nodes:
         return
     # With a count of nodes, it cuts at each comma, even between brackets.
     parts = re.sub(":[^,]*", "", setting.value).split(",")
@@ -172,7 +198,7 @@ def _tres(source: Source) -> Iterator[Finding]:
     weights += [
         row.all["tresweights"] for row in source.rows("nodename") if "tresweights" in row.values
     ]
-    if (source.get("prioritytype") or default_priority(source)) == "priority/multifactor":
+    if uses_multifactor(source):
         weights += (
             [source.settings["priorityweighttres"]]
             if "priorityweighttres" in source.settings
@@ -190,6 +216,7 @@ def _tres(source: Source) -> Iterator[Finding]:
                 )
 
 
-def default_priority(source: Source) -> str:
-    """Return the PriorityType of a slurm.conf without one."""
-    return releases.default_of(source.release, "slurm.conf", "PriorityType")
+def uses_multifactor(source: Source) -> bool:
+    """Return whether the PriorityType of a slurm.conf is priority/multifactor."""
+    default = releases.default_of(source.release, "slurm.conf", "PriorityType")
+    return (source.get("prioritytype") or default) == "priority/multifactor"

@@ -1,4 +1,4 @@
-"""Which files slurmctld reads: some are only for a plugin that slurm.conf names."""
+"""Which files the daemons read: some are only for a plugin that slurm.conf names."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ from harness.slurmconf.check.parsed_file import Configuration
 NEED_TOPOLOGY = {"topology/tree", "topology/block", "topology/hypercube", "topology/ring"}
 
 
-def is_read(configuration: Configuration, kind: str) -> bool:
-    """Return whether slurmctld reads a file; it reads some only for a plugin of slurm.conf."""
+def unused(configuration: Configuration, kind: str) -> str:
+    """Return why no daemon reads a file; "" if one does."""
     slurm_conf = configuration.get("slurm.conf")
     if slurm_conf is None:
-        return True
-    if kind == "helpers.conf":
+        return ""
+    reason = ""
+    if kind == "gres.conf" and not slurm_conf.words("grestypes"):
+        reason = "GresTypes"
+    elif kind == "job_container.conf":
+        kinds = (slurm_conf.get(f"{name}type") or "" for name in ("jobcontainer", "namespace"))
+        if not any("tmpfs" in plugin for plugin in kinds):
+            reason = "JobContainerType or NamespaceType with tmpfs"
+    elif kind == "helpers.conf":
         words = {"helpers", "node_features/helpers"} & {*slurm_conf.words("nodefeaturesplugins")}
-        return bool(words) and kind in configuration.release.options
-    if kind == "burst_buffer.conf":
-        value = slurm_conf.get("burstbuffertype") or "none"
-        return "none" not in value
-    if kind == "topology.conf":
-        replaced = configuration.release.topology_file in configuration.others
-        return slurm_conf.get("topologyplugin") in NEED_TOPOLOGY and not replaced
-    return True
+        if not words or kind not in configuration.release.options:
+            reason = "NodeFeaturesPlugins with helpers"
+    elif kind == "burst_buffer.conf" and "none" in (slurm_conf.get("burstbuffertype") or "none"):
+        reason = "BurstBufferType"
+    elif kind == "topology.conf":
+        if configuration.release.topology_file in configuration.others:
+            return f"is not read because there is a {configuration.release.topology_file}"
+        if slurm_conf.get("topologyplugin") not in NEED_TOPOLOGY:
+            reason = "a TopologyPlugin that needs it"
+    return reason and f"is not read without {reason} in slurm.conf"
+
+
+def is_read(configuration: Configuration, kind: str) -> bool:
+    """Return whether a daemon reads a file."""
+    return not unused(configuration, kind)

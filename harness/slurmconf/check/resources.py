@@ -10,13 +10,17 @@ from typing import Any
 
 from harness.parsing import bounded_yaml, conf, hostlist
 from harness.slurmconf.check import yaml_file
-from harness.slurmconf.check.findings import FATAL, Finding
+from harness.slurmconf.check.findings import FATAL, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import names_of, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Source
 
 
 def check(configuration: Configuration) -> Iterator[Finding]:
     """Yield what slurmctld refuses in these files."""
+    yield from only_in(SLURMCTLD, _problems(configuration))
+
+
+def _problems(configuration: Configuration) -> Iterator[Finding]:
     slurm_conf, release = configuration.get("slurm.conf"), configuration.release
     parameters = (slurm_conf.get("slurmctldparameters") or "") if slurm_conf else ""
     queues = bool(release.rpc_queue_file) and "enable_rpc_queue" in parameters.lower()

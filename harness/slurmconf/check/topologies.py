@@ -6,7 +6,7 @@ The rules are those of switch_record_validate and block_record_validate in src/p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,16 @@ from harness import releases
 from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
 from harness.releases import Release
 from harness.slurmconf.check import hypercube, toruses, yaml_file
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Finding
+from harness.slurmconf.check.findings import (
+    ERROR,
+    FATAL,
+    INFO,
+    SLURMCTLD,
+    SLURMD,
+    WARNING,
+    Finding,
+    only_in,
+)
 from harness.slurmconf.check.nodes import names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Source
 from harness.slurmconf.check.read_files import NEED_TOPOLOGY, is_read
@@ -67,13 +76,15 @@ def check(configuration: Configuration) -> Iterator[Finding]:
             needed = "topology.conf"
         if needed:
             message = f"requires {needed}, which does not exist"
-            yield slurm_conf.find(plugin, FATAL, "missing", message)
+            daemons = SLURMCTLD if plugin.value == "topology/hypercube" else ()
+            yield slurm_conf.find(plugin, FATAL, "missing", message, daemons=daemons)
 
 
 def _topology_conf(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
     plugin = slurm_conf.get("topologyplugin") if slurm_conf else "topology/tree"
     if plugin == "topology/hypercube":
-        yield from hypercube.check(source, node_names(slurm_conf) if slurm_conf else None)
+        nodes = node_names(slurm_conf) if slurm_conf else None
+        yield from only_in(SLURMCTLD, hypercube.check(source, nodes))
     if plugin not in _KEYS:
         return
     known = {*source.release.options["topology.conf"]}
@@ -149,10 +160,42 @@ def _tree(
         below[switch.name] = names_of(switch.children or "", release) or ()
         yield from _leaves(release, switch, nodes, leaf_of)
     yield from _links(switches, below)
-    lacking = [node for node in nodes or {} if node not in leaf_of]
-    if lacking and switches:
+    if switches and nodes:
+        yield from _reach(release, switches, nodes, leaf_of)
+
+
+def _reach(
+    release: Release,
+    switches: Sequence[_Unit],
+    nodes: Mapping[str, Row],
+    leaf_of: Mapping[str, str],
+) -> Iterator[Finding]:
+    """Yield nodes on no switch, or else a tree without a root (switch_record_validate)."""
+    lacking = [node for node in nodes if node not in leaf_of]
+    if lacking and any(switch.nodes is not None for switch in switches):
         message = f"no switch reaches {hostlist.fold(lacking)}"
-        yield switches[-1].find("", WARNING, "incomplete", message)
+        yield switches[-1].find("", _incomplete(release), "incomplete", message)
+        return
+    reached = {
+        switch.name: nodes.keys() & (names_of(switch.nodes or "", release) or ())
+        for switch in switches
+    }
+    for _ in switches:
+        before = sum(map(len, reached.values()))
+        for switch in switches:
+            for child in names_of(switch.children or "", release) or ():
+                reached[switch.name] |= reached.get(child, set())
+        if sum(map(len, reached.values())) == before:
+            break
+    if max(map(len, reached.values())) < len(nodes):
+        severity = WARNING if release.logs_warnings else INFO
+        message = "no switch reaches all nodes through the switches below it"
+        yield switches[-1].find("", severity, "incomplete", message)
+
+
+def _incomplete(release: Release) -> str:
+    """Return the severity of nodes on no switch or several, and of unknown nodes on a switch."""
+    return WARNING if release.logs_warnings else ERROR
 
 
 def _members(release: Release, unit: _Unit) -> Iterator[Finding]:
@@ -165,13 +208,15 @@ def _leaves(
     release: Release, switch: _Unit, nodes: Mapping[str, Row] | None, leaf_of: dict[str, str]
 ) -> Iterator[Finding]:
     """Yield nodes that do not exist or are on two leaves; record the leaf of each node."""
-    for node in names_of(switch.nodes or "", release) or ():
-        if nodes is not None and node not in nodes:
-            message = f"no such node in slurm.conf: {node}"
-            yield switch.find("nodes", WARNING, "undefined", message)
-        elif node in leaf_of:
+    names = names_of(switch.nodes or "", release) or ()
+    missing = [node for node in names if nodes is not None and node not in nodes]
+    if missing:
+        message = f"no such node in slurm.conf: {hostlist.fold(missing)}"
+        yield switch.find("nodes", _incomplete(release), "undefined", message)
+    for node in names:
+        if node in leaf_of and (nodes is None or node in nodes):
             message = f"{node} is already on switch {leaf_of[node]}"
-            yield switch.find("nodes", WARNING, "twice", message)
+            yield switch.find("nodes", _incomplete(release), "twice", message)
         leaf_of[node] = switch.name
 
 
@@ -198,6 +243,7 @@ def _blocks(
     nodes: Mapping[str, Row] | None,
 ) -> Iterator[Finding]:
     seen: set[str] = set()
+    in_blocks: set[str] = set()
     least = sizes[0] if sizes else 0
     for block in blocks:
         if block.name in seen:
@@ -208,6 +254,7 @@ def _blocks(
             continue
         yield from _members(release, block)
         names = names_of(block.nodes or "", release) or ()
+        in_blocks.update(names)
         missing = [node for node in names if nodes is not None and node not in nodes]
         if missing:
             message = f"no such node: {hostlist.fold(missing)}"
@@ -222,6 +269,11 @@ def _blocks(
         yield blocks[0].find("", FATAL, "hostlist", problem)
     if blocks and not least and nodes is not None:
         yield blocks[0].find("", FATAL, "missing", "blocks do not contain any nodes")
+        return
+    lacking = [node for node in nodes or {} if node not in in_blocks]
+    if blocks and lacking:
+        message = f"no block has {hostlist.fold(lacking)}"
+        yield blocks[-1].find("", WARNING, "incomplete", message)
 
 
 def _rings(
@@ -234,7 +286,10 @@ def _rings(
             yield ring.find("", FATAL, "twice", f"ring {ring.name} is already defined")
         seen.add(ring.name)
         if ring.nodes and (problem := no_hostlist(ring.nodes, release)):
-            yield ring.find("nodes", ERROR, "hostlist", f"{problem}; the ring is not used")
+            # Only slurmd ends if topology_g_build_config() fails.
+            finding = ring.find("nodes", ERROR, "hostlist", f"{problem}; the ring is not used")
+            yield replace(finding, daemons=SLURMCTLD)
+            yield replace(finding, daemons=SLURMD, severity=FATAL, message=problem)
         names = names_of(ring.nodes or "", release) or ()
         size = 0
         for name in names:
@@ -313,11 +368,11 @@ def _wrong_units(configuration: Configuration, known: Mapping[str, _Units]) -> I
             for word in words:
                 name, _, unit = word.partition(":")
                 if unit and (problem := _wrong_unit(*known[name], unit)):
-                    yield slurm_conf.find(setting, FATAL, "undefined", problem)
+                    yield slurm_conf.find(setting, FATAL, "undefined", problem, daemons=SLURMCTLD)
         if setting and unknown:
             message = f"there is no topology {unknown[0]}"
             hint = f"known: {', '.join(sorted(known))}"
-            yield slurm_conf.find(setting, FATAL, "undefined", message, hint)
+            yield slurm_conf.find(setting, FATAL, "undefined", message, hint, SLURMCTLD)
 
 
 def _wrong_unit(kind: str, units: Sequence[_Unit], path: str) -> str:

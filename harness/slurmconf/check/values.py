@@ -13,10 +13,19 @@ from collections.abc import Callable, Iterator
 from harness.parsing import c_numbers
 from harness.releases import Release
 from harness.slurmconf.check import grammar, times
-from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
+from harness.slurmconf.check.findings import (
+    ERROR,
+    FATAL,
+    INFO,
+    SLURMCTLD,
+    SLURMD,
+    WARNING,
+    Finding,
+    only_in,
+)
 from harness.slurmconf.check.nodes import both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
-from harness.slurmconf.check.power import default_priority
+from harness.slurmconf.check.power import reads_exclusions, uses_multifactor
 
 # Option -> type of its plugin.
 PLUGIN_OF = {
@@ -49,6 +58,7 @@ PLUGIN_OF = {
     "prioritytype": "priority",
     "prioritysitefactorplugin": "site_factor",
     "proctracktype": "proctrack",
+    "routeplugin": "route",
     "schedulertype": "sched",
     "selecttype": "select",
     "slurmctldplugstack": "slurmctld",
@@ -56,7 +66,10 @@ PLUGIN_OF = {
     "taskplugin": "task",
     "tlstype": "tls",
     "topologyplugin": "topology",
+    "urlparsertype": "url_parser",
 }
+# Types of plugins without which daemons start, in all releases; only commands load cli_filter.
+_UNNEEDED = {"cli_filter": INFO, "route": ERROR, "url_parser": WARNING}
 # Options that name several plugins.
 _LISTS = {
     "acctgatherenergytype",
@@ -112,8 +125,31 @@ _ONE_WORD = {
     "slurmddebug",
     "slurmdsyslogdebug",
 }
-# Types of plugins that slurmctld does not load.
-_OF_SLURMD = {"proctrack", "task", "job_container", "namespace", "cli_filter"}
+# Options of slurm.conf whose plugins only one daemon loads.
+_LOADED_BY = {
+    **dict.fromkeys(
+        ("jobcontainertype", "namespacetype", "proctracktype", "taskplugin"),
+        SLURMD,
+    ),
+    **dict.fromkeys(
+        (
+            "authalttypes",
+            "burstbuffertype",
+            "extsensorstype",
+            "jobcomptype",
+            "jobsubmitplugins",
+            "mcsplugin",
+            "metricstype",
+            "powerplugin",
+            "preempttype",
+            "prioritysitefactorplugin",
+            "prioritytype",
+            "schedulertype",
+            "slurmctldplugstack",
+        ),
+        SLURMCTLD,
+    ),
+}
 _RESOURCES = {
     "cr_cpu",
     "cr_cpu_memory",
@@ -127,6 +163,8 @@ _RESOURCES = {
 _BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
 # DEFAULT_MAX_JOB_ID (read_config.h) and MAX_JOB_ID (slurm.h).
 _DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
+# Words of AccountingStorageEnforce that need slurmdbd.
+_ENFORCES = {"1", "associations", "2", "limits", "safe", "wckeys", "qos", "all"}
 # storage_pass of _global_auth_key (slurm_protocol_api.c).
 _LONGEST_PASSWORD = 511
 Rule = Callable[[Source], Iterator[Finding]]
@@ -145,6 +183,8 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
     for word, severity, since in _unknown_words(source.release, setting):
         if setting.name.lower() == "preemptmode" and severity == FATAL:
             continue  # see _preemption
+        if setting.name.lower() == "suspendexcstates" and not reads_exclusions(source):
+            severity = INFO
         if setting.name.lower() == "propagateresourcelimits" and _limits_excepted(source):
             continue
         message = f'"{word}" is unknown since {since}' if since else f'"{word}" is unknown'
@@ -184,9 +224,9 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
             continue
         since = words.gone.get(bare) or words.gone.get(stem, "")
         if words.unknown != "silent":
-            yield word, words.unknown, since
+            yield word, ERROR if bare in words.reported else words.unknown, since
         elif since:
-            yield word, WARNING, since
+            yield word, ERROR if bare in words.reported else INFO, since
 
 
 def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
@@ -198,8 +238,9 @@ def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
     refusal = source.release.refused.get(source.kind, {}).get(key)
     ignored = refusal and refusal.when is None and refusal.severity == ERROR
     if key == "authtype" and not setting.value and source.kind == "slurmdbd.conf":
-        yield source.find(setting, ERROR, "plugin", "the value is empty: nobody can authenticate")
+        yield source.find(setting, INFO, "plugin", "the value is empty: nobody can authenticate")
         return
+    ignored = ignored or (kind in _UNNEEDED and not source.release.plugins.get(kind))
     if ignored or _REPLACED_BY.get(key) in source.settings:
         return
     if key in _LISTS and (kind != "tls" or kind in source.release.bare_plugins):
@@ -216,7 +257,7 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     full = _full_name(release, setting.name.lower(), kind, word)
     if new_name := release.renamed_plugins.get(full):
         message = f"{full} is now called {new_name}"
-        yield source.find(setting, WARNING, "renamed-plugin", message, f"write {new_name}")
+        yield source.find(setting, INFO, "renamed-plugin", message, f"write {new_name}")
         return
     family, _, name = full.partition("/")
     if name in release.plugins.get(family, frozenset()) and (
@@ -224,7 +265,8 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     ):
         if full == "topology/3d_torus":
             message = "requires a Slurm built with --with-dimensions=3, unlike Debian's"
-            yield source.find(setting, FATAL, "plugin", message, "26.05 has topology/torus3d")
+            hint = "26.05 has topology/torus3d"
+            yield source.find(setting, FATAL, "plugin", message, hint, SLURMCTLD)
         return
     gone = release.gone_plugins.get(full)
     message = f"plugin {full} was removed in {gone}" if gone else f"there is no plugin {full}"
@@ -232,15 +274,26 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     if kind == "cred" and "cred" in release.bare_plugins:
         names.add("slurm")
     known = ", ".join(f"{kind}/{name_}" for name_ in sorted(names))
-    daemon = "slurmd" if kind in _OF_SLURMD else ""
+    severity = ERROR if kind in release.dispensable_plugins else _UNNEEDED.get(kind, FATAL)
+    if kind == "site_factor" and not uses_multifactor(source):
+        severity = INFO
     yield source.find(
         setting,
-        ERROR if kind in release.dispensable_plugins else FATAL,
+        severity,
         "plugin",
         message if word else "the value is empty",
         _replacement(full) or f"known: {known}",
-        daemon,
+        _loaded_by(source, setting.name.lower()),
     )
+
+
+def _loaded_by(source: Source, option: str) -> tuple[str, ...]:
+    """Return the daemons that load the plugins of an option; () for all that read the file."""
+    if source.kind != "slurm.conf":
+        return ()
+    if option in source.release.slurmd_does_not_load:
+        return SLURMCTLD
+    return _LOADED_BY.get(option, ())
 
 
 def plugins(release: Release, key: str, value: str) -> list[str]:
@@ -375,10 +428,11 @@ def _priority(source: Source) -> Iterator[Finding]:
         and re.search("depth_oblivious|no_fair_tree", flags.value, re.I)
         and source.release.crashes_without_fair_tree
         and not source.uses_slurmdbd()
-        and (source.get("prioritytype") or default_priority(source)) == "priority/multifactor"
+        and uses_multifactor(source)
     ):
         message = "slurmctld crashes without FAIR_TREE and without slurmdbd (_decay_thread)"
-        yield source.find(flags, FATAL, "contradiction", message, "remove it, or use slurmdbd")
+        hint = "remove it, or use slurmdbd"
+        yield source.find(flags, FATAL, "contradiction", message, hint, SLURMCTLD)
     half_life = source.settings.get("prioritydecayhalflife")
     if (
         half_life
@@ -416,7 +470,8 @@ def _selection(source: Source) -> Iterator[Finding]:
         select == "select/cray_aries" and not words & {"other_cons_res", "other_cons_tres"}
     )
     if linear and consumes and setting:
-        yield source.find(setting, FATAL, "contradiction", f"{select} accepts only CR_Memory")
+        message, daemons = f"{select} accepts only CR_Memory", _loaded_by(source, "selecttype")
+        yield source.find(setting, FATAL, "contradiction", message, daemons=daemons)
     elif (
         select.startswith("select/cons_")
         and not consumes
@@ -428,6 +483,7 @@ def _selection(source: Source) -> Iterator[Finding]:
             FATAL,
             "missing",
             f"{select} requires CR_CPU, CR_Core or CR_Socket, or one of these with _Memory",
+            daemons=SLURMCTLD,
         )
     severity = source.release.linear_with_tree
     if select == "select/linear" and source.get("topologyplugin") == "topology/tree" and severity:
@@ -445,10 +501,14 @@ def _limits(source: Source) -> Iterator[Finding]:
     """Yield numbers that the parser accepts and the daemon does not."""
     yield from _out_of_bounds(source)
     unkillable, message_timeout = (
-        _number(source, "unkillablesteptimeout"),
-        _number(source, "messagetimeout") or 10,
+        grammar.number_of(source, "unkillablesteptimeout"),
+        grammar.number_of(source, "messagetimeout") or 10,
     )
-    if source.release.checks_unkillable_timeout and unkillable and unkillable < 5 * message_timeout:
+    if (
+        source.release.checks_unkillable_timeout
+        and unkillable is not None
+        and unkillable < 5 * message_timeout
+    ):
         yield source.find(
             source.settings["unkillablesteptimeout"],
             ERROR,
@@ -468,8 +528,10 @@ def _limits(source: Source) -> Iterator[Finding]:
             "task/affinity cannot bind to CPUs that exist only because of config_overrides: jobs "
             "fail and the node drains"
         )
-        yield source.find(binds, WARNING, "contradiction", message, "TaskPlugin=task/none")
-    if (_number(source, "slurmschedloglevel") or 0) > 0 and not source.get("slurmschedlogfile"):
+        yield source.find(binds, INFO, "contradiction", message, "TaskPlugin=task/none")
+    if (grammar.number_of(source, "slurmschedloglevel") or 0) > 0 and not source.get(
+        "slurmschedlogfile"
+    ):
         yield source.find(
             source.settings["slurmschedloglevel"], FATAL, "missing", "needs SlurmSchedLogFile"
         )
@@ -481,20 +543,23 @@ def _out_of_bounds(source: Source) -> Iterator[Finding]:
         ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
-        ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
-        ("minjobage", lambda n: 0 < n < 2, ERROR, "must be at least 2"),
         ("propagateprioprocess", lambda n: n > 2, FATAL, "cannot be more than 2"),
         ("schedulertimeslice", lambda n: n < 5, ERROR, "must be at least 5"),
         ("treewidth", lambda n: n == 0, ERROR, "cannot be 0"),
     ]
+    if source.release.checks_job_age:
+        bounds += [
+            ("messagetimeout", lambda n: n > 100, ERROR, "is too high to notice failures"),
+            ("minjobage", lambda n: n < 2, ERROR, "must be at least 2"),
+        ]
     if source.release.refuses_first_job_id_0:
         bounds.append(("firstjobid", lambda n: n == 0, FATAL, "cannot be 0"))
     for name, wrong, severity, message in bounds:
         setting = source.settings.get(name)
-        number = _number(source, name)
+        number = grammar.number_of(source, name)
         if setting and number is not None and wrong(number):
             yield source.find(setting, severity, "value", f"{setting.value} {message}")
-    first, last = _number(source, "firstjobid"), _number(source, "maxjobid")
+    first, last = grammar.number_of(source, "firstjobid"), grammar.number_of(source, "maxjobid")
     about = source.settings.get("firstjobid") or source.settings.get("maxjobid")
     first = 1 if first is None else first
     last = _DEFAULT_MAX_JOB_ID if last is None else min(last, _LARGEST_JOB_ID)
@@ -502,15 +567,6 @@ def _out_of_bounds(source: Source) -> Iterator[Finding]:
         yield source.find(
             about, FATAL, "contradiction", f"FirstJobId ({first}) is more than MaxJobId ({last})"
         )
-
-
-def _number(source: Source, name: str) -> int | None:
-    """Return an option's value as its parser reads it; None if it is not set or not a number."""
-    setting = source.settings.get(name)
-    option = source.release.options[source.kind].get(name)
-    if setting is None or option is None or grammar.value_problem(option.type, setting.value):
-        return None
-    return grammar.number(option.type, setting.value)
 
 
 def _prolog_and_containers(source: Source) -> Iterator[Finding]:
@@ -538,17 +594,21 @@ def _prolog_and_containers(source: Source) -> Iterator[Finding]:
 
 
 def _accounting(source: Source) -> Iterator[Finding]:
-    storage = source.accounting_storage() or ""
+    storage = source.accounting_storage()
     default = source.settings.get("defaultstoragetype")
-    stands_in = "accountingstoragetype" not in source.settings or not storage
-    if default and stands_in and default.value not in {"none", "slurmdbd"}:
+    if (
+        default
+        and "defaultstoragetype" in source.release.options["slurm.conf"]
+        and "accountingstoragetype" not in source.settings
+        and default.value not in {"none", "slurmdbd"}
+    ):
         message = f"there is no plugin accounting_storage/{default.value} for slurmctld"
-        yield source.find(default, FATAL, "plugin", message, "use slurmdbd")
+        yield source.find(default, FATAL, "plugin", message, "use slurmdbd", SLURMCTLD)
     enforce = source.settings.get("accountingstorageenforce")
     if (
         enforce
         and not source.uses_slurmdbd()
-        and {word.lower() for word in enforce.words()} - {"nojobs", "nosteps", "none", "0"}
+        and {word.lower() for word in enforce.words()} & _ENFORCES
     ):
         yield source.find(
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
@@ -556,7 +616,7 @@ def _accounting(source: Source) -> Iterator[Finding]:
     password = source.settings.get("accountingstoragepass")
     if password and source.uses_slurmdbd() and len(password.value) > _LONGEST_PASSWORD:
         message = f"is longer than {_LONGEST_PASSWORD} characters (_global_auth_key)"
-        yield source.find(password, FATAL, "value", message)
+        yield source.find(password, FATAL, "value", message, daemons=SLURMCTLD)
     gather = source.settings.get("jobacctgathertype")
     if gather and "none" not in gather.value and (not storage or "none" in storage):
         yield source.find(
@@ -597,7 +657,8 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         and source.release.stepmgr_needs_contain
         and not flags & {*source.release.implies_contain}
     ):
-        yield source.find(stepmgr, FATAL, "missing", "enable_stepmgr needs PrologFlags=Contain")
+        message = "enable_stepmgr needs PrologFlags=Contain"
+        yield source.find(stepmgr, FATAL, "missing", message, daemons=SLURMCTLD)
     action = re.search(
         r"max_dbd_msg_action=([^,]*)", source.get("slurmctldparameters") or "", re.IGNORECASE
     )
@@ -607,7 +668,8 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         and source.uses_slurmdbd()
         and action[1].lower() not in {"discard", "exit"}
     ):
-        yield source.find(stepmgr, FATAL, "word", "max_dbd_msg_action must be discard or exit")
+        message = "max_dbd_msg_action must be discard or exit"
+        yield source.find(stepmgr, FATAL, "word", message, daemons=SLURMCTLD)
     yield from no_protocol(source)
 
 
@@ -634,7 +696,8 @@ def _resources(source: Source) -> Iterator[Finding]:
         and shared
         and (source.get("selecttype") or default_select(source)) != "select/cons_tres"
     ):
-        yield source.find(gres, FATAL, "missing", f"{', '.join(shared)} requires select/cons_tres")
+        message = f"{', '.join(shared)} requires select/cons_tres"
+        yield source.find(gres, FATAL, "missing", message, daemons=SLURMCTLD)
     ids = {_gres_id(name): name for name in types[::-1]}
     alike = [name for name in types if ids[_gres_id(name)] != name]
     if gres and alike:
@@ -643,7 +706,7 @@ def _resources(source: Source) -> Iterator[Finding]:
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
-    yield from reserved_port(source, "slurmctldport")
+    yield from only_in(SLURMCTLD, reserved_port(source, "slurmctldport"))
 
 
 def _gres_id(name: str) -> int:
@@ -684,7 +747,7 @@ def _paths(source: Source) -> Iterator[Finding]:
     if state and path[0] != "/" and ("/" in path or not _runs_as_root(source)):
         message = f'"{state.value}" is not an absolute path: slurmctld cannot create it'
         hint = "only double quotes are not part of a value" if path[0] == "'" else ""
-        yield source.find(state, FATAL, "path", message, hint)
+        yield source.find(state, FATAL, "path", message, hint, SLURMCTLD)
 
 
 def _tasks(source: Source) -> Iterator[Finding]:

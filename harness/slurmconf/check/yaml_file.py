@@ -7,7 +7,7 @@ from typing import Any
 
 from ruamel.yaml.nodes import MappingNode, SequenceNode
 
-from harness.slurmconf.check.findings import Finding
+from harness.slurmconf.check.findings import SLURMCTLD, SLURMD, Finding
 
 
 def at(node: Any, key: str | int) -> Any:
@@ -25,7 +25,7 @@ def line_of(node: Any) -> int:
 
 
 def find(path: Path, line: int, severity: str, code: str, option: str, message: str) -> Finding:
-    """Return a finding of slurmctld about a line of a file."""
+    """Return a finding of slurmctld and slurmd about a line of a file."""
     return Finding(
-        str(path), line, 1, severity, code, option or path.name, message, "", "slurmctld"
+        str(path), line, 1, severity, code, option or path.name, message, "", SLURMCTLD + SLURMD
     )

@@ -1,16 +1,15 @@
 """Entry points of the reference container.
 
 prepare       begin the accounting database, while the image is built
-run CASES     start the daemons on the cases in a JSON file, a few at a time;
+run CASES     start the daemons on the cases in a JSON file, several at a time;
               print one JSON line per case, in order
-case SCRATCH  start a daemon on the case on stdin, in its own namespaces, as `run` does
+names TEXTS   print one JSON line per hostlist in a JSON file, in order: the names of its hosts
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from inside import daemons, services
+from inside import services
 
-_AT_ONCE = 2
+_AT_ONCE = min(2 * (os.cpu_count() or 1), 8)  # daemons mostly wait; each may need 250 MiB
 _HANGS = 900  # seconds after which the rig gives up on a case, which is the rig's own fault
 _SCRATCH = Path(
     "/reference"
@@ -35,7 +34,7 @@ def _run(case: dict[str, Any]) -> str:
     with tempfile.TemporaryDirectory(dir=_SCRATCH) as scratch:
         try:
             done = subprocess.run(
-                [*_UNSHARE, sys.executable, "-m", __package__, "case", scratch],
+                [*_UNSHARE, sys.executable, "-m", "inside.case", scratch],
                 input=json.dumps(case),
                 capture_output=True,
                 text=True,
@@ -49,28 +48,16 @@ def _run(case: dict[str, Any]) -> str:
     return json.dumps({**verdict, "seconds": round(time.monotonic() - begin, 2)})
 
 
-def _enter(scratch: Path) -> None:
-    """Give this process an overlay of the container's file system, for its mount namespace only."""
-    upper, work, root = (scratch / name for name in ("upper", "work", "root"))
-    for directory in (upper, work, root):
-        directory.mkdir()
-    for command in (
-        [
-            "mount",
-            "-t",
-            "overlay",
-            "overlay",
-            "-o",
-            f"lowerdir=/,upperdir={upper},workdir={work}",
-            str(root),
-        ],
-        ["mount", "-t", "proc", "proc", str(root / "proc")],
-        ["mount", "--rbind", "/dev", str(root / "dev")],
-        ["mount", "-t", "tmpfs", "tmpfs", str(root / "run")],
-    ):
-        subprocess.run(command, check=True)
-    os.chroot(root)
-    os.chdir("/")
+def _names(hostlist: str) -> str:
+    """Return the names of a hostlist, or null if scontrol refuses it, as JSON."""
+    done = subprocess.run(
+        ["scontrol", "show", "hostnames", hostlist],
+        env={**os.environ, "SLURM_CONF": str(services.OWN / "slurm.conf")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.dumps(None if "Invalid hostlist" in done.stderr else done.stdout.splitlines())
 
 
 def main() -> None:
@@ -78,15 +65,11 @@ def main() -> None:
     command, *arguments = sys.argv[1:]
     if command == "prepare":
         services.prepare()
-    elif command == "run":
+    elif command in {"run", "names"}:
+        answer = _run if command == "run" else _names
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for line in pool.map(_run, json.loads(Path(arguments[0]).read_text())):
+            for line in pool.map(answer, json.loads(Path(arguments[0]).read_text())):
                 print(line, flush=True)
-    elif command == "case":
-        # Daemons close every descriptor that they could have; a container may allow millions.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-        _enter(Path(arguments[0]))
-        print(json.dumps(daemons.verdict(json.load(sys.stdin))))
 
 
 main()

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from inside.conf import CONF, Conf
-from inside.files import furnish
+from inside.conf import CONF, Conf, expand
+from inside.files import PLUGINS, furnish
 from inside.network import Network, split_host
-from inside.services import MariaDB, Slurmdbd, start_munge, wait_until
+from inside.services import MariaDB, RigError, Slurmdbd, start_munge, wait_until
 
 _PATIENCE = 90.0  # seconds in which a daemon starts or refuses
 _SETTLE = 0.3  # seconds for which all threads of a daemon sleep once they have read their options
@@ -25,8 +25,11 @@ _PROBLEM = re.compile(r"^(?:\S+: )?(?:\[[^]]*\] )?((?:fatal|error|warning): .*)$
 _NOT_ITS_FAULT = re.compile(
     r"state file |NOTE: Trying backup|NOTE: .* may be lost|High latency for"
 )
-# The daemon waits a minute for a file before it gives up.
-_HOPELESS = re.compile(r"retrying in 1sec up to 60sec")
+# The daemon waits a minute for a file, or for ever for a slurmdbd that does not accept it.
+_HOPELESS = re.compile(
+    r"retrying in 1sec up to 60sec|Sending PersistInit msg: Protocol authentication error"
+)
+_NEEDS_CGROUPS = re.compile(r"unable to create \w+ (cgroup )?namespace")
 
 
 class Daemon:
@@ -107,7 +110,9 @@ def verdict(case: dict[str, Any]) -> dict[str, Any]:
         path = CONF / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "latin-1")
-    return {"slurmctld": _slurmctld, "slurmdbd": _slurmdbd}[case["daemon"]](case["hostname"])
+    run = {"slurmctld": _slurmctld, "slurmd": _slurmd, "slurmdbd": _slurmdbd}[case["daemon"]]
+    result = run(case["hostname"])
+    return {**result, **_shown()} if case["shows"] and result["started"] else result
 
 
 def _slurmctld(hostname: str | None) -> dict[str, Any]:
@@ -124,15 +129,61 @@ def _slurmctld(hostname: str | None) -> dict[str, Any]:
     _start_accounting(conf, network)
 
     daemon = Daemon("/usr/sbin/slurmctld", "-D", "-vv", "-f", str(CONF / "slurm.conf"))
-    started = daemon.reaches(
-        "Running as primary controller", lambda: "is UP" in _output("scontrol", "ping")
+    return daemon.verdict(daemon.reaches("Running as primary controller", _answers))
+
+
+def _shown() -> dict[str, str]:
+    return {
+        "config": _run("scontrol", "show", "config").stdout,
+        "node": _run("scontrol", "--all", "--oneliner", "show", "node").stdout,
+        "partition": _run("scontrol", "--all", "--oneliner", "show", "partition").stdout,
+    }
+
+
+def _answers() -> bool:
+    """Return whether slurmctld answers, or cannot because no command can authenticate."""
+    done = _run("scontrol", "ping")
+    return "is UP" in done.stdout or "Munge encode failed" in done.stderr
+
+
+def _slurmd(hostname: str | None) -> dict[str, Any]:
+    conf = Conf(CONF / "slurm.conf")
+    node = hostname or _first_node(conf)
+    Network(conf, node, node).build()
+    furnish(conf)
+    _choose_cgroups()
+    start_munge()
+    who = [] if hostname else ["-N", node]
+    daemon = Daemon("/usr/sbin/slurmd", "-D", "-vv", *who, "-f", str(CONF / "slurm.conf"))
+    # Without slurmctld, it goes on trying to register.
+    started = daemon.reaches("slurmd started on ", lambda: True)
+    if not started and _NEEDS_CGROUPS.search(daemon.log):
+        raise RigError("the configuration needs cgroups, which the container lacks")
+    return daemon.verdict(started)
+
+
+def _choose_cgroups() -> None:
+    """Choose cgroup/v1, unless the case chooses, because that starts without any cgroups."""
+    path = CONF / "cgroup.conf"
+    if (PLUGINS / "cgroup_v1.so").exists() and not Conf(path).get("cgroupplugin"):
+        with path.open("a") as file:
+            file.write("CgroupPlugin=cgroup/v1\n")
+
+
+def _first_node(conf: Conf) -> str:
+    """Return the first node that has a host, or "node" if there is none."""
+    name = ""
+    nodes: dict[str, str] = {}
+    for key, value in conf.pairs:
+        if key in {"nodename", "partitionname", "nodeset", "downnodes"}:
+            name = next(expand(value), "") if key == "nodename" and value != "DEFAULT" else ""
+        if name:
+            nodes.setdefault(name, "")
+            if key == "state":
+                nodes[name] = value.upper()
+    return next(
+        (n for n, state in nodes.items() if not state.startswith(("CLOUD", "FUTURE"))), "node"
     )
-    shown = {}
-    if started:
-        shown["config"] = _output("scontrol", "show", "config")
-        shown["node"] = _output("scontrol", "--all", "--oneliner", "show", "node")
-        shown["partition"] = _output("scontrol", "--all", "--oneliner", "show", "partition")
-    return {**daemon.verdict(started and daemon.exit_code is None), **shown}
 
 
 def _start_accounting(conf: Conf, network: Network) -> None:
@@ -195,6 +246,5 @@ def _listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    return done.stdout
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

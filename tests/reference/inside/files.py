@@ -6,7 +6,6 @@ import grp
 import os
 import pwd
 import re
-import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -126,7 +125,8 @@ def furnish(conf: Conf) -> Files:
         lua = "".join(f"function {name}(...) return 0 end\n" for name in _LUA_FUNCTIONS)
         files.file(CONF / script, lua.encode())
 
-    defaults = [("statesavelocation", _state(conf)), ("jobcomploc", "/var/log/slurm_jobcomp.log")]
+    defaults = [("statesavelocation", _state(conf)), ("slurmdspooldir", "/var/spool/slurmd")]
+    defaults += [("jobcomploc", "/var/log/slurm_jobcomp.log")]
     defaults += [("mailprog", "/bin/mail"), ("mailprog", "/usr/bin/mail")]
     for key, value in [*defaults, *conf.pairs, *Conf(*(CONF / name for name in _COMPANIONS)).pairs]:
         if value.startswith("/"):
@@ -153,7 +153,7 @@ def _have(files: Files, key: str, value: str, is_script: bool) -> None:
 
 
 def _keys(conf: Conf, files: Files) -> None:
-    secret = secrets.token_bytes(1024)
+    secret = os.urandom(1024)
     http = conf.get("slurmctldhttpauthparameters")
     if http or any("jwt" in value for value in conf.all("authtype", "authalttypes")):
         for option in ("authaltparameters", "slurmctldhttpauthparameters"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -58,7 +57,7 @@ def start_munge() -> None:
         shutil.chown(directory, "munge", "munge")
         directory.chmod(0o755 if directory == MUNGE.parent else 0o700)
     if not _MUNGE_KEY.exists():
-        _MUNGE_KEY.write_bytes(secrets.token_bytes(1024))
+        _MUNGE_KEY.write_bytes(os.urandom(1024))
         shutil.chown(_MUNGE_KEY, "munge", "munge")
         _MUNGE_KEY.chmod(0o400)
     subprocess.run(

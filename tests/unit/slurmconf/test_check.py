@@ -73,7 +73,7 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "24.11",
             "SlurmdParameters=config_overrides\nTaskPlugin=task/affinity",
-            "slurm.conf:6:1: warning: TaskPlugin: task/affinity cannot bind to CPUs that exist"
+            "slurm.conf:6:1: info: TaskPlugin: task/affinity cannot bind to CPUs that exist"
             " only because "
             "of config_overrides: jobs fail and the node drains [contradiction]\n"
             "    hint: TaskPlugin=task/none",
@@ -148,7 +148,7 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "24.11",
             "NodeName=m1 State=CLOUD",
-            "slurm.conf:5:13: error: State: CLOUD nodes require SuspendTime, SuspendProgram,"
+            "slurm.conf:5:13: info: State: CLOUD nodes require SuspendTime, SuspendProgram,"
             " ResumeProgram: "
             "slurmctld never powers them up or down [power-saving]",
         ),
@@ -162,7 +162,7 @@ def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> 
         (
             "26.05",
             "SchedulerParameters=defer,enable_job_state_cache",
-            'slurm.conf:5:1: warning: SchedulerParameters: "enable_job_state_cache" is unknown'
+            'slurm.conf:5:1: info: SchedulerParameters: "enable_job_state_cache" is unknown'
             " since 26.05 and ignored "
             "[word]",
         ),
@@ -182,7 +182,7 @@ def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None
         "Include more.conf\nGresTypes=gpu\nNodeName=g[1-2] Gres=gpu:2\n"
         "TopologyPlugin=topology/tree\nWhat\n",
         more_conf="Bad=1\n",
-        gres_conf="Name=gpu File=/dev/x\nName=mic Count=1\nName=gpu Wrong=1\n",
+        gres_conf="Name=gpu File=/dev/x\nName=mic Count=1\nName=gpu File=/dev/y Wrong=1\n",
         topology_conf="SwitchName=s Nodes=n[1-4]\nSwitchName=r Switches=t\n",
         slurmdbd_conf="DbdHost=x\n",
         cgroup_conf="CgroupAutomount=yes\n",
@@ -190,7 +190,7 @@ def test_every_problem_of_every_file_is_reported_at_once(tmp_path: Path) -> None
     assert [text.split(": ")[:3] for text in texts] == [
         ["cgroup.conf:1:1", "error", "CgroupAutomount"],
         ["gres.conf:2:1", "error", "Name"],
-        ["gres.conf:3:10", "fatal", "Wrong"],
+        ["gres.conf:3:22", "fatal", "Wrong"],
         ["more.conf:1:1", "fatal", "Bad"],
         ["slurm.conf:9:1", "fatal", ""],
         ["slurmdbd.conf:1:1", "fatal", "StorageType"],
@@ -352,7 +352,7 @@ def test_command_prints_json_and_its_exit_code_reflects_errors(tmp_path: Path) -
                 "option": "FastSchedule",
                 "message": "is refused since 20.11",
                 "hint": "remove it; for FastSchedule=2 use SlurmdParameters=config_overrides",
-                "daemon": "slurmctld",
+                "daemons": ["slurmctld"],
             }
         ],
     }

@@ -383,24 +383,33 @@ def test_rpc_queue_is_read_only_if_it_is_enabled(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "cloud", "others"),
     [
-        ("Name=gpu Count=two", 'gres.conf:1:10: fatal: Count: "two" is not a count'),
-        ("Name=gpu Count=1", ""),
-        ("Name=gpu File=/dev/null Cores=0-1", '"0-1": only 1 CPUs are available'),
-        ("NodeName=n1 Name=gpu File=/dev/null Cores=0-1", ""),
-        ("NodeName=cloud1 Name=gpu File=/dev/null Cores=0-1", "only 1 CPUs are available"),
-        ("Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero", "are mutually exclusive"),
-        ("Name=gpu MultipleFiles=/dev/null", "does not contain multiple files"),
-        ("Name=gpu File=/dev/gpu[0-1] Count=3", "does not match the number of files (2)"),
-        ("Name=gpu File=/dev/gpu[0-1] Count=2", ""),
+        ("Name=gpu Count=two", "slurmctld slurmd", "slurmd"),
+        ("Name=gpu Count=1", "", ""),
+        ("Name=gpu File=/dev/null Cores=0-1", "slurmctld", ""),
+        ("NodeName=n1 Name=gpu File=/dev/null Cores=0-1", "", ""),
+        ("NodeName=n1 Name=gpu Count=two", "slurmd", "slurmd"),
+        ("NodeName=cloud1 Name=gpu File=/dev/null Cores=0-1", "slurmctld", ""),
+        ("NodeName=cloud1 Name=gpu Count=two", "slurmctld slurmd", ""),
+        ("Name=gpu File=/dev/null MultipleFiles=/dev/a,/dev/b", "slurmctld slurmd", "slurmd"),
+        ("Name=gpu MultipleFiles=/dev/null", "slurmctld slurmd", "slurmd"),
+        ("Name=gpu File=/dev/gpu[0-1] Count=3", "slurmctld slurmd", "slurmd"),
+        ("Name=gpu File=/dev/gpu[0-1] Count=2", "", ""),
+        ("NodeName=n1 Name=gpu Count=1\nNodeName=n[1-2] Name=gpu Count=1", "slurmd", "slurmd"),
+        ("NodeName=n1 Name=gpu Count=1\nNodeName=n2 Name=gpu Count=1", "", ""),
     ],
 )
-def test_gres_conf_is_slurmctlds_for_cloud_nodes(tmp_path: Path, text: str, expected: str) -> None:
-    gres = "GresTypes=gpu\n"
-    cloud = f"{gres}NodeName=cloud[0-1] CPUs=1 State=CLOUD\n"
-    assert_fatal(fatal(tmp_path, "24.11", cloud, gres_conf=text), expected)
-    assert_fatal(fatal(tmp_path, "24.11", gres, gres_conf=text), "")
+def test_gres_conf_is_slurmctlds_for_cloud_nodes(
+    tmp_path: Path, text: str, cloud: str, others: str
+) -> None:
+    (tmp_path / "gres.conf").write_text(text)
+    node = "NodeName=cloud[0-1] CPUs=1 State=CLOUD\n"
+    for nodes, daemons in ((node, cloud), ("", others)):
+        (tmp_path / "slurm.conf").write_text(f"{BASE}GresTypes=gpu\n{nodes}")
+        findings = check.check_path(tmp_path, releases.get("24.11"))
+        refusing = {name for one in findings if one.severity == "fatal" for name in one.daemons}
+        assert " ".join(sorted(refusing)) == daemons
 
 
 def test_include_that_ends_the_file_needs_an_end_of_line(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ PartitionName=p Nodes=ALL Default=YES
 """
 HELPERS = "NodeFeaturesPlugins=node_features/helpers"
 INFLUXDB = "AcctGatherProfileType=acct_gather_profile/influxdb"
-CERTIFICATES = "CertmgrType=certmgr/script\nCertmgrParameters=sign_csr_script=/opt/sign"
+CERTIFICATES = (
+    "CertmgrType=certmgr/script\nCertmgrParameters=sign_csr_script=/opt/sign,"
+    "generate_csr_script=/opt/csr,get_node_token_script=/opt/token"
+)
 BOTH_GRES = "GresTypes=gpu,mps\nNodeName=c1 CPUs=2 State=CLOUD Gres="
 
 
@@ -52,6 +55,8 @@ def assert_fatal(actual: str, expected: str) -> None:
         ("24.11", "GresTypes=aXXXb,bXXXa", "bXXXa has the same plugin ID as aXXXb"),
         ("24.11", CERTIFICATES, ""),
         ("24.11", CERTIFICATES.replace("sign", "x"), "needs sign_csr_script="),
+        ("24.11", CERTIFICATES.replace("token_", "x_"), "needs get_node_token_script="),
+        ("25.05", CERTIFICATES, "needs get_node_cert_key_script="),
         ("24.11", f"{CERTIFICATES},certificate_renewal_period=-1", "is less than 0"),
         ("20.11", "BurstBufferType=datawarp,generic", ""),
         ("22.05", "BurstBufferType=datawarp,lua", "only one burst buffer plugin"),
@@ -82,7 +87,7 @@ def test_options(tmp_path: Path, release: str, text: str, expected: str) -> None
         ("24.11", "Feature=a,b Helper=/x\nNodeName=n1 Feature=a Helper=/y", ""),
         ("22.05", "Feature=a,b Helper=/x", '"a,b" is not the name of a feature'),
         ("24.11", "Feature=9a", '"9a" is not the name of a feature'),
-        ("22.05", "Feature=a\nFeature=a", "a is already in a line above"),
+        ("22.05", "Feature=a\nFeature=a", "a is already in line 1"),
         ("22.05", "BootTime=5", "there is none"),
         ("24.11", "BootTime=5", ""),
         ("24.11", "NodeName=n1 Helper=/x", "needs a Feature"),
@@ -144,7 +149,7 @@ def test_slurmdbd_conf(tmp_path: Path, release: str, text: str, expected: str) -
         ("24.11", "gpu:2", "Name=gpu Type=a Count=1\nName=gpu Count=1", "have Type while others"),
         ("24.11", "gpu:2", "Name=gpu Count=1\nName=gpu Count=1", "already described"),
         ("24.11", "gpu:2", "Name=gpu File=/dev/a\nName=gpu File=/dev/a", "/dev/a is already"),
-        ("24.11", "gpu:2", "Name=gpu File=/dev/a\nNodeName=n1 Name=gpu Count=1", ""),
+        ("24.11", "gpu:2", "Name=gpu File=/dev/a\nNodeName=n9 Name=gpu Count=1", ""),
         ("24.11", "gpu:a:1,gpu:1", "", "some gpu have a type"),
         ("24.11", "gpu:1", "Name=gpu File=/dev/a Flags=no_gpu_env,amd_gpu_env", "excludes"),
         ("20.11", "gpu:1", "Name=gpu File=/dev/a Flags=no_gpu_env,amd_gpu_env", ""),
@@ -260,3 +265,21 @@ def test_a_tree_has_at_most_21_levels_if_the_highest_switch_is_first(tmp_path: P
     assert_fatal(fatal(tmp_path, "24.11", files), "more than 21 levels in this order")
     files["topology.conf"] = "\n".join(chain[::-1])
     assert fatal(tmp_path, "24.11", files) == ""
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "daemons"),
+    [
+        ("24.11", "AccountingStorageType=accounting_storage/odd", {"slurmctld"}),
+        ("25.05", "AccountingStorageType=accounting_storage/odd", {"slurmctld", "slurmd"}),
+        ("22.05", "AcctGatherProfileType=acct_gather_profile/odd", {"slurmctld", "slurmd"}),
+        ("22.05", "TaskPlugin=task/odd", {"slurmd"}),
+    ],
+)
+def test_plugins_are_missing_in_the_daemons_that_load_them(
+    tmp_path: Path, release: str, text: str, daemons: set[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    findings = check.check_path(tmp_path, releases.get(release))
+    refusing = {name for one in findings if one.severity == "fatal" for name in one.daemons}
+    assert refusing == daemons

@@ -108,7 +108,7 @@ def test_plugin_names_are_read_as_each_release_reads_them(
         ("SchedulerParameters=max_job_bf=5", ALL, ALL),
         ("SchedulerType=sched/builtin\nSchedulerParameters=max_job_bf=5", ALL, frozenset()),
         ("SlurmctldParameters=conmgr_max_connections=x", ALL, since("24.11")),
-        ("SlurmctldParameters=conmgr_threads=1", ALL, since("24.11") - since("25.11")),
+        ("SlurmctldParameters=conmgr_threads=1", ALL, since("24.11") - since("25.05")),
         ("SlurmctldParameters=conmgr_threads=0", ALL, frozenset()),
         ("SlurmctldParameters=conmgr_read_timeout=x", ALL, since("26.05")),
         ("SlurmctldParameters=rl_enable,rl_bucket_size=0", ALL, since("25.11")),
@@ -188,6 +188,7 @@ def test_contradictions_are_refused_where_the_release_refuses_them(
     tmp_path: Path, text: str, known: frozenset[str], refused: frozenset[str]
 ) -> None:
     (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    (tmp_path / "job_container.conf").write_text("BasePath=/opt/jobs\n")
     assert refused_by(tmp_path, known) == refused & known
 
 
@@ -199,6 +200,9 @@ def test_value_of_an_option_that_a_release_ignores_is_not_checked(tmp_path: Path
 
 PROFILE = "AcctGatherProfileType=acct_gather_profile/"
 MEMORY = "TaskPlugin=task/cgroup\nJobAcctGatherParams=OverMemoryKill"
+NO_CGROUPS = "ProctrackType=proctrack/linuxproc"
+CONTAINER = "JobContainerType=job_container/tmpfs\nPrologFlags=Contain"
+HELPERS = "NodeFeaturesPlugins=node_features/helpers"
 SLURMDBD = "DbdHost=db\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\n"
 NONE: frozenset[str] = frozenset()
 
@@ -248,6 +252,17 @@ NONE: frozenset[str] = frozenset()
         ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=1db"}, NONE),
         ("", {"slurmdbd.conf": f"{SLURMDBD}CommunicationParameters=DisableIPv4"}, ALL),
         ("", {"mpi.conf": "Foo=1"}, NONE),
+        ("", {"cgroup.conf": "CgroupPlugin=cgroup/odd"}, ALL),
+        ("", {"cgroup.conf": "CgroupPlugin=cgroup/v1"}, ALL - since("21.08")),
+        ("", {"cgroup.conf": "CgroupPlugin=disabled"}, ALL),
+        (NO_CGROUPS, {"cgroup.conf": "CgroupPlugin=disabled"}, ALL - since("24.05")),
+        (CONTAINER, {"job_container.conf": ""}, ALL - since("23.11")),
+        (CONTAINER, {"job_container.conf": "NoSuch=1"}, ALL),
+        ("", {"job_container.conf": "NoSuch=1"}, NONE),
+        (HELPERS, {"helpers.conf": "BootTime=1"}, ALL - since("23.02")),
+        (HELPERS, {"helpers.conf": "Feature=a\nFeature=a"}, ALL - since("23.02")),
+        (HELPERS, {"helpers.conf": "Feature=a\nFeature=a Helper=/x"}, ALL),
+        ("SlurmdParameters=conmgr_max_connections=0", {}, since("24.11")),
     ],
 )
 def test_companions_are_required_where_the_release_requires_them(

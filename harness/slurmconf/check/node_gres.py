@@ -1,4 +1,6 @@
-"""GRES of cloud nodes, which slurmctld reads from gres.conf itself (gres_g_node_config_load).
+"""GRES of nodes, as gres_g_node_config_load reads them from gres.conf and slurm.conf.
+
+slurmd does so for its own node, and slurmctld for all nodes with State=CLOUD.
 
 Functions of Slurm are in src/common/gres.c or src/interfaces/gres.c unless noted otherwise.
 """
@@ -14,8 +16,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from harness.parsing import c_numbers
-from harness.slurmconf.check.findings import FATAL, Finding
-from harness.slurmconf.check.nodes import cpus_of, names_of, no_hostlist
+from harness.slurmconf.check.findings import ERROR, FATAL, SLURMCTLD, SLURMD, WARNING, Finding
+from harness.slurmconf.check.nodes import cpus_of, is_cloud, names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
 # strtoll() and suffix_mult() of src/common.
@@ -28,7 +30,7 @@ _WITH_UNIQUE_FILES = {"gpu", "nic"}
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A line of gres.conf as slurmctld keeps it, or what slurm.conf has beyond gres.conf."""
+    """A line of gres.conf as a daemon keeps it, or what slurm.conf has beyond gres.conf."""
 
     name: str
     kind: str | None
@@ -39,10 +41,13 @@ class _Record:
 
 
 class _Node(NamedTuple):
-    """What decides about the GRES of a node: the numbers of its lines, its CPUs and its Gres."""
+    """What decides about the GRES of a node: the numbers of its lines, its CPUs and its Gres.
+
+    `cpus` is None for slurmd, which counts those of its machine.
+    """
 
     lines: tuple[int, ...]
-    cpus: int
+    cpus: int | None
     gres: Setting | None
 
 
@@ -55,16 +60,28 @@ class _Flags(NamedTuple):
 
 
 def check(configuration: Configuration) -> Iterator[Finding]:
-    """Yield the first thing that slurmctld refuses about its cloud nodes; it ends there."""
+    """Yield what slurmctld refuses about its cloud nodes, and slurmd about its own node.
+
+    A daemon ends at the first fatal problem.
+    """
     slurm_conf = configuration.get("slurm.conf")
     source = configuration.get("gres.conf")
-    if slurm_conf and slurm_conf.words("grestypes") and (source or configuration.whole):
-        finding = next(_Cloud(slurm_conf, source).problems(), None)
-        if finding:
-            yield replace(finding, daemon="slurmctld")
+    if not slurm_conf or not slurm_conf.words("grestypes") or not (source or configuration.whole):
+        return
+    gres = _Gres(slurm_conf, source)
+    nodes = list(gres.nodes())
+    cloud = [node for row, node in nodes if is_cloud(row)]
+    of_slurmctld = [*gres.problems(node for node, _ in groupby(cloud))]
+    # Most nodes have the same lines.
+    machines = dict.fromkeys(node._replace(cpus=None) for _, node in nodes)
+    of_slurmd = [finding for node in machines for finding in gres.problems([node])]
+    for finding in dict.fromkeys([*of_slurmctld, *of_slurmd]):
+        both = ((SLURMCTLD, of_slurmctld), (SLURMD, of_slurmd))
+        daemons = (name for names, found in both for name in names if finding in found)
+        yield replace(finding, daemons=tuple(daemons))
 
 
-class _Cloud:
+class _Gres:
     def __init__(self, slurm_conf: Source, source: Source | None) -> None:
         self._slurm_conf = slurm_conf
         self._release = slurm_conf.release
@@ -72,8 +89,16 @@ class _Cloud:
         self._rows = [*source.rows("name"), *source.rows("nodename")] if source else []
         self._previous = _Flags()
 
-    def problems(self) -> Iterator[Finding]:
-        for node, _ in groupby(self._nodes()):
+    def problems(self, nodes: Iterable[_Node]) -> Iterator[Finding]:
+        """Yield the problems of a daemon that reads the GRES of nodes, up to a fatal one."""
+        self._previous = _Flags()
+        for finding in self._problems(nodes):
+            yield finding
+            if finding.severity == FATAL:
+                return
+
+    def _problems(self, nodes: Iterable[_Node]) -> Iterator[Finding]:
+        for node in nodes:
             detect = self._autodetect(node)
             records: dict[int, _Record] = {}
             # The parser reads the lines in the order of the file.
@@ -83,22 +108,19 @@ class _Cloud:
                 yield from self._environment(row)
                 records[number] = self._record(row)
             yield from self._autodetect_twice(node)
-            if detect and self._release.cloud_autodetect == FATAL:
-                yield self._source.find(detect, FATAL, "gres", "cannot be used on a cloud node")
+            if detect and node.cpus is not None:
+                severity = self._release.cloud_autodetect
+                yield self._source.find(detect, severity, "gres", "cannot be used on a cloud node")
+                continue
+            # Later, lines with Name come before lines with NodeName.
+            lines = [records[number] for number in node.lines if records[number].name]
+            yield from self._mixed(node, lines)
             if not detect:
-                # Later, lines with Name come before lines with NodeName.
-                lines = [records[number] for number in node.lines if records[number].name]
-                yield from self._mixed(node, lines)
                 yield from self._merged(node, lines)
 
-    def _nodes(self) -> Iterator[_Node]:
-        """Yield the cloud nodes, in the order of slurm.conf."""
-        nodes = {
-            name: row
-            for row in self._slurm_conf.rows("nodename")
-            if (row.get("state") or "").upper().startswith("CLOUD")
-            for name in names_of(row.first.value, self._release) or ()
-        }
+    def nodes(self) -> Iterator[tuple[Row, _Node]]:
+        """Yield the nodes with their lines of slurm.conf, in its order."""
+        nodes = node_names(self._slurm_conf)
         for_all, own = [], {name: list[int]() for name in nodes}
         for number, row in enumerate(self._rows):
             if row.first.name.lower() == "name":
@@ -108,7 +130,7 @@ class _Cloud:
                 if name in own:
                     own[name].append(number)
         for name, row in nodes.items():
-            yield _Node((*for_all, *own[name]), cpus_of(row), row.all.get("gres"))
+            yield row, _Node((*for_all, *own[name]), cpus_of(row), row.all.get("gres"))
 
     def _place(self, number: int) -> int:
         return self._places[id(self._rows[number].first.line)]
@@ -117,11 +139,14 @@ class _Cloud:
     def _places(self) -> Mapping[int, int]:
         return {id(line): place for place, (_, line) in enumerate(self._source.lines)}
 
-    def _line(self, row: Row, cpus: int) -> Iterator[Finding]:
+    def _line(self, row: Row, cpus: int | None) -> Iterator[Finding]:
         """Check a line by itself (_parse_gres_config)."""
         source = self._source
+        if not _name(row):
+            return  # it is ignored, with an error
         cores = row.own.get("cores") or row.own.get("cpus")
-        if cores and (highest := _highest(cores.value)) is not None and highest >= cpus:
+        highest = _highest(cores.value) if cores else None
+        if cores and cpus is not None and highest is not None and highest >= cpus:
             message = f'"{cores.value}": only {cpus} CPUs are available'
             yield source.find(cores, FATAL, "value", message)
         file, files = row.own.get("file") or row.own.get("files"), row.own.get("multiplefiles")
@@ -177,7 +202,7 @@ class _Cloud:
             self._previous = _Flags(name, frozenset({"by default"}), False)
 
     def _record(self, row: Row) -> _Record:
-        """Return a line as slurmctld keeps it; without a name, if it is not in GresTypes."""
+        """Return a line as a daemon keeps it; without a name, if it is not in GresTypes."""
         name = _name(row)
         joined = row.own.get("multiplefiles")
         file = joined or row.own.get("file") or row.own.get("files")
@@ -193,17 +218,24 @@ class _Cloud:
         """Return the AutoDetect of a node, if it is one that detects something."""
         local = self._local(node)
         setting = local[0] if local else self._source.settings.get("autodetect")
+        return setting if setting and self._detected(setting) - {"off"} else None
+
+    def _detected(self, setting: Setting) -> set[str]:
+        """Return what an AutoDetect detects, or "off" (_handle_autodetect_flags)."""
+        text = setting.value.lower()
         kinds = self._release.plugins.get("gpu", frozenset()) - {"generic"}
-        detects = setting and any(kind in setting.value.lower() for kind in kinds)
-        return setting if detects else None
+        is_off = (setting.value if self._release.exact_autodetect_off else text) == "off"
+        return {kind for kind in kinds if kind in text} or ({"off"} if is_off else set())
 
     def _autodetect_twice(self, node: _Node) -> Iterator[Finding]:
         """Yield a second AutoDetect of a node (_handle_local_autodetect)."""
-        local = self._local(node)
-        for setting in local[1:]:
-            if setting.value.lower() != local[0].value.lower():
-                message = f"differs from {local[0].value} before, for the same node"
+        first: set[str] = set()
+        for setting in self._local(node):
+            detected = self._detected(setting)
+            if first and detected != first:
+                message = f"differs from {'/'.join(sorted(first))} before, for the same node"
                 yield self._source.find(setting, FATAL, "contradiction", message)
+            first = first or detected
 
     def _local(self, node: _Node) -> list[Setting]:
         rows = (self._rows[number] for number in node.lines)
@@ -258,6 +290,18 @@ class _Cloud:
             elif without > 1 or (without and without < len(own)):
                 message = f"some {name} are without File in gres.conf, or have more than one type"
                 yield self._slurm_conf.find(node.gres, FATAL, "gres", message)
+        yield from self._ignored(node, merged)
+
+    def _ignored(self, node: _Node, merged: Mapping[str, list[_Record]]) -> Iterator[Finding]:
+        """Yield GPUs of a cloud node without a file (_build_sharing_list, _find_fileless_gres)."""
+        if node.gres is None or node.cpus is None or all(r.files for r in merged.get("gpu", ())):
+            return
+        if {*self._release.shared_gres} & {*merged}:
+            message = "gres.conf has no File for some of these GPUs: they cannot be shared"
+            yield self._slurm_conf.find(node.gres, ERROR, "gres", message)
+        if self._release.logs_warnings:
+            message = "gres.conf has no File for some of these GPUs: they are ignored"
+            yield self._slurm_conf.find(node.gres, WARNING, "gres", message)
 
 
 def _name(row: Row) -> str:
@@ -305,7 +349,7 @@ def _merge(records: Iterable[_Record], name: str, gres: Setting) -> Iterator[_Re
 
 
 def _count(value: str) -> int | None:
-    """Return a Count; None if slurmctld refuses it. Negative numbers become large ones."""
+    """Return a Count; None if daemons refuse it. Negative numbers become large ones."""
     match = _COUNT.fullmatch(value)
     if match is None:
         return None

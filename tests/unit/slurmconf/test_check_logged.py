@@ -1,0 +1,168 @@
+"""Options that daemons accept with an error or a warning in their logs, in some releases only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import releases
+from harness.slurmconf import check
+
+BASE = """\
+ClusterName=c
+SlurmctldHost=head
+NodeName=n[1-4] CPUs=2
+PartitionName=p Nodes=ALL Default=YES
+"""
+ALL = frozenset(releases.KNOWN)
+NONE: frozenset[str] = frozenset()
+POWER = "SuspendTime=60\nSuspendProgram=/suspend\nResumeProgram=/resume\n"
+MULTIFACTOR = "PriorityType=priority/multifactor\nPriorityWeightAge=1\n"
+
+
+def since(first: str) -> frozenset[str]:
+    """Return the releases from one on."""
+    return frozenset(name for name in ALL if name >= first)
+
+
+def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
+    """Return the releases for which a directory has a finding about an option."""
+    return frozenset(
+        name
+        for name in ALL
+        for finding in check.check_path(directory, releases.get(name))
+        if (finding.option, finding.severity) == (option, severity)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "errors", "warnings"),
+    [
+        (MULTIFACTOR, "PriorityWeightAge", ALL, NONE),
+        (
+            f"{MULTIFACTOR}AccountingStorageType=accounting_storage/slurmdbd",
+            "PriorityWeightAge",
+            NONE,
+            NONE,
+        ),
+        (
+            f"{MULTIFACTOR}DefaultStorageType=slurmdbd",
+            "PriorityWeightAge",
+            since("21.08"),
+            NONE,
+        ),
+        ("PriorityWeightQOS=4294967295\nPriorityWeightAge=1", "PriorityWeightAge", ALL, NONE),
+        ("SlurmdUser=slurm", "SlurmdUser", ALL, NONE),
+        ("SlurmdUser=slurm\nProctrackType=proctrack/linuxproc", "SlurmdUser", NONE, NONE),
+        ("StateSaveLocation=/tmp/", "StateSaveLocation", ALL, NONE),
+        ("StateSaveLocation=/tmp/slurm", "StateSaveLocation", NONE, NONE),
+        ("HealthCheckInterval=60", "HealthCheckInterval", since("26.05"), NONE),
+        ("HealthCheckInterval=61", "HealthCheckInterval", NONE, NONE),
+        ("JobAcctGatherParams=UsePss", "JobAcctGatherParams", since("24.05"), NONE),
+        (
+            "JobAcctGatherType=jobacct_gather/linux\nProctrackType=proctrack/pgid\n"
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "JobAcctGatherType",
+            NONE,
+            since("23.02"),
+        ),
+        ("MCSPlugin=mcs/none\nMCSParameters=x", "MCSParameters", NONE, since("23.02")),
+        ("CliFilterPlugins=lua,none", "CliFilterPlugins", since("23.11"), NONE),
+        ("MpiDefault=openmpi", "MpiDefault", ALL - since("23.11"), NONE),
+        ("EpilogMsgTime=1000001", "EpilogMsgTime", since("26.05"), NONE),
+        ("EpilogMsgTime=1000000", "EpilogMsgTime", NONE, NONE),
+        ("MessageTimeout=101", "MessageTimeout", since("21.08"), NONE),
+        ("DebugFlags=Task", "DebugFlags", since("22.05"), NONE),
+        (
+            "CommunicationParameters=NoAddrCache",
+            "CommunicationParameters",
+            since("23.11"),
+            NONE,
+        ),
+        ("SlurmctldParameters=cloud_reg_addrs", "SlurmctldParameters", since("23.11"), NONE),
+        ("SchedulerParameters=bf_interval=-1", "SchedulerParameters", ALL - since("22.05"), NONE),
+        ("SchedulerParameters=bf_window=43201", "SchedulerParameters", ALL, NONE),
+        (
+            "SchedulerType=sched/builtin\nSchedulerParameters=bf_window=43201",
+            "SchedulerParameters",
+            NONE,
+            NONE,
+        ),
+        (
+            "SchedulerParameters=bf_max_job_part=300",
+            "SchedulerParameters",
+            ALL - since("21.08"),
+            NONE,
+        ),
+        ("SchedulerParameters=bf_max_job_user=501", "SchedulerParameters", NONE, since("23.02")),
+        ("SuspendTime=60", "SuspendTime", ALL - since("26.05"), NONE),
+        (f"{POWER}SuspendExcParts=q", "SuspendExcParts", ALL, NONE),
+        (f"{POWER}SuspendExcNodes=n[1-5]", "SuspendExcNodes", ALL, NONE),
+        (f"{POWER}SuspendExcNodes=n[1-4]:2", "SuspendExcNodes", NONE, NONE),
+        ("NodeName=m Boards=2 Sockets=1", "Boards", ALL, NONE),
+        ("NodeName=m ThreadsPerCore=0", "ThreadsPerCore", ALL, NONE),
+        ("NodeName=m CPUs=8 CPUSpecList=7", "CPUSpecList", NONE, NONE),
+        ("NodeName=m CPUs=8 CPUSpecList=8", "CPUSpecList", ALL, NONE),
+        ("NodeName=m CPUs=8 CoreSpecCount=8", "CoreSpecCount", ALL, NONE),
+        ("NodeName=m RealMemory=9 MemSpecLimit=8", "MemSpecLimit", NONE, NONE),
+        ("NodeName=m MemSpecLimit=1", "MemSpecLimit", ALL, NONE),
+        ("PartitionName=q OverSubscribe=FORCE:0", "OverSubscribe", ALL, NONE),
+        ("PartitionName=q OverSubscribe=FORCE:1", "OverSubscribe", NONE, NONE),
+        ("PartitionName=q AllowAccounts=a DenyAccounts=b", "DenyAccounts", ALL, NONE),
+        ("PartitionName=q AllowAccounts=ALL DenyAccounts=b", "DenyAccounts", NONE, NONE),
+        (f"{POWER}SuspendExcNodes=ALL", "SuspendExcNodes", NONE, NONE),
+        ("PartitionName=q PreemptMode=GANG", "PreemptMode", since("24.11"), NONE),
+        ("AuthInfo=password", "AuthInfo", since("22.05") - since("23.11"), NONE),
+        ("SlurmctldHost=spare/1", "SlurmctldHost", ALL, NONE),
+        ("SlurmctldHost=spare/1(10.0.0.2)", "SlurmctldHost", NONE, NONE),
+    ],
+)
+def test_what_a_release_logs_is_reported_with_its_severity(
+    tmp_path: Path, text: str, option: str, errors: frozenset[str], warnings: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
+    assert reporting(tmp_path, option, "error") == errors
+    assert reporting(tmp_path, option, "warning") == warnings
+
+
+def test_time_of_a_partition_that_slurmctld_does_not_use_is_reported(tmp_path: Path) -> None:
+    line = "PartitionName=q DefaultTime=1:00:00 MaxTime=30"
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{line}\n")
+    assert reporting(tmp_path, "DefaultTime", "info") == ALL
+
+
+def test_unknown_user_in_helpers_conf_is_an_error_until_it_is_fatal(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}NodeFeaturesPlugins=node_features/helpers\n")
+    (tmp_path / "helpers.conf").write_text("Feature=a\nAllowUserBoot=root,@\n")
+    assert reporting(tmp_path, "AllowUserBoot", "error") == since("21.08") - since("23.02")
+    assert reporting(tmp_path, "AllowUserBoot", "fatal") == since("23.02")
+
+
+@pytest.mark.parametrize(
+    ("topology", "option", "severity"),
+    [
+        ("SwitchName=a Nodes=n[1-2]", "SwitchName", "incomplete"),
+        ("SwitchName=a Nodes=n[1-5]", "Nodes", "incomplete"),
+        ("SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n1", "Nodes", "incomplete"),
+        ("SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]", "SwitchName", "rootless"),
+        (
+            "SwitchName=r Switches=a,b\nSwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]",
+            "SwitchName",
+            "complete",
+        ),
+    ],
+)
+def test_incomplete_tree_is_an_error_until_slurm_logs_warnings(
+    tmp_path: Path, topology: str, option: str, severity: str
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}TopologyPlugin=topology/tree\n")
+    (tmp_path / "topology.conf").write_text(f"{topology}\n")
+    before = ALL - since("23.02")
+    expected = {
+        "incomplete": (before, since("23.02")),
+        "rootless": (NONE, since("23.02")),
+        "complete": (NONE, NONE),
+    }[severity]
+    assert reporting(tmp_path, option, "error") == expected[0]
+    assert reporting(tmp_path, option, "warning") == expected[1]
