@@ -248,11 +248,9 @@ def import_(
 ) -> None:
     """Write a scenario that renders to an existing cluster's configuration, except passwords."""
     must_be_known(release)
-    if output.exists():
-        raise UsageError(f"{output} already exists", hint="choose another file, or remove it")
     must_be_writable_file(output)
     data, notes = importer.import_site(site, release, rehearsal_hosts)
-    output.write_text(importer.dump(data, notes))
+    importer.write(output, data, notes)
     for note in notes:
         err.print(escape(note))
     try:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 
 from harness import releases, transfer
 from harness.cluster.association_comparison import (
@@ -31,9 +31,18 @@ from harness.cluster.association_comparison import (
 from harness.errors import HarnessError, UsageError
 from harness.site import collect
 
+# The directory of a bundle's files, which have their full paths below it.
+_FILES = "files"
 _LIMITS = transfer.Limits(256 * 2**20, 64 * 2**20, 20_000)
 _INCLUDE = re.compile(r"(?im)^([ \t]*include[ \t]+)(/\S+)")
 Row = Mapping[str, str]
+
+
+class _File(BaseModel):
+    """A file of a bundle: its mode, or, in the list of what is replaced, nothing."""
+
+    file: str
+    mode: Annotated[str, StringConstraints(pattern="^[0-7]{4}$")] = "0644"
 
 
 class _Manifest(BaseModel):
@@ -41,6 +50,8 @@ class _Manifest(BaseModel):
 
     format: int
     configuration: PurePosixPath
+    files: tuple[_File, ...] = ()
+    replaced: tuple[_File, ...] = ()
 
 
 class _User(BaseModel):
@@ -53,16 +64,39 @@ _USERS = TypeAdapter(dict[str, _User])
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An unpacked bundle: the configuration's directory, release, users, and sacctmgr's tables."""
+    """An unpacked bundle: the configuration's directory, release, users, and sacctmgr's tables.
+
+    `paths` are the paths of its files on the site.
+    """
 
     root: Path
     configuration: Path
     release: str | None
     users: Mapping[str, _User]
+    manifest: _Manifest
+    paths: frozenset[str]
+
+    @property
+    def site_directory(self) -> str:
+        """The directory of slurm.conf on the site."""
+        return str(self.manifest.configuration)
+
+    def text(self, path: str) -> str:
+        """Return the text of a file, by its path on the site, with its line ends."""
+        return (self.root / _FILES / path.lstrip("/")).read_bytes().decode(errors="replace")
+
+    def is_executable(self, path: str) -> bool:
+        """Return whether anyone may execute a file on the site."""
+        modes = {file.file: file.mode for file in self.manifest.files}
+        return bool(int(modes.get(_FILES + path, "0755"), 8) & 0o111)
+
+    def secrets_replaced(self, path: str) -> int:
+        """Return how many values harness-collect has replaced in a file."""
+        return sum(file.file == _FILES + path for file in self.manifest.replaced)
 
     def original(self, text: str) -> str:
         """Return a text with the site's paths instead of those of the unpacked files."""
-        return text.replace(str(self.root / "files"), "")
+        return text.replace(str(self.root / _FILES), "")
 
     def table(self, name: str) -> list[Row]:
         """Return the rows of a table of sacctmgr, such as "assoc"; none if it was not collected."""
@@ -92,11 +126,16 @@ def opened(path: Path) -> Iterator[Bundle]:
             manifest = _Manifest.model_validate_json((root / "manifest.json").read_bytes())
             users_text = root / "output" / "users.json"
             users = json.loads(users_text.read_bytes())["users"] if users_text.is_file() else {}
+            files = root / _FILES
             bundle = Bundle(
                 root,
-                root / "files" / str(manifest.configuration).lstrip("/"),
+                files / str(manifest.configuration).lstrip("/"),
                 _release(root),
                 _USERS.validate_python(users),
+                manifest,
+                frozenset(
+                    f"/{path.relative_to(files)}" for path in files.rglob("*") if path.is_file()
+                ),
             )
         except (HarnessError, OSError, EOFError, zlib.error, ValueError, LookupError) as error:
             reason = str(error).replace(str(root), "")
@@ -131,7 +170,7 @@ def _bring_in_includes(bundle: Bundle) -> None:
     """Copy files that the configuration includes by absolute path into its directory."""
 
     def relative(match: re.Match[str]) -> str:
-        source = bundle.root / "files" / match[2].lstrip("/")
+        source = bundle.root / _FILES / match[2].lstrip("/")
         if not source.is_file() or not source.resolve().is_relative_to(bundle.root.resolve()):
             return match[0]
         inside = PurePosixPath("included") / match[2].lstrip("/")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from harness import releases
 from harness.errors import UsageError
 from harness.parsing import conf, hostlist
 from harness.releases import Release
-from harness.site import bundle, rehearsal_copy
+from harness.site import bundle, rehearsal_copy, scripts
 from harness.slurmconf.check import check_path
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
@@ -29,6 +30,7 @@ _SECRETS = {"accountingstoragepass", "jobcomppass", "storagepass", "defaultstora
 _UNPRINTABLE = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
+_FOREIGN = "not a Slurm file"
 _ROWS = {"nodename", "partitionname"}
 # Slurm accepts more than one, and blanks.
 _ONE_HOSTLIST = re.compile(r"[A-Za-z0-9._-]*(\[[0-9,-]+\][A-Za-z0-9._-]*)*")
@@ -61,12 +63,24 @@ def _import(
         data["accounting"] |= objects
         data["users"] = users
         left_out += notes
-    notes = [f"left out: {text}" for text in left_out]
-    if rehearsal_hosts:
-        findings = check_path(directory, release)
-        data, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings)
-        notes += [f"replaced: {text}" for text in replaced]
-    return data, notes
+    if not rehearsal_hosts:
+        return data, [f"left out: {text}" for text in left_out]
+    findings = check_path(directory, release)
+    (cluster,) = data["clusters"].values()
+    own = scripts.find(site, cluster["options"], release) if site else None
+    copied = {f"{directory}/{path}: {_FOREIGN}" for path in _copied(site, own)}
+    data, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own)
+    return data, [
+        *(_printable([*own.notes]) if own else ()),
+        *(f"left out: {text}" for text in left_out if text not in copied),
+        *(f"replaced: {text}" for text in replaced),
+    ]
+
+
+def _copied(site: bundle.Bundle | None, own: scripts.SiteScripts | None) -> list[str]:
+    """Return the files of a site's configuration directory that its copy has as scripts."""
+    above = f"{site.site_directory}/" if site else ""
+    return [path.removeprefix(above) for path in (own.copied if own else ())]
 
 
 def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:
@@ -83,7 +97,7 @@ def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list
     unread = [f"{name}:{line.number}" for name, line in source.lines if line.rest is not None]
     if unread:
         raise UsageError(f"cannot be read: {', '.join(unread)}", hint=f"harness check {path}")
-    left_out = [f"{path}/{name}: not a Slurm file" for name in _foreign(path, configuration)]
+    left_out = [f"{path}/{name}: {_FOREIGN}" for name in _foreign(path, configuration)]
     left_out += _replaced(configuration)
     name = (source.get("clustername") or "").lower()
     controller = _short(_controllers(source)[0])
@@ -106,6 +120,46 @@ def dump(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
     text.writelines(f"# {line}\n" for comment in comments for line in comment.splitlines())
     yaml.dump(data, text)
     return text.getvalue()
+
+
+def write(path: Path, data: Mapping[str, Any], notes: Sequence[str]) -> None:
+    """Write a scenario, and the scripts of its clusters to a directory beside it.
+
+    Both are written completely or not at all. Raises UsageError if one of them exists.
+    """
+    directory = path.with_suffix(".files")
+    for existing in (path, directory):
+        if existing.exists():
+            raise UsageError(f"{existing} already exists", hint="choose another file, or remove it")
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as temporary:
+        files = Path(temporary) / directory.name
+        clusters = {
+            name: {**cluster, **_with_files(cluster.get("scripts", {}), files)}
+            for name, cluster in data["clusters"].items()
+        }
+        scenario = Path(temporary) / path.name
+        scenario.write_text(dump({**data, "clusters": clusters}, notes))
+        if files.exists():
+            files.rename(directory)
+        scenario.rename(path)
+
+
+def _with_files(scripts: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Write scripts to their paths below a directory; return them with the names of the files."""
+    named = {}
+    for target, script in scripts.items():
+        file = directory / target.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(script["text"], encoding="utf-8", newline="")
+        file.chmod(int(script["mode"], 8))
+        facts = {"file": f"{directory.name}{target}", **script}
+        del facts["text"]
+        named[target] = {
+            key: DoubleQuotedScalarString(value) if key == "mode" else value
+            for key, value in facts.items()
+            if (key, value) not in {("mode", "0755"), ("hosts", "all")}
+        }
+    return {"scripts": named} if named else {}
 
 
 def _cluster(

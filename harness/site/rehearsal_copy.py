@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from harness.site.scripts import SiteScripts
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 
 # The hosts share all nodes; the first is also the controller and the accounting host.
@@ -155,11 +156,15 @@ _PATH = re.compile(r"(^|[=,:\"])/")
 
 
 def shrink(
-    data: Mapping[str, Any], hosts: int, findings: Iterable[Finding]
+    data: Mapping[str, Any],
+    hosts: int,
+    findings: Iterable[Finding],
+    scripts: SiteScripts | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Return an imported scenario that runs on `hosts` hosts, and a list of what was replaced.
 
     `findings` are those about the site's files: what the release does not accept is left out.
+    `scripts` are the site's own, which replace nothing.
     """
     replaced: list[str] = []
     refused = {
@@ -173,7 +178,9 @@ def shrink(
         **data,
         "description": f"{data['description']} A rehearsal copy on {hosts} hosts.",
         "clusters": {
-            name: _cluster(cluster, hosts, refused, replaced, with_accounting=bool(accounting))
+            name: _cluster(
+                cluster, hosts, refused, replaced, scripts, with_accounting=bool(accounting)
+            )
         },
         "users": data.get("users") or {user: {"uid": uid} for user, uid in _USERS.items()},
     }
@@ -207,10 +214,14 @@ def _cluster(
     hosts: int,
     refused: Mapping[str, str],
     replaced: list[str],
+    scripts: SiteScripts | None,
     *,
     with_accounting: bool,
 ) -> dict[str, Any]:
-    options = dict(_options(cluster["options"], refused, replaced))
+    own = scripts.options if scripts else {}
+    others = {name: value for name, value in cluster["options"].items() if name not in own}
+    options = dict(_options(others, refused, replaced))
+    options |= {name: value for name, value in own.items() if value is not None}
     present = {option.lower() for option in options}
     options |= {option: None for option in _UNASKED if option.lower() not in present}
     lines = []
@@ -247,6 +258,8 @@ def _cluster(
             for name, part in cluster.get("partitions", {}).items()
         },
         "files": {file: text for file, text in files.items() if file in _FILES},
+        "scripts": scripts.scripts if scripts else {},
+        "stand_ins": scripts.stand_ins if scripts else {},
     }
     return {key: value for key, value in parts.items() if value}
 
