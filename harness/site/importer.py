@@ -68,19 +68,19 @@ def _import(
     findings = check_path(directory, release)
     (cluster,) = data["clusters"].values()
     own = scripts.find(site, cluster["options"], release) if site else None
-    copied = {f"{directory}/{path}: {_FOREIGN}" for path in _copied(site, own)}
+    used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(site, own)}
     data, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own)
     return data, [
         *(_printable([*own.notes]) if own else ()),
-        *(f"left out: {text}" for text in left_out if text not in copied),
+        *(f"left out: {text}" for text in left_out if text not in used),
         *(f"replaced: {text}" for text in replaced),
     ]
 
 
-def _copied(site: bundle.Bundle | None, own: scripts.SiteScripts | None) -> list[str]:
-    """Return the files of a site's configuration directory that its copy has as scripts."""
+def _used(site: bundle.Bundle | None, own: scripts.SiteScripts | None) -> list[str]:
+    """Return the files below a site's configuration directory that its copy uses as scripts."""
     above = f"{site.site_directory}/" if site else ""
-    return [path.removeprefix(above) for path in (own.copied if own else ())]
+    return [path.removeprefix(above) for path in (own.used if own else ())]
 
 
 def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:

@@ -63,13 +63,13 @@ class SiteScripts:
     """A site's scripts for a scenario.
 
     `scripts` and `stand_ins` are those keys of its cluster. `options` are the options of slurm.conf
-    that change; None removes one. `copied` are the paths of the site's files that are in `scripts`.
+    that change; None removes one. `used` are the site's paths of its files that are in the others.
     """
 
     scripts: Mapping[str, Any]
     stand_ins: Mapping[str, str | None]
     options: Mapping[str, Any]
-    copied: frozenset[str]
+    used: frozenset[str]
     notes: tuple[str, ...]
 
 
@@ -198,19 +198,19 @@ class _Search:
             return True
         text = self.site.text(source)
         mode = "0755" if self.site.is_executable(source) else "0644"
-        interpreter = _interpreter(text)
         if problem := _unusable(target, text):
             self.notes.append(f"left out: {source}: {problem}")
             return False
+        self.sources[target] = source
         if is_program and mode == "0644":
             self.notes.append(f"finding: {source}: {named_by} names it, but it is not executable")
+        interpreter = _interpreter(text)
         if interpreter and not self._add_interpreter(source, interpreter):
             self.stand_ins[target] = None
             why = f"the hosts have no {interpreter}, which runs it"
             self.notes.append(f"replaced: {source}: {why}; a program that does nothing stands in")
             return True
         self.scripts[target] = {"text": text, "hosts": hosts, "mode": mode}
-        self.sources[target] = source
         self._note_contents(source, text)
         self.unexamined.append((source, text, hosts, _is_shell(source, text, is_program)))
         return True
