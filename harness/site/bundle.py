@@ -11,6 +11,7 @@ import json
 import re
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ class _File(BaseModel):
     file: str
     mode: Annotated[str, StringConstraints(pattern="^[0-7]{4}$")] = "0644"
 
+    @property
+    def path(self) -> str:
+        """Its path on the site."""
+        return self.file.removeprefix(_FILES)
+
 
 class _Manifest(BaseModel):
     """What this module needs of a bundle's manifest."""
@@ -66,33 +72,23 @@ _USERS = TypeAdapter(dict[str, _User])
 class Bundle:
     """An unpacked bundle: the configuration's directory, release, users, and sacctmgr's tables.
 
-    `paths` are the paths of its files on the site.
+    `site_directory` is the configuration's directory on the site, and `paths` the paths of the
+    files there; `replaced` are those in which harness-collect has replaced secrets, with their
+    number, and `modes` the permissions, as far as they are known.
     """
 
     root: Path
     configuration: Path
     release: str | None
     users: Mapping[str, _User]
-    manifest: _Manifest
+    site_directory: str
     paths: frozenset[str]
-
-    @property
-    def site_directory(self) -> str:
-        """The directory of slurm.conf on the site."""
-        return str(self.manifest.configuration)
+    modes: Mapping[str, int]
+    replaced: Mapping[str, int]
 
     def text(self, path: str) -> str:
         """Return the text of a file, by its path on the site, with its line ends."""
         return (self.root / _FILES / path.lstrip("/")).read_bytes().decode(errors="replace")
-
-    def is_executable(self, path: str) -> bool:
-        """Return whether anyone may execute a file on the site."""
-        modes = {file.file: file.mode for file in self.manifest.files}
-        return bool(int(modes.get(_FILES + path, "0755"), 8) & 0o111)
-
-    def secrets_replaced(self, path: str) -> int:
-        """Return how many values harness-collect has replaced in a file."""
-        return sum(file.file == _FILES + path for file in self.manifest.replaced)
 
     def original(self, text: str) -> str:
         """Return a text with the site's paths instead of those of the unpacked files."""
@@ -132,10 +128,12 @@ def opened(path: Path) -> Iterator[Bundle]:
                 files / str(manifest.configuration).lstrip("/"),
                 _release(root),
                 _USERS.validate_python(users),
-                manifest,
+                str(manifest.configuration),
                 frozenset(
                     f"/{path.relative_to(files)}" for path in files.rglob("*") if path.is_file()
                 ),
+                {file.path: int(file.mode, 8) for file in manifest.files},
+                Counter(file.path for file in manifest.replaced),
             )
         except (HarnessError, OSError, EOFError, zlib.error, ValueError, LookupError) as error:
             reason = str(error).replace(str(root), "")

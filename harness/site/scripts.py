@@ -49,6 +49,7 @@ _CONFIGURATION = "/etc/slurm"
 _MOST_EXAMINED = 2**18
 _LARGEST = 2**22
 _SHELLS = {"bash", "dash", "sh"}
+_SYSTEMS = {"/bin", "/sbin", "/usr/bin", "/usr/sbin"}
 _LUA_LIBRARIES = {"coroutine", "debug", "io", "math", "os", "package", "string", "table"}
 _REQUIRE = re.compile(r"\brequire\s*\(?\s*[\"']([\w.-]+)[\"']")
 _PATHS = re.compile(r"(?:/[A-Za-z0-9_.@+-]+){2,}")
@@ -197,7 +198,7 @@ class _Search:
                 self.scripts[target]["hosts"] = "all"
             return True
         text = self.site.text(source)
-        mode = "0755" if self.site.is_executable(source) else "0644"
+        mode = "0755" if self.site.modes.get(source, 0o755) & 0o111 else "0644"
         if problem := _unusable(target, text):
             self.notes.append(f"left out: {source}: {problem}")
             return False
@@ -228,7 +229,7 @@ class _Search:
         """Note what in a script differs from the site's."""
         if "\ufffd" in text:
             self.notes.append(f"replaced: {source}: characters that are not UTF-8")
-        if count := self.site.secrets_replaced(source):
+        if count := self.site.replaced.get(source):
             self.notes.append(f"replaced: {source}: {count} secrets, by harness-collect")
 
     def examine(self) -> None:
@@ -274,16 +275,23 @@ class _Search:
             self.notes.append(f"finding: {place} calls {program}, which the hosts may lack")
             return
         self.stand_ins[path] = places[0] if places else None
+        if places and str(PurePosixPath(path).parent) in _SYSTEMS:
+            return  # systems differ in where a program is
         what = f"the hosts' {places[0]}" if places else "a program that only logs the call"
         self.notes.append(f"stand-in: {path}: {what}; called at {place}")
 
     def _missing_modules(self, source: str) -> dict[str, int]:
         """Return the modules that a Lua script requires and the hosts lack, with their lines."""
         missing: dict[str, int] = {}
+        named: dict[str, list[str]] = {}
+        for path in sorted(self.site.paths):
+            named.setdefault(PurePosixPath(path).name, []).append(path)
         for number, line in enumerate(self.site.text(source).splitlines(), 1):
             for module in _REQUIRE.findall(line.partition("--")[0]):
                 file = f"/{module.replace('.', '/')}.lua"
-                own = sorted(path for path in self.site.paths if path.endswith(file))
+                own = [
+                    path for path in named.get(file.rpartition("/")[2], ()) if path.endswith(file)
+                ]
                 for path in own:
                     self._add(path, path, "all", source)
                 if not own and module not in _LUA_LIBRARIES:

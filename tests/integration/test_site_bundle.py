@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.site import collect
+from harness.wait import wait_until
 from support import Harness
 
 RELEASES = ("20.11", "22.05", "24.11", "26.05")
@@ -149,11 +151,21 @@ def test_rehearsal_of_a_bundle_runs_the_sites_scripts(
     succeed("deploy", "--run", copy.stem)
     succeed("verify", "--run", copy.stem)
 
-    spoil = f"printf '#!/bin/sh\\n{BROKEN_PROLOG}\\n' > /etc/slurm/prolog.d/20-gpu"
+    spoil_health = "printf '#!/bin/sh\\necho the fan is loud; exit 3\\n' > /opt/site/health.py"
+    spoil = f"{spoil_health}; printf '#!/bin/sh\\n{BROKEN_PROLOG}\\n' > /etc/slurm/prolog.d/20-gpu"
     for host in ("copy1", "copy2"):
         succeed("exec", "--run", copy.stem, host, "--", "sh", "-c", spoil)
+    look = ("exec", "--run", copy.stem, "copy1", "--", "grep", "-r", "health", "/var/log/slurm")
+    wait_until(
+        lambda: harness(*look).stdout,
+        lambda lines: "error: " in lines,
+        what="HealthCheckProgram to fail",
+        timeout=120,
+    )
     failed = harness("verify", "--run", copy.stem, "--select", "batch_job")
     assert failed.returncode == 1
+    assert re.search(r"/opt/site/health.py \(\w+\) failed with exit code 3", failed.stdout)
+    assert "the fan is loud" in failed.stdout
     assert "/etc/slurm/prolog.d/20-gpu" in failed.stdout
     assert "failed with exit code 7" in failed.stdout
     assert "card 3 is broken" in failed.stdout
