@@ -28,9 +28,9 @@ while read -r line; do dcgmi $line; done < /etc/hosts
 names=(one two three)
 [[ -f /x && $y == foo ]] && /opt/bin/thing || exit 1
 (( i + foo )); z=$((foo * bar))
-cat <<-END
-	not-a-command here
-	END
+cat <<END
+not-a-command here
+END
 "$VAR" something
 echo 'several
 lines' ; after
