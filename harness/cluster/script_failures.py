@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from harness import slurm_options
 from harness.cluster import logs
@@ -22,13 +23,17 @@ from harness.ssh import Ssh
 _SEARCHED, _SHOWN = 5000, 6
 # Seconds in which a host must answer.
 _PATIENCE = 15
-_DATE = re.compile(r"\[?\d{4}-\d\d-\d\dT[^\]\s]*\]? (?:\[[\d.a-z]+\] )?(.*)")
+_DATE = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)[^\]\s]*\]? (?:\[[\d.a-z]+\] )?(.*)")
 # Prints the lines about scripts, each with the lines without a date that follow it.
 _FILTER = (
     r"/^\[?[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T/"
     r"{ on = /:script=\// || /error: .*(failed|killed|run:|exit)/ } on"
 )
 _PRINTED = "printed: "
+# A line of the journal (journalctl(1), short-iso-precise), and how many seconds before the end of a
+# script it may be the script's: other scripts use the same journal.
+_JOURNAL = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* \S+ [^ :]+: (.*)")
+_BEFORE_ITS_END = timedelta(seconds=2)
 _RAN = re.compile(r"SCRIPT: run_command:script=(/\S+), resp:$")
 _FAILED = re.compile(
     r"error: (\w+) (?:(?:failed: rc:|killed by signal |didn't run: status:)(\d+))"
@@ -63,7 +68,7 @@ class Failure:
 
 
 def of_host(ssh: Ssh, plan: Plan, host: Host) -> list[str]:
-    """Return a line for each script that failed on a host, the latest last."""
+    """Return a line for the last failure of each script that failed on a host."""
     cluster = plan.scenario.clusters[host.cluster] if host.cluster else None
     if not (cluster and host.cluster and cluster.scripts):
         return []
@@ -73,15 +78,16 @@ def of_host(ssh: Ssh, plan: Plan, host: Host) -> list[str]:
         f"tail -n {_SEARCHED} {shlex.quote(path)} | awk {shlex.quote(_FILTER)}" for path in paths
     ]
     printed = (
-        "journalctl --quiet --no-pager --output=cat --lines=100 _TRANSPORT=stdout"
-        f" --unit=slurmd --unit='slurmd@*' | sed '/^slurm/d; s/^/{_PRINTED}/'"
+        f"journalctl --quiet --no-pager --output=short-iso-precise --lines={_SEARCHED}"
+        f" _TRANSPORT=stdout --unit=slurmd --unit='slurmd@*' | sed 's/^/{_PRINTED}/'"
     )
     answer = ssh.run(
         host.name, ["sh", "-c", "; ".join([*searches, printed])], timeout=_PATIENCE, check=False
     )
     texts = {path: script.text for path, script in cluster.scripts.items()}
     found = read(answer.stdout.splitlines(), plan.slurm_conf(host.cluster), texts)
-    return [f"{host.name}: {text}" for text in dict.fromkeys(map(str, found))]
+    last = {(failure.scripts, failure.kind, failure.exit_code): failure for failure in found}
+    return [f"{host.name}: {failure}" for failure in last.values()]
 
 
 def read(
@@ -91,13 +97,14 @@ def read(
 
     `conf` are the options of slurm.conf, `scripts` the texts of the cluster's scripts by path.
     """
-    journal = tuple(line.removeprefix(_PRINTED) for line in lines if line.startswith(_PRINTED))
+    journal = [match.groups() for line in lines if (match := _JOURNAL.match(line, len(_PRINTED)))]
     ran, printed = "", tuple[str, ...]()
-    for first, *rest in _entries(line for line in lines if not line.startswith(_PRINTED)):
+    for at, (first, *rest) in _entries(line for line in lines if not line.startswith(_PRINTED)):
         if match := _RAN.search(first):
             ran, printed = match[1], tuple(rest)
         elif match := _EXITED.search(first):
-            yield Failure((match[1],), _kind(match[1], conf), int(match[2], 16), journal)
+            output = tuple(_printed_until(at, journal))
+            yield Failure((match[1],), _kind(match[1], conf), int(match[2], 16), output)
         elif match := _FAILED.search(first):
             output = (match[3], *rest)
             own = _candidates(match[1], conf, scripts, output)
@@ -114,18 +121,26 @@ def read(
             yield Failure(_candidates(match[1], conf, scripts, ()), match[1], code, ())
 
 
-def _entries(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the entries of a log without their dates; an entry may have several lines."""
-    entry: list[str] = []
+def _printed_until(end: str, journal: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield what scripts printed shortly before a time, without what the daemons print."""
+    last = datetime.fromisoformat(end)
+    for at, text in journal:
+        if last - _BEFORE_ITS_END <= datetime.fromisoformat(at) <= last and text[:5] != "slurm":
+            yield text
+
+
+def _entries(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the time and text of each entry of a log; a text may have several lines."""
+    at, entry = "", list[str]()
     for line in lines:
         if match := _DATE.match(line):
             if entry:
-                yield entry
-            entry = [match[1]]
+                yield at, entry
+            at, entry = match[1], [match[2]]
         elif entry:
             entry.append(line)
     if entry:
-        yield entry
+        yield at, entry
 
 
 def _option(conf: Mapping[str, str], kind: str) -> list[str]:

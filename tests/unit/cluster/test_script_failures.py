@@ -53,10 +53,16 @@ def test_log_without_names_leaves_the_scripts_that_may_have_failed() -> None:
 
 
 def test_log_of_20_11_with_the_output_in_the_journal() -> None:
+    printed = "printed: 2026-11-23T{}.123456+0000 copy1 slurmd[42]: {}"
     assert read(
-        f"{AT}error: /etc/slurm/prolog.d/10-a: exited with status 0x0300", "printed: no fan"
+        f"{AT}error: /etc/slurm/prolog.d/10-a: exited with status 0x0300",
+        printed.format("22:59:20", "of an earlier script"),
+        printed.format("22:59:29", "no fan: stopped"),
+        printed.format("22:59:30", "slurmd: error: its own"),
+        printed.format("22:59:40", "of a later script"),
     ) == [
-        "/etc/slurm/prolog.d/10-a (Prolog) failed with exit code 3; the end of its output: no fan"
+        "/etc/slurm/prolog.d/10-a (Prolog) failed with exit code 3; the end of its output: "
+        "no fan: stopped"
     ]
 
 
