@@ -55,6 +55,8 @@ TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _POWER_KEY = "/etc/slurm/power_ssh_key"
 _NODE_POWER = "/usr/local/sbin/slurm-node-power"
+# The program that stands in for those that the site's scripts call and the hosts lack.
+_STAND_IN = "/usr/local/lib/slurm-harness/stand-in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,26 @@ def _files_of_member(
         mode = "0755" if text.startswith("#!") else "0644"
         action = "reload" if reloads else "restart"
         yield RenderedFile(path, text, mode=mode, unit=unit, action=action)
+    yield from _scripts(cluster, host, plan.capabilities)
     if cluster.rest and "slurmrestd" in host.daemons:
         yield from _rest_files(plan.scenario, cluster, host.name, cluster.rest.port)
+
+
+def _scripts(cluster: Cluster, host: Host, capabilities: Capabilities) -> Iterator[RenderedFile]:
+    """Yield the scripts that a host runs, and what stands in for programs that it lacks.
+
+    Daemons read a script each time they run it, so none has to restart when it changes.
+    """
+    is_controller = host.name in {cluster.controller, *cluster.backup_controllers}
+    places = {"all": True, "controllers": is_controller, "nodes": bool(host.nodes)}
+    for path, script in cluster.scripts.items():
+        if places[script.hosts]:
+            yield RenderedFile(path, script.text, mode=script.mode)
+    if cluster.stand_ins and not capabilities.own_hardware:
+        links = {path: program or _STAND_IN for path, program in cluster.stand_ins.items()}
+        path = "/etc/tmpfiles.d/slurm-stand-ins.conf"
+        yield RenderedFile(_STAND_IN, template(_STAND_IN), mode="0755")
+        yield RenderedFile(path, _shared_template(path, links=(*links.items(),)))
 
 
 def _slurmd_flags(cluster: Cluster, host: Host, facts: _ClusterFacts) -> tuple[str, ...]:

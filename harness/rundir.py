@@ -127,6 +127,9 @@ class RunDir:
                 hint="--runs or HARNESS_RUNS sets a different directory",
             ) from error
         shutil.copyfile(scenario_path, path / "scenario.yml")
+        for name in scenario_file.script_files(scenario_path):
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(scenario_path.parent / name, path / name)
         facts = {
             "id": f"{plan.name}-{started:%Y%m%dT%H%M%S}-{token}",
             "scenario": plan.name,

@@ -28,7 +28,7 @@ from harness.cli.printing import Format, err, out, print_diff, print_findings, p
 from harness.errors import Problem, ScenarioError, UsageError
 from harness.plan import make_plan
 from harness.shipped_files import SCENARIOS, TEMPLATES
-from harness.site import collect, fidelity, importer
+from harness.site import collect, importer
 from harness.slurmconf import check, diff, sources
 
 app = typer.Typer()
@@ -248,15 +248,14 @@ def import_(
 ) -> None:
     """Write a scenario that renders to an existing cluster's configuration, except passwords."""
     must_be_known(release)
-    if output.exists():
-        raise UsageError(f"{output} already exists", hint="choose another file, or remove it")
     must_be_writable_file(output)
     imported = importer.import_site(site, release, rehearsal_hosts)
-    output.write_text(importer.dump(imported.data, imported.notes))
+    importer.write(output, imported)
     for note in imported.notes:
         err.print(escape(note))
     if imported.fidelity:
-        _write_fidelity(output, imported.fidelity)
+        report = output.with_suffix(".fidelity.md")
+        err.print(f"{report}: what the copy has of the site, and what it has not", markup=False)
     try:
         read = scenario.load(output)
     except ScenarioError:
@@ -271,15 +270,6 @@ def import_(
         raise typer.Exit(1)
     count = sum(len(cluster.node_names()) for cluster in read.clusters.values())
     out.print(f"{output}: {len(read.clusters)} cluster, {count} nodes")
-
-
-def _write_fidelity(scenario_path: Path, entries: list[fidelity.Entry]) -> None:
-    """Write how true a rehearsal copy is, to read and as JSON, beside the scenario."""
-    report = scenario_path.with_suffix(".fidelity.md")
-    report.write_text(fidelity.markdown(scenario_path.stem, entries))
-    as_json = json.dumps([asdict(entry) for entry in entries], indent=2)
-    report.with_suffix(".json").write_text(f"{as_json}\n")
-    err.print(f"{report}: what the copy has of the site, and what it has not", markup=False)
 
 
 @app.command("diff")

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from harness.cluster import logs, node_state, slurm
+from harness import slurm_options
+from harness.cluster import logs, node_state, script_failures, slurm
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import HarnessError
 from harness.plan import Host, Plan
@@ -34,6 +35,10 @@ done"""
 _AROUND = 2
 # How many lines of each host, and how many jobs, nodes and reservations of each cluster are shown.
 _MOST = 3
+# How sbatch, srun and salloc report a refusal.
+_REFUSED = re.compile(
+    "job submission failed|Unable to allocate resources|allocation failure|cli_filter plugin"
+)
 # What differs when a daemon repeats a line.
 _CHANGES = re.compile(r"\d+")
 # slurmstepd logs the cancellation of a job as an error (_rpc_signal_container() in its req.c).
@@ -51,10 +56,28 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
     clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
     looks: list[Callable[[], Iterable[str]]] = [
         *(partial(_of_cluster, cluster) for cluster in clusters),
+        *(partial(script_failures.of_host, ssh, plan, host) for host in plan.lasting_hosts()),
         *(partial(_of_host, ssh, plan, host, since) for host in plan.lasting_hosts()),
     ]
     with ThreadPoolExecutor(8) as pool:
         return [line for lines in pool.map(_answered, looks) for line in lines]
+
+
+def of_refusal(plan: Plan, message: str) -> list[str]:
+    """Return a hint if a check's job was refused where the site's own scripts may have done so."""
+    if not _REFUSED.search(message):
+        return []
+    plugins = [
+        f"{option}={value}"
+        for name in plan.scenario.clusters
+        for option in ("JobSubmitPlugins", "CliFilterPlugins")
+        if (value := slurm_options.get(plan.slurm_conf(name), option))
+    ]
+    return [
+        f"hint: with {plugin}, a job may need certain options: `checks: {{submit: [--time=5]}}` in "
+        "the scenario gives such options to every job of the checks"
+        for plugin in plugins[:1]
+    ]
 
 
 def _answered(look: Callable[[], Iterable[str]]) -> list[str]:

@@ -202,6 +202,8 @@ class Behaviour:
     refuses_first_job_id_0: bool
     # A larger number is not a user.
     largest_user_id: int
+    # DebugFlags=Script logs the path and output of each script: run_command().
+    logs_scripts: bool
     # A SuspendTime that does not fit in 32 bits is refused; negative numbers do not.
     bounds_suspend_time: bool
     # Without slurmdbd, priority/multifactor crashes if PriorityFlags removes FAIR_TREE.

@@ -1,7 +1,13 @@
 """The scenario file."""
 
 from harness.scenario.contradictions import FIRST_NODE_PORT, MOST_NODES_OF_A_HOST
-from harness.scenario.loading import is_named_like_one, load, name_of, unprobed_images
+from harness.scenario.loading import (
+    is_named_like_one,
+    load,
+    name_of,
+    script_files,
+    unprobed_images,
+)
 from harness.scenario.model import (
     SLURMDBD,
     Accounting,
@@ -12,6 +18,7 @@ from harness.scenario.model import (
     Rehearsal,
     Scenario,
     ScheduledFault,
+    ScriptPath,
     Topology,
     Torus,
     User,
@@ -32,6 +39,7 @@ __all__ = [
     "Rehearsal",
     "Scenario",
     "ScheduledFault",
+    "ScriptPath",
     "Topology",
     "Torus",
     "User",
@@ -41,5 +49,6 @@ __all__ = [
     "load",
     "name_of",
     "schema",
+    "script_files",
     "unprobed_images",
 ]

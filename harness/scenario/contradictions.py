@@ -247,6 +247,9 @@ def _wrong_nodes(scenario: Scenario, name: str, raw: dict[str, Any]) -> Iterator
     named = cluster.nodes or raw["clusters"][name].get("nodes")
     if not named and not cluster.room_for_nodes():
         yield ("clusters", name, "nodes"), "a cluster needs at least one node"
+    for file in cluster.files:
+        if (path := f"/etc/slurm/{file}") in cluster.scripts:
+            yield ("clusters", name, "scripts", path), f"files already has {file}"
     yield from _wrong_provision(cluster, ("clusters", name, "nodes"))
     yield from _wrong_dynamic(scenario, cluster, ("clusters", name))
 
@@ -370,6 +373,8 @@ def _wrong_kubernetes(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]
         yield here, "requires the defaults, with JobSubmitPlugins"
     if cluster.elastic() or any(group.dynamic for group in cluster.nodes):
         yield here, "requires static nodes that slurm.conf names"
+    if "/etc/slurm/job_submit.lua" in cluster.scripts:
+        yield (*at, "scripts"), "job_submit.lua is generated for kubernetes; remove it here"
     if "job_submit.lua" in cluster.files:
         yield (*at, "files", "job_submit.lua"), "is generated for kubernetes; remove it here"
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from harness import releases
+from harness import releases, run_secrets
 from harness.errors import Problem, ScenarioError, UsageError
 from harness.parsing import bounded_yaml
 from harness.scenario.contradictions import (
@@ -71,6 +71,7 @@ def load(
     for setting in settings:
         _set(data, setting)
     entries.extend((at, message, False) for at, message in _unprintable(data))
+    entries.extend((at, message, False) for at, message in _read_scripts(path, data))
     scenario = _validate(data, entries)
     if scenario:
         impossible = [*lacks(scenario)]
@@ -111,6 +112,49 @@ def _read(path: Path, keys: _Places, values: _Places) -> tuple[dict[str, Any], l
         message = 'a scenario must be a mapping with keys such as "clusters:"'
         raise ScenarioError([Problem(path, 1, 1, "", message)])
     return data, duplicates
+
+
+def script_files(path: Path) -> list[str]:
+    """Return the files, relative to a valid scenario, that its scripts name."""
+    data = bounded_yaml.load(path.read_text(encoding="utf-8"))
+    return [script["file"] for _, script in _scripts(data) if script.get("file")]
+
+
+def _scripts(data: Any) -> Iterator[tuple[Path_, dict[str, Any]]]:
+    """Yield the scripts of a scenario's data, which may be invalid."""
+    clusters = data.get("clusters") if isinstance(data, dict) else None
+    for name, cluster in clusters.items() if isinstance(clusters, dict) else ():
+        scripts = cluster.get("scripts") if isinstance(cluster, dict) else None
+        for at, script in scripts.items() if isinstance(scripts, dict) else ():
+            if isinstance(script, dict):
+                yield ("clusters", name, "scripts", at), script
+
+
+def _read_scripts(path: Path, data: Any) -> Iterator[tuple[Path_, str]]:
+    """Add the texts of scripts that are in files; yield those that cannot be read or used."""
+    for at, script in _scripts(data):
+        name = script.get("file")
+        if ("file" in script) == ("text" in script):
+            yield at, "needs either a file or a text"
+        elif isinstance(name, str) and name:
+            try:
+                script["text"] = _script_text(path.parent, name)
+            except (OSError, ValueError) as error:
+                yield (*at, "file"), f"{name}: {error}"
+        if run_secrets.secrets_in(str(script.get("text"))):
+            yield at, "has a placeholder for a secret of the harness (%secret:)"
+
+
+def _script_text(directory: Path, name: str) -> str:
+    """Return a file's text, with its line ends; it must be below the directory."""
+    file = directory / name
+    if not file.resolve().is_relative_to(directory.resolve()):
+        raise ValueError("outside of the scenario's directory")
+    with file.open(encoding="utf-8", newline="") as stream:
+        text = stream.read(bounded_yaml.MOST_BYTES + 1)
+    if len(text) > bounded_yaml.MOST_BYTES:
+        raise ValueError(f"more than {bounded_yaml.MOST_BYTES >> 20} MiB")
+    return text
 
 
 def _problem(path: Path, at: Path_, message: str, places: _Places) -> Problem:
@@ -169,7 +213,7 @@ def _unprintable(data: Any, at: Path_ = ()) -> Iterator[tuple[Path_, str]]:
             for index, item in enumerate(data):
                 yield from _unprintable(item, (*at, index))
         case str():
-            several_lines = at == ("description",) or at[2:3] == ("files",)
+            several_lines = at == ("description",) or at[2:3] in {("files",), ("scripts",)}
             if wrong := _CONTROL.search(
                 data.replace("\n", "").replace("\r", "") if several_lines else data
             ):

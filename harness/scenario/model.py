@@ -36,6 +36,12 @@ _PRIVATE_DIRECTORIES = frozenset(
     )
 )
 
+# Where a cluster's scripts cannot be: system directories, and files that the harness generates.
+_NOT_FOR_SCRIPTS = re.compile(
+    r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
+    r"|/etc/(munge|mysql|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
+    r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
+)
 # src/interfaces/gres.c, MAX_GRES_BITMAP: each GPU has a bit.
 _MOST_GPUS = 1024
 # limits.h, NAME_MAX.
@@ -131,6 +137,18 @@ def _shareable(value: str) -> str:
     return value
 
 
+def _plain_path(value: str) -> str:
+    if any(set(part) == {"."} for part in value.split("/")):
+        raise ValueError("write the path without . and ..")
+    return value
+
+
+def _script_path(value: str) -> str:
+    if _NOT_FOR_SCRIPTS.match(value):
+        raise ValueError("the harness or the system has its own files there")
+    return value
+
+
 # Who powers a node up when a job needs it: nobody, because it is always up; a person or program
 # outside of Slurm; slurmctld over SSH; or the provisioning API, which starts an existing host or
 # creates one.
@@ -147,6 +165,17 @@ HostName = Annotated[
 ClusterName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Directory = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.-]+)+$")]
 SharedDirectory = Annotated[Directory, AfterValidator(_shareable)]
+ScriptPath = Annotated[
+    str,
+    StringConstraints(pattern=r"^(/[A-Za-z0-9_.@+-]+){2,}$"),
+    AfterValidator(_plain_path),
+    AfterValidator(_script_path),
+]
+ScriptFile = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.files(/[A-Za-z0-9_.@+-]+)+$"),
+    AfterValidator(_plain_path),
+]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
 # As for ssh(1), but with a port.
 Destination = Annotated[
@@ -348,6 +377,25 @@ class Rest(Model):
     )
 
 
+class Script(Model):
+    """A program that Slurm runs, a plugin's Lua script, or what these read."""
+
+    file: ScriptFile | None = Field(
+        None,
+        description=(
+            "the file with its text, in a directory NAME.files beside the scenario, such as "
+            "NAME.files/etc/slurm/prolog.sh"
+        ),
+    )
+    text: str = Field("", description="its text, if it is not in a file")
+    hosts: Literal["all", "controllers", "nodes"] = Field(
+        "all", description="which of the cluster's hosts have it"
+    )
+    mode: Annotated[str, StringConstraints(pattern="^0[0-7]{3}$")] = Field(
+        "0755", description="its permissions; root owns it"
+    )
+
+
 class Cluster(Model):
     """One Slurm cluster: a slurmctld and its slurmds."""
 
@@ -419,6 +467,16 @@ class Cluster(Model):
         description=(
             "additional files next to slurm.conf on every host, such as gres.conf, with their "
             "text; a file that begins with #! is executable"
+        ),
+    )
+    scripts: Mapping[ScriptPath, Script] = Field(
+        {}, description="programs and Lua scripts of the cluster, by their path on its hosts"
+    )
+    stand_ins: Mapping[ScriptPath, ScriptPath | None] = Field(
+        {},
+        description=(
+            "programs that the scripts call, by path: hosts without one, unless they are your own "
+            "machines, get a link to the given program; null: one that only logs that it was called"
         ),
     )
     cgroup: Options = Field(

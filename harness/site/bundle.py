@@ -11,13 +11,14 @@ import json
 import re
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 
 from harness import releases, transfer
 from harness.cluster.association_comparison import (
@@ -31,9 +32,23 @@ from harness.cluster.association_comparison import (
 from harness.errors import HarnessError, UsageError
 from harness.site import collect
 
+# The directory of a bundle's files, which have their full paths below it.
+_FILES = "files"
 _LIMITS = transfer.Limits(256 * 2**20, 64 * 2**20, 20_000)
 _INCLUDE = re.compile(r"(?im)^([ \t]*include[ \t]+)(/\S+)")
 Row = Mapping[str, str]
+
+
+class _File(BaseModel):
+    """A file of a bundle: its mode, or, in the list of what is replaced, nothing."""
+
+    file: str
+    mode: Annotated[str, StringConstraints(pattern="^[0-7]{4}$")] = "0644"
+
+    @property
+    def path(self) -> str:
+        """Its path on the site."""
+        return self.file.removeprefix(_FILES)
 
 
 class _Manifest(BaseModel):
@@ -41,6 +56,8 @@ class _Manifest(BaseModel):
 
     format: int
     configuration: PurePosixPath
+    files: tuple[_File, ...] = ()
+    replaced: tuple[_File, ...] = ()
 
 
 class _User(BaseModel):
@@ -53,16 +70,29 @@ _USERS = TypeAdapter(dict[str, _User])
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An unpacked bundle: the configuration's directory, release, users, and sacctmgr's tables."""
+    """An unpacked bundle: the configuration's directory, release, users, and sacctmgr's tables.
+
+    `site_directory` is the configuration's directory on the site, and `paths` the paths of the
+    files there; `replaced` are those in which harness-collect has replaced secrets, with their
+    number, and `modes` the permissions, as far as they are known.
+    """
 
     root: Path
     configuration: Path
     release: str | None
     users: Mapping[str, _User]
+    site_directory: str
+    paths: frozenset[str]
+    modes: Mapping[str, int]
+    replaced: Mapping[str, int]
+
+    def text(self, path: str) -> str:
+        """Return the text of a file, by its path on the site, with its line ends."""
+        return (self.root / _FILES / path.lstrip("/")).read_bytes().decode(errors="replace")
 
     def original(self, text: str) -> str:
         """Return a text with the site's paths instead of those of the unpacked files."""
-        return text.replace(str(self.root / "files"), "")
+        return text.replace(str(self.root / _FILES), "")
 
     def table(self, name: str) -> list[Row]:
         """Return the rows of a table of sacctmgr, such as "assoc"; none if it was not collected."""
@@ -92,11 +122,18 @@ def opened(path: Path) -> Iterator[Bundle]:
             manifest = _Manifest.model_validate_json((root / "manifest.json").read_bytes())
             users_text = root / "output" / "users.json"
             users = json.loads(users_text.read_bytes())["users"] if users_text.is_file() else {}
+            files = root / _FILES
             bundle = Bundle(
                 root,
-                root / "files" / str(manifest.configuration).lstrip("/"),
+                files / str(manifest.configuration).lstrip("/"),
                 _release(root),
                 _USERS.validate_python(users),
+                str(manifest.configuration),
+                frozenset(
+                    f"/{path.relative_to(files)}" for path in files.rglob("*") if path.is_file()
+                ),
+                {file.path: int(file.mode, 8) for file in manifest.files},
+                Counter(file.path for file in manifest.replaced),
             )
         except (HarnessError, OSError, EOFError, zlib.error, ValueError, LookupError) as error:
             reason = str(error).replace(str(root), "")
@@ -131,7 +168,7 @@ def _bring_in_includes(bundle: Bundle) -> None:
     """Copy files that the configuration includes by absolute path into its directory."""
 
     def relative(match: re.Match[str]) -> str:
-        source = bundle.root / "files" / match[2].lstrip("/")
+        source = bundle.root / _FILES / match[2].lstrip("/")
         if not source.is_file() or not source.resolve().is_relative_to(bundle.root.resolve()):
             return match[0]
         inside = PurePosixPath("included") / match[2].lstrip("/")

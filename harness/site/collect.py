@@ -82,7 +82,7 @@ _COMMANDS = {
     "kernel.txt": "uname -srm",
 }
 _PACKAGES = {"dpkg-query": "dpkg-query --show", "rpm": "rpm --query --all"}
-_SYSTEM_FILES = ("/etc/os-release", "/etc/security/limits.conf", "/etc/security/limits.d/*.conf")
+SYSTEM_FILES = ("/etc/os-release", "/etc/security/limits.conf", "/etc/security/limits.d/*.conf")
 
 _GRP = "GrpJobs GrpJobsAccrue GrpSubmit GrpTRES GrpTRESMins GrpTRESRunMins GrpWall"
 # What sacctmgr shows, and its fields; a release leaves out those that it does not know.
@@ -440,7 +440,7 @@ def collect(directory: str, days: int, pseudonyms: bool) -> Bundle:
     bundle.manifest.update(host=socket.getfqdn(), configuration=directory)
     _say("configuration: " + directory)
     _configuration(bundle, directory)
-    for pattern in _SYSTEM_FILES:
+    for pattern in SYSTEM_FILES:
         for path in sorted(glob.glob(pattern)):
             bundle.file(path)
     _say("Slurm's commands")

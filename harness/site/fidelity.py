@@ -81,6 +81,15 @@ def compare(
         yield from _same(source, [change for change in changes if change.file == source.kind])
 
 
+def scripts(notes: Iterable[str]) -> Iterator[Entry]:
+    """Yield an entry for each note on the site's scripts, such as "runs: Prolog=PATH: PATHS"."""
+    states = {"runs": SAME, "copied": SAME, "left out": LEFT_OUT, "added": ADDED}
+    for note in notes:
+        word, what, why = [*note.split(": ", 2), ""][:3]
+        if word != "finding":
+            yield Entry("script", what, None, None, states.get(word, EMULATED), why)
+
+
 def objects(
     site: Mapping[str, Mapping[str, Any]],
     copy: Mapping[str, Mapping[str, Any]],

@@ -6,10 +6,11 @@ Files that have no model in the scenario are copied unchanged.
 from __future__ import annotations
 
 import io
+import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from harness.parsing import conf, hostlist
 from harness.plan import make_plan
 from harness.releases import Release
 from harness.render import render
-from harness.site import bundle, fidelity, rehearsal_copy
+from harness.site import bundle, fidelity, rehearsal_copy, scripts
 from harness.slurmconf.check import check_path
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
@@ -34,6 +35,7 @@ _SECRETS = {"accountingstoragepass", "jobcomppass", "storagepass", "defaultstora
 _UNPRINTABLE = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
+_FOREIGN = "not a Slurm file"
 _ROWS = {"nodename", "partitionname"}
 # Slurm accepts more than one, and blanks.
 _ONE_HOSTLIST = re.compile(r"[A-Za-z0-9._-]*(\[[0-9,-]+\][A-Za-z0-9._-]*)*")
@@ -81,17 +83,32 @@ def _import(
         data["accounting"] |= objects
         data["users"] = users
         left_out += [*notes, *bundle.reservations(site)]
-    notes = [f"left out: {text}" for text in left_out]
     if not rehearsal_hosts:
-        return Imported(data, notes, [])
+        return Imported(data, [f"left out: {text}" for text in left_out], [])
     findings = check_path(directory, release)
-    copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings)
-    notes += [f"replaced: {one}" for one in replaced]
+    (cluster,) = data["clusters"].values()
+    own = scripts.find(site, cluster["options"], release) if site else None
+    used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(site, own)}
+    left_out = [text for text in left_out if text not in used]
+    copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own)
+    of_scripts = _printable([*own.notes]) if own else []
     compared = [
         *_compared(directory, release, copy, replaced),
+        *fidelity.scripts(of_scripts),
         *fidelity.objects(_objects(data), _objects(copy), left_out),
     ]
+    notes = [
+        *of_scripts,
+        *(f"left out: {text}" for text in left_out),
+        *(f"replaced: {one}" for one in replaced),
+    ]
     return Imported(copy, notes, compared)
+
+
+def _used(site: bundle.Bundle | None, own: scripts.SiteScripts | None) -> list[str]:
+    """Return the files below a site's configuration directory that its copy uses as scripts."""
+    above = f"{site.site_directory}/" if site else ""
+    return [path.removeprefix(above) for path in (own.used if own else ())]
 
 
 def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -113,7 +130,7 @@ def _compared(
     """Compare a site's files with those that its copy is rendered to; [] if it cannot be."""
     with tempfile.TemporaryDirectory() as temporary:
         path, etc = Path(temporary) / "copy.yml", Path(temporary) / "slurm"
-        path.write_text(dump(data))
+        write(path, Imported({**data}, [], []))
         try:
             plan = make_plan(path.stem, scenario.load(path), CONTAINERS)
         except ScenarioError:
@@ -143,7 +160,7 @@ def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list
     unread = [f"{name}:{line.number}" for name, line in source.lines if line.rest is not None]
     if unread:
         raise UsageError(f"cannot be read: {', '.join(unread)}", hint=f"harness check {path}")
-    left_out = [f"{path}/{name}: not a Slurm file" for name in _foreign(path, configuration)]
+    left_out = [f"{path}/{name}: {_FOREIGN}" for name in _foreign(path, configuration)]
     left_out += _replaced(configuration)
     name = (source.get("clustername") or "").lower()
     controller = _short(_controllers(source)[0])
@@ -166,6 +183,50 @@ def dump(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
     text.writelines(f"# {line}\n" for comment in comments for line in comment.splitlines())
     yaml.dump(data, text)
     return text.getvalue()
+
+
+def write(path: Path, imported: Imported) -> None:
+    """Write a scenario, and beside it the scripts of its clusters and its fidelity report.
+
+    All are written completely or not at all. Raises UsageError if one of them exists.
+    """
+    names = ("files", "fidelity.md", "fidelity.json")
+    targets = [path, *(path.with_suffix(f".{name}") for name in names)]
+    for existing in targets:
+        if existing.exists():
+            raise UsageError(f"{existing} already exists", hint="choose another file, or remove it")
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as temporary:
+        written, files, report, report_json = (Path(temporary) / one.name for one in targets)
+        clusters = {
+            name: {**cluster, **_with_files(cluster.get("scripts", {}), files)}
+            for name, cluster in imported.data["clusters"].items()
+        }
+        written.write_text(dump({**imported.data, "clusters": clusters}, imported.notes))
+        if imported.fidelity:
+            report.write_text(fidelity.markdown(path.stem, imported.fidelity))
+            entries = [asdict(entry) for entry in imported.fidelity]
+            report_json.write_text(f"{json.dumps(entries, indent=2)}\n")
+        for one in reversed(targets):  # the scenario comes last
+            if (Path(temporary) / one.name).exists():
+                (Path(temporary) / one.name).rename(one)
+
+
+def _with_files(scripts: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Write scripts to their paths below a directory; return them with the names of the files."""
+    named = {}
+    for target, script in scripts.items():
+        file = directory / target.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(script["text"], encoding="utf-8", newline="")
+        file.chmod(int(script["mode"], 8))
+        facts = {"file": f"{directory.name}{target}", **script}
+        del facts["text"]
+        named[target] = {
+            key: DoubleQuotedScalarString(value) if key == "mode" else value
+            for key, value in facts.items()
+            if (key, value) not in {("mode", "0755"), ("hosts", "all")}
+        }
+    return {"scripts": named} if named else {}
 
 
 def _cluster(

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.parsing import hostlist
 from harness.site.fidelity import Replaced
+from harness.site.scripts import SiteScripts
 from harness.slurm_options import LOG_DIRECTORY, get
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.nodes import names_of
@@ -170,11 +171,15 @@ _PATH = re.compile(r"(^|[=,:\"])/")
 
 
 def shrink(
-    data: Mapping[str, Any], hosts: int, findings: Iterable[Finding]
+    data: Mapping[str, Any],
+    hosts: int,
+    findings: Iterable[Finding],
+    scripts: SiteScripts | None = None,
 ) -> tuple[dict[str, Any], list[Replaced]]:
     """Return an imported scenario that runs on `hosts` hosts, and a list of what was replaced.
 
     `findings` are those about the site's files: what the release does not accept is left out.
+    `scripts` are the site's own, which replace nothing.
     """
     replaced: list[Replaced] = []
     refused = {
@@ -193,7 +198,7 @@ def shrink(
         why = f"{len(nodes)} instead of {hosts}: the site has no more nodes"
         replaced.append(Replaced("hosts", "", None, why))
         hosts = max(len(nodes), 1)
-    controllers = _controllers(cluster, nodes)
+    controllers = _controllers(cluster, {*nodes, *_node_hosts(cluster)})
     copy: dict[str, Any] = {
         **data,
         "description": f"{data['description']} A rehearsal copy on {hosts} host{'s'[: hosts > 1]}.",
@@ -201,7 +206,9 @@ def shrink(
             name: {
                 "controller": controllers[0],
                 **({"backup_controllers": controllers[1:]} if controllers[1:] else {}),
-                **_cluster(cluster, hosts, refused, replaced, with_accounting=bool(accounting)),
+                **_cluster(
+                    cluster, hosts, refused, replaced, scripts, with_accounting=bool(accounting)
+                ),
             }
         },
         "users": data.get("users") or {user: {"uid": uid} for user, uid in _USERS.items()},
@@ -234,9 +241,15 @@ def shrink(
     return copy, replaced
 
 
-def _controllers(cluster: Mapping[str, Any], nodes: Collection[str]) -> list[str]:
+def _node_hosts(cluster: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the hosts of nodes that do not have the names of their hosts."""
+    for group in cluster["nodes"]:
+        yield from names_of(str(get(group.get("options", {}), "NodeHostname") or "")) or ()
+
+
+def _controllers(cluster: Mapping[str, Any], node_hosts: Collection[str]) -> list[str]:
     """Return the hosts that run slurmctld in the copy: as many as the site has."""
-    if cluster["controller"] in nodes:
+    if cluster["controller"] in node_hosts:
         return [f"{_HOST}1"]
     options = cluster["options"]
     hosts = get(options, "SlurmctldHost") or [
@@ -270,11 +283,15 @@ def _cluster(
     hosts: int,
     refused: Mapping[str, str],
     replaced: list[Replaced],
+    scripts: SiteScripts | None,
     *,
     with_accounting: bool,
 ) -> dict[str, Any]:
+    own = scripts.options if scripts else {}
     unwanted = {**refused, **({} if with_accounting else _OF_ACCOUNTING)}
-    options = dict(_options(cluster["options"], unwanted, replaced))
+    others = {name: value for name, value in cluster["options"].items() if name not in own}
+    options = dict(_options(others, unwanted, replaced))
+    options |= {name: value for name, value in own.items() if value is not None}
     present = {option.lower() for option in options}
     options |= {option: None for option in _UNASKED if option.lower() not in present}
     lines = []
@@ -314,6 +331,8 @@ def _cluster(
             for name, part in cluster.get("partitions", {}).items()
         },
         "files": {file: text for file, text in files.items() if file in _FILES},
+        "scripts": scripts.scripts if scripts else {},
+        "stand_ins": scripts.stand_ins if scripts else {},
     }
     return {key: value for key, value in parts.items() if value}
 

@@ -119,7 +119,7 @@ def pytest_runtest_makereport(
     if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
         message = call.excinfo.exconly()  # with its class: the message may be empty or unclear
     if outcome == "failed":
-        message = "\n".join([message, *_circumstances(item, call.start)])
+        message = "\n".join([message, *_circumstances(item, call.start, message)])
     seconds = time.monotonic() - item.stash[_STARTED]
     run.event("check", id=item.nodeid, outcome=outcome, seconds=round(seconds, 2), message=message)
     if outcome != "passed":
@@ -128,13 +128,14 @@ def pytest_runtest_makereport(
     return report
 
 
-def _circumstances(item: pytest.Item, since: float) -> list[str]:
+def _circumstances(item: pytest.Item, since: float, message: str) -> list[str]:
     """Return why a check may have failed, only once: its cleanup may fail for the same reason."""
     run = getattr(item, "funcargs", {}).get("harness_run")
     if run is None or item.stash.get(_EXPLAINED, False):
         return []
     item.stash[_EXPLAINED] = True
     return [
+        *diagnosis.of_refusal(run.plan, message),
         *diagnosis.of_failure(run.ssh, run.plan, since),
         *node_failures.of_failure(run, since),
         *hybrid.of_failure(run.directory, run.plan, since),

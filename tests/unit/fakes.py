@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -109,3 +111,17 @@ class FakeProvider:
     def down(self, run_id: str) -> list[str]:
         self.running.pop(run_id, None)
         return []
+
+
+def packed(path: Path, files: dict[str, str], *links: tuple[str, str]) -> Path:
+    """Write a bundle with these files and symbolic links."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text.encode())
+            tar.addfile(entry, io.BytesIO(text.encode()))
+        for name, target in links:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            tar.addfile(entry)
+    return path

@@ -28,7 +28,7 @@ def differs(file):
     if os.path.islink(file["path"]):
         return True
     try:
-        with open(file["path"], encoding="utf-8") as current:
+        with open(file["path"], encoding="utf-8", newline="") as current:
             if current.read() != file["text"]:
                 return True
         status = os.stat(file["path"])
@@ -44,7 +44,7 @@ def write(file):
     os.makedirs(directory, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=directory)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as new:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as new:
             new.write(file["text"])
         os.chown(temporary, pwd.getpwnam(file["owner"]).pw_uid, grp.getgrnam(file["group"]).gr_gid)
         os.chmod(temporary, int(file["mode"], 8))

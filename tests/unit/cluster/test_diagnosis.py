@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from fakes import SCENARIO, FakeProvider
@@ -104,3 +105,18 @@ def test_unreachable_cluster_is_shown_as_such() -> None:
     report = seen(tail="+0000\n")
     assert len(report) == 1
     assert report[0].endswith("(no answer in 10 s)")
+
+
+def test_refused_job_leads_to_the_options_for_all_jobs_of_the_checks(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(
+        "clusters: {a: {controller: c, nodes: [{name: n}], options: {JobSubmitPlugins: lua}}}"
+    )
+    strict = plan.make_plan("s", scenario.load(path), FakeProvider.capabilities)
+    refused = "sbatch: error: Batch job submission failed: Unspecified error"
+    assert diagnosis.of_refusal(strict, "no such file") == []
+    (hint,) = diagnosis.of_refusal(strict, refused)
+    assert hint.startswith("hint: with JobSubmitPlugins=lua")
+    assert "checks: {submit: [--time=5]}" in hint
+    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
+    assert diagnosis.of_refusal(single, refused) == []

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
 import jsonschema
 import pytest
+from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
 from harness import releases, scenario
@@ -463,3 +465,69 @@ def test_schema_rejects_invalid_scenarios(text: str, message: str) -> None:
         error.message for error in validator.iter_errors(YAML(typ="safe", pure=True).load(text))
     )
     assert message in output
+
+
+WITH_SCRIPT = """\
+clusters:
+  a:
+    controller: a1
+    nodes: [{{name: n1}}]
+    scripts:
+      {path}: {script}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "script", "message"),
+    [
+        ("/opt/x", "{file: x.files/gone}", "No such file"),
+        ("/opt/x", "{file: x.files/link}", "outside of the scenario's directory"),
+        ("/opt/x", "{file: x.files/bytes}", "can't decode byte"),
+        ("/opt/x", "{file: x.files/../x.files/good}", "without . and .."),
+        ("/opt/x", "{file: /etc/passwd}", "not allowed here"),
+        ("/opt/x", "{file: run.json}", "not allowed here"),
+        ("/opt/x", "{}", "needs either a file or a text"),
+        ("/opt/x", "{file: x.files/good, text: a}", "needs either a file or a text"),
+        ("/opt/x", "{text: 'a %secret:munge_key% b'}", "placeholder for a secret"),
+        ("/etc/slurm/slurm.conf", "{text: a}", "has its own files there"),
+        ("/opt/../etc/shadow", "{text: a}", "without . and .."),
+        ("/x", "{text: a}", "not allowed here"),
+    ],
+)
+def test_bad_script_is_refused(tmp_path: Path, path: str, script: str, message: str) -> None:
+    secret = tmp_path.parent / "secret"
+    secret.write_text("mine")
+    files = tmp_path / "x.files"
+    files.mkdir()
+    (files / "good").write_text("#!/bin/sh\n")
+    (files / "bytes").write_bytes(b"\xff")
+    (files / "link").symlink_to(secret)
+    found = problems(tmp_path, WITH_SCRIPT.format(path=path, script=script))
+    assert message in "\n".join(found)
+
+
+def test_script_at_the_path_of_another_file_is_refused(tmp_path: Path) -> None:
+    text = WITH_SCRIPT.format(path="/etc/slurm/x", script="{text: a}") + "    files: {x: b}\n"
+    assert problems(tmp_path, text) == [
+        "6:21: clusters.a.scripts./etc/slurm/x: files already has x"
+    ]
+
+
+def test_script_of_a_file_has_its_text_with_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "x.files").mkdir()
+    (tmp_path / "x.files/a").write_bytes(b"#!/bin/sh\r\n\033\n")
+    path = tmp_path / "x.yml"
+    path.write_text(WITH_SCRIPT.format(path="/opt/a", script="{file: x.files/a}"))
+    assert scenario.load(path).clusters["a"].scripts["/opt/a"].text == "#!/bin/sh\r\n\033\n"
+
+
+def test_no_script_replaces_a_rendered_file() -> None:
+    """All paths of rendered files are refused, except files that a scenario may also name."""
+    accepted = set()
+    for golden in (Path(__file__).parents[2] / "golden").glob("*.txt"):
+        paths = re.findall(r"(?m)^\S.*?:(/\S+)  0\d{3} ", golden.read_text())
+        assert paths
+        for path in paths:
+            with suppress(ValidationError):
+                accepted.add(TypeAdapter(scenario.ScriptPath).validate_python(path))
+    assert accepted <= {"/etc/slurm/job_submit.lua", "/etc/slurm/job-events"}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes import packed
 from harness.errors import UsageError
 from harness.site import importer
 
@@ -52,20 +51,6 @@ high|100|00:00:30|cluster|1.000000|4
 }
 
 Import = Callable[..., tuple[dict[str, Any], list[str]]]
-
-
-def packed(path: Path, files: dict[str, str], *links: tuple[str, str]) -> Path:
-    """Write a bundle with these files and symbolic links."""
-    with tarfile.open(path, "w:gz") as tar:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text.encode())
-            tar.addfile(entry, io.BytesIO(text.encode()))
-        for name, target in links:
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, target
-            tar.addfile(entry)
-    return path
 
 
 @pytest.fixture

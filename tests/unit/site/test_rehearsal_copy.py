@@ -93,6 +93,7 @@ def test_site_with_fewer_nodes_than_hosts_gets_a_host_for_each_node(
         ("SlurmctldHost=ctl", "copy-ctl1", []),
         ("SlurmctldHost=ctl\nSlurmctldHost=other", "copy-ctl1", ["copy-ctl2"]),
         ("SlurmctldHost=n1", "copy1", []),
+        ("SlurmctldHost=s1\nNodeName=v1 NodeHostname=s1", "copy1", []),
     ],
 )
 def test_controllers_have_hosts_of_their_own_unless_the_site_runs_them_on_nodes(
