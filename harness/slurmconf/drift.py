@@ -17,7 +17,7 @@ from typing import Any
 from harness import releases
 from harness.parsing import conf, durations, hostlist
 from harness.slurm_options import LOG_LEVELS
-from harness.slurmconf.canonical import ENFORCE_TOO, IN_MINUTES, purge_age
+from harness.slurmconf.canonical import ENFORCE_TOO, IN_MINUTES, purge_age, renamed
 
 Options = Mapping[str, str]  # names in lower case
 
@@ -37,7 +37,6 @@ _UNIT = re.compile(r"(\d+) (?:secs?|min|usec|percent|nodes/min)")
 _NAMES_PLUGINS = re.compile(r"type|plugins?")
 # Options of slurm.conf that have other names in `scontrol show`.
 _NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cputot",)}
-_PARTITION_NAMES = {"shared": "oversubscribe"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +205,8 @@ def nodes(
     expected: Mapping[str, Options], actual: Mapping[str, Options], options: Options
 ) -> Iterator[str]:
     """Yield where the nodes in slurmctld's memory differ from the lines of slurm.conf."""
-    for name, line in expected.items():
+    for name, options_of_line in expected.items():
+        line = renamed("slurm.conf NodeName", options_of_line)
         if name not in actual:
             yield f"node {name} is unknown to slurmctld"
             continue
@@ -241,9 +241,7 @@ def partitions(
             f"{'unknown to slurmctld' if name in expected else 'not in slurm.conf'}"
         )
     for name in sorted({*expected} & {*actual}):
-        line = {_PARTITION_NAMES.get(key, key): value for key, value in expected[name].items()}
-        if "priority" in line:  # the older name of both
-            line = {"priorityjobfactor": line["priority"], "prioritytier": line["priority"], **line}
+        line = renamed("slurm.conf PartitionName", expected[name])
         if name not in default:  # of several, Slurm takes the last
             line["default"] = "NO"
         if (held := exclusive(actual[name])) != (word := exclusive(line)):

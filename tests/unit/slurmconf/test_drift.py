@@ -154,6 +154,35 @@ def test_partition_of_jobs_that_name_none_is_the_default_one_or_the_first() -> N
     assert drift.read("PartitionName=a\nPartitionName=b").default_partition() == "a"
 
 
+def test_older_name_of_an_option_is_no_difference() -> None:
+    conf = drift.read(CONF.replace("Features=local", "Feature=local"))
+    assert [*drift.nodes(conf.nodes, drift.printed_lines(NODES), conf.options)] == []
+
+
+def test_of_several_default_partitions_slurm_takes_the_last() -> None:
+    conf = drift.read(CONF.replace("short Nodes=n1", "short Nodes=n1 Default=YES"))
+    live = drift.printed_lines(PARTITIONS)
+    assert [*drift.partitions(conf.partitions, live, conf.nodes)] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "shown"),
+    [
+        ("slurm.conf", "AccountingStorageEnforce=wckeys", "TrackWCKey = Yes"),
+        ("slurmdbd.conf", "ArchiveJobs=yes", "ArchiveJobs = No"),
+        ("slurmdbd.conf", "ArchiveJobs=yes\nPurgeJobAfter=1month", "ArchiveJobs = Yes"),
+    ],
+)
+def test_option_that_follows_from_another_is_no_difference(
+    file: str, line: str, shown: str
+) -> None:
+    other = "TrackWCKey = No" if file == "slurm.conf" else f"{shown[:-3]} nonsense"
+    for text, different in ((shown, False), (other, True)):
+        found = [*drift.config(file, drift.read(line).options, drift.printed(text))]
+        named = [one for one in found if one.startswith(shown.partition(" ")[0])]
+        assert bool(named) == different, found
+
+
 @pytest.mark.parametrize("file", ["slurm.conf", "slurmdbd.conf"])
 def test_slurm_knows_the_options_of_the_table(file: str) -> None:
     known = {option for name in releases.KNOWN for option in releases.get(name).options[file]}
