@@ -158,9 +158,15 @@ _ACCOUNTING_NAMES = {
 _SLURMDBD = re.compile(
     "purge|archive(?!dir|script)|max|all|private|track|default|disable|parameters|debug"
 )
-_OF_ACCOUNTING = dict.fromkeys(
-    ("accountingstorageenforce", "accountingstoragetres"), "there is no accounting"
-)
+_OF_ACCOUNTING = {
+    **dict.fromkeys(
+        ("accountingstorageenforce", "accountingstoragetres"), "there is no accounting"
+    ),
+    # init() of priority/multifactor, which logs an error.
+    **dict.fromkeys(
+        ("priorityweightage", "priorityweightfairshare"), "is ignored without slurmdbd"
+    ),
+}
 # Words of PrologFlags that require proctrack/cgroup. Slurm takes them to include Alloc.
 _PROLOG_WORDS = {"contain", "x11"}
 # Codes of findings about options or values that the release does not have.

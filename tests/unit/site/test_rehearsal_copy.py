@@ -73,7 +73,10 @@ def test_options_of_accounting_are_left_out_where_there_is_none(
     tmp_path: Path, release: Release
 ) -> None:
     options = "AccountingStorageEnforce=limits\nAccountingStorageTRES=gres/gpu\nGresTypes=gpu\n"
-    cluster, notes = copy(tmp_path, release, SITE + options)
+    weights = "PriorityType=priority/multifactor\nPriorityWeightAge=5\nPriorityWeightJobSize=9\n"
+    cluster, notes = copy(tmp_path, release, SITE + options + weights)
+    assert "PriorityWeightAge" not in cluster["options"]
+    assert cluster["options"]["PriorityWeightJobSize"] == 9
     assert cluster["options"]["AccountingStorageEnforce"] is None
     assert "AccountingStorageTRES" not in cluster["options"]
     assert "AccountingStorageEnforce=limits: there is no accounting" in notes
