@@ -25,6 +25,8 @@ from harness.ssh import Ssh
 _LOG = logging.getLogger(__name__)
 # How many of the last lines of a failed task's output are shown.
 _TAIL = 15
+# Where install_files.py notes which daemons have not read their files yet.
+_PENDING = "/run/slurm-harness"
 _INSTALL_FILES = ROLES / "files" / "files" / "install_files.py"
 
 
@@ -76,6 +78,22 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
         raise DeployError(
             "\n".join(messages) or Path(result.config.artifact_dir, "stdout").read_text()[-2000:]
         )
+
+
+def copy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh) -> None:
+    """Install the files of every host that is up, for daemons that read them later."""
+    payloads = run.path / "payloads"
+    _write_payloads(payloads, tree, run.secrets())
+
+    def install(host: Host) -> None:
+        units = json.dumps(["munge", *host.daemons])
+        program = [PYTHON, "-c", _INSTALL_FILES.read_text(), "[]", units]
+        ssh.run(host.name, program, stdin=(payloads / f"{host.name}.json").read_text())
+        # The next deployment must not restart what has read its files by then.
+        ssh.run(host.name, ["rm", "--recursive", "--force", _PENDING])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(install, plan.lasting_hosts()))
 
 
 def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:

@@ -126,10 +126,7 @@ class RunDir:
                 f"{root} cannot be written: {error.strerror}",
                 hint="--runs or HARNESS_RUNS sets a different directory",
             ) from error
-        shutil.copyfile(scenario_path, path / "scenario.yml")
-        for name in scenario_file.script_files(scenario_path):
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(scenario_path.parent / name, path / name)
+        _copy_scenario(scenario_path, path)
         facts = {
             "id": f"{plan.name}-{started:%Y%m%dT%H%M%S}-{token}",
             "scenario": plan.name,
@@ -229,6 +226,10 @@ class RunDir:
         with path.open("w") as file:
             YAML().dump(data, file)
 
+    def take_scenario(self, scenario_path: Path) -> None:
+        """Take another scenario, with its scripts, in place of the run's copy of its own."""
+        _copy_scenario(scenario_path, self.path)
+
     def upgraded(self, plan: Plan) -> None:
         """Record that the run now has the releases of a plan."""
         self._facts["releases"] = plan.releases()
@@ -278,6 +279,13 @@ class RunDir:
     def events(self) -> Iterable[dict[str, Any]]:
         """Return all events so far, oldest first; raise CannotVerify if the file is damaged."""
         return events.read(self.events_path)
+
+
+def _copy_scenario(scenario_path: Path, directory: Path) -> None:
+    shutil.copyfile(scenario_path, directory / "scenario.yml")
+    for name in scenario_file.script_files(scenario_path):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(scenario_path.parent / name, directory / name)
 
 
 def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:

@@ -58,11 +58,12 @@ from harness.cli.printing import (
 from harness.cluster import logs as daemon_logs
 from harness.errors import HarnessError, UsageError
 from harness.plan import DAEMONS
-from harness.rehearsal import execution, upgrade, workload
+from harness.rehearsal import change, execution, upgrade, workload
 from harness.report import html_report, model
 from harness.run_list import Row
 from harness.rundir import RunDir
 from harness.ssh import as_user
+from harness.submissions import table
 
 app = typer.Typer()
 # Where a host has its slurm.conf: its own file, or the one fetched from slurmctld.
@@ -280,6 +281,50 @@ def upgrade_(
     else:
         run = open_run(runs, which)
         report = upgrade.run_kept(run, upgrade_options, report_directory)
+    print_report(report, format_, every_check=True)
+    raise typer.Exit(report.exit_code())
+
+
+@app.command("rehearse-change")
+def rehearse_change(
+    before: Annotated[Path, typer.Argument(help="The scenario file.", show_default=False)],
+    after: Annotated[
+        Path,
+        typer.Argument(help="The changed scenario file, with the same hosts.", show_default=False),
+    ],
+    table_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--submissions",
+            metavar="TABLE",
+            help="Ask before and after the change what becomes of these submissions: see "
+            "`harness submissions`.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    provider: ProviderOption = "docker",
+    release: Releases = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up.")] = False,
+    rate: Annotated[float, typer.Option(help="Jobs submitted per second.", min=0.1, max=20)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random jobs.")] = 1,
+    report_directory: ReportDirectory = None,
+    format_: FormatOption = Format.text,
+    verbose: Verbose = False,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Apply a change to live clusters, as `harness diff` advises, while users submit jobs.
+
+    Reports what the change did to running and pending jobs, and whether each job ran exactly once.
+    """
+    must_be_writable(report_directory)
+    source = find_provider(provider, runs)
+    run = lifecycle.create(before, source, runs, progress(), release or ())
+    new, changes = change.plan_change(run, after)
+    rows = table.read(table_path, run.plan.scenario) if table_path else []
+    wanted = change.Rehearsal(new, changes, rows, rate, seed)
+    report = change.run(run, wanted, after, keep=keep, directory=report_directory)
     print_report(report, format_, every_check=True)
     raise typer.Exit(report.exit_code())
 

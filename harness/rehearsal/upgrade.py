@@ -284,10 +284,10 @@ def _upgrade_and_check(
         evaluation.checks = promises(invariants.evaluate(history))
     except ClusterError:
         # A failed step is a failed check. Any other error says nothing about the clusters.
-        if not any(check.outcome == "failed" for check in _steps_of(run, begin)):
+        if not any(check.outcome == "failed" for check in steps_since(run, begin)):
             raise
     finally:
-        evaluation.checks = [*_steps_of(run, begin), *evaluation.checks]
+        evaluation.checks = [*steps_since(run, begin), *evaluation.checks]
         model.write_junit(evaluation.checks, run.directory.path / "junit.xml")
         evaluation.facts = _facts(run, new)
         try:
@@ -310,7 +310,7 @@ def promises(findings: Iterable[InvariantResult]) -> list[Check]:
     ]
 
 
-def _steps_of(run: OpenRun, begin: int) -> list[Check]:
+def steps_since(run: OpenRun, begin: int) -> list[Check]:
     """Return the steps done since the event with index `begin`, as checks."""
     events = (event for event in list(run.directory.events())[begin:] if event["kind"] == "check")
     return [
@@ -373,13 +373,13 @@ def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) ->
 
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
         try:
-            _submit_meanwhile(users, works, lambda: administrator.submit(go))
+            submit_meanwhile(users, works, lambda: administrator.submit(go))
         except BaseException:
             interrupted.set()  # the current step is finished first
             raise
 
 
-def _submit_meanwhile(
+def submit_meanwhile(
     users: Users, works: Sequence[Work], begin: Callable[[], Future[None]]
 ) -> None:
     """Submit jobs, call `begin` after the first few, and submit a few more once it has ended.
@@ -473,20 +473,20 @@ def _unfinished(run: OpenRun, step: Step) -> set[int]:
 def _drain(run: OpenRun, step: Step) -> None:
     """Drain the step's nodes, and wait for the jobs that they run."""
     for cluster, nodes in _nodes_of(run, step):
-        cluster.run(
-            "scontrol",
-            "update",
-            f"NodeName={hostlist.fold(nodes)}",
-            "State=DRAIN",
-            "Reason=upgrade",
-        )
-        wait_until(
-            partial(_states, cluster, nodes),
-            lambda states: all(map(node_state.is_drained, states.values())),
-            what=f"{hostlist.fold(nodes)} to drain",
-            timeout=_PATIENCE,
-            ignore=(CommandFailed,),
-        )
+        drain(cluster, nodes, "upgrade")
+
+
+def drain(cluster: SlurmCluster, nodes: Sequence[str], reason: str) -> None:
+    """Drain nodes, and wait for the jobs that they run."""
+    folded = hostlist.fold(nodes)
+    cluster.run("scontrol", "update", f"NodeName={folded}", "State=DRAIN", f"Reason={reason}")
+    wait_until(
+        partial(_states, cluster, nodes),
+        lambda states: all(map(node_state.is_drained, states.values())),
+        what=f"{folded} to drain",
+        timeout=_PATIENCE,
+        ignore=(CommandFailed,),
+    )
 
 
 def _nodes_of(run: OpenRun, step: Step) -> Iterator[tuple[SlurmCluster, list[str]]]:

@@ -85,7 +85,7 @@ NEEDS = {
     "upgrade": "upgrade Slurm",
 }
 # The steps, in their order.
-_STEPS = {
+STEPS = {
     "stop": "stop slurmd, slurmctld and slurmdbd on all hosts",
     "upgrade": "upgrade Slurm: slurmdbd first, then slurmctld, then slurmd",
     "copy": "copy the files to their hosts",
@@ -458,25 +458,37 @@ def _merged(changes_: Sequence[Change]) -> list[Change]:
     ]
 
 
-def steps(changes_: Sequence[Change]) -> list[str]:
-    """Return the steps, in order, that apply all changes to a running cluster."""
+def needed(changes_: Sequence[Change]) -> list[str]:
+    """Return what applies all changes to a running cluster, in order.
+
+    That is keys of STEPS, and commands such as "restart UNIT"; steps that others cover are left
+    out. Nodes to drain come first: see `drained`.
+    """
     needs = {change.needs for change in changes_}
     covered = set().union(*(_COVERED.get(need, set()) for need in needs))
     needs = (needs - covered) | {"copy"} if changes_ else set()
     if "stop" in needs:
         needs |= {"start slurmdbd", "start"}
+    commands = sorted(need for need in needs if " " in need and need not in STEPS)
+    return [
+        one for need in STEPS for one in (commands if need == "units" else [need] * (need in needs))
+    ]
+
+
+def drained(changes_: Sequence[Change]) -> str | None:
+    """Return the nodes to drain before the first step; None if there are none, "" if unknown."""
     draining = [change for change in changes_ if change.drain]
-    nodes = hostlist.fold(
-        dict.fromkeys(name for change in draining for name in names_of(change.nodes) or ())
-    )
+    names = dict.fromkeys(name for change in draining for name in names_of(change.nodes) or ())
+    return hostlist.fold(names) if draining else None
+
+
+def steps(changes_: Sequence[Change]) -> list[str]:
+    """Return the steps, in order, that apply all changes to a running cluster."""
+    listed = [STEPS.get(need, need) for need in needed(changes_)]
+    if (nodes := drained(changes_)) is None:
+        return listed
     nodes = nodes or "the nodes concerned"
-    listed = [f"drain {nodes}, and wait until they have no jobs"] if draining else []
-    for need, text in _STEPS.items():
-        if need == "units":
-            listed += sorted(need for need in needs if " " in need and need not in _STEPS)
-        elif need in needs:
-            listed.append(text)
-    return [*listed, f"resume {nodes}"] if draining else listed
+    return [f"drain {nodes}, and wait until they have no jobs", *listed, f"resume {nodes}"]
 
 
 def _slurm_changes(

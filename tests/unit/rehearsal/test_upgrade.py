@@ -213,7 +213,7 @@ def test_upgrade_begins_even_if_few_jobs_are_submitted() -> None:
         begun[0].set_result(None)
         return begun[0]
 
-    upgrade._submit_meanwhile(users, works, begin)  # type: ignore[arg-type]
+    upgrade.submit_meanwhile(users, works, begin)  # type: ignore[arg-type]
     assert len(begun) == 1
 
 
@@ -227,7 +227,7 @@ def test_signal_while_the_upgrade_starts_interrupts_once_it_has_started() -> Non
         return begun[0]
 
     with pytest.raises(KeyboardInterrupt):
-        upgrade._submit_meanwhile(users, [], begin)  # type: ignore[arg-type]
+        upgrade.submit_meanwhile(users, [], begin)  # type: ignore[arg-type]
     assert len(begun) == 1
 
 

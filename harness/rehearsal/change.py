@@ -1,0 +1,374 @@
+"""Rehearse a change of the configuration: apply it to live clusters while users submit jobs.
+
+The steps are those that `harness diff` lists, and no others: a daemon that they do not restart
+keeps running. They are also what an administrator would do on the site's own machines.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import deploy as deployment
+from harness import lifecycle, scenario
+from harness.cluster import slurm
+from harness.cluster.slurm import Job, SlurmCluster
+from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
+from harness.open_run import OpenRun
+from harness.parsing import hostlist
+from harness.plan import Host, Plan, make_plan
+from harness.providers import image_reader
+from harness.rehearsal import invariants
+from harness.rehearsal.execution import rehearsing
+from harness.rehearsal.upgrade import drain, promises, steps_since, submit_meanwhile
+from harness.rehearsal.workload import Work, generate
+from harness.render import render
+from harness.report import model
+from harness.report.assembly import Evaluation
+from harness.report.model import Check, Report
+from harness.slurmconf import diff
+from harness.slurmconf.diff import STEPS, Change
+from harness.submissions import answers, asking
+from harness.submissions.table import Row
+
+# Seconds for which users submit jobs at most: for as long as the change takes.
+_LONGEST = 900
+# Seconds for a command such as the restart of a daemon.
+_PATIENCE = 180
+# What cannot be rehearsed on a live cluster.
+_BY_HAND = ("state", "sacctmgr", "upgrade")
+_DAEMONS = ("slurmd", "slurmctld", "slurmdbd")
+# States of jobs that a change has not harmed.
+_FINE = {"RUNNING", "COMPLETING", "COMPLETED", "PENDING", "CONFIGURING"}
+# Reasons of pending jobs that only wait for their turn.
+_TURN = {"None", "Priority", "Resources", "Dependency", "BeginTime", "JobArrayTaskLimit"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A change to rehearse: the plan afterwards, and what differs.
+
+    Users submit `rate` jobs per second; each `seed` generates different jobs. `rows` are asked
+    before and after the change.
+    """
+
+    new: Plan
+    changes: Sequence[Change]
+    rows: Sequence[Row] = ()
+    rate: float = 1
+    seed: int = 1
+
+    def works(self, plan: Plan) -> list[Work]:
+        """Return enough jobs for users to submit during the longest change."""
+        return generate(plan.scenario, int(_LONGEST * self.rate), _LONGEST, self.seed)
+
+
+def plan_change(
+    run: OpenRun, path: Path, settings: Sequence[str] = ()
+) -> tuple[Plan, list[Change]]:
+    """Return the plan of a run with another scenario, and what differs.
+
+    UsageError if nothing does, if it needs other hosts, releases or steps by hand, or if daemons
+    would refuse it.
+    """
+    releases = run.plan.releases()
+    known = scenario.load(path, (), image_reader(run.provider), run.provider.lacks, settings)
+    choices = [f"{name}={releases[name]}" for name in releases if name in known.clusters]
+    read = scenario.load(path, choices, image_reader(run.provider), run.provider.lacks, settings)
+    new = make_plan(run.plan.name, read, run.plan.capabilities)
+    if differing := {*map(_identity, run.plan.hosts)} ^ {*map(_identity, new.hosts)}:
+        names = hostlist.fold(sorted({host for host, *_ in differing}))
+        raise UsageError(
+            f"{names}: a change of hosts, daemons or releases cannot be rehearsed on clusters that "
+            "are up",
+            hint="`harness upgrade` rehearses other releases",
+        )
+    lifecycle.must_start(new, render(new))
+    changes = diff.changes(
+        diff.plan_side("before", run.plan, run.tree), diff.plan_side("after", new, render(new))
+    )
+    if not changes:
+        raise UsageError(f"{path}: nothing differs that Slurm sees")
+    if by_hand := [change for change in changes if change.needs in _BY_HAND]:
+        lines = [f"{one.file} {one.option}: {diff.NEEDS[one.needs]}. {one.why}" for one in by_hand]
+        raise UsageError("\n".join(["these changes need steps by hand:", *lines]))
+    return new, changes
+
+
+def _identity(host: Host) -> tuple[str, str | None, frozenset[str], str | None, str]:
+    return host.name, host.cluster, frozenset(host.daemons), host.image, host.release
+
+
+def run(
+    run: OpenRun,
+    rehearsal: Rehearsal,
+    path: Path,
+    *,
+    keep: bool = False,
+    directory: Path | None = None,
+) -> Report:
+    """Bring a run up, apply a change while users submit jobs, take it down and report.
+
+    `path` is the changed scenario; the run has it from then on. `keep` leaves the hosts up. The
+    report is copied to `directory`.
+    """
+
+    def evaluate(evaluation: Evaluation) -> None:
+        with lifecycle.provisioned(run, keep=keep), lifecycle.logs_collected(run):
+            lifecycle.deploy(run)
+            _change_and_check(run, rehearsal, path, evaluation)
+
+    return lifecycle.reported(run, evaluate, directory)
+
+
+def _change_and_check(
+    run: OpenRun, rehearsal: Rehearsal, path: Path, evaluation: Evaluation
+) -> None:
+    begin = len(list(run.directory.events()))
+    before = _asked(run, run.plan, rehearsal.rows)
+    checks: list[Check] = []
+    try:
+        with lifecycle.stage(run, "change"):
+            checks.append(change(run, rehearsal))
+        history = invariants.read(run.directory.events(), run.plan)
+        checks += promises(invariants.evaluate(history))
+        if rehearsal.rows:
+            checks.append(_compared(before, _asked(run, rehearsal.new, rehearsal.rows)))
+        run.directory.take_scenario(path)
+    except ClusterError:
+        # A failed step is a failed check. Any other error says nothing about the clusters.
+        if not any(check.outcome == "failed" for check in steps_since(run, begin)):
+            raise
+    finally:
+        evaluation.checks = [*steps_since(run, begin), *checks]
+        model.write_junit(evaluation.checks, run.directory.path / "junit.xml")
+        evaluation.facts = _facts(run, rehearsal, path)
+        try:
+            evaluation.jobs = lifecycle.jobs(run)
+        except HarnessError as error:
+            run.say(f"the report lists no jobs: {error}")
+
+
+def _asked(run: OpenRun, plan: Plan, rows: Sequence[Row]) -> list[answers.Answer]:
+    """Return what becomes of a table of submissions on clusters without jobs."""
+    if not rows:
+        return []
+    with lifecycle.stage(run, "submissions"):
+        return asking.ask(run.ssh, plan, rows)
+
+
+def _compared(before: Sequence[answers.Answer], after: Sequence[answers.Answer]) -> Check:
+    """Return what the change did to a table of submissions; it fails if a row expects otherwise."""
+    lines = [
+        f"{row}: {name}: {old or '-'} -> {new or '-'}"
+        for row, columns in answers.differences(before, after).items()
+        for name, (old, new) in columns.items()
+    ]
+    wrong = [f"{one.row}: {text}" for one in after for text in one.unexpected]
+    message = "\n".join([*wrong, *(lines or ["the same before and after the change"])])
+    return Check("change::submissions", "failed" if wrong else "passed", 0, message)
+
+
+def _facts(run: OpenRun, rehearsal: Rehearsal, path: Path) -> dict[str, Any]:
+    """Return the fields of a report that differ between the rehearsal of a change and a run."""
+    steps = "; ".join(diff.steps(rehearsal.changes))
+    before = run.directory.scenario_path
+    return {
+        "description": f"{run.plan.scenario.description} Changed while users submit jobs: {steps}.",
+        "command": shlex.join(["harness", "rehearse-change", before, str(path)]),
+    }
+
+
+def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
+    """Apply a change while users submit jobs, let all jobs end, and gather the evidence.
+
+    Returns what the change did to jobs. ClusterError names the step that failed.
+    """
+    clusters = slurm.clusters(run.ssh, run.plan)
+    interrupted = threading.Event()
+    harmed: list[str] = []
+    counts: Counter[str] = Counter()
+
+    def go() -> None:
+        before = {
+            key: job for key, job in _jobs(clusters).items() if job.state in {"RUNNING", "PENDING"}
+        }
+        for name, action in _actions(run, rehearsal, clusters):
+            if interrupted.is_set():
+                return
+            _do_noted(run, name, action)
+        after = _jobs(clusters)
+        for key, job in before.items():
+            counts[job.state] += 1
+            if problem := harm(job, after.get(key)):
+                harmed.append(f"{key[0]}: {problem}")
+
+    with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
+        try:
+            works = rehearsal.works(run.plan)
+            submit_meanwhile(users, works, lambda: administrator.submit(go))
+        except BaseException:
+            interrupted.set()  # the current step is finished first
+            raise
+    shown = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    message = "\n".join([*harmed, f"jobs when the change began: {shown or 'none'}"])
+    return Check("change::jobs", "failed" if harmed else "passed", 0, message)
+
+
+def _jobs(clusters: Mapping[str, SlurmCluster]) -> dict[tuple[str, int], Job]:
+    return {
+        (name, job.job_id): job
+        for name, cluster in clusters.items()
+        for job in cluster.jobs("--local")
+    }
+
+
+def harm(before: Job, after: Job | None) -> str:
+    """Return what a change did to a job that ran or waited; "" if it goes on.
+
+    >>> job = Job(7, "PENDING", "", "j", "alice", "Priority", 7)
+    >>> harm(job, Job(7, "PENDING", "", "j", "alice", "PartitionTimeLimit", 7))
+    'job 7 of alice, PENDING (Priority): is PENDING (PartitionTimeLimit) after the change'
+    """
+    if after is None:  # slurmctld has forgotten it; the checkers find out whether it ran
+        return ""
+    told = f"job {before.job_id} of {before.user}, {before.state} ({before.reason})"
+    waits_again = before.state == "RUNNING" and after.state == "PENDING"
+    stuck = after.state == "PENDING" and after.reason not in {*_TURN, before.reason}
+    if after.state in _FINE and not waits_again and not stuck:
+        return ""
+    return f"{told}: is {after.state} ({after.reason}) after the change"
+
+
+def _do_noted(run: OpenRun, name: str, action: Callable[[], object]) -> None:
+    """Do a step, and record its outcome as if it were a check."""
+    run.say(f"change: {name}")
+    began = time.monotonic()
+    outcome, message = "error", ""
+    try:
+        action()
+        outcome = "passed"
+    except (CommandFailed, WaitTimeout) as error:
+        outcome, message = "failed", str(error)
+        raise ClusterError(f"{name}: {error}") from error
+    except HarnessError as error:
+        message = str(error)
+        raise
+    finally:
+        seconds = round(time.monotonic() - began, 1)
+        facts = {"outcome": outcome, "seconds": seconds, "message": message}
+        run.directory.event("check", id=f"change::{name}", **facts)
+        run.say(f"{outcome:7} change: {name} ({seconds} s)")
+
+
+def _actions(
+    run: OpenRun, rehearsal: Rehearsal, clusters: Mapping[str, SlurmCluster]
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the steps of a change: their names, and what does them."""
+    new, changes = rehearsal.new, rehearsal.changes
+    changed_hosts = {host for one in changes for host in hostlist.expand(one.hosts)}
+    changed = [name for name in clusters if changed_hosts & {*_hosts_of(new, name)}]
+    nodes = diff.drained(changes)
+    draining = {
+        name: [node for node in run.plan.hosts_of(name) if nodes == "" or node in _names(nodes)]
+        for name in (changed if nodes is not None else ())
+    }
+    for name, concerned in draining.items():
+        if concerned:
+            yield f"drain {hostlist.fold(concerned)}", _draining(clusters[name], concerned)
+    for need in diff.needed(changes):
+        yield STEPS.get(need, need), _Action(run, rehearsal, changed, need)
+    yield "wait until the clusters accept jobs", lambda: _ready(run, new)
+    for name, concerned in draining.items():
+        if concerned:
+            resume = ("scontrol", "update", f"NodeName={hostlist.fold(concerned)}", "State=RESUME")
+            yield f"resume {hostlist.fold(concerned)}", _command(clusters[name], resume)
+
+
+def _names(nodes: str | None) -> set[str]:
+    return {*hostlist.expand(nodes)} if nodes else set()
+
+
+def _hosts_of(plan: Plan, cluster: str) -> list[str]:
+    return [host.name for host in plan.hosts if host.cluster in {cluster, None}]
+
+
+def _draining(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], object]:
+    return lambda: drain(cluster, nodes, "change")
+
+
+def _command(cluster: SlurmCluster, words: Sequence[str]) -> Callable[[], object]:
+    return lambda: cluster.run(*words)
+
+
+def _ready(run: OpenRun, new: Plan) -> None:
+    slurm.wait_until_ready(new, slurm.clusters(run.ssh, new))
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """Does one step of STEPS, or a command for the units of the hosts that it concerns."""
+
+    run: OpenRun
+    rehearsal: Rehearsal
+    clusters: Sequence[str]
+    need: str
+
+    def __call__(self) -> None:
+        new = self.rehearsal.new
+        match self.need:
+            case "copy":
+                tree = render(new)
+                self.run.directory.make_secrets(tree)
+                deployment.copy(self.run.directory, new, tree, self.run.ssh)
+                self.run.directory.write_tree(tree)
+            case "stop":
+                for daemon in _DAEMONS:
+                    self._systemctl("stop", daemon)
+            case "start":
+                self._systemctl("start", "slurmctld")
+                self._systemctl("start", "slurmd")
+            case "start slurmdbd":
+                self._systemctl("start", "slurmdbd")
+            case "all":
+                self._systemctl("stop", "slurmctld")
+                self._systemctl("restart", "slurmd")
+                self._systemctl("start", "slurmctld")
+            case "reload":
+                self._systemctl("reload", "slurmdbd")
+            case "slurmdbd" | "slurmctld" | "slurmd":
+                self._systemctl("restart", self.need)
+            case "reconfigure":
+                for name in self.clusters:
+                    slurm.clusters(self.run.ssh, new)[name].run("scontrol", "reconfigure")
+            case "objects":
+                client = new.accounting_client()
+                if client:
+                    self._on(client.name, "/usr/local/sbin/slurm-accounting-objects", "")
+            case _:
+                self._other()
+
+    def _systemctl(self, verb: str, daemon: str) -> None:
+        """Do something with a daemon of the changed clusters, one host after the other."""
+        for host in self.rehearsal.new.with_daemon(daemon):
+            if host.cluster is None or host.cluster in self.clusters:
+                self._on(host.name, "systemctl", verb, daemon)
+
+    def _other(self) -> None:
+        """Run a command such as "restart UNIT" or "run systemd-sysusers"."""
+        verb, *words = self.need.split()
+        command = words if verb == "run" else ["systemctl", verb, *words]
+        for one in self.rehearsal.changes:
+            if one.needs == self.need:
+                for host in hostlist.expand(one.hosts):
+                    self._on(host, *command)
+
+    def _on(self, host: str, *command: str) -> None:
+        self.run.ssh.run(host, command, timeout=_PATIENCE)
