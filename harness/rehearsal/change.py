@@ -6,6 +6,7 @@ keeps running. They are also what an administrator would do on the site's own ma
 
 from __future__ import annotations
 
+import re
 import shlex
 import threading
 import time
@@ -47,8 +48,8 @@ _BY_HAND = ("state", "sacctmgr", "upgrade")
 _DAEMONS = ("slurmd", "slurmctld", "slurmdbd")
 # States of jobs that a change has not harmed.
 _FINE = {"RUNNING", "COMPLETING", "COMPLETED", "PENDING", "CONFIGURING"}
-# Reasons of pending jobs that only wait for their turn.
-_TURN = {"None", "Priority", "Resources", "Dependency", "BeginTime", "JobArrayTaskLimit"}
+# Reasons of pending jobs that wait only for their turn.
+_TURN = re.compile("None|Priority|Resources|Dependency|BeginTime|JobArrayTaskLimit|(Assoc|QOS).*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +210,8 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
             counts[job.state] += 1
             if problem := harm(job, after.get(key)):
                 harmed.append(f"{key[0]}: {problem}")
+                if after[key].state == "PENDING":  # it may wait forever
+                    clusters[key[0]].run("scancel", str(job.job_id), check=False)
 
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
         try:
@@ -233,6 +236,8 @@ def _jobs(clusters: Mapping[str, SlurmCluster]) -> dict[tuple[str, int], Job]:
 def harm(before: Job, after: Job | None) -> str:
     """Return what a change did to a job that ran or waited; "" if it goes on.
 
+    A job that waits for something else than its turn may wait forever.
+
     >>> job = Job(7, "PENDING", "", "j", "alice", "Priority", 7)
     >>> harm(job, Job(7, "PENDING", "", "j", "alice", "PartitionTimeLimit", 7))
     'job 7 of alice, PENDING (Priority): is PENDING (PartitionTimeLimit) after the change'
@@ -241,7 +246,8 @@ def harm(before: Job, after: Job | None) -> str:
         return ""
     told = f"job {before.job_id} of {before.user}, {before.state} ({before.reason})"
     waits_again = before.state == "RUNNING" and after.state == "PENDING"
-    stuck = after.state == "PENDING" and after.reason not in {*_TURN, before.reason}
+    waits = after.state == "PENDING" and after.reason != before.reason
+    stuck = waits and not _TURN.fullmatch(after.reason)
     if after.state in _FINE and not waits_again and not stuck:
         return ""
     return f"{told}: is {after.state} ({after.reason}) after the change"

@@ -1,0 +1,75 @@
+"""Changes of the configuration, rehearsed on live clusters while users submit jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import Harness
+
+SITE = """\
+description: A small site, to change its configuration.
+release: "{release}"
+clusters:
+  one:
+    controller: ctl
+    hosts: sim[1-2]
+    nodes:
+      - {{name: "c[1-4]", cpus: 2, memory: 500}}
+    partitions:
+      main: {{default: true, options: {{MaxTime: "2:00:00"}}}}
+    options:
+      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,requeue_delay=1
+      MinJobAge: 3600
+accounting:
+  host: ctl
+  accounts: {{physics: {{}}, chemistry: {{}}}}
+users:
+  alice: {{uid: 2001, accounts: [physics]}}
+  bob: {{uid: 2002, accounts: [physics]}}
+"""
+ROWS = """\
+- {name: ninety minutes, user: alice, time: 90}
+- {name: half an hour, user: bob, time: 30, expect: {outcome: starts}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("release", "option", "steps"),
+    [
+        ("24.11", "JobRequeue: 0", ["scontrol reconfigure"]),
+        (
+            "22.05",
+            "SelectTypeParameters: CR_Core",
+            ["drain c[1-4]", "restart slurmctld", "resume c[1-4]"],
+        ),
+    ],
+)
+def test_change_is_applied_as_diff_advises_and_harms_no_job(
+    harness: Harness, tmp_path: Path, release: str, option: str, steps: list[str]
+) -> None:
+    before, after, table = (tmp_path / name for name in ("site.yml", "after.yml", "rows.yml"))
+    text = SITE.format(release=release)
+    before.write_text(text)
+    shorter = text.replace('"2:00:00"', '"1:00:00"')
+    after.write_text(shorter.replace("      MinJobAge", f"      {option}\n      MinJobAge"))
+    table.write_text(ROWS)
+    done = harness("rehearse-change", before, after, "--submissions", table)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for step in ("copy the files to their hosts", *steps, "jobs", "no accepted job is lost"):
+        assert f"passed   {step}\n" in done.stdout
+    assert "ninety minutes: outcome: starts -> waits" in done.stdout
+    assert "ninety minutes: reason: - -> PartitionTimeLimit" in done.stdout
+    assert "half an hour: " not in done.stdout
+
+
+def test_jobs_that_a_change_keeps_from_running_are_named(harness: Harness, tmp_path: Path) -> None:
+    before, after = tmp_path / "site.yml", tmp_path / "after.yml"
+    before.write_text(SITE.format(release="24.11"))
+    limit = 'MaxTime: "2:00:00"'
+    after.write_text(before.read_text().replace(limit, f"{limit}, AllowAccounts: chemistry"))
+    done = harness("rehearse-change", before, after, "--rate", "4")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed   jobs\n" in done.stdout
+    assert "is PENDING (" in done.stdout.partition("failed   jobs\n")[2]

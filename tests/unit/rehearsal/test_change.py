@@ -1,0 +1,86 @@
+"""Which changes can be rehearsed, and what they do to jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fakes import FakeProvider
+from harness import lifecycle
+from harness.cluster.slurm import Job
+from harness.errors import UsageError
+from harness.rehearsal import change
+from harness.slurmconf import diff
+
+SITE = """\
+clusters:
+  one:
+    controller: ctl
+    nodes:
+      - {name: "c[1-4]", cpus: 2, memory: 500}
+    partitions:
+      main: {default: true, options: {MaxTime: 60}}
+users:
+  alice: {uid: 2001}
+"""
+
+
+def planned(tmp_path: Path, old: str, new: str) -> list[diff.Change]:
+    before, after = tmp_path / "before.yml", tmp_path / "after.yml"
+    before.write_text(SITE)
+    after.write_text(SITE.replace(old, new))
+    run = lifecycle.create(before, FakeProvider(), tmp_path / "runs", print)
+    return change.plan_change(run, after)[1]
+
+
+def test_change_is_planned_with_the_steps_of_diff(tmp_path: Path) -> None:
+    changes = planned(tmp_path, "MaxTime: 60", "MaxTime: 30")
+    assert [one.option for one in changes] == ["PartitionName main MaxTime"]
+    assert diff.needed(changes) == ["copy", "reconfigure"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("MaxTime: 60", "MaxTime: '1:00:00'", "nothing differs that Slurm sees"),
+        ("c[1-4]", "c[1-5]", "c5: a change of hosts"),
+        ("controller: ctl", "controller: other", r"ctl,other: a change of hosts"),
+        ("  one:", "  two:", "a change of hosts"),
+        ("MaxTime: 60", "MaxTime: soon", "fatal: MaxTime"),
+        (
+            "    nodes:",
+            "    options: {StateSaveLocation: /var/spool/other}\n    nodes:",
+            "need steps by hand:\nslurm.conf StateSaveLocation",
+        ),
+    ],
+)
+def test_change_that_cannot_be_rehearsed_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        planned(tmp_path, old, new)
+
+
+def job(state: str, reason: str) -> Job:
+    return Job(7, state, "", "j", "alice", reason, 7)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "harmed"),
+    [
+        (job("RUNNING", "None"), job("RUNNING", "None"), False),
+        (job("RUNNING", "None"), job("COMPLETED", "None"), False),
+        (job("RUNNING", "None"), None, False),
+        (job("RUNNING", "None"), job("PENDING", "BeginTime"), True),
+        (job("RUNNING", "None"), job("CANCELLED", "None"), True),
+        (job("PENDING", "Resources"), job("PENDING", "Priority"), False),
+        (job("PENDING", "Priority"), job("PENDING", "AssocGrpCpuLimit"), False),
+        (job("PENDING", "Priority"), job("PENDING", "PartitionConfig"), True),
+        (job("PENDING", "PartitionDown"), job("PENDING", "PartitionDown"), False),
+    ],
+)
+def test_job_is_harmed_if_it_neither_goes_on_nor_waits_for_its_turn(
+    before: Job, after: Job | None, harmed: bool
+) -> None:
+    assert bool(change.harm(before, after)) == harmed
