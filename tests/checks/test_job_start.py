@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.needs("users", "job_events"), pytest.mark.provokes()]
 # Reports an event as job-events does.
 REPORT = f'report() {{ logger --tag {job_events.PROGRAM} "$SLURM_JOB_ID $*"; }};'
 TASK = f"{REPORT} report task begins; report task ends"
+_NO_PORT = "sock_bind_listen_range: all ports in range"
 
 
 @pytest.fixture(scope="session")
@@ -363,8 +364,14 @@ def test_job_waits_for_the_end_of_the_job_that_it_depends_on(
 
 
 def test_components_of_a_heterogeneous_job_share_one_step(
-    cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs
+    cluster: SlurmCluster, nodes: tuple[str, ...], plan: Plan, jobs: Jobs
 ) -> None:
+    """Until 23.02.5, two threads of srun can pick one port of SrunPortRange; the second then fails.
+
+    Each seeds random() with srun's process id, and after a failed listen() it tries to bind the
+    same socket again: sock_bind_listen_range() in Slurm's slurm_protocol_api.c. Only this failure
+    of these releases is worth a second attempt.
+    """
     show = "echo $SLURM_PROCID $SLURMD_NODENAME"
     ids = "$SLURM_HET_SIZE $SLURM_JOB_ID $SLURM_JOB_ID_HET_GROUP_0 $SLURM_JOB_ID_HET_GROUP_1"
     script = f"echo {ids}; srun --het-group=0,1 sh -c '{show}'"
@@ -375,9 +382,12 @@ def test_components_of_a_heterogeneous_job_share_one_step(
         f"--nodelist={nodes[1]}",
         "--ntasks=2",
     ]
-    ids_line, *tasks = cluster.run(
-        "salloc", "--quiet", *components, "sh", "-c", script, user=jobs.user
-    ).stdout.splitlines()
+    command = ["salloc", "--quiet", *components, "sh", "-c", script]
+    done = cluster.run(*command, user=jobs.user, check=False)
+    if plan.releases()[cluster.name] < "23.02" and _NO_PORT in done.stderr:
+        done = cluster.run(*command, user=jobs.user, check=False)
+    assert done.exit_code == 0, done.stderr
+    ids_line, *tasks = done.stdout.splitlines()
     size, job_id, *ids_of = map(int, ids_line.split())
     assert (size, ids_of) == (2, [job_id, job_id + 1])
     wanted = [f"0 {nodes[0]}", f"1 {nodes[1]}", f"2 {nodes[1]}"]
