@@ -6,7 +6,6 @@ keeps running. They are also what an administrator would do on the site's own ma
 
 from __future__ import annotations
 
-import re
 import shlex
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any
 from harness import deploy as deployment
 from harness import lifecycle, scenario
 from harness.cluster import slurm
-from harness.cluster.slurm import Job, SlurmCluster
+from harness.cluster.slurm import FINISHED, Job, SlurmCluster
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
@@ -38,6 +37,7 @@ from harness.slurmconf import diff
 from harness.slurmconf.diff import STEPS, Change
 from harness.submissions import answers, asking
 from harness.submissions.table import Row
+from harness.wait import wait_until
 
 # Seconds for which users submit jobs at most: for as long as the change takes.
 _LONGEST = 900
@@ -46,10 +46,14 @@ _PATIENCE = 180
 # What cannot be rehearsed on a live cluster.
 _BY_HAND = ("state", "sacctmgr", "upgrade")
 _DAEMONS = ("slurmd", "slurmctld", "slurmdbd")
-# States of jobs that a change has not harmed.
-_FINE = {"RUNNING", "COMPLETING", "COMPLETED", "PENDING", "CONFIGURING"}
-# Reasons of pending jobs that wait only for their turn.
-_TURN = re.compile("None|Priority|Resources|Dependency|BeginTime|JobArrayTaskLimit|(Assoc|QOS).*")
+# What a job that ran or waited may be after a change. Whether one should have failed, the checkers
+# of rehearsals know.
+_FINE = {"RUNNING", "COMPLETING", "COMPLETED", "FAILED", "PENDING", "CONFIGURING"}
+# Seconds after which jobs that wait while nothing runs are taken to wait forever: slurmctld tries to
+# start them every sched_interval, 60 seconds.
+_STANDSTILL = 90
+# Seconds in which jobs start as long as others run.
+_STARTED = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +205,15 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
         before = {
             key: job for key, job in _jobs(clusters).items() if job.state in {"RUNNING", "PENDING"}
         }
+        counts.update(job.state for job in before.values())
         for name, action in _actions(run, rehearsal, clusters):
             if interrupted.is_set():
                 return
             _do_noted(run, name, action)
         after = _jobs(clusters)
         for key, job in before.items():
-            counts[job.state] += 1
             if problem := harm(job, after.get(key)):
                 harmed.append(f"{key[0]}: {problem}")
-                if after[key].state == "PENDING":  # it may wait forever
-                    clusters[key[0]].run("scancel", str(job.job_id), check=False)
 
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
         try:
@@ -220,9 +222,34 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
         except BaseException:
             interrupted.set()  # the current step is finished first
             raise
+        for (name, _), job in _waiting_forever(clusters).items():
+            harmed.append(f"{name}: {_told(job)} waits forever after the change")
+            clusters[name].run("scancel", str(job.job_id), check=False)
     shown = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     message = "\n".join([*harmed, f"jobs when the change began: {shown or 'none'}"])
     return Check("change::jobs", "failed" if harmed else "passed", 0, message)
+
+
+def _waiting_forever(clusters: Mapping[str, SlurmCluster]) -> dict[tuple[str, int], Job]:
+    """Wait until no job is pending, or nothing runs any more; return the jobs that still wait."""
+    moved = time.monotonic()
+
+    def look() -> dict[tuple[str, int], Job]:
+        nonlocal moved
+        jobs = {key: job for key, job in _jobs(clusters).items() if job.state not in FINISHED}
+        pending = {key: job for key, job in jobs.items() if job.state == "PENDING"}
+        if len(pending) < len(jobs) or any(job.reason == "BeginTime" for job in pending.values()):
+            moved = time.monotonic()
+        return pending
+
+    return wait_until(
+        look,
+        lambda pending: not pending or time.monotonic() - moved > _STANDSTILL,
+        what="every job to start",
+        timeout=_STARTED,
+        show=lambda pending: f"{len(pending)} pending jobs",
+        ignore=(CommandFailed,),
+    )
 
 
 def _jobs(clusters: Mapping[str, SlurmCluster]) -> dict[tuple[str, int], Job]:
@@ -234,23 +261,22 @@ def _jobs(clusters: Mapping[str, SlurmCluster]) -> dict[tuple[str, int], Job]:
 
 
 def harm(before: Job, after: Job | None) -> str:
-    """Return what a change did to a job that ran or waited; "" if it goes on.
+    """Return what the steps of a change did to a job that ran or waited; "" if it goes on.
 
-    A job that waits for something else than its turn may wait forever.
-
-    >>> job = Job(7, "PENDING", "", "j", "alice", "Priority", 7)
-    >>> harm(job, Job(7, "PENDING", "", "j", "alice", "PartitionTimeLimit", 7))
-    'job 7 of alice, PENDING (Priority): is PENDING (PartitionTimeLimit) after the change'
+    >>> job = Job(7, "RUNNING", "", "j", "alice", "None", 7)
+    >>> harm(job, Job(7, "PENDING", "", "j", "alice", "BeginTime", 7))
+    'job 7 of alice, RUNNING (None), is PENDING (BeginTime) after the change'
     """
     if after is None:  # slurmctld has forgotten it; the checkers find out whether it ran
         return ""
-    told = f"job {before.job_id} of {before.user}, {before.state} ({before.reason})"
     waits_again = before.state == "RUNNING" and after.state == "PENDING"
-    waits = after.state == "PENDING" and after.reason != before.reason
-    stuck = waits and not _TURN.fullmatch(after.reason)
-    if after.state in _FINE and not waits_again and not stuck:
+    if after.state in _FINE and not waits_again:
         return ""
-    return f"{told}: is {after.state} ({after.reason}) after the change"
+    return f"{_told(before)} is {after.state} ({after.reason}) after the change"
+
+
+def _told(job: Job) -> str:
+    return f"job {job.job_id} of {job.user}, {job.state} ({job.reason}),"
 
 
 def _do_noted(run: OpenRun, name: str, action: Callable[[], object]) -> None:
@@ -291,11 +317,10 @@ def _actions(
             yield f"drain {hostlist.fold(concerned)}", _draining(clusters[name], concerned)
     for need in diff.needed(changes):
         yield STEPS.get(need, need), _Action(run, rehearsal, changed, need)
-    yield "wait until the clusters accept jobs", lambda: _ready(run, new)
     for name, concerned in draining.items():
         if concerned:
-            resume = ("scontrol", "update", f"NodeName={hostlist.fold(concerned)}", "State=RESUME")
-            yield f"resume {hostlist.fold(concerned)}", _command(clusters[name], resume)
+            yield f"resume {hostlist.fold(concerned)}", _resuming(clusters[name], concerned)
+    yield "wait until the clusters accept jobs", lambda: _ready(run, new)
 
 
 def _names(nodes: str | None) -> set[str]:
@@ -310,8 +335,16 @@ def _draining(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], objec
     return lambda: drain(cluster, nodes, "change")
 
 
-def _command(cluster: SlurmCluster, words: Sequence[str]) -> Callable[[], object]:
-    return lambda: cluster.run(*words)
+def _resuming(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], object]:
+    """Return what resumes nodes as soon as slurmctld, which may have been restarted, answers."""
+    folded = hostlist.fold(nodes)
+    return lambda: wait_until(
+        lambda: cluster.run("scontrol", "update", f"NodeName={folded}", "State=RESUME"),
+        bool,
+        what=f"slurmctld to resume {folded}",
+        timeout=_PATIENCE,
+        ignore=(CommandFailed,),
+    )
 
 
 def _ready(run: OpenRun, new: Plan) -> None:

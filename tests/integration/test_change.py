@@ -72,4 +72,5 @@ def test_jobs_that_a_change_keeps_from_running_are_named(harness: Harness, tmp_p
     done = harness("rehearse-change", before, after, "--rate", "4")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "failed   jobs\n" in done.stdout
-    assert "is PENDING (" in done.stdout.partition("failed   jobs\n")[2]
+    harmed = done.stdout.partition("failed   jobs\n")[2]
+    assert "PENDING (PartitionConfig), waits forever after the change" in harmed

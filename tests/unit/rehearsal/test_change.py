@@ -74,13 +74,13 @@ def job(state: str, reason: str) -> Job:
         (job("RUNNING", "None"), None, False),
         (job("RUNNING", "None"), job("PENDING", "BeginTime"), True),
         (job("RUNNING", "None"), job("CANCELLED", "None"), True),
-        (job("PENDING", "Resources"), job("PENDING", "Priority"), False),
-        (job("PENDING", "Priority"), job("PENDING", "AssocGrpCpuLimit"), False),
-        (job("PENDING", "Priority"), job("PENDING", "PartitionConfig"), True),
-        (job("PENDING", "PartitionDown"), job("PENDING", "PartitionDown"), False),
+        (job("RUNNING", "None"), job("NODE_FAIL", "None"), True),
+        (job("RUNNING", "None"), job("FAILED", "NonZeroExitCode"), False),
+        (job("PENDING", "Resources"), job("PENDING", "PartitionConfig"), False),
+        (job("PENDING", "Resources"), job("CANCELLED", "None"), True),
     ],
 )
-def test_job_is_harmed_if_it_neither_goes_on_nor_waits_for_its_turn(
+def test_job_is_harmed_if_it_starts_again_or_is_ended(
     before: Job, after: Job | None, harmed: bool
 ) -> None:
     assert bool(change.harm(before, after)) == harmed
