@@ -49,8 +49,8 @@ _DAEMONS = ("slurmd", "slurmctld", "slurmdbd")
 # What a job that ran or waited may be after a change. Whether one should have failed, the checkers
 # of rehearsals know.
 _FINE = {"RUNNING", "COMPLETING", "COMPLETED", "FAILED", "PENDING", "CONFIGURING"}
-# Seconds after which jobs that wait while nothing runs are taken to wait forever: slurmctld tries to
-# start them every sched_interval, 60 seconds.
+# Seconds after which jobs that wait while nothing runs are taken to wait forever. By default,
+# slurmctld tries to start them every 60 seconds (sched_interval).
 _STANDSTILL = 90
 # Seconds in which jobs start as long as others run.
 _STARTED = 3600

@@ -62,6 +62,7 @@ WITH_ENGINE = {
     "rehearse": "test_rehearsal",
     "recheck": "test_rehearsal",
     "upgrade": "test_upgrade",
+    "rehearse-change": "test_change",
     "fault inject": "test_faults",
     "fault heal": "test_faults",
     "images list": "test_engines",
