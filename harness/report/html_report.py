@@ -129,8 +129,17 @@ def _function(check: Check) -> str:
 
 
 def promise(check: Check) -> str:
-    """Return what a check asserts, in words."""
-    name, _, case = _function(check).removeprefix("test_").replace("_", " ").partition("[")
+    """Return what a check asserts, in words.
+
+    >>> promise(Check("test_jobs.py::test_job_runs[srun]", "passed", 1, ""))
+    'job runs (srun)'
+    >>> promise(Check("change::drain c[1-4]", "passed", 1, ""))
+    'drain c[1-4]'
+    """
+    name = _function(check).replace("_", " ")
+    if not name.startswith("test "):
+        return name
+    name, _, case = name.removeprefix("test ").partition("[")
     return f"{name} ({case.removesuffix(']')})" if case else name
 
 
