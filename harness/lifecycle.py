@@ -37,7 +37,7 @@ from harness.verify import pytest_run
 
 # A stage that takes at least this many seconds counts as long.
 _LONG = 10
-REPORT_FILES = ("report.json", "report.html", "junit.xml", "events.jsonl")
+REPORT_FILES = ("report.json", "report.html", "junit.xml", "events.jsonl", "fidelity.json")
 
 
 def run(

@@ -286,6 +286,9 @@ def _copy_scenario(scenario_path: Path, directory: Path) -> None:
     for name in scenario_file.script_files(scenario_path):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(scenario_path.parent / name, directory / name)
+    fidelity = scenario_path.with_suffix(".fidelity.json")  # from `harness import --rehearsal`
+    if fidelity.exists():
+        shutil.copyfile(fidelity, directory / "fidelity.json")
 
 
 def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:

@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel, Field, TypeAdapter
 
 from harness import events as event_file
 from harness.cluster import logs
 from harness.cluster.logs import LogLine
 from harness.errors import UsageError
+from harness.parsing import bounded_json
 from harness.report import model
 from harness.report.model import Check, Report
 from harness.report.timeline import clock, faults, node_spans, seconds, timeline
@@ -30,17 +32,35 @@ _AROUND = 2
 # Worst first.
 _OUTCOMES = ("failed", "error", "skipped", "passed")
 
+# What a verdict does not cover comes first.
+_State = Literal["left out", "emulated", "added", "the same"]
+
+
+class _Entry(BaseModel):
+    """An option or object of a site and its rehearsal copy, as harness.site.fidelity writes it."""
+
+    where: str
+    name: str
+    site: str | None
+    copied: str | None = Field(alias="copy")
+    state: _State
+    why: str
+
+
+_ENTRIES = TypeAdapter(list[_Entry])
+
 
 def write(directory: Path) -> Path:
     """Write DIRECTORY/report.html and return its path.
 
-    It is generated from report.json, and from events.jsonl and logs/ if they exist. UsageError if
-    there is no report.json.
+    It is generated from report.json, and from events.jsonl, fidelity.json and logs/ if they exist.
+    UsageError if there is no report.json.
     """
     report = model.read(directory)
     path = directory / "report.html"
     lines = logs.collected(directory / "logs") if report.verdict != PASSED else []
-    text = html(report, list(event_file.readable(directory / "events.jsonl")), lines)
+    events = list(event_file.readable(directory / "events.jsonl"))
+    text = html(report, events, lines, _fidelity(directory / "fidelity.json"))
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -48,10 +68,26 @@ def write(directory: Path) -> Path:
     return path
 
 
-def html(report: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[LogLine]) -> str:
+def _fidelity(path: Path) -> list[_Entry]:
+    """Return how a rehearsal copy differs from its site; [] if that is not known."""
+    try:
+        return _ENTRIES.validate_python(bounded_json.load(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def html(
+    report: Report,
+    events: Sequence[Mapping[str, Any]],
+    lines: Sequence[LogLine],
+    fidelity: Sequence[_Entry] = (),
+) -> str:
     """Return the HTML report.
 
-    `lines` are the daemons' logs. Everything that comes from a cluster is escaped.
+    `lines` are the daemons' logs, `fidelity` says how a rehearsal copy differs from its site.
+    Everything that comes from a cluster is escaped.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -89,6 +125,10 @@ def html(report: Report, events: Sequence[Mapping[str, Any]], lines: Sequence[Lo
         jobs=jobs,
         states={cluster: Counter(job["state"] for job in rows) for cluster, rows in jobs.items()},
         commands=commands(report),
+        fidelity={
+            state: [entry for entry in fidelity if entry.state == state]
+            for state in get_args(_State)
+        },
     )
 
 

@@ -88,7 +88,12 @@ def test_rehearsal_of_a_bundle_has_the_sites_accounting_tree(
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_rehearsal_of_a_bundle_runs_the_sites_scripts(
-    harness: Harness, succeed: Succeed, removed: list[str], tmp_path: Path, release: str
+    harness: Harness,
+    succeed: Succeed,
+    runs: Path,
+    removed: list[str],
+    tmp_path: Path,
+    release: str,
 ) -> None:
     site, copy = tmp_path / f"scripts-{release}.yml", tmp_path / f"scripts-copy-{release}.yml"
     site.write_text(SITE_WITH_SCRIPTS.read_text())
@@ -150,6 +155,8 @@ def test_rehearsal_of_a_bundle_runs_the_sites_scripts(
     succeed("up", copy)
     succeed("deploy", "--run", copy.stem)
     succeed("verify", "--run", copy.stem)
+    report = runs / copy.stem / "latest" / "report.html"
+    assert "left out" in report.read_text().partition('id="fidelity"')[2]
 
     spoil_health = "printf '#!/bin/sh\\necho the fan is loud; exit 3\\n' > /opt/site/health.py"
     spoil = f"{spoil_health}; printf '#!/bin/sh\\n{BROKEN_PROLOG}\\n' > /etc/slurm/prolog.d/20-gpu"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from harness.plan import make_plan
 from harness.report import html_report, model
 from harness.report.model import Check, Report
 from harness.report.verdict import verdict as verdict_of
+from harness.site import fidelity
 from harness.topology import Box
 
 
@@ -166,6 +167,22 @@ def test_html_report_shows_what_the_daemons_logged_while_a_check_failed(tmp_path
         "12:00:09.004 <b>ctl/slurmctld.log</b> error: Nodes n1 not responding",
     ]
     assert "<b>x (one)</b>" in html
+
+
+def test_html_report_says_what_a_copy_of_a_site_lacks(tmp_path: Path) -> None:
+    model.write(a_report("passed"), tmp_path)
+    assert 'id="fidelity"' not in html_report.write(tmp_path).read_text()
+    entries = [
+        fidelity.Entry("slurm.conf", "MaxJobCount", "1000", "1000", fidelity.SAME, ""),
+        fidelity.Entry("slurm.conf", "Prolog", "/x/p", None, fidelity.LEFT_OUT, "not <in> it"),
+    ]
+    (tmp_path / "fidelity.json").write_text(json.dumps([asdict(entry) for entry in entries]))
+    html = html_report.write(tmp_path).read_text()
+    assert html.index("1 left out") < html.index("not &lt;in&gt; it")
+    assert html.index("not &lt;in&gt; it") < html.index("1 the same")
+    (tmp_path / "fidelity.json").write_text('[{"state": "unsure"}]')
+    with pytest.raises(UsageError, match=r"fidelity\.json: "):
+        html_report.write(tmp_path)
 
 
 def test_commands_repeat_the_run_on_its_releases() -> None:
