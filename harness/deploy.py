@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from harness import interrupts, run_secrets
 from harness.cluster import logs
 from harness.errors import DeployError, HarnessError
@@ -121,18 +123,19 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
 def _output(result: Mapping[str, Any], secrets: Mapping[str, str]) -> str:
     r"""Return the message of a failed task, and the last lines that its command printed.
 
-    Secrets are hidden. Ansible runs a raw command in a terminal, so its errors are in `stdout`. A
-    task with no_log has no output.
+    Secrets are hidden. Ansible runs a raw command in a terminal, so its errors are in `stdout`, and
+    may be colored. A task with no_log has no output.
 
-    >>> result = {"msg": "non-zero return code", "stdout": "sacctmgr: fatal: no cluster\r\n"}
-    >>> _output(result, {})
+    >>> printed = "\x1b[31msacctmgr: fatal: no cluster\x1b[0m\r\n"
+    >>> _output({"msg": "non-zero return code", "stdout": printed}, {})
     'non-zero return code\nsacctmgr: fatal: no cluster'
     """
     if "censored" in result:
         return str(result["censored"])
     lines = [run_secrets.hide(str(result.get("msg") or ""), secrets)]
     for stream in ("stderr", "stdout"):
-        text = run_secrets.hide(str(result.get(stream) or "").replace("\r\n", "\n"), secrets)
+        plain = Text.from_ansi(str(result.get(stream) or "").replace("\r\n", "\n")).plain
+        text = run_secrets.hide(plain, secrets)
         lines += run_secrets.PASSWORD.sub(r"\1(hidden)", text).splitlines()[-_TAIL:]
     return "\n".join(dict.fromkeys(filter(None, lines)))
 
