@@ -336,7 +336,10 @@ def _draining(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], objec
 
 
 def _resuming(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], object]:
-    """Return what resumes nodes as soon as slurmctld, which may have been restarted, answers."""
+    """Return what resumes nodes. After a restart of slurmctld, it waits until they have registered.
+
+    Until then, update_node() in Slurm's node_mgr.c answers "Invalid node state specified".
+    """
     folded = hostlist.fold(nodes)
     return lambda: wait_until(
         lambda: cluster.run("scontrol", "update", f"NodeName={folded}", "State=RESUME"),

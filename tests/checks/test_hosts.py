@@ -68,7 +68,8 @@ HARMLESS = (
 )
 
 # Prints which files of the packages of Slurm and munge are missing or changed, and which programs
-# the shell does not find because another of the same name comes first.
+# the shell does not find because another of the same name comes first. Links to the packaged
+# program, such as those that stand_ins of a scenario create, are none.
 DIFFERENT_PROGRAMS = r"""
 packages=$(dpkg-query --show --showformat '${db:Status-Abbrev}${Package}\n' '*slurm*' '*munge*' |
     sed -n 's/^ii *//p')
@@ -76,7 +77,7 @@ dpkg --verify $packages |
     sed -En 's,^missing .* (/usr/.*),\1 is missing,p; t; s,^.* (/usr/.*),\1 is not as packaged,p'
 for path in $(dpkg --listfiles $packages | grep -E '^/usr/s?bin/'); do
     first=$(command -v "${path##*/}")
-    [ "$first" = "$path" ] || echo "$first comes before $path"
+    [ "$first" -ef "$path" ] || echo "$first comes before $path"
 done
 """
 
