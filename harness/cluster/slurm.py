@@ -403,6 +403,11 @@ class SlurmCluster:
         rows = [line.split("|") for line in _lines(answer)]
         return [Usage(account.strip(), user, int(seconds or 0)) for account, user, seconds in rows]
 
+    def controller_failed(self) -> bool:
+        """Return whether systemd has seen slurmctld fail on the controller."""
+        answer = self.run("systemctl", "is-failed", "--quiet", "slurmctld", check=False)
+        return answer.exit_code == 0
+
     def siblings(self) -> list[Sibling]:
         """Return all clusters of the federation, this one first; empty if it is in none."""
         answer = self.run("scontrol", "show", "federation").stdout
@@ -768,11 +773,26 @@ def wait_until_ready(
     """Wait until every cluster accepts jobs on all its nodes; WaitTimeout says what is missing.
 
     With `idle`, also wait until all jobs have ended. The limit is `timeout` seconds, or more if
-    there are many nodes.
+    there are many nodes; it ends at once if the only controller of a cluster has failed.
     """
     nodes = sum(len(cluster.node_names()) for cluster in plan.scenario.clusters.values())
+
+    def look() -> list[str]:
+        try:
+            return not_ready(plan, run, idle=idle)
+        except CommandFailed as error:
+            for name, cluster in run.items():
+                if (
+                    not plan.scenario.clusters[name].backup_controllers
+                    and cluster.controller_failed()
+                ):
+                    raise WaitTimeout(
+                        f"slurmctld of {name} has failed on {cluster.controller}"
+                    ) from error
+            raise
+
     wait_until(
-        lambda: not_ready(plan, run, idle=idle),
+        look,
         lambda missing: not missing,
         what="the clusters to be ready",
         timeout=timeout + nodes * _SECONDS_A_NODE,

@@ -18,7 +18,7 @@ from support import Harness, command_line, environment_of, kept
 _INOTIFY, _MEMORY = 12 * 7, 1.5e9
 # Modules whose cases share no run, and modules in which only the cases of a test do. All tests of
 # any other module run on one worker.
-_BY_CASE = ("reference", "releases", "scenarios", "upgrade")
+_BY_CASE = ("change", "reference", "releases", "scenarios", "site_bundle", "upgrade")
 _BY_TEST = ("elastic", "sabotage")
 # Modules in which the sabotages of each sabotage_*.py have a run of their own, unless `make test`
 # selects only a few.
@@ -35,8 +35,9 @@ _LONGEST = (
         "hybrid",
         "upgrade",
         "reference",
+        "site_bundle",
     ),
-    *("scenarios", "apptainer", "rest"),
+    *("change", "scenarios", "apptainer", "rest"),
 )
 
 

@@ -259,16 +259,18 @@ def test_daemon_that_does_not_start_is_reported_with_its_log(
     scenario = tmp_path / "broken.yml"
     scenario.write_text(
         SINGLE_NODE.read_text().replace(
-            "nodes:", "options: {PluginDir: /usr/lib/none-such}\n    nodes:"
+            "nodes:",
+            "options: {JobCompType: jobcomp/filetxt, JobCompLoc: /none-such/jobs}\n    nodes:",
         )
     )
     done = harness("run", scenario, "--report", tmp_path / "report")
     assert done.returncode == 3
     assert "last log lines of slurmctld on single:" in done.stdout
-    assert "PluginDir: /usr/lib/none-such: No such file" in done.stdout
+    assert "slurmctld of single has failed on single" in done.stdout
+    assert "fatal: open /none-such/jobs: No such file or directory" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     html = (tmp_path / "report" / "report.html").read_text()
-    assert re.search("<b>single/slurmctld.log</b> .*/usr/lib/none-such", html), (
+    assert re.search("<b>single/slurmctld.log</b> .*open /none-such/jobs", html), (
         "the daemon's log is quoted"
     )
     assert left() == []
