@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+import golden
 from harness.cluster import node_state, slurm
 from harness.cluster.slurm import Record, Reservation, Sibling, SlurmCluster
-from harness.errors import CannotVerify, WaitTimeout
+from harness.errors import CannotVerify, CommandFailed, WaitTimeout
 from harness.ssh import Result, Ssh
 
 # As Slurm 24.11 prints them.
@@ -214,3 +215,25 @@ def test_wait_for_nodes_that_other_users_jobs_occupy_gives_no_verdict(tmp_path: 
         cluster_with(tmp_path, "squeue", squeue.format("QOSMaxJobsPerUserLimit")).wait_for(
             [8], timeout=0.1
         )
+
+
+@pytest.mark.parametrize(("scenario", "ends"), [("single-node", True), ("ha", False)])
+def test_wait_for_a_cluster_ends_when_its_only_controller_has_failed(
+    scenario: str, ends: bool
+) -> None:
+    class Failed(Ssh):
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def run(self, host: str, command: Any, *, check: bool = True, **_: Any) -> Result:
+            if command[0] == "systemctl":
+                return Result(0, "", "")
+            self.asked += 1
+            raise CommandFailed("scontrol show node", 1, "", "Unable to contact slurm controller")
+
+    plan, ssh = golden.plan_of(scenario), Failed()
+    clusters = slurm.clusters(ssh, plan)
+    message = f"slurmctld of {next(iter(clusters))} has failed on " if ends else "timed out after"
+    with pytest.raises(WaitTimeout, match=message):
+        slurm.wait_until_ready(plan, clusters, timeout=1)
+    assert (ssh.asked == 1) == ends
