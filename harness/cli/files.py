@@ -248,6 +248,7 @@ def import_(
 ) -> None:
     """Write a scenario that renders to an existing cluster's configuration, except passwords."""
     must_be_known(release)
+    scenario.name_of(output)  # runs must be able to have its name
     must_be_writable_file(output)
     imported = importer.import_site(site, release, rehearsal_hosts)
     importer.write(output, imported)

@@ -99,6 +99,9 @@ def test_import_overwrites_nothing(site: Path, tmp_path: Path) -> None:
     text = output.read_text()
     assert CliRunner().invoke(cli.app, ["import", str(site), "-o", str(output)]).exit_code == 2
     assert output.read_text() == text
+    done = CliRunner().invoke(cli.app, ["import", str(site), "-o", str(tmp_path / "my@site.yml")])
+    assert (done.exit_code, "letters, digits" in done.output) == (2, True)
+    assert not (tmp_path / "my@site.yml").exists()
 
 
 @pytest.mark.parametrize("way", ["include", "link"])
