@@ -317,8 +317,8 @@ def _actions(
             yield f"drain {hostlist.fold(concerned)}", _draining(clusters[name], concerned)
     for need in diff.needed(changes):
         yield STEPS.get(need, need), _Action(run, rehearsal, changed, need)
-    for name, concerned in draining.items():
-        if concerned:
+    for name, drained in draining.items():
+        if concerned := [node for node in drained if node in new.hosts_of(name)]:
             yield f"resume {hostlist.fold(concerned)}", _resuming(clusters[name], concerned)
     yield "wait until the clusters accept jobs", lambda: _ready(run, new)
 

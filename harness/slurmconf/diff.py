@@ -84,6 +84,7 @@ NEEDS = {
     "stop": "stop every daemon first",
     "upgrade": "upgrade Slurm",
 }
+_REMOVED_NODES = re.compile("NodeName .* removed", re.IGNORECASE)
 # The steps, in their order.
 STEPS = {
     "stop": "stop slurmd, slurmctld and slurmdbd on all hosts",
@@ -482,13 +483,24 @@ def drained(changes_: Sequence[Change]) -> str | None:
     return hostlist.fold(names) if draining else None
 
 
+def resumed(changes_: Sequence[Change]) -> str | None:
+    """Return the nodes to resume after the last step, as `drained` does: not those removed."""
+    nodes = drained(changes_)
+    if not nodes:
+        return nodes
+    removing = [change for change in changes_ if _REMOVED_NODES.fullmatch(change.option)]
+    removed = {name for change in removing for name in names_of(change.nodes) or ()}
+    return hostlist.fold([name for name in hostlist.expand(nodes) if name not in removed]) or None
+
+
 def steps(changes_: Sequence[Change]) -> list[str]:
     """Return the steps, in order, that apply all changes to a running cluster."""
     listed = [STEPS.get(need, need) for need in needed(changes_)]
     if (nodes := drained(changes_)) is None:
         return listed
-    nodes = nodes or "the nodes concerned"
-    return [f"drain {nodes}, and wait until they have no jobs", *listed, f"resume {nodes}"]
+    unknown = "the nodes concerned"
+    resuming = [f"resume {left or unknown}" for left in [resumed(changes_)] if left is not None]
+    return [f"drain {nodes or unknown}, and wait until they have no jobs", *listed, *resuming]
 
 
 def _slurm_changes(

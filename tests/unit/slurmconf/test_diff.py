@@ -286,15 +286,22 @@ PartitionName=q Nodes=gpus,n3
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "nodes"),
+    ("old", "new", "nodes", "last"),
     [
-        ("Gres=gpu:1", "Gres=gpu:2", "g[1-2]"),
-        ("PartitionName=q Nodes=gpus,n3\n", "", "g[1-2],n3"),
-        ("NodeName=n3\n", "", "n3"),
-        ("NodeName=g[1-2]", "SelectType=select/linear\nNodeName=g[1-2]", "g[1-2],n[1-3]"),
+        ("Gres=gpu:1", "Gres=gpu:2", "g[1-2]", "resume g[1-2]"),
+        ("PartitionName=q Nodes=gpus,n3\n", "", "g[1-2],n3", "resume g[1-2],n3"),
+        ("NodeName=n3\n", "", "n3", "scontrol reconfigure"),
+        (
+            "NodeName=g[1-2]",
+            "SelectType=select/linear\nNodeName=g[1-2]",
+            "g[1-2],n[1-3]",
+            "resume g[1-2],n[1-3]",
+        ),
     ],
 )
-def test_steps_name_the_nodes_to_drain(tmp_path: Path, old: str, new: str, nodes: str) -> None:
+def test_steps_name_the_nodes_to_drain_and_to_resume(
+    tmp_path: Path, old: str, new: str, nodes: str, last: str
+) -> None:
     conf = SLURM_CONF.replace("n[1-4]", "n[1-2]").replace("0.[1-4]", "0.[1-2]") + NODE_SETS
     before, after = (
         source(tmp_path, name, slurm_conf=text)
@@ -302,7 +309,7 @@ def test_steps_name_the_nodes_to_drain(tmp_path: Path, old: str, new: str, nodes
     )
     steps = diff.steps(diff.changes(before, after, "24.11"))
     assert steps[0] == f"drain {nodes}, and wait until they have no jobs"
-    assert steps[-1] == f"resume {nodes}"
+    assert steps[-1] == last
 
 
 def test_drained_are_only_the_nodes_whose_lines_of_gres_conf_change(tmp_path: Path) -> None:
