@@ -84,6 +84,11 @@ def is_drained(state: str) -> bool:
     return words(state) >= {"IDLE", "DRAIN"}
 
 
+def is_draining(state: str) -> bool:
+    """Return whether a node takes no more jobs, whether it still has some or not."""
+    return "DRAIN" in words(state)
+
+
 def is_powered_down(state: str) -> bool:
     """Return whether a node is powered down and a job may resume it.
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness import deploy as deployment
 from harness import lifecycle, scenario
-from harness.cluster import slurm
+from harness.cluster import node_state, slurm
 from harness.cluster.slurm import FINISHED, Job, SlurmCluster
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
 from harness.open_run import OpenRun
@@ -336,14 +336,24 @@ def _draining(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], objec
 
 
 def _resuming(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], object]:
-    """Return what resumes nodes. After a restart of slurmctld, it waits until they have registered.
+    """Return what resumes nodes as soon as slurmctld, which may have been restarted, answers.
 
-    Until then, update_node() in Slurm's node_mgr.c answers "Invalid node state specified".
+    For a node that has not registered again, update_node() in Slurm's node_mgr.c resumes it, and
+    answers "Invalid node state specified" all the same.
     """
     folded = hostlist.fold(nodes)
+
+    def resume() -> list[str]:
+        cluster.run("scontrol", "update", f"NodeName={folded}", "State=RESUME", check=False)
+        return [
+            node.name
+            for node in cluster.nodes()
+            if node.name in nodes and node_state.is_draining(node.state)
+        ]
+
     return lambda: wait_until(
-        lambda: cluster.run("scontrol", "update", f"NodeName={folded}", "State=RESUME"),
-        bool,
+        resume,
+        lambda drained: not drained,
         what=f"slurmctld to resume {folded}",
         timeout=_PATIENCE,
         ignore=(CommandFailed,),

@@ -615,7 +615,7 @@ LYING_TASK_PROLOG = (
 JOB_START = [
     on_n1("in_the_order_of_its_mode", *WITHOUT_PROLOG, "instead of Prolog"),
     on_n1("runs_as_slurm_says", *WITHOUT_PROLOG, "{'Prolog': 0}"),
-    Sabotage(("before_its_prolog_has_ended",), *HASTY_PROGRAMS, "while Prolog runs on n2: ["),
+    Sabotage(("before_its_prolog_has_ended",), *HASTY_PROGRAMS, "while Prolog runs on n2: "),
     Sabotage(
         ("when_its_own_epilog_has_ended",),
         *HASTY_PROGRAMS,
