@@ -478,19 +478,21 @@ def needed(changes_: Sequence[Change]) -> list[str]:
 
 def drained(changes_: Sequence[Change]) -> str | None:
     """Return the nodes to drain before the first step; None if there are none, "" if unknown."""
-    draining = [change for change in changes_ if change.drain]
-    names = dict.fromkeys(name for change in draining for name in names_of(change.nodes) or ())
-    return hostlist.fold(names) if draining else None
+    return _nodes_to_drain(changes_, set())
 
 
 def resumed(changes_: Sequence[Change]) -> str | None:
-    """Return the nodes to resume after the last step, as `drained` does: not those removed."""
-    nodes = drained(changes_)
-    if not nodes:
-        return nodes
+    """Return the nodes to resume after the last step, as `drained` does: those that still exist."""
     removing = [change for change in changes_ if _REMOVED_NODES.fullmatch(change.option)]
     removed = {name for change in removing for name in names_of(change.nodes) or ()}
-    return hostlist.fold([name for name in hostlist.expand(nodes) if name not in removed]) or None
+    nodes = _nodes_to_drain(changes_, removed)
+    return None if nodes == "" and drained(changes_) else nodes
+
+
+def _nodes_to_drain(changes_: Sequence[Change], without: set[str]) -> str | None:
+    draining = [change for change in changes_ if change.drain]
+    names = dict.fromkeys(name for change in draining for name in names_of(change.nodes) or ())
+    return hostlist.fold([name for name in names if name not in without]) if draining else None
 
 
 def steps(changes_: Sequence[Change]) -> list[str]:
