@@ -23,7 +23,6 @@ SECOND = [
     ("oci", "26.05"),
     ("rest", "26.05"),
     ("scale", "22.05"),
-    ("schedmd-suite", "22.05"),
     ("schedmd-suite", "24.11"),
     ("topology-block", "26.05"),
     ("topology-tree", "20.11"),

@@ -13,6 +13,8 @@ from harness.wait import wait_until
 from support import Harness
 
 RELEASES = ("20.11", "22.05", "24.11", "26.05")
+# Scripts run the same way between them; each release takes minutes.
+OLDEST_AND_NEWEST = (RELEASES[0], RELEASES[-1])
 SITE = Path(__file__).parent / "site_with_limits.yml"
 SITE_WITH_SCRIPTS = Path(__file__).parent / "site_with_scripts.yml"
 CHECKS = ("accounting_tree", "every_user_is_the_same", "job_on_all_nodes", "batch_job")
@@ -86,7 +88,7 @@ def test_rehearsal_of_a_bundle_has_the_sites_accounting_tree(
     succeed("verify", "--run", copy.stem, *selected)
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", OLDEST_AND_NEWEST)
 def test_rehearsal_of_a_bundle_runs_the_sites_scripts(
     harness: Harness,
     succeed: Succeed,
