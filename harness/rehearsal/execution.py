@@ -395,7 +395,8 @@ def _note_symptoms(run: OpenRun) -> None:
         for daemon, words in SYMPTOMS.items():
             paths = logs.log_files(run.plan, host, daemon) if daemon in host.daemons else []
             with suppress(HarnessError):
-                command = ["grep", "--no-filename", "--no-messages", words, *paths]
+                words_of = [f"--regexp={text}" for text in words]
+                command = ["grep", "--no-filename", "--no-messages", *words_of, *paths]
                 lines = run.ssh.run(host.name, command, check=False).stdout if paths else ""
                 for line in lines.splitlines():
                     run.directory.event("log", seen_by=host.name, daemon=daemon, line=line)

@@ -50,8 +50,13 @@ _RESERVED = re.compile("May be reserved|Reserved for maintenance|^Reservation$")
 _SLOW_DECAY = re.compile(r"0|[1-9]\d*-.*")
 # Log lines that show a known fault of Slurm, by daemon. slurmd connected to a starting slurmstepd
 # between the latter's bind() and listen(), in _create_socket(), and took it for dead
-# (_step_connect() in stepd_api.c). slurmdbd's proc_req() ignores that a commit failed.
-SYMPTOMS = {"slurmd": "Purging vestigial job script", "slurmdbd": "commit failed"}
+# (_step_connect() in stepd_api.c). slurmdbd's proc_req() ignores the result of a commit, which
+# either fails or finds no connection: acct_storage_p_commit() first calls check_connection(), which
+# replaces a broken connection and so gives up its transaction.
+SYMPTOMS = {
+    "slurmd": ("Purging vestigial job script",),
+    "slurmdbd": ("commit failed", "unable to re-connect to as_mysql database"),
+}
 _PURGED = (
     "known fault of Slurm: "
     "slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
@@ -147,12 +152,12 @@ class History:
 
     def purged(self, job_id: int) -> bool:
         """Return whether a slurmd removed a job's script while the job started."""
-        script = re.compile(rf"{SYMPTOMS['slurmd']} \S*/job0*{job_id}/")
+        script = re.compile(rf"{SYMPTOMS['slurmd'][0]} \S*/job0*{job_id}/")
         return any(script.search(line) for line in self.log)
 
     def uncommitted(self, at: float) -> bool:
         """Return whether slurmdbd may have lost an event: a commit failed in a killed database."""
-        failed = any(SYMPTOMS["slurmdbd"] in line for line in self.log)
+        failed = any(words in line for line in self.log for words in SYMPTOMS["slurmdbd"])
         return failed and any(
             since - _BACKLOG <= at <= until + 1 for since, until in self.database_kills()
         )

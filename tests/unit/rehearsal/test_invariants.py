@@ -383,9 +383,9 @@ def test_only_the_record_of_a_copy_may_stay_open_after_the_database_was_killed()
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
-COMMIT_FAILED = "[2026-11-23T01:02:41.516] error: commit failed"
-
-
+@pytest.mark.parametrize(
+    "symptom", ["error: commit failed", "error: unable to re-connect to as_mysql database"]
+)
 @pytest.mark.parametrize(
     ("changed", "excused"),
     [
@@ -398,7 +398,7 @@ COMMIT_FAILED = "[2026-11-23T01:02:41.516] error: commit failed"
     ids=["start", "end"],
 )
 def test_record_may_lack_what_slurmdbd_did_not_commit_when_the_database_was_killed(
-    changed: dict[str, Any], excused: str
+    changed: dict[str, Any], excused: str, symptom: str
 ) -> None:
     history = good()
     history.records[0] = replace(history.records[0], **changed)
@@ -406,7 +406,7 @@ def test_record_may_lack_what_slurmdbd_did_not_commit_when_the_database_was_kill
         FaultSeen(104, "inject", "kill-daemon accounting mariadb"),
         FaultSeen(105, "injected", "kill-daemon accounting mariadb"),
     ]
-    history.faults, history.log = killed, [COMMIT_FAILED]
+    history.faults, history.log = killed, [symptom]
     findings = invariants.evaluate(history)
     assert {one.outcome for one in findings} <= {"passed", "skipped"}
     assert [text for one in findings for text in one.excused if excused in text]
@@ -414,7 +414,7 @@ def test_record_may_lack_what_slurmdbd_did_not_commit_when_the_database_was_kill
     assert "failed" in outcomes(history).values(), "killed before"
     history.faults, history.log = killed, []
     assert "failed" in outcomes(history).values(), "no commit failed"
-    history.log, history.records[0] = [COMMIT_FAILED], replace(history.records[0], job_id=ID + 99)
+    history.log, history.records[0] = [symptom], replace(history.records[0], job_id=ID + 99)
     assert "failed" in outcomes(history).values(), "no record at all"
 
 
