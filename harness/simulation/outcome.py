@@ -1,0 +1,69 @@
+"""What became of a trace's jobs under a policy, and how well the simulation kept time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What became of one job of a trace.
+
+    Times are simulated seconds since the beginning of the trace, None if that never happened.
+    """
+
+    trace_id: str
+    job_id: int | None  # None: refused
+    # As in sacct, such as COMPLETED, TIMEOUT or PREEMPTED; REFUSED if sbatch failed; PENDING or
+    # RUNNING if the simulation ended before.
+    state: str
+    submit: float
+    eligible: float | None
+    start: float | None
+    end: float | None
+    nodes: tuple[str, ...]
+    cpus: int
+    user: str
+    account: str
+    partition: str
+    qos: str
+    # What a refused job's sbatch printed, or why a pending job waited at the end.
+    reason: str = ""
+    backfilled: bool | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How well a simulation kept time; a policy's figures count only if all are within bounds.
+
+    Seconds are simulated ones.
+    """
+
+    rate: float  # mean simulated seconds per real second
+    seconds: float  # real
+    overshoot_mean: float  # run times beyond the trace's
+    overshoot_p95: float
+    lateness_mean: float  # submissions after their time in the trace
+    lateness_p95: float
+    false_timeouts: int  # jobs that timed out although the trace has them end earlier
+    clock_skew: float  # largest difference between the clocks of two daemons
+    problems: tuple[str, ...] = ()  # what is out of bounds, and what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """One policy simulated once."""
+
+    policy: str
+    repeat: int  # from 1
+    release: str
+    nodes: int
+    cpus: int
+    hours: float
+    jobs: tuple[JobOutcome, ...]
+    quality: Quality
+    # sdiag of the cluster at the end, as printed names and numbers.
+    scheduler: dict[str, float]
+    # Effective usage and shares of each association at the end: account, user, share, usage.
+    fairness: tuple[tuple[str, str, float, float], ...] = ()

@@ -1,0 +1,46 @@
+"""Job traces: what users submitted and how long it ran, from whatever source. Pure: no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """A job that users submitted, or one element of a job array.
+
+    Times are in seconds; `submit` counts from the beginning of the trace. None means that the job
+    did not ask for it, so that the cluster's defaults apply.
+    """
+
+    id: str
+    submit: float
+    run_time: float
+    limit: int | None
+    nodes: int | None
+    tasks: int
+    user: str
+    cpus_per_task: int = 1
+    memory_per_node: int | None = None  # MiB
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    gres: str | None = None
+    constraint: str | None = None
+    licenses: str | None = None
+    # As for `sbatch --dependency`, such as "afterok:ID", with identifiers of this trace.
+    dependency: str | None = None
+    # The job array that it belongs to, and its index there.
+    array: str | None = None
+    array_index: int | None = None
+    nice: int = 0
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Jobs in the order of their submission, and what reading them left out or scaled."""
+
+    source: str
+    jobs: tuple[TraceJob, ...]
+    notes: tuple[str, ...] = ()
