@@ -1,1 +1,1 @@
-"""Simulate scheduling policies: a job trace on real daemons whose clock runs faster than real time."""
+"""Simulate scheduling policies: a job trace on real daemons whose clock runs fast."""
