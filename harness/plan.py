@@ -110,6 +110,12 @@ class Plan:
         """
         return self.with_daemon("slurmctld")[0] if self.scenario.accounting else None
 
+    def with_reservations(self) -> tuple[Host, ...]:
+        """Return the hosts on which scontrol creates the reservations of their cluster."""
+        clusters = self.scenario.clusters.values()
+        names = {cluster.controller for cluster in clusters if cluster.reservations}
+        return tuple(host for host in self.hosts if host.name in names)
+
     def late_federations(self) -> list[str]:
         """Return the federations that have to wait until their controllers have registered."""
         release_of = self.releases()

@@ -74,6 +74,9 @@ class _ClusterFacts:
     flags: Mapping[str, Sequence[str]]
 
 
+_RESERVATIONS = "/usr/local/sbin/slurm-reservations"
+
+
 @dataclass(frozen=True, slots=True)
 class _Shared:
     """What the hosts of a plan share."""
@@ -88,11 +91,13 @@ def render(plan: Plan, hosts: Iterable[Host] | None = None) -> Tree:
 
     Files that are the same on several hosts are the same object.
     """
-    users = plan.scenario.users
+    users, groups = plan.scenario.users, plan.scenario.groups
     paths = ("/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf")
     shared = _Shared(
         {name: _cluster_facts(plan, name) for name in plan.scenario.clusters},
-        [RenderedFile(path, template(path, users=users)) for path in paths] if users else [],
+        [RenderedFile(path, template(path, users=users, groups=groups)) for path in paths]
+        if users or groups
+        else [],
         plan.accounting_client(),
     )
     seen: dict[RenderedFile, RenderedFile] = {}
@@ -136,6 +141,10 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
     yield from _tmpfiles(plan, host, clusters)
     if host == shared.accounting_client:
         yield _accounting_objects(plan, clusters)
+    for cluster in scenario.clusters.values():
+        if host.name == cluster.controller and cluster.reservations:
+            text = template(_RESERVATIONS, reservations=cluster.reservations)
+            yield RenderedFile(_RESERVATIONS, text, mode="0755")
 
 
 def _files_of_member(

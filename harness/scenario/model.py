@@ -195,6 +195,10 @@ Gres = Annotated[
 PACKAGE = r"^[a-z0-9][a-z0-9+.-]+$"
 Package = Annotated[str, StringConstraints(pattern=PACKAGE)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+# An account, or an account and a partition.
+Association = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")
+]
 Count = Annotated[int, Field(ge=1)]
 # Along x, y and z.
 Dimensions = tuple[Count, Count, Count]
@@ -495,6 +499,13 @@ class Cluster(Model):
     kubernetes: bool = Field(
         False, description="Kubernetes places pods on its nodes as well: see docs/hybrid.md"
     )
+    reservations: Mapping[Word, SacctmgrOptions] = Field(
+        {},
+        description=(
+            "reservations to create once slurmctld answers, each as the options of `scontrol "
+            "create reservation`, such as StartTime, Duration, Nodes and Users"
+        ),
+    )
 
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes, in the scenario's order."""
@@ -580,6 +591,20 @@ class Qos(Model):
     )
 
 
+class Resource(Model):
+    """Licences that slurmdbd shares out between clusters."""
+
+    server: Word = Field(description="the licence server that owns them")
+    count: int = Field(ge=0, description="number of licences")
+    options: SacctmgrOptions = Field({}, description="additional sacctmgr options, such as Flags")
+    clusters: Mapping[ClusterName, int] = Field(
+        {},
+        description=(
+            "what each cluster may use: a percentage, or with Flags: absolute a number of licences"
+        ),
+    )
+
+
 class Accounting(Model):
     """One host with MariaDB and slurmdbd, for all clusters of the scenario."""
 
@@ -598,6 +623,9 @@ class Accounting(Model):
     )
     accounts: Mapping[Word, Account] = Field({}, description="bank accounts, in any order")
     qos: Mapping[Word, Qos] = Field({}, description="qualities of service in addition to normal")
+    resources: Mapping[Word, Resource] = Field(
+        {}, description="licences of a server, by name, which jobs request as NAME@SERVER"
+    )
     slurm_user_accounts: tuple[Word, ...] = Field(
         (), description="accounts that SlurmUser can charge: without one it cannot submit jobs"
     )
@@ -645,20 +673,47 @@ class User(Model):
     qos: tuple[Word, ...] = Field(
         (), description="QOS that the user can request in addition to normal"
     )
-    associations: Mapping[Word, SacctmgrOptions] = Field(
+    associations: Mapping[Association, SacctmgrOptions] = Field(
         {},
         description="additional sacctmgr options of the user's association with an account, such "
-        "as Fairshare or MaxJobs, by account",
+        "as Fairshare or MaxJobs, by account; ACCOUNT:PARTITION is an additional association, "
+        "for that partition only",
     )
     coordinates: tuple[Word, ...] = Field((), description="accounts that the user coordinates")
     admin: Literal["Operator", "Administrator"] | None = Field(
         None, description="AdminLevel in the accounting database; default: none"
     )
 
+    def accounts_of_associations(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """Return the options of each association, by account and partition ("" for none)."""
+        named = {
+            (account, partition): options
+            for name, options in self.associations.items()
+            for account, _, partition in [name.partition(":")]
+        }
+        return {**{(account, ""): {} for account in self.accounts}, **named}
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether some associations apply in one partition only."""
+        return any(":" in name for name in self.associations)
+
+    @property
+    def default_account(self) -> str | None:
+        """The account that jobs charge if they name none."""
+        return next((account for account, _ in self.accounts_of_associations()), None)
+
     @property
     def privileged(self) -> bool:
         """Whether Slurm lets the user change jobs of others."""
         return bool(self.admin or self.coordinates)
+
+
+class Group(Model):
+    """A group of users, with the same gid on every host."""
+
+    gid: int = Field(ge=1, lt=2**31, description="the same on every host")
+    users: tuple[UserName, ...] = Field((), description="users who belong to it")
 
 
 class Federation(Model):
@@ -732,6 +787,9 @@ class Scenario(Model):
     )
     users: Mapping[UserName, User] = Field(
         {}, description="ordinary users, who submit jobs; without any, checks submit none"
+    )
+    groups: Mapping[UserName, Group] = Field(
+        {}, description="groups of users, for example for AllowGroups of a partition"
     )
     federations: Mapping[Word, Federation] = Field(
         {}, description="clusters that schedule jobs together"

@@ -8,7 +8,7 @@ compressed tar archive, which you can list, read and repack before you give it t
 
     manifest.json    what was collected, replaced and left out, and the command behind each output
     files/...        configuration files and the scripts that they name, with their full paths
-    output/...       what Slurm's commands and the system printed
+    output/...       what Slurm's commands and the system printed; times are in UTC
 
 Never collected: keys, and files that are not text. Replaced: values that look like passwords, keys
 or tokens. The manifest lists both. Read the scripts in the bundle for secrets that have no such
@@ -87,7 +87,7 @@ SYSTEM_FILES = ("/etc/os-release", "/etc/security/limits.conf", "/etc/security/l
 _GRP = "GrpJobs GrpJobsAccrue GrpSubmit GrpTRES GrpTRESMins GrpTRESRunMins GrpWall"
 # What sacctmgr shows, and its fields; a release leaves out those that it does not know.
 _TABLES = {
-    "cluster": "Cluster Federation Features FedState TRES Flags",
+    "cluster": "Cluster Federation ID Features FedState TRES Flags",
     "account withcoordinator": "Account Description Organization Coordinators Flags",
     "user withcoordinator": "User AdminLevel DefaultAccount DefaultWCKey Coordinators Flags",
     "assoc woplimits": "Cluster Account User Partition ParentName Share Priority "
@@ -200,7 +200,7 @@ class Bundle:
 
 
 def _run(command: List[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a command in the C locale; one that is missing or hangs has failed."""
+    """Run a command in the C locale and in UTC; one that is missing or hangs has failed."""
     try:
         return subprocess.run(
             command,
@@ -211,7 +211,7 @@ def _run(command: List[str]) -> "subprocess.CompletedProcess[str]":
             errors="surrogateescape",
             timeout=_PATIENCE,
             check=False,
-            env=dict(os.environ, LC_ALL="C", SLURM_TIME_FORMAT="standard"),
+            env=dict(os.environ, LC_ALL="C", TZ="UTC", SLURM_TIME_FORMAT="standard"),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 127, "", str(error))

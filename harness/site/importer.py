@@ -77,14 +77,19 @@ def _import(
     directory: Path, release: Release, rehearsal_hosts: int | None, site: bundle.Bundle | None
 ) -> Imported:
     data, left_out = import_directory(directory, release)
-    if site and "accounting" in data:
-        (cluster,) = data["clusters"]
-        objects, users, notes = bundle.accounting(site, cluster)
-        data["accounting"] |= objects
-        data["users"] = users
-        left_out += [*notes, *bundle.reservations(site)]
+    emulated: list[str] = []
+    if site:
+        ((name, cluster),) = data["clusters"].items()
+        objects = bundle.objects(site, name)
+        if "accounting" in data:
+            data["accounting"] |= objects.accounting
+            data |= {"users": objects.users, "groups": objects.groups}
+        cluster["reservations"] = objects.reservations
+        left_out += [*objects.left_out, *bundle.node_states(site)]
+        emulated = objects.emulated
     if not rehearsal_hosts:
-        return Imported(data, [f"left out: {text}" for text in left_out], [])
+        kinds = (("left out", left_out), ("emulated", emulated))
+        return Imported(data, [f"{kind}: {text}" for kind, texts in kinds for text in texts], [])
     findings = check_path(directory, release)
     (cluster,) = data["clusters"].values()
     own = scripts.find(site, cluster["options"], release) if site else None
@@ -95,11 +100,12 @@ def _import(
     compared = [
         *_compared(directory, release, copy, replaced),
         *fidelity.scripts(of_scripts),
-        *fidelity.objects(_objects(data), _objects(copy), left_out),
+        *fidelity.objects(_objects(data), _objects(copy), left_out, emulated),
     ]
     notes = [
         *of_scripts,
         *(f"left out: {text}" for text in left_out),
+        *(f"emulated: {text}" for text in emulated),
         *(f"replaced: {one}" for one in replaced),
     ]
     return Imported(copy, notes, compared)
@@ -112,12 +118,19 @@ def _used(site: bundle.Bundle | None, own: scripts.SiteScripts | None) -> list[s
 
 
 def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the accounts, QOS and users of a scenario, by kind."""
+    """Return the accounts, QOS, users and other objects of a scenario, by kind."""
     accounting = data.get("accounting", {})
     return {
         "account": accounting.get("accounts", {}),
         "QOS": accounting.get("qos", {}),
+        "licence": accounting.get("resources", {}),
         "user": data.get("users", {}),
+        "group": data.get("groups", {}),
+        "reservation": {
+            name: options
+            for cluster in data["clusters"].values()
+            for name, options in cluster.get("reservations", {}).items()
+        },
     }
 
 
@@ -130,7 +143,8 @@ def _compared(
     """Compare a site's files with those that its copy is rendered to; [] if it cannot be."""
     with tempfile.TemporaryDirectory() as temporary:
         path, etc = Path(temporary) / "copy.yml", Path(temporary) / "slurm"
-        write(path, Imported({**data}, [], []))
+        # Slurm's files do not name users and groups, of which there may be thousands.
+        write(path, Imported({**data, "users": {}, "groups": {}}, [], []))
         try:
             plan = make_plan(path.stem, scenario.load(path), CONTAINERS)
         except ScenarioError:
