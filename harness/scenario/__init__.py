@@ -1,6 +1,10 @@
 """The scenario file."""
 
-from harness.scenario.contradictions import FIRST_NODE_PORT, MOST_NODES_OF_A_HOST
+from harness.scenario.contradictions import (
+    FIRST_NODE_PORT,
+    MOST_NODES_OF_A_HOST,
+    SYSTEM_USERS,
+)
 from harness.scenario.loading import (
     is_named_like_one,
     load,
@@ -31,6 +35,7 @@ __all__ = [
     "FIRST_NODE_PORT",
     "MOST_NODES_OF_A_HOST",
     "SLURMDBD",
+    "SYSTEM_USERS",
     "Accounting",
     "Cluster",
     "NodeGroup",

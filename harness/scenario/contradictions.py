@@ -56,7 +56,7 @@ _FORMS = (
 # Characters that cannot be in the command with which slurmd registers a dynamic node.
 _NOT_IN_A_COMMAND = re.compile(r"[\s'\"\\$%]")
 # Users of Debian's base system, and of the daemons' packages.
-_SYSTEM_USERS = frozenset(
+SYSTEM_USERS = frozenset(
     {
         "root",
         "daemon",
@@ -605,7 +605,7 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
                 )
     uids: dict[int, str] = {}
     for name, user in scenario.users.items():
-        if name in _SYSTEM_USERS:
+        if name in SYSTEM_USERS:
             yield (
                 ("users", name),
                 f"{name} is a system user of every host; choose a different name",

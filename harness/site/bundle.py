@@ -31,7 +31,7 @@ from harness.cluster.association_comparison import (
     value,
 )
 from harness.errors import HarnessError, UsageError
-from harness.scenario import UserName
+from harness.scenario import SYSTEM_USERS, UserName
 from harness.site import collect
 
 # The directory of a bundle's files, which have their full paths below it.
@@ -414,6 +414,9 @@ def _users(
             _USER_NAME.validate_python(name)
         except ValidationError:
             found.left_out.append(f"user {name}: {_UNUSUAL}")
+            continue
+        if name in SYSTEM_USERS:
+            found.left_out.append(f"user {name}: a system user of every host has this name")
             continue
         uid = bundle.users[name].uid if name in bundle.users else -1
         if not _is_ordinary(uid) or uid in taken:

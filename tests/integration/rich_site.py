@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 CLUSTER = "rich"
-# Which cluster of a federation gets what: both share the accounts.
 _PARTITIONS = {
     "short": {"default": True, "options": {"MaxTime": "2:00:00", "DefaultTime": "0:10:00"}},
     "long": {"options": {"AllowAccounts": "field0,field1", "MaxTime": "7-00:00:00"}},
@@ -45,21 +44,18 @@ end
 """
 
 
-def rich_site(
-    release: str, *, users: int = 300, accounts: int = 60, qos: int = 12
-) -> dict[str, Any]:
-    """Return the scenario of a site with so many users, accounts and QOS."""
+def rich_site(users: int, accounts: int) -> dict[str, Any]:
+    """Return the scenario of a site with so many users and accounts, at least five."""
     tree = _accounts(accounts)
-    people = _users(users, [*tree], qos)
+    people = _users(users, [*tree])
     staff = [name for number, name in enumerate(people) if number % 10 == 0]
     return {
         "description": "A site with a large accounting tree, scripts, licences and reservations.",
-        "release": release,
         "clusters": {CLUSTER: _cluster()},
         "accounting": {
             "host": "db",
             "accounts": tree,
-            "qos": {f"qos{number}": {"options": _QOS[number % len(_QOS)]} for number in range(qos)},
+            "qos": {f"qos{number}": {"options": options} for number, options in enumerate(_QOS)},
             "resources": {
                 "matlab": {"server": "flexlm", "count": 20, "clusters": {CLUSTER: 50}},
             },
@@ -101,11 +97,9 @@ def _cluster() -> dict[str, Any]:
         "scripts": {
             "/etc/slurm/job_submit.lua": {"hosts": "controllers", "mode": "0644", "text": _LUA},
             "/etc/slurm/prolog.d/10-log": {
-                "hosts": "nodes",
                 "text": '#!/bin/sh\necho "$SLURM_JOB_ID" >> /var/tmp/prolog\n',
             },
             "/etc/slurm/epilog.sh": {
-                "hosts": "nodes",
                 "text": '#!/bin/sh\necho "$SLURM_JOB_ID" >> /var/tmp/epilog\n',
             },
         },
@@ -150,7 +144,7 @@ def _accounts(count: int) -> dict[str, Any]:
     return tree
 
 
-def _users(count: int, accounts: list[str], qos: int) -> dict[str, Any]:
+def _users(count: int, accounts: list[str]) -> dict[str, Any]:
     names = [account for account in accounts if account != "root"]
     people = {}
     for number in range(count):
@@ -158,13 +152,43 @@ def _users(count: int, accounts: list[str], qos: int) -> dict[str, Any]:
         user: dict[str, Any] = {"uid": 3000 + number, "accounts": own}
         if number % 3 == 0:
             user["associations"] = {own[0]: {"Fairshare": number % 9 + 1, "MaxJobs": 5}}
-        if number % 4 == 0:
-            user["qos"] = [f"qos{number % qos}", f"qos{(number + 5) % qos}"]
-        if number % 25 == 7:
+        if number % 4 == 0 or number < len(_QOS):
+            # Everyone needs qos2, the default QOS of some accounts.
+            own_qos = {number % len(_QOS), (number + 5) % len(_QOS), 2}
+            user["qos"] = [f"qos{one}" for one in sorted(own_qos)]
+        if number % 25 == 17:
             user["associations"] = {f"{own[0]}:gpu": {"MaxSubmitJobs": 2, "Fairshare": 3}}
-        if number % 50 == 3:
+        if number % 20 == 3:
             user["coordinates"] = [own[0]]
         if number == 5:
             user["admin"] = "Operator"
         people[f"u{number:03}"] = user
     return people
+
+
+def submissions() -> list[dict[str, Any]]:
+    """Return a table of submissions: each QOS and partition, for users with and without rights."""
+    rows: list[dict[str, Any]] = [
+        {"name": "default", "user": "u001", "time": 10},
+        {"name": "Lua refuses", "user": "u001", "job-name": "forbidden"},
+        {"name": "Lua chooses long", "user": "u001", "time": 180},
+        {"name": "licences", "user": "u002", "licenses": "fluent:2", "time": 10},
+        {"name": "too many licences", "user": "u002", "licenses": "fluent:5", "time": 10},
+        {"name": "remote licence", "user": "u002", "licenses": "matlab@flexlm:2", "time": 10},
+        {"name": "reservation", "user": "u000", "reservation": "course", "time": 10},
+        {"name": "reservation of others", "user": "u001", "reservation": "course", "time": 10},
+        {"name": "features", "user": "u003", "constraint": "amd&ib", "time": 10},
+        {"name": "gres", "user": "u003", "partition": "gpu", "gres": "gpu:a100:1", "time": 10},
+        {"name": "limit of a partition", "user": "u017", "partition": "gpu", "array": "1-3"},
+        {"name": "large array", "user": "u001", "array": "1-50"},
+    ]
+    for user in ("u000", "u001", "u002"):
+        for partition in _PARTITIONS:
+            name = f"{user} in {partition}"
+            rows.append({"name": name, "user": user, "partition": partition, "time": 10})
+    for number in range(len(_QOS)):
+        user, qos = f"u{number:03}", f"qos{number}"
+        rows.append({"name": f"{qos} small", "user": user, "qos": qos, "time": 10})
+        rows.append({"name": f"{qos} wide", "user": user, "qos": qos, "ntasks": 7, "time": 90})
+        rows.append({"name": f"{qos} of others", "user": "u013", "qos": qos, "time": 10})
+    return rows

@@ -26,6 +26,7 @@ USERS = {
     "users": {
         "alice": {"uid": 2001, "groups": ["alice", "staff"]},
         "daemon": {"uid": 1, "groups": ["daemon"]},
+        "scanner": {"uid": 1, "groups": ["scanner"]},
     },
     "groups": {"alice": {"gid": 2001}, "daemon": {"gid": 1}, "staff": {"gid": 7001}},
 }
@@ -44,6 +45,7 @@ site|physics|alice|||1|5|high,normal|high
 site|physics|alice|all||1|||
 site|physics|ghost|||1|||
 site|physics|daemon|||1|||
+site|physics|scanner|||1|||
 other|physics|||root|1|||
 """,
     "output/sacctmgr/user.txt": """\
@@ -97,19 +99,20 @@ def test_bundle_becomes_a_scenario_with_accounts_qos_and_users(imported: Import)
             "admin": "Operator",
         },
         "ghost": {"uid": 100000, "accounts": ["physics"]},
-        "daemon": {"uid": 100001, "accounts": ["physics"]},
+        "scanner": {"uid": 100001, "accounts": ["physics"]},
     }
     assert data["groups"] == {"staff": {"gid": 7001, "users": ["alice"]}}
     assert notes == [
+        "left out: user daemon: a system user of every host has this name",
         "emulated: user ghost: unknown on the host where the bundle was collected; has uid 100000 "
         "here",
-        "emulated: user daemon: uid 1 is a system user's; has uid 100001 here",
+        "emulated: user scanner: uid 1 is a system user's; has uid 100001 here",
     ]
 
 
 def test_rehearsal_copy_has_the_sites_users_and_accounts(imported: Import) -> None:
     data, _ = imported(rehearsal=2)
-    assert [*data["users"]] == ["alice", "ghost", "daemon"]
+    assert [*data["users"]] == ["alice", "ghost", "scanner"]
     assert [*data["accounting"]["accounts"]] == ["physics"]
 
 
