@@ -31,6 +31,7 @@ _COMMON = {
     **dict.fromkeys(("maxtrespernode", "maxtrespn"), "MaxTRESPerNode"),
     **dict.fromkeys(("maxtresmins", "maxtresminsperjob", "maxtresminspj"), "MaxTRESMins"),
     **dict.fromkeys(("maxwall", "maxwalldurationperjob", "maxwallpj"), "MaxWall"),
+    **dict.fromkeys(("minpriothresh", "minpriothreshold"), "MinPrioThreshold"),
     "priority": "Priority",
 }
 # sacctmgr(1): the options of `modify`, in lower case, with their columns in `show`.
@@ -60,6 +61,10 @@ QOS = {
     **dict.fromkeys(("maxjobsperaccount", "maxjobspa"), "MaxJobsPA"),
     **dict.fromkeys(("maxsubmitjobsperaccount", "maxsubmitjobspa", "maxsubmitpa"), "MaxSubmitPA"),
     **dict.fromkeys(("mintres", "mintresperjob"), "MinTRES"),
+    **dict.fromkeys(("maxtresrunminsperuser", "maxtresrunminspu"), "MaxTRESRunMinsPU"),
+    **dict.fromkeys(("maxtresrunminsperaccount", "maxtresrunminspa"), "MaxTRESRunMinsPA"),
+    **dict.fromkeys(("maxjobsaccrueperuser", "maxjobsaccruepu"), "MaxJobsAccruePU"),
+    **dict.fromkeys(("maxjobsaccrueperaccount", "maxjobsaccruepa"), "MaxJobsAccruePA"),
 }
 _OF_ACCOUNTS = {"description", "organization"}  # of an account, not of its associations
 ASSOCIATION_DEFAULTS = {"Share": "1"}

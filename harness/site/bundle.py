@@ -79,6 +79,12 @@ class _People(BaseModel):
     groups: dict[str, _Group] = {}
 
 
+# Columns that `sacctmgr modify` knows by another name: qos_functions.c.
+_OPTIONS = {
+    "MaxSubmitPU": "MaxSubmitJobsPU",
+    "MaxSubmitPA": "MaxSubmitJobsPA",
+    "MinPrioThreshold": "MinPrioThresh",
+}
 _USER_NAME = TypeAdapter(UserName)
 _UNUSUAL = "a scenario cannot have this name"
 # Users without a uid of an ordinary user get these.
@@ -236,6 +242,9 @@ def objects(bundle: Bundle, cluster: str) -> SiteObjects:
     qos = {}
     for row in bundle.table("qos"):
         options = _options(row, QOS, QOS_DEFAULTS)
+        if float(row.get("LimitFactor") or 0):
+            note = f"LimitFactor={row['LimitFactor']}: some releases have none"
+            found.left_out.append(f"QOS {row['Name']} {note}")
         if not _is_name(row["Name"]):
             found.left_out.append(f"QOS {row['Name']}: {_UNUSUAL}")
         elif options or row["Name"] != "normal":
@@ -493,7 +502,7 @@ def _options(
 ) -> dict[str, str]:
     """Return the columns of a row that differ from their defaults, as options of sacctmgr."""
     options = {
-        column: row[column]
+        _OPTIONS.get(column, column): row[column]
         for column in columns(kind)
         if column in row
         and column not in leave

@@ -103,11 +103,15 @@ _TABLES = {
     "wckey": "WCKey Cluster User",
     "resource withclusters": "Name Server Type Count Cluster Allowed LastConsumed Flags",
 }
-# What sacct shows of a job with --days; a release leaves out those that it does not know.
+# What sacct shows of a job with --days; a release leaves out those that it does not know. Of the
+# command line, which is the last, only the dependency is kept.
 _TRACE = (
     "JobIDRaw JobID Cluster Submit Eligible Start End Timelimit ReqNodes AllocNodes ReqCPUS"
     " AllocCPUS ReqMem ReqTRES AllocTRES Partition QOS Account User State ExitCode JobName"
-    " Reservation Constraints Licenses Priority Restarts Dependency"
+    " Reservation Constraints Licenses Priority Restarts SubmitLine"
+)
+_DEPENDENCY = re.compile(
+    r"(?:^|\s)(?:--dependency[=\s]\s*|-d\s*)[\"']?([a-z]+:[^\s\"'|]+|singleton)"
 )
 # Words of Slurm, which are kept even if a user or an account has one as its name.
 _WORDS = {"root", "slurm", "munge", "all", "none", "normal", "default", "unlimited", "unknown"}
@@ -343,7 +347,24 @@ def _trace(bundle: Bundle, days: int) -> None:
     fields = [field for field in _TRACE.split() if field.lower() in known]
     command = "sacct --allusers --allclusters --allocations --duplicates --parsable2"
     period = ["--starttime=now-{}days".format(days), "--format=" + ",".join(fields)]
-    bundle.output("jobs.txt", command.split() + period)
+    done = _run(command.split() + period)
+    done.stdout = with_dependencies(done.stdout)
+    bundle.printed("jobs.txt", command.split() + period, done)
+
+
+def with_dependencies(table: str) -> str:
+    """Return a table of sacct with the dependency in place of the command line."""
+    header, _, rows = table.partition("\n")
+    names = header.split("|")
+    if names[-1] != "SubmitLine":
+        return table
+    lines = ["|".join([*names[:-1], "Dependency"])]
+    for row in rows.splitlines():
+        cells = row.split("|", len(names) - 1)
+        if len(cells) == len(names):  # others are further lines of a command line
+            found = _DEPENDENCY.search(cells[-1])
+            lines.append("|".join([*cells[:-1], found.group(1) if found else ""]))
+    return "\n".join(lines) + "\n"
 
 
 class Pseudonyms:

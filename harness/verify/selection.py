@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from harness import releases
+from harness.cluster import policy
 from harness.errors import UsageError
 from harness.plan import Plan
 from harness.scenario import Cluster
@@ -258,6 +259,21 @@ def _limit_of_gpus(plan: Plan) -> bool:
 def _limit_of_time(plan: Plan) -> bool:
     """A limit on the time of a job."""
     return "MaxWall" in _enforced_limits(plan)
+
+
+@feature("policy")
+def _policy(plan: Plan) -> bool:
+    """Partitions that restrict their users, or enforced limits, on clusters that are on their own.
+
+    In a federation, jobs go to other clusters meanwhile.
+    """
+    return not _federation(plan) and any(one.reason for one in policy.submissions(plan))
+
+
+@feature("preemption")
+def _preemption(plan: Plan) -> bool:
+    """QOS whose jobs preempt others."""
+    return not _federation(plan) and any(policy.preemptions(plan))
 
 
 @feature("gpus")

@@ -15,7 +15,7 @@ _PARTITIONS = {
 # Each QOS has another kind of limit.
 _QOS: tuple[dict[str, Any], ...] = (
     {"Priority": 10, "UsageFactor": 0.5},
-    {"Priority": 1000, "MaxWall": "1:00:00", "Preempt": "qos0", "GraceTime": 10},
+    {"Priority": 1000, "MaxWall": "1:00:00", "Preempt": "qos0,qos6", "GraceTime": 10},
     {"MaxTRESPerUser": "cpu=4,gres/gpu=1", "MaxJobsPerUser": 3},
     {"MaxSubmitJobsPerUser": 4, "Flags": "DenyOnLimit"},
     {"MaxTRESPerJob": "cpu=3", "Flags": "DenyOnLimit"},
