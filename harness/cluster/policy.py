@@ -123,23 +123,31 @@ class _Policy:
             and not get(part.options, "AllocNodes")
         }
 
-    def allows(self, partition: str, way: _Way) -> bool:
-        """Return whether a partition accepts a user's job: part_policy_valid_acct() and others."""
+    def refusals(self, partition: str, way: _Way) -> list[str]:
+        """Return the options of a partition that refuse a user's job, in lower case.
+
+        See part_policy_valid_acct() and part_policy_valid_qos() in slurmctld's partition_mgr.c, and
+        validate_group().
+        """
         options = self.partitions()[partition]
-
-        def names(option: str) -> set[str] | None:
-            text = str(get(options, option) or "").lower()
-            return None if text in {"", "all"} else {*text.split(",")}
-
-        groups = names("AllowGroups")
-        of_user = {way.user} | {
-            name for name, group in self.plan.scenario.groups.items() if way.user in group.users
+        groups = self.plan.scenario.groups
+        own = {
+            "accounts": {way.account.lower()},
+            "qos": {way.qos},
+            "groups": {way.user}
+            | {name for name, group in groups.items() if way.user in group.users},
         }
-        return (
-            _fits(way.account.lower(), names("AllowAccounts"), names("DenyAccounts"))
-            and _fits(way.qos, names("AllowQos"), names("DenyQos"))
-            and (groups is None or bool(groups & of_user))
-        )
+        refusing = []
+        for kind, names in own.items():
+            allowed, denied = (
+                {*str(get(options, f"{word}{kind}") or "").lower().split(",")} - {"", "all"}
+                for word in ("allow", "deny")
+            )
+            if allowed and not names & allowed:
+                refusing.append(f"allow{kind}")
+            elif not allowed and names & denied:
+                refusing.append(f"deny{kind}")
+        return refusing
 
     def limits_of(self, way: _Way, column: str) -> Iterator[tuple[str, Any]]:
         """Yield the limits of a kind that apply to a user's jobs, and whose they are."""
@@ -151,10 +159,6 @@ class _Policy:
             yield from (("Assoc", value) for value in values if value)
         elif value := self.nearest(way.account, way.user, column):
             yield "Assoc", value
-
-
-def _fits(name: str, allowed: set[str] | None, denied: set[str] | None) -> bool:
-    return name in allowed if allowed is not None else name not in (denied or ())
 
 
 def _policy(plan: Plan, cluster: str) -> _Policy:
@@ -174,29 +178,18 @@ def submissions(plan: Plan) -> list[Submission]:
 
 
 def _of_partitions(policy: _Policy) -> Iterator[Submission]:
+    """Yield a job that each partition accepts, and one for each option that refuses some."""
     ways = [*policy.ways()]
     for name in policy.partitions():
-        allowed = [way for way in ways if policy.allows(name, way)]
-        others = [way for way in ways if not policy.allows(name, way)]
-        for way, reason in (
-            *((way, "") for way in allowed[:1]),
-            *((way, NO_ACCESS) for way in _one_of_each(policy, name, others)),
-        ):
-            what = f"partition {name} {'accepts' if not reason else 'refuses'} {way.user}"
+        chosen: dict[str, _Way] = {}
+        for way in ways:
+            for cause in policy.refusals(name, way) or [""]:
+                chosen.setdefault(cause, way)
+        for cause, way in chosen.items():
+            what = f"partition {name} {'refuses' if cause else 'accepts'} {way.user}"
             what += f" with account {way.account} and QOS {way.qos}"
             options = (f"--partition={name}", *way.options, "--time=1", "--ntasks=1")
-            yield Submission(policy.cluster, way.user, what, options, reason)
-
-
-def _one_of_each(policy: _Policy, partition: str, ways: list[_Way]) -> list[_Way]:
-    """Return a way for each option of a partition that refuses it."""
-    options = policy.partitions()[partition]
-    by_cause: dict[str, _Way] = {}
-    for way in ways:
-        for option in ("AllowGroups", "AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos"):
-            if get(options, option):
-                by_cause.setdefault(f"{option} {way.account == way.qos}", way)
-    return [*dict.fromkeys(by_cause.values())]
+            yield Submission(policy.cluster, way.user, what, options, NO_ACCESS if cause else "")
 
 
 def _of_limits(policy: _Policy) -> Iterator[Submission]:
@@ -236,7 +229,7 @@ def _job_beyond(policy: _Policy, way: _Way, column: str, tres: str, value: float
     size = cluster.static_nodes()
     beyond = int(value) + 1
     for name, options in policy.partitions().items():
-        if not policy.allows(name, way) or get(options, "QOS"):
+        if policy.refusals(name, way) or get(options, "QOS"):
             continue
         nodes = cluster.nodes_of_partition(cluster.partitions[name])
         named = str(get(options, "Nodes") or "ALL")
