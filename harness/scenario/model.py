@@ -462,6 +462,13 @@ class Cluster(Model):
             "Feature"
         ),
     )
+    known_problems: tuple[Word, ...] = Field(
+        (),
+        description=(
+            "options about which its daemons log errors or warnings that do not fail the checks; "
+            "`harness check` finds them"
+        ),
+    )
     files: Mapping[FileName, str] = Field(
         {},
         description=(

@@ -68,6 +68,12 @@ _OURS = {
     "proctracktype",
     "slurmctldaddr",
     "slurmctldhost",
+    "slurmctldlogfile",
+    "slurmctldpidfile",
+    "slurmdlogfile",
+    "slurmdpidfile",
+    "slurmdspooldir",
+    "statesavelocation",
     "slurmdport",
     "slurmduser",
     "slurmuser",
@@ -90,6 +96,11 @@ _SITES = {
     "clifilterplugins",
     "communicationparameters",
     "corespecplugin",
+    "defaultstoragehost",
+    "defaultstorageloc",
+    "defaultstorageport",
+    "defaultstoragetype",
+    "defaultstorageuser",
     "extsensorsfreq",
     "extsensorstype",
     "jobacctgatherparams",
@@ -172,6 +183,8 @@ _PROLOG_WORDS = {"contain", "x11"}
 # Codes of findings about options or values that the release does not have.
 _NOT_TAKEN = {"gone", "obsolete", "plugin", "refused", "too-new", "unknown"}
 _FILES = {"topology.conf", "topology.yaml"}
+# Names of nodes that a host can have.
+_NODE = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # An absolute path in a value. Names of plugins such as select/linear are not paths.
 _PATH = re.compile(r"(^|[=,:\"])/")
 
@@ -195,6 +208,7 @@ def shrink(
     }
     ((name, cluster),) = data["clusters"].items()
     accounting = data.get("accounting")
+    cluster = _with_all_nodes(cluster, hosts, replaced)
     nodes = [node for group in cluster["nodes"] for node in names_of(group["name"]) or ()]
     if not nodes and get(cluster["options"], "MaxNodeCount"):
         cluster = {**cluster, "nodes": _dynamic_nodes(cluster, hosts)}
@@ -247,6 +261,62 @@ def shrink(
     return copy, replaced
 
 
+def _with_all_nodes(
+    cluster: Mapping[str, Any], hosts: int, replaced: list[Replaced]
+) -> Mapping[str, Any]:
+    """Return a cluster that has nodes, each once, and all that its partitions name."""
+    groups: list[dict[str, Any]] = []
+    nodes: set[str] = set()
+    for group in cluster["nodes"]:
+        names = names_of(group["name"]) or ()
+        new = [name for name in names if name not in nodes and _NODE.fullmatch(name)]
+        if len(new) < len(names):
+            why = "not the name of a node, or the second line of the same node; left out"
+            gone = hostlist.fold([name for name in names if name not in new])
+            replaced.append(Replaced("slurm.conf", "NodeName", gone, why))
+            group = {**group, "name": hostlist.fold(new)}
+        if new:
+            groups.append(group)
+            nodes |= {*new}
+    partitions, named = _named_nodes(cluster, replaced)
+    missing = [name for name in named if name not in nodes]
+    if not get(cluster["options"], "MaxNodeCount"):
+        if not nodes and not missing:
+            missing = [f"node{number}" for number in range(1, hosts + 1)]
+        if missing:
+            name = hostlist.fold(missing)
+            why = "no line of the site defines them; added, with one CPU each"
+            replaced.append(Replaced("slurm.conf", "NodeName", name, why))
+            groups.append({"name": name, "options": {"State": None}})
+    return {**cluster, "nodes": groups, **({"partitions": partitions} if partitions else {})}
+
+
+def _named_nodes(
+    cluster: Mapping[str, Any], replaced: list[Replaced]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a cluster's partitions, with valid hostlists, and the nodes that they name."""
+    sets = {str(get(line, "NodeSet")).upper() for line in cluster.get("lines", ())} | {"ALL", ""}
+    named: dict[str, None] = {}
+    partitions = {}
+    for name, part in cluster.get("partitions", {}).items():
+        options = part["options"]
+        nodes = str(get(options, "Nodes") or "")
+        names = [node for node in names_of(nodes) or () if node.upper() not in sets]
+        if names_of(nodes) is None or not all(map(_NODE.fullmatch, names)):
+            why = "not a hostlist; replaced by all nodes"
+            replaced.append(Replaced("slurm.conf", f"PartitionName {name} Nodes", nodes, why))
+            options = {**options, _spelled(options, "Nodes"): "ALL"}
+            names = []
+        partitions[name] = {**part, "options": options}
+        named |= dict.fromkeys(names)
+    return partitions, list(named)
+
+
+def _spelled(options: Mapping[str, Any], name: str) -> str:
+    """Return an option's name as it is spelled there."""
+    return next(option for option in options if option.lower() == name.lower())
+
+
 def _node_hosts(cluster: Mapping[str, Any]) -> Iterator[str]:
     """Yield the hosts of nodes that do not have the names of their hosts."""
     for group in cluster["nodes"]:
@@ -261,7 +331,7 @@ def _controllers(cluster: Mapping[str, Any], node_hosts: Collection[str]) -> lis
     hosts = get(options, "SlurmctldHost") or [
         *filter(None, [get(options, "ControlMachine"), get(options, "BackupController")])
     ]
-    count = len([hosts] if isinstance(hosts, str) else hosts)
+    count = max(len([hosts] if isinstance(hosts, str) else hosts), 1)
     return [f"{_CONTROLLER}{number}" for number in range(1, count + 1)]
 
 
