@@ -192,7 +192,7 @@ def placed_once(scenario: Scenario, cluster_name: str) -> list[Placed]:
 
 
 def most_connected(topology_conf: str, nodes: Sequence[str]) -> int:
-    """Return how many of some nodes a job can have if they need a switch above them all.
+    r"""Return how many of some nodes a job can have if they need a switch above them all.
 
     A text without switches connects all nodes.
 

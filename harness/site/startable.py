@@ -87,16 +87,16 @@ def _known_problems(findings: Collection[Finding]) -> list[str]:
 
 def _remove_problems(data: Data, problems: Collection[Problem]) -> list[Replaced]:
     """Remove the parts of a scenario that are not valid."""
-    paths = {}
+    paths: dict[tuple[Any, ...], str] = {}
     for problem in problems:
         if path := _path(data, problem.where):
             paths.setdefault(path, problem.message)
-    removed = []
+    removed: list[Replaced] = []
     for path in sorted(paths, key=str, reverse=True):  # the last of several node groups first
-        container = data
+        container: Any = data
         for key in path[:-1]:
             container = container[key]
-        value = container[path[-1]] if isinstance(path[-1], int) else container.get(path[-1])
+        value = container[path[-1]]
         name = value["name"] if path[-2] == "nodes" else path[-1]
         removed.append(Replaced("slurm.conf", str(name), _shown(value), paths[path]))
         del container[path[-1]]
@@ -133,7 +133,7 @@ def _remove_findings(
 ) -> list[Replaced]:
     """Remove the options of slurm.conf that daemons refuse or ignore; one finding for each."""
     lines = {line.number: line for _, line in source.lines}
-    removed = []
+    removed: list[Replaced] = []
     for finding in findings:
         line = lines.get(finding.line)
         if (
