@@ -459,7 +459,8 @@ def _nodes(
     options |= {option: None for option in ("CPUs", "RealMemory") if option.lower() not in present}
     return {
         "name": group["name"],
-        **({"gres": str(gres).split(",")} if gres else {}),
+        # Sockets, such as (S:0-1), depend on the site's hardware.
+        **({"gres": re.sub(r"\([^)]*\)", "", str(gres)).split(",")} if gres else {}),
         "options": options,
     }
 

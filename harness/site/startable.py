@@ -97,14 +97,18 @@ def _remove_problems(data: Data, problems: Collection[Problem]) -> list[Replaced
         for key in path[:-1]:
             container = container[key]
         value = container[path[-1]]
-        name = value["name"] if path[-2] == "nodes" else path[-1]
+        if path[-2] == "nodes":
+            value = value["name"]
+        name = "NodeName" if path[-2] == "nodes" else path[-1]
         removed.append(Replaced("slurm.conf", str(name), _shown(value), paths[path]))
         del container[path[-1]]
     return removed
 
 
 def _shown(value: Any) -> str:
-    return "" if isinstance(value, dict | list) else str(value)
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "" if isinstance(value, dict) else str(value)
 
 
 def _path(data: Data, where: str) -> tuple[Any, ...]:
@@ -124,7 +128,7 @@ def _path(data: Data, where: str) -> tuple[Any, ...]:
         path.append(key)
         part, rest = part[key], rest[len(str(key)) + 1 :]
     if path[2:3] == ["nodes"]:
-        path = path[:4]
+        path = path[: {"gres": 5, "options": 6}.get(path[4] if len(path) > 4 else "", 4)]
     return tuple(path) if len(path) > 3 else ()
 
 

@@ -64,6 +64,9 @@ HARMLESS = (
     r"System GPU detection failed",
     # slurmds that share a host start one after the other.
     r"_?forward_thread: failed to \S+ .*Connection refused",
+    r"forward_thread to \S+: Connection refused",
+    # slurmctld asks again, and makes nodes DOWN that do not answer in the end.
+    r"Nodes \S+ not responding$",
     # slurmd -Z stores what it detects before it knows its spool directory.
     r"xcpuinfo_hwloc_topo_load: failed",
 )
