@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -101,6 +102,36 @@ class Bundle:
             return []
         header, *rows = path.read_text(errors="replace").splitlines() or [""]
         return [dict(zip(header.split("|"), row.split("|"), strict=False)) for row in rows]
+
+
+class ConfigurationDirectory(Bundle):
+    """The files of a site's /etc/slurm, or of a copy of it, as those of a bundle."""
+
+    __slots__ = ()
+
+    def text(self, path: str) -> str:
+        """Return the text of a file, by its path on the site, with its line ends."""
+        relative = PurePosixPath(path).relative_to(self.site_directory)
+        return (self.root / relative).read_bytes().decode(errors="replace")
+
+
+def of_directory(directory: Path) -> Bundle:
+    """Return the files of a configuration directory, which is the site's /etc/slurm.
+
+    Links to files outside of it are not followed.
+    """
+    files = [
+        path
+        for path in islice(sorted(directory.rglob("*")), _LIMITS.members)
+        if path.is_file()
+        and path.stat().st_size <= _LIMITS.file
+        and path.resolve().is_relative_to(directory.resolve())
+    ]
+    paths = {f"/etc/slurm/{path.relative_to(directory)}": path for path in files}
+    modes = {name: path.stat().st_mode & 0o777 for name, path in paths.items()}
+    return ConfigurationDirectory(
+        directory, directory, None, {}, "/etc/slurm", frozenset(paths), modes, {}
+    )
 
 
 def is_bundle(path: Path) -> bool:

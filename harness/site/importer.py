@@ -84,12 +84,13 @@ def _import(
         return Imported(data, [f"left out: {text}" for text in left_out], [])
     findings = check_path(directory, release)
     (cluster,) = data["clusters"].values()
-    own = scripts.find(site, cluster["options"], release) if site else None
-    used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(site, own)}
+    files = site or bundle.of_directory(directory)
+    own = scripts.find(files, cluster["options"], release)
+    used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(files, own)}
     left_out = [text for text in left_out if text not in used]
     copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own)
     startable.make_startable(copy, release, replaced, _write_data)
-    of_scripts = _printable([*own.notes]) if own else []
+    of_scripts = _printable([*own.notes])
     compared = [
         *_compared(directory, release, copy, replaced),
         *fidelity.scripts(of_scripts),
@@ -103,10 +104,9 @@ def _import(
     return Imported(copy, notes, compared)
 
 
-def _used(site: bundle.Bundle | None, own: scripts.SiteScripts | None) -> list[str]:
+def _used(site: bundle.Bundle, own: scripts.SiteScripts) -> list[str]:
     """Return the files below a site's configuration directory that its copy uses as scripts."""
-    above = f"{site.site_directory}/" if site else ""
-    return [path.removeprefix(above) for path in (own.used if own else ())]
+    return [path.removeprefix(f"{site.site_directory}/") for path in own.used]
 
 
 def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

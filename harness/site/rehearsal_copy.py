@@ -137,7 +137,10 @@ _POWER = {
     "suspendtime",
     "suspendtimeout",
 }
+# Limits that the jobs of the checks, which request little memory, cannot keep.
+_FOR_LARGE_JOBS = {"vsizefactor"}
 _WHY = (
+    (_FOR_LARGE_JOBS, "the jobs of the checks request too little memory for it"),
     (_OURS, "the harness has its own"),
     (_SITES, "needs the site's hardware, services or plugins"),
     (_POWER, "all nodes are up from the start"),
@@ -183,6 +186,10 @@ _PROLOG_WORDS = {"contain", "x11"}
 # Codes of findings about options or values that the release does not have.
 _NOT_TAKEN = {"gone", "obsolete", "plugin", "refused", "too-new", "unknown"}
 _FILES = {"topology.conf", "topology.yaml"}
+# Options that give jobs memory which they do not request, and limits of what they may.
+_MEMORY_OF_JOBS = ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU", "MaxMemPerCPU", "MaxMemPerNode")
+# A size of nodes that detect theirs, in MiB for each of so many CPUs.
+_MEMORY_PER_CPU, _MOST_CPUS = 1024, 64
 # Names of nodes that a host can have.
 _NODE = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # An absolute path in a value. Names of plugins such as select/linear are not paths.
@@ -386,6 +393,7 @@ def _cluster(
     ]
     if cluster.get("cgroup"):
         replaced.append(Replaced("cgroup.conf", "", None, "the harness has its own"))
+    memory = _default_memory(cluster)
     dynamic = any(group.get("dynamic") for group in cluster["nodes"])
     partition_options = {**refused, **_PARTITION_OPTIONS}
     if not with_accounting:
@@ -396,7 +404,10 @@ def _cluster(
         "options": options,
         "nodes": cluster["nodes"]
         if dynamic
-        else [_nodes(group, {**refused, **_NODE_OPTIONS}, replaced) for group in cluster["nodes"]],
+        else [
+            _nodes(group, {**refused, **_NODE_OPTIONS}, replaced, memory)
+            for group in cluster["nodes"]
+        ],
         "lines": lines,
         "partitions": {
             name: {
@@ -450,10 +461,17 @@ def _kept(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def _nodes(
-    group: Mapping[str, Any], unwanted: Mapping[str, str], replaced: list[Replaced]
+    group: Mapping[str, Any],
+    unwanted: Mapping[str, str],
+    replaced: list[Replaced],
+    memory: int,
 ) -> dict[str, Any]:
     options = _without(f"NodeName {group['name']}", group["options"], unwanted, replaced)
     gres = next((options.pop(option) for option in list(options) if option.lower() == "gres"), None)
+    if memory and get(options, "RealMemory") is None:
+        options["RealMemory"] = memory
+        why = "added: jobs of the site request memory, and its nodes detect what they have"
+        replaced.append(Replaced("slurm.conf", f"NodeName {group['name']} RealMemory", memory, why))
     present = {option.lower() for option in options}
     # Slurm derives those that the site does not set from the rest of the line.
     options |= {option: None for option in ("CPUs", "RealMemory") if option.lower() not in present}
@@ -463,6 +481,24 @@ def _nodes(
         **({"gres": re.sub(r"\([^)]*\)", "", str(gres)).split(",")} if gres else {}),
         "options": options,
     }
+
+
+def _default_memory(cluster: Mapping[str, Any]) -> int:
+    """Return the MiB of nodes without RealMemory; 0 if jobs of the site request no memory."""
+    parts = [
+        cluster["options"],
+        *(part["options"] for part in cluster.get("partitions", {}).values()),
+    ]
+    defaults = [
+        int(value)
+        for options in parts
+        for name in _MEMORY_OF_JOBS
+        if str(value := get(options, name) or "").isdecimal()
+    ]
+    selects = str(get(cluster["options"], "SelectTypeParameters") or "").lower()
+    if not defaults and "memory" not in selects:
+        return 0
+    return _MEMORY_PER_CPU * _MOST_CPUS + max(defaults, default=0) * _MOST_CPUS
 
 
 def _without(
