@@ -180,15 +180,11 @@ def import_directory(
 
 
 def _which_directory(path: Path) -> str:
-    """Return advice about a directory without slurm.conf."""
-    names = sorted(
-        str(file.relative_to(path))
-        for file in path.rglob("*slurm*.conf*")
-        if "slurmdbd" not in file.name
-    )
-    if not names:
+    """Return advice about a directory without slurm.conf, or with several that may be it."""
+    similar = [file.name for file in path.glob("*slurm*.conf*") if "slurmdbd" not in file.name]
+    if not similar:
         return "name the directory that holds it"
-    return f"rename {names[0]}, or name the directory that holds slurm.conf"
+    return f"rename one of these to slurm.conf: {', '.join(sorted(similar))}"
 
 
 def _must_be_readable(path: Path, configuration: Configuration, source: Source) -> None:
