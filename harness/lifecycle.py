@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +69,14 @@ def run(
                     run.say(f"not healed: {problem}")
 
     return reported(run, evaluate, report_directory)
+
+
+def start_once(scenario_path: Path, provider: Provider, say: Say) -> None:
+    """Bring a scenario up until its clusters accept jobs, and take it down; keep nothing."""
+    with tempfile.TemporaryDirectory(prefix="harness-") as runs:
+        run = create(scenario_path, provider, Path(runs), say)
+        with provisioned(run):
+            deploy(run)
 
 
 def reported(

@@ -14,7 +14,15 @@ from harness.capabilities import Capabilities
 from harness.parsing import durations
 from harness.parsing.conf import number
 from harness.run_secrets import secret
-from harness.scenario import FIRST_NODE_PORT, Accounting, Cluster, NodeGroup, Scenario, gres_count
+from harness.scenario import (
+    FIRST_NODE_PORT,
+    Accounting,
+    Cluster,
+    NodeGroup,
+    Scenario,
+    gres_count,
+    gres_type,
+)
 
 LOG_DIRECTORY = "/var/log/slurm"
 # The log of the programs that power nodes up and down, on their controller.
@@ -317,11 +325,9 @@ def stand_in_devices(
         return
     first = 0
     for gres in group.gres:
-        name, *words = gres.split(":")
-        if name.lower() == "gpu":
+        if gres.partition(":")[0].lower() == "gpu":
             count = gres_count(gres)
-            kind = next((word for word in words if not word[0].isdigit()), None)
-            yield kind, [f"{_DEVICES}{index}" for index in range(first, first + count)]
+            yield gres_type(gres), [f"{_DEVICES}{index}" for index in range(first, first + count)]
             first += count
 
 

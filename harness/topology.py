@@ -12,7 +12,7 @@ from itertools import combinations, pairwise, product
 from math import gcd, prod
 
 from harness import releases
-from harness.parsing import hostlist
+from harness.parsing import conf, hostlist
 from harness.scenario import Scenario, Topology, Torus
 
 # Without BlockSizes, slurmctld combines up to 2**4 blocks (block_record_validate).
@@ -189,6 +189,36 @@ def placed_once(scenario: Scenario, cluster_name: str) -> list[Placed]:
     """Return each topology that places jobs of a cluster, with its largest partition."""
     by_size = sorted(placed(scenario, cluster_name).values(), key=lambda item: len(item.nodes))
     return [*{item.name: item for item in by_size}.values()]
+
+
+def most_connected(topology_conf: str, nodes: Sequence[str]) -> int:
+    r"""Return how many of some nodes a job can have if they need a switch above them all.
+
+    A text without switches connects all nodes.
+
+    >>> most_connected("SwitchName=s1 Nodes=n[1-3]\nSwitchName=s2 Nodes=n4", ["n2", "n3", "n4"])
+    2
+    """
+    switches = [
+        {pair.key.lower(): pair.value for pair in line.pairs}
+        for line in conf.read(topology_conf)
+        if line.pairs and line.pairs[0].key.lower() == "switchname"
+    ]
+    nodes_of: dict[str, set[str]] = {}
+    waiting = switches
+    while waiting:
+        ready = [switch for switch in waiting if {*_names(switch.get("switches"))} <= {*nodes_of}]
+        for switch in ready:
+            below = [nodes_of[child] for child in _names(switch.get("switches"))]
+            nodes_of[switch["switchname"]] = {*_names(switch.get("nodes"))}.union(*below)
+        waiting = [switch for switch in waiting if switch not in ready] if ready else []
+    if not nodes_of:
+        return len(nodes)
+    return max(1, *(len(reached.intersection(nodes)) for reached in nodes_of.values()))
+
+
+def _names(names: str | None) -> tuple[str, ...]:
+    return hostlist.create(names) if names else ()
 
 
 def picture(topology: Topology) -> list[Box]:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from harness import install_script, providers, releases, render, rundir, scenario
+from harness import install_script, lifecycle, providers, releases, render, rundir, scenario
 from harness.capabilities import CONTAINERS, OWN_MACHINES
 from harness.cli.arguments import (
     DEFAULT_RUNS,
@@ -23,9 +23,23 @@ from harness.cli.arguments import (
     ScenarioPath,
     Settings,
 )
-from harness.cli.opening import must_be_known, must_be_writable, must_be_writable_file, open_run
-from harness.cli.printing import Format, err, out, print_diff, print_findings, print_json
-from harness.errors import Problem, ScenarioError, UsageError
+from harness.cli.opening import (
+    find_provider,
+    must_be_known,
+    must_be_writable,
+    must_be_writable_file,
+    open_run,
+)
+from harness.cli.printing import (
+    Format,
+    err,
+    out,
+    print_diff,
+    print_findings,
+    print_json,
+    progress,
+)
+from harness.errors import EngineError, HarnessError, Problem, ScenarioError, UsageError
 from harness.plan import make_plan
 from harness.shipped_files import SCENARIOS, TEMPLATES
 from harness.site import collect, importer
@@ -245,8 +259,18 @@ def import_(
             show_default=False,
         ),
     ] = None,
+    start: Annotated[
+        bool,
+        typer.Option(
+            "--start/--no-start",
+            help="Start a rehearsal copy once to see that it works, if there is a Docker engine.",
+        ),
+    ] = True,
 ) -> None:
-    """Write a scenario that renders to an existing cluster's configuration, except passwords."""
+    """Write a scenario that renders to an existing cluster's configuration, except passwords.
+
+    With --rehearsal, what the release's daemons do not accept is left out, with a message.
+    """
     must_be_known(release)
     scenario.name_of(output)  # runs must be able to have its name
     must_be_writable_file(output)
@@ -269,8 +293,21 @@ def import_(
         err.print(f"{output} written, but daemons would not start with it:")
         print_findings(fatal)
         raise typer.Exit(1)
+    if rehearsal_hosts and start:
+        _start_once(output)
     count = sum(len(cluster.node_names()) for cluster in read.clusters.values())
     out.print(f"{output}: {len(read.clusters)} cluster, {count} nodes")
+
+
+def _start_once(output: Path) -> None:
+    """Start a copy's real daemons, and stop them again; say so if there is no engine."""
+    try:
+        lifecycle.start_once(output, find_provider("docker", DEFAULT_RUNS), progress())
+    except (EngineError, UsageError) as error:  # no engine, or not installed with [run]
+        err.print(f"not started, only checked: {error.message}", markup=False)
+    except HarnessError as error:
+        err.print(f"{output} written, but the copy does not start:\n{error}", markup=False)
+        raise typer.Exit(1) from error
 
 
 @app.command("diff")

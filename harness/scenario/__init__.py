@@ -28,6 +28,7 @@ from harness.scenario.model import (
     User,
     UserName,
     gres_count,
+    gres_type,
     schema,
 )
 
@@ -50,6 +51,7 @@ __all__ = [
     "User",
     "UserName",
     "gres_count",
+    "gres_type",
     "is_named_like_one",
     "load",
     "name_of",

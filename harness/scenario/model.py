@@ -88,6 +88,9 @@ def _file_option(value: Any) -> Any:
     return _option(value)
 
 
+_GRES_COUNT = re.compile("([0-9]+)([kmgtpKMGTP]?)")
+
+
 def gres_count(gres: str) -> int:
     """Return the count of a GRES such as gpu:a100:2K.
 
@@ -96,8 +99,20 @@ def gres_count(gres: str) -> int:
     >>> gres_count("gpu:a100:4"), gres_count("bandwidth:2K"), gres_count("gpu:a100")
     (4, 2048, 1)
     """
-    number = re.fullmatch(r"([0-9]+)([kmgtp]?)", gres.lower().rpartition(":")[2])
-    return int(number[1]) * 1024 ** " kmgtp".index(number[2] or " ") if number else 1
+    number = _GRES_COUNT.fullmatch(gres.rpartition(":")[2])
+    return int(number[1]) * 1024 ** " kmgtp".index(number[2].lower() or " ") if number else 1
+
+
+def gres_type(gres: str) -> str | None:
+    """Return the type of a GRES, which may begin with a digit.
+
+    >>> gres_type("gpu:2080ti:4"), gres_type("gpu:a100"), gres_type("gpu:4")
+    ('2080ti', 'a100', None)
+    """
+    words = [word for word in gres.split(":")[1:] if word.lower() != "no_consume"]
+    if words and _GRES_COUNT.fullmatch(words[-1]):
+        words.pop()
+    return words[0] if words else None
 
 
 def _gres(value: str) -> str:
@@ -186,9 +201,7 @@ FileName = Annotated[Word, AfterValidator(_further_file)]
 # slurm.conf(5), Gres: a name, optionally followed by a type, no_consume and a count.
 Gres = Annotated[
     str,
-    StringConstraints(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(:[A-Za-z_][A-Za-z0-9_.-]*)*(:[0-9]{1,9}[KMGTPkmgtp]?)?$"
-    ),
+    StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"),
     AfterValidator(_gres),
 ]
 # Debian's policy manual, 5.6.7: a name that `apt-get install` accepts.
@@ -464,6 +477,13 @@ class Cluster(Model):
         description=(
             "additional lines of slurm.conf, each as its options in order, such as NodeSet and "
             "Feature"
+        ),
+    )
+    known_problems: tuple[Word, ...] = Field(
+        (),
+        description=(
+            "options about which its daemons log errors or warnings that do not fail the checks; "
+            "`harness check` finds them"
         ),
     )
     files: Mapping[FileName, str] = Field(

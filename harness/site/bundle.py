@@ -7,7 +7,6 @@ nothing in them is run.
 from __future__ import annotations
 
 import gzip
-import itertools
 import re
 import tempfile
 import zlib
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count, islice
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -132,6 +132,36 @@ class Bundle:
             return []
         header, *rows = path.read_text(errors="replace").splitlines() or [""]
         return [dict(zip(header.split("|"), row.split("|"), strict=False)) for row in rows]
+
+
+class ConfigurationDirectory(Bundle):
+    """The files of a site's /etc/slurm, or of a copy of it, as those of a bundle."""
+
+    __slots__ = ()
+
+    def text(self, path: str) -> str:
+        """Return the text of a file, by its path on the site, with its line ends."""
+        relative = PurePosixPath(path).relative_to(self.site_directory)
+        return (self.root / relative).read_bytes().decode(errors="replace")
+
+
+def of_directory(directory: Path) -> Bundle:
+    """Return the files of a configuration directory, which is the site's /etc/slurm.
+
+    Links to files outside of it are not followed.
+    """
+    files = [
+        path
+        for path in islice(sorted(directory.rglob("*")), _LIMITS.members)
+        if path.is_file()
+        and path.stat().st_size <= _LIMITS.file
+        and path.resolve().is_relative_to(directory.resolve())
+    ]
+    paths = {f"/etc/slurm/{path.relative_to(directory)}": path for path in files}
+    modes = {name: path.stat().st_mode & 0o777 for name, path in paths.items()}
+    return ConfigurationDirectory(
+        directory, directory, None, {}, {}, 0, "/etc/slurm", frozenset(paths), modes, {}
+    )
 
 
 def is_bundle(path: Path) -> bool:
@@ -416,7 +446,7 @@ def _users(
         of_user.setdefault(row["User"], {})[f"{row['Account']}{partition}"] = row
     people = {row["User"]: row for row in bundle.table("user")}
     used = {user.uid for user in bundle.users.values()}
-    free = (uid for uid in itertools.count(_FIRST_FREE_UID) if uid not in used)
+    free = (uid for uid in count(_FIRST_FREE_UID) if uid not in used)
     taken: dict[int, str] = {}
     for name, own in of_user.items():
         try:

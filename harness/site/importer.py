@@ -9,7 +9,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,11 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
-from harness import releases, scenario
-from harness.capabilities import CONTAINERS
+from harness import releases
 from harness.errors import ScenarioError, UsageError
 from harness.parsing import conf, hostlist
-from harness.plan import make_plan
 from harness.releases import Release
-from harness.render import render
-from harness.site import bundle, fidelity, rehearsal_copy, scripts
+from harness.site import bundle, fidelity, rehearsal_copy, scripts, startable
 from harness.slurmconf.check import check_path
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
@@ -76,7 +73,7 @@ def import_site(path: Path, release: str | None, rehearsal_hosts: int | None) ->
 def _import(
     directory: Path, release: Release, rehearsal_hosts: int | None, site: bundle.Bundle | None
 ) -> Imported:
-    data, left_out = import_directory(directory, release)
+    data, left_out = import_directory(directory, release, for_copy=bool(rehearsal_hosts))
     emulated: list[str] = []
     if site:
         ((name, cluster),) = data["clusters"].items()
@@ -92,11 +89,13 @@ def _import(
         return Imported(data, [f"{kind}: {text}" for kind, texts in kinds for text in texts], [])
     findings = check_path(directory, release)
     (cluster,) = data["clusters"].values()
-    own = scripts.find(site, cluster["options"], release) if site else None
-    used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(site, own)}
+    files = site or bundle.of_directory(directory)
+    own = scripts.find(files, cluster["options"], release)
+    used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(files, own)}
     left_out = [text for text in left_out if text not in used]
     copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own)
-    of_scripts = _printable([*own.notes]) if own else []
+    startable.make_startable(_without_people(copy), release, replaced, _write_data)
+    of_scripts = _printable([*own.notes])
     compared = [
         *_compared(directory, release, copy, replaced),
         *fidelity.scripts(of_scripts),
@@ -111,10 +110,9 @@ def _import(
     return Imported(copy, notes, compared)
 
 
-def _used(site: bundle.Bundle | None, own: scripts.SiteScripts | None) -> list[str]:
+def _used(site: bundle.Bundle, own: scripts.SiteScripts) -> list[str]:
     """Return the files below a site's configuration directory that its copy uses as scripts."""
-    above = f"{site.site_directory}/" if site else ""
-    return [path.removeprefix(above) for path in (own.used if own else ())]
+    return [path.removeprefix(f"{site.site_directory}/") for path in own.used]
 
 
 def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -141,51 +139,99 @@ def _compared(
     replaced: Sequence[fidelity.Replaced],
 ) -> list[fidelity.Entry]:
     """Compare a site's files with those that its copy is rendered to; [] if it cannot be."""
-    with tempfile.TemporaryDirectory() as temporary:
-        path, etc = Path(temporary) / "copy.yml", Path(temporary) / "slurm"
-        # Slurm's files do not name users and groups, of which there may be thousands.
-        write(path, Imported({**data, "users": {}, "groups": {}}, [], []))
-        try:
-            plan = make_plan(path.stem, scenario.load(path), CONTAINERS)
-        except ScenarioError:
-            return []
-        etc.mkdir()
-        accounting = plan.with_daemon("slurmdbd")
-        for host in (*accounting[:1], *plan.with_daemon("slurmctld")[:1]):
-            for file in render(plan, [host])[host.name]:
-                if file.path.startswith("/etc/slurm/"):
-                    (etc / Path(file.path).name).write_text(file.text)
-        return [
-            *fidelity.compare(load(directory, release), load(etc, release), release.name, replaced)
-        ]
+    try:
+        with startable.rendered(_without_people(data), _write_data) as etc:
+            copy = load(etc, release)
+            return [*fidelity.compare(load(directory, release), copy, release.name, replaced)]
+    except ScenarioError:
+        return []
 
 
-def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list[str]]:
+def _without_people(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a scenario without users and groups, whose other parts are the same objects.
+
+    Slurm's files do not name them, and there may be thousands.
+    """
+    return {**data, "users": {}, "groups": {}}
+
+
+def _write_data(path: Path, data: Mapping[str, Any]) -> None:
+    write(path, Imported({**data}, [], []))
+
+
+def import_directory(
+    path: Path, release: Release, *, for_copy: bool = False
+) -> tuple[dict[str, Any], list[str]]:
     """Return the scenario of a configuration directory as data, and a list of what was left out.
 
-    Raises UsageError if slurm.conf is missing or cannot be read, or lacks what a scenario requires.
+    For a rehearsal copy, that includes everything that the daemons could not read. Otherwise raises
+    UsageError if slurm.conf cannot be read, or lacks what a scenario requires; in both cases if
+    there is none.
     """
     configuration = load(path, release)
     source = configuration.get("slurm.conf")
     if source is None:
-        raise UsageError(f"{path}: no slurm.conf", hint="name the directory that holds it")
+        raise UsageError(f"{path}: no slurm.conf", hint=_which_directory(path))
+    left_out: list[str] = []
+    if for_copy:
+        left_out += _leave_out_unreadable(configuration)
+    else:
+        _must_be_readable(path, configuration, source)
+    left_out += [f"{path}/{name}: {_FOREIGN}" for name in _foreign(path, configuration)]
+    left_out += _replaced(configuration)
+    name = (source.get("clustername") or "").lower()
+    controllers = _controllers(source)
+    if for_copy:
+        name = _valid_name(name, left_out)
+        controllers = controllers or ["controller"]
+    elif not name:
+        raise UsageError(f"{source.path}: no ClusterName", hint="slurmctld requires one")
+    elif not controllers:
+        raise UsageError(f"{source.path}: no SlurmctldHost, and no ControlMachine")
+    controller = _short(controllers[0])
+    cluster = _cluster(configuration, source, controller, left_out, for_copy=for_copy)
+    data: dict[str, Any] = {
+        "description": f"Imported from {path}.",
+        "release": DoubleQuotedScalarString(release.name),
+        "clusters": {name: cluster},
+    }
+    if source.uses_slurmdbd():
+        data["accounting"] = _accounting(configuration, source, controller, left_out)
+    return _printable(data), left_out
+
+
+def _which_directory(path: Path) -> str:
+    """Return advice about a directory without slurm.conf, or with several that may be it."""
+    similar = [file.name for file in path.glob("*slurm*.conf*") if "slurmdbd" not in file.name]
+    if not similar:
+        return "name the directory that holds it"
+    return f"rename one of these to slurm.conf: {', '.join(sorted(similar))}"
+
+
+def _must_be_readable(path: Path, configuration: Configuration, source: Source) -> None:
+    """Raise UsageError if there are lines that Slurm cannot read, or files that are missing."""
     if problems := [str(finding) for file in configuration for finding in file.findings]:
         raise UsageError("\n".join(problems))
     unread = [f"{name}:{line.number}" for name, line in source.lines if line.rest is not None]
     if unread:
         raise UsageError(f"cannot be read: {', '.join(unread)}", hint=f"harness check {path}")
-    left_out = [f"{path}/{name}: {_FOREIGN}" for name in _foreign(path, configuration)]
-    left_out += _replaced(configuration)
-    name = (source.get("clustername") or "").lower()
-    controller = _short(_controllers(source)[0])
-    data: dict[str, Any] = {
-        "description": f"Imported from {path}.",
-        "release": DoubleQuotedScalarString(release.name),
-        "clusters": {name: _cluster(configuration, source, controller, left_out)},
-    }
-    if source.uses_slurmdbd():
-        data["accounting"] = _accounting(configuration, source, controller, left_out)
-    return _printable(data), left_out
+
+
+def _leave_out_unreadable(configuration: Configuration) -> Iterator[str]:
+    """Remove what a release's daemons cannot read; yield notes on it."""
+    for source in configuration:
+        for finding in source.findings:
+            yield f"{finding.file}:{finding.line}: {finding.option}: {finding.message}"
+        for name, line in source.leave_out_unreadable():
+            yield f"{name}:{line.number}: cannot be read: {line.text.strip()}"
+
+
+def _valid_name(name: str, left_out: list[str]) -> str:
+    """Return a ClusterName that a scenario accepts, and add a note if it is not the site's."""
+    valid = re.sub(r"[^a-z0-9_-]+", "-", name).strip("-_")[:40] or "cluster"
+    if valid != name:
+        left_out.append(f"ClusterName={name}: the copy is named {valid}")
+    return valid
 
 
 def dump(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
@@ -244,7 +290,12 @@ def _with_files(scripts: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _cluster(
-    configuration: Configuration, source: Source, controller: str, left_out: list[str]
+    configuration: Configuration,
+    source: Source,
+    controller: str,
+    left_out: list[str],
+    *,
+    for_copy: bool,
 ) -> dict[str, Any]:
     sections = source.sections
     lines = [
@@ -255,6 +306,9 @@ def _cluster(
         and key not in {*_ROWS, "slurmctldhost"}
     ]
     cgroup = configuration.get("cgroup.conf")
+    node_rows = source.rows("nodename")
+    if for_copy:
+        node_rows = [*_with_names(node_rows, left_out)]
     parts: dict[str, Any] = {
         "controller": controller,
         "defaults": False,
@@ -262,12 +316,13 @@ def _cluster(
         "cgroup": {setting.name: setting.value for setting in cgroup.settings.values()}
         if cgroup
         else {},
-        "nodes": [_node_group(row) for row in source.rows("nodename")],
+        "nodes": [_node_group(row) for row in node_rows],
         "lines": lines,
         "partitions": dict(_partitions(source)),
         "files": dict(_files(configuration)),
     }
-    return {key: value for key, value in parts.items() if value not in ({}, []) or key == "nodes"}
+    needed = {"nodes", "options"}
+    return {key: value for key, value in parts.items() if value not in ({}, []) or key in needed}
 
 
 def _options(source: Source, left_out: list[str]) -> dict[str, Any]:
@@ -288,6 +343,16 @@ def _options(source: Source, left_out: list[str]) -> dict[str, Any]:
     if hosts:
         options["SlurmctldHost"] = hosts
     return options
+
+
+def _with_names(rows: Iterable[Row], left_out: list[str]) -> Iterator[Row]:
+    """Yield the rows whose hostlists Slurm can read; add notes on the others."""
+    for row in rows:
+        path, line, pair = row.first
+        if names_of(pair.value) is not None:
+            yield row
+        else:
+            left_out.append(f"{path}:{line.number}: NodeName={pair.value} is not a hostlist")
 
 
 def _node_group(row: Row) -> dict[str, Any]:
@@ -377,9 +442,7 @@ def _foreign(path: Path, configuration: Configuration) -> list[str]:
 def _controllers(source: Source) -> list[str]:
     hosts = [host.value.partition("(")[0] for host in source.all_of("slurmctldhost")]
     hosts = hosts or (source.get("controlmachine") or "").split(",")
-    if not hosts[0]:
-        raise UsageError(f"{source.path}: no SlurmctldHost, and no ControlMachine")
-    return hosts
+    return [host for host in hosts if host]
 
 
 def _short(host: str) -> str:

@@ -68,6 +68,12 @@ _OURS = {
     "proctracktype",
     "slurmctldaddr",
     "slurmctldhost",
+    "slurmctldlogfile",
+    "slurmctldpidfile",
+    "slurmdlogfile",
+    "slurmdpidfile",
+    "slurmdspooldir",
+    "statesavelocation",
     "slurmdport",
     "slurmduser",
     "slurmuser",
@@ -90,6 +96,11 @@ _SITES = {
     "clifilterplugins",
     "communicationparameters",
     "corespecplugin",
+    "defaultstoragehost",
+    "defaultstorageloc",
+    "defaultstorageport",
+    "defaultstoragetype",
+    "defaultstorageuser",
     "extsensorsfreq",
     "extsensorstype",
     "jobacctgatherparams",
@@ -126,7 +137,10 @@ _POWER = {
     "suspendtime",
     "suspendtimeout",
 }
+# Limits that the jobs of the checks, which request little memory, cannot keep.
+_FOR_LARGE_JOBS = {"vsizefactor"}
 _WHY = (
+    (_FOR_LARGE_JOBS, "the jobs of the checks request too little memory for it"),
     (_OURS, "the harness has its own"),
     (_SITES, "needs the site's hardware, services or plugins"),
     (_POWER, "all nodes are up from the start"),
@@ -174,6 +188,12 @@ _PROLOG_WORDS = {"contain", "x11"}
 # Codes of findings about options or values that the release does not have.
 _NOT_TAKEN = {"gone", "obsolete", "plugin", "refused", "too-new", "unknown"}
 _FILES = {"topology.conf", "topology.yaml"}
+# Options that give jobs memory which they do not request, and limits of what they may.
+_MEMORY_OF_JOBS = ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU", "MaxMemPerCPU", "MaxMemPerNode")
+# A size of nodes that detect theirs, in MiB for each of so many CPUs.
+_MEMORY_PER_CPU, _MOST_CPUS = 1024, 64
+# Names of nodes that a host can have.
+_NODE = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # An absolute path in a value. Names of plugins such as select/linear are not paths.
 _PATH = re.compile(r"(^|[=,:\"])/")
 
@@ -197,6 +217,7 @@ def shrink(
     }
     ((name, cluster),) = data["clusters"].items()
     accounting = data.get("accounting")
+    cluster = _with_all_nodes(cluster, hosts, replaced)
     nodes = [node for group in cluster["nodes"] for node in names_of(group["name"]) or ()]
     if not nodes and get(cluster["options"], "MaxNodeCount"):
         cluster = {**cluster, "nodes": _dynamic_nodes(cluster, hosts)}
@@ -270,6 +291,62 @@ def _empty_groups(cluster: Mapping[str, Any], data: Mapping[str, Any]) -> dict[s
     return {name: {"gid": gid} for gid, name in enumerate(empty, _FIRST_FREE_GID)}
 
 
+def _with_all_nodes(
+    cluster: Mapping[str, Any], hosts: int, replaced: list[Replaced]
+) -> Mapping[str, Any]:
+    """Return a cluster that has nodes, each once, and all that its partitions name."""
+    groups: list[dict[str, Any]] = []
+    nodes: set[str] = set()
+    for group in cluster["nodes"]:
+        names = names_of(group["name"]) or ()
+        new = [name for name in names if name not in nodes and _NODE.fullmatch(name)]
+        if len(new) < len(names):
+            why = "not the name of a node, or the second line of the same node; left out"
+            gone = hostlist.fold([name for name in names if name not in new])
+            replaced.append(Replaced("slurm.conf", "NodeName", gone, why))
+            group = {**group, "name": hostlist.fold(new)}
+        if new:
+            groups.append(group)
+            nodes |= {*new}
+    partitions, named = _named_nodes(cluster, replaced)
+    missing = [name for name in named if name not in nodes]
+    if not get(cluster["options"], "MaxNodeCount"):
+        if not nodes and not missing:
+            missing = [f"node{number}" for number in range(1, hosts + 1)]
+        if missing:
+            name = hostlist.fold(missing)
+            why = "no line of the site defines them; added, with one CPU each"
+            replaced.append(Replaced("slurm.conf", "NodeName", name, why))
+            groups.append({"name": name, "options": {"State": None}})
+    return {**cluster, "nodes": groups, **({"partitions": partitions} if partitions else {})}
+
+
+def _named_nodes(
+    cluster: Mapping[str, Any], replaced: list[Replaced]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a cluster's partitions, with valid hostlists, and the nodes that they name."""
+    sets = {str(get(line, "NodeSet")).upper() for line in cluster.get("lines", ())} | {"ALL", ""}
+    named: dict[str, None] = {}
+    partitions = {}
+    for name, part in cluster.get("partitions", {}).items():
+        options = part["options"]
+        nodes = str(get(options, "Nodes") or "")
+        names = [node for node in names_of(nodes) or () if node.upper() not in sets]
+        if names_of(nodes) is None or not all(map(_NODE.fullmatch, names)):
+            why = "not a hostlist; replaced by all nodes"
+            replaced.append(Replaced("slurm.conf", f"PartitionName {name} Nodes", nodes, why))
+            options = {**options, _spelled(options, "Nodes"): "ALL"}
+            names = []
+        partitions[name] = {**part, "options": options}
+        named |= dict.fromkeys(names)
+    return partitions, list(named)
+
+
+def _spelled(options: Mapping[str, Any], name: str) -> str:
+    """Return an option's name as it is spelled there."""
+    return next(option for option in options if option.lower() == name.lower())
+
+
 def _node_hosts(cluster: Mapping[str, Any]) -> Iterator[str]:
     """Yield the hosts of nodes that do not have the names of their hosts."""
     for group in cluster["nodes"]:
@@ -284,7 +361,7 @@ def _controllers(cluster: Mapping[str, Any], node_hosts: Collection[str]) -> lis
     hosts = get(options, "SlurmctldHost") or [
         *filter(None, [get(options, "ControlMachine"), get(options, "BackupController")])
     ]
-    count = len([hosts] if isinstance(hosts, str) else hosts)
+    count = max(len([hosts] if isinstance(hosts, str) else hosts), 1)
     return [f"{_CONTROLLER}{number}" for number in range(1, count + 1)]
 
 
@@ -340,6 +417,7 @@ def _cluster(
     ]
     if cluster.get("cgroup"):
         replaced.append(Replaced("cgroup.conf", "", None, "the harness has its own"))
+    memory = _default_memory(cluster)
     dynamic = any(group.get("dynamic") for group in cluster["nodes"])
     partition_options = {**refused, **_PARTITION_OPTIONS}
     if with_groups:
@@ -352,7 +430,10 @@ def _cluster(
         "options": options,
         "nodes": cluster["nodes"]
         if dynamic
-        else [_nodes(group, {**refused, **_NODE_OPTIONS}, replaced) for group in cluster["nodes"]],
+        else [
+            _nodes(group, {**refused, **_NODE_OPTIONS}, replaced, memory)
+            for group in cluster["nodes"]
+        ],
         "lines": lines,
         "partitions": {
             name: {
@@ -407,18 +488,44 @@ def _kept(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def _nodes(
-    group: Mapping[str, Any], unwanted: Mapping[str, str], replaced: list[Replaced]
+    group: Mapping[str, Any],
+    unwanted: Mapping[str, str],
+    replaced: list[Replaced],
+    memory: int,
 ) -> dict[str, Any]:
     options = _without(f"NodeName {group['name']}", group["options"], unwanted, replaced)
     gres = next((options.pop(option) for option in list(options) if option.lower() == "gres"), None)
+    if memory and get(options, "RealMemory") is None:
+        options["RealMemory"] = memory
+        why = "added: jobs of the site request memory, and its nodes detect what they have"
+        replaced.append(Replaced("slurm.conf", f"NodeName {group['name']} RealMemory", memory, why))
     present = {option.lower() for option in options}
     # Slurm derives those that the site does not set from the rest of the line.
     options |= {option: None for option in ("CPUs", "RealMemory") if option.lower() not in present}
     return {
         "name": group["name"],
-        **({"gres": str(gres).split(",")} if gres else {}),
+        # Sockets, such as (S:0-1), depend on the site's hardware.
+        **({"gres": re.sub(r"\([^)]*\)", "", str(gres)).split(",")} if gres else {}),
         "options": options,
     }
+
+
+def _default_memory(cluster: Mapping[str, Any]) -> int:
+    """Return the MiB of nodes without RealMemory; 0 if jobs of the site request no memory."""
+    parts = [
+        cluster["options"],
+        *(part["options"] for part in cluster.get("partitions", {}).values()),
+    ]
+    defaults = [
+        int(value)
+        for options in parts
+        for name in _MEMORY_OF_JOBS
+        if str(value := get(options, name) or "").isdecimal()
+    ]
+    selects = str(get(cluster["options"], "SelectTypeParameters") or "").lower()
+    if not defaults and "memory" not in selects:
+        return 0
+    return _MEMORY_PER_CPU * _MOST_CPUS + max(defaults, default=0) * _MOST_CPUS
 
 
 def _without(

@@ -159,7 +159,7 @@ class _Search:
             elif plugin != "lua":
                 kept.append(word)
             elif not self._add(source, script, hosts, name):
-                self.notes.append(f"left out: {name}={word}: {source} is not in the bundle")
+                self.notes.append(f"left out: {name}={word}: there is no {source}")
             elif missing := self._missing_modules(source):
                 self.notes += [
                     f"left out: {name}={word}: {source}:{line}: the hosts have no module {module}; "

@@ -18,6 +18,7 @@ from harness import releases
 from harness.parsing import conf, durations, hostlist
 from harness.slurm_options import LOG_LEVELS
 from harness.slurmconf.canonical import ENFORCE_TOO, IN_MINUTES, purge_age, renamed
+from harness.slurmconf.check import times
 
 Options = Mapping[str, str]  # names in lower case
 
@@ -244,6 +245,10 @@ def partitions(
         line = renamed("slurm.conf PartitionName", expected[name])
         if name not in default:  # of several, Slurm takes the last
             line["default"] = "NO"
+        # _build_single_partitionline_info of src/slurmctld/read_config.c
+        limits = [times.seconds(line.get(key, "")) or 0 for key in ("maxtime", "defaulttime")]
+        if 0 < limits[0] < limits[1]:
+            del line["defaulttime"]
         if (held := exclusive(actual[name])) != (word := exclusive(line)):
             yield f"partition {name}: Exclusive is {held}, should be {word}"
         for key, value in {**data["defaults"]["partition"], **line}.items():

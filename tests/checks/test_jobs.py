@@ -145,6 +145,9 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
             count = min(len(partition.nodes), int(most) if most.isdigit() else len(partition.nodes))
             if partition.name in placed:
                 count = min(count, placed[partition.name].most_nodes())
+            elif "topology/tree" in slurm_conf(plan, name).options.get("topologyplugin", ""):
+                text = plan.scenario.clusters[name].files.get("topology.conf", "")
+                count = min(count, topology.most_connected(text, partition.nodes))
             able = Counter(f"{hosts_of[node]} {node}" for node in partition.nodes)
             command = (
                 *("srun", *only(cluster, plan), f"--partition={partition.name}"),

@@ -154,10 +154,12 @@ def test_job_that_requests_more_time_than_the_qos_allows_does_not_start(
 def jobs_share_nodes(plan: Plan, cluster: str, partition: Partition) -> bool:
     """Return whether a partition takes jobs of users, and several on a node."""
     conf = slurm_conf(plan, cluster)
+    release = releases.get(plan.scenario.release_of(plan.scenario.clusters[cluster]))
+    default = releases.default_of(release, "slurm.conf", "SelectType")
     return (
         partition.state == "UP"
         and not partition.root_only
-        and "linear" not in conf.options.get("selecttype", "")
+        and "linear" not in conf.options.get("selecttype", default)
         and drift.exclusive(conf.partitions[partition.name]) == "NO"
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from test_hosts import PEER_ENDED, complaints, daemons_with_logs, everywhere
+from test_hosts import PEER_ENDED, complaints, daemons_with_logs, everywhere, is_known
 
 from harness.plan import Plan
 from harness.report import timeline
@@ -51,6 +51,7 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
             f"{name}: {daemon}: {line}"
             for at, line in complaints(lines, zone, BEGAN, end, levels="error|fatal")
             if not any(begin <= at <= end + AFTERMATH for begin, end in spans)
+            and not is_known(plan, name, line)
             and not any(re.search(pattern, line) for pattern in (*named, *HARMLESS))
         ]
 

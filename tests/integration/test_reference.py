@@ -23,6 +23,7 @@ from harness.plan import make_plan
 from harness.render import render
 from harness.site import importer
 from harness.slurmconf.check import Finding, check_path
+from harness.slurmconf.check.log_lines import is_about
 from harness.slurmconf.check.nodes import names_of
 
 # Where check and a daemon may differ, and why.
@@ -68,36 +69,6 @@ NOT_FROM_THE_CONFIGURATION = {
     "Zero Bytes were transmitted": "no command of the rig can authenticate",
     "Error connecting, bad data|not responding": "follows from the line about a host's name",
     "CONMGR_THREADS=.* suggested range": "depends on the number of CPUs",
-}
-# Lines that do not name the option that they are about -> the option (regular expressions).
-SAID_ABOUT = {
-    "default partition not set": "PartitionName",
-    "gathered, but not stored|much slower algorithm": "JobAcctGatherType",
-    "power_save module disabled": "SuspendTime",
-    "power_save program": "(Suspend|Resume|ResumeFail)Program",
-    "cannot create jobcomp context": "JobCompType|DefaultStorageType",
-    "cannot create site_factor context": "PrioritySiteFactorPlugin",
-    "default storage type": "DefaultStorageType",
-    "Unable to resolve": "NodeName|SlurmctldHost",
-    "DownNode ": "DownNodes",
-    "switches lack access|no switch can reach|No switches|neither child": "SwitchName",
-    "both child switches and nodes": "SwitchName",
-    "(?i)blocks lack access|blocks do not contain": "BlockName",
-    "Invalid hostnames in|Multiple leaf switches": "Nodes",
-    "CONMGR_THREADS=": "SlurmctldParameters",
-    "backfill scheduler bf_|^warning: bf_|^error: (Both )?bf_": "SchedulerParameters",
-    "PriorityWeight values": "PriorityWeight.*",
-    'file-less GPU|configuration lacks "File"': "Gres",
-    "hostlist_create error": "Nodes",
-    "experimental rpc queuing": "SlurmctldParameters",
-    "_make_requeue_array": "RequeueExit(Hold)?",
-    "CpuFreqGov|cpu_freq_verify_govlist": "CpuFreqGovernors",
-    "cannot create route context": "RoutePlugin",
-    "cannot create url_parser context": "UrlParserType",
-    "addrs?: failure on n": "SlurmdPort",
-    "no QOS on the system": "AllowQos|DenyQos",
-    "If munged is up|Munge encode failed": "AuthInfo",
-    "for OverSubscribe": "Shared",
 }
 # Options that slurmd reads as slurmctld does, and does not use.
 OF_SLURMCTLD = re.compile(
@@ -172,15 +143,6 @@ def only_for_slurmctld(slurm_conf: str) -> bool:
     return all(OF_SLURMCTLD.match(line) for line in slurm_conf.splitlines() if line not in common)
 
 
-def is_about(line: str, finding: Finding) -> bool:
-    """Return whether a line of a log can be about what a finding is about."""
-    option = re.escape(finding.option.removesuffix("s"))
-    return bool(re.search(rf"(?<![\w-]){option}s?(?![\w-])", line, re.IGNORECASE)) or any(
-        re.fullmatch(about, finding.option, re.IGNORECASE) and re.search(pattern, line)
-        for pattern, about in SAID_ABOUT.items()
-    )
-
-
 def log_differences(
     release: str, verdict: reference.Verdict, reported: Iterable[Finding]
 ) -> list[str]:
@@ -198,7 +160,7 @@ def log_differences(
         (line, one)
         for line in lines
         for one in found
-        if line.startswith(f"{one.severity}: ") and is_about(line, one)
+        if line.startswith(f"{one.severity}: ") and is_about(line, one.option)
     ]
     logged, expected = {line for line, _ in matches}, {one for _, one in matches}
     return [

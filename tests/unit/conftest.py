@@ -37,3 +37,9 @@ def _own_temporary_directory() -> Iterator[None]:
         patched.setenv("TMPDIR", directory)
         patched.setenv("XDG_CACHE_HOME", directory)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep `harness import --rehearsal` from starting the copy."""
+    monkeypatch.setattr("harness.cli.files._start_once", lambda _: None)

@@ -188,6 +188,15 @@ class Source:
                 rows[key].append(row)
         return rows
 
+    def leave_out_unreadable(self) -> list[tuple[str, Line]]:
+        """Remove the lines that Slurm cannot read; return them, each with the name of its file."""
+        unreadable = [(name, line) for name, line in self.lines if line.rest is not None]
+        if unreadable:
+            self.lines = [(name, line) for name, line in self.lines if line.rest is None]
+            for cached in ("settings", "_rows"):
+                self.__dict__.pop(cached, None)
+        return unreadable
+
     def get(self, name: str) -> str | None:
         """Return the value of an option that is alone on its line; `name` is in lower case."""
         setting = self.settings.get(name)

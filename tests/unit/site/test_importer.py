@@ -12,7 +12,9 @@ from harness.capabilities import OWN_MACHINES
 from harness.errors import UsageError
 from harness.plan import make_plan
 from harness.render import render
+from harness.scenario import Scenario
 from harness.site import importer
+from harness.slurmconf import check
 
 SITE = {
     "slurm.conf": """\
@@ -91,6 +93,97 @@ def test_unreadable_input_is_not_imported(site: Path) -> None:
     (site / "nodes.conf").unlink()
     with pytest.raises(UsageError, match="the included file does not exist"):
         importer.import_directory(site, releases.get("24.11"))
+
+
+def imported(directory: Path, text: str, release: str = "24.11") -> tuple[Scenario, list[str]]:
+    """Return the copy of a slurm.conf, which must be one that starts, and the notes."""
+    (directory / "site").mkdir()
+    (directory / "site" / "slurm.conf").write_text(text)
+    path = directory / "copy.yml"
+    done = importer.import_site(directory / "site", release, 2)
+    importer.write(path, done)
+    copy = scenario.load(path)
+    findings = check.check_scenario(path, copy)
+    assert not [finding for finding in findings if finding.severity == "fatal"]
+    return copy, done.notes
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("ClusterName=Lab-2.5\nNodeName=n1\n", "ClusterName=lab-2.5: the copy is named lab-2-5"),
+        ("NodeName=n1\n", "ClusterName=: the copy is named cluster"),
+        ("SlurmctldHost=<name of host>\n", "slurm.conf:1: cannot be read: SlurmctldHost=<name of"),
+        ("Include nodes.conf\n", "the included file does not exist"),
+        ("NodeName=n[1-COUNT]\n", "NodeName=n[1-COUNT] is not a hostlist"),
+        ("NodeName=n1\nNodeName=n[1-2]\n", "NodeName=n1: not the name of a node, or the second"),
+        ("NodeName=@HEAD@\nPartitionName=p Nodes=@HEAD@\n", "NodeName=@HEAD@: not the name"),
+        ("PartitionName=p Nodes=n[1-3]\n", "NodeName=n[1-3]: no line of the site defines them"),
+        ("StateSaveLocation={state}\nNodeName=n1\n", "StateSaveLocation={state}: the harness"),
+        ("NodeName=n1 RealMemory=%MEM%\n", "RealMemory=%MEM%"),
+        ("NodeName=n1\nTopologyPlugin=topology/tree\n", "requires topology.conf"),
+        (
+            "NodeName=n1\nSelectType=select/linear\nSelectTypeParameters=CR_Core\n",
+            "select/linear accepts only CR_Memory",
+        ),
+        ("NodeName=n1\nSelectTypeParameters=CR_Core_Memory\n", "NodeName n1 RealMemory="),
+    ],
+)
+def test_copy_starts_without_what_daemons_refuse(tmp_path: Path, text: str, note: str) -> None:
+    _, notes = imported(tmp_path, text)
+    assert any(note in line for line in notes), notes
+
+
+def test_select_type_that_another_release_accepts_is_replaced_by_one_that_fits(
+    tmp_path: Path,
+) -> None:
+    text = "SelectType=select/cons_tres\nNodeName=n1\n"
+    _, notes = imported(tmp_path, text, "20.11")
+    assert any("SelectType=select/cons_tres: " in line for line in notes), notes
+
+
+def test_errors_that_the_sites_own_daemons_log_are_known_problems_of_the_copy(
+    tmp_path: Path,
+) -> None:
+    copy, _ = imported(tmp_path, "ClusterName=c\nNodeName=n1\nPartitionName=p Nodes=ALL\n")
+    assert copy.clusters["c"].known_problems == ("PartitionName",)
+
+
+@pytest.mark.parametrize(
+    ("gres", "kept"),
+    [
+        ("gpu:a100:4(S:0-1),shard:8", ("gpu:a100:4", "shard:8")),
+        ("gpu:2080ti:2,gpu:3g.20gb:1", ("gpu:2080ti:2", "gpu:3g.20gb:1")),
+        ("bandwidth:lustre:no_consume:4G", ("bandwidth:lustre:no_consume:4G",)),
+    ],
+)
+def test_copy_has_the_gres_of_its_nodes(tmp_path: Path, gres: str, kept: tuple[str, ...]) -> None:
+    text = f"ClusterName=c\nGresTypes=gpu,shard,bandwidth\nNodeName=n1 CPUs=2 Gres={gres}\n"
+    copy, _ = imported(tmp_path, text)
+    assert copy.clusters["c"].nodes[0].gres == kept
+
+
+def test_copy_of_a_directory_runs_its_scripts(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    for name in ("prolog.sh", "job_submit.lua", "other.sh"):
+        (tmp_path / "site" / name).write_text("#!/bin/sh\n" if name.endswith("sh") else "")
+    (tmp_path / "site" / "slurm.conf").write_text(
+        "ClusterName=c\nSlurmctldHost=ctl\nNodeName=n1\nJobSubmitPlugins=lua\n"
+        "Prolog=/etc/slurm/prolog.sh\nEpilog=/opt/epilog.sh\n"
+    )
+    data = importer.import_site(tmp_path / "site", "24.11", 1).data
+    cluster = data["clusters"]["c"]
+    assert {*cluster["scripts"]} == {"/etc/slurm/prolog.sh", "/etc/slurm/job_submit.lua"}
+    assert cluster["options"]["JobSubmitPlugins"] == "lua"
+    assert cluster["options"]["Epilog"] == "/bin/true"
+
+
+def test_directory_without_slurm_conf_lists_the_files_that_may_be_it(tmp_path: Path) -> None:
+    for name in ("slurm.conf.old", "slurm.conf.new", "cgroup.conf"):
+        (tmp_path / name).write_text("ClusterName=c\n")
+    with pytest.raises(UsageError) as error:
+        importer.import_site(tmp_path, "24.11", 2)
+    assert "to slurm.conf: slurm.conf.new, slurm.conf.old" in str(error.value)
 
 
 def test_import_overwrites_nothing(site: Path, tmp_path: Path) -> None:

@@ -165,6 +165,14 @@ def test_of_several_default_partitions_slurm_takes_the_last() -> None:
     assert [*drift.partitions(conf.partitions, live, conf.nodes)] == []
 
 
+def test_slurm_ignores_a_default_time_above_the_limit() -> None:
+    live = PARTITIONS.replace("MaxTime=01:00:00", "DefaultTime=NONE MaxTime=01:00:00")
+    for time, differs in (("90", False), ("30", True)):
+        conf = drift.read(CONF.replace("MaxTime=60", f"MaxTime=60 DefaultTime={time}"))
+        found = [*drift.partitions(conf.partitions, drift.printed_lines(live), conf.nodes)]
+        assert bool(found) == differs, found
+
+
 @pytest.mark.parametrize(
     ("file", "line", "shown"),
     [

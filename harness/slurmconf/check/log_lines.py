@@ -1,0 +1,66 @@
+"""Which lines of the daemons' logs are about what `harness check` finds."""
+
+from __future__ import annotations
+
+import re
+
+# Lines that do not name the option that they are about -> the option (regular expressions).
+_SAID_ABOUT = {
+    "default partition not set": "PartitionName",
+    "gathered, but not stored|much slower algorithm": "JobAcctGatherType",
+    "power_save module disabled": "SuspendTime",
+    "power_save program": "(Suspend|Resume|ResumeFail)Program",
+    "cannot create jobcomp context": "JobCompType|DefaultStorageType",
+    "cannot create site_factor context": "PrioritySiteFactorPlugin",
+    "default storage type": "DefaultStorageType",
+    "Unable to resolve": "NodeName|SlurmctldHost",
+    "DownNode ": "DownNodes",
+    "switches lack access|no switch can reach|No switches|neither child": "SwitchName",
+    "both child switches and nodes": "SwitchName",
+    "(?i)blocks lack access|blocks do not contain": "BlockName",
+    "Invalid hostnames in|Multiple leaf switches": "Nodes",
+    "CONMGR_THREADS=": "SlurmctldParameters",
+    "backfill scheduler bf_|^warning: bf_|^error: (Both )?bf_": "SchedulerParameters",
+    "PriorityWeight values": "PriorityWeight.*",
+    'file-less GPU|configuration lacks "File"': "Gres",
+    "hostlist_create error": "Nodes",
+    "experimental rpc queuing": "SlurmctldParameters",
+    "_make_requeue_array": "RequeueExit(Hold)?",
+    "CpuFreqGov|cpu_freq_verify_govlist": "CpuFreqGovernors",
+    "cannot create route context": "RoutePlugin",
+    "cannot create url_parser context": "UrlParserType",
+    "addrs?: failure on n": "SlurmdPort",
+    "no QOS on the system": "AllowQos|DenyQos",
+    "If munged is up|Munge encode failed": "AuthInfo",
+    "for OverSubscribe": "Shared",
+}
+
+
+def is_about(line: str, option: str) -> bool:
+    """Return whether an error or warning of a log can be about an option.
+
+    >>> is_about("error: read_slurm_conf: default partition not set.", "PartitionName")
+    True
+    """
+    name = re.escape(option.removesuffix("s"))
+    named = re.search(rf"(?<![\w-]){name}s?(?![\w-])", line, re.IGNORECASE)
+    return bool(named) or _is_said_about(line, option)
+
+
+def is_certainly_about(line: str, option: str) -> bool:
+    """Return whether an error or warning of a log is about an option, and nothing else.
+
+    Many lines have words such as "node", so only names of several words count by themselves.
+
+    >>> is_certainly_about("error: Nodes n1 not responding", "Nodes")
+    False
+    """
+    is_distinct = bool(re.search(r"[a-z][A-Z]", option))
+    return (is_distinct and is_about(line, option)) or _is_said_about(line, option)
+
+
+def _is_said_about(line: str, option: str) -> bool:
+    return any(
+        re.fullmatch(about, option, re.IGNORECASE) and re.search(pattern, line)
+        for pattern, about in _SAID_ABOUT.items()
+    )
