@@ -434,10 +434,17 @@ def _make(kind: type[Made], event: Mapping[str, Any]) -> Made:
 def no_accepted_job_is_lost(history: History) -> Iterator[Violation]:
     """Every accepted job has ended, with all tasks of its array."""
     final = history.final()
+    # Without accounting, nothing but a trace remains of a job once MinJobAge has passed.
+    forgets = not history.plan.scenario.accounting
     for submission in history.accepted:
         jobs = final.get(submission.name, {})
-        if len(jobs) < submission.tasks:
-            lost = f"{submission.tasks - len(jobs)} of {submission.tasks} are lost"
+        known = {*jobs} | {
+            trace.job_id
+            for trace in history.traces
+            if forgets and trace.name == submission.name and trace.end is not None
+        }
+        if len(known) < submission.tasks:
+            lost = f"{submission.tasks - len(known)} of {submission.tasks} are lost"
             yield Violation(
                 submission.name,
                 f"job {submission.job_id} ({submission.name}) of {submission.cluster}: {lost}",

@@ -65,13 +65,12 @@ def compare(
 ) -> Iterator[Entry]:
     """Yield an entry for each option of both configurations."""
     reasons = {_key(one.file, one.option): one.why for one in replaced}
-    changes = [*diff.compare(site, copy, release)]
-    if any(_is_address(change) for change in changes):
+    changes = [*diff.compare(site, copy, release, ignored=_ADDRESSES)]
+    rows = [row for side in (site, copy) for row in side.files["slurm.conf"].rows("nodename")]
+    if any(_ADDRESSES & row.own.keys() for row in rows):
         why = "all nodes share a few hosts"
         yield Entry("slurm.conf", "addresses and ports of nodes", None, None, EMULATED, why)
     for change in changes:
-        if _is_address(change):
-            continue
         state = ADDED if change.before is None else LEFT_OUT if change.after is None else EMULATED
         keys = (_key(change.file, change.option), _key(change.file, ""))
         why = next((reasons[key] for key in keys if key in reasons), "the harness has its own")
@@ -142,11 +141,6 @@ def _same(source: Source, changes: Sequence[diff.Change]) -> Iterator[Entry]:
                 text = " ".join(f"{one.name}={one.value}" for one in kept)
                 name = f"{row.first.name} {row.first.value}"
                 yield Entry(source.kind, name, text, text, SAME, "")
-
-
-def _is_address(change: diff.Change) -> bool:
-    _, first, last = _key(change.file, change.option)
-    return first == "nodename" and last in _ADDRESSES
 
 
 def _shown(option: str, value: str | None) -> str | None:

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -524,9 +524,16 @@ def _load(directory: Path, files: Mapping[str, str], release: str) -> Configurat
 
 
 def compare(
-    before: Configuration | None, after: Configuration | None, release: str, hosts: str = ""
+    before: Configuration | None,
+    after: Configuration | None,
+    release: str,
+    hosts: str = "",
+    ignored: Collection[str] = (),
 ) -> Iterator[Change]:
-    """Yield what differs between two configurations; None stands for one without files."""
+    """Yield what differs between two configurations; None stands for one without files.
+
+    `ignored` are options of nodes, in lower case, that may differ.
+    """
     needs = releases.changes(release)
     nothing = Needs("reconfigure", {}, frozenset(), {})
     slurm_conf = before.get("slurm.conf") if before else None
@@ -541,7 +548,7 @@ def compare(
             differing = [_OptionChange("", None, None)] if contents[0] != contents[1] else []
         else:
             old, new = (side.get(kind) if side else None for side in (before, after))
-            differing = list(_source_changes(kind, releases.get(release), old, new))
+            differing = list(_source_changes(kind, releases.get(release), old, new, ignored))
         for change in differing:
             needed, drain, why = needs_of_file.of(_key(change.option) or "*", change.words())
             every = with_gres if kind == "gres.conf" and with_gres else rows
@@ -590,7 +597,11 @@ class _OptionChange:
 
 
 def _source_changes(
-    kind: str, release: Release, before: Source | None, after: Source | None
+    kind: str,
+    release: Release,
+    before: Source | None,
+    after: Source | None,
+    ignored: Collection[str],
 ) -> Iterator[_OptionChange]:
     """Yield the options that differ."""
     old, new = (_options(kind, source) if source else {} for source in (before, after))
@@ -610,7 +621,8 @@ def _source_changes(
         old_rows, new_rows = (source.rows(key) if source else [] for source in (before, after))
         if (kind, key) in _NAMING:
             nodes = partial(_nodes_of_line, before, key)
-            yield from _named(release, section, old_rows, new_rows, nodes)
+            without = ignored if key == "nodename" else ()
+            yield from _named(release, section, old_rows, new_rows, nodes, without)
         elif key != "slurmctldhost":
             yield from _unnamed(release, section, old_rows, new_rows)
 
@@ -683,6 +695,7 @@ def _named(
     before: Sequence[Row],
     after: Sequence[Row],
     nodes_of: Callable[[str], Sequence[str]],
+    ignored: Collection[str],
 ) -> Iterator[_OptionChange]:
     """Yield what differs between lines that name things.
 
@@ -702,7 +715,8 @@ def _named(
     for name in old:
         if name in new:
             for change in _row_changes(release, section, old[name], new[name], known):
-                names_of_change.setdefault(change, []).append(name)
+                if change.option.lower() not in ignored:
+                    names_of_change.setdefault(change, []).append(name)
     for change, names in names_of_change.items():
         nodes = fold(names) if many else ""
         yield replace(change, option=f"{first} {fold(names)} {change.option}", nodes=nodes)

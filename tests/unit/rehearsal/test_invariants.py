@@ -99,6 +99,16 @@ def outcomes(history: History) -> dict[str, str]:
     return {finding.name: finding.outcome for finding in invariants.evaluate(history)}
 
 
+def test_job_that_slurmctld_has_forgotten_is_not_lost_if_it_ran_to_its_end() -> None:
+    history = good()
+    history.plan = make_plan("one", scenario.load(SCENARIOS / "single-node.yml"), OWN_MACHINES)
+    history.queue.clear()
+    assert [*invariants.no_accepted_job_is_lost(history)] == []
+    history.traces[0] = replace(history.traces[0], end=None)
+    (violation,) = invariants.no_accepted_job_is_lost(history)
+    assert "r-0" in violation.text
+
+
 def test_good_history_passes_all_checkers() -> None:
     findings = invariants.evaluate(good())
     assert dict.fromkeys(CHECKERS, "passed") == {
