@@ -1,4 +1,8 @@
-"""The command line. The only package that prints or exits."""
+"""The command line. The only package that prints or exits.
+
+Each command imports the modules that it needs, because all of them take longer to load than most
+commands take to run.
+"""
 
 from __future__ import annotations
 

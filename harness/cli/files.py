@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from harness import install_script, lifecycle, providers, releases, render, rundir, scenario
+from harness import releases
 from harness.capabilities import CONTAINERS, OWN_MACHINES
 from harness.cli.arguments import (
     DEFAULT_RUNS,
@@ -40,10 +40,11 @@ from harness.cli.printing import (
     progress,
 )
 from harness.errors import EngineError, HarnessError, Problem, ScenarioError, UsageError
-from harness.plan import make_plan
 from harness.shipped_files import SCENARIOS, TEMPLATES
-from harness.site import collect, importer
-from harness.slurmconf import check, diff, sources
+
+if TYPE_CHECKING:
+    from harness import scenario
+    from harness.slurmconf import check, diff
 
 app = typer.Typer()
 _PROBE = (
@@ -65,6 +66,8 @@ def init(
     ] = None,
 ) -> None:
     """Write a scenario to start from, and a JSON Schema for completion in editors."""
+    from harness import scenario
+
     path = Path(name if name.endswith((".yml", ".yaml")) else f"{name}.yml")
     scenario.name_of(path)
     shipped = {file.stem: file for file in sorted(SCENARIOS.glob("*.yml"))}
@@ -92,6 +95,8 @@ def init(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
+    from harness import scenario
+
     print_json(scenario.schema())
 
 
@@ -121,6 +126,9 @@ def render_(
 
     Files that are the same on several hosts are hard links.
     """
+    from harness import install_script, render, rundir, scenario
+    from harness.plan import make_plan
+
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(
@@ -169,6 +177,9 @@ def check_(
     format_: FormatOption = Format.text,
 ) -> None:
     """Report what in a configuration a release's daemons refuse, ignore or handle differently."""
+    from harness import scenario
+    from harness.slurmconf import check
+
     must_be_known(release, older)
     if settings and not all(map(scenario.is_named_like_one, paths)):
         raise UsageError("--set requires scenarios", hint="check files of Slurm separately")
@@ -200,16 +211,22 @@ def check_(
 
 def _release_of_image(probe: bool) -> Callable[[str], str] | None:
     """Return a function that reads an image's release; None if images must not run."""
+    from harness import providers
+
     return providers.image_reader(providers.get("docker")) if probe else None
 
 
 def _warn_of_images(path: Path, read: scenario.Scenario, probed: bool) -> None:
     """Print which images were not inspected."""
+    from harness import scenario
+
     for problem in [] if probed else scenario.unprobed_images(path, read):
         err.print(f"{problem}\n    hint: {_PROBE}", markup=False)
 
 
 def _not_inspected(problem: Problem) -> check.Finding:
+    from harness.slurmconf import check
+
     place = (str(problem.path), problem.line, problem.column)
     return check.Finding(*place, "info", "image", problem.where, problem.message, _PROBE, ())
 
@@ -221,6 +238,8 @@ def collect_() -> None:
     It is a single file for Python 3.6 or later that reads only. Run it on the site's controller,
     and give what it writes, a site bundle, to `harness import`.
     """
+    from harness.site import collect
+
     # Not rich, which would wrap the lines.
     print(Path(collect.__file__).read_text(), end="")
 
@@ -271,6 +290,10 @@ def import_(
 
     With --rehearsal, what the release's daemons do not accept is left out, with a message.
     """
+    from harness import scenario
+    from harness.site import importer
+    from harness.slurmconf import check
+
     must_be_known(release)
     scenario.name_of(output)  # runs must be able to have its name
     must_be_writable_file(output)
@@ -301,6 +324,8 @@ def import_(
 
 def _start_once(output: Path) -> None:
     """Start a copy's real daemons, and stop them again; say so if there is no engine."""
+    from harness import lifecycle
+
     try:
         lifecycle.start_once(output, find_provider("docker", DEFAULT_RUNS), progress())
     except (EngineError, UsageError) as error:  # no engine, or not installed with [run]
@@ -335,6 +360,8 @@ def diff_(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Compare two configurations, and list the steps that apply the change to a running cluster."""
+    from harness.slurmconf import diff, sources
+
     must_be_known(release)
     image_release = _release_of_image(probe_images)
     sides = [
@@ -368,6 +395,8 @@ def diff_(
 
 
 def _configuration_of_run(runs: Path, name: str) -> diff.Side:
+    from harness.slurmconf import sources
+
     run = open_run(runs, name)
     is_up = bool(run.provider.runs().get(run.directory.id))
     return sources.of_run(

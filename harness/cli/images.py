@@ -14,7 +14,6 @@ from harness.cli.arguments import FormatOption
 from harness.cli.opening import must_be_known, must_be_writable_file
 from harness.cli.printing import Format, out, print_json, progress
 from harness.errors import UsageError
-from harness.scenario.model import PACKAGE
 
 app = typer.Typer(
     no_args_is_help=True, help="Build, list, save and load the base images of the hosts."
@@ -55,6 +54,7 @@ def extend(
     """
     from harness.providers import images
     from harness.providers.docker import engine
+    from harness.scenario.model import PACKAGE
 
     must_be_known(release)
     if wrong := [name for name in packages if not re.fullmatch(PACKAGE, name)]:
