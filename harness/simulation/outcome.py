@@ -80,6 +80,11 @@ class Simulation:
     fairness: tuple[tuple[str, str, float, float], ...] = ()
     # Jobs submitted in these first hours are not measured, nor what the nodes did meanwhile.
     warm_up: Annotated[float, Field(ge=0, le=1e5)] = 0.0
+    # When it ended, in simulated seconds; None: when its last job did. If that was before the trace
+    # ended, it was interrupted.
+    ended: Seconds | None = None
     trace: str = ""  # where the trace is from
     notes: tuple[str, ...] = ()  # what reading and scaling the trace left out or changed
     node_names: tuple[str, ...] = ()  # of all nodes, if known
+    # Options that count simulated time: name, the user's value, the value in the simulation, why.
+    settings: tuple[tuple[str, str, str, str], ...] = ()
