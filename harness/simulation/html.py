@@ -96,7 +96,7 @@ def html(comparison: Comparison) -> str:
         policies=policies,
         first=policies[0].simulations[0],
         problems=[problem for policy in policies for problem in policy.problems],
-        rows=[*_headlines(comparison), *_counts(policies)],
+        rows=headline_rows(comparison),
         groups=_groups(comparison),
         fairness=_fairness(policies),
         held=_table(policies, lambda measured: measured.held),
@@ -122,6 +122,11 @@ def html(comparison: Comparison) -> str:
         height=plots.HEIGHT,
         charts=[(policy.name, plots.gantt(policy.simulations[0])) for policy in policies],
     )
+
+
+def headline_rows(comparison: Comparison) -> list[Row]:
+    """Return the rows of the table of measures."""
+    return [*_headlines(comparison), *_counts(comparison.policies)]
 
 
 def cell(values: Sequence[float | None], unit: str, difference: Difference | None = None) -> Cell:

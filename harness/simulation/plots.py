@@ -129,26 +129,17 @@ def _over_time(
     ]
     top = top or nice_top(max((max(values) for _, _, values in series), default=0.0))
     end = max(end, 1.0)
-    lines = tuple(
-        Line(
-            number,
-            _path(
-                (
-                    WIDTH * measures.end_of(simulation) / end * (index + 0.5) / _POINTS,
-                    min(value / top, 1.0),
-                )
-                for index, value in enumerate(values)
-            ),
-            _title(policies, number, simulation),
-        )
-        for number, simulation, values in series
-    )
+    lines = []
+    for number, simulation, values in series:
+        width = WIDTH * measures.end_of(simulation) / end / _POINTS
+        points = ((width * (at + 0.5), min(value / top, 1.0)) for at, value in enumerate(values))
+        lines.append(Line(number, _path(points), _title(policies, number, simulation)))
     step = next((step for step in _STEPS if end / step <= 8), end / 8)
     ticks = tuple(
         (round(WIDTH * step * number / end, 1), clock(step * number))
         for number in range(int(end // step) + 1)
     )
-    return Plot(name, title, description, lines, ticks, _y_ticks(top))
+    return Plot(name, title, description, tuple(lines), ticks, _y_ticks(top))
 
 
 def nice_top(value: float) -> float:
