@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from harness import cli, doctor, releases, scenario
 from harness.errors import EngineError, ScenarioError
 from harness.plan import SHARED_DIRECTORY, make_plan
-from harness.providers import Drop, images, packet_filters, subnets
+from harness.providers import Drop, dockerfiles, images, packet_filters, subnets
 from harness.providers.docker import engine
 from harness.providers.vagrant import boxes, libvirt, machines
 from harness.providers.vagrant.machines import VagrantProvider
@@ -281,13 +281,13 @@ def test_boxes_are_listed_beside_images_and_old_ones_are_marked(
     monkeypatch.setattr(boxes, "_HOME", tmp_path)
     monkeypatch.setattr(engine, "connect", lambda: None)
     of = {
-        images.REPOSITORY: images.tag(releases.get("24.11")),
+        dockerfiles.REPOSITORY: images.tag(releases.get("24.11")),
         images.EXTENDED: "slurm-harness-extended:24.11-1",
     }
     monkeypatch.setattr(
         images,
         "built",
-        lambda _, repository=images.REPOSITORY: [("24.11", of[repository], 700_000_000)],
+        lambda _, repository=dockerfiles.REPOSITORY: [("24.11", of[repository], 700_000_000)],
     )
     monkeypatch.setattr(images, "current_extensions", lambda _: {"slurm-harness-extended:24.11-1"})
     listed = CliRunner().invoke(cli.app, ["images", "list"]).stdout.splitlines()
