@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from harness import cli, doctor, releases, scenario
 from harness.errors import EngineError, ScenarioError
+from harness.origins import families
 from harness.plan import SHARED_DIRECTORY, make_plan
 from harness.providers import Drop, dockerfiles, images, packet_filters, subnets
 from harness.providers.docker import engine
@@ -126,7 +128,8 @@ def test_box_name_changes_with_its_files_and_its_image(
 ) -> None:
     before = boxes.name(releases.get("24.11"))
     assert boxes.name(releases.get("24.11")) == before
-    monkeypatch.setattr(images, "_HOST_PACKAGES", ("systemd",))
+    debian = replace(families.family("debian"), host_packages=("systemd",))
+    monkeypatch.setattr(images, "_debian", lambda: debian)
     other = boxes.name(releases.get("24.11"))
     assert other != before
     monkeypatch.setattr(boxes, "_DIRECTORY", IMAGES)
