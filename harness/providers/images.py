@@ -225,8 +225,8 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
     return names
 
 
-def release_of(client: docker.DockerClient, image: str) -> str:
-    """Return the Slurm release in a user's own image; EngineError says what the image lacks.
+def origin_of(client: docker.DockerClient, image: str) -> Origin:
+    """Return which Slurm is in a user's own image; EngineError says what the image lacks.
 
     The image is pulled if the engine does not have it, and its programs are run.
     """
@@ -237,6 +237,7 @@ def release_of(client: docker.DockerClient, image: str) -> str:
         [ -e /sbin/init ] || echo lacks systemd
         python3 -I -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2> /dev/null ||
             echo lacks libseccomp
+        . /etc/os-release && echo "distribution $ID ${{ID_LIKE:-}}"
         slurmctld -V || slurmd -V || slurmdbd -V
     """
     with engine_errors(f"cannot inspect image {image}"):
@@ -246,13 +247,15 @@ def release_of(client: docker.DockerClient, image: str) -> str:
             client.images.pull(*parse_repository_tag(image))
         answer = _output_without_rights(client, image, script)
     lacking = re.findall("^lacks (.*)", answer, re.MULTILINE)
-    version = re.search(r"^slurm\S* (\d+\.\d+)", answer, re.MULTILINE)
+    version = re.search(r"^slurm\S* ((\d+\.\d+)(\.\d+)?)", answer, re.MULTILINE)
+    distribution = re.search(r"^distribution (.*)", answer, re.MULTILINE)
     if lacking or not version:
         raise EngineError(
             f"image {image} cannot be a host: it lacks {', '.join(lacking) or 'Slurm'}",
             hint="docs/configuration.md says what an image of your own needs",
         )
-    return version[1]
+    family = origins.family_of(distribution[1].split() if distribution else ())
+    return Origin("", version[2], version[1], family=family.name)
 
 
 def _output_without_rights(client: docker.DockerClient, image: str, script: str) -> str:
