@@ -51,6 +51,8 @@ _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
 # Seconds in which an image must report what it contains, even on a busy machine.
 _ANSWERS_WITHIN = 60
 _CHUNK = 2**20
+# The programs that start a host.
+_ENTRY_POINT = ("boot", "restrict")
 # What an image's Slurm comes from: Debian's packages of a release, or an origin.
 Slurm = Release | Origin
 
@@ -59,7 +61,11 @@ def tag(slurm: Slurm) -> str:
     """Return the image's name, which changes with its sources."""
     if isinstance(slurm, Origin):
         base = origins.base(slurm.base)
-        made_of = [base, building.digest(slurm) if slurm.source else slurm.digest]
+        made_of = [
+            base,
+            building.digest(slurm) if slurm.source else slurm.digest,
+            digest(IMAGES, ""),
+        ]
         return f"{REPOSITORY}:{slurm.version}-{digest(_dockerfiles(base), repr(made_of))}"
     of_debian = (
         slurm.suite,
@@ -285,7 +291,7 @@ def entry_point() -> list[Entry]:
     """Return the files that start a host, which a user's own image lacks."""
     return [
         Entry(f"/usr/local/sbin/{name}", (IMAGES / name).read_bytes(), 0o755)
-        for name in ("boot", "restrict")
+        for name in _ENTRY_POINT
     ]
 
 
@@ -310,7 +316,8 @@ def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None])
         "FURTHER_SUITE": (slurm.further_suite or "") if isinstance(slurm, Release) else "",
         "APT_OPTIONS": apt_options(slurm),
     }
-    with context(_dockerfiles(base), {"packages": packages}) as directory:
+    entry = [IMAGES / name for name in _ENTRY_POINT]
+    with context(_dockerfiles(base), {"packages": packages, ".": entry}) as directory:
         labels = {_FILES: digest(_dockerfiles(base), "")}
         from_dockerfile(client, directory, name, arguments, say, labels)
     return name
