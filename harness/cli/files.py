@@ -44,6 +44,7 @@ from harness.shipped_files import SCENARIOS, TEMPLATES
 
 if TYPE_CHECKING:
     from harness import scenario
+    from harness.origins import Origin
     from harness.slurmconf import check, diff
 
 app = typer.Typer()
@@ -132,7 +133,7 @@ def render_(
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(
-        scenario_path, release or (), _release_of_image(probe_images), settings=settings or ()
+        scenario_path, release or (), _origin_of_image(probe_images), settings=settings or ()
     )
     _warn_of_images(scenario_path, read, probe_images)
     plan = make_plan(scenario_path.stem, read, capabilities)
@@ -183,7 +184,7 @@ def check_(
     must_be_known(release, older)
     if settings and not all(map(scenario.is_named_like_one, paths)):
         raise UsageError("--set requires scenarios", hint="check files of Slurm separately")
-    image_release = _release_of_image(probe_images)
+    image_release = _origin_of_image(probe_images)
     before = releases.get(older) if older else None
     findings: list[check.Finding] = []
     for path in paths:
@@ -209,7 +210,7 @@ def check_(
     raise typer.Exit(1 if {"fatal", "error"} & {finding.severity for finding in findings} else 0)
 
 
-def _release_of_image(probe: bool) -> Callable[[str], str] | None:
+def _origin_of_image(probe: bool) -> Callable[[str], Origin] | None:
     """Return a function that reads an image's release; None if images must not run."""
     from harness import providers
 
@@ -363,7 +364,7 @@ def diff_(
     from harness.slurmconf import diff, sources
 
     must_be_known(release)
-    image_release = _release_of_image(probe_images)
+    image_release = _origin_of_image(probe_images)
     sides = [
         sources.read(
             which,

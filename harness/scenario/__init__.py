@@ -17,6 +17,7 @@ from harness.scenario.model import (
     Accounting,
     Cluster,
     NodeGroup,
+    Part,
     Path_,
     Provision,
     Rehearsal,
@@ -30,6 +31,7 @@ from harness.scenario.model import (
     gres_count,
     gres_type,
     schema,
+    split_choice,
 )
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "Accounting",
     "Cluster",
     "NodeGroup",
+    "Part",
     "Path_",
     "Provision",
     "Rehearsal",
@@ -57,5 +60,6 @@ __all__ = [
     "name_of",
     "schema",
     "script_files",
+    "split_choice",
     "unprobed_images",
 ]
