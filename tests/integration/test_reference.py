@@ -111,7 +111,7 @@ SEED, HOSTLISTS = 1, 300
 _ODD = "n|m|x|0|1|7|08|10|099|-|-|[|[|]|]|,|,| |+|."
 ON_EACH_RELEASE = [
     pytest.param(name, marks=[pytest.mark.core] * (name == releases.DEFAULT))
-    for name in releases.PACKAGED
+    for name in reference.tested()
 ]
 
 
@@ -241,7 +241,7 @@ def test_check_says_fatal_error_and_warning_exactly_where_the_daemon_does(
 
 
 # The oldest and the newest stand for those between, because each takes minutes.
-@pytest.mark.parametrize("release", [releases.PACKAGED[0], releases.PACKAGED[-1]])
+@pytest.mark.parametrize("release", [*{reference.tested()[0]: 0, reference.tested()[-1]: 0}])
 def test_check_says_which_fatal_problems_of_slurmctld_slurmd_has_too(
     release: str, tmp_path: Path
 ) -> None:
@@ -291,7 +291,7 @@ def test_hostlists_have_the_names_that_scontrol_shows(release: str) -> None:
 
 
 @pytest.mark.skipif(not CORPUS, reason="HARNESS_CORPUS names no directory of configurations")
-@pytest.mark.parametrize("release", releases.PACKAGED)
+@pytest.mark.parametrize("release", reference.tested())
 def test_check_agrees_with_the_daemons_on_a_corpus(release: str, tmp_path: Path) -> None:
     assert differences(release, reference.corpus(Path(CORPUS or "")), tmp_path) == []
 
@@ -309,7 +309,7 @@ def without_fatal(case: reference.Case, release: str, directory: Path) -> refere
 
 
 @pytest.mark.skipif(not CORPUS, reason="HARNESS_CORPUS names no directory of configurations")
-@pytest.mark.parametrize("release", releases.PACKAGED)
+@pytest.mark.parametrize("release", reference.tested())
 def test_check_says_error_and_warning_where_the_daemons_do_without_what_is_fatal(
     release: str, tmp_path: Path
 ) -> None:
@@ -400,7 +400,7 @@ def test_configuration_is_the_same_once_imported_and_rendered(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not CORPUS, reason="HARNESS_CORPUS names no directory of configurations")
-@pytest.mark.parametrize("release", releases.PACKAGED)
+@pytest.mark.parametrize("release", reference.tested())
 def test_corpus_is_the_same_configuration_once_imported_and_rendered(
     release: str, tmp_path: Path
 ) -> None:

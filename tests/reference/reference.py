@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,8 @@ from harness.providers import images
 from harness.slurmconf.check import Finding, check_path
 
 _HERE = Path(__file__).parent
+# An image to take the daemons from, instead of Debian's packages of a release.
+IMAGE = os.environ.get("HARNESS_IMAGE")
 MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf"}
 
 # What Debian packages apart from slurm-wlm-basic-plugins, and the library that mpi/pmix only
@@ -173,6 +176,14 @@ def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdic
     yield from zip(cases, (_verdict(release, line) for line in lines), strict=True)
 
 
+def tested() -> tuple[str, ...]:
+    """Return the releases to test: that of IMAGE, or all that Debian packages."""
+    if not IMAGE:
+        return releases.PACKAGED
+    with closing(docker.from_env()) as client:
+        return (images.release_of(client, IMAGE),)
+
+
 def hostnames(release: str, hostlists: Iterable[str]) -> Iterator[tuple[str, ...] | None]:
     """Yield what `scontrol show hostnames` makes of each hostlist; None if it refuses it."""
     for line in _answers(release, "names", list(hostlists)):
@@ -227,17 +238,18 @@ def _verdict(release: str, line: bytes) -> Verdict:
     return Verdict(
         **verdict,
         problems=problems,
-        plugins_not_packaged=tuple(sorted(_NOT_PACKAGED[release] & said)),
+        plugins_not_packaged=tuple(sorted(_NOT_PACKAGED.get(release, _NOWHERE) & said)),
     )
 
 
 def _image(client: docker.DockerClient, release: str) -> str:
     """Return the reference image of a release; build it unless one with the same content exists."""
-    base = images.ensure(client, releases.get(release), print)
+    base = IMAGE or images.ensure(client, releases.get(release), print)
     sources = [_HERE / "Dockerfile", *sorted((_HERE / "inside").glob("*.py"))]
     files = {str(path.relative_to(_HERE)): path.read_bytes() for path in sources}
-    arguments = {"BASE": base, "PACKAGES": " ".join(_PACKAGES[release])}
-    digest = hashlib.sha256(repr((files, arguments)).encode()).hexdigest()[:12]
+    arguments = {"BASE": base, "PACKAGES": "" if IMAGE else " ".join(_PACKAGES[release])}
+    content = (files, arguments, client.images.get(base).id)
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
     name = f"slurm-harness-reference:{release}-{digest}"
     if not client.images.list(name):
         client.images.build(
