@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
-import shutil
-import subprocess
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import docker
-from docker.errors import APIError, ImageNotFound
+from docker.errors import ImageNotFound
 from docker.models.containers import Container
 from docker.types import LogConfig
 from docker.utils import parse_repository_tag
-from filelock import FileLock, Timeout
 
-from harness import file_ownership, progress, releases
+from harness import origins, releases
 from harness.errors import EngineError, UsageError
-from harness.progress import Say, Step
+from harness.origins import Base, Family, Origin
+from harness.plan import Host
+from harness.progress import Say
+from harness.providers import building
 from harness.providers.docker.engine import engine_errors
+from harness.providers.dockerfiles import (
+    REPOSITORY,
+    alone,
+    base_image,
+    context,
+    digest,
+    from_dockerfile,
+    has,
+    require_disk_space,
+)
 from harness.releases import Release
 from harness.render import RenderedFile
 from harness.rundir import RunDir
 from harness.shipped_files import IMAGES
 
-REPOSITORY = "slurm-harness"
 # Base images with additional packages.
 EXTENDED = f"{REPOSITORY}-extended"
 # The label of an extended image that names its base.
@@ -42,69 +48,61 @@ Numbers = tuple[Mapping[str, int], Mapping[str, int]]
 _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
 # Seconds in which an image must report what it contains, even on a busy machine.
 _ANSWERS_WITHIN = 60
-_IMAGE_GB = 2
 _CHUNK = 2**20
-# What the engine prints when it begins a step of a Dockerfile, and how many characters of the
-# instruction are shown.
-_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
-_STEP_WIDTH = 60
-_HOST_PACKAGES = (
-    "systemd",
-    "systemd-sysv",
-    "dbus",
-    "libpam-systemd",
-    "openssh-server",
-    "openssh-client",
-    "python3",
-    "iproute2",
-    "nftables",
-    "libseccomp2",
-    "procps",
-    "munge",
-    "mariadb-server",
-    "libfaketime",
-    "crun",  # runs a user's container
-    "busybox-static",  # the smallest content for such a container
-)
+# What an image's Slurm comes from: Debian's packages of a release, or an origin.
+Slurm = Release | Origin
 
 
-def tag(release: Release) -> str:
+def tag(slurm: Slurm) -> str:
     """Return the image's name, which changes with its sources."""
+    if isinstance(slurm, Origin):
+        base = origins.base(slurm.base)
+        made_of = [base, building.digest(slurm) if slurm.source else slurm.digest]
+        return f"{REPOSITORY}:{slurm.version}-{digest(_dockerfiles(base), repr(made_of))}"
     of_debian = (
-        release.suite,
-        release.further_suite,
-        release.packages,
-        release.apt_options,
-        _HOST_PACKAGES,
+        slurm.suite,
+        slurm.further_suite,
+        slurm.packages,
+        slurm.apt_options,
+        _debian().host_packages,
     )
-    return f"{REPOSITORY}:{release.name}-{digest(IMAGES, repr(of_debian))}"
+    return f"{REPOSITORY}:{slurm.name}-{digest(IMAGES, repr(of_debian))}"
 
 
-def extended_tag(release: Release, packages: Sequence[str]) -> str:
-    """Return the name of a release's image with additional packages, if there are any."""
+def on(host: Host) -> Slurm:
+    """Return what a host's Slurm comes from, if it has no image of its own."""
+    release = releases.get(host.release)
+    if host.origin and (host.origin.digest or host.origin.base != f"debian:{release.suite}"):
+        return host.origin
+    return releases.with_apptainer(release) if host.apptainer else release
+
+
+def extended_tag(slurm: Slurm, packages: Sequence[str]) -> str:
+    """Return the name of an image with additional packages, if there are any."""
     if not packages:
-        return tag(release)
-    made_of = digest(IMAGES / "extended", f"{tag(release)} {sorted({*packages})}")
-    return f"{EXTENDED}:{release.name}-{made_of}"
+        return tag(slurm)
+    base = tag(slurm)
+    made_of = digest(IMAGES / "extended", f"{base} {sorted({*packages})}")
+    return f"{EXTENDED}:{base.split(':')[1].rpartition('-')[0]}-{made_of}"
 
 
 def extend(
     client: docker.DockerClient,
-    release: Release,
+    slurm: Slurm,
     packages: Sequence[str],
     say: Callable[[str], None],
 ) -> str:
-    """Return the name of a release's image with additional packages; build it if it is missing."""
-    name = extended_tag(release, packages)
-    base = ensure(client, release, say)
-    if packages and not _has(client, name):
-        with alone(f"-{release.suite}", f"image {name}", say):
-            if not _has(client, name):
+    """Return the name of an image with additional packages; build it if it is missing."""
+    name = extended_tag(slurm, packages)
+    base = ensure(client, slurm, say)
+    if packages and not has(client, name):
+        with alone(f"-{_kind(slurm)}", f"image {name}", say):
+            if not has(client, name):
                 say(f"image {name}: installing {', '.join(packages)} in {base}")
                 arguments = {
                     "BASE": base,
                     "PACKAGES": " ".join(packages),
-                    "APT_OPTIONS": apt_options(release),
+                    "APT_OPTIONS": apt_options(slurm),
                 }
                 from_dockerfile(client, IMAGES / "extended", name, arguments, say, {_BASE: base})
     return name
@@ -118,47 +116,29 @@ def current_extensions(client: docker.DockerClient) -> set[str]:
     return {name for image in extended if image.labels[_BASE] in bases for name in image.tags}
 
 
-def digest(directory: Path, more: str) -> str:
-    """Return a digest of all files in a directory, and of `more`."""
-    made_of = hashlib.sha256(more.encode())
-    for path in sorted(path for path in directory.iterdir() if path.is_file()):
-        made_of.update(path.name.encode() + path.read_bytes())
-    return made_of.hexdigest()[:12]
-
-
-def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
-    """Return the name of the image for a release; build it first if it is missing.
+def ensure(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None]) -> str:
+    """Return the name of an image; build it first if it is missing.
 
     If several runs need images of one suite at the same time, one builds and the others wait.
     """
-    name = tag(release)
-    if not _has(client, name):
-        with alone(f"-{release.suite}", f"image {name}", say):
-            if not _has(client, name):
-                build(client, release, say)
+    name = tag(slurm)
+    if not has(client, name):
+        with alone(f"-{_kind(slurm)}", f"image {name}", say):
+            if not has(client, name):
+                build(client, slurm, say)
     return name
 
 
-@contextmanager
-def alone(kind: str, what: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Keep this user's other runs from building the same thing during the block."""
-    lock = FileLock(file_ownership.cache() / f"image{kind}.lock", mode=0o600)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        say(f"{what}: waiting for another run that is building")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def _kind(slurm: Slurm) -> str:
+    """Return what only one run builds at a time."""
+    return origins.base(slurm.base).name if isinstance(slurm, Origin) else str(slurm.suite)
 
 
 def copy(
     image: str, source: docker.DockerClient, target: docker.DockerClient, say: Callable[[str], None]
 ) -> None:
     """Copy an image from one engine to another that lacks it."""
-    if _has(target, image):
+    if has(target, image):
         return
     say(f"image {image}: copying to the engine on {target.info()['Name']}")
     with engine_errors(f"cannot copy {image}"):
@@ -212,14 +192,6 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
     with engine_errors(f"cannot load {file}"), file.open("rb") as tar:
         client.images.load(tar)
     return names
-
-
-def _has(client: docker.DockerClient, image: str) -> bool:
-    try:
-        client.images.get(image)
-    except ImageNotFound:
-        return False
-    return True
 
 
 def release_of(client: docker.DockerClient, image: str) -> str:
@@ -283,62 +255,71 @@ def entry_point() -> list[Entry]:
     ]
 
 
-def build(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
-    """Build the image for a release from Debian's packages."""
-    if not release.suite:
-        raise UsageError(
-            f"Debian has no packages of Slurm {release.name}",
-            hint=f"it has {', '.join(releases.PACKAGED)}; "
-            "a cluster can have an image of your own: docs/scenario.md",
-        )
-    _require_disk_space(client)
-    base = _base(client, release.suite, release.apt_options, say)
-    name = tag(release)
-    say(f"image {name}: installing Slurm {release.name} from Debian {release.suite}")
+def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None]) -> str:
+    """Build the image of a release from Debian's packages, or that of an origin."""
+    base = base_of(slurm)
+    name, packages = tag(slurm), []
+    names = [*base.family.host_packages]
+    require_disk_space(client)
+    if isinstance(slurm, Release):
+        what, more = f"Slurm {slurm.name} from Debian {slurm.suite}", slurm.packages
+    elif slurm.digest:
+        packages = _package_files(client, slurm, say)
+        what, more = f"Slurm {slurm.version} on {slurm.base}", ()
+    else:
+        what, more = f"Slurm {slurm.release} of {slurm.base}", base.family.slurm_packages
+    own = base_image(client, base, say)
+    say(f"image {name}: installing {what}")
     arguments = {
-        "BASE": base,
-        "PACKAGES": " ".join((*_HOST_PACKAGES, *release.packages)),
-        "FURTHER_SUITE": release.further_suite or "",
-        "APT_OPTIONS": apt_options(release),
+        "BASE": own,
+        "PACKAGES": " ".join((*names, *more)),
+        "APT_OPTIONS": apt_options(slurm),
     }
-    from_dockerfile(client, IMAGES, name, arguments, say)
+    if isinstance(slurm, Release):
+        arguments["FURTHER_SUITE"] = slurm.further_suite or ""
+    with context(_dockerfiles(base), {"packages": packages}) as directory:
+        from_dockerfile(client, directory, name, arguments, say)
     return name
 
 
-def apt_options(release: Release) -> str:
+def base_of(slurm: Slurm) -> Base:
+    """Return the base of an image; UsageError if Debian has no packages of a release."""
+    if isinstance(slurm, Origin):
+        return origins.base(slurm.base)
+    if not slurm.suite:
+        raise UsageError(
+            f"Debian has no packages of Slurm {slurm.name}",
+            hint=f"it has {', '.join(releases.PACKAGED)}; for others, name a source, packages or "
+            "an image of your own: docs/how-to/your-own-slurm.md",
+        )
+    return origins.base(f"debian:{slurm.suite}")
+
+
+def _package_files(client: docker.DockerClient, origin: Origin, say: Say) -> list[Path]:
+    """Return the files of an origin's packages, built from its source if necessary."""
+    directory = building.packages(client, origin, say) if origin.source else Path(origin.packages)
+    paths = origins.package_paths(directory)
+    machine = str(client.info()["Architecture"])
+    if foreign := origins.foreign(paths, machine):
+        raise UsageError(
+            f"packages of another architecture than the engine's {machine}: {', '.join(foreign)}",
+            hint="name packages that were built for this architecture",
+        )
+    return paths
+
+
+def _dockerfiles(base: Base) -> Path:
+    return IMAGES / base.family.dockerfiles
+
+
+def _debian() -> Family:
+    return origins.base(f"debian:{releases.get(releases.DEFAULT).suite}").family
+
+
+def apt_options(slurm: Slurm) -> str:
     """Return the options with which apt-get installs from a release's suite."""
-    return " ".join(f"-o {option}" for option in release.apt_options)
-
-
-def from_dockerfile(
-    client: docker.DockerClient,
-    directory: Path,
-    name: str,
-    arguments: dict[str, str],
-    say: Say,
-    labels: Mapping[str, str] | None = None,
-) -> None:
-    """Build an image from the Dockerfile of a directory, and show each step.
-
-    EngineError has the end of the output.
-    """
-    output = ""
-    with engine_errors(f"cannot build {name}"), progress.steps(say) as show:
-        for entry in client.api.build(
-            path=str(directory),
-            tag=name,
-            buildargs=arguments,
-            rm=True,
-            forcerm=True,
-            labels={"harness.image": name, **(labels or {})},
-            decode=True,
-        ):
-            text = str(entry.get("stream") or entry.get("error") or "")
-            output += text
-            if step := _STEP.match(text):
-                show(Step("step", int(step[1]), int(step[2]), f"{name}: {step[3][:_STEP_WIDTH]}"))
-            if "error" in entry:
-                raise EngineError(f"cannot build {name}: {entry['error']}\n{output[-2000:]}")
+    options = slurm.apt_options if isinstance(slurm, Release) else base_of(slurm).apt_options
+    return " ".join(f"-o {option}" for option in options)
 
 
 def built(client: docker.DockerClient, repository: str = REPOSITORY) -> list[tuple[str, str, int]]:
@@ -350,60 +331,6 @@ def built(client: docker.DockerClient, repository: str = REPOSITORY) -> list[tup
         for image in images
         for name in image.tags
     )
-
-
-def _require_disk_space(client: docker.DockerClient) -> None:
-    """EngineError if a build would fill the engine's disk; not checked on another machine."""
-    root = Path(client.info()["DockerRootDir"])
-    free = shutil.disk_usage(root).free / 1e9 if root.exists() else _IMAGE_GB
-    if free < _IMAGE_GB:
-        raise EngineError(
-            f"only {free:.1f} GB free in {root}; "
-            f"an image takes up to {_IMAGE_GB} GB while it is built",
-            hint="`docker system prune` removes unused data",
-        )
-
-
-def _base(
-    client: docker.DockerClient,
-    suite: str,
-    apt_options: tuple[str, ...],
-    say: Callable[[str], None],
-) -> str:
-    """Return a minimal Debian image: from a registry, or else built by mmdebstrap."""
-    official = f"debian:{suite}-slim"
-    own = f"{REPOSITORY}-base:{suite}"
-    for name in (official, own):
-        if _has(client, name):
-            return name
-    try:
-        say(f"image {official}: pulling")
-        client.images.pull(official)
-    except APIError as error:
-        if not shutil.which("mmdebstrap"):
-            raise EngineError(
-                f"cannot pull {official}: {error.explanation}",
-                hint="to build the image from Debian's packages instead: "
-                "apt-get install mmdebstrap",
-            ) from error
-    else:
-        return official
-    say(f"image {own}: no registry answers; bootstrapping Debian {suite} with mmdebstrap")
-    with tempfile.TemporaryDirectory() as directory:
-        tar = Path(directory) / "base.tar"
-        # mmdebstrap needs apt.conf(5)'s syntax where apt-get takes KEY=VALUE.
-        options = ['--aptopt={} "{}"'.format(*option.split("=", 1)) for option in apt_options]
-        command = ["mmdebstrap", "--variant=minbase", "--quiet", *options, suite, str(tar)]
-        result = subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-        )
-        if result.returncode != 0:
-            raise EngineError(
-                f"{' '.join(command)}  (exit {result.returncode})\n{result.stderr.strip()}"
-            )
-        with engine_errors(f"cannot import {own}"):
-            client.api.import_image_from_file(str(tar), repository=own.split(":")[0], tag=suite)
-    return own
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from harness.scenario.model import (
     Accounting,
     Cluster,
     NodeGroup,
+    Part,
     Path_,
     Provision,
     Rehearsal,
@@ -25,6 +26,7 @@ from harness.scenario.model import (
     UserName,
     gres_count,
     schema,
+    split_choice,
 )
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Accounting",
     "Cluster",
     "NodeGroup",
+    "Part",
     "Path_",
     "Provision",
     "Rehearsal",
@@ -50,5 +53,6 @@ __all__ = [
     "name_of",
     "schema",
     "script_files",
+    "split_choice",
     "unprobed_images",
 ]

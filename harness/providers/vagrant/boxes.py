@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import releases
 from harness.errors import EngineError
-from harness.providers import images
+from harness.providers import dockerfiles, images
 from harness.providers.docker import engine
 from harness.providers.docker.engine import engine_errors
 from harness.releases import Release
@@ -26,14 +26,14 @@ _GIGABYTES = 4
 
 def name(release: Release) -> str:
     """Return the box's name, which changes with its sources."""
-    return f"slurm-harness/{release.name}-{images.digest(_DIRECTORY, images.tag(release))}"
+    return f"slurm-harness/{release.name}-{dockerfiles.digest(_DIRECTORY, images.tag(release))}"
 
 
 def ensure(release: Release, say: Callable[[str], None]) -> None:
     """Build the box for a release and add it to Vagrant, if it is missing."""
     if _is_known(release):
         return
-    with images.alone("-box", f"box {name(release)}", say):
+    with dockerfiles.alone("-box", f"box {name(release)}", say):
         if not _is_known(release):
             _build(release, say)
 
@@ -63,7 +63,7 @@ def _build(release: Release, say: Callable[[str], None]) -> None:
     base = images.ensure(client, release, say)
     image = f"{name(release).replace('/', '-box:')}"
     say(f"box {name(release)}: installing a kernel and writing a disk")
-    images.from_dockerfile(
+    dockerfiles.from_dockerfile(
         client, _DIRECTORY, image, {"BASE": base, "APT_OPTIONS": images.apt_options(release)}, say
     )
     (_HOME / "tmp").mkdir(parents=True, exist_ok=True)
