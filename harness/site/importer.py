@@ -166,7 +166,7 @@ def import_directory(path: Path, release: Release) -> tuple[dict[str, Any], list
     controller = _short(_controllers(source)[0])
     data: dict[str, Any] = {
         "description": f"Imported from {path}.",
-        "release": DoubleQuotedScalarString(release.name),
+        "release": DoubleQuotedScalarString(releases.series(release.name)),
         "clusters": {name: _cluster(configuration, source, controller, left_out)},
     }
     if source.uses_slurmdbd():

@@ -23,13 +23,14 @@ from uuid import uuid4
 
 import docker
 
-from harness import releases
+from harness import origins, releases
 from harness.providers import images
 from harness.slurmconf.check import Finding, check_path
 
 _HERE = Path(__file__).parent
-# An image to take the daemons from, instead of Debian's packages of a release.
-IMAGE = os.environ.get("HARNESS_IMAGE")
+# The Slurm to test instead of Debian's packages: what `--release` takes, such as "source:FILE".
+SOURCE = os.environ.get("HARNESS_SOURCE", "")
+ORIGIN = origins.resolve(origins.parse(SOURCE)) if SOURCE else None
 MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf"}
 
 # What Debian packages apart from slurm-wlm-basic-plugins, and the library that mpi/pmix only
@@ -177,11 +178,8 @@ def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdic
 
 
 def tested() -> tuple[str, ...]:
-    """Return the releases to test: that of IMAGE, or all that Debian packages."""
-    if not IMAGE:
-        return releases.PACKAGED
-    with closing(docker.from_env()) as client:
-        return (images.release_of(client, IMAGE),)
+    """Return the releases to test: the version of SOURCE, or all that Debian packages."""
+    return (ORIGIN.version,) if ORIGIN else releases.PACKAGED
 
 
 def hostnames(release: str, hostlists: Iterable[str]) -> Iterator[tuple[str, ...] | None]:
@@ -244,10 +242,10 @@ def _verdict(release: str, line: bytes) -> Verdict:
 
 def _image(client: docker.DockerClient, release: str) -> str:
     """Return the reference image of a release; build it unless one with the same content exists."""
-    base = IMAGE or images.ensure(client, releases.get(release), print)
+    base = images.ensure(client, ORIGIN or releases.get(release), print)
     sources = [_HERE / "Dockerfile", *sorted((_HERE / "inside").glob("*.py"))]
     files = {str(path.relative_to(_HERE)): path.read_bytes() for path in sources}
-    arguments = {"BASE": base, "PACKAGES": "" if IMAGE else " ".join(_PACKAGES[release])}
+    arguments = {"BASE": base, "PACKAGES": " ".join(_PACKAGES.get(release, ()))}
     content = (files, arguments, client.images.get(base).id)
     digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
     name = f"slurm-harness-reference:{release}-{digest}"
