@@ -136,8 +136,8 @@ def check_(
         typer.Option(
             "--release",
             help=(
-                "The release whose daemons will read it; default: the scenario's, or "
-                f"{releases.DEFAULT} for files."
+                "The release or patch level (24.11.3) whose daemons will read it; default: the "
+                f"scenario's, or {releases.DEFAULT} for files."
             ),
             show_default=False,
         ),

@@ -428,8 +428,8 @@ def _data(name: str) -> dict[str, Any]:
 
 
 @cache
-def _levels(name: str) -> Mapping[str, Any]:
-    """Return a release's patch levels that changed something, newest first, with what was before."""
+def _levels(name: str) -> dict[str, Any]:
+    """Return the patch levels that changed something, newest first, with what was before."""
     levels = _data(name).get("before", {})
     return {level: levels[level] for level in sorted(levels, key=_patch, reverse=True)}
 

@@ -28,9 +28,9 @@ from harness.providers import images
 from harness.slurmconf.check import Finding, check_path
 
 _HERE = Path(__file__).parent
-# The Slurm to test instead of Debian's packages: what `--release` takes, such as "source:FILE".
+# The Slurm to test instead of Debian's packages, as `--release` takes it: see `make test-source`.
 SOURCE = os.environ.get("HARNESS_SOURCE", "")
-ORIGIN = origins.resolve(origins.parse(SOURCE)) if SOURCE else None
+ORIGIN = origins.resolve(origins.parse(SOURCE).under(Path())) if SOURCE else None
 MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf"}
 
 # What Debian packages apart from slurm-wlm-basic-plugins, and the library that mpi/pmix only

@@ -204,7 +204,7 @@ def _limits_excepted(source: Source) -> bool:
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
-    """Yield the unknown words of a value, with severity and when they are unknown, if not always."""
+    """Yield the unknown words of a value, with severity and since or before when, if known."""
     key = setting.name.lower()
     words = release.words.get(key)
     if not words:
