@@ -178,6 +178,10 @@ class Plan:
         """Return the release of each cluster and of slurmdbd, with the patch level if known."""
         return self.releases() | {name: origin.version for name, origin in self.origins().items()}
 
+    def choices(self) -> dict[str, str]:
+        """Return the release or origin of each part, as `--release` names it."""
+        return self.releases() | {name: origin.choice for name, origin in self.origins().items()}
+
     def known_faults(self) -> list[str]:
         """Return the known bugs of Slurm in this combination of releases."""
         members = [

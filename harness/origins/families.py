@@ -33,7 +33,8 @@ class Base:
     """A version of a distribution: what a host is made of.
 
     `name` is the version's name, such as trixie; `slurm` the release of its own Slurm, "" if it has
-    none; `apt_options` are needed to install its packages.
+    none; `apt_options` are needed to install its packages, and `host_packages` are those of every
+    host.
     """
 
     distribution: str
@@ -42,6 +43,7 @@ class Base:
     image: str
     slurm: str
     apt_options: tuple[str, ...] = ()
+    host_packages: tuple[str, ...] = ()
 
     @property
     def bootstrappable(self) -> bool:
@@ -81,13 +83,15 @@ def base(text: str) -> Base:
         release for release in map(releases.get, releases.PACKAGED) if release.suite == name
     ]
     of_debian = packaged[0] if distribution == "debian" and packaged else None
+    known_family = family(facts["family"])
     return Base(
         distribution,
         name,
-        family(facts["family"]),
+        known_family,
         facts["image"].format(version=version, name=name),
         of_debian.name if of_debian else facts.get("slurm", {}).get(name, ""),
         of_debian.apt_options if of_debian else (),
+        (*known_family.host_packages, *(of_debian.host_packages if of_debian else ())),
     )
 
 

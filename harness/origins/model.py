@@ -57,6 +57,12 @@ class Origin:
     packages: str = ""
     digest: str = ""
 
+    @property
+    def choice(self) -> str:
+        """The choice that names it: see `parse`."""
+        named = (("source", self.source), ("packages", self.packages), ("base", self.base))
+        return ",".join(f"{key}:{value}" for key, value in named if value)
+
 
 def is_origin(text: str) -> bool:
     """Return whether a user's choice names an origin rather than a release.

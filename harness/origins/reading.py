@@ -109,6 +109,8 @@ def _meta(path: Path) -> str:
                     return content.read(_META_BYTES).decode() if content else ""
     except FileNotFoundError as error:
         raise (nothing if path.is_dir() else NotAnOrigin(f"{path} does not exist")) from error
+    except tarfile.ReadError as error:
+        raise NotAnOrigin(f"{path} is not a tar archive, or damaged", nothing.hint) from error
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
         raise NotAnOrigin(f"{path} cannot be read: {error}", nothing.hint) from error
     raise nothing

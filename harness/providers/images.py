@@ -18,7 +18,7 @@ from docker.utils import parse_repository_tag
 
 from harness import origins, releases
 from harness.errors import EngineError, UsageError
-from harness.origins import Base, Family, Origin
+from harness.origins import Base, Origin
 from harness.plan import Host
 from harness.progress import Say
 from harness.providers import building
@@ -42,6 +42,8 @@ from harness.shipped_files import IMAGES
 EXTENDED = f"{REPOSITORY}-extended"
 # The label of an extended image that names its base.
 _BASE = "harness.base"
+# The label of an image that has the digest of the files that it was built from, except Slurm's.
+_FILES = "harness.files"
 BOOT = "/usr/local/sbin/boot"
 Numbers = tuple[Mapping[str, int], Mapping[str, int]]
 # Programs that deployment and boot call on every host.
@@ -64,17 +66,24 @@ def tag(slurm: Slurm) -> str:
         slurm.further_suite,
         slurm.packages,
         slurm.apt_options,
-        _debian().host_packages,
+        base_of(slurm).host_packages,
     )
     return f"{REPOSITORY}:{slurm.name}-{digest(IMAGES, repr(of_debian))}"
 
 
 def on(host: Host) -> Slurm:
     """Return what a host's Slurm comes from, if it has no image of its own."""
-    release = releases.get(host.release)
-    if host.origin and (host.origin.digest or host.origin.base != f"debian:{release.suite}"):
-        return host.origin
-    return releases.with_apptainer(release) if host.apptainer else release
+    slurm = of(host.origin) if host.origin else releases.get(host.release)
+    if isinstance(slurm, Release) and host.apptainer:
+        return releases.with_apptainer(slurm)
+    return slurm
+
+
+def of(origin: Origin) -> Slurm:
+    """Return what the image of an origin consists of: a Debian with its own Slurm is a release."""
+    release = releases.get(origin.release)
+    own = not origin.digest and origins.base(origin.base) == origins.base(f"debian:{release.suite}")
+    return release if own else origin
 
 
 def extended_tag(slurm: Slurm, packages: Sequence[str]) -> str:
@@ -146,6 +155,20 @@ def copy(
         target.images.load(source.images.get(image).save(named=True))  # type: ignore[arg-type]
 
 
+def current_origins(client: docker.DockerClient) -> set[str]:
+    """Return the names of the images of origins that this version of the harness would build."""
+    with engine_errors("cannot list images"):
+        built_ones = client.images.list(name=REPOSITORY, filters={"label": _FILES})
+    return {
+        name for image in built_ones if image.labels[_FILES] in _files() for name in image.tags
+    } - {tag(releases.get(name)) for name in releases.PACKAGED}
+
+
+def _files() -> set[str]:
+    """Return the digests of the files that images of this version are built from."""
+    return {digest(path.parent, "") for path in IMAGES.glob("**/Dockerfile")}
+
+
 def wanted() -> set[str]:
     """Return the names of all images that this version of the harness builds and uses."""
     known = [releases.get(name) for name in releases.PACKAGED]
@@ -181,10 +204,18 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
     try:
         with tarfile.open(file) as tar:
             manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO())
-        names = [name for image in manifest for name in image["RepoTags"]]
+            labels = {
+                name: json.load(tar.extractfile(image["Config"]) or io.BytesIO())["config"][
+                    "Labels"
+                ]
+                for image in manifest
+                for name in image["RepoTags"]
+            }
     except (OSError, tarfile.TarError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"{file} was not written by `harness images save`: {error}") from error
-    if others := sorted({*names} - wanted()):
+    names = [*labels]
+    fitting = {name for name in names if (labels[name] or {}).get(_FILES) in _files()}
+    if others := sorted({*names} - wanted() - fitting):
         raise UsageError(
             f"{file} has {', '.join(others)}, which this version of the harness does not use",
             hint="run `harness images save` of the same version on a machine with a registry",
@@ -259,7 +290,6 @@ def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None])
     """Build the image of a release from Debian's packages, or that of an origin."""
     base = base_of(slurm)
     name, packages = tag(slurm), []
-    names = [*base.family.host_packages]
     require_disk_space(client)
     if isinstance(slurm, Release):
         what, more = f"Slurm {slurm.name} from Debian {slurm.suite}", slurm.packages
@@ -272,13 +302,14 @@ def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None])
     say(f"image {name}: installing {what}")
     arguments = {
         "BASE": own,
-        "PACKAGES": " ".join((*names, *more)),
+        "HOST_PACKAGES": " ".join(base.host_packages),
+        "PACKAGES": " ".join(more),
+        "FURTHER_SUITE": (slurm.further_suite or "") if isinstance(slurm, Release) else "",
         "APT_OPTIONS": apt_options(slurm),
     }
-    if isinstance(slurm, Release):
-        arguments["FURTHER_SUITE"] = slurm.further_suite or ""
     with context(_dockerfiles(base), {"packages": packages}) as directory:
-        from_dockerfile(client, directory, name, arguments, say)
+        labels = {_FILES: digest(_dockerfiles(base), "")}
+        from_dockerfile(client, directory, name, arguments, say, labels)
     return name
 
 
@@ -310,10 +341,6 @@ def _package_files(client: docker.DockerClient, origin: Origin, say: Say) -> lis
 
 def _dockerfiles(base: Base) -> Path:
     return IMAGES / base.family.dockerfiles
-
-
-def _debian() -> Family:
-    return origins.base(f"debian:{releases.get(releases.DEFAULT).suite}").family
 
 
 def apt_options(slurm: Slurm) -> str:

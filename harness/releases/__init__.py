@@ -26,8 +26,9 @@ before      what the release did before a patch level, as the rest of its file i
             not refused, `unbounded` words that could have any value; `defaults` are those that
             changed with this patch level
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
-debian      where Debian packages it: `suite`, `packages`, what apt needs to install from the suite
-            (`apt_options`), and the suite that has Apptainer for it (`apptainer_suite`)
+debian      where Debian packages it: `suite`, `packages`, what every host on the suite needs
+            (`host_packages`), what apt needs to install from it (`apt_options`), and the suite that
+            has Apptainer for the release (`apptainer_suite`)
 federation_faults   known bugs of this release in a federation with clusters of `older` ones
 backup_faults       known bugs of this release when a backup slurmctld takes over
 

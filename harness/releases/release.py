@@ -326,6 +326,7 @@ class Release(Behaviour):
     serves: tuple[str, ...] = ()
     suite: str | None = None
     packages: tuple[str, ...] = ()
+    host_packages: tuple[str, ...] = ()
     apt_options: tuple[str, ...] = ()
     apptainer_suite: str | None = None
     further_suite: str | None = None
@@ -460,6 +461,7 @@ def _release(name: str) -> Release:
         serves=tuple(data["serves"]),
         suite=debian.get("suite"),
         packages=tuple(debian.get("packages", ())),
+        host_packages=tuple(debian.get("host_packages", ())),
         apt_options=tuple(debian.get("apt_options", ())),
         apptainer_suite=debian.get("apptainer_suite"),
         federation_faults=tuple(

@@ -175,10 +175,11 @@ def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, 
         return ssh.run(name, ["sh", "-c", script]).stdout
 
     for name, answer in everywhere(look, [host.name for host in plan.lasting_hosts()]).items():
-        release = plan.host(name).release
+        host = plan.host(name)
+        version = host.origin.version if host.origin else host.release
         for line in answer.splitlines():
-            assert re.fullmatch(rf"slurm\S* {release}\.\d+\S*", line), (
-                f"{name} has {line}, not {release}"
+            assert re.fullmatch(rf"slurm\S* {re.escape(version)}([.-]\S+)?", line), (
+                f"{name} has {line}, not {version}"
             )
         assert answer, name
 

@@ -16,9 +16,8 @@ import pytest
 import requests
 from docker.errors import APIError, ImageNotFound
 
-from harness import releases, scenario
+from harness import origins, releases, scenario
 from harness.errors import EngineError
-from harness.origins import families
 from harness.plan import make_plan
 from harness.providers import dockerfiles, images, packet_filters
 from harness.providers.docker import engine
@@ -83,8 +82,8 @@ def test_engines_own_errors_come_with_a_hint(explanation: str, hint: str) -> Non
 def test_image_name_changes_with_its_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     before = images.tag(releases.get("24.11"))
     assert images.tag(releases.get("24.11")) == before
-    debian = replace(families.family("debian"), host_packages=("systemd",))
-    monkeypatch.setattr(images, "_debian", lambda: debian)
+    other = replace(origins.base("debian:trixie"), host_packages=("systemd",))
+    monkeypatch.setattr(images, "base_of", lambda slurm: other)
     assert images.tag(releases.get("24.11")) != before
 
 

@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from harness import cli, doctor, releases, scenario
+from harness import cli, doctor, origins, releases, scenario
 from harness.errors import EngineError, ScenarioError
-from harness.origins import families
 from harness.plan import SHARED_DIRECTORY, make_plan
 from harness.providers import Drop, dockerfiles, images, packet_filters, subnets
 from harness.providers.docker import engine
@@ -128,8 +127,8 @@ def test_box_name_changes_with_its_files_and_its_image(
 ) -> None:
     before = boxes.name(releases.get("24.11"))
     assert boxes.name(releases.get("24.11")) == before
-    debian = replace(families.family("debian"), host_packages=("systemd",))
-    monkeypatch.setattr(images, "_debian", lambda: debian)
+    other = replace(origins.base("debian:trixie"), host_packages=("systemd",))
+    monkeypatch.setattr(images, "base_of", lambda slurm: other)
     other = boxes.name(releases.get("24.11"))
     assert other != before
     monkeypatch.setattr(boxes, "_DIRECTORY", IMAGES)
