@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness import releases
-from harness.slurmconf.check import check_path
+from harness import releases, scenario
+from harness.slurmconf.check import check_path, check_scenario
 
 LEVELS = [
     pytest.param(level, changes, id=level)
@@ -115,3 +115,16 @@ def test_names_of_releases_and_patch_levels_are_known() -> None:
     assert releases.is_known("24.11")
     assert releases.is_known("24.11.3")
     assert not any(map(releases.is_known, ("24.12", "24.11.x", "24.11.3.1", "24", "")))
+
+
+def test_scenario_is_checked_for_the_patch_level_of_its_release(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(
+        'release: "24.11"\nclusters: {c: {controller: c, nodes: [{name: n, cpus: 1}],'
+        " options: {ReconfigFlags: KeepNodeStateFuture}}}\n"
+    )
+    read = scenario.load(path)
+    assert check_scenario(path, read) == check_scenario(path, read, level="24.11.4") == []
+    (finding,) = check_scenario(path, read, level="24.11.3")
+    assert finding.option == "ReconfigFlags"
+    assert check_scenario(path, read, level="25.11.3") == []
