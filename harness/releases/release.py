@@ -306,6 +306,8 @@ class Behaviour:
     # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
     # is no limit.
     most_nodes: int
+    # Severity of more nodes than MaxNodeCount; after an error, slurmctld lacks the others.
+    too_many_nodes: str
     # MaxNodeCount=0 is no limit.
     zero_is_no_node_limit: bool
     # `sbatch --external` submits a job that starts nothing on its nodes; nodes may have

@@ -45,6 +45,7 @@ _SINCE_22_05 = tuple(
         "jwt-plugin",
     )
 )
+_PMIX = "libpmix2*"
 _PACKAGES = {
     "20.11": ("libpmix2",),
     "22.05": (*_SINCE_22_05, "slurm-wlm-rrd-plugin", "libpmix2"),
@@ -245,7 +246,8 @@ def _image(client: docker.DockerClient, release: str) -> str:
     base = images.ensure(client, ORIGIN or releases.get(release), print)
     sources = [_HERE / "Dockerfile", *sorted((_HERE / "inside").glob("*.py"))]
     files = {str(path.relative_to(_HERE)): path.read_bytes() for path in sources}
-    arguments = {"BASE": base, "PACKAGES": " ".join(_PACKAGES.get(release, ()))}
+    packages = (_PMIX,) if ORIGIN else _PACKAGES[release]
+    arguments = {"BASE": base, "PACKAGES": " ".join(packages)}
     content = (files, arguments, client.images.get(base).id)
     digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
     name = f"slurm-harness-reference:{release}-{digest}"
