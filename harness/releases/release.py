@@ -306,6 +306,9 @@ class Behaviour:
     # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
     # is no limit.
     most_nodes: int
+    # slurmd dies on `sbatch --export=NAME` if it may not create namespaces: _clone_env_child. Later
+    # releases do without if there may be none.
+    environment_needs_namespaces: bool
     # Severity of more nodes than MaxNodeCount; after an error, slurmctld lacks the others.
     too_many_nodes: str
     # MaxNodeCount=0 is no limit.
