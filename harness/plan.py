@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import releases, slurm_options
+from harness import origins, releases, slurm_options
 from harness.capabilities import Capabilities
-from harness.origins import Origin
+from harness.origins import Family, Origin
 from harness.scenario import Cluster, Part, Provision, Scenario
 
 # A directory that hosts that come and go share with their controllers: its files outlive the hosts.
@@ -39,8 +39,8 @@ class Host:
     share the host. `provision` is how its node is powered up and down; `with_elastic` marks the
     controller of such nodes. `disks` are directories on separate small disks in memory, with their
     sizes. `apptainer`: users can run Apptainer containers. `packages` are packages in addition
-    to those of every host. `origin` is where Slurm comes from, if that is neither the image nor
-    Debian's packages of the release.
+    to those of every host. `origin` is where Slurm comes from, if that is not Debian's packages of
+    the release.
     """
 
     name: str
@@ -58,6 +58,11 @@ class Host:
     apptainer: bool = False
     packages: tuple[str, ...] = ()
     origin: Origin | None = None
+
+    @property
+    def family(self) -> Family:
+        """What is particular to the host's distribution."""
+        return origins.family(self.origin.family if self.origin else "debian")
 
     @property
     def lasts(self) -> bool:
@@ -180,7 +185,9 @@ class Plan:
 
     def choices(self) -> dict[str, str]:
         """Return the release or origin of each part, as `--release` names it."""
-        return self.releases() | {name: origin.choice for name, origin in self.origins().items()}
+        return self.releases() | {
+            name: origin.choice or origin.release for name, origin in self.origins().items()
+        }
 
     def known_faults(self) -> list[str]:
         """Return the known bugs of Slurm in this combination of releases."""
@@ -263,7 +270,7 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
     nodes_on = cluster.nodes_on()
     provision_of = cluster.provision_of()
     known = releases.get(scenario.release_of(cluster))
-    packaged = bool(known.apptainer_suite) and not cluster.origin
+    packaged = bool(known.apptainer_suite) and not (cluster.origin and cluster.origin.base)
     controllers = (cluster.controller, *cluster.backup_controllers)
     rest_hosts = [cluster.rest.host or cluster.controller] if cluster.rest else []
     runs_on = {"slurmctld": {*controllers}, "slurmrestd": {*rest_hosts}, "slurmd": {*nodes_on}}

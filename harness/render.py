@@ -57,6 +57,9 @@ _POWER_KEY = "/etc/slurm/power_ssh_key"
 _NODE_POWER = "/usr/local/sbin/slurm-node-power"
 # The program that stands in for those that the site's scripts call and the hosts lack.
 _STAND_IN = "/usr/local/lib/slurm-harness/stand-in"
+# The templates of MariaDB's files, whose places depend on the distribution.
+_MARIADB_SETTINGS = "/etc/mysql/mariadb.conf.d/90-slurm.cnf"
+_MARIADB_STATEMENTS = "/etc/mysql/slurm.sql"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
     if host.cluster:
         yield from _files_of_member(plan, host, host.cluster, clusters[host.cluster])
     if "slurmdbd" in host.daemons:
-        yield from _accounting_files(scenario, with_database="mariadb" in host.daemons)
+        yield from _accounting_files(scenario, host)
     if _takes_tokens(scenario, host):
         yield _token_key(scenario, host, clusters)
     yield from _tmpfiles(plan, host, clusters)
@@ -479,20 +482,20 @@ def _partition_lines(scenario: Scenario, cluster: Cluster) -> list[dict[str, str
     ]
 
 
-def _accounting_files(scenario: Scenario, *, with_database: bool) -> Iterator[RenderedFile]:
+def _accounting_files(scenario: Scenario, host: Host) -> Iterator[RenderedFile]:
     # slurmdbd.conf(5): owned by SlurmUser and readable only by it, because it holds a password.
     path = "/etc/slurm/slurmdbd.conf"
     text = template(path, options=slurm_options.slurmdbd_conf(scenario))
     yield RenderedFile(path, text, "slurm", "slurm", "0600", "slurmdbd", "restart")
-    if not with_database:
+    if "mariadb" not in host.daemons:
         return
     accounting = scenario.accounting
     from_elsewhere = bool(accounting and (accounting.job_completion or accounting.backup))
     address = "0.0.0.0" if from_elsewhere else "127.0.0.1"  # noqa: S104  in the run's own network
-    path, sql = "/etc/mysql/mariadb.conf.d/90-slurm.cnf", "/etc/mysql/slurm.sql"
-    text = template(path, sql=sql, address=address)
-    yield RenderedFile(path, text, unit="mariadb", action="restart")
-    text = template(sql, grants=slurm_options.database_grants(scenario))
+    settings, sql = host.family.mariadb_settings, host.family.mariadb_statements
+    text = template(_MARIADB_SETTINGS, sql=sql, address=address)
+    yield RenderedFile(settings, text, unit="mariadb", action="restart")
+    text = template(_MARIADB_STATEMENTS, grants=slurm_options.database_grants(scenario))
     yield RenderedFile(sql, text, "mysql", "mysql", "0400", "mariadb", "restart")
 
 

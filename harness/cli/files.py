@@ -26,6 +26,7 @@ from harness.cli.arguments import (
 from harness.cli.opening import must_be_known, must_be_writable, must_be_writable_file, open_run
 from harness.cli.printing import Format, err, out, print_diff, print_findings, print_json
 from harness.errors import Problem, ScenarioError, UsageError
+from harness.origins import Origin
 from harness.plan import make_plan
 from harness.shipped_files import SCENARIOS, TEMPLATES
 from harness.site import collect, importer
@@ -110,7 +111,7 @@ def render_(
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(
-        scenario_path, release or (), _release_of_image(probe_images), settings=settings or ()
+        scenario_path, release or (), _origin_of_image(probe_images), settings=settings or ()
     )
     _warn_of_images(scenario_path, read, probe_images)
     plan = make_plan(scenario_path.stem, read, capabilities)
@@ -158,7 +159,7 @@ def check_(
     must_be_known(release, older)
     if settings and not all(map(scenario.is_named_like_one, paths)):
         raise UsageError("--set requires scenarios", hint="check files of Slurm separately")
-    image_release = _release_of_image(probe_images)
+    image_release = _origin_of_image(probe_images)
     before = releases.get(older) if older else None
     findings: list[check.Finding] = []
     for path in paths:
@@ -187,7 +188,7 @@ def check_(
     raise typer.Exit(1 if {"fatal", "error"} & {finding.severity for finding in findings} else 0)
 
 
-def _release_of_image(probe: bool) -> Callable[[str], str] | None:
+def _origin_of_image(probe: bool) -> Callable[[str], Origin] | None:
     """Return a function that reads an image's release; None if images must not run."""
     return providers.image_reader(providers.get("docker")) if probe else None
 
@@ -302,7 +303,7 @@ def diff_(
 ) -> None:
     """Compare two configurations, and list the steps that apply the change to a running cluster."""
     must_be_known(release)
-    image_release = _release_of_image(probe_images)
+    image_release = _origin_of_image(probe_images)
     sides = [
         sources.read(
             which,

@@ -4,7 +4,15 @@
 what differs between distributions.
 """
 
-from harness.origins.families import Base, Family, base, default_base
+from harness.origins.families import (
+    Base,
+    Family,
+    base,
+    default_base,
+    family,
+    family_of,
+    library_directories,
+)
 from harness.origins.model import NotAnOrigin, Origin, Wanted, is_origin, is_url, parse
 from harness.origins.reading import foreign, package_paths, resolve
 
@@ -16,9 +24,12 @@ __all__ = [
     "Wanted",
     "base",
     "default_base",
+    "family",
+    "family_of",
     "foreign",
     "is_origin",
     "is_url",
+    "library_directories",
     "package_paths",
     "parse",
     "resolve",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,15 @@ class Family:
     slurm_packages: tuple[str, ...]
     unneeded_packages: str
     build_packages: tuple[str, ...]
+    like: tuple[str, ...]
+    mariadb_settings: str
+    mariadb_statements: str
+    install: str
+    installed_packages: str
+    verify_packages: str
+    list_files: str
+    owner_of_file: str
+    packages_of: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,21 @@ def family(name: str) -> Family:
         for key, value in _data()["family"][name].items()
     }
     return Family(name, **data)
+
+
+def family_of(names: Iterable[str]) -> Family:
+    """Return the family of a distribution, by ID and ID_LIKE of its os-release(5).
+
+    >>> family_of(["rocky", "rhel", "centos", "fedora"]).name, family_of([]).name
+    ('el', 'debian')
+    """
+    known = [family(name) for name in _data()["family"]]
+    return next((one for name in names for one in known if name in one.like), known[0])
+
+
+def library_directories() -> tuple[str, ...]:
+    """Return the directories of libraries, as patterns of a shell."""
+    return tuple(_data()["library_directories"])
 
 
 @cache

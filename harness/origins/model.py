@@ -47,7 +47,9 @@ class Origin:
     """Where the Slurm of a host comes from, and which it is.
 
     `version` is the release with its patch level, such as 24.11.5, or only the release if nothing
-    says more. `digest` is that of the source or the packages; "" if the base has its own Slurm.
+    says more. `digest` is that of the source or the packages; "" if Slurm is the base's own, or in
+    an image of the user's, which has no base. `family` is the one of the distribution: see
+    families.toml.
     """
 
     base: str
@@ -56,6 +58,7 @@ class Origin:
     source: str = ""
     packages: str = ""
     digest: str = ""
+    family: str = "debian"
 
     @property
     def choice(self) -> str:

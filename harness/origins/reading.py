@@ -40,7 +40,7 @@ def resolve(wanted: Wanted, release: str | None = None) -> Origin:
     else:
         version = base.slurm if base else ""
         where = wanted.base
-        if not version:
+        if not version and not release:
             raise NotAnOrigin(
                 f"{wanted.base} has no packages of Slurm", "add `source:` or `packages:`"
             )
@@ -57,7 +57,9 @@ def resolve(wanted: Wanted, release: str | None = None) -> Origin:
     if wanted.packages:
         _must_fit(files, base)
     name = wanted.base or families.default_base(found)
-    return Origin(name, found, version or found, wanted.source, wanted.packages, digest)
+    return Origin(
+        name, found, version or found, wanted.source, wanted.packages, digest, base.family.name
+    )
 
 
 def package_paths(directory: Path) -> list[Path]:

@@ -34,8 +34,8 @@ CCACHE = "slurm-harness-ccache"
 _OPTIONS = "DEB_BUILD_OPTIONS"
 _STEPS = ("unpack", "compile", "package")
 _MARK = re.compile(r"harness: (\w+) ?(.*)")
-# A line for each file that libtool or make compiles.
-_COMPILES = re.compile(r"\s-c\s.*\.c\b")
+# A line for each file that libtool or make compiles; libtool also prints its own command line.
+_COMPILES = re.compile(r"^(?!.*--mode=compile).*\s-c\s.*\.c\b")
 _SHOW_EVERY = 25
 _LAST_LINES = 30
 _CHUNK = 2**20
@@ -156,7 +156,7 @@ def _follow(container: Container, origin: Origin, log: Path, say: Say) -> None:
 
     EngineError has the last lines, and the place of the log.
     """
-    with log.open("w") as file, progress.steps(say) as show:
+    with log.open("w", buffering=1) as file, progress.steps(say) as show:
         for step in _steps(_kept(container.logs(stream=True, follow=True), file)):
             show(step)
     code = container.wait()["StatusCode"]
@@ -182,9 +182,12 @@ def _kept(chunks: Iterable[bytes], log: TextIO) -> Iterator[str]:
 def _steps(lines: Iterable[str]) -> Iterator[Step]:
     """Yield the steps of a build, and how many files it has compiled.
 
-    >>> lines = ["harness: compile 90", *["gcc -c a.c -o a.o"] * 26, "harness: package"]
-    >>> [str(step) for step in _steps(lines)]  # doctest: +NORMALIZE_WHITESPACE
-    ['step 2 of 3: compile', 'step 2 of 3: compile (25 of about 90 files)', 'step 3 of 3: package']
+    >>> compiled = ["libtool --mode=compile gcc -c a.c", "gcc -c a.c -o a.o"] * 25
+    >>> for step in _steps(["harness: compile 90", *compiled, "harness: package"]):
+    ...     print(step)
+    step 2 of 3: compile
+    step 2 of 3: compile (25 of about 90 files)
+    step 3 of 3: package
     """
     compiled, files = 0, ""
     for line in lines:

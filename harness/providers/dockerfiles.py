@@ -75,7 +75,7 @@ def context(dockerfiles: Path, more: Mapping[str, Iterable[Path]]) -> Iterator[P
             ignore=lambda _, names: [name for name in names if name in _OTHER_DOCKERFILES],
         )
         for name, paths in more.items():
-            (Path(place) / name).mkdir()
+            (Path(place) / name).mkdir(exist_ok=True)
             for path in paths:
                 shutil.copyfile(path, Path(place) / name / path.name)
         yield Path(place)

@@ -51,6 +51,8 @@ _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
 # Seconds in which an image must report what it contains, even on a busy machine.
 _ANSWERS_WITHIN = 60
 _CHUNK = 2**20
+# The programs that start a host.
+_ENTRY_POINT = ("boot", "restrict")
 # What an image's Slurm comes from: Debian's packages of a release, or an origin.
 Slurm = Release | Origin
 
@@ -59,7 +61,11 @@ def tag(slurm: Slurm) -> str:
     """Return the image's name, which changes with its sources."""
     if isinstance(slurm, Origin):
         base = origins.base(slurm.base)
-        made_of = [base, building.digest(slurm) if slurm.source else slurm.digest]
+        made_of = [
+            base,
+            building.digest(slurm) if slurm.source else slurm.digest,
+            digest(IMAGES, ""),
+        ]
         return f"{REPOSITORY}:{slurm.version}-{digest(_dockerfiles(base), repr(made_of))}"
     of_debian = (
         slurm.suite,
@@ -225,8 +231,8 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
     return names
 
 
-def release_of(client: docker.DockerClient, image: str) -> str:
-    """Return the Slurm release in a user's own image; EngineError says what the image lacks.
+def origin_of(client: docker.DockerClient, image: str) -> Origin:
+    """Return which Slurm is in a user's own image; EngineError says what the image lacks.
 
     The image is pulled if the engine does not have it, and its programs are run.
     """
@@ -237,6 +243,7 @@ def release_of(client: docker.DockerClient, image: str) -> str:
         [ -e /sbin/init ] || echo lacks systemd
         python3 -I -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2> /dev/null ||
             echo lacks libseccomp
+        . /etc/os-release && echo "distribution $ID ${{ID_LIKE:-}}"
         slurmctld -V || slurmd -V || slurmdbd -V
     """
     with engine_errors(f"cannot inspect image {image}"):
@@ -246,13 +253,15 @@ def release_of(client: docker.DockerClient, image: str) -> str:
             client.images.pull(*parse_repository_tag(image))
         answer = _output_without_rights(client, image, script)
     lacking = re.findall("^lacks (.*)", answer, re.MULTILINE)
-    version = re.search(r"^slurm\S* (\d+\.\d+)", answer, re.MULTILINE)
+    version = re.search(r"^slurm\S* ((\d+\.\d+)(\.\d+)?)", answer, re.MULTILINE)
+    distribution = re.search(r"^distribution (.*)", answer, re.MULTILINE)
     if lacking or not version:
         raise EngineError(
             f"image {image} cannot be a host: it lacks {', '.join(lacking) or 'Slurm'}",
             hint="docs/configuration.md says what an image of your own needs",
         )
-    return version[1]
+    family = origins.family_of(distribution[1].split() if distribution else ())
+    return Origin("", version[2], version[1], family=family.name)
 
 
 def _output_without_rights(client: docker.DockerClient, image: str, script: str) -> str:
@@ -282,7 +291,7 @@ def entry_point() -> list[Entry]:
     """Return the files that start a host, which a user's own image lacks."""
     return [
         Entry(f"/usr/local/sbin/{name}", (IMAGES / name).read_bytes(), 0o755)
-        for name in ("boot", "restrict")
+        for name in _ENTRY_POINT
     ]
 
 
@@ -307,7 +316,8 @@ def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None])
         "FURTHER_SUITE": (slurm.further_suite or "") if isinstance(slurm, Release) else "",
         "APT_OPTIONS": apt_options(slurm),
     }
-    with context(_dockerfiles(base), {"packages": packages}) as directory:
+    entry = [IMAGES / name for name in _ENTRY_POINT]
+    with context(_dockerfiles(base), {"packages": packages, ".": entry}) as directory:
         labels = {_FILES: digest(_dockerfiles(base), "")}
         from_dockerfile(client, directory, name, arguments, say, labels)
     return name

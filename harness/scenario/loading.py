@@ -53,7 +53,7 @@ def is_named_like_one(path: Path) -> bool:
 def load(
     path: Path,
     choices: Sequence[str] = (),
-    release_of_image: Callable[[str], str] | None = None,
+    origin_of_image: Callable[[str], Origin] | None = None,
     lacks: Callable[[Scenario], Iterable[tuple[Path_, str]]] = lambda _: (),
     settings: Sequence[str] = (),
     origin_of: Mapping[str, Origin] = MappingProxyType({}),
@@ -61,8 +61,8 @@ def load(
     """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
     `settings` override values of the file. Each is KEY=VALUE: keys with dots between, such as
-    clusters.a.nodes.0.cpus, and a value as in the file. `release_of_image` returns the release of
-    an image, and `lacks` what the hosts cannot do. Without `release_of_image` no image is
+    clusters.a.nodes.0.cpus, and a value as in the file. `origin_of_image` returns the origin of
+    an image, and `lacks` what the hosts cannot do. Without `origin_of_image` no image is
     inspected: see `unprobed_images`. `origin_of` are the known origins of some parts, which are not
     looked into again.
 
@@ -79,10 +79,10 @@ def load(
     if scenario:
         impossible = [*lacks(scenario)]
         wrong = [*contradictions(scenario, data), *impossible]
-        reader = None if impossible else release_of_image
+        reader = None if impossible else origin_of_image
         scenario = scenario.with_origins(origin_of).put_on(choices)
         scenario, wrong_origins = _with_origins(scenario, path.parent)
-        scenario, wrong_images = _with_releases_of_images(scenario, reader)
+        scenario, wrong_images = _with_origins_of_images(scenario, reader)
         wrong += (
             *wrong_origins,
             *wrong_images,
@@ -336,16 +336,17 @@ def _fields_at(loc: tuple[str | int, ...]) -> list[str]:
     return list(kind.model_fields)
 
 
-def _with_releases_of_images(
-    scenario: Scenario, release_of_image: Callable[[str], str] | None
+def _with_origins_of_images(
+    scenario: Scenario, origin_of_image: Callable[[str], Origin] | None
 ) -> tuple[Scenario, list[tuple[Path_, str]]]:
-    """Return the scenario with the releases of its images, and where it contradicts them."""
+    """Return the scenario with the origins of its images, and where it contradicts them."""
     wrong: list[tuple[Path_, str]] = []
-    release_of: dict[str, str | None] = {}
+    found: dict[str, Origin] = {}
     for name, part in scenario.parts().items():
-        if not part.image or not release_of_image:
+        if not part.image or not origin_of_image:
             continue
-        release = release_of_image(part.image)
+        origin = origin_of_image(part.image)
+        release = origin.release
         if part.release not in {None, release}:
             wrong.append(
                 (
@@ -357,8 +358,8 @@ def _with_releases_of_images(
             known = ", ".join(releases.KNOWN)
             wrong.append(((*place_of(name), "image"), f"it has Slurm {release}; known: {known}"))
         else:
-            release_of[name] = release
-    return scenario.with_releases(release_of), wrong
+            found[name] = origin
+    return scenario.with_origins(found), wrong
 
 
 def _with_origins(scenario: Scenario, directory: Path) -> tuple[Scenario, list[tuple[Path_, str]]]:

@@ -42,7 +42,7 @@ _PRIVATE_DIRECTORIES = frozenset(
 # Where a cluster's scripts cannot be: system directories, and files that the harness generates.
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
-    r"|/etc/(munge|mysql|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
+    r"|/etc/(munge|my\.cnf\.d|mysql|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )
 # src/interfaces/gres.c, MAX_GRES_BITMAP: each GPU has a bit.
@@ -857,20 +857,6 @@ class Scenario(Installed):
     def parts(self) -> dict[str, Cluster | Accounting]:
         """Return the parts that have a release: the clusters by name, and slurmdbd."""
         return {**self.clusters, **({SLURMDBD: self.accounting} if self.accounting else {})}
-
-    def with_releases(self, releases_: Mapping[str, str | None]) -> Scenario:
-        """Return this scenario with other releases for some of its `parts`.
-
-        None stands for the scenario's release.
-        """
-        clusters = {
-            name: cluster.model_copy(update={"release": releases_.get(name, cluster.release)})
-            for name, cluster in self.clusters.items()
-        }
-        accounting = self.accounting and self.accounting.model_copy(
-            update={"release": releases_.get(SLURMDBD, self.accounting.release)}
-        )
-        return self.model_copy(update={"clusters": clusters, "accounting": accounting})
 
     def wanted(self, part: Part) -> Wanted:
         """Return what a part's Slurm should come from, by its own keys or the scenario's.

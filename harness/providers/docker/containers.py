@@ -29,6 +29,7 @@ from harness import interrupts, releases
 from harness.capabilities import CONTAINERS
 from harness.errors import EngineError, UsageError, WaitTimeout
 from harness.inventory import Machine
+from harness.origins import Origin
 from harness.plan import Host, Plan
 from harness.providers import Drop, dockerfiles, images, packet_filters, subnets
 from harness.providers.docker import engine
@@ -129,12 +130,12 @@ class DockerProvider:
             disks |= {volume.name: shared for volume in host.volumes}
         return place
 
-    def release_of_image(self, image: str) -> str:
-        """Ask an image's daemons for their release.
+    def origin_of_image(self, image: str) -> Origin:
+        """Ask an image's daemons for their version, and the image for its distribution.
 
         EngineError if hosts cannot be created from it.
         """
-        return images.release_of(self._client, image)
+        return images.origin_of(self._client, image)
 
     def lacks(self, scenario: Scenario) -> tuple[tuple[Path_, str], ...]:
         """Return nothing: containers support everything that a scenario can ask for."""

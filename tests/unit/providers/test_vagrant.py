@@ -127,8 +127,8 @@ def test_box_name_changes_with_its_files_and_its_image(
 ) -> None:
     before = boxes.name(releases.get("24.11"))
     assert boxes.name(releases.get("24.11")) == before
-    other = replace(origins.base("debian:trixie"), host_packages=("systemd",))
-    monkeypatch.setattr(images, "base_of", lambda slurm: other)
+    bare = replace(origins.base("debian:trixie"), host_packages=("systemd",))
+    monkeypatch.setattr(images, "base_of", lambda slurm: bare)
     other = boxes.name(releases.get("24.11"))
     assert other != before
     monkeypatch.setattr(boxes, "_DIRECTORY", IMAGES)
@@ -292,6 +292,7 @@ def test_boxes_are_listed_beside_images_and_old_ones_are_marked(
         lambda _, repository=dockerfiles.REPOSITORY: [("24.11", of[repository], 700_000_000)],
     )
     monkeypatch.setattr(images, "current_extensions", lambda _: {"slurm-harness-extended:24.11-1"})
+    monkeypatch.setattr(images, "current_origins", lambda _: set())
     listed = CliRunner().invoke(cli.app, ["images", "list"]).stdout.splitlines()
     assert listed == [
         f"image     {images.tag(releases.get('24.11'))}  700 MB",
