@@ -27,7 +27,7 @@ test-rest: setup  # what test-all adds to test; HARNESS_VAGRANT=1 first installs
 # A file, a URL, or a directory of Slurm's source (which has META), or else a directory of packages.
 test-source: setup  ## the Slurm of SOURCE (a tarball, or a directory of packages), on BASE=debian:bookworm
 	HARNESS_SOURCE="$(if $(or $(wildcard $(SOURCE)/META),$(if $(wildcard $(SOURCE)/.),,$(SOURCE))),source,packages):$(SOURCE)$(if $(BASE),$(,)base:$(BASE))" \
-		$(BIN)/pytest tests/integration/test_source.py tests/integration/test_reference.py -n auto -v
+		$(BIN)/pytest tests/integration/test_named_source.py tests/integration/test_reference.py -n auto -v
 
 fuzz-check: setup  ## looks for configurations on which check and the daemons disagree
 	$(BIN)/python tests/reference/fuzz_check.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
