@@ -159,8 +159,8 @@ def check_(
         typer.Option(
             "--release",
             help=(
-                "The release whose daemons will read it; default: the scenario's, or "
-                f"{releases.DEFAULT} for files."
+                "The release or patch level (24.11.3) whose daemons will read it; default: the "
+                f"scenario's, or {releases.DEFAULT} for files."
             ),
             show_default=False,
         ),
@@ -190,12 +190,15 @@ def check_(
     for path in paths:
         if scenario.is_named_like_one(path):
             read = scenario.load(
-                path, [release] if release else (), image_release, settings=settings or ()
+                path,
+                [releases.series(release)] if release else (),
+                image_release,
+                settings=settings or (),
             )
             findings += (
                 [] if probe_images else map(_not_inspected, scenario.unprobed_images(path, read))
             )
-            findings += check.check_scenario(path, read, before)
+            findings += check.check_scenario(path, read, before, release)
         else:
             findings += check.check_path(path, releases.get(release or releases.DEFAULT), before)
     if format_ is Format.json:

@@ -112,7 +112,7 @@ def find_provider(
 def must_be_known(*names: str | None) -> None:
     """Raise UsageError for an unknown release; None stands for no release."""
     for name in filter(None, names):
-        if name not in releases.KNOWN:
+        if not releases.is_known(name):
             raise UsageError(
                 f"unknown release {name}", hint=f"known releases: {', '.join(releases.KNOWN)}"
             )

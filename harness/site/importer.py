@@ -192,7 +192,7 @@ def import_directory(
     cluster = _cluster(configuration, source, controller, left_out, for_copy=for_copy)
     data: dict[str, Any] = {
         "description": f"Imported from {path}.",
-        "release": DoubleQuotedScalarString(release.name),
+        "release": DoubleQuotedScalarString(releases.series(release.name)),
         "clusters": {name: cluster},
     }
     if source.uses_slurmdbd():

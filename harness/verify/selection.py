@@ -343,6 +343,19 @@ def _external_jobs(plan: Plan) -> bool:
     return all(releases.get(release).external_jobs for release in plan.releases().values())
 
 
+@feature("user_environment")
+def _user_environment(plan: Plan) -> bool:
+    """Users, and a slurmd that gets their environment: 23.11 and 24.05 cannot in a container."""
+    return _users(plan) and (
+        plan.capabilities.own_hardware
+        or plan.capabilities.own_kernel
+        or not any(
+            releases.get(release).environment_needs_namespaces
+            for release in plan.releases().values()
+        )
+    )
+
+
 @feature("kubernetes")
 def _kubernetes(plan: Plan) -> bool:
     """A cluster shared with Kubernetes, with at least two nodes that are large enough."""

@@ -84,20 +84,25 @@ def _without_text(configuration: Configuration, finding: Finding) -> Finding:
     return replace(finding, column=1, option="(not shown)", message=_OUTSIDE, hint=_OUTSIDE_HINT)
 
 
-def check_scenario(path: Path, scenario: Scenario, older: Release | None = None) -> list[Finding]:
+def check_scenario(
+    path: Path, scenario: Scenario, older: Release | None = None, level: str | None = None
+) -> list[Finding]:
     """Return all findings about the files that a scenario is rendered to for existing machines.
 
-    Each cluster, and slurmdbd, is checked for its own release. `path` represents the scenario in
-    findings.
+    Each cluster, and slurmdbd, is checked for its own release, or for a patch level of it. `path`
+    represents the scenario in findings.
     """
     plan = make_plan(path.stem, scenario, OWN_MACHINES)
-    return check_tree(plan, render(plan, _first_of_each_cluster(plan)), str(path), older)
+    return check_tree(plan, render(plan, _first_of_each_cluster(plan)), str(path), older, level)
 
 
-def check_tree(plan: Plan, tree: Tree, name: str, older: Release | None = None) -> list[Finding]:
+def check_tree(
+    plan: Plan, tree: Tree, name: str, older: Release | None = None, level: str | None = None
+) -> list[Finding]:
     """Return all findings about the rendered files of each cluster's first host.
 
-    `name` represents the tree in findings.
+    `name` represents the tree in findings. Hosts are of the patch level of their source or
+    packages; those of the release of `level` are of that patch level.
     """
     findings: list[Finding] = []
     for host in _first_of_each_cluster(plan):
@@ -106,8 +111,17 @@ def check_tree(plan: Plan, tree: Tree, name: str, older: Release | None = None) 
                 if file.path.startswith("/etc/slurm/"):
                     (Path(directory) / PurePosixPath(file.path).name).write_text(file.text)
             place = f"{name}:{host.name}:/etc/slurm"
-            findings += check_path(Path(directory), releases.get(host.release), older, place)
+            release = releases.get(_version(host, level))
+            findings += check_path(Path(directory), release, older, place)
     return findings
+
+
+def _version(host: Host, level: str | None) -> str:
+    """Return the patch level of a host's Slurm, or its release if nothing says more."""
+    if level and releases.series(level) == host.release:
+        return level
+    version = host.origin.version if host.origin else host.release
+    return version if releases.is_known(version) else host.release
 
 
 def _first_of_each_cluster(plan: Plan) -> Collection[Host]:

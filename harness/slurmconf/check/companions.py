@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness.parsing import c_numbers
+from harness.releases import Release
 from harness.slurmconf.check import grammar, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
@@ -146,10 +147,17 @@ def _missing_files(configuration: Configuration, slurm_conf: Source) -> Iterator
             setting
             and {name, plugin} & {*setting.words()}
             and (name in release.plugins.get(kind, ()) or plugin in release.renamed_plugins)
+            and not _is_ignored(release, option)
             and not (slurm_conf.path.parent / file).exists()
         ):
             message = f"needs {file}, which does not exist"
             yield slurm_conf.find(setting, FATAL, "missing", message, daemons=daemons)
+
+
+def _is_ignored(release: Release, option: str) -> bool:
+    """Return whether a release ignores an option, whatever its value."""
+    refusal = release.refused["slurm.conf"].get(option)
+    return bool(refusal and refusal.severity == ERROR and refusal.when is None)
 
 
 def _features(source: Source) -> Iterator[Finding]:

@@ -466,7 +466,7 @@ def _block_yaml(
     sizes = block.get("block_sizes") or []
     sizes = sizes if isinstance(sizes, list) else [sizes]
     numbers = [conf.number(str(size)) or 0 for size in sizes]
-    if topology_rules.wrong_block_sizes(numbers):
+    if topology_rules.wrong_block_sizes(numbers) and release.checks_yaml_block_sizes:
         line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, "block"), "block_sizes"))
         message = f"{sizes}: each size must be the first one times a power of two"
         yield yaml_file.find(path, line, FATAL, "value", "block_sizes", message)

@@ -187,7 +187,7 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
             severity = INFO
         if setting.name.lower() == "propagateresourcelimits" and _limits_excepted(source):
             continue
-        message = f'"{word}" is unknown since {since}' if since else f'"{word}" is unknown'
+        message = f'"{word}" is unknown{since}'
         hint = "blanks are part of the word; remove them" if word != word.strip() else ""
         yield source.find(
             setting,
@@ -204,7 +204,7 @@ def _limits_excepted(source: Source) -> bool:
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
-    """Yield the unknown words of a value, with severity and the release that removed them."""
+    """Yield the unknown words of a value, with severity and since or before when, if known."""
     key = setting.name.lower()
     words = release.words.get(key)
     if not words:
@@ -222,7 +222,15 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
             continue
         if "<number>" in words.known and bare[:1].isdigit():
             continue
-        since = words.gone.get(bare) or words.gone.get(stem, "")
+        since = next(
+            (
+                f" {when} {of[name]}"
+                for when, of in (("since", words.gone), ("before", words.later))
+                for name in (bare, stem)
+                if name in of
+            ),
+            "",
+        )
         if words.unknown != "silent":
             yield word, ERROR if bare in words.reported else words.unknown, since
         elif since:

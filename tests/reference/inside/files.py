@@ -12,7 +12,9 @@ from pathlib import Path
 from inside.conf import CONF, Conf
 from inside.network import split_host
 
-PLUGINS = Path("/usr/lib/x86_64-linux-gnu/slurm-wlm")
+_LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+# Debian's packages have them in a directory of their own name.
+PLUGINS = next(path for name in ("slurm-wlm", "slurm") if (path := _LIBRARIES / name).is_dir())
 MUNGE = Path("/run/munge/munge.socket.2")
 
 _ACCOUNT = re.compile(r"(?!\d{10})\w[\w.@+-]*\$?", re.ASCII)
