@@ -242,9 +242,7 @@ def _skew(policy: Policy, begun: _Begun) -> float:
     return max(float(answer) for answer in answers)
 
 
-def _gathered(
-    policy: Policy, repeat: int, begun: _Begun, facts: _Drive, skew: float
-) -> Simulation:
+def _gathered(policy: Policy, repeat: int, begun: _Begun, facts: _Drive, skew: float) -> Simulation:
     """Return what became of all jobs, from accounting, and keep what the daemons printed."""
     run = policy.run
     cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]

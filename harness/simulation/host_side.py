@@ -110,9 +110,7 @@ def _faketime(began: dict[str, int], epoch: int, rate: float) -> dict[str, str]:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.sem_open.restype = ctypes.c_void_p
     mask = os.umask(0)
-    semaphore = libc.sem_open(
-        f"/faketime_sem_{_NAME}".encode(), os.O_CREAT | os.O_EXCL, 0o666, 1
-    )
+    semaphore = libc.sem_open(f"/faketime_sem_{_NAME}".encode(), os.O_CREAT | os.O_EXCL, 0o666, 1)
     if semaphore is None:
         raise OSError(ctypes.get_errno(), "sem_open")
     starts = b"".join(
@@ -191,7 +189,9 @@ class Driver:
     def drive(self) -> None:
         """Run until all jobs have ended, none can start any more, or the time is over."""
         self._make_pipes()
-        threads = [threading.Thread(target=self._submit_all, daemon=True) for _ in range(_SUBMITTERS)]
+        threads = [
+            threading.Thread(target=self._submit_all, daemon=True) for _ in range(_SUBMITTERS)
+        ]
         for thread in threads:
             thread.start()
         watcher = threading.Thread(target=self._watch, daemon=True)
@@ -350,9 +350,7 @@ class Driver:
         pending = sum(count for line, count in active.items() if line.startswith("PENDING "))
         running = sum(active.values()) - pending
         answered = {*self.ids, *self.refused}
-        accepted = sum(
-            len(job["run_times"]) for job in self.jobs if job["key"] in answered
-        )
+        accepted = sum(len(job["run_times"]) for job in self.jobs if job["key"] in answered)
         return {
             "simulated": self.clock.now() - self.begin,
             "real": time.monotonic() - self.real_begin,

@@ -37,9 +37,7 @@ def measure(
     """Return the quality of a simulation with these outcomes."""
     jobs = {job.id: job for submission in submissions for job in submission.jobs.values()}
     due = {
-        job.id: submission.submit
-        for submission in submissions
-        for job in submission.jobs.values()
+        job.id: submission.submit for submission in submissions for job in submission.jobs.values()
     }
     overshoots = [
         outcome.end - outcome.start - jobs[outcome.trace_id].run_time
@@ -86,7 +84,11 @@ def _with_problems(quality: Quality, run_time: float) -> Quality:
         (quality.overshoot_mean, overshoot, "jobs ran too long, on average by"),
         (quality.overshoot_p95, _TAIL * overshoot, "one in twenty jobs ran too long, by"),
         (quality.lateness_mean, _LATENESS_SECONDS, "jobs were submitted late, on average by"),
-        (quality.lateness_p95, _TAIL * _LATENESS_SECONDS, "one in twenty jobs was submitted late, by"),
+        (
+            quality.lateness_p95,
+            _TAIL * _LATENESS_SECONDS,
+            "one in twenty jobs was submitted late, by",
+        ),
         (quality.clock_skew, _SKEW_SECONDS, "the clocks of two daemons differed by"),
     ]
     problems = [

@@ -160,5 +160,3 @@ def _too_large(trace: Trace, cluster: Cluster) -> list[str]:
         return []
     more = f" and {len(found) - _MANY} more" if len(found) > _MANY else ""
     return [f"no nodes can hold: {', '.join(found[:_MANY])}{more}"]
-
-

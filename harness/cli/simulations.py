@@ -1,0 +1,105 @@
+"""The command that simulates scheduling policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.arguments import (
+    DEFAULT_RUNS,
+    FormatOption,
+    ProviderOption,
+    Releases,
+    ReportDirectory,
+    Runs,
+    Settings,
+    Verbose,
+)
+from harness.cli.opening import find_provider, must_be_writable
+from harness.cli.printing import Format, print_report, progress
+from harness.errors import UsageError
+from harness.simulation import session
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Exit codes: 3 if a simulation did not keep time, so that its figures mean nothing."
+)
+def simulate(
+    scenario_path: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="The scenario file.", show_default=False)
+    ],
+    changed: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[CHANGED]...", help="Scenarios to compare it with.", show_default=False
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Jobs to submit: Standard Workload Format, output of sacct --parsable2, CSV, or a "
+            "site bundle. Default: generated ones.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Number of generated jobs.", min=1)] = 200,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Hours of a trace to simulate; default: all of it. Generated jobs are submitted "
+            "in these hours, 1 by default.",
+            min=0.01,
+            show_default=False,
+        ),
+    ] = None,
+    begin: Annotated[
+        float, typer.Option(help="Hours of a trace to leave out at its beginning.", min=0)
+    ] = 0,
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample",
+            help="Leave jobs out of a trace of a larger system; default: make each smaller.",
+        ),
+    ] = False,
+    repeat: Annotated[int, typer.Option(help="Simulations of each policy.", min=1)] = 3,
+    rate: Annotated[float, typer.Option(help="Simulated seconds per second.", min=1, max=100)] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of generated jobs.")] = 1,
+    settings: Settings = None,
+    provider: ProviderOption = "docker",
+    release: Releases = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up.")] = False,
+    report_directory: ReportDirectory = None,
+    format_: FormatOption = Format.text,
+    verbose: Verbose = False,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Simulate what jobs wait under a policy, or several: real daemons whose clock runs fast.
+
+    With --set, the scenario as it is and with the settings are compared.
+    """
+    must_be_writable(report_directory)
+    if trace is None and (begin or sample):
+        raise UsageError("--begin and --sample need --trace")
+    options = session.Options(
+        trace=trace,
+        jobs=jobs,
+        hours=hours,
+        begin=begin,
+        by="sampling" if sample else "nodes",
+        seed=seed,
+        repeat=repeat,
+        rate=rate,
+    )
+    found = session.sources([scenario_path, *(changed or ())], settings or ())
+    source = find_provider(provider, runs)
+    prepared = session.prepare(found, source, runs, progress(), release or (), options)
+    result = session.run(prepared, repeat, keep=keep, directory=report_directory)
+    print_report(result, format_, every_check=True)
+    raise typer.Exit(result.exit_code())
