@@ -267,15 +267,32 @@ def _of_pair(first: Policy, second: Policy, differences: Sequence[Difference]) -
     if not beyond:
         yield f"No difference between {pair} exceeds the spread between repeats"
     for difference in beyond:
-        group = f" of {difference.group[0]} {difference.group[1]}" if difference.group else ""
-        direction = "longer" if difference.measure.name.endswith("wait") else "more"
-        if difference.change < 0:
-            direction = {"longer": "shorter", "more": "less"}[direction]
-        yield (
-            f"With {second.name}, the {difference.measure.name}{group} is {direction} than with "
-            f"{first.name}: {shown(fmean(difference.second_values), difference.measure.unit)} "
-            f"instead of {shown(fmean(difference.first_values), difference.measure.unit)}"
-        )
+        if difference.group is None:
+            yield (
+                f"With {second.name}, the {difference.measure.name} is {_direction(difference)} "
+                f"than with {first.name}: {_values(difference)}"
+            )
+    for direction in ("shorter", "longer"):
+        groups = [
+            f"{' '.join(difference.group)} ({_values(difference)})"
+            for difference in beyond
+            if difference.group and _direction(difference) == direction
+        ]
+        if groups:
+            yield f"With {second.name}, the mean wait is {direction} for {', '.join(groups)}"
+
+
+def _values(difference: Difference) -> str:
+    unit = difference.measure.unit
+    before, after = fmean(difference.first_values), fmean(difference.second_values)
+    return f"{shown(after, unit)} instead of {shown(before, unit)}"
+
+
+def _direction(difference: Difference) -> str:
+    of_time = difference.measure.unit == "s"
+    if difference.change < 0:
+        return "shorter" if of_time else "lower"
+    return "longer" if of_time else "higher"
 
 
 def shown(value: float | None, unit: str) -> str:
@@ -305,7 +322,7 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 3600:
-        return f"{seconds / 60:.1f} min"
+        return f"{seconds / 60:.1f}".removesuffix(".0") + " min"
     minutes = round(seconds / 60)
     days, rest = divmod(minutes, 1440)
     return f"{f'{days} d ' if days else ''}{rest // 60}:{rest % 60:02} h"
