@@ -21,8 +21,10 @@ from harness.cli.opening import find_provider, must_be_writable
 from harness.cli.printing import Format, print_report, progress
 from harness.errors import UsageError
 from harness.simulation import session
+from harness.simulation.execution import Rates
 
 app = typer.Typer()
+_GOVERNED = Rates(low=12, top=100)
 
 
 @app.command(
@@ -95,7 +97,7 @@ def simulate(
         by="sampling" if sample else "nodes",
         seed=seed,
         repeat=repeat,
-        rate=rate,
+        rates=Rates(rate, rate) if rate else _GOVERNED,
     )
     found = session.sources([scenario_path, *(changed or ())], settings or ())
     source = find_provider(provider, runs)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from harness import lifecycle, progress, slurm_options
+from harness import interrupts, lifecycle, progress, slurm_options
 from harness.cluster import slurm
 from harness.errors import CannotVerify, UsageError
 from harness.open_run import OpenRun
@@ -25,30 +25,54 @@ from harness.scenario import Scenario
 from harness.simulation import gathering, host_side, quality
 from harness.simulation.outcome import Simulation
 from harness.simulation.submission import Submission
+from harness.simulation.trace import Trace
 
 _PROGRAM = "/usr/local/lib/slurm-harness-simulation.py"
 _SECOND = 10**9
 _HOUR = 3600
+_FOREVER = 1e9
 # Seconds in which a host must answer, even if it is busy.
 _ANSWERS_WITHIN = 300
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Simulated seconds per second: while nothing happens, and while daemons work.
+
+    A fixed rate is both.
+    """
+
+    low: float
+    top: float
+
+
 @dataclass
 class Policy:
-    """A policy to simulate: its name, its run, the trace's submissions, and how."""
+    """A policy to simulate: its name, its run, and what to submit, for how long.
+
+    `settings` are those that count simulated time: name, the user's value, ours, why.
+    """
 
     name: str
     run: OpenRun
+    trace: Trace
     submissions: Sequence[Submission]
-    rate: float
+    rates: Rates
     hours: float | None
+    settings: tuple[tuple[str, str, str, str], ...] = ()
     # The simulated time, in nanoseconds since 1970, after which the next repeat begins.
-    not_before: int = field(default=0)
+    not_before: int = 0
 
     @property
     def cluster(self) -> str:
         """The name of the only cluster."""
         return next(iter(self.run.plan.scenario.clusters))
+
+    @property
+    def controller(self) -> Host:
+        """The host of its controller."""
+        plan = self.run.plan
+        return plan.host(plan.scenario.clusters[self.cluster].controller)
 
 
 def must_be_possible(scenario: Scenario) -> None:
@@ -65,7 +89,7 @@ def must_be_possible(scenario: Scenario) -> None:
     if found := [what for what, is_so in wrong.items() if is_so]:
         raise UsageError(
             f"a simulation does not support {', '.join(found)}",
-            hint="simulate one cluster of static nodes: remove the rest from a copy of the scenario",
+            hint="simulate one cluster of static nodes: change a copy of the scenario",
         )
     if not scenario.accounting or not scenario.users:
         raise UsageError(
@@ -81,15 +105,15 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
     """
     run = policy.run
     with lifecycle.stage(run, f"simulate {policy.name} {repeat}"):
-        begun = _begin(policy)
+        _begin(policy)
         interrupted = None
         facts = _Drive()
         try:
-            _drive(policy, begun, facts)
+            _drive(policy, facts)
         except KeyboardInterrupt as error:
             interrupted = error
-        skew = 0.0 if interrupted else _skew(policy, begun)
-        simulation = _gathered(policy, repeat, begun, facts, skew)
+        with interrupts.ignored():
+            simulation = _gathered(policy, repeat, facts)
         if interrupted:
             interrupted.simulation = simulation  # type: ignore[attr-defined]
             raise interrupted
@@ -104,54 +128,44 @@ class _Drive:
     end: float = 0.0
     real: float = 0.0
     rate: float = 0.0
-    ids: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    late: list[float] = field(default_factory=list)
+    held: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Begun:
-    """The constants of a simulated clock."""
-
-    began: dict[str, int]
-    epoch: int
-    rate: float
-
-    def request(self, verb: str) -> dict[str, Any]:
-        return {
-            "verb": verb,
-            "began": self.began["monotonic"],
-            "epoch": self.epoch,
-            "rate": self.rate,
-        }
-
-
-def _begin(policy: Policy) -> _Begun:
+def _begin(policy: Policy) -> None:
     """Restart all daemons without jobs and usage, on a new simulated clock."""
-    run = policy.run
-    hosts = run.plan.hosts
+    run, hosts = policy.run, policy.run.plan.hosts
     stop(run)
     _everywhere(hosts, lambda host: _install(run, host))
     facts = [_ask(run, host, {"verb": "facts"}) for host in hosts]
-    if len({fact["boot_id"] for fact in facts}) > 1:
-        raise UsageError(
-            "a simulation needs all hosts on one machine: they share a clock",
-            hint="--provider docker",
-        )
-    began = facts[0]
-    epoch = max(began["real"], policy.not_before)
+    _must_share_a_clock(hosts, facts)
+    epoch = max(facts[0]["real"], policy.not_before)
     epoch = (epoch // _SECOND // _HOUR + 1) * _HOUR * _SECOND
-    begun = _Begun(began, epoch, policy.rate)
     conf = run.plan.slurm_conf(policy.cluster)
     saved = [
         slurm_options.state_save_location(conf),
         (slurm_options.get(conf, "SlurmdSpoolDir") or "/var/spool/slurmd").replace("%n", "*"),
     ]
-    clock = {"verb": "set_clock", "began": began, "epoch": epoch, "rate": policy.rate}
-    for request in ({"verb": "wipe", "patterns": saved}, clock):
-        _everywhere(hosts, partial(_ask, run, request=request))
+    _everywhere(hosts, partial(_ask, run, request={"verb": "wipe", "patterns": saved}))
+    # At the low rate, daemons have time to start.
+    rates = {"rate": policy.rates.low, "top": policy.rates.top}
+    _ask(run, policy.controller, {"verb": "make_clock", "epoch": epoch, **rates})
+    _everywhere(hosts, partial(_ask, run, request={"verb": "use_clock"}))
     _start(run)
-    return begun
+
+
+def _must_share_a_clock(hosts: Sequence[Host], facts: Sequence[dict[str, Any]]) -> None:
+    if len({fact["machine"] for fact in facts}) > 1:
+        raise UsageError(
+            "a simulation needs all hosts on one machine: they share a clock",
+            hint="--provider docker",
+        )
+    lacking = [host.name for host, fact in zip(hosts, facts, strict=True) if not fact["library"]]
+    if lacking:
+        raise UsageError(
+            f"the images of {', '.join(lacking)} lack the library of the simulated clock",
+            hint="a simulation needs the images of the harness: remove `image:`",
+        )
 
 
 def stop(run: OpenRun) -> None:
@@ -172,12 +186,14 @@ def _start(run: OpenRun) -> None:
     slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
 
 
-def _drive(policy: Policy, begun: _Begun, facts: _Drive) -> None:
+def _drive(policy: Policy, facts: _Drive) -> None:
     """Submit the trace's jobs and end them, until the driver on the controller is done."""
-    run = policy.run
-    controller = run.plan.host(run.plan.scenario.clusters[policy.cluster].controller)
-    request = begun.request("drive") | {
-        "seconds": (policy.hours * _HOUR) if policy.hours else 10.0**9,
+    run, controller = policy.run, policy.controller
+    request = {
+        "verb": "drive",
+        "low": policy.rates.low,
+        "top": policy.rates.top,
+        "seconds": policy.hours * _HOUR if policy.hours else _FOREVER,
         "jobs": [_job(submission) for submission in policy.submissions],
     }
     path = f"{_PROGRAM}.request"
@@ -205,7 +221,7 @@ def _take(report: dict[str, Any], facts: _Drive, show: Callable[[Step], None]) -
             show(_step(report))
         case "end":
             facts.end = report["end"]
-            facts.ids, facts.refused = report["ids"], report["refused"]
+            facts.refused, facts.held = report["refused"], report["held"]
 
 
 def _step(report: dict[str, Any]) -> Step:
@@ -236,46 +252,49 @@ def _job(submission: Submission) -> dict[str, Any]:
     }
 
 
-def _skew(policy: Policy, begun: _Begun) -> float:
-    """Return the largest difference between the clocks of hosts, in simulated seconds."""
-    answers = [_ask(policy.run, host, begun.request("skew")) for host in policy.run.plan.hosts]
-    return max(float(answer) for answer in answers)
+def _skew(run: OpenRun) -> float:
+    """Return the largest difference of a host's clock from the shared one, in simulated seconds."""
+    return max(float(_ask(run, host, {"verb": "skew"})) for host in run.plan.hosts)
 
 
-def _gathered(policy: Policy, repeat: int, begun: _Begun, facts: _Drive, skew: float) -> Simulation:
+def _gathered(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
     """Return what became of all jobs, from accounting, and keep what the daemons printed."""
     run = policy.run
     cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]
     printed = gathering.ask(cluster, facts.begin)
-    directory = run.directory.path / "simulation" / str(repeat)
+    directory = run.directory.path / "printed" / str(repeat)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in printed.items():
         (directory / f"{name}.txt").write_text(text)
     policy.not_before = int(facts.end * _SECOND)
-    jobs = gathering.outcomes(policy.submissions, printed, facts.begin, facts.refused)
+    jobs = gathering.outcomes(policy.submissions, printed, facts.begin, facts.refused, facts.held)
     measured = quality.measure(
-        policy.submissions, jobs, rate=facts.rate, seconds=facts.real, clock_skew=skew
+        policy.submissions, jobs, rate=facts.rate, seconds=facts.real, clock_skew=_skew(run)
     )
-    nodes = cluster_size(run.plan.scenario)
+    names = run.plan.scenario.clusters[policy.cluster].node_names()
     return Simulation(
         policy=policy.name,
         repeat=repeat,
         release=run.plan.releases()[policy.cluster],
-        nodes=nodes[0],
-        cpus=nodes[1],
+        nodes=len(names),
+        cpus=_cpus(run.plan.scenario),
         hours=(facts.end - facts.begin) / _HOUR,
         jobs=tuple(jobs),
         quality=measured,
         scheduler=gathering.numbers(printed["sdiag"]),
         fairness=tuple(gathering.fairness(printed["sshare"])),
+        ended=facts.end - facts.begin,
+        trace=policy.trace.source,
+        notes=policy.trace.notes,
+        node_names=names,
+        settings=policy.settings,
     )
 
 
-def cluster_size(scenario: Scenario) -> tuple[int, int]:
-    """Return the number of nodes and CPUs of the only cluster."""
+def _cpus(scenario: Scenario) -> int:
+    """Return the number of CPUs of the only cluster."""
     (cluster,) = scenario.clusters.values()
-    groups = [(hostlist.count(group.name), group.counted_cpus()) for group in cluster.nodes]
-    return sum(count for count, _ in groups), sum(count * cpus for count, cpus in groups)
+    return sum(hostlist.count(group.name) * group.counted_cpus() for group in cluster.nodes)
 
 
 def _everywhere(hosts: Sequence[Host], do: Callable[[Host], object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -77,8 +78,12 @@ def outcomes(
     printed: Mapping[str, str],
     begin: float,
     refused: Mapping[str, str],
+    held: Mapping[str, Mapping[str, float]],
 ) -> list[JobOutcome]:
-    """Return what became of each job of a trace; `refused` are messages of sbatch by key."""
+    """Return what became of each job of a trace.
+
+    `refused` has messages of sbatch by key, `held` the seconds for each reason by KEY.INDEX.
+    """
     rows: dict[tuple[str, str], list[_Row]] = {}
     for line in printed["sacct"].splitlines():
         row = _Row(*line.split("|", len(_Row._fields) - 1))
@@ -91,7 +96,9 @@ def outcomes(
             of_job = rows.get((submission.key, index), [])
             message = refused.get(submission.key, "")
             reason = reasons.get((submission.key, index), "")
-            found.append(_outcome(job, of_job, begin, message, reason))
+            outcome = _outcome(job, of_job, begin, message, reason)
+            waited = held.get(f"{submission.key}.{index}", {})
+            found.append(replace(outcome, held=tuple(waited.items())))
     return found
 
 
@@ -136,6 +143,7 @@ def _outcome(
         reason=reason,
         backfilled=_backfilled(first),
         restarts=len(executions) - 1,
+        preemptions=sum(row.state == "PREEMPTED" for row in executions),
     )
 
 
@@ -175,9 +183,9 @@ def _reasons(text: str) -> dict[tuple[str, str], str]:
 
 
 def numbers(sdiag: str) -> dict[str, float]:
-    """Return the numbers that sdiag prints, by their names; those of backfilling begin with "bf ".
+    r"""Return the numbers that sdiag prints, by their names; those of backfilling begin with "bf ".
 
-    >>> numbers("Main schedule statistics (microseconds):\\n\\tTotal cycles: 7\\n")
+    >>> numbers("Main schedule statistics (microseconds):\n\tTotal cycles: 7\n")
     {'Total cycles': 7.0}
     """
     found: dict[str, float] = {}

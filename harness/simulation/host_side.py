@@ -11,10 +11,10 @@ nothing, and the clock may change its rate.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
 import heapq
 import json
+import mmap
 import os
 import pwd
 import queue
@@ -28,14 +28,24 @@ import time
 from typing import Any
 
 HOME = "/var/lib/slurm-harness-simulation"
-# The names of libfaketime's semaphore and shared memory.
-_NAME = "slurm-harness"
+_CLOCK = f"{HOME}/clock"
+_LIBRARY = "/usr/local/lib/slurm-harness/simulated_clock.so"
 _UNITS = ("slurmctld", "slurmdbd", "slurmd", "slurmd@")
 _DROP_IN = "simulated-clock.conf"
+# See images/simulated_clock.c: sequence, unused, rate, top; began, realtime, monotonic.
+_PAGE = struct.Struct("<IIddqqq")
 _SECOND = 10**9
 # How often the progress is reported, and the job queue read, in real seconds.
 _REPORT_EVERY = 1.0
 _SUBMITTERS = 4
+# How long the driver waits at once, in real seconds.
+_SHORTEST, _LONGEST = 0.001, 0.2
+# The governor looks this often, in real seconds, and ahead; it takes more than this part of a CPU as
+# work, and goes on for this long after it.
+_LOOK_EVERY = 0.004
+_AHEAD = 0.02
+_BUSY = 0.3
+_REST = 0.02
 # Reasons of pending jobs that no passage of time removes: squeue(1), JOB REASON CODES.
 _FOREVER = {
     "DependencyNeverSatisfied",
@@ -53,95 +63,92 @@ _STANDSTILL = 6 * 3600
 
 
 class Clock:
-    """The simulated clock: `epoch` + (CLOCK_MONOTONIC - `began`) * `rate`; in nanoseconds."""
+    """The simulated clock that all processes of a simulation share, in a page of a file."""
 
-    def __init__(self, epoch: int, began: int, rate: float) -> None:
-        self.epoch, self.began, self.rate = epoch, began, rate
+    def __init__(self, *, writable: bool = False) -> None:
+        with open(_CLOCK, "r+b" if writable else "rb") as file:
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._page = mmap.mmap(file.fileno(), _PAGE.size, access=access)
+        self._lock = threading.Lock()
+        self._facts: tuple[int, int, float, float, int, int, int]
+        self._facts = _PAGE.unpack_from(self._page)
+
+    @property
+    def rate(self) -> float:
+        """Simulated seconds per second."""
+        return self._facts[2]
 
     def now(self) -> float:
         """Return the simulated time in seconds since 1970."""
-        return (self.epoch + (time.monotonic_ns() - self.began) * self.rate) / _SECOND
+        with self._lock:
+            _, _, rate, _, began, realtime, _ = self._facts
+            return (realtime + (time.monotonic_ns() - began) * rate) / _SECOND
 
-    def real_seconds_until(self, moment: float) -> float:
-        """Return how long it takes until the clock shows a time; negative if it has passed."""
-        return (moment - self.now()) / self.rate
+    def set_rate(self, rate: float) -> None:
+        """Change the rate for all processes; the clock neither stops nor jumps."""
+        with self._lock:
+            sequence, _, before, top, began, realtime, monotonic = self._facts
+            # While the sequence is odd, others wait: no process sees time go backwards.
+            struct.pack_into("<I", self._page, 0, sequence + 1)
+            now = time.monotonic_ns()
+            passed = int((now - began) * before)
+            self._facts = (sequence + 2, 0, rate, top, now, realtime + passed, monotonic + passed)
+            _PAGE.pack_into(self._page, 0, sequence + 1, *self._facts[1:])
+            struct.pack_into("<I", self._page, 0, sequence + 2)
 
 
 def facts() -> dict[str, Any]:
-    """Return the clocks of this host, at the same moment."""
+    """Return what hosts must have in common to share a clock, and the times now."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        machine = file.read().strip()
     return {
-        "monotonic": time.monotonic_ns(),
+        "machine": machine,
+        "library": os.path.exists(_LIBRARY),
         "real": time.time_ns(),
-        "raw": time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW),
-        "boot": time.clock_gettime_ns(time.CLOCK_BOOTTIME),
-        "boot_id": open("/proc/sys/kernel/random/boot_id").read().strip(),
+        "monotonic": time.monotonic_ns(),
     }
 
 
-def set_clock(began: dict[str, int], epoch: int, rate: float) -> None:
+def make_clock(epoch: int, rate: float, top: float) -> None:
+    """Create the clock, which begins at `epoch`, in nanoseconds since 1970."""
+    os.makedirs(HOME, exist_ok=True)
+    os.chmod(HOME, 0o755)
+    with open(f"{_CLOCK}.new", "wb") as file:
+        now = time.monotonic_ns()
+        file.write(_PAGE.pack(0, 0, rate, top, now, epoch, now))
+    os.chmod(f"{_CLOCK}.new", 0o644)
+    os.rename(f"{_CLOCK}.new", _CLOCK)
+
+
+def use_clock() -> None:
     """Let Slurm's daemons on this host use the simulated clock when they start next."""
-    clear_clock()
-    environment = _faketime(began, epoch, rate)
     for unit in _UNITS:
         directory = f"/run/systemd/system/{unit}.service.d"
         os.makedirs(directory, exist_ok=True)
-        lines = "".join(f'Environment="{name}={value}"\n' for name, value in environment.items())
         with open(f"{directory}/{_DROP_IN}", "w") as file:
-            file.write(f"[Service]\n{lines}")
-    os.makedirs(HOME, exist_ok=True)
-    with open("/run/simulated-clock.json", "w") as file:
-        json.dump(environment, file)
+            lines = (f'Environment="{name}={value}"' for name, value in _ENVIRONMENT.items())
+            file.write("\n".join(["[Service]", *lines, ""]))
     subprocess.run(["systemctl", "daemon-reload"], check=True)
 
 
-def clear_clock() -> None:
-    """Let Slurm's daemons on this host use the real clock when they start next."""
-    for unit in _UNITS:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"/run/systemd/system/{unit}.service.d/{_DROP_IN}")
-    for path in (f"/dev/shm/sem.faketime_sem_{_NAME}", f"/dev/shm/faketime_shm_{_NAME}"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+_ENVIRONMENT = {"LD_PRELOAD": _LIBRARY, "SIMULATED_CLOCK": _CLOCK}
 
 
-def _faketime(began: dict[str, int], epoch: int, rate: float) -> dict[str, str]:
-    """Create what all processes with libfaketime share; return their environment."""
-    library = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")[0]
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.sem_open.restype = ctypes.c_void_p
-    mask = os.umask(0)
-    semaphore = libc.sem_open(f"/faketime_sem_{_NAME}".encode(), os.O_CREAT | os.O_EXCL, 0o666, 1)
-    if semaphore is None:
-        raise OSError(ctypes.get_errno(), "sem_open")
-    starts = b"".join(
-        struct.pack("<qq", *divmod(began[clock], _SECOND))
-        for clock in ("real", "monotonic", "raw", "boot")
-    )
-    with open(f"/dev/shm/faketime_shm_{_NAME}", "wb") as file:
-        file.write(struct.pack("<QQ", 0, 0) + starts + bytes(64))
-    os.umask(mask)
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch // _SECOND))
-    return {
-        "LD_PRELOAD": library,
-        "FAKETIME": f"@{when} x{rate:g}",
-        "FAKETIME_DONT_RESET": "1",
-        "NO_FAKE_STAT": "1",
-        "FAKETIME_CACHE_DURATION": "1000000",
-        "FAKETIME_SHARED": f"/faketime_sem_{_NAME} /faketime_shm_{_NAME}",
-    }
+def skew() -> float:
+    """Return by how many simulated seconds the clock of a new process differs from the shared one.
 
-
-def skew(began: int, epoch: int, rate: float) -> float:
-    """Return by how many simulated seconds the clock of a new process differs from the formula."""
-    clock = Clock(epoch, began, rate)
-    with open("/run/simulated-clock.json") as file:
-        environment = {**os.environ, **json.load(file)}
+    The time that the process needs to start does not count.
+    """
+    clock = Clock()
     before = clock.now()
     answer = subprocess.run(
-        ["date", "+%s.%N"], env=environment, capture_output=True, text=True, check=True
+        ["date", "+%s.%N"],
+        env={**os.environ, **_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
-    after = clock.now()
-    return max(0.0, before - float(answer), float(answer) - after)
+    return max(0.0, before - float(answer), float(answer) - clock.now())
 
 
 def wipe(patterns: list[str]) -> None:
@@ -154,6 +161,52 @@ def wipe(patterns: list[str]) -> None:
                 os.unlink(entry.path)
 
 
+class Governor:
+    """Changes the rate of the clock: `top` while nothing happens, else `low`.
+
+    Slurm needs as long for its work as ever, so that a fast clock makes jobs start and end late.
+    The rate is low while Slurm's daemons on this host compute or wait for a CPU, while sbatch
+    answers, and just before a job is submitted or ends.
+    """
+
+    def __init__(self, clock: Clock, low: float, top: float) -> None:
+        self.clock, self.low, self.top = clock, low, top
+        # The simulated time of the next event, and the number of sbatch that have not answered.
+        self.next_event = 0.0
+        self.submitting = 0
+
+    def start(self) -> None:
+        """Begin to govern, in the background."""
+        if self.low < self.top:
+            threading.Thread(target=self._govern, daemon=True).start()
+
+    def _govern(self) -> None:
+        before, (usage, waiting) = time.monotonic(), self._work()
+        busy_until = before
+        while True:
+            time.sleep(_LOOK_EVERY)
+            moment, (usage_now, waiting_now) = time.monotonic(), self._work()
+            work = (usage_now - usage + waiting_now - waiting) / (moment - before) / 1e6
+            if work > _BUSY or self.submitting:
+                busy_until = moment + _REST
+            before, usage, waiting = moment, usage_now, waiting_now
+            near = self.next_event - self.clock.now() < self.top * _AHEAD
+            rate = self.low if near or moment < busy_until else self.top
+            if rate != self.clock.rate:
+                self.clock.set_rate(rate)
+
+    def _work(self) -> tuple[int, int]:
+        """Return for how many microseconds this host has computed, and waited for a CPU."""
+        with open("/sys/fs/cgroup/cpu.stat") as file:
+            usage = int(file.readline().split()[1])
+        try:
+            with open("/sys/fs/cgroup/cpu.pressure") as file:
+                waiting = int(file.readline().rpartition("total=")[2])
+        except OSError:  # a kernel without pressure stall information
+            waiting = 0
+        return usage, waiting
+
+
 class Driver:
     """Submits the jobs of a trace at their times, and ends them at theirs.
 
@@ -163,13 +216,12 @@ class Driver:
     """
 
     def __init__(self, request: dict[str, Any]) -> None:
-        self.clock = Clock(request["epoch"], request["began"], request["rate"])
+        self.clock = Clock(writable=True)
+        self.governor = Governor(self.clock, request["low"], request["top"])
         self.jobs: list[dict[str, Any]] = request["jobs"]
         self.until = request["seconds"]
         self.ids: dict[str, str] = {}
         self.refused: dict[str, str] = {}
-        self.late: list[float] = []
-        self.done = 0
         self.answered = threading.Condition()
         self.todo: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.run_times = {
@@ -181,6 +233,8 @@ class Driver:
         self.ends: list[tuple[float, str]] = []
         self.buffer = b""
         self.counts: dict[str, int] = {}
+        # For how many simulated seconds each job was seen pending, by reason.
+        self.held: dict[str, dict[str, float]] = {}
         self.changed = 0.0
         self.begin = 0.0
         self.real_begin = self.looked = self.last_answer = time.monotonic()
@@ -195,15 +249,18 @@ class Driver:
         for thread in threads:
             thread.start()
         watcher = threading.Thread(target=self._watch, daemon=True)
-        self.begin = float(int(self.clock.now() + 2 * self.clock.rate) + 1)
+        self.begin = float(int(self.clock.now() + 2 * self.governor.low) + 1)
         self.changed = self.begin
         self._report("begin", begin=self.begin)
         self.real_begin = time.monotonic()
         watcher.start()
         pending = [*reversed(self.jobs)]
         reported = time.monotonic()
+        self.governor.start()
         while not self._finished(bool(pending)):
             while pending and self.clock.now() >= self.begin + pending[-1]["submit"]:
+                with self.answered:
+                    self.governor.submitting += 1
                 self.todo.put(pending.pop())
             self._end_jobs()
             if time.monotonic() - reported >= _REPORT_EVERY:
@@ -215,7 +272,7 @@ class Driver:
         for thread in threads:
             thread.join()
         self._report("progress", **self._progress())
-        self._report("end", end=self.clock.now(), ids=self.ids, refused=self.refused)
+        self._report("end", end=self.clock.now(), refused=self.refused, held=self.held)
 
     def _make_pipes(self) -> None:
         shutil.rmtree(f"{HOME}/ends", ignore_errors=True)
@@ -236,8 +293,10 @@ class Driver:
             moments.append(self.begin + pending[-1]["submit"])
         if self.ends:
             moments.append(self.ends[0][0])
-        seconds = self.clock.real_seconds_until(min(moments))
-        ready, _, _ = select.select([self.starts], [], [], max(0.0, min(seconds, 0.2)))
+        self.governor.next_event = min(moments)
+        # At the highest rate: the rate can change meanwhile.
+        seconds = (min(moments) - self.clock.now()) / self.governor.top
+        ready, _, _ = select.select([self.starts], [], [], max(_SHORTEST, min(seconds, _LONGEST)))
         if ready:
             self._read_starts()
 
@@ -293,7 +352,7 @@ class Driver:
             check=False,
         )
         with self.answered:
-            self.late.append(self.clock.now() - self.begin - job["submit"])
+            self.governor.submitting -= 1
             if answer.returncode == 0:
                 self.ids[job["key"]] = answer.stdout.strip().split(";")[0]
             else:
@@ -302,32 +361,44 @@ class Driver:
 
     def _dependency(self, job: dict[str, Any]) -> list[str]:
         """Return the dependency with the ids of the jobs; one that was refused is left out."""
-        parts = []
-        for kind, earlier, task in job["after"]:
-            with self.answered:
-                self.answered.wait_for(lambda: earlier in self.ids or earlier in self.refused)
-            if earlier in self.ids:
-                parts.append(f"{kind}:{self.ids[earlier]}{'_' + task if task else ''}")
+        needed = {earlier for _, earlier, _ in job["after"]}
+        with self.answered:
+            self.answered.wait_for(lambda: needed <= {*self.ids, *self.refused})
+        parts = [
+            f"{kind}:{self.ids[earlier]}{'_' + task if task else ''}"
+            for kind, earlier, task in job["after"]
+            if earlier in self.ids
+        ]
         return [f"--dependency={','.join(parts)}"] if parts else []
 
     def _watch(self) -> None:
         """Count the jobs that have not ended, by state and reason, while the simulation runs."""
+        before = self.clock.now()
         while True:
             answer = subprocess.run(
-                ["squeue", "--noheader", "--all", "--array", "--format=%T %r"],
+                ["squeue", "--noheader", "--all", "--array", "--format=%T %r|%j|%K"],
                 capture_output=True,
                 text=True,
                 check=False,
             )
             if answer.returncode == 0:
-                counts: dict[str, int] = {}
-                for line in answer.stdout.splitlines():
-                    counts[line] = counts.get(line, 0) + 1
-                if counts != self.counts:
-                    self.changed = self.clock.now()
-                self.counts = counts
-                self.looked = time.monotonic()
+                now = self.clock.now()
+                lines = [line.split("|") for line in answer.stdout.splitlines()]
+                self._count([line for line in lines if len(line) == 3], now, now - before)
+                before, self.looked = now, time.monotonic()
             time.sleep(_REPORT_EVERY)
+
+    def _count(self, lines: list[list[str]], now: float, passed: float) -> None:
+        counts: dict[str, int] = {}
+        for state, key, task in lines:
+            counts[state] = counts.get(state, 0) + 1
+            if state.startswith("PENDING "):
+                held = self.held.setdefault(f"{key}.{'' if task == 'N/A' else task}", {})
+                reason = state.partition(" ")[2]
+                held[reason] = held.get(reason, 0.0) + passed
+        if counts != self.counts:
+            self.changed = now
+        self.counts = counts
 
     def _finished(self, submitting: bool) -> bool:
         now = self.clock.now()

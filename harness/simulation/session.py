@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 from harness import lifecycle, scenario, slurm_options
 from harness.errors import UsageError
@@ -16,8 +18,19 @@ from harness.report.assembly import Evaluation
 from harness.report.model import Check, Report
 from harness.report.verdict import PASSED
 from harness.scenario import Scenario
-from harness.simulation import execution, generator, reading, results, scaling, settings, submission
-from harness.simulation.execution import Policy
+from harness.simulation import (
+    execution,
+    generator,
+    host_side,
+    reading,
+    results,
+    scaling,
+    settings,
+    submission,
+)
+from harness.simulation.comparison import compare
+from harness.simulation.execution import Policy, Rates
+from harness.simulation.measures import Measures
 from harness.simulation.outcome import Simulation
 from harness.simulation.settings import ScaledSetting
 from harness.simulation.trace import Trace
@@ -38,7 +51,7 @@ class Options:
     by: scaling.By
     seed: int
     repeat: int
-    rate: float
+    rates: Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,7 @@ class PolicySource:
 
 
 def sources(paths: Sequence[Path], changes: Sequence[str]) -> list[PolicySource]:
-    """Return the policies of a command line: a file, or several, or a file with and without changes.
+    """Return the policies of a command line: each file, and each file with the changes, if any.
 
     Each has a name of its own.
     """
@@ -110,11 +123,17 @@ def prepare(
     submissions = submission.submissions(trace)
     created, scaled = [], {}
     for source, read in zip(found, scenarios, strict=True):
-        overrides, scaled[source.name] = _simulated(read, provider, options.rate)
+        overrides, scaled[source.name] = _simulated(read, provider, options.rates.top)
         run = lifecycle.create(
             source.path, provider, runs, say, releases, [*source.settings, *overrides]
         )
-        created.append(Policy(source.name, run, submissions, options.rate, options.hours))
+        facts = tuple(
+            (f"{setting.file} {setting.name}", setting.own, setting.simulated, setting.why)
+            for setting in scaled[source.name]
+        )
+        created.append(
+            Policy(source.name, run, trace, submissions, options.rates, options.hours, facts)
+        )
     return Prepared(trace, tuple(created), scaled)
 
 
@@ -160,6 +179,9 @@ def _simulated(
             names = {option.lower() for option in new}
             kept = {option: value for option, value in own.items() if option.lower() not in names}
             overrides.append(f"{key}={json.dumps({**kept, **new})}")
+    if len(plan.hosts) > 1:
+        shared = [*read.shared_directories, host_side.HOME]
+        overrides.append(f"shared_directories={json.dumps(shared)}")
     return overrides, changed
 
 
@@ -175,11 +197,41 @@ def run(prepared: Prepared, repeat: int, *, keep: bool, directory: Path | None) 
                 lifecycle.deploy(policy.run)
                 for number in range(1, repeat + 1):
                     _simulate(prepared, policy, number, evaluation)
-        if len(prepared.policies) == 1:
-            evaluation.jobs = []
 
     _write_inputs(prepared)
-    return lifecycle.reported(prepared.run, evaluate, directory)
+    report = lifecycle.reported(prepared.run, evaluate, directory)
+    _add_policies(prepared.run.directory.path, directory)
+    return report
+
+
+def _add_policies(run: Path, directory: Path | None) -> None:
+    """Add what was measured to the report of a run, and to its copy in another directory."""
+    with suppress(UsageError):  # interrupted before the end of the first simulation
+        compared = compare(results.read(run))
+        policies = [
+            {
+                "name": policy.name,
+                "wait": _mean_wait(policy.measures),
+                "repeats": [asdict(measures) for measures in policy.measures],
+                "quality": [asdict(simulation.quality) for simulation in policy.simulations],
+            }
+            for policy in compared.policies
+        ]
+        for path in filter(None, (run, directory)):
+            report = json.loads((path / "report.json").read_text())
+            report |= json.loads((run / "simulation.json").read_text())
+            report |= {"policies": policies, "conclusions": [*compared.statements]}
+            (path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _mean_wait(measures: Sequence[Measures]) -> dict[str, float | None]:
+    """Return the mean over all repeats of each measure of waits, in seconds."""
+    waits = [asdict(of_repeat.wait) for of_repeat in measures]
+    found: dict[str, float | None] = {}
+    for name in ("mean", "median", "p95"):
+        values = [wait[name] for wait in waits if wait[name] is not None]
+        found[name] = fmean(values) if values else None
+    return found
 
 
 def _simulate(prepared: Prepared, policy: Policy, repeat: int, evaluation: Evaluation) -> None:
