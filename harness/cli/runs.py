@@ -62,6 +62,7 @@ from harness.rehearsal import change, execution, upgrade, workload
 from harness.report import html_report, model
 from harness.run_list import Row
 from harness.rundir import RunDir
+from harness.simulation import session
 from harness.ssh import as_user
 from harness.submissions import table
 
@@ -362,7 +363,9 @@ def report_(
         return print_comparison(model.compare(reports), format_)
     ((directory, report),) = reports.items()
     must_be_writable(directory)
-    return print_report(report, format_, html_report.write(directory))
+    page = html_report.write(directory)
+    session.write_reports(directory)  # of a simulation, which has a page of its own
+    return print_report(report, format_, page)
 
 
 @app.command()

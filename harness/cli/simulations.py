@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from harness.cli.arguments import (
     DEFAULT_RUNS,
@@ -18,9 +22,10 @@ from harness.cli.arguments import (
     Verbose,
 )
 from harness.cli.opening import find_provider, must_be_writable
-from harness.cli.printing import Format, print_report, progress
+from harness.cli.printing import Format, out, print_json, print_report, progress
 from harness.errors import UsageError
-from harness.simulation import session
+from harness.simulation import html, report, session
+from harness.simulation.comparison import Comparison
 from harness.simulation.execution import Rates
 
 app = typer.Typer()
@@ -71,7 +76,16 @@ def simulate(
         ),
     ] = False,
     repeat: Annotated[int, typer.Option(help="Simulations of each policy.", min=1)] = 3,
-    rate: Annotated[float, typer.Option(help="Simulated seconds per second.", min=1, max=100)] = 30,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Simulated seconds per second; default: "
+            f"{_GOVERNED.top:.0f} while nothing happens, {_GOVERNED.low:.0f} while Slurm works.",
+            min=1,
+            max=100,
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of generated jobs.")] = 1,
     settings: Settings = None,
     provider: ProviderOption = "docker",
@@ -101,7 +115,25 @@ def simulate(
     )
     found = session.sources([scenario_path, *(changed or ())], settings or ())
     source = find_provider(provider, runs)
-    prepared = session.prepare(found, source, runs, progress(), release or (), options)
-    result = session.run(prepared, repeat, keep=keep, directory=report_directory)
-    print_report(result, format_, every_check=True)
+    command = shlex.join(["harness", *sys.argv[1:]])
+    prepared = session.prepare(found, source, runs, progress(), release or (), options, command)
+    result, comparison = session.run(prepared, repeat, keep=keep, directory=report_directory)
+    if comparison and format_ is Format.json:
+        print_json(report.data(comparison) | {"verdict": result.verdict})
+    else:
+        print_report(result, format_, every_check=True)
+    if comparison and format_ is Format.text:
+        _print(comparison)
     raise typer.Exit(result.exit_code())
+
+
+def _print(comparison: Comparison) -> None:
+    """Print the measures of all policies side by side, and what can be concluded."""
+    table = Table("", *(escape(policy.name) for policy in comparison.policies), box=None)
+    for row in html.headline_rows(comparison):
+        cells = [f"{cell.value} ({cell.range})" if cell.range else cell.value for cell in row.cells]
+        table.add_row(escape(row.name), *map(escape, cells))
+    out.print()
+    out.print(table)
+    for statement in comparison.statements:
+        out.print(escape(statement))

@@ -111,6 +111,8 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
         try:
             _drive(policy, facts)
         except KeyboardInterrupt as error:
+            if not facts.begin:
+                raise
             interrupted = error
         with interrupts.ignored():
             simulation = _gathered(policy, repeat, facts)
@@ -128,6 +130,7 @@ class _Drive:
     end: float = 0.0
     real: float = 0.0
     rate: float = 0.0
+    ended: bool = False
     refused: dict[str, str] = field(default_factory=dict)
     held: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -205,7 +208,7 @@ def _drive(policy: Policy, facts: _Drive) -> None:
     ):
         for line in output:
             _take(json.loads(line), facts, show)
-    if not facts.end:
+    if not facts.ended:
         raise CannotVerify("the driver of the simulation ended early")
 
 
@@ -213,26 +216,29 @@ def _take(report: dict[str, Any], facts: _Drive, show: Callable[[Step], None]) -
     """Record and show a report of the driver."""
     match report["kind"]:
         case "begin":
-            facts.begin = report["begin"]
+            facts.begin = facts.end = report["begin"]
         case "progress":
+            show(_step(report, facts))
             facts.real = report["real"]
             facts.end = facts.begin + report["simulated"]
             facts.rate = report["simulated"] / report["real"] if report["real"] else 0.0
-            show(_step(report))
         case "end":
-            facts.end = report["end"]
+            facts.end, facts.ended = report["end"], True
             facts.refused, facts.held = report["refused"], report["held"]
 
 
-def _step(report: dict[str, Any]) -> Step:
-    clock = gathering.clock_text(report["simulated"])
+def _step(report: dict[str, Any], before: _Drive) -> Step:
+    """Return the progress since the report before."""
+    simulated, real = (
+        report["simulated"] - (before.end - before.begin),
+        report["real"] - before.real,
+    )
     name = (
-        f"{clock} simulated at x{report['rate']:.0f}, "
+        f"{gathering.clock_text(report['simulated'])} simulated at x{simulated / real:.0f}, "
         f"{report['running']} running, {report['pending']} pending"
     )
-    done, jobs, left = report["done"], report["jobs"], None
-    if done:
-        left = report["real"] * (jobs - done) / done
+    done, jobs = report["done"], report["jobs"]
+    left = report["real"] * (jobs - done) / done if done else None
     return Step("job", done, jobs, name, left)
 
 

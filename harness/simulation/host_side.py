@@ -40,8 +40,8 @@ _REPORT_EVERY = 1.0
 _SUBMITTERS = 4
 # How long the driver waits at once, in real seconds.
 _SHORTEST, _LONGEST = 0.001, 0.2
-# The governor looks this often, in real seconds, and ahead; it takes more than this part of a CPU as
-# work, and goes on for this long after it.
+# In real seconds: how often the governor looks, how far ahead, and how long the rate stays low after
+# work. Work is more than this part of a CPU.
 _LOOK_EVERY = 0.004
 _AHEAD = 0.02
 _BUSY = 0.3
@@ -425,7 +425,6 @@ class Driver:
         return {
             "simulated": self.clock.now() - self.begin,
             "real": time.monotonic() - self.real_begin,
-            "rate": self.clock.rate,
             "pending": pending,
             "running": running,
             "done": max(0, accepted - pending - running),

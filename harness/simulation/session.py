@@ -1,13 +1,15 @@
-"""Simulate several policies, each several times, and write what became of the jobs."""
+"""Simulate several policies, each several times, and write what became of the jobs.
+
+Each policy has a run of its own; that of the first also has the results of all.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from harness import lifecycle, scenario, slurm_options
 from harness.errors import UsageError
@@ -22,18 +24,21 @@ from harness.simulation import (
     execution,
     generator,
     host_side,
+    html,
     reading,
+    report,
     results,
     scaling,
     settings,
     submission,
 )
-from harness.simulation.comparison import compare
+from harness.simulation.comparison import Comparison
 from harness.simulation.execution import Policy, Rates
-from harness.simulation.measures import Measures
 from harness.simulation.outcome import Simulation
 from harness.simulation.settings import ScaledSetting
 from harness.simulation.trace import Trace
+
+_FILES = ("report.json", "report.html", "jobs.csv", "measures.csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +92,8 @@ def sources(paths: Sequence[Path], changes: Sequence[str]) -> list[PolicySource]
 class Prepared:
     """Policies that are ready to be simulated, each in a run of its own, with one trace."""
 
-    trace: Trace
     policies: tuple[Policy, ...]
-    scaled: dict[str, list[ScaledSetting]]
+    command: str
 
     @property
     def run(self) -> OpenRun:
@@ -104,8 +108,11 @@ def prepare(
     say: Say,
     releases: Sequence[str],
     options: Options,
+    command: str,
 ) -> Prepared:
     """Read policies and trace, and create a run for each policy; nothing is started.
+
+    `command` repeats the simulation.
 
     Raises UsageError if a policy or the trace cannot be simulated.
     """
@@ -121,20 +128,20 @@ def prepare(
     for read in scenarios:
         submission.must_fit(trace, read)
     submissions = submission.submissions(trace)
-    created, scaled = [], {}
+    created = []
     for source, read in zip(found, scenarios, strict=True):
-        overrides, scaled[source.name] = _simulated(read, provider, options.rates.top)
+        overrides, scaled = _simulated(read, provider, options.rates.top)
         run = lifecycle.create(
             source.path, provider, runs, say, releases, [*source.settings, *overrides]
         )
         facts = tuple(
             (f"{setting.file} {setting.name}", setting.own, setting.simulated, setting.why)
-            for setting in scaled[source.name]
+            for setting in scaled
         )
         created.append(
             Policy(source.name, run, trace, submissions, options.rates, options.hours, facts)
         )
-    return Prepared(trace, tuple(created), scaled)
+    return Prepared(tuple(created), command)
 
 
 def read_trace(read: Scenario, options: Options) -> Trace:
@@ -185,10 +192,16 @@ def _simulated(
     return overrides, changed
 
 
-def run(prepared: Prepared, repeat: int, *, keep: bool, directory: Path | None) -> Report:
-    """Simulate all policies, write the results as they come, and then the report."""
+def run(
+    prepared: Prepared, repeat: int, *, keep: bool, directory: Path | None
+) -> tuple[Report, Comparison | None]:
+    """Simulate all policies, write the results as they come, and then the reports.
+
+    There is no comparison if it was interrupted before the end of the first simulation.
+    """
 
     def evaluate(evaluation: Evaluation) -> None:
+        evaluation.facts = {"settings": [], "command": prepared.command}
         for policy in prepared.policies:
             with (
                 lifecycle.provisioned(policy.run, keep=keep),
@@ -198,40 +211,29 @@ def run(prepared: Prepared, repeat: int, *, keep: bool, directory: Path | None) 
                 for number in range(1, repeat + 1):
                     _simulate(prepared, policy, number, evaluation)
 
-    _write_inputs(prepared)
-    report = lifecycle.reported(prepared.run, evaluate, directory)
-    _add_policies(prepared.run.directory.path, directory)
-    return report
+    of_run = lifecycle.reported(prepared.run, evaluate, directory)
+    return of_run, write_reports(prepared.run.directory.path, directory)
 
 
-def _add_policies(run: Path, directory: Path | None) -> None:
-    """Add what was measured to the report of a run, and to its copy in another directory."""
-    with suppress(UsageError):  # interrupted before the end of the first simulation
-        compared = compare(results.read(run))
-        policies = [
-            {
-                "name": policy.name,
-                "wait": _mean_wait(policy.measures),
-                "repeats": [asdict(measures) for measures in policy.measures],
-                "quality": [asdict(simulation.quality) for simulation in policy.simulations],
-            }
-            for policy in compared.policies
-        ]
-        for path in filter(None, (run, directory)):
-            report = json.loads((path / "report.json").read_text())
-            report |= json.loads((run / "simulation.json").read_text())
-            report |= {"policies": policies, "conclusions": [*compared.statements]}
-            (path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+def write_reports(run: Path, directory: Path | None = None) -> Comparison | None:
+    """Write what policies differ in to the reports of a run, and copy them to another directory.
 
-
-def _mean_wait(measures: Sequence[Measures]) -> dict[str, float | None]:
-    """Return the mean over all repeats of each measure of waits, in seconds."""
-    waits = [asdict(of_repeat.wait) for of_repeat in measures]
-    found: dict[str, float | None] = {}
-    for name in ("mean", "median", "p95"):
-        values = [wait[name] for wait in waits if wait[name] is not None]
-        found[name] = fmean(values) if values else None
-    return found
+    Returns the comparison, None if nothing was simulated.
+    """
+    if not (run / results.DIRECTORY).is_dir():
+        return None
+    of_run = json.loads((run / "report.json").read_text())
+    comparison = report.write(run)
+    of_policies = json.loads((run / "report.json").read_text())
+    # The verdict of the run also counts what interrupted it.
+    text = json.dumps({**of_policies, **of_run}, indent=2) + "\n"
+    (run / "report.json").write_text(text)
+    html.write(run)
+    if directory and directory != run:
+        for name in _FILES:
+            shutil.copyfile(run / name, directory / name)
+        shutil.copytree(run / results.DIRECTORY, directory / results.DIRECTORY, dirs_exist_ok=True)
+    return comparison
 
 
 def _simulate(prepared: Prepared, policy: Policy, repeat: int, evaluation: Evaluation) -> None:
@@ -256,17 +258,3 @@ def _check(simulation: Simulation) -> Check:
         round(quality.seconds, 2),
         "\n".join(quality.problems),
     )
-
-
-def _write_inputs(prepared: Prepared) -> None:
-    """Write what the report needs beside the simulations: notes on the trace, changed settings."""
-    facts = {
-        "trace": prepared.trace.source,
-        "jobs": len(prepared.trace.jobs),
-        "notes": [*prepared.trace.notes],
-        "simulated_settings": {
-            name: [asdict(setting) for setting in changed]
-            for name, changed in prepared.scaled.items()
-        },
-    }
-    (prepared.run.directory.path / "simulation.json").write_text(json.dumps(facts, indent=2))

@@ -104,8 +104,9 @@ def _after(
 
 
 def must_fit(trace: Trace, scenario: Scenario) -> None:
-    """Raise UsageError with the users, accounts and partitions that the scenario lacks, and jobs
-    that are too large for its nodes.
+    """Raise UsageError with what the jobs need and the scenario lacks.
+
+    This names unknown users, accounts, partitions and QOS, and jobs that no nodes can hold.
     """
     (cluster,) = scenario.clusters.values()
     accounts = scenario.accounting.accounts if scenario.accounting else {}
