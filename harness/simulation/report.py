@@ -46,7 +46,7 @@ def write(directory: Path) -> Comparison:
             ("measures.csv", _measures(comparison.policies)),
         ):
             with (directory / name).open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
+                csv.writer(file, lineterminator="\n").writerows(map(_cells, rows))
     except OSError as error:
         raise UsageError(f"{directory} cannot be written to: {error.strerror}") from error
     return comparison
@@ -182,10 +182,10 @@ def _jobs(policies: Sequence[Policy]) -> Iterator[list[Any]]:
                 yield [
                     policy.name,
                     simulation.repeat,
-                    *(_cell(getattr(job, name)) for name in _JOB_COLUMNS),
+                    *(getattr(job, name) for name in _JOB_COLUMNS),
                     " ".join(job.nodes),
-                    _cell(wait),
-                    _cell(slowdown),
+                    wait,
+                    slowdown,
                 ]
 
 
@@ -202,19 +202,22 @@ def _measures(policies: Sequence[Policy]) -> Iterator[list[Any]]:
             cpu_hours = sum(group.cpu_hours for group in measured.groups["size"])
             row = [wait.mean, wait.median, wait.p95, wait.longest, measured.slowdown, cpu_hours]
             row += [measured.utilisation, measured.queue]
-            yield [*head, "all", "", measured.jobs, *map(_cell, row)]
+            yield [*head, "all", "", measured.jobs, *row]
             for kind, groups in measured.groups.items():
                 for group in groups:
                     wait = group.wait
                     row = [wait.mean, wait.median, wait.p95, wait.longest, group.slowdown]
                     row += [group.cpu_hours, None, None]
-                    yield [*head, kind, group.name, group.jobs, *map(_cell, row)]
+                    yield [*head, kind, group.name, group.jobs, *row]
 
 
-def _cell(value: Any) -> Any:
-    """Return a value for CSV, which spreadsheets must not take for a formula."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return round(value, 4)
-    return f"'{value}" if isinstance(value, str) and value[:1] in {*"=+-@"} else value
+def _cells(row: Iterable[Any]) -> list[Any]:
+    """Return a row for CSV, whose texts spreadsheets must not take for formulas."""
+    return [
+        _rounded(value)
+        if isinstance(value, float)
+        else f"'{value}"
+        if isinstance(value, str) and value[:1] in {*"=+-@"}
+        else value
+        for value in row
+    ]

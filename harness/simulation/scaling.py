@@ -15,7 +15,7 @@ from harness.scenario.model import Scenario
 from harness.simulation.generator import work
 from harness.simulation.trace import Trace, TraceJob
 
-# How a trace of a larger system is fitted: every job becomes smaller, or some jobs are left out.
+# How a trace of a larger system is fitted: jobs become smaller, or fewer.
 By = Literal["nodes", "sampling"]
 _MOST_NAMES = 10  # in a note
 
@@ -68,8 +68,9 @@ def target_of(scenario: Scenario, cluster: str) -> Target:
 def fit(trace: Trace, target: Target, *, by: By = "nodes", seed: int = 1) -> Trace:
     """Return a trace that a cluster can simulate, with notes on everything that changed.
 
-    If it was recorded on a larger system, it is scaled down: by nodes, each job asks for less; by
-    sampling, only some jobs remain. What the cluster does not have is replaced: unknown users and
+    If it was recorded on a larger system, it is scaled down, and the load remains: by nodes, each
+    job asks for less, and some of those that cannot are left out; by sampling, only some jobs
+    remain, as they are. What the cluster does not have is replaced: unknown users and
     partitions by those of the cluster, in turn, the busiest first; unknown accounts by the user's
     default; other unknown resources are not requested. Jobs that no nodes can hold are left out.
     """
@@ -78,7 +79,11 @@ def fit(trace: Trace, target: Target, *, by: By = "nodes", seed: int = 1) -> Tra
     jobs: Sequence[TraceJob] = trace.jobs
     if source > target.cpus:
         before = _load(jobs, source)
-        jobs = _scaled(trace, target, source, by, Random(seed))  # noqa: S311
+        random = Random(seed)  # noqa: S311
+        if by == "sampling":
+            jobs = _sampled(jobs, target.cpus / source, random)
+        else:
+            jobs = _smaller(trace, target, source, random)
         notes.append(
             f"scaled by {by} from {size} to {target.cpus} CPUs: {len(jobs)} of {len(trace.jobs)} "
             f"jobs, load {before:.2f} before and {_load(jobs, target.cpus):.2f} after"
@@ -111,40 +116,52 @@ def _load(jobs: Sequence[TraceJob], cpus: int) -> float:
     return sum(map(work, jobs)) / (cpus * seconds)
 
 
-def _scaled(trace: Trace, target: Target, source: int, by: By, random: Random) -> list[TraceJob]:
+def _sampled(jobs: Sequence[TraceJob], factor: float, random: Random) -> list[TraceJob]:
+    """Return some of the jobs, evenly from the smallest to the largest work, so the load remains.
+
+    Elements of an array, and jobs that depend on one another, stay together.
+    """
+    group_of: dict[str, str] = {}
+    works: Counter[str] = Counter()
+    for job in jobs:
+        own = job.array or job.id
+        group = next((group_of[name] for name in [own, *_needed(job)] if name in group_of), own)
+        group_of |= {job.id: group, own: group}
+        works[group] += work(job)  # type: ignore[assignment]
+    offset = random.random()
+    chosen = {
+        group
+        for rank, group in enumerate(sorted(works, key=lambda group: (works[group], group)))
+        if math.floor(rank * factor + offset) < math.floor((rank + 1) * factor + offset)
+    }
+    return _without_missing([job for job in jobs if group_of[job.id] in chosen])
+
+
+def _smaller(trace: Trace, target: Target, source: int, random: Random) -> list[TraceJob]:
+    """Return jobs that ask for less, with the same load; few remain of those of few CPUs."""
     factor = target.cpus / source
-    if by == "sampling":
-        # Elements of an array, and jobs that depend on one another, stay together.
-        groups: dict[str, bool] = {}
-        chosen = []
-        for job in trace.jobs:
-            names = [job.array or job.id, *_needed(job)]
-            own = next((groups[name] for name in names if name in groups), None)
-            if own is None:
-                own = random.random() < factor
-            groups.update(dict.fromkeys([job.id, job.array or job.id], own))
-            if own:
-                chosen.append(job)
-        ids = {job.id for job in chosen} | {job.array for job in chosen}
-        return [job if {*_needed(job)} <= ids else replace(job, dependency=None) for job in chosen]
     node_factor = min(target.nodes / trace.nodes, 1.0) if trace.nodes else None
-
-    def fewer(number: int, factor: float) -> int:
-        """Return a number scaled down; on average, rounding changes nothing."""
-        return max(1, math.floor(number * factor + random.random()))
-
     jobs = []
     for job in trace.jobs:
-        cpus = fewer(job.cpus, factor)
+        # On average, rounding changes nothing; what is rounded to nothing is left out.
+        cpus = math.floor(job.cpus * factor + random.random())
+        if cpus == 0:
+            continue
         cpus_per_task = job.cpus_per_task if cpus % job.cpus_per_task == 0 else 1
         nodes = job.nodes
         if nodes is not None:
             fewest = math.ceil(cpus / target.cpus_per_node)
-            nodes = max(fewest, fewer(nodes, node_factor)) if node_factor else fewest
-            nodes = min(nodes, cpus // cpus_per_task)
+            wanted = math.floor(nodes * node_factor + random.random()) if node_factor else 0
+            nodes = min(max(fewest, wanted), cpus // cpus_per_task)
         tasks = cpus // cpus_per_task
         jobs.append(replace(job, nodes=nodes, tasks=tasks, cpus_per_task=cpus_per_task))
-    return jobs
+    return _without_missing(jobs)
+
+
+def _without_missing(jobs: Sequence[TraceJob]) -> list[TraceJob]:
+    """Return jobs without dependencies on jobs that are not among them."""
+    names = {job.id for job in jobs} | {job.array for job in jobs}
+    return [job if {*_needed(job)} <= names else replace(job, dependency=None) for job in jobs]
 
 
 def _needed(job: TraceJob) -> list[str]:
@@ -260,5 +277,4 @@ def _held(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[Tr
     if left_out := len(jobs) - len(kept):
         names = ", ".join([job.id for job in jobs if not fits(job)][:_MOST_NAMES])
         notes.append(f"more than the nodes can hold, left out: {left_out} jobs (such as {names})")
-    ids = {job.id for job in kept} | {job.array for job in kept}
-    return [job if {*_needed(job)} <= ids else replace(job, dependency=None) for job in kept]
+    return _without_missing(kept)
