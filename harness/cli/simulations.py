@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from harness.cli.arguments import (
     DEFAULT_RUNS,
@@ -22,14 +21,14 @@ from harness.cli.arguments import (
     Verbose,
 )
 from harness.cli.opening import find_provider, must_be_writable
-from harness.cli.printing import Format, out, print_json, print_report, progress
+from harness.cli.printing import Format, print_json, print_report, progress
+from harness.cli.simulation_summary import print_comparison
 from harness.errors import UsageError
-from harness.simulation import html, report, session
-from harness.simulation.comparison import Comparison
+from harness.simulation import session
 from harness.simulation.execution import Rates
 
 app = typer.Typer()
-_GOVERNED = Rates(low=12, top=100)
+_GOVERNED = Rates(low=20, top=100)
 
 
 @app.command(
@@ -80,7 +79,7 @@ def simulate(
         float | None,
         typer.Option(
             help="Simulated seconds per second; default: "
-            f"{_GOVERNED.top:.0f} while nothing happens, {_GOVERNED.low:.0f} while Slurm works.",
+            f"{_GOVERNED.top:.0f} while nothing happens, at most {_GOVERNED.low:.0f} while Slurm works.",
             min=1,
             max=100,
             show_default=False,
@@ -118,22 +117,10 @@ def simulate(
     command = shlex.join(["harness", *sys.argv[1:]])
     prepared = session.prepare(found, source, runs, progress(), release or (), options, command)
     result, comparison = session.run(prepared, repeat, keep=keep, directory=report_directory)
-    if comparison and format_ is Format.json:
-        print_json(report.data(comparison) | {"verdict": result.verdict})
+    if format_ is Format.json:
+        print_json(json.loads((Path(result.run) / "report.json").read_text()))
     else:
         print_report(result, format_, every_check=True)
-    if comparison and format_ is Format.text:
-        _print(comparison)
+        if comparison:
+            print_comparison(comparison, Path(result.run), format_)
     raise typer.Exit(result.exit_code())
-
-
-def _print(comparison: Comparison) -> None:
-    """Print the measures of all policies side by side, and what can be concluded."""
-    table = Table("", *(escape(policy.name) for policy in comparison.policies), box=None)
-    for row in html.headline_rows(comparison):
-        cells = [f"{cell.value} ({cell.range})" if cell.range else cell.value for cell in row.cells]
-        table.add_row(escape(row.name), *map(escape, cells))
-    out.print()
-    out.print(table)
-    for statement in comparison.statements:
-        out.print(escape(statement))

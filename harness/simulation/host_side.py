@@ -14,6 +14,7 @@ import contextlib
 import glob
 import heapq
 import json
+import math
 import mmap
 import os
 import pwd
@@ -40,12 +41,15 @@ _REPORT_EVERY = 1.0
 _SUBMITTERS = 4
 # How long the driver waits at once, in real seconds.
 _SHORTEST, _LONGEST = 0.001, 0.2
-# In real seconds: how often the governor looks, how far ahead, and how long the rate stays low after
-# work. Work is more than this part of a CPU.
+# In real seconds: how often the governor looks, how far ahead, and how long the rate stays low
+# after work. Work is more than this part of a CPU.
 _LOOK_EVERY = 0.004
 _AHEAD = 0.02
 _BUSY = 0.3
 _REST = 0.02
+# Time constant of the load that the governor sees, and after which time sbatch is slow.
+_RECENT = 0.1
+_SLOW_ANSWER = 0.2
 # Reasons of pending jobs that no passage of time removes: squeue(1), JOB REASON CODES.
 _FOREVER = {
     "DependencyNeverSatisfied",
@@ -162,18 +166,19 @@ def wipe(patterns: list[str]) -> None:
 
 
 class Governor:
-    """Changes the rate of the clock: `top` while nothing happens, else `low`.
+    """Changes the rate of the clock: `top` while nothing happens, at most `low` while Slurm works.
 
     Slurm needs as long for its work as ever, so that a fast clock makes jobs start and end late.
-    The rate is low while Slurm's daemons on this host compute or wait for a CPU, while sbatch
-    answers, and just before a job is submitted or ends.
+    It works while its daemons on this host compute or wait for a CPU, while sbatch answers, and
+    just before a job is submitted or ends. On a busy machine, work takes longer, by the time that
+    it waits for a CPU; the rate falls in proportion, but not below that of real time.
     """
 
     def __init__(self, clock: Clock, low: float, top: float) -> None:
         self.clock, self.low, self.top = clock, low, top
-        # The simulated time of the next event, and the number of sbatch that have not answered.
+        # The simulated time of the next event, and since when each sbatch has not answered.
         self.next_event = 0.0
-        self.submitting = 0
+        self.submitting: dict[str, float] = {}
 
     def start(self) -> None:
         """Begin to govern, in the background."""
@@ -182,16 +187,27 @@ class Governor:
 
     def _govern(self) -> None:
         before, (usage, waiting) = time.monotonic(), self._work()
-        busy_until = before
+        busy_until, recent_usage, recent_waiting = before, 0.0, 0.0
         while True:
             time.sleep(_LOOK_EVERY)
             moment, (usage_now, waiting_now) = time.monotonic(), self._work()
-            work = (usage_now - usage + waiting_now - waiting) / (moment - before) / 1e6
-            if work > _BUSY or self.submitting:
+            passed = moment - before
+            fade = math.exp(-passed / _RECENT)
+            recent_usage = recent_usage * fade + usage_now - usage
+            recent_waiting = recent_waiting * fade + waiting_now - waiting
+            if (
+                usage_now - usage + waiting_now - waiting
+            ) / passed > _BUSY * 1e6 or self.submitting:
                 busy_until = moment + _REST
             before, usage, waiting = moment, usage_now, waiting_now
             near = self.next_event - self.clock.now() < self.top * _AHEAD
-            rate = self.low if near or moment < busy_until else self.top
+            rate = self.top
+            if near or moment < busy_until:
+                stretch = (recent_usage + recent_waiting) / max(recent_usage, 1.0)
+                rate = max(1.0, float(int(self.low / max(1.0, stretch))))
+            oldest = min([*self.submitting.values()], default=moment)
+            if moment - oldest > _SLOW_ANSWER:
+                rate = 1.0
             if rate != self.clock.rate:
                 self.clock.set_rate(rate)
 
@@ -259,8 +275,7 @@ class Driver:
         self.governor.start()
         while not self._finished(bool(pending)):
             while pending and self.clock.now() >= self.begin + pending[-1]["submit"]:
-                with self.answered:
-                    self.governor.submitting += 1
+                self.governor.submitting[pending[-1]["key"]] = time.monotonic()
                 self.todo.put(pending.pop())
             self._end_jobs()
             if time.monotonic() - reported >= _REPORT_EVERY:
@@ -352,7 +367,7 @@ class Driver:
             check=False,
         )
         with self.answered:
-            self.governor.submitting -= 1
+            self.governor.submitting.pop(job["key"], None)
             if answer.returncode == 0:
                 self.ids[job["key"]] = answer.stdout.strip().split(";")[0]
             else:

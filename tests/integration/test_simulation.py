@@ -64,7 +64,9 @@ def simulations(done: tuple[Done, Path]) -> dict[str, Simulation]:
 
 
 @pytest.fixture(params=[BACKFILL, BUILTIN])
-def jobs(request: pytest.FixtureRequest, simulations: dict[str, Simulation]) -> dict[str, JobOutcome]:
+def jobs(
+    request: pytest.FixtureRequest, simulations: dict[str, Simulation]
+) -> dict[str, JobOutcome]:
     return by_name(simulations[request.param])
 
 
