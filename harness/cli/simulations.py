@@ -78,8 +78,8 @@ def simulate(
     rate: Annotated[
         float | None,
         typer.Option(
-            help="Simulated seconds per second; default: "
-            f"{_GOVERNED.top:.0f} while nothing happens, at most {_GOVERNED.low:.0f} while Slurm works.",
+            help=f"Simulated seconds per second; default: {_GOVERNED.top:.0f} while nothing "
+            f"happens, at most {_GOVERNED.low:.0f} while Slurm works.",
             min=1,
             max=100,
             show_default=False,

@@ -20,7 +20,7 @@ from harness.errors import CannotVerify, UsageError
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Host
-from harness.progress import Step
+from harness.progress import ShowsSteps, Step
 from harness.scenario import Scenario
 from harness.simulation import gathering, host_side, quality
 from harness.simulation.outcome import Simulation
@@ -31,6 +31,8 @@ _PROGRAM = "/usr/local/lib/slurm-harness-simulation.py"
 _SECOND = 10**9
 _HOUR = 3600
 _FOREVER = 1e9
+# Real seconds between two lines of progress, where a line cannot change in place.
+_LINE_EVERY = 5
 # Seconds in which a host must answer, even if it is busy.
 _ANSWERS_WITHIN = 300
 
@@ -134,6 +136,19 @@ class _Drive:
     refused: dict[str, str] = field(default_factory=dict)
     held: dict[str, dict[str, float]] = field(default_factory=dict)
 
+    def take(self, report: dict[str, Any]) -> None:
+        """Record what the driver prints."""
+        match report["kind"]:
+            case "begin":
+                self.begin = self.end = report["begin"]
+            case "progress":
+                self.real = report["real"]
+                self.end = self.begin + report["simulated"]
+                self.rate = report["simulated"] / report["real"] if report["real"] else 0.0
+            case "end":
+                self.end, self.ended = report["end"], True
+                self.refused, self.held = report["refused"], report["held"]
+
 
 def _begin(policy: Policy) -> None:
     """Restart all daemons without jobs and usage, on a new simulated clock."""
@@ -206,29 +221,19 @@ def _drive(policy: Policy, facts: _Drive) -> None:
         run.ssh.printed(controller.name, command) as output,
         progress.steps(run.say) as show,
     ):
+        live, shown = isinstance(run.say, ShowsSteps), 0.0
         for line in output:
-            _take(json.loads(line), facts, show)
+            report = json.loads(line)
+            if report["kind"] == "progress" and (live or report["real"] - shown >= _LINE_EVERY):
+                shown = report["real"]
+                show(_step(report, facts))
+            facts.take(report)
     if not facts.ended:
         raise CannotVerify("the driver of the simulation ended early")
 
 
-def _take(report: dict[str, Any], facts: _Drive, show: Callable[[Step], None]) -> None:
-    """Record and show a report of the driver."""
-    match report["kind"]:
-        case "begin":
-            facts.begin = facts.end = report["begin"]
-        case "progress":
-            show(_step(report, facts))
-            facts.real = report["real"]
-            facts.end = facts.begin + report["simulated"]
-            facts.rate = report["simulated"] / report["real"] if report["real"] else 0.0
-        case "end":
-            facts.end, facts.ended = report["end"], True
-            facts.refused, facts.held = report["refused"], report["held"]
-
-
 def _step(report: dict[str, Any], before: _Drive) -> Step:
-    """Return the progress since the report before."""
+    """Return the progress; its rate is that since the report before."""
     simulated, real = (
         report["simulated"] - (before.end - before.begin),
         report["real"] - before.real,

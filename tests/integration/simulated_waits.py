@@ -12,6 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 WAIT = 20.0
 _libc = ctypes.CDLL("libc.so.6", use_errno=True)
@@ -22,8 +23,7 @@ class _Timespec(ctypes.Structure):
 
 
 def uptime() -> float:
-    with open("/proc/uptime") as file:
-        return float(file.read().split()[0])
+    return float(Path("/proc/uptime").read_text().split()[0])
 
 
 def wait_for_condition() -> None:
