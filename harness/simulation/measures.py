@@ -4,9 +4,9 @@
   another job or a begin time, from when it became eligible. A job that has not started by the end
   of the simulation counts with what it has waited until then, which is a lower bound: otherwise a
   policy would look better the fewer large jobs it starts.
-- The *bounded slowdown* of a job that ended is the sum of its wait and its run time, relative to
-  its run time, but at least 1. Run times below 10 seconds count as 10 seconds, so that the shortest
-  jobs do not decide the mean.
+- The *bounded slowdown* of a job that ended is the time from when it may start until its end,
+  relative to its run time, but at least 1. Run times below 10 seconds count as 10 seconds, so that
+  the shortest jobs do not decide the mean. Of a job that ran several times, the last run counts.
 - *Percentiles* are nearest-rank: the 95th is the smallest value that at least 95% of values do not
   exceed.
 - *Utilisation* is the share of the cluster's CPU time that jobs have allocated, from the end of the
@@ -176,9 +176,17 @@ def slowdown_of(job: JobOutcome) -> float | None:
     """Return the bounded slowdown of a job; None if it did not end."""
     if job.start is None or job.end is None or job.state in NOT_ENDED:
         return None
-    run_time = max(job.end - job.start, 0.0)
-    wait = max(job.start - _eligible(job), 0.0)
-    return max((wait + run_time) / max(run_time, SHORTEST), 1.0)
+    begin, end = runs_of(job, job.end)[-1]
+    return max((end - min(_eligible(job), begin)) / max(end - begin, SHORTEST), 1.0)
+
+
+def runs_of(job: JobOutcome, end: float) -> tuple[tuple[float, float], ...]:
+    """Return begin and end of each run of a job; one that still runs ends with the simulation."""
+    if job.runs:
+        return job.runs
+    if job.start is None:
+        return ()
+    return ((job.start, max(end if job.end is None else job.end, job.start)),)
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -243,11 +251,7 @@ def _group(name: str, jobs: Sequence[JobOutcome], end: float) -> Group:
         len(jobs),
         _waits(sorted(wait for job in jobs if (wait := wait_of(job, end)) is not None)),
         fmean(slowdowns) if slowdowns else None,
-        sum(
-            max((end if job.end is None else job.end) - job.start, 0.0) * job.cpus
-            for job in jobs
-            if job.start is not None
-        )
+        sum((close - begin) * job.cpus for job in jobs for begin, close in runs_of(job, end))
         / 3600,
     )
 
@@ -283,8 +287,8 @@ def _allocations(simulation: Simulation) -> Iterator[tuple[float, float, float]]
     """Yield when CPUs were allocated: begin, end and number."""
     end = end_of(simulation)
     for job in simulation.jobs:
-        if job.start is not None:
-            yield job.start, end if job.end is None else job.end, job.cpus
+        for begin, close in runs_of(job, end):
+            yield begin, close, job.cpus
 
 
 def _queued(simulation: Simulation) -> Iterator[tuple[float, float, float]]:

@@ -42,6 +42,9 @@ class JobOutcome:
     preemptions: int = 0
     # How long it was seen pending for each reason, such as Priority or QOSMaxJobsPerUserLimit.
     held: tuple[tuple[str, Seconds], ...] = ()
+    # Begin and end of each of its runs, if it ran several times: `start` is the first begin, `end`
+    # the last end, and `nodes` are those of the last run.
+    runs: tuple[tuple[Seconds, Seconds], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def _title(policies: Sequence[Policy], number: int, simulation: Simulation) -> s
 def gantt(simulation: Simulation) -> Timeline | None:
     """Return a chart of what ran on which nodes; nodes share lanes if there are many.
 
-    None if no job has run. A job is drawn once in each lane.
+    None if no job has run. A job's last run is drawn once in each lane.
     """
     names = _nodes(simulation)
     lane_of = lanes("", names)
@@ -192,12 +192,12 @@ def gantt(simulation: Simulation) -> Timeline | None:
     for job in sorted(simulation.jobs, key=lambda job: job.start or 0):
         if job.start is None:
             continue
-        close = end if job.end is None else max(job.end, job.start)
+        begin, close = measures.runs_of(job, end)[-1]
         title = (
             f"job {job.job_id} of {job.user}, {job.state}: {job.cpus} CPUs, waited "
-            f"{duration(max(job.start - job.submit, 0))}, ran {duration(close - job.start)}"
+            f"{duration(max(job.start - job.submit, 0))}, ran {duration(close - begin)}"
         )
-        span = Span(job_kind(job.state), job.start, close, title)
+        span = Span(job_kind(job.state), begin, close, title)
         for lane in dict.fromkeys(lane_of[node] for node in job.nodes if node in lane_of):
             rows[lane].append(span)
     return picture(rows)

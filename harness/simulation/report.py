@@ -28,7 +28,7 @@ from harness.simulation.measures import Group, Measures
 from harness.simulation.outcome import JobOutcome, Simulation
 
 _JOB_COLUMNS = tuple(
-    field.name for field in fields(JobOutcome) if field.name not in {"nodes", "held"}
+    field.name for field in fields(JobOutcome) if field.name not in {"nodes", "held", "runs"}
 )
 
 

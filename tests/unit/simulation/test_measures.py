@@ -103,6 +103,16 @@ def test_slowdown_is_only_that_of_jobs_that_ended() -> None:
     assert slowdown_of(_job(state="TIMEOUT", start=100)) == 10  # it ran for no time at all
 
 
+def test_a_requeued_job_uses_cpus_only_while_it_runs() -> None:
+    job = _job(start=60, end=3600, cpus=8, runs=((60, 360), (3300, 3600)))
+    measured = measure(_simulation(job))
+
+    assert measured.wait.mean == 60
+    assert measured.slowdown == 12  # an hour for the five minutes of its last run
+    assert measured.utilisation == pytest.approx(1 / 6)
+    assert measured.groups["size"][0].cpu_hours == pytest.approx(8 / 6)
+
+
 def test_utilisation_counts_cpu_time_until_the_end_of_the_trace() -> None:
     measured = measure(
         _simulation(

@@ -1,9 +1,9 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from harness import scenario
+from harness.parsing import hostlist
 from harness.shipped_files import SCENARIOS
 from harness.simulation.generator import generate, work
 from harness.simulation.scaling import Target, fit, target_of
@@ -165,23 +165,14 @@ def test_jobs_that_no_nodes_can_hold_are_left_out() -> None:
     assert fitted.notes == ("more than the nodes can hold, left out: 3 jobs (such as 2, 3, 4)",)
 
 
-def test_a_scenario_says_what_its_cluster_offers(tmp_path: Path) -> None:
-    text = (SCENARIOS / "single-node.yml").read_text()
-    path = tmp_path / "s.yml"
-    path.write_text(text)
-    read = scenario.load(path)
+def test_a_scenario_says_what_its_cluster_offers() -> None:
+    read = scenario.load(SCENARIOS / "federation.yml")
     name, cluster = next(iter(read.clusters.items()))
     target = target_of(read, name)
 
     assert target.nodes == len(cluster.node_names())
     assert target.cpus == sum(
-        group.counted_cpus() * len(scenario_nodes(group.name)) for group in cluster.nodes
+        group.counted_cpus() * hostlist.count(group.name) for group in cluster.nodes
     )
     assert {user for user, _ in target.users} == {*read.users}
     assert {*target.partitions} == {*cluster.partitions}
-
-
-def scenario_nodes(names: str) -> tuple[str, ...]:
-    from harness.parsing import hostlist
-
-    return hostlist.expand(names)
