@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -74,6 +75,27 @@ def simulate(
             help="Leave jobs out of a trace of a larger system; default: make each smaller.",
         ),
     ] = False,
+    running: Annotated[
+        bool,
+        typer.Option(
+            "--running",
+            help="Also submit the jobs of a trace that were running or pending when its simulated "
+            "hours begin.",
+        ),
+    ] = False,
+    warm_up: Annotated[
+        float,
+        typer.Option(help="Hours at the beginning that are not measured.", min=0),
+    ] = 0,
+    maintenance: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOUR+HOURS",
+            help="Reserve all nodes for maintenance at an hour, for some hours, such as 12+1.5. "
+            "Can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     repeat: Annotated[int, typer.Option(help="Simulations of each policy.", min=1)] = 3,
     rate: Annotated[
         float | None,
@@ -100,8 +122,8 @@ def simulate(
     With --set, the scenario as it is and with the settings are compared.
     """
     must_be_writable(report_directory)
-    if trace is None and (begin or sample):
-        raise UsageError("--begin and --sample need --trace")
+    if trace is None and (begin or sample or running):
+        raise UsageError("--begin, --sample and --running need --trace")
     options = session.Options(
         trace=trace,
         jobs=jobs,
@@ -109,7 +131,9 @@ def simulate(
         begin=begin,
         by="sampling" if sample else "nodes",
         seed=seed,
-        repeat=repeat,
+        running=running,
+        warm_up=warm_up,
+        maintenance=tuple(map(_maintenance, maintenance or ())),
         rates=Rates(rate, rate) if rate else _GOVERNED,
     )
     found = session.sources([scenario_path, *(changed or ())], settings or ())
@@ -124,3 +148,15 @@ def simulate(
         if comparison:
             print_comparison(comparison, Path(result.run), format_)
     raise typer.Exit(result.exit_code())
+
+
+def _maintenance(text: str) -> tuple[float, float]:
+    """Return when maintenance begins and how long it lasts, in hours.
+
+    >>> _maintenance("12+1.5")
+    (12.0, 1.5)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)", text)
+    if not match or not float(match[2]):
+        raise UsageError(f"--maintenance {text}: write HOUR+HOURS, such as 12+1.5")
+    return float(match[1]), float(match[2])

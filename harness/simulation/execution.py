@@ -52,7 +52,9 @@ class Rates:
 class Policy:
     """A policy to simulate: its name, its run, and what to submit, for how long.
 
-    `settings` are those that count simulated time: name, the user's value, ours, why.
+    Jobs of the first `warm_up` hours are not measured. `maintenance` are the begins and lengths in
+    seconds of reservations of all nodes. `settings` are those that count simulated time: name, the
+    user's value, ours, why.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Policy:
     submissions: Sequence[Submission]
     rates: Rates
     hours: float | None
+    warm_up: float = 0.0
+    maintenance: tuple[tuple[float, float], ...] = ()
     settings: tuple[tuple[str, str, str, str], ...] = ()
     # The simulated time, in nanoseconds since 1970, after which the next repeat begins.
     not_before: int = 0
@@ -212,6 +216,7 @@ def _drive(policy: Policy, facts: _Drive) -> None:
         "low": policy.rates.low,
         "top": policy.rates.top,
         "seconds": policy.hours * _HOUR if policy.hours else _FOREVER,
+        "maintenance": [*policy.maintenance],
         "jobs": [_job(submission) for submission in policy.submissions],
     }
     path = f"{_PROGRAM}.request"
@@ -294,6 +299,7 @@ def _gathered(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
         quality=measured,
         scheduler=gathering.numbers(printed["sdiag"]),
         fairness=tuple(gathering.fairness(printed["sshare"])),
+        warm_up=policy.warm_up,
         ended=facts.end - facts.begin,
         trace=policy.trace.source,
         notes=policy.trace.notes,

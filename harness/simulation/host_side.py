@@ -236,6 +236,7 @@ class Driver:
         self.governor = Governor(self.clock, request["low"], request["top"])
         self.jobs: list[dict[str, Any]] = request["jobs"]
         self.until = request["seconds"]
+        self.maintenance: list[list[float]] = request["maintenance"]
         self.ids: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.answered = threading.Condition()
@@ -267,6 +268,7 @@ class Driver:
         watcher = threading.Thread(target=self._watch, daemon=True)
         self.begin = float(int(self.clock.now() + 2 * self.governor.low) + 1)
         self.changed = self.begin
+        self._reserve()
         self._report("begin", begin=self.begin)
         self.real_begin = time.monotonic()
         watcher.start()
@@ -288,6 +290,22 @@ class Driver:
             thread.join()
         self._report("progress", **self._progress())
         self._report("end", end=self.clock.now(), refused=self.refused, held=self.held)
+
+    def _reserve(self) -> None:
+        """Reserve all nodes for maintenance, at times that count from the beginning."""
+        for number, (begin, seconds) in enumerate(self.maintenance, 1):
+            facts = {
+                "ReservationName": f"maintenance{number}",
+                "StartTime": f"uts{int(self.begin + begin)}",
+                "Duration": str(max(1, round(seconds / 60))),
+                "Nodes": "ALL",
+                "Users": "root",
+                "Flags": "MAINT,IGNORE_JOBS",
+            }
+            words = [f"{name}={value}" for name, value in facts.items()]
+            subprocess.run(
+                ["scontrol", "create", "reservation", *words], check=True, stdout=sys.stderr
+            )
 
     def _make_pipes(self) -> None:
         shutil.rmtree(f"{HOME}/ends", ignore_errors=True)

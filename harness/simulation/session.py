@@ -46,7 +46,9 @@ class Options:
     """How to simulate.
 
     `jobs` and `hours` describe a generated trace if there is no file; with one, `hours` are those
-    of the trace that are simulated.
+    of the trace that are simulated. `running`: jobs that were running or pending when these hours
+    begin are submitted first. Jobs of the first `warm_up` hours are not measured; `maintenance` are hours at
+    which all nodes are reserved, and for how long.
     """
 
     trace: Path | None
@@ -55,8 +57,10 @@ class Options:
     begin: float
     by: scaling.By
     seed: int
-    repeat: int
     rates: Rates
+    running: bool = False
+    warm_up: float = 0.0
+    maintenance: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,17 @@ def prepare(
             for setting in scaled
         )
         created.append(
-            Policy(source.name, run, trace, submissions, options.rates, options.hours, facts)
+            Policy(
+                source.name,
+                run,
+                trace,
+                submissions,
+                options.rates,
+                options.hours,
+                warm_up=options.warm_up,
+                maintenance=tuple((at * 3600, hours * 3600) for at, hours in options.maintenance),
+                settings=facts,
+            )
         )
     return Prepared(tuple(created), command)
 
@@ -149,7 +163,12 @@ def read_trace(read: Scenario, options: Options) -> Trace:
     (name,) = read.clusters
     target = scaling.target_of(read, name)
     if options.trace:
-        trace = reading.read(options.trace, hours=options.hours, begin=options.begin)
+        trace = reading.read(
+            options.trace,
+            hours=options.hours,
+            begin=options.begin,
+            starting_state=options.running,
+        )
         return scaling.fit(trace, target, by=options.by, seed=options.seed)
     return generator.generate(
         options.seed,

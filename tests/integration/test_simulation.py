@@ -34,7 +34,11 @@ OTHER = [
     "e1,200,30,60,1,1,bob,licensed,,,batch,1",
     "e2,200,60,120,1,1,bob,licensed,,,batch,2",
     "endless,300,500,60,1,1,bob,licensed,,,,",
+    # It could end only after the maintenance has begun.
+    "maintained,1100,30,120,1,1,bob,licensed,,,,",
 ]
+# A third of an hour after the beginning, for five minutes.
+MAINTENANCE, MAINTAINED = "0.325+0.0834", (1170, 1470)
 # slurmctld starts jobs at most 3 s (batch_sched_delay) and the time of a message after it could,
 # and its backfill scheduler runs every 30 s (bf_interval): slurm.conf(5), SchedulerParameters.
 DELAY, BACKFILL_DELAY = 8, 45
@@ -52,6 +56,7 @@ def done(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> tuple[Do
     report = directory / "report"
     setting = "clusters.small.options.SchedulerType=sched/builtin"
     command = ("simulate", SCENARIO, "--trace", trace, "--repeat", "1", "--set", setting)
+    command += ("--maintenance", MAINTENANCE)
     return harness(*command, "--report", report), report
 
 
@@ -83,7 +88,10 @@ def start(job: JobOutcome) -> float:
 def test_the_report_compares_the_policies(done: tuple[Done, Path]) -> None:
     answer, directory = done
     report = json.loads((directory / "report.json").read_text())
-    assert (answer.returncode, report["verdict"]) == (0, "passed"), answer.stdout + answer.stderr
+    # A very busy machine may keep a simulation from keeping time, and the report must say so.
+    problems = [found.quality.problems for found in results.read(directory)]
+    expected = (3, "unknown") if any(problems) else (0, "passed")
+    assert (answer.returncode, report["verdict"]) == expected, answer.stdout + answer.stderr
     assert [policy["name"] for policy in report["policies"]] == [BACKFILL, BUILTIN]
     assert {"mean", "median", "p95"} <= report["policies"][0]["wait"].keys()
     assert {"scenario", "stages", "checks", "jobs", "events"} <= report.keys()
@@ -123,6 +131,13 @@ def test_a_license_is_used_by_one_job_at_a_time(jobs: dict[str, JobOutcome]) -> 
     end = jobs["holder"].end or 0
     assert end <= start(jobs["waiter"]) <= end + BACKFILL_DELAY
     assert "Licenses" in dict(jobs["waiter"].held)
+
+
+def test_no_job_runs_during_maintenance(jobs: dict[str, JobOutcome]) -> None:
+    begin, end = MAINTAINED
+    assert end <= start(jobs["maintained"]) <= end + BACKFILL_DELAY
+    for job in jobs.values():
+        assert start(job) >= end or (job.end or 0) <= begin + DELAY, job
 
 
 def test_dependencies_arrays_and_limits_are_those_of_the_trace(
