@@ -91,7 +91,7 @@ def simulate(
         list[str] | None,
         typer.Option(
             metavar="HOUR+HOURS",
-            help="Reserve all nodes for maintenance at an hour, for some hours, such as 12+1.5. "
+            help="Reserve all nodes for maintenance at an hour, for some hours: 12+1.5. "
             "Can be repeated.",
             show_default=False,
         ),

@@ -50,6 +50,10 @@ _REST = 0.02
 # Time constant of the load that the governor sees, and after which time sbatch is slow.
 _RECENT = 0.1
 _SLOW_ANSWER = 0.2
+# Simulated seconds that may pass until the governor looks again, and for how long it remembers how
+# late it looked, in real seconds.
+_FARTHEST = 0.6
+_DELAYS = 1.0
 # Reasons of pending jobs that no passage of time removes: squeue(1), JOB REASON CODES.
 _FOREVER = {
     "DependencyNeverSatisfied",
@@ -187,7 +191,7 @@ class Governor:
 
     def _govern(self) -> None:
         before, (usage, waiting) = time.monotonic(), self._work()
-        busy_until, recent_usage, recent_waiting = before, 0.0, 0.0
+        busy_until, recent_usage, recent_waiting, longest = before, 0.0, 0.0, 0.0
         while True:
             time.sleep(_LOOK_EVERY)
             moment, (usage_now, waiting_now) = time.monotonic(), self._work()
@@ -208,6 +212,9 @@ class Governor:
             oldest = min([*self.submitting.values()], default=moment)
             if moment - oldest > _SLOW_ANSWER:
                 rate = 1.0
+            # Where this process gets its CPU late, the clock must not run far meanwhile.
+            longest = max(passed, longest * math.exp(-passed / _DELAYS))
+            rate = max(1.0, min(rate, float(int(_FARTHEST / longest))))
             if rate != self.clock.rate:
                 self.clock.set_rate(rate)
 

@@ -47,8 +47,8 @@ class Options:
 
     `jobs` and `hours` describe a generated trace if there is no file; with one, `hours` are those
     of the trace that are simulated. `running`: jobs that were running or pending when these hours
-    begin are submitted first. Jobs of the first `warm_up` hours are not measured; `maintenance` are hours at
-    which all nodes are reserved, and for how long.
+    begin are submitted first. Jobs of the first `warm_up` hours are not measured; `maintenance` are
+    hours at which all nodes are reserved, and for how long.
     """
 
     trace: Path | None
