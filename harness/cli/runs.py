@@ -372,6 +372,7 @@ def report_(
 ) -> None:
     """Show a run's report and regenerate report.html; given several runs, compare them."""
     from harness.report import html_report, model
+    from harness.simulation import session
 
     reports = {
         directory: model.read(directory)
@@ -381,7 +382,9 @@ def report_(
         return print_comparison(model.compare(reports), format_)
     ((directory, report),) = reports.items()
     must_be_writable(directory)
-    return print_report(report, format_, html_report.write(directory))
+    page = html_report.write(directory)
+    session.write_reports(directory)  # of a simulation, which has a page of its own
+    return print_report(report, format_, page)
 
 
 @app.command()

@@ -22,7 +22,7 @@ from harness.events import what_is_wrong
 from harness.parsing import bounded_json
 from harness.simulation.outcome import JobOutcome, Simulation
 
-_DIRECTORY = "simulations"
+DIRECTORY = "simulations"
 _NAME = re.compile(r"(\d{1,6})\.jsonl")
 _LONGEST_LINE = 1 << 20
 _MOST_JOBS = 1_000_000
@@ -37,7 +37,7 @@ def write(simulation: Simulation, directory: Path) -> Path:
 
     It replaces one of the same policy and repeat. The file is whole or not there.
     """
-    target = directory / _DIRECTORY
+    target = directory / DIRECTORY
     path = _path(simulation, target)
     head = asdict(simulation)
     jobs = head.pop("jobs")
@@ -64,7 +64,7 @@ def read(directory: Path) -> list[Simulation]:
 
     Raises UsageError if there are none, or if a file is damaged.
     """
-    simulations = [_read(path) for path in _files(directory / _DIRECTORY)]
+    simulations = [_read(path) for path in _files(directory / DIRECTORY)]
     if not simulations:
         raise UsageError(f"{directory} has no simulations", hint=_HINT)
     return simulations
