@@ -239,6 +239,18 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     location = slurm_conf.settings.get("jobcomploc")
     if completion and completion.value == "jobcomp/filetxt" and location and not location.value:
         yield slurm_conf.find(location, FATAL, "path", "the value is empty", daemons=SLURMCTLD)
+    elif completion and location and "jobcomp" not in release.dispensable_plugins:
+        # jobcomp_p_set_location looks for it; only filetxt creates it.
+        is_path = completion.value in {"jobcomp/script", "jobcomp/kafka"}
+        creates = completion.value == "jobcomp/filetxt"
+        if is_path or (creates and ("/" in location.value or not values.runs_as_root(slurm_conf))):
+            yield from values.relative_path(slurm_conf, location, SLURMCTLD)
+    if release.checks_controller_scripts and "script" in (
+        slurm_conf.get("prepplugins") or "script"
+    ):
+        for key in ("prologslurmctld", "epilogslurmctld"):
+            for script in slurm_conf.all_of(key):  # init of prep_script.c
+                yield from values.relative_path(slurm_conf, script, SLURMCTLD)
     buffers = slurm_conf.settings.get("burstbuffertype")
     if buffers and release.one_burst_buffer and len(buffers.words()) > 1:
         message = "only one burst buffer plugin can be used (bb_g_init)"

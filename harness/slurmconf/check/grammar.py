@@ -14,7 +14,9 @@ from harness.slurmconf.check.parsed_file import KINDS, Setting, Source
 _UNLIMITED = re.compile("unlimited|infinite", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)?")
 _FLOAT = re.compile(
-    r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)?", re.IGNORECASE
+    r"\s*[+-]?(0x([\da-f]+\.?[\da-f]*|\.[\da-f]+)(p[+-]?\d+)?|(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
+    r"|inf|infinity|nan)?",
+    re.IGNORECASE,
 )
 _BOOLEAN = re.compile("yes|up|true|1|no|down|false|0", re.IGNORECASE)
 _LIMITS = {"uint16": 2**16, "uint32": 2**32, "uint64": 2**64, "long": 2**63}
@@ -63,8 +65,7 @@ def check(source: Source) -> Iterator[Finding]:
                 f"is on the line of {first.name}",
                 "put each option on its own line",
             )
-        yield from _value(source, source.kind, first)
-        yield from _refused(source, source.kind, first)
+        yield from _value_or_refusal(source, source.kind, first)
         if key in seen and known[key].type != "array":
             number = seen[key].line.number
             yield source.find(
@@ -145,10 +146,18 @@ def _row(
         if key not in known:
             yield _unknown(source, section, setting)
             return  # the parser gives up here
-        findings = [*_value(source, section, setting), *_refused(source, section, setting)]
+        findings = list(_value_or_refusal(source, section, setting))
         yield from findings
         if not findings:
             fine.add(memo)
+
+
+def _value_or_refusal(source: Source, section: str, setting: Setting) -> Iterator[Finding]:
+    """Yield problems with a value. Up to 20.11, nothing more is read of one of a wrong type."""
+    findings = list(_value(source, section, setting))
+    yield from findings
+    if not findings or source.release.unusable_value != ERROR:
+        yield from _refused(source, section, setting)
 
 
 def _value(source: Source, section: str, setting: Setting) -> Iterator[Finding]:

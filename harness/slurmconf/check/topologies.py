@@ -143,6 +143,7 @@ def _tree(
 ) -> Iterator[Finding]:
     below: dict[str, tuple[str, ...]] = {}
     leaf_of: dict[str, str] = {}
+    unusable = []
     for switch in switches:
         if switch.name in below:
             message = f"switch {switch.name} is already defined"
@@ -150,15 +151,21 @@ def _tree(
         if switch.nodes is not None and switch.children is not None:
             message = "a switch has either Nodes or Switches, not both"
             yield switch.find("", release.unusable_value, "contradiction", message)
+            unusable.append(switch)
         elif switch.nodes is None and switch.children is None and not empty:
             message = f"switch {switch.name} has neither child switches nor nodes"
             yield switch.find("", release.unusable_value, "missing", message)
+            unusable.append(switch)
+        if switch in unusable and release.unusable_value == ERROR:
+            continue  # _parse_switches drops the line
         if switch.children == "":
             message = "there is nothing below it: slurmctld crashes"
             yield switch.find("children", FATAL, "missing", message)
         yield from _members(release, switch)
         below[switch.name] = names_of(switch.children or "", release) or ()
         yield from _leaves(release, switch, nodes, leaf_of)
+    if release.unusable_value == ERROR:
+        switches = [switch for switch in switches if switch not in unusable]
     yield from _links(switches, below)
     if switches and nodes:
         yield from _reach(release, switches, nodes, leaf_of)
