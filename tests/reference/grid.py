@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import dataclass
 
 import reference_cases
 from harness import releases
@@ -19,6 +18,7 @@ _TEXTS = (
     *('""', "none", "yes", "0", "1", "-1", "10", "1:00:00", "7-0", "INFINITE", "unlimited", "ALL"),
     *("/opt/x", "x/y", "a,b", "a=1", "a:1", "n1", "n[1-2]", "n[3-9]", "odd", "DEFAULT", "5s", ","),
 )
+_LARGEST_GROUP = 12
 # File -> what it needs to be read: other files and the daemon that reads them.
 _GPUS = reference_cases.with_(
     "GresTypes=gpu,nic", "NodeName=k1 CPUs=8 State=CLOUD Gres=gpu:2", gres_conf=""
@@ -119,9 +119,7 @@ def case(chosen: Sequence[Line]) -> Case:
     return Case(f"{file}: {name}", {**files, file: text}, daemon)
 
 
-def groups(
-    chosen: Sequence[Line], size: int, is_accepted: Callable[[Case], bool]
-) -> Iterator[list[Line]]:
+def groups(chosen: Sequence[Line], is_accepted: Callable[[Case], bool]) -> Iterator[list[Line]]:
     """Yield the lines in groups that check accepts, so that a daemon has to start less often.
 
     No group has two lines for the same option. A line that check refuses is a group of its own.
@@ -139,24 +137,7 @@ def groups(
         else:
             open_groups.append([line])
             group = open_groups[-1]
-        if len(group) == size:
+        if len(group) == _LARGEST_GROUP:
             open_groups.remove(group)
             yield group
     yield from open_groups
-
-
-def sample(release: str, random: Random, number: int) -> list[Line]:
-    """Return some of the lines of a release."""
-    known = lines(release)
-    return random.sample(known, min(number, len(known)))
-
-
-def halves(group: Sequence[Line]) -> list[list[Line]]:
-    """Return the two halves of a group."""
-    middle = len(group) // 2
-    return [[*group[:middle]], [*group[middle:]]]
-
-
-def named(group: Sequence[Line], one: Case) -> Case:
-    """Return a case with the names of its lines."""
-    return replace(one, name="; ".join(line.text(0).strip() for line in group))

@@ -245,6 +245,8 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         creates = completion.value == "jobcomp/filetxt"
         if is_path or (creates and ("/" in location.value or not values.runs_as_root(slurm_conf))):
             yield from values.relative_path(slurm_conf, location, SLURMCTLD)
+    if completion and location and location.value and completion.value == "jobcomp/mysql":
+        yield from values.wrong_database(slurm_conf, location, SLURMCTLD)
     if release.checks_controller_scripts and "script" in (
         slurm_conf.get("prepplugins") or "script"
     ):

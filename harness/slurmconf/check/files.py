@@ -70,15 +70,8 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
         message = "must be a name: slurmdbd compares it with that of the owner of slurmdbd.conf"
         yield source.find(user, FATAL, "value", message)
-    database = source.settings.get("storageloc")
-    # acct_get_db_name takes the default instead of a name with "." or "/".
-    if database and not re.fullmatch(r"(?!\d+$)[\w$]+|.*[./].*", database.value):
-        message = (
-            f'"{database.value}" is not the name of a database without quotes '
-            "(mysql_db_get_db_connection)"
-        )
-        hint = "use letters, digits and _, or create the database before slurmdbd starts"
-        yield source.find(database, FATAL, "value", message, hint)
+    if database := source.settings.get("storageloc"):
+        yield from values.wrong_database(source, database)
     # slurmdbd runs on either.
     hosts = [source.settings[key] for key in ("dbdhost", "dbdbackuphost") if key in source.settings]
     if not any(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host.value) for host in hosts):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import releases
-from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
+from harness.parsing import bounded_yaml, c_numbers, conf, hostlist, topology_rules
 from harness.releases import Release
 from harness.slurmconf.check import hypercube, toruses, yaml_file
 from harness.slurmconf.check.findings import (
@@ -127,7 +127,7 @@ def _switch(source: Source, row: Row) -> _Unit:
 def _blocks_conf(source: Source, nodes: Mapping[str, Row] | None) -> Iterator[Finding]:
     blocks = [_switch(source, row) for row in source.rows("blockname")]
     setting = source.settings.get("blocksizes")
-    sizes = [conf.number(word) or 0 for word in setting.words()] if setting else []
+    sizes = [c_numbers.atoi(word) for word in setting.words()] if setting else []
     if setting and topology_rules.wrong_block_sizes(sizes):
         message = f'"{setting.value}": each size must be the first one times a power of two'
         yield source.find(setting, FATAL, "value", message)

@@ -763,6 +763,17 @@ def _paths(source: Source) -> Iterator[Finding]:
         yield source.find(state, FATAL, "path", message, hint, SLURMCTLD)
 
 
+def wrong_database(
+    source: Source, setting: Setting, daemons: tuple[str, ...] = ()
+) -> Iterator[Finding]:
+    """Yield the name of a database that a query needs quotes for (mysql_db_get_db_connection)."""
+    # acct_get_db_name and jobcomp_p_set_location take the default instead of one with "." or "/".
+    if not re.fullmatch(r"(?!\d+$)[\w$]+|.*[./].*", setting.value):
+        message = f'"{setting.value}" is not the name of a database without quotes'
+        hint = "use letters, digits and _, or create the database before the daemon starts"
+        yield source.find(setting, FATAL, "value", message, hint, daemons)
+
+
 def relative_path(
     source: Source, setting: Setting, daemons: tuple[str, ...] = ()
 ) -> Iterator[Finding]:
