@@ -635,6 +635,8 @@ MEANING |= options(
     "JobCompType=jobcomp/mysql\nJobCompLoc=a-b",
     "JobCompType=jobcomp/mysql\nJobCompLoc=/var/log/x",
     "PartitionName=q Nodes=n1 MaxTime=4294967295",
+    "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=",
+    "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/home/",
     "PrologSlurmctld=prolog.sh",
     "PrepPlugins=none\nEpilogSlurmctld=x/epilog",
     "JobContainerType=tmpfs",
@@ -679,6 +681,8 @@ TOPOLOGY |= {
     for text in (
         "SwitchName=s Nodes=n[1-4]",
         "BlockName=b\nBlockSizes=1",
+        "BlockName=b Nodes=n[1-4]\nBlockSizes=1,32768",
+        "BlockName=b Nodes=n[1-4]\nBlockSizes=1,65536",
         "BlockName=b Nodes=n[1-4]\nBlockSizes=99",
     )
 }

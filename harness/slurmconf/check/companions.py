@@ -55,6 +55,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         yield from _plugins(slurm_conf)
         yield from _certificates(slurm_conf)
         yield from _munge_sockets(slurm_conf)
+        yield from _jwt_file(slurm_conf)
     if cgroup := configuration.get("cgroup.conf"):
         yield from _cgroups(cgroup, slurm_conf)
     if acct_gather := configuration.get("acct_gather.conf"):
@@ -64,6 +65,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         yield from _features(helpers_conf)
     if slurmdbd_conf := configuration.get("slurmdbd.conf"):
         yield from _jwt_key(slurmdbd_conf)
+        yield from _jwt_file(slurmdbd_conf)
         yield from _munge_sockets(slurmdbd_conf)
 
 
@@ -309,13 +311,30 @@ def _is_no_socket(value: str) -> bool:
     return bool(value) and not value.startswith("/") and "=" not in value
 
 
-def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
-    """Yield auth/jwt without a key: slurmdbd has no default for it (auth_jwt.c, init)."""
-    types: list[Setting] = [
+def _uses_jwt(source: Source) -> list[Setting]:
+    """Return the options that load auth/jwt."""
+    return [
         setting
         for key in ("authtype", "authalttypes")
-        if (setting := slurmdbd_conf.settings.get(key)) and {"jwt", "auth/jwt"} & {*setting.words()}
+        if (setting := source.settings.get(key)) and {"jwt", "auth/jwt"} & {*setting.words()}
     ]
+
+
+def _jwt_file(source: Source) -> Iterator[Finding]:
+    """Yield a jwt_key that cannot be a file (auth_jwt.c, _init_key, later init_hs256)."""
+    setting = source.settings.get("authaltparameters")
+    key = re.search("jwt_key=([^,]*)", setting.value, re.IGNORECASE) if setting else None
+    if setting is None or key is None or not _uses_jwt(source):
+        return
+    if key[1].endswith("/") or (not key[1] and source.release.refuses_empty_jwt_key):
+        message = f'"{key[0]}" does not name a file'
+        daemons = SLURMCTLD if source.kind == "slurm.conf" else ()
+        yield source.find(setting, FATAL, "path", message, daemons=daemons)
+
+
+def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
+    """Yield auth/jwt without a key: slurmdbd has no default for it (auth_jwt.c, init)."""
+    types = _uses_jwt(slurmdbd_conf)
     keys = {"jwt_key=", "jwks="} & slurmdbd_conf.release.words["authaltparameters"].known
     parameters = slurmdbd_conf.get("authaltparameters") or ""
     if types and not re.search(f"(^|,)({'|'.join(keys)})", parameters):

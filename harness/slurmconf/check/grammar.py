@@ -19,6 +19,7 @@ _FLOAT = re.compile(
     re.IGNORECASE,
 )
 _BOOLEAN = re.compile("yes|up|true|1|no|down|false|0", re.IGNORECASE)
+_LEAST_FLOAT, _MOST_FLOAT = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 _LIMITS = {"uint16": 2**16, "uint32": 2**32, "uint64": 2**64, "long": 2**63}
 # Files that each plugin reads for its own options only (mpi_g_daemon_init, PARSE_FLAGS_IGNORE_NEW).
 _IGNORES_UNKNOWN = {"mpi.conf"}
@@ -81,8 +82,12 @@ def value_problem(kind: str, value: str) -> str | None:
     """
     if kind == "boolean":
         return None if _BOOLEAN.fullmatch(value) else "is not YES or NO"
-    if kind in {"float", "double", "long_double"}:
-        return None if _UNLIMITED.fullmatch(value) or _FLOAT.fullmatch(value) else "is not a number"
+    if kind == "float":
+        if _UNLIMITED.fullmatch(value):
+            return None
+        if not _FLOAT.fullmatch(value):
+            return "is not a number"
+        return "is out of range" if _is_out_of_range(value) else None
     if kind not in _LIMITS:
         return None
     if kind == "long":
@@ -91,6 +96,19 @@ def value_problem(kind: str, value: str) -> str | None:
     if size is None:
         return "is less than zero" if re.fullmatch(r"\s*-\d+", value) else "is not a number"
     return None if size < _LIMITS[kind] else f"is more than {_LIMITS[kind] - 1}"
+
+
+def _is_out_of_range(value: str) -> bool:
+    """Return whether strtof reports that 32 bits cannot hold a number."""
+    text = value.strip().lower() or "0"
+    is_hexadecimal = "0x" in text
+    try:
+        size = abs(float.fromhex(text) if is_hexadecimal else float(text))
+    except OverflowError:
+        return True
+    digits = re.split("p" if is_hexadecimal else "e", text.replace("0x", ""))[0]
+    too_small = size < _LEAST_FLOAT and bool(re.search("[1-9a-f]", digits))
+    return "inf" not in text and (size > _MOST_FLOAT or too_small)
 
 
 def number(kind: str, value: str) -> int | None:
