@@ -1043,6 +1043,20 @@ TOPOLOGY |= {
     f"tree and {text}": with_(TREE, text, topology_conf="SwitchName=s Nodes=n[1-4]\n")
     for text in ("NodeName=m1 Topology=default:s", "NodeName=m1 Topology=default:nosuch")
 }
+TOPOLOGY |= {
+    f"topology.yaml: {text}": with_(**{"topology.yaml": f"{text}\n"})
+    for text in (
+        "- flat: true",
+        "topology: a\nflat: true",
+        "- topology: a\n  flat: maybe",
+        "- topology: a\n  flat: no",
+        "- topology: a\n  Flat: true",
+        "- topology: a\n  tree: null",
+        "- topology: a\n  flat: true\n  tree: {switches: [{switch: s, nodes: n1}]}",
+        "- topology: a\n  flat: true\n---\n- [",
+        "[]",
+    )
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,

@@ -241,11 +241,14 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     location = slurm_conf.settings.get("jobcomploc")
     if completion and completion.value == "jobcomp/filetxt" and location and not location.value:
         yield slurm_conf.find(location, FATAL, "path", "the value is empty", daemons=SLURMCTLD)
-    elif completion and location and "jobcomp" not in release.dispensable_plugins:
-        # jobcomp_p_set_location looks for it; only filetxt creates it.
-        is_path = completion.value in {"jobcomp/script", "jobcomp/kafka"}
-        creates = completion.value == "jobcomp/filetxt"
-        if is_path or (creates and ("/" in location.value or not values.runs_as_root(slurm_conf))):
+    elif completion and location:
+        # jobcomp_p_set_location looks for it; only filetxt creates it, and always has to.
+        plugin = completion.value
+        is_path = plugin in {"jobcomp/script", "jobcomp/kafka"}
+        creates = "/" in location.value or not values.runs_as_root(slurm_conf)
+        if (plugin == "jobcomp/filetxt" and creates) or (
+            is_path and "jobcomp" not in release.dispensable_plugins
+        ):
             yield from values.relative_path(slurm_conf, location, SLURMCTLD)
     if completion and location and location.value and completion.value == "jobcomp/mysql":
         yield from values.wrong_database(slurm_conf, location, SLURMCTLD)

@@ -5,6 +5,7 @@ The rules are those of switch_record_validate and block_record_validate in src/p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -313,35 +314,27 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
         yield yaml_file.find(path, 1, INFO, "too-new", "", f"is not read before {first}")
         return
     try:
-        document = bounded_yaml.Document(conf.read_text(path))
+        document = bounded_yaml.Document(yaml_file.first_document(conf.read_text(path)))
         node, data = document.node, document.data()
     except bounded_yaml.NotPlain as error:
         yield yaml_file.find(path, error.line, FATAL, "unreadable", "", error.message)
         return
-    if not isinstance(data, list) or not all(
-        isinstance(part, dict) and "topology" in part for part in data
-    ):
-        yield yaml_file.find(
-            path,
-            1,
-            FATAL,
-            "value",
-            "topology",
-            "must be a list of topologies, each with its name under the key topology",
-        )
+    # A single topology needs no list.
+    topologies = [(data, node)] if isinstance(data, dict) else []
+    if isinstance(data, list):
+        topologies = [(part, yaml_file.at(node, index)) for index, part in enumerate(data)]
+    if not topologies or not all(isinstance(part, dict) for part, _ in topologies):
+        message = "must be a list of topologies, each with its name under the key topology"
+        yield yaml_file.find(path, 1, FATAL, "value", "topology", message)
         return
-    for index, part in enumerate(data):
-        yield from _one_topology(path, configuration, part, yaml_file.at(node, index))
+    for part, place in topologies:
+        yield from _one_topology(path, configuration, part, place)
     known: dict[str, _Units] = {}
-    for index, part in enumerate(data):
-        found = (key for key in _UNITS if isinstance(part.get(key), dict))
-        kind = next(found, "")
+    for part, place in topologies:
+        kind = next((key for key in _UNITS if isinstance(part.get(key), dict)), "")
         keys = _UNITS.get(kind)
-        place = yaml_file.at(yaml_file.at(node, index), kind)
-        known[str(part["topology"])] = (
-            kind,
-            _units(path, part[kind], place, *keys) if keys else [],
-        )
+        units = _units(path, part[kind], yaml_file.at(place, kind), *keys) if keys else []
+        known[str(part.get("topology"))] = kind, units
     yield from _wrong_units(configuration, known)
 
 
@@ -402,26 +395,41 @@ def _wrong_unit(kind: str, units: Sequence[_Unit], path: str) -> str:
     return f"{above.name} is not a leaf switch" if above and above.children else ""
 
 
+def _is_chosen(value: object) -> bool:
+    """Return whether the value of a type of topologies chooses it (TOPOLOGY_FLAT and others).
+
+    Texts that mean neither true nor false count as true (_convert_data_force_bool).
+    """
+    no = isinstance(value, str) and re.fullmatch(
+        r"false|no|off|f|n|0|~|null|", value, re.IGNORECASE
+    )
+    return bool(value) and not no
+
+
 def _one_topology(
     path: Path, configuration: Configuration, part: dict[str, Any], node: Any
 ) -> Iterator[Finding]:
     release = configuration.release
     known = release.options["topology.yaml"]
     plugins = {key for key in known if known[key].type.startswith("topology_")}
+    line = yaml_file.line_of(node)
     for key in part:
-        if str(key).lower() not in known:
-            yield yaml_file.find(
-                path,
-                yaml_file.line_of(node),
-                WARNING,
-                "unknown",
-                str(key),
-                "is unknown and ignored",
-            )
-    if not plugins & {str(key).lower() for key in part}:
-        words = ", ".join(sorted(plugins))
-        message = f"topology {part['topology']} has no type; it needs one of {words}"
-        yield yaml_file.find(path, yaml_file.line_of(node), FATAL, "missing", "topology", message)
+        if str(key) not in known:
+            message = "is unknown and ignored"
+            yield yaml_file.find(path, line, WARNING, "unknown", str(key), message)
+    for key in plugins & part.keys():
+        if key != "flat" and not isinstance(part[key], dict):
+            yield yaml_file.find(path, line, FATAL, "value", key, "must be a mapping")
+            return
+    chosen = [key for key in part if key in plugins and _is_chosen(part[key])]
+    name = f"topology {part.get('topology', 'without a name')}"
+    if len(chosen) > 1:
+        message = f"{name} has several types: {', '.join(chosen)}"
+        yield yaml_file.find(path, line, FATAL, "contradiction", "topology", message)
+        return
+    if not chosen:
+        message = f"{name} has no type; it needs one of {', '.join(sorted(plugins))}"
+        yield yaml_file.find(path, line, FATAL, "missing", "topology", message)
         return
     slurm_conf = configuration.get("slurm.conf")
     nodes = node_names(slurm_conf) if slurm_conf else None

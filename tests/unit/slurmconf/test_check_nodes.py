@@ -301,6 +301,30 @@ def test_topology_yaml_means_what_slurmctld_accepts(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("- flat: true", ""),
+        ("topology: a\nflat: true", ""),
+        ("- topology: a\n  flat: maybe", ""),
+        ("- topology: a\n  flat: true\n---\n- [", ""),
+        ("- topology: a\n  flat: false\n  tree: {switches: [{switch: s, nodes: n1}]}", ""),
+        ("- topology: a\n  flat: no", "topology a has no type"),
+        ("- topology: a\n  flat:", "topology a has no type"),
+        ("- topology: a\n  Flat: true", "topology a has no type"),
+        ("- topology: a\n  tree: {}", "topology a has no type"),
+        ("- topology: a\n  tree: null", "tree: must be a mapping"),
+        ("- topology: a\n  flat: true\n  tree: {switches: []}", "several types: flat, tree"),
+        ("[]", "must be a list of topologies"),
+        ("- a", "must be a list of topologies"),
+    ],
+)
+def test_topology_yaml_has_topologies_of_one_type_each(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, "26.05", "", topology_yaml=f"{text}\n"), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("NodeName=m1 Topology=t:s", ""),
         ("NodeName=m1 Topology=nosuch:x", "5:13: fatal: Topology: there is no topology nosuch"),
         ("PartitionName=q Nodes=n1 Topology=nosuch", "there is no topology nosuch"),

@@ -265,7 +265,7 @@ NONE: frozenset[str] = frozenset()
         ("SlurmSchedLogFile=x/y", {}, ALL),
         ("SlurmSchedLogFile=y", {}, NONE),
         ("JobCompType=jobcomp/script\nJobCompLoc=x/y", {}, since("23.02")),
-        ("JobCompType=jobcomp/filetxt\nJobCompLoc=y", {}, since("23.02")),
+        ("JobCompType=jobcomp/filetxt\nJobCompLoc=y", {}, ALL),
         ("JobCompType=jobcomp/filetxt\nJobCompLoc=y\nSlurmUser=root", {}, NONE),
         ("JobCompType=jobcomp/mysql\nJobCompLoc=a-b", {}, ALL),
         ("JobCompType=jobcomp/mysql\nJobCompLoc=a.b", {}, NONE),
