@@ -637,6 +637,8 @@ MEANING |= options(
     "PartitionName=q Nodes=n1 MaxTime=4294967295",
     "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=",
     "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/home/",
+    "StateSaveLocation=/",
+    "StateSaveLocation=/dev/null",
     "PrologSlurmctld=prolog.sh",
     "PrepPlugins=none\nEpilogSlurmctld=x/epilog",
     "JobContainerType=tmpfs",

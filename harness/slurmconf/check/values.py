@@ -169,6 +169,8 @@ _ENFORCES = {"1", "associations", "2", "limits", "safe", "wckeys", "qos", "all"}
 _ROOT = re.compile(
     r"(\.|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|s?bin|srv|sys|tmp|usr|var)(/|$)"
 )
+# Where only root may create directories, whatever the machine.
+_OF_ROOT = re.compile("/|/(dev(?!/shm)|proc|sys)(/.*)?")
 # storage_pass of _global_auth_key (slurm_protocol_api.c).
 _LONGEST_PASSWORD = 511
 Rule = Callable[[Source], Iterator[Finding]]
@@ -756,11 +758,14 @@ def _paths(source: Source) -> Iterator[Finding]:
     if scheduler_log and "/" in scheduler_log.value:
         yield from relative_path(source, scheduler_log, SLURMCTLD)
     state = source.settings.get("statesavelocation")
-    path = posixpath.normpath(state.value) if state else "/"
+    path = posixpath.normpath(state.value) if state else ""
     if state and path[0] != "/" and ("/" in path or not runs_as_root(source)):
         message = f'"{state.value}" is not an absolute path: slurmctld cannot create it'
         hint = "only double quotes are not part of a value" if path[0] == "'" else ""
         yield source.find(state, FATAL, "path", message, hint, SLURMCTLD)
+    elif state and _OF_ROOT.fullmatch(path) and not runs_as_root(source):
+        message = f'"{state.value}": only root can write there, and SlurmUser is not root'
+        yield source.find(state, FATAL, "path", message, daemons=SLURMCTLD)
 
 
 def wrong_database(
