@@ -31,7 +31,7 @@ test-source: setup  ## the Slurm of SOURCE (a tarball, or a directory of package
 
 fuzz-check: setup  ## looks for configurations on which check and the daemons disagree
 	$(BIN)/python tests/reference/fuzz_check.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS))
+		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS)) $(if $(GRID),--grid)
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

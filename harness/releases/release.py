@@ -227,6 +227,10 @@ class Behaviour:
     checks_memory_limits: bool
     # slurmctld logs warnings; before, it logged them as information, or about switches as errors.
     logs_warnings: bool
+    # An empty jwt_key= is not the same as none.
+    refuses_empty_jwt_key: bool
+    # slurmctld refuses a PrologSlurmctld or EpilogSlurmctld that it cannot execute.
+    checks_controller_scripts: bool
     # slurmctld logs an error if MinJobAge is 1, or MessageTimeout too long to notice failures.
     checks_job_age: bool
     # slurmctld logs an error about words of JobAcctGatherParams and SlurmdParameters that do not

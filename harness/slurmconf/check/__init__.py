@@ -30,7 +30,15 @@ from harness.slurmconf.check import (
     topologies,
     values,
 )
-from harness.slurmconf.check.findings import INFO, SEVERITIES, Finding
+from harness.slurmconf.check.findings import (
+    INFO,
+    SEVERITIES,
+    SLURMCTLD,
+    SLURMD,
+    Finding,
+    only_in,
+)
+from harness.slurmconf.check.nodes import is_cloud
 from harness.slurmconf.check.parsed_file import Configuration, load
 from harness.slurmconf.check.read_files import unused
 
@@ -138,6 +146,13 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
     for source in configuration:
         if reason := unused(configuration, source.kind):
             yield source.find_here(INFO, "unused", source.kind, reason)
+        elif (
+            source.kind == "gres.conf"
+            and slurm_conf
+            and any(map(is_cloud, slurm_conf.rows("nodename")))
+        ):
+            # slurmctld reads it, too, for the GRES of cloud nodes (gres_g_node_config_load).
+            yield from only_in(SLURMCTLD + SLURMD, grammar.check(source))
         else:
             yield from grammar.check(source)
     if slurm_conf:

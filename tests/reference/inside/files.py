@@ -86,7 +86,8 @@ class Files:
             if not missing.exists():
                 missing.mkdir()
                 os.chown(missing, *self._owner)
-        if not path.stat().st_mode & 0o002:  # /tmp stays writable by everyone
+        # /tmp stays writable by everyone, and munged needs a / of root.
+        if not path.stat().st_mode & 0o002 and path != Path("/"):
             os.chown(path, *self._owner)
 
     def parent(self, path: Path) -> None:
@@ -138,7 +139,7 @@ def furnish(conf: Conf) -> Files:
 
 
 def _have(files: Files, key: str, value: str, is_script: bool) -> None:
-    path = Path(value.split()[0])
+    path = Path(value if key in _DIRECTORIES else value.split()[0])
     if key in _MUNGE_SOCKETS:
         files.link(path, MUNGE)
     elif key == "plugindir":
