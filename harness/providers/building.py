@@ -44,8 +44,14 @@ _CHUNK = 2**20
 def digest(origin: Origin) -> str:
     """Return a digest of what an origin's packages are made of."""
     base = origins.base(origin.base)
-    made_of = [origin.digest, origin.base, base.family.build_packages, os.environ.get(_OPTIONS, "")]
+    # How many compilers run at once does not matter to the packages.
+    options = [word for word in _options().split() if not word.startswith("parallel=")]
+    made_of = [origin.digest, origin.base, base.family.build_packages, options]
     return dockerfiles.digest(_directory(base), repr(made_of))
+
+
+def _options() -> str:
+    return os.environ.get(_OPTIONS, "")
 
 
 def packages(client: docker.DockerClient, origin: Origin, say: Say) -> Path:
@@ -68,7 +74,7 @@ def _build(client: docker.DockerClient, origin: Origin, directory: Path, say: Sa
         client.volumes.create(CCACHE, labels={"harness.cache": "ccache"})
         container = client.containers.create(
             builder,
-            environment={_OPTIONS: os.environ.get(_OPTIONS, "")},
+            environment={_OPTIONS: _options()},
             labels={"harness.builder": origin.version},
             network_mode="none",
             volumes={CCACHE: {"bind": "/ccache"}},

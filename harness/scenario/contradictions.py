@@ -535,6 +535,7 @@ def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
         accounting.host in {cluster.controller, *cluster.nodes_on()}
         and (cluster.site, cluster.image) == (accounting.site, accounting.image)
         and scenario.release_of(cluster) == scenario.release_of(accounting)
+        and scenario.wanted(cluster) == scenario.wanted(accounting)
         for cluster in scenario.clusters.values()
     )
 

@@ -142,6 +142,7 @@ def test_federation_passes_where_files_and_units_are_those_of_el(
     text = (SCENARIOS / "federation-small.yml").read_text()
     assert text.count("    controller: ") == 2
     text = text.replace("    controller: ", f"    image: {without_dpkg}\n    controller: ")
+    text = text.replace("accounting:\n", f"accounting:\n  image: {without_dpkg}\n", 1)
     path = tmp_path / "el.yml"
     path.write_text(text)
     done = harness("run", path)
