@@ -110,6 +110,7 @@ def without_dpkg() -> Iterator[str]:
         FROM {images.ensure(client, releases.get(releases.DEFAULT), print)}
         RUN printf 'ID=rocky\\nID_LIKE="rhel centos fedora"\\n' > /etc/os-release \\
             && mkdir -p /etc/my.cnf.d && rm -r /etc/mysql \\
+            && sed -i '/debian-start/d' /usr/lib/systemd/system/mariadb.service \\
             && printf '[client-server]\\n!includedir /etc/my.cnf.d\\n' > /etc/my.cnf \\
             && systemctl disable ssh && mv /usr/lib/systemd/system/ssh.service \\
                /usr/lib/systemd/system/sshd.service && systemctl enable sshd \\
