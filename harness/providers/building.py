@@ -6,6 +6,7 @@ images/build.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 import docker
+from docker.errors import APIError
 from docker.models.containers import Container
 
 from harness import file_ownership, origins, progress
@@ -88,7 +90,9 @@ def _build(client: docker.DockerClient, origin: Origin, directory: Path, say: Sa
             _follow(container, origin, log, say)
             _take(container, directory)
         finally:
-            container.remove(force=True, v=True)
+            # It may have been removed by someone else, which has ended the build.
+            with contextlib.suppress(APIError):
+                container.remove(force=True, v=True)
 
 
 def _builder(client: docker.DockerClient, origin: Origin, say: Say) -> str:
