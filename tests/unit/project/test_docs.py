@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,7 @@ WITH_ENGINE = {
     "rehearse-change": "test_change",
     "fault inject": "test_faults",
     "fault heal": "test_faults",
+    "images build": "test_sources",
     "images list": "test_engines",
     "images save": "test_engines",
     "images load": "test_engines",
@@ -194,6 +197,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     collect.main(["--conf", "etc-slurm", "--output", "site.tar.gz"])
     for name in ("hosts.yml", "dump.sql.gz", "lublin.swf", "policy.yml"):
         (tmp_path / name).touch()
+    with tarfile.open(tmp_path / "slurm-25.11.2.tar.bz2", "w:bz2") as tar:
+        meta = b"  Name: slurm\n  Version: 25.11.2\n"
+        member = tarfile.TarInfo("slurm-25.11.2/META")
+        member.size = len(meta)
+        tar.addfile(member, io.BytesIO(meta))
     (tmp_path / "state").mkdir()
     (tmp_path / "slurm-24.11.5" / "testsuite").mkdir(parents=True)
     shutil.copyfile("scenarios/single-node.yml", "scenario.yml")
