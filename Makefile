@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+, := ,
 # The tests start the harness hundreds of times: let Python cache compiled modules, whatever the
 # environment says.
 export PYTHONDONTWRITEBYTECODE :=
 # -v names each test as it ends, with its number and the total.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v
 
-.PHONY: run test test-all test-rest fuzz-check check setup docs golden site release clean
+.PHONY: run test test-all test-rest test-source fuzz-check check setup docs golden site release clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
@@ -23,9 +24,14 @@ test-rest: setup  # what test-all adds to test; HARNESS_VAGRANT=1 first installs
 	$(BIN)/pytest tests/integration -v -m alone
 	$(DAEMONS) -m "not core and not alone" --durations=15 --durations-min=10 -rs
 
+# A file, a URL, or a directory of Slurm's source (which has META), or else a directory of packages.
+test-source: setup  ## the Slurm of SOURCE (a tarball, or a directory of packages), on BASE=debian:bookworm
+	HARNESS_SOURCE="$(if $(or $(wildcard $(SOURCE)/META),$(if $(wildcard $(SOURCE)/.),,$(SOURCE))),source,packages):$(SOURCE)$(if $(BASE),$(,)base:$(BASE))" \
+		$(BIN)/pytest tests/integration/test_named_source.py tests/integration/test_reference.py -n auto -v
+
 fuzz-check: setup  ## looks for configurations on which check and the daemons disagree
 	$(BIN)/python tests/reference/fuzz_check.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS))
+		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS)) $(if $(GRID),--grid)
 
 check: setup  ## what needs no daemon: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

@@ -114,6 +114,8 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
         if client := plan.accounting_client():
             for part in ("", "late") if plan.has_late_objects() else ("",):
                 ssh.run(client.name, ["/usr/local/sbin/slurm-accounting-objects", part])
+        for host in plan.with_reservations():
+            ssh.run(host.name, ["/usr/local/sbin/slurm-reservations"])
     except HarnessError as error:
         _LOG.debug("%s", error)  # the playbook will fail in the same way, and report it
         return False

@@ -148,6 +148,7 @@ def _findings() -> Iterator[Requirement]:
         )
     yield _ssh_sockets(tempfile.gettempdir())
     yield _base_image()
+    yield _zstd()
     is_local = client is None or str(client.api.base_url).startswith("http+docker://localhost")
     info = client.info() if client else {}
     yield _disk(Path(info.get("DockerRootDir", "/var/lib/docker") if is_local else "/"))
@@ -280,6 +281,12 @@ def _base_image() -> Requirement:
     path = shutil.which("mmdebstrap")
     text = path or "mmdebstrap not found: images can only be built where a registry answers"
     return Requirement("base image", bool(path), text, _install("mmdebstrap"))
+
+
+def _zstd() -> Requirement:
+    path = shutil.which("zstd")
+    text = path or "zstd not found: files of Ubuntu's packages (packages:) cannot be read"
+    return Requirement("zstd", bool(path), text, _install("zstd"))
 
 
 def _ssh_sockets(directory: str) -> Requirement:

@@ -72,4 +72,7 @@ def _command(plan: Plan, host: Host, files: tuple[RenderedFile, ...]) -> str:
         if daemon == "slurmctld" and host == plan.accounting_client():
             steps.append("/usr/local/sbin/slurm-accounting-objects")
         steps.append(f"systemctl restart {daemon}")
+        if daemon == "slurmctld" and host in plan.with_reservations():
+            steps.append("until scontrol ping | grep --quiet UP; do sleep 1; done")
+            steps.append("/usr/local/sbin/slurm-reservations")
     return "; ".join(steps)

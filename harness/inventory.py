@@ -33,8 +33,9 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
     """Return Ansible's inventory.
 
     It has a group DAEMON_hosts for each daemon, and `accounting_client` for the host of sacctmgr.
-    That host is also in `late_accounting_client` if objects have to wait for the controllers. Names
-    of groups have an underscore, so that no host can have the name of a group.
+    That host is also in `late_accounting_client` if objects have to wait for the controllers.
+    `reservation_clients` create the reservations of their cluster. Names of groups have an
+    underscore, so that no host can have the name of a group.
     """
     up = {machine.name for machine in machines}
     groups = {f"{daemon}_hosts": plan.with_daemon(daemon) for daemon in DAEMONS}
@@ -42,6 +43,7 @@ def inventory(plan: Plan, machines: Sequence[Machine]) -> dict[str, Any]:
     groups["late_accounting_client"] = (
         groups["accounting_client"] if plan.has_late_objects() else ()
     )
+    groups["reservation_clients"] = plan.with_reservations()
     return {
         "all": {
             "hosts": {machine.name: {} for machine in machines},

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness import releases, slurm_options
+from harness import origins, releases, slurm_options
 from harness.capabilities import Capabilities
-from harness.scenario import Cluster, Provision, Scenario
+from harness.origins import Family, Origin
+from harness.scenario import Cluster, Part, Provision, Scenario
 
 # A directory that hosts that come and go share with their controllers: its files outlive the hosts.
 SHARED_DIRECTORY = "/var/tmp/slurm-harness-traces"  # noqa: S108  each job writes its own file
@@ -37,8 +38,9 @@ class Host:
     image. `nodes` are the nodes whose slurmd it runs: none, the node of its name, or several that
     share the host. `provision` is how its node is powered up and down; `with_elastic` marks the
     controller of such nodes. `disks` are directories on separate small disks in memory, with their
-    sizes. `apptainer`: users can run Apptainer containers. `packages` are Debian packages in
-    addition to those of every host.
+    sizes. `apptainer`: users can run Apptainer containers. `packages` are packages in addition
+    to those of every host. `origin` is where Slurm comes from, if that is not Debian's packages of
+    the release.
     """
 
     name: str
@@ -55,6 +57,12 @@ class Host:
     disks: tuple[tuple[str, str], ...] = ()
     apptainer: bool = False
     packages: tuple[str, ...] = ()
+    origin: Origin | None = None
+
+    @property
+    def family(self) -> Family:
+        """What is particular to the host's distribution."""
+        return origins.family(self.origin.family if self.origin else "debian")
 
     @property
     def lasts(self) -> bool:
@@ -109,6 +117,12 @@ class Plan:
         None if the scenario has no accounting.
         """
         return self.with_daemon("slurmctld")[0] if self.scenario.accounting else None
+
+    def with_reservations(self) -> tuple[Host, ...]:
+        """Return the hosts on which scontrol creates the reservations of their cluster."""
+        clusters = self.scenario.clusters.values()
+        names = {cluster.controller for cluster in clusters if cluster.reservations}
+        return tuple(host for host in self.hosts if host.name in names)
 
     def late_federations(self) -> list[str]:
         """Return the federations that have to wait until their controllers have registered."""
@@ -167,6 +181,20 @@ class Plan:
             name: self.scenario.release_of(part) for name, part in self.scenario.parts().items()
         }
 
+    def origins(self) -> dict[str, Origin]:
+        """Return where the Slurm of parts comes from, if not from images or Debian's packages."""
+        return {name: part.origin for name, part in self.scenario.parts().items() if part.origin}
+
+    def versions(self) -> dict[str, str]:
+        """Return the release of each cluster and of slurmdbd, with the patch level if known."""
+        return self.releases() | {name: origin.version for name, origin in self.origins().items()}
+
+    def choices(self) -> dict[str, str]:
+        """Return the release or origin of each part, as `--release` names it."""
+        return self.releases() | {
+            name: origin.choice or origin.release for name, origin in self.origins().items()
+        }
+
     def known_faults(self) -> list[str]:
         """Return the known bugs of Slurm in this combination of releases."""
         members = [
@@ -206,6 +234,8 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
             daemons=("munge", "mariadb", "slurmdbd"),
             ports=tuple(ports),
             image=accounting.image,
+            packages=_package_names(scenario, accounting),
+            origin=accounting.origin,
         )
         hosts = (
             [host, *hosts]
@@ -246,6 +276,7 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
     nodes_on = cluster.nodes_on()
     provision_of = cluster.provision_of()
     known = releases.get(scenario.release_of(cluster))
+    packaged = bool(known.apptainer_suite) and not (cluster.origin and cluster.origin.base)
     controllers = (cluster.controller, *cluster.backup_controllers)
     rest_hosts = [cluster.rest.host or cluster.controller] if cluster.rest else []
     runs_on = {"slurmctld": {*controllers}, "slurmrestd": {*rest_hosts}, "slurmd": {*nodes_on}}
@@ -277,8 +308,9 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
                 nodes=nodes_on.get(host, ()),
                 provision=provision,
                 with_elastic=with_elastic,
-                apptainer=cluster.apptainer and host in nodes_on and bool(known.apptainer_suite),
-                packages=cluster.packages,
+                apptainer=cluster.apptainer and host in nodes_on and packaged,
+                packages=_package_names(scenario, cluster),
+                origin=cluster.origin,
                 volumes=(
                     *(shared if with_elastic or provision in _MADE_OR_STARTED else ()),
                     *(state if cluster.backup_controllers and host in controllers else ()),
@@ -286,3 +318,8 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
             )
         )
     return hosts
+
+
+def _package_names(scenario: Scenario, part: Part) -> tuple[str, ...]:
+    """Return the packages to add to the hosts of a part."""
+    return tuple(dict.fromkeys((*scenario.package_names, *part.package_names)))

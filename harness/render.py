@@ -57,6 +57,9 @@ _POWER_KEY = "/etc/slurm/power_ssh_key"
 _NODE_POWER = "/usr/local/sbin/slurm-node-power"
 # The program that stands in for those that the site's scripts call and the hosts lack.
 _STAND_IN = "/usr/local/lib/slurm-harness/stand-in"
+# The templates of MariaDB's files, whose places depend on the distribution.
+_MARIADB_SETTINGS = "/etc/mysql/mariadb.conf.d/90-slurm.cnf"
+_MARIADB_STATEMENTS = "/etc/mysql/slurm.sql"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,9 @@ class _ClusterFacts:
     flags: Mapping[str, Sequence[str]]
 
 
+_RESERVATIONS = "/usr/local/sbin/slurm-reservations"
+
+
 @dataclass(frozen=True, slots=True)
 class _Shared:
     """What the hosts of a plan share."""
@@ -88,11 +94,13 @@ def render(plan: Plan, hosts: Iterable[Host] | None = None) -> Tree:
 
     Files that are the same on several hosts are the same object.
     """
-    users = plan.scenario.users
+    users, groups = plan.scenario.users, plan.scenario.groups
     paths = ("/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf")
     shared = _Shared(
         {name: _cluster_facts(plan, name) for name in plan.scenario.clusters},
-        [RenderedFile(path, template(path, users=users)) for path in paths] if users else [],
+        [RenderedFile(path, template(path, users=users, groups=groups)) for path in paths]
+        if users or groups
+        else [],
         plan.accounting_client(),
     )
     seen: dict[RenderedFile, RenderedFile] = {}
@@ -130,12 +138,16 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
     if host.cluster:
         yield from _files_of_member(plan, host, host.cluster, clusters[host.cluster])
     if "slurmdbd" in host.daemons:
-        yield from _accounting_files(scenario, with_database="mariadb" in host.daemons)
+        yield from _accounting_files(scenario, host)
     if _takes_tokens(scenario, host):
         yield _token_key(scenario, host, clusters)
     yield from _tmpfiles(plan, host, clusters)
     if host == shared.accounting_client:
         yield _accounting_objects(plan, clusters)
+    for cluster in scenario.clusters.values():
+        if host.name == cluster.controller and cluster.reservations:
+            text = template(_RESERVATIONS, reservations=cluster.reservations)
+            yield RenderedFile(_RESERVATIONS, text, mode="0755")
 
 
 def _files_of_member(
@@ -479,20 +491,20 @@ def _partition_lines(scenario: Scenario, cluster: Cluster) -> list[dict[str, str
     ]
 
 
-def _accounting_files(scenario: Scenario, *, with_database: bool) -> Iterator[RenderedFile]:
+def _accounting_files(scenario: Scenario, host: Host) -> Iterator[RenderedFile]:
     # slurmdbd.conf(5): owned by SlurmUser and readable only by it, because it holds a password.
     path = "/etc/slurm/slurmdbd.conf"
     text = template(path, options=slurm_options.slurmdbd_conf(scenario))
     yield RenderedFile(path, text, "slurm", "slurm", "0600", "slurmdbd", "restart")
-    if not with_database:
+    if "mariadb" not in host.daemons:
         return
     accounting = scenario.accounting
     from_elsewhere = bool(accounting and (accounting.job_completion or accounting.backup))
     address = "0.0.0.0" if from_elsewhere else "127.0.0.1"  # noqa: S104  in the run's own network
-    path, sql = "/etc/mysql/mariadb.conf.d/90-slurm.cnf", "/etc/mysql/slurm.sql"
-    text = template(path, sql=sql, address=address)
-    yield RenderedFile(path, text, unit="mariadb", action="restart")
-    text = template(sql, grants=slurm_options.database_grants(scenario))
+    settings, sql = host.family.mariadb_settings, host.family.mariadb_statements
+    text = template(_MARIADB_SETTINGS, sql=sql, address=address)
+    yield RenderedFile(settings, text, unit="mariadb", action="restart")
+    text = template(_MARIADB_STATEMENTS, grants=slurm_options.database_grants(scenario))
     yield RenderedFile(sql, text, "mysql", "mysql", "0400", "mariadb", "restart")
 
 

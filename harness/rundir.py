@@ -33,6 +33,7 @@ from harness import scenario as scenario_file
 from harness.capabilities import Capabilities
 from harness.errors import UsageError
 from harness.inventory import Machine, ssh_config
+from harness.origins import Origin
 from harness.parsing import bounded_json, bounded_yaml
 from harness.plan import Plan, make_plan
 from harness.render import RenderedFile, Tree, manifest
@@ -55,6 +56,7 @@ class _Facts(BaseModel):
     provider: str
     capabilities: Capabilities
     releases: dict[str, str]
+    origins: dict[str, Origin] = {}
     started: str
     settings: list[str] = []
     control_directory: str = ""
@@ -98,6 +100,7 @@ class RunDir:
         self.scenario_path = facts.scenario_path
         self.settings = facts.settings
         self._capabilities = facts.capabilities
+        self._origins = facts.origins
         older = f"{tempfile.gettempdir()}/{CONTROL}{self.id[-6:]}"
         self._control_directory = Path(facts.control_directory or older)
 
@@ -136,6 +139,7 @@ class RunDir:
             "capabilities": asdict(plan.capabilities),
             # They depend not only on the scenario, but also on options and images.
             "releases": plan.releases(),
+            "origins": _origins(plan),
             "started": started.isoformat(),
             # Nobody can guess the name and create the directory first.
             "control_directory": (
@@ -210,10 +214,16 @@ class RunDir:
     def plan(self, choices: Sequence[str] = ()) -> Plan:
         """Return the plan of this run, from its scenario; `choices` override the releases."""
         choices = [
-            *(f"{name}={release}" for name, release in self._facts["releases"].items()),
+            *(
+                f"{name}={release}"
+                for name, release in self._facts["releases"].items()
+                if name not in self._origins
+            ),
             *choices,
         ]
-        scenario = scenario_file.load(self.path / "scenario.yml", choices, settings=self.settings)
+        scenario = scenario_file.load(
+            self.path / "scenario.yml", choices, settings=self.settings, origin_of=self._origins
+        )
         return make_plan(self._facts["scenario"], scenario, self._capabilities)
 
     def add_users(self, users: Mapping[str, User]) -> None:
@@ -233,6 +243,8 @@ class RunDir:
     def upgraded(self, plan: Plan) -> None:
         """Record that the run now has the releases of a plan."""
         self._facts["releases"] = plan.releases()
+        self._facts["origins"] = _origins(plan)
+        self._origins = plan.origins()
         _replace(self.path / "run.json", json.dumps(self._facts, indent=2))
 
     def write_tree(self, tree: Tree) -> None:
@@ -279,6 +291,10 @@ class RunDir:
     def events(self) -> Iterable[dict[str, Any]]:
         """Return all events so far, oldest first; raise CannotVerify if the file is damaged."""
         return events.read(self.events_path)
+
+
+def _origins(plan: Plan) -> dict[str, dict[str, str]]:
+    return {name: asdict(origin) for name, origin in plan.origins().items()}
 
 
 def _copy_scenario(scenario_path: Path, directory: Path) -> None:

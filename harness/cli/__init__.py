@@ -1,4 +1,8 @@
-"""The command line. The only package that prints or exits."""
+"""The command line. The only package that prints or exits.
+
+Each command imports the modules that it needs, because all of them take longer to load than most
+commands take to run.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from harness import __version__, interrupts
-from harness.cli import bench, fault, files, hosts, images, runs, submissions, suite
+from harness.cli import bench, fault, files, hosts, images, runs, simulations, submissions, suite
 from harness.cli.printing import err, out
 from harness.errors import BUG, CannotVerify, HarnessError, describe
 
@@ -50,6 +54,7 @@ app.add_typer(files.app)
 app.add_typer(runs.app)
 app.add_typer(hosts.app)
 app.add_typer(submissions.app)
+app.add_typer(simulations.app)
 app.add_typer(suite.app)
 app.add_typer(images.app, name="images")
 app.add_typer(bench.app, name="bench")

@@ -30,7 +30,8 @@ Releases = Annotated[
         "--release",
         help=(
             "Use this release for every cluster and slurmdbd; NAME=RELEASE: for one of them. "
-            "Can be repeated."
+            "Instead of a release, an origin: source:FILE, packages:DIRECTORY or base:NAME, or a "
+            "base after one of the others and a comma. Can be repeated."
         ),
         show_default=False,
     ),

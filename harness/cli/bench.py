@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from harness import bench, providers
 from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Releases, Runs, Settings
 from harness.cli.opening import must_be_writable
 from harness.cli.printing import Format, out, print_json, progress, table_of
@@ -38,6 +37,8 @@ def first_run(
 
     Also compare a second deploy, which has nothing to do, with the first.
     """
+    from harness import bench, providers
+
     result = bench.first_run(
         scenario_path, providers.get("docker"), runs, progress(), repeat=repeat
     )
@@ -73,6 +74,8 @@ def elastic(
 
     The floor is the time until slurmd registers on the same hosts, started by hand.
     """
+    from harness import bench, providers
+
     docker = providers.get("docker")
     result = bench.elastic_nodes(
         scenario_path, docker, runs, progress(), choices=release or (), repeat=repeat, count=nodes
@@ -108,6 +111,8 @@ def nodes_(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Measure the memory and startup time of growing numbers of nodes that share hosts."""
+    from harness import bench, providers
+
     must_be_writable(output)
     counts = {"counts": nodes} if nodes else {}
     docker = providers.get("docker")
@@ -149,6 +154,8 @@ def jobs_(
 
     They are sbatch and squeue in a shell (the floor), the harness, and job arrays.
     """
+    from harness import bench, providers
+
     result = bench.jobs(
         scenario_path,
         providers.get("docker"),

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from harness import faults
 from harness.cli.arguments import DEFAULT_RUNS, FormatOption, RunName, Runs
 from harness.cli.opening import open_run
 from harness.cli.printing import Format, out, print_json, table_of
@@ -37,6 +36,8 @@ def inject(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Inject a fault; `harness fault heal` heals it."""
+    from harness import faults
+
     run, fault = open_run(runs, which), faults.Fault(kind, on, more)
     if seconds is None:
         return faults.inject(run, fault)
@@ -48,6 +49,8 @@ def inject(
 @app.command("heal")
 def heal(which: RunName = None, runs: Runs = DEFAULT_RUNS) -> None:
     """Heal all injected faults, the newest first."""
+    from harness import faults
+
     run = open_run(runs, which)
     if problems := faults.heal_all(run):
         raise HarnessError("\n".join(problems))
@@ -58,6 +61,8 @@ def list_(
     which: RunName = None, runs: Runs = DEFAULT_RUNS, format_: FormatOption = Format.text
 ) -> None:
     """List the kinds of faults, and the active faults of a run."""
+    from harness import faults
+
     try:
         run = open_run(runs, which)
         active, half_injected = faults.active(run), faults.half_injected(run)

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from harness import install_script, lifecycle, providers, releases, render, rundir, scenario
+from harness import releases
 from harness.capabilities import CONTAINERS, OWN_MACHINES
 from harness.cli.arguments import (
     DEFAULT_RUNS,
@@ -40,10 +40,12 @@ from harness.cli.printing import (
     progress,
 )
 from harness.errors import EngineError, HarnessError, Problem, ScenarioError, UsageError
-from harness.plan import make_plan
 from harness.shipped_files import SCENARIOS, TEMPLATES
-from harness.site import collect, importer
-from harness.slurmconf import check, diff, sources
+
+if TYPE_CHECKING:
+    from harness import scenario
+    from harness.origins import Origin
+    from harness.slurmconf import check, diff
 
 app = typer.Typer()
 _PROBE = (
@@ -65,6 +67,8 @@ def init(
     ] = None,
 ) -> None:
     """Write a scenario to start from, and a JSON Schema for completion in editors."""
+    from harness import scenario
+
     path = Path(name if name.endswith((".yml", ".yaml")) else f"{name}.yml")
     scenario.name_of(path)
     shipped = {file.stem: file for file in sorted(SCENARIOS.glob("*.yml"))}
@@ -92,6 +96,8 @@ def init(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
+    from harness import scenario
+
     print_json(scenario.schema())
 
 
@@ -121,10 +127,13 @@ def render_(
 
     Files that are the same on several hosts are hard links.
     """
+    from harness import install_script, render, rundir, scenario
+    from harness.plan import make_plan
+
     must_be_writable(output)
     capabilities = CONTAINERS if containers else OWN_MACHINES
     read = scenario.load(
-        scenario_path, release or (), _release_of_image(probe_images), settings=settings or ()
+        scenario_path, release or (), _origin_of_image(probe_images), settings=settings or ()
     )
     _warn_of_images(scenario_path, read, probe_images)
     plan = make_plan(scenario_path.stem, read, capabilities)
@@ -150,8 +159,8 @@ def check_(
         typer.Option(
             "--release",
             help=(
-                "The release whose daemons will read it; default: the scenario's, or "
-                f"{releases.DEFAULT} for files."
+                "The release or patch level (24.11.3) whose daemons will read it; default: the "
+                f"scenario's, or {releases.DEFAULT} for files."
             ),
             show_default=False,
         ),
@@ -169,21 +178,27 @@ def check_(
     format_: FormatOption = Format.text,
 ) -> None:
     """Report what in a configuration a release's daemons refuse, ignore or handle differently."""
+    from harness import scenario
+    from harness.slurmconf import check
+
     must_be_known(release, older)
     if settings and not all(map(scenario.is_named_like_one, paths)):
         raise UsageError("--set requires scenarios", hint="check files of Slurm separately")
-    image_release = _release_of_image(probe_images)
+    image_release = _origin_of_image(probe_images)
     before = releases.get(older) if older else None
     findings: list[check.Finding] = []
     for path in paths:
         if scenario.is_named_like_one(path):
             read = scenario.load(
-                path, [release] if release else (), image_release, settings=settings or ()
+                path,
+                [releases.series(release)] if release else (),
+                image_release,
+                settings=settings or (),
             )
             findings += (
                 [] if probe_images else map(_not_inspected, scenario.unprobed_images(path, read))
             )
-            findings += check.check_scenario(path, read, before)
+            findings += check.check_scenario(path, read, before, release)
         else:
             findings += check.check_path(path, releases.get(release or releases.DEFAULT), before)
     if format_ is Format.json:
@@ -198,18 +213,24 @@ def check_(
     raise typer.Exit(1 if {"fatal", "error"} & {finding.severity for finding in findings} else 0)
 
 
-def _release_of_image(probe: bool) -> Callable[[str], str] | None:
+def _origin_of_image(probe: bool) -> Callable[[str], Origin] | None:
     """Return a function that reads an image's release; None if images must not run."""
+    from harness import providers
+
     return providers.image_reader(providers.get("docker")) if probe else None
 
 
 def _warn_of_images(path: Path, read: scenario.Scenario, probed: bool) -> None:
     """Print which images were not inspected."""
+    from harness import scenario
+
     for problem in [] if probed else scenario.unprobed_images(path, read):
         err.print(f"{problem}\n    hint: {_PROBE}", markup=False)
 
 
 def _not_inspected(problem: Problem) -> check.Finding:
+    from harness.slurmconf import check
+
     place = (str(problem.path), problem.line, problem.column)
     return check.Finding(*place, "info", "image", problem.where, problem.message, _PROBE, ())
 
@@ -221,6 +242,8 @@ def collect_() -> None:
     It is a single file for Python 3.6 or later that reads only. Run it on the site's controller,
     and give what it writes, a site bundle, to `harness import`.
     """
+    from harness.site import collect
+
     # Not rich, which would wrap the lines.
     print(Path(collect.__file__).read_text(), end="")
 
@@ -271,6 +294,10 @@ def import_(
 
     With --rehearsal, what the release's daemons do not accept is left out, with a message.
     """
+    from harness import scenario
+    from harness.site import importer
+    from harness.slurmconf import check
+
     must_be_known(release)
     scenario.name_of(output)  # runs must be able to have its name
     must_be_writable_file(output)
@@ -301,6 +328,8 @@ def import_(
 
 def _start_once(output: Path) -> None:
     """Start a copy's real daemons, and stop them again; say so if there is no engine."""
+    from harness import lifecycle
+
     try:
         lifecycle.start_once(output, find_provider("docker", DEFAULT_RUNS), progress())
     except (EngineError, UsageError) as error:  # no engine, or not installed with [run]
@@ -335,8 +364,10 @@ def diff_(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Compare two configurations, and list the steps that apply the change to a running cluster."""
+    from harness.slurmconf import diff, sources
+
     must_be_known(release)
-    image_release = _release_of_image(probe_images)
+    image_release = _origin_of_image(probe_images)
     sides = [
         sources.read(
             which,
@@ -368,6 +399,8 @@ def diff_(
 
 
 def _configuration_of_run(runs: Path, name: str) -> diff.Side:
+    from harness.slurmconf import sources
+
     run = open_run(runs, name)
     is_up = bool(run.provider.runs().get(run.directory.id))
     return sources.of_run(

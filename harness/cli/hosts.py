@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from harness import transfer
 from harness.cli.arguments import DEFAULT_RUNS, RunName, Runs
 from harness.cli.opening import find_host, open_run
 from harness.cli.printing import out
@@ -82,6 +81,8 @@ def cp(
 
     On a host, root owns the copy.
     """
+    from harness import transfer
+
     from_host, from_path = _place(source)
     to_host, to_path = _place(target)
     if bool(from_host) == bool(to_host):

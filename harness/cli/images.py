@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness import extras, releases
+from harness import extras, origins, releases
 from harness.cli.arguments import FormatOption
 from harness.cli.opening import must_be_known, must_be_writable_file
 from harness.cli.printing import Format, out, print_json, progress
 from harness.errors import UsageError
-from harness.scenario.model import PACKAGE
+from harness.origins import NotAnOrigin
+
+if TYPE_CHECKING:
+    from harness.providers import images
 
 app = typer.Typer(
     no_args_is_help=True, help="Build, list, save and load the base images of the hosts."
@@ -30,10 +33,14 @@ def _images() -> None:
 @app.command("build")
 def build(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Releases; default: all.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Releases or origins; default: all releases.", show_default=False),
     ] = None,
 ) -> None:
-    """Build the image of each release that the engine does not have yet."""
+    """Build the image of each release, or of Slurm from elsewhere, that the engine lacks.
+
+    Origins are as for `--release`: source:FILE, packages:DIRECTORY or base:NAME.
+    """
     for image in _built(names):
         out.print(image)
 
@@ -41,7 +48,7 @@ def build(
 @app.command("extend")
 def extend(
     release: Annotated[
-        str, typer.Argument(help="The release whose image to extend.", show_default=False)
+        str, typer.Argument(help="The release or origin whose image to extend.", show_default=False)
     ],
     packages: Annotated[
         list[str],
@@ -55,20 +62,20 @@ def extend(
     """
     from harness.providers import images
     from harness.providers.docker import engine
+    from harness.scenario.model import PACKAGE
 
-    must_be_known(release)
+    slurm = _slurm(release)
     if wrong := [name for name in packages if not re.fullmatch(PACKAGE, name)]:
         raise UsageError(f"--package {wrong[0]}: not a name of a Debian package")
-    out.print(
-        images.extend(engine.connect(), releases.get(release), packages, progress()), markup=False
-    )
+    out.print(images.extend(engine.connect(), slurm, packages, progress()), markup=False)
 
 
 @app.command("save")
 def save(
     file: Annotated[Path, typer.Argument(help="The tar file to write.", show_default=False)],
     names: Annotated[
-        list[str] | None, typer.Argument(help="Releases; default: all.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Releases or origins; default: all releases.", show_default=False),
     ] = None,
 ) -> None:
     """Write images to a file, for an engine without a registry.
@@ -113,7 +120,12 @@ def list_(format_: FormatOption = Format.text) -> None:
     from harness.providers.vagrant import boxes
 
     client = engine.connect()
-    current = images.wanted() | boxes.wanted() | images.current_extensions(client)
+    current = (
+        images.wanted()
+        | boxes.wanted()
+        | images.current_extensions(client)
+        | images.current_origins(client)
+    )
     rows: list[dict[str, Any]] = [
         {"release": release, "kind": kind, "image": name, "bytes": size, "current": name in current}
         for kind, known in (
@@ -132,12 +144,23 @@ def list_(format_: FormatOption = Format.text) -> None:
 
 
 def _built(names: Sequence[str] | None) -> list[str]:
-    """Return the images of the named releases, or of all; build those that do not exist."""
+    """Return the images of releases and origins, or of all releases; build missing ones."""
     from harness.providers import images
     from harness.providers.docker import engine
 
-    must_be_known(*names or ())
+    slurms = [_slurm(name) for name in names or releases.PACKAGED]
     client = engine.connect()
-    return [
-        images.ensure(client, releases.get(name), progress()) for name in names or releases.PACKAGED
-    ]
+    return [images.ensure(client, slurm, progress()) for slurm in slurms]
+
+
+def _slurm(name: str) -> images.Slurm:
+    """Return what an image of a release or an origin consists of; UsageError if it is neither."""
+    from harness.providers import images
+
+    if not origins.is_origin(name):
+        must_be_known(name)
+        return releases.get(name)
+    try:
+        return images.of(origins.resolve(origins.parse(name).under(Path.cwd())))
+    except NotAnOrigin as error:
+        raise UsageError(str(error), hint=error.hint) from error

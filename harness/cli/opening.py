@@ -8,18 +8,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
 
 import typer
 
-from harness import extras, lifecycle, providers, releases, rundir
+from harness import extras, releases
 from harness.cli.arguments import DEFAULT_SSH_CONFIG
 from harness.cli.printing import print_changes, progress
 from harness.errors import HarnessError, UsageError
-from harness.open_run import OpenRun
-from harness.plan import Host
-from harness.providers.existing.hosts import ExistingProvider
-from harness.providers.existing.preview import HostChanges
-from harness.rundir import RunDir
+
+if TYPE_CHECKING:
+    from harness import providers
+    from harness.open_run import OpenRun
+    from harness.plan import Host
+    from harness.providers.existing.preview import HostChanges
+    from harness.rundir import RunDir
 
 
 def find_run(runs: Path, which: str | None) -> RunDir:
@@ -27,6 +30,8 @@ def find_run(runs: Path, which: str | None) -> RunDir:
 
     Runs that are up come before newer ones that are down.
     """
+    from harness import providers, rundir
+
     named = rundir.named(runs, which)
     if len(named) > 1:
         with suppress(HarnessError):  # the command may need no engine
@@ -37,12 +42,16 @@ def find_run(runs: Path, which: str | None) -> RunDir:
 
 def open_run(runs: Path, which: str | None) -> OpenRun:
     """Open the run that `--run` names, with printed progress."""
+    from harness import lifecycle, providers
+
     directory = find_run(runs, which)
     return lifecycle.open_run(directory, providers.get(directory.provider, runs), progress())
 
 
 def with_report(runs: Path, which: str) -> Path:
     """Return a run's directory, or one that only has a report; "" stands for the newest run."""
+    from harness import rundir
+
     if which and (Path(which) / "report.json").exists():
         return Path(which)
     try:
@@ -77,6 +86,9 @@ def find_provider(
 
     That of existing machines first shows what it would change, and changes it only with `yes`.
     """
+    from harness import providers
+    from harness.providers.existing.hosts import ExistingProvider
+
     if name != ExistingProvider.name:
         if inventory or only_look or yes:
             raise UsageError("--inventory, --check and --yes require --provider existing")
@@ -100,7 +112,7 @@ def find_provider(
 def must_be_known(*names: str | None) -> None:
     """Raise UsageError for an unknown release; None stands for no release."""
     for name in filter(None, names):
-        if name not in releases.KNOWN:
+        if not releases.is_known(name):
             raise UsageError(
                 f"unknown release {name}", hint=f"known releases: {', '.join(releases.KNOWN)}"
             )

@@ -23,15 +23,16 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.progress import Say, Step
-from harness.providers.existing.preview import HostChanges
-from harness.rehearsal import invariants
-from harness.report import html_report
-from harness.report.model import Check, Report
 from harness.report.verdict import FAILED, PASSED, exit_code
-from harness.run_list import Row
-from harness.rundir import RunDir
-from harness.slurmconf import check as configuration_check
-from harness.slurmconf import diff
+
+if TYPE_CHECKING:
+    from harness.providers.existing.preview import HostChanges
+    from harness.rehearsal import invariants
+    from harness.report.model import Check, Report
+    from harness.run_list import Row
+    from harness.rundir import RunDir
+    from harness.slurmconf import check as configuration_check
+    from harness.slurmconf import diff
 
 if TYPE_CHECKING:  # its packages may be missing
     from harness import doctor
@@ -181,6 +182,8 @@ def table_of(headings: Iterable[str], rows: Iterable[Iterable[str]], **look: Any
 
 def print_changes(changes: HostChanges) -> None:
     """Print what a run would change on an existing machine."""
+    from harness.providers.existing.preview import HostChanges
+
     out.print(f"[bold]{changes.host}[/bold]")
     for kind, path, difference in (
         *(("new    ", path, text) for path, text in changes.new),
@@ -204,6 +207,8 @@ def print_changes(changes: HostChanges) -> None:
 
 def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: list[str]) -> None:
     """Print which lines differ, what each change needs, and the steps that apply all changes."""
+    from harness.slurmconf import diff
+
     colors = {"+": "green", "-": "red", "@": "cyan"}
     for file in files:
         if file.hosts:
@@ -243,6 +248,8 @@ def print_report(
 
     Checks that passed are only counted, unless `every_check`.
     """
+    from harness.report import html_report
+
     if format_ is Format.json:
         print_json(asdict(report))
         return
@@ -277,6 +284,8 @@ def print_report(
 
 def _print_check(check: Check) -> None:
     """Print a check's outcome, and its message below it."""
+    from harness.report import html_report
+
     color = {"passed": "green", "failed": "red", "skipped": "dim"}.get(check.outcome, "yellow")
     out.print(f"[{color}]{check.outcome:8}[/{color}] {escape(html_report.promise(check))}")
     for line in check.message.splitlines():
@@ -313,6 +322,8 @@ def print_comparison(differing: dict[str, Any], format_: Format) -> None:
 
 def print_rehearsal(run: RunDir, format_: Format) -> None:
     """Print the verdict on a run's last rehearsal, and exit with its exit code."""
+    from harness.rehearsal import invariants
+
     history = invariants.read(run.events(), run.plan())
     findings = invariants.evaluate(history)
     verdict = invariants.overall_outcome(findings)
@@ -337,6 +348,8 @@ def print_rehearsal(run: RunDir, format_: Format) -> None:
 
 def _print_invariant(finding: invariants.InvariantResult) -> None:
     """Print an invariant's outcome, its problems, and the first few that known faults excuse."""
+    from harness.rehearsal import invariants
+
     colors = {PASSED: "green", FAILED: "red", invariants.SKIPPED: "dim"}
     color = colors.get(finding.outcome, "yellow")
     out.print(f"[{color}]{finding.outcome:8}[/{color}] {finding.name.replace('_', ' ')}")

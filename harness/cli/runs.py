@@ -9,14 +9,13 @@ import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live as Screen
 from rich.markup import escape
 
-from harness import extras, lifecycle, providers, rundir, scenario
-from harness import run_list as run_status
+from harness import extras
 from harness.cli.arguments import (
     DEFAULT_RUNS,
     DEFAULT_SSH_CONFIG,
@@ -55,15 +54,12 @@ from harness.cli.printing import (
     progress,
     status_table,
 )
-from harness.cluster import logs as daemon_logs
 from harness.errors import HarnessError, UsageError
-from harness.plan import DAEMONS
-from harness.rehearsal import change, execution, upgrade, workload
-from harness.report import html_report, model
-from harness.run_list import Row
-from harness.rundir import RunDir
-from harness.ssh import as_user
-from harness.submissions import table
+
+if TYPE_CHECKING:
+    from harness import providers
+    from harness.run_list import Row
+    from harness.rundir import RunDir
 
 app = typer.Typer()
 # Where a host has its slurm.conf: its own file, or the one fetched from slurmctld.
@@ -89,6 +85,9 @@ def run(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Bring a scenario up, deploy and verify it, write a report and take it down."""
+    from harness import lifecycle
+    from harness.rundir import RunDir
+
     must_be_writable(report_directory)
     source = find_provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
     result = lifecycle.run(
@@ -122,6 +121,8 @@ def up(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Start a scenario's hosts, without Slurm on them yet; print the run's directory."""
+    from harness import lifecycle
+
     source = find_provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
     run = lifecycle.create(scenario_path, source, runs, progress(), release or (), settings or ())
     with run.directory.worked_on():
@@ -142,6 +143,8 @@ def deploy(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Configure a run's hosts, start the daemons, and wait until the clusters accept jobs."""
+    from harness import lifecycle
+
     directory = find_run(runs, which)
     source = find_provider(directory.provider, runs, only_look=check, yes=yes)
     run = lifecycle.open_run(directory, source, progress())
@@ -167,6 +170,8 @@ def verify(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Verify a run whose clusters are up, and write a report."""
+    from harness import lifecycle
+
     run = open_run(runs, which)
     with lifecycle.logs_collected(run):
         evaluation = lifecycle.verify(run, select or ())
@@ -205,6 +210,9 @@ def rehearse(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Simulate users who submit jobs while faults come and go; check what happened to each job."""
+    from harness import scenario
+    from harness.rehearsal import execution, workload
+
     run = open_run(runs, which)
     options = {"jobs": jobs, "seconds": seconds, "seed": seed}
     rehearsal = (run.plan.scenario.rehearsal or scenario.Rehearsal()).model_copy(
@@ -265,6 +273,9 @@ def upgrade_(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Rehearse a rolling upgrade while users submit jobs; check that each job ran exactly once."""
+    from harness import lifecycle
+    from harness.rehearsal import upgrade
+
     must_be_writable(report_directory)
     begin, target = upgrade.split_choices(to)
     upgrade_options = upgrade.UpgradeOptions(target, batches, rate, seed, stay)
@@ -318,6 +329,10 @@ def rehearse_change(
 
     Reports what the change did to running and pending jobs, and whether each job ran exactly once.
     """
+    from harness import lifecycle
+    from harness.rehearsal import change
+    from harness.submissions import table
+
     must_be_writable(report_directory)
     source = find_provider(provider, runs)
     run = lifecycle.create(before, source, runs, progress(), release or ())
@@ -334,6 +349,8 @@ def recheck(
     which: AnyRun = None, format_: FormatOption = Format.text, runs: Runs = DEFAULT_RUNS
 ) -> None:
     """Evaluate a run's last rehearsal again from its recorded evidence; hosts are not needed."""
+    from harness import rundir
+
     print_rehearsal(rundir.find(runs, which), format_)
 
 
@@ -354,6 +371,9 @@ def report_(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Show a run's report and regenerate report.html; given several runs, compare them."""
+    from harness.report import html_report, model
+    from harness.simulation import session
+
     reports = {
         directory: model.read(directory)
         for directory in (with_report(runs, name) for name in which or [""])
@@ -362,7 +382,9 @@ def report_(
         return print_comparison(model.compare(reports), format_)
     ((directory, report),) = reports.items()
     must_be_writable(directory)
-    return print_report(report, format_, html_report.write(directory))
+    page = html_report.write(directory)
+    session.write_reports(directory)  # of a simulation, which has a page of its own
+    return print_report(report, format_, page)
 
 
 @app.command()
@@ -396,6 +418,8 @@ def down(
     The run's directory stays. If it is lost, the run's id is enough; existing machines also need
     --inventory.
     """
+    from harness import lifecycle
+
     if all_users and os.geteuid() != 0:
         raise UsageError("--all-users requires root", hint="sudo harness down --all-users")
     everything = everything or (all_users and not which)
@@ -418,6 +442,8 @@ def down(
 
 def _all_of(source: providers.Provider, runs: Path, *, all_users: bool) -> dict[str, RunDir | None]:
     """Return all runs of a provider that are up or have left sockets, by their ids."""
+    from harness import rundir
+
     readable = {run.id: run for run in rundir.all_runs(runs) if run.provider == source.name}
     up: dict[str, RunDir | None] = {
         run_id: readable.get(run_id) for run_id in source.runs(all_users=all_users)
@@ -433,6 +459,8 @@ def _one_of(
 
     The run's directory may be lost or unreadable.
     """
+    from harness import providers, rundir
+
     try:
         run = find_run(runs, which)
     except UsageError:
@@ -454,6 +482,8 @@ def status(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """List your runs with their latest verdicts, and what clusters that are up are doing."""
+    from harness import providers
+
     source = providers.get(provider, runs)
     if watch and format_ is Format.text:
         with suppress(KeyboardInterrupt), Screen(console=out, screen=out.is_terminal) as screen:
@@ -468,6 +498,8 @@ def status(
 
 
 def _status(source: providers.Provider, runs: Path) -> list[Row]:
+    from harness import run_list as run_status
+
     return run_status.rows(source, runs, lambda run: open_run(runs, str(run.path)))
 
 
@@ -477,7 +509,7 @@ def logs(
         str | None, typer.Argument(help="The host; default: all.", show_default=False)
     ] = None,
     daemon: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(DAEMONS)}.", show_default=False)
+        str | None, typer.Argument(help="Such as slurmctld; default: all.", show_default=False)
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Number of lines.")] = 50,
     follow: Annotated[
@@ -487,6 +519,9 @@ def logs(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Show the daemons' last log lines on hosts that are up; earlier logs are in RUN/logs/."""
+    from harness.cluster import logs as daemon_logs
+    from harness.plan import DAEMONS
+
     run = open_run(runs, which)
     chosen = [find_host(run, host)] if host else list(run.plan.hosts)
     selected = [(on, name) for on in chosen for name in on.daemons if daemon in {None, name}]
@@ -547,6 +582,8 @@ def shell(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Open a shell as a user of the scenario; `echo squeue | harness shell` runs one command."""
+    from harness.ssh import as_user
+
     run = open_run(runs, which)
     users = list(run.plan.scenario.users)
     if not users or user not in {None, *users}:
@@ -577,6 +614,8 @@ def doctor_(
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
     """Check whether this machine can run the harness, and print the fix for each problem."""
+    from harness import providers
+
     extras.need("run", "harness doctor")
     from harness import doctor  # here, because its packages may be missing
 

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from harness import lifecycle, scenario
 from harness.cli.arguments import (
     DEFAULT_RUNS,
     FormatOption,
@@ -25,9 +24,12 @@ from harness.cli.arguments import (
 from harness.cli.opening import find_provider, open_run
 from harness.cli.printing import Format, err, out, print_json, progress
 from harness.errors import UsageError
-from harness.open_run import OpenRun
-from harness.submissions import answers, asking, table
-from harness.submissions.answers import Answer
+from harness.submissions import answers
+
+if TYPE_CHECKING:
+    from harness.open_run import OpenRun
+    from harness.submissions import table
+    from harness.submissions.answers import Answer
 
 app = typer.Typer()
 _COLORS = {answers.REFUSED: "red", answers.WAITS: "yellow", answers.STARTS: "green"}
@@ -91,6 +93,9 @@ def submissions(
     Each row is submitted by its user, and cancelled before it can start. A scenario is brought up
     first and taken down again. Two scenarios or releases are compared.
     """
+    from harness import lifecycle, scenario
+    from harness.submissions import asking, table
+
     if not scenario_path:
         if to or release or settings or keep:
             raise UsageError("--to, --release, --set and --keep need a scenario")
@@ -117,6 +122,9 @@ def submissions(
 
 def _asked(run: OpenRun, rows: Sequence[table.Row], *, keep: bool) -> list[Answer]:
     """Bring a run up, ask it, and take it down unless `keep`."""
+    from harness import lifecycle
+    from harness.submissions import asking
+
     with lifecycle.provisioned(run, keep=keep), lifecycle.logs_collected(run):
         lifecycle.deploy(run)
         with lifecycle.stage(run, "submissions"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -12,9 +12,10 @@ from harness.cli.arguments import DEFAULT_RUNS, FormatOption, RunName, Runs, Ver
 from harness.cli.opening import open_run
 from harness.cli.printing import Format, out, print_json
 from harness.errors import UsageError
-from harness.open_run import OpenRun
-from harness.schedmd import results, suite
-from harness.schedmd.results import Expected, Outcome
+
+if TYPE_CHECKING:
+    from harness.open_run import OpenRun
+    from harness.schedmd.results import Expected, Outcome
 
 app = typer.Typer()
 
@@ -74,6 +75,8 @@ def schedmd_suite(
     The run needs what scenarios/schedmd-suite.yml has; see docs/how-to/schedmd-suite.md. Results
     and the output of tests that did not pass are in RUN/schedmd-suite.
     """
+    from harness.schedmd import results, suite
+
     run = open_run(runs, which)
     release = run.plan.releases()[next(iter(run.plan.scenario.clusters))]
     if (of_source := results.release_of(source)) != release:
@@ -107,6 +110,8 @@ def _administrator(run: OpenRun) -> str:
 
 def _print(outcomes: list[Outcome], expected: Expected, kept: Path) -> None:
     """Print the unexpected outcomes, the counts, and where the report is."""
+    from harness.schedmd import results
+
     unexpected = results.news(outcomes, expected)
     for news in unexpected:
         reason = f": {news.outcome.reason}" if news.outcome.reason else ""

@@ -15,8 +15,8 @@ from harness import capabilities, slurm_options
 from harness.parsing import durations
 from harness.scenario import Accounting, Scenario
 
-# Columns by the name of an object: the account and user of an association, or the name of a user,
-# account or QOS.
+# Columns by the name of an object: account, user and partition of an association, or the name of
+# a user, account or QOS.
 Table = dict[tuple[str, ...], dict[str, Any]]
 
 _COMMON = {
@@ -31,6 +31,7 @@ _COMMON = {
     **dict.fromkeys(("maxtrespernode", "maxtrespn"), "MaxTRESPerNode"),
     **dict.fromkeys(("maxtresmins", "maxtresminsperjob", "maxtresminspj"), "MaxTRESMins"),
     **dict.fromkeys(("maxwall", "maxwalldurationperjob", "maxwallpj"), "MaxWall"),
+    **dict.fromkeys(("minpriothresh", "minpriothreshold"), "MinPrioThreshold"),
     "priority": "Priority",
 }
 # sacctmgr(1): the options of `modify`, in lower case, with their columns in `show`.
@@ -60,6 +61,10 @@ QOS = {
     **dict.fromkeys(("maxjobsperaccount", "maxjobspa"), "MaxJobsPA"),
     **dict.fromkeys(("maxsubmitjobsperaccount", "maxsubmitjobspa", "maxsubmitpa"), "MaxSubmitPA"),
     **dict.fromkeys(("mintres", "mintresperjob"), "MinTRES"),
+    **dict.fromkeys(("maxtresrunminsperuser", "maxtresrunminspu"), "MaxTRESRunMinsPU"),
+    **dict.fromkeys(("maxtresrunminsperaccount", "maxtresrunminspa"), "MaxTRESRunMinsPA"),
+    **dict.fromkeys(("maxjobsaccrueperuser", "maxjobsaccruepu"), "MaxJobsAccruePU"),
+    **dict.fromkeys(("maxjobsaccrueperaccount", "maxjobsaccruepa"), "MaxJobsAccruePA"),
 }
 _OF_ACCOUNTS = {"description", "organization"}  # of an account, not of its associations
 ASSOCIATION_DEFAULTS = {"Share": "1"}
@@ -76,24 +81,29 @@ def columns(kind: Mapping[str, str]) -> list[str]:
 
 
 def associations(scenario: Scenario) -> Table:
-    """Return the associations of every cluster, by account and user ("" for the account itself)."""
+    """Return the associations of every cluster, by account, user and partition.
+
+    The last two are "" where an association has none.
+    """
     accounting = _accounting(scenario)
     default = slurm_options.get(slurm_options.slurmdbd_conf(scenario), "DefaultQOS") or "normal"
-    table: Table = {("root", ""): _row(ASSOCIATION, {"QOS": default}, ASSOCIATION_DEFAULTS)}
-    table["root", "root"] = _row(ASSOCIATION, {}, ASSOCIATION_DEFAULTS)
+    table: Table = {("root", "", ""): _row(ASSOCIATION, {"QOS": default}, ASSOCIATION_DEFAULTS)}
+    table["root", "root", ""] = _row(ASSOCIATION, {}, ASSOCIATION_DEFAULTS)
     for name, account in accounting.accounts.items():
-        wanted = {"Parent": account.parent or "root", **account.options}
-        table[name.lower(), ""] = _row(ASSOCIATION, wanted, ASSOCIATION_DEFAULTS)
+        above = {"QOS": default} if name == "root" else {"Parent": account.parent or "root"}
+        wanted = {**above, **account.options}
+        table[name.lower(), "", ""] = _row(ASSOCIATION, wanted, ASSOCIATION_DEFAULTS)
     for name in _slurm_users(scenario):
         row = _row(ASSOCIATION, {}, ASSOCIATION_DEFAULTS)
         table |= {
-            (account.lower(), name): row for account in _accounting(scenario).slurm_user_accounts
+            (account.lower(), name, ""): row
+            for account in _accounting(scenario).slurm_user_accounts
         }
     for name, user in scenario.users.items():
         qos = {"QOS": ",".join(("normal", *user.qos))} if user.qos else {}
-        for account_name in user.accounts:
-            options = {**qos, **user.associations.get(account_name, {})}
-            table[account_name.lower(), name] = _row(ASSOCIATION, options, ASSOCIATION_DEFAULTS)
+        for (account_name, partition), own in user.accounts_of_associations().items():
+            row = _row(ASSOCIATION, {**qos, **own}, ASSOCIATION_DEFAULTS)
+            table[account_name.lower(), name, partition] = row
     return table
 
 
@@ -112,7 +122,11 @@ def users(scenario: Scenario) -> Table:
     account_of = {
         "root": "root",
         **{name: _accounting(scenario).slurm_user_accounts[0] for name in _slurm_users(scenario)},
-        **{name: user.accounts[0] for name, user in scenario.users.items() if user.accounts},
+        **{
+            name: user.default_account
+            for name, user in scenario.users.items()
+            if user.default_account
+        },
     }
     level_of = {
         "root": "administrator",
@@ -143,6 +157,8 @@ def accounts(scenario: Scenario) -> Table:
             coordinators.setdefault(coordinated.lower(), set()).add(user_name)
     table: Table = {("root",): {"Coordinators": coordinators.get("root", set())}}
     for name, account in _accounting(scenario).accounts.items():
+        if name == "root":
+            continue
         given = {
             option.lower(): text for option, text in slurm_options.merged(account.options).items()
         }
@@ -248,8 +264,13 @@ def differences(wanted: Table, seen: Table, what: str) -> list[str]:
 def _named(what: str, key: tuple[str, ...]) -> str:
     if len(key) == 1:
         return f"{what} {key[0]}"
-    account, user = key
-    return f"{what} of user {user} in account {account}" if user else f"{what} of account {account}"
+    account, user, partition = key
+    where = f" and partition {partition}" if partition else ""
+    return (
+        f"{what} of user {user} in account {account}{where}"
+        if user
+        else f"{what} of account {account}"
+    )
 
 
 def _shown(setting: Any) -> str:
@@ -288,12 +309,13 @@ def in_memory(scenario: Scenario) -> tuple[Table, Table, Table]:
 
 def _inherited(tree: Table, key: tuple[str, ...], column: str) -> Any:
     """Return an association's own value, or that of the nearest account above it that has one."""
-    account, user = key
+    account, user, _ = key
     row = tree[key]
     if column not in _INHERITED or row.get(column) is not None:
         return row.get(column)
-    above = account if user else tree[account, ""].get("ParentName")
-    return _inherited(tree, (above, ""), column) if above and (above, "") in tree else None
+    above = account if user else tree[account, "", ""].get("ParentName")
+    parent = (above or "", "", "")
+    return _inherited(tree, parent, column) if parent in tree and parent != key else None
 
 
 # The columns of sacctmgr by their names in `scontrol show assoc_mgr`: scontrol(1).
@@ -325,7 +347,8 @@ def parse_memory(text: str) -> tuple[Table, Table, Table]:
             }
             people[_bare(facts["UserName"]),] = seen
         elif line.startswith("ClusterName="):
-            rows[facts["Account"], _bare(facts["UserName"])] = _columns(facts)
+            partition = facts.get("Partition", "")
+            rows[facts["Account"], _bare(facts["UserName"]), partition] = _columns(facts)
         elif line.startswith("QOS="):
             limits[_bare(facts["QOS"]),] = _columns(facts)
     return people, rows, limits

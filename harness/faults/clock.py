@@ -1,11 +1,15 @@
 """Faults of clocks."""
 
+from harness import origins
 from harness.faults.model import SECONDS, Kind
 
+_LIBRARY = " ".join(
+    f"{directory}/faketime/libfaketimeMT.so.1" for directory in origins.library_directories()
+)
 _UNITS = """for unit in munge slurmdbd slurmctld slurmd; do
         file=/run/systemd/system/$unit.service.d/fault.conf"""
 _STEP = f"""
-    library=$(ls /usr/lib/*/faketime/libfaketimeMT.so.1) ||
+    library=$(ls -d {_LIBRARY} 2> /dev/null | grep -m 1 .) ||
         {{ echo "this host has no libfaketime" >&2; exit 3; }}
     {_UNITS}
         systemctl is-active --quiet $unit || continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
+_POWERS_OF_TWO = {2**level for level in range(16)}
+
 
 def loop(switches: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return a loop of switches, each of which is below the next; the last is the first again.
@@ -44,12 +46,14 @@ def is_deep(switches: Mapping[str, Sequence[str]], most: int) -> bool:
 def wrong_block_sizes(sizes: Sequence[int]) -> list[int]:
     """Return the places of the block sizes that are not the first one times a power of two.
 
-    >>> wrong_block_sizes([4, 8, 12, 32])
-    [2]
+    Slurm knows 16 such sizes (MAX_BLOCK_LEVELS).
+
+    >>> wrong_block_sizes([4, 8, 12, 32, 4 * 2**15, 4 * 2**16])
+    [2, 5]
     """
     base = sizes[0] if sizes else 0
     return [
         place
         for place, size in enumerate(sizes)
-        if base <= 0 or size % base or (size // base).bit_count() != 1
+        if base <= 0 or size % base or size // base not in _POWERS_OF_TWO
     ]

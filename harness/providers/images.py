@@ -2,109 +2,122 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
-import shutil
-import subprocess
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import docker
-from docker.errors import APIError, ImageNotFound
+from docker.errors import ImageNotFound
 from docker.models.containers import Container
 from docker.types import LogConfig
 from docker.utils import parse_repository_tag
-from filelock import FileLock, Timeout
 
-from harness import file_ownership, progress, releases
+from harness import origins, releases
 from harness.errors import EngineError, UsageError
-from harness.progress import Say, Step
+from harness.origins import Base, Origin
+from harness.plan import Host
+from harness.progress import Say
+from harness.providers import building
 from harness.providers.docker.engine import engine_errors
+from harness.providers.dockerfiles import (
+    REPOSITORY,
+    alone,
+    base_image,
+    context,
+    digest,
+    from_dockerfile,
+    has,
+    require_disk_space,
+)
 from harness.releases import Release
 from harness.render import RenderedFile
 from harness.rundir import RunDir
 from harness.shipped_files import IMAGES
 
-REPOSITORY = "slurm-harness"
 # Base images with additional packages.
 EXTENDED = f"{REPOSITORY}-extended"
 # The label of an extended image that names its base.
 _BASE = "harness.base"
+# The label of an image that has the digest of the files that it was built from, except Slurm's.
+_FILES = "harness.files"
 BOOT = "/usr/local/sbin/boot"
 Numbers = tuple[Mapping[str, int], Mapping[str, int]]
 # Programs that deployment and boot call on every host.
 _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
 # Seconds in which an image must report what it contains, even on a busy machine.
 _ANSWERS_WITHIN = 60
-_IMAGE_GB = 2
 _CHUNK = 2**20
-# What the engine prints when it begins a step of a Dockerfile, and how many characters of the
-# instruction are shown.
-_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
-_STEP_WIDTH = 60
-_HOST_PACKAGES = (
-    "systemd",
-    "systemd-sysv",
-    "dbus",
-    "libpam-systemd",
-    "openssh-server",
-    "openssh-client",
-    "python3",
-    "iproute2",
-    "nftables",
-    "libseccomp2",
-    "procps",
-    "munge",
-    "mariadb-server",
-    "libfaketime",
-    "crun",  # runs a user's container
-    "busybox-static",  # the smallest content for such a container
-)
+# The programs that start a host.
+_ENTRY_POINT = ("boot", "restrict")
+# What an image's Slurm comes from: Debian's packages of a release, or an origin.
+Slurm = Release | Origin
 
 
-def tag(release: Release) -> str:
+def tag(slurm: Slurm) -> str:
     """Return the image's name, which changes with its sources."""
+    if isinstance(slurm, Origin):
+        base = origins.base(slurm.base)
+        made_of = [
+            base,
+            building.digest(slurm) if slurm.source else slurm.digest,
+            digest(IMAGES, ""),
+        ]
+        return f"{REPOSITORY}:{slurm.version}-{digest(_dockerfiles(base), repr(made_of))}"
     of_debian = (
-        release.suite,
-        release.further_suite,
-        release.packages,
-        release.apt_options,
-        _HOST_PACKAGES,
+        slurm.suite,
+        slurm.further_suite,
+        slurm.packages,
+        slurm.apt_options,
+        base_of(slurm).host_packages,
     )
-    return f"{REPOSITORY}:{release.name}-{digest(IMAGES, repr(of_debian))}"
+    return f"{REPOSITORY}:{slurm.name}-{digest(IMAGES, repr(of_debian))}"
 
 
-def extended_tag(release: Release, packages: Sequence[str]) -> str:
-    """Return the name of a release's image with additional packages, if there are any."""
+def on(host: Host) -> Slurm:
+    """Return what a host's Slurm comes from, if it has no image of its own."""
+    slurm = of(host.origin) if host.origin else releases.get(host.release)
+    if isinstance(slurm, Release) and host.apptainer:
+        return releases.with_apptainer(slurm)
+    return slurm
+
+
+def of(origin: Origin) -> Slurm:
+    """Return what the image of an origin consists of: a Debian with its own Slurm is a release."""
+    release = releases.get(origin.release)
+    own = not origin.digest and origins.base(origin.base) == origins.base(f"debian:{release.suite}")
+    return release if own else origin
+
+
+def extended_tag(slurm: Slurm, packages: Sequence[str]) -> str:
+    """Return the name of an image with additional packages, if there are any."""
     if not packages:
-        return tag(release)
-    made_of = digest(IMAGES / "extended", f"{tag(release)} {sorted({*packages})}")
-    return f"{EXTENDED}:{release.name}-{made_of}"
+        return tag(slurm)
+    base = tag(slurm)
+    made_of = digest(IMAGES / "extended", f"{base} {sorted({*packages})}")
+    return f"{EXTENDED}:{base.split(':')[1].rpartition('-')[0]}-{made_of}"
 
 
 def extend(
     client: docker.DockerClient,
-    release: Release,
+    slurm: Slurm,
     packages: Sequence[str],
     say: Callable[[str], None],
 ) -> str:
-    """Return the name of a release's image with additional packages; build it if it is missing."""
-    name = extended_tag(release, packages)
-    base = ensure(client, release, say)
-    if packages and not _has(client, name):
-        with alone(f"-{release.suite}", f"image {name}", say):
-            if not _has(client, name):
+    """Return the name of an image with additional packages; build it if it is missing."""
+    name = extended_tag(slurm, packages)
+    base = ensure(client, slurm, say)
+    if packages and not has(client, name):
+        with alone(f"-{_kind(slurm)}", f"image {name}", say):
+            if not has(client, name):
                 say(f"image {name}: installing {', '.join(packages)} in {base}")
                 arguments = {
                     "BASE": base,
                     "PACKAGES": " ".join(packages),
-                    "APT_OPTIONS": apt_options(release),
+                    "APT_OPTIONS": apt_options(slurm),
                 }
                 from_dockerfile(client, IMAGES / "extended", name, arguments, say, {_BASE: base})
     return name
@@ -118,52 +131,48 @@ def current_extensions(client: docker.DockerClient) -> set[str]:
     return {name for image in extended if image.labels[_BASE] in bases for name in image.tags}
 
 
-def digest(directory: Path, more: str) -> str:
-    """Return a digest of all files in a directory, and of `more`."""
-    made_of = hashlib.sha256(more.encode())
-    for path in sorted(path for path in directory.iterdir() if path.is_file()):
-        made_of.update(path.name.encode() + path.read_bytes())
-    return made_of.hexdigest()[:12]
-
-
-def ensure(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
-    """Return the name of the image for a release; build it first if it is missing.
+def ensure(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None]) -> str:
+    """Return the name of an image; build it first if it is missing.
 
     If several runs need images of one suite at the same time, one builds and the others wait.
     """
-    name = tag(release)
-    if not _has(client, name):
-        with alone(f"-{release.suite}", f"image {name}", say):
-            if not _has(client, name):
-                build(client, release, say)
+    name = tag(slurm)
+    if not has(client, name):
+        with alone(f"-{_kind(slurm)}", f"image {name}", say):
+            if not has(client, name):
+                build(client, slurm, say)
     return name
 
 
-@contextmanager
-def alone(kind: str, what: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Keep this user's other runs from building the same thing during the block."""
-    lock = FileLock(file_ownership.cache() / f"image{kind}.lock", mode=0o600)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        say(f"{what}: waiting for another run that is building")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def _kind(slurm: Slurm) -> str:
+    """Return what only one run builds at a time."""
+    return origins.base(slurm.base).name if isinstance(slurm, Origin) else str(slurm.suite)
 
 
 def copy(
     image: str, source: docker.DockerClient, target: docker.DockerClient, say: Callable[[str], None]
 ) -> None:
     """Copy an image from one engine to another that lacks it."""
-    if _has(target, image):
+    if has(target, image):
         return
     say(f"image {image}: copying to the engine on {target.info()['Name']}")
     with engine_errors(f"cannot copy {image}"):
         # docker's types declare bytes and files only; its HTTP library takes any iterator.
         target.images.load(source.images.get(image).save(named=True))  # type: ignore[arg-type]
+
+
+def current_origins(client: docker.DockerClient) -> set[str]:
+    """Return the names of the images of origins that this version of the harness would build."""
+    with engine_errors("cannot list images"):
+        built_ones = client.images.list(name=REPOSITORY, filters={"label": _FILES})
+    return {
+        name for image in built_ones if image.labels[_FILES] in _files() for name in image.tags
+    } - {tag(releases.get(name)) for name in releases.PACKAGED}
+
+
+def _files() -> set[str]:
+    """Return the digests of the files that images of this version are built from."""
+    return {digest(path.parent, "") for path in IMAGES.glob("**/Dockerfile")}
 
 
 def wanted() -> set[str]:
@@ -201,10 +210,18 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
     try:
         with tarfile.open(file) as tar:
             manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO())
-        names = [name for image in manifest for name in image["RepoTags"]]
+            labels = {
+                name: json.load(tar.extractfile(image["Config"]) or io.BytesIO())["config"][
+                    "Labels"
+                ]
+                for image in manifest
+                for name in image["RepoTags"]
+            }
     except (OSError, tarfile.TarError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"{file} was not written by `harness images save`: {error}") from error
-    if others := sorted({*names} - wanted()):
+    names = [*labels]
+    fitting = {name for name in names if (labels[name] or {}).get(_FILES) in _files()}
+    if others := sorted({*names} - wanted() - fitting):
         raise UsageError(
             f"{file} has {', '.join(others)}, which this version of the harness does not use",
             hint="run `harness images save` of the same version on a machine with a registry",
@@ -214,16 +231,8 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
     return names
 
 
-def _has(client: docker.DockerClient, image: str) -> bool:
-    try:
-        client.images.get(image)
-    except ImageNotFound:
-        return False
-    return True
-
-
-def release_of(client: docker.DockerClient, image: str) -> str:
-    """Return the Slurm release in a user's own image; EngineError says what the image lacks.
+def origin_of(client: docker.DockerClient, image: str) -> Origin:
+    """Return which Slurm is in a user's own image; EngineError says what the image lacks.
 
     The image is pulled if the engine does not have it, and its programs are run.
     """
@@ -234,6 +243,7 @@ def release_of(client: docker.DockerClient, image: str) -> str:
         [ -e /sbin/init ] || echo lacks systemd
         python3 -I -c 'import ctypes; ctypes.CDLL("libseccomp.so.2")' 2> /dev/null ||
             echo lacks libseccomp
+        . /etc/os-release && echo "distribution $ID ${{ID_LIKE:-}}"
         slurmctld -V || slurmd -V || slurmdbd -V
     """
     with engine_errors(f"cannot inspect image {image}"):
@@ -243,13 +253,15 @@ def release_of(client: docker.DockerClient, image: str) -> str:
             client.images.pull(*parse_repository_tag(image))
         answer = _output_without_rights(client, image, script)
     lacking = re.findall("^lacks (.*)", answer, re.MULTILINE)
-    version = re.search(r"^slurm\S* (\d+\.\d+)", answer, re.MULTILINE)
+    version = re.search(r"^slurm\S* ((\d+\.\d+)(\.\d+)?)", answer, re.MULTILINE)
+    distribution = re.search(r"^distribution (.*)", answer, re.MULTILINE)
     if lacking or not version:
         raise EngineError(
             f"image {image} cannot be a host: it lacks {', '.join(lacking) or 'Slurm'}",
             hint="docs/configuration.md says what an image of your own needs",
         )
-    return version[1]
+    family = origins.family_of(distribution[1].split() if distribution else ())
+    return Origin("", version[2], version[1], family=family.name)
 
 
 def _output_without_rights(client: docker.DockerClient, image: str, script: str) -> str:
@@ -279,66 +291,72 @@ def entry_point() -> list[Entry]:
     """Return the files that start a host, which a user's own image lacks."""
     return [
         Entry(f"/usr/local/sbin/{name}", (IMAGES / name).read_bytes(), 0o755)
-        for name in ("boot", "restrict")
+        for name in _ENTRY_POINT
     ]
 
 
-def build(client: docker.DockerClient, release: Release, say: Callable[[str], None]) -> str:
-    """Build the image for a release from Debian's packages."""
-    if not release.suite:
-        raise UsageError(
-            f"Debian has no packages of Slurm {release.name}",
-            hint=f"it has {', '.join(releases.PACKAGED)}; "
-            "a cluster can have an image of your own: docs/scenario.md",
-        )
-    _require_disk_space(client)
-    base = _base(client, release.suite, release.apt_options, say)
-    name = tag(release)
-    say(f"image {name}: installing Slurm {release.name} from Debian {release.suite}")
+def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None]) -> str:
+    """Build the image of a release from Debian's packages, or that of an origin."""
+    base = base_of(slurm)
+    name, packages = tag(slurm), []
+    require_disk_space(client)
+    if isinstance(slurm, Release):
+        what, more = f"Slurm {slurm.name} from Debian {slurm.suite}", slurm.packages
+    elif slurm.digest:
+        packages = _package_files(client, slurm, say)
+        what, more = f"Slurm {slurm.version} on {slurm.base}", ()
+    else:
+        what, more = f"Slurm {slurm.release} of {slurm.base}", base.family.slurm_packages
+    own = base_image(client, base, say)
+    say(f"image {name}: installing {what}")
     arguments = {
-        "BASE": base,
-        "PACKAGES": " ".join((*_HOST_PACKAGES, *release.packages)),
-        "FURTHER_SUITE": release.further_suite or "",
-        "APT_OPTIONS": apt_options(release),
+        "BASE": own,
+        "HOST_PACKAGES": " ".join(base.host_packages),
+        "PACKAGES": " ".join(more),
+        "FURTHER_SUITE": (slurm.further_suite or "") if isinstance(slurm, Release) else "",
+        "APT_OPTIONS": apt_options(slurm),
     }
-    from_dockerfile(client, IMAGES, name, arguments, say)
+    entry = [IMAGES / name for name in _ENTRY_POINT]
+    with context(_dockerfiles(base), {"packages": packages, ".": entry}) as directory:
+        labels = {_FILES: digest(_dockerfiles(base), "")}
+        from_dockerfile(client, directory, name, arguments, say, labels)
     return name
 
 
-def apt_options(release: Release) -> str:
+def base_of(slurm: Slurm) -> Base:
+    """Return the base of an image; UsageError if Debian has no packages of a release."""
+    if isinstance(slurm, Origin):
+        return origins.base(slurm.base)
+    if not slurm.suite:
+        raise UsageError(
+            f"Debian has no packages of Slurm {slurm.name}",
+            hint=f"it has {', '.join(releases.PACKAGED)}; for others, name a source, packages or "
+            "an image of your own: docs/how-to/your-own-slurm.md",
+        )
+    return origins.base(f"debian:{slurm.suite}")
+
+
+def _package_files(client: docker.DockerClient, origin: Origin, say: Say) -> list[Path]:
+    """Return the files of an origin's packages, built from its source if necessary."""
+    directory = building.packages(client, origin, say) if origin.source else Path(origin.packages)
+    paths = origins.package_paths(directory)
+    machine = str(client.info()["Architecture"])
+    if foreign := origins.foreign(paths, machine):
+        raise UsageError(
+            f"packages of another architecture than the engine's {machine}: {', '.join(foreign)}",
+            hint="name packages that were built for this architecture",
+        )
+    return paths
+
+
+def _dockerfiles(base: Base) -> Path:
+    return IMAGES / base.family.dockerfiles
+
+
+def apt_options(slurm: Slurm) -> str:
     """Return the options with which apt-get installs from a release's suite."""
-    return " ".join(f"-o {option}" for option in release.apt_options)
-
-
-def from_dockerfile(
-    client: docker.DockerClient,
-    directory: Path,
-    name: str,
-    arguments: dict[str, str],
-    say: Say,
-    labels: Mapping[str, str] | None = None,
-) -> None:
-    """Build an image from the Dockerfile of a directory, and show each step.
-
-    EngineError has the end of the output.
-    """
-    output = ""
-    with engine_errors(f"cannot build {name}"), progress.steps(say) as show:
-        for entry in client.api.build(
-            path=str(directory),
-            tag=name,
-            buildargs=arguments,
-            rm=True,
-            forcerm=True,
-            labels={"harness.image": name, **(labels or {})},
-            decode=True,
-        ):
-            text = str(entry.get("stream") or entry.get("error") or "")
-            output += text
-            if step := _STEP.match(text):
-                show(Step("step", int(step[1]), int(step[2]), f"{name}: {step[3][:_STEP_WIDTH]}"))
-            if "error" in entry:
-                raise EngineError(f"cannot build {name}: {entry['error']}\n{output[-2000:]}")
+    options = slurm.apt_options if isinstance(slurm, Release) else base_of(slurm).apt_options
+    return " ".join(f"-o {option}" for option in options)
 
 
 def built(client: docker.DockerClient, repository: str = REPOSITORY) -> list[tuple[str, str, int]]:
@@ -350,60 +368,6 @@ def built(client: docker.DockerClient, repository: str = REPOSITORY) -> list[tup
         for image in images
         for name in image.tags
     )
-
-
-def _require_disk_space(client: docker.DockerClient) -> None:
-    """EngineError if a build would fill the engine's disk; not checked on another machine."""
-    root = Path(client.info()["DockerRootDir"])
-    free = shutil.disk_usage(root).free / 1e9 if root.exists() else _IMAGE_GB
-    if free < _IMAGE_GB:
-        raise EngineError(
-            f"only {free:.1f} GB free in {root}; "
-            f"an image takes up to {_IMAGE_GB} GB while it is built",
-            hint="`docker system prune` removes unused data",
-        )
-
-
-def _base(
-    client: docker.DockerClient,
-    suite: str,
-    apt_options: tuple[str, ...],
-    say: Callable[[str], None],
-) -> str:
-    """Return a minimal Debian image: from a registry, or else built by mmdebstrap."""
-    official = f"debian:{suite}-slim"
-    own = f"{REPOSITORY}-base:{suite}"
-    for name in (official, own):
-        if _has(client, name):
-            return name
-    try:
-        say(f"image {official}: pulling")
-        client.images.pull(official)
-    except APIError as error:
-        if not shutil.which("mmdebstrap"):
-            raise EngineError(
-                f"cannot pull {official}: {error.explanation}",
-                hint="to build the image from Debian's packages instead: "
-                "apt-get install mmdebstrap",
-            ) from error
-    else:
-        return official
-    say(f"image {own}: no registry answers; bootstrapping Debian {suite} with mmdebstrap")
-    with tempfile.TemporaryDirectory() as directory:
-        tar = Path(directory) / "base.tar"
-        # mmdebstrap needs apt.conf(5)'s syntax where apt-get takes KEY=VALUE.
-        options = ['--aptopt={} "{}"'.format(*option.split("=", 1)) for option in apt_options]
-        command = ["mmdebstrap", "--variant=minbase", "--quiet", *options, suite, str(tar)]
-        result = subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-        )
-        if result.returncode != 0:
-            raise EngineError(
-                f"{' '.join(command)}  (exit {result.returncode})\n{result.stderr.strip()}"
-            )
-        with engine_errors(f"cannot import {own}"):
-            client.api.import_image_from_file(str(tar), repository=own.split(":")[0], tag=suite)
-    return own
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from harness.capabilities import Capabilities
 from harness.errors import UsageError
 from harness.inventory import Machine
+from harness.origins import Origin
 from harness.plan import Host, Plan
 from harness.render import RenderedFile, Tree
 from harness.rundir import RunDir
@@ -71,8 +72,8 @@ class Provider(Protocol):
 class CanReadImages(Provider, Protocol):
     """Hosts can be created from the user's own images."""
 
-    def release_of_image(self, image: str) -> str:
-        """Return the Slurm release in an image, such as "24.11", as its daemons report it."""
+    def origin_of_image(self, image: str) -> Origin:
+        """Return which Slurm is in an image, as its daemons report it, and on what it is based."""
 
 
 @runtime_checkable
@@ -176,6 +177,6 @@ def ability(provider: Provider, needed: type[Ability], purpose: str) -> Ability:
     )
 
 
-def image_reader(provider: Provider) -> Callable[[str], str] | None:
+def image_reader(provider: Provider) -> Callable[[str], Origin] | None:
     """Return the function that reads an image's release; None if the provider cannot use images."""
-    return provider.release_of_image if isinstance(provider, CanReadImages) else None
+    return provider.origin_of_image if isinstance(provider, CanReadImages) else None

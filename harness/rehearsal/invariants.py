@@ -601,8 +601,10 @@ def siblings_are_revoked(history: History) -> Iterator[Violation]:
                     f"according to {what}: {shown}"
                 )
                 submission = asked.get(name)
-                excuse = _never_told(history, submission, states) or _script_lost(
-                    history, submission, states
+                excuse = (
+                    _never_told(history, submission, states)
+                    or _under_way(history, submission, states)
+                    or _script_lost(history, submission, states)
                 )
                 if not excuse and what == "accounting":
                     excuse = _never_written(history, asked.get(name), states)
@@ -618,6 +620,27 @@ def _never_told(history: History, submission: Submission | None, states: Mapping
         history.away(cluster, submission.asked, history.ended(submission)) for cluster in forgotten
     )
     return f"{', '.join(forgotten)} was not reachable when the job began" if away else ""
+
+
+def _under_way(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:
+    """Return the excuse for sibling jobs that never run: their origin forgot where it sent them.
+
+    When controllers connect again after a fault, the origin compares its jobs with those of a
+    sibling. If a copy is still on its way, the sibling does not list it: the origin removes the
+    sibling from the job's active ones (_reconcile_fed_job() in fed_mgr.c), and revokes no copy
+    there.
+    """
+    forgotten = _forgotten(states)
+    if submission is None or not forgotten:
+        return ""
+    reconnected = any(
+        began <= submission.answered and submission.asked <= healed + _HELD_UP
+        for cluster in (submission.cluster, *forgotten)
+        for began, healed in history.struck(cluster)
+    )
+    if not reconnected:
+        return ""
+    return f"the copy on {', '.join(forgotten)} was under way while the controllers reconnected"
 
 
 def _script_lost(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:

@@ -10,10 +10,11 @@ data.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import faults, interrupts, lifecycle, releases, slurm_options
+from harness import faults, interrupts, lifecycle, origins, releases, slurm_options
 from harness.cluster import node_state, slurm
 from harness.cluster.slurm import FINISHED, SlurmCluster
 from harness.elastic import provisioning
@@ -103,6 +104,7 @@ def plan_upgrade(run: OpenRun, choices: Sequence[str]) -> Plan:
     """
     _recreating(run)
     new = run.directory.plan(choices)
+    run.provider.ask(new, render(new))
     older, newer = run.plan.releases(), new.releases()
     for name, release in newer.items():
         way = releases.upgrade_path(older[name], release)
@@ -114,9 +116,10 @@ def plan_upgrade(run: OpenRun, choices: Sequence[str]) -> Plan:
                 f"{name}: Slurm {release} supports upgrades from {served}, not from {older[name]}",
                 hint=f"the shortest way is {' -> '.join(way)}",
             )
-    if older == newer:
-        raise UsageError(f"all parts are already on {', '.join(sorted({*newer.values()}))}")
     changed = _changed(run.plan, new)
+    if not changed:
+        on = ", ".join(sorted({*new.versions().values()}))
+        raise UsageError(f"all parts are already on {on}")
     if own := [host.name for host in changed if host.image]:
         raise UsageError(
             f"{', '.join(own)}: to upgrade a host with an image of your own, name another image"
@@ -178,7 +181,7 @@ def _changed(old: Plan, new: Plan) -> list[Host]:
     return [
         host
         for host, other in zip(old.hosts, new.hosts, strict=True)
-        if host.release != other.release
+        if (host.release, host.origin) != (other.release, other.origin)
     ]
 
 
@@ -195,9 +198,11 @@ def run(
     `site` is loaded before the upgrade; `keep` leaves the hosts up. The report is copied to
     `directory`.
     """
-    plan_upgrade(run, upgrade_options.releases)
+    new = plan_upgrade(run, upgrade_options.releases)
 
     def evaluate(evaluation: Evaluation) -> None:
+        # What cannot be built is known before the older hosts are up.
+        run.provider.prepare(new, run.say)
         with lifecycle.provisioned(run, keep=keep), lifecycle.logs_collected(run):
             opened = _with_site_data(run, site) if site else run
             lifecycle.deploy(opened)
@@ -209,19 +214,30 @@ def run(
 def split_choices(choices: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split each [NAME=][FROM:]TO into the releases to start on and those to upgrade to.
 
-    Choices without FROM have no release to start on.
+    Either can be an origin, as for `--release`. Choices without FROM have no release to start on.
 
     >>> split_choices(["22.05:24.11", "alpha=25.11"])
     (['22.05'], ['24.11', 'alpha=25.11'])
+    >>> split_choices(["base:ubuntu:24.04:source:slurm-25.11.2.tar.bz2"])
+    (['base:ubuntu:24.04'], ['source:slurm-25.11.2.tar.bz2'])
     """
     begin, target = [], []
     for choice in choices:
-        name, equals, path = choice.rpartition("=")
-        older, colon, newer = path.rpartition(":")
-        target.append(f"{name}{equals}{newer}")
+        name = named[0] if (named := re.match("[A-Za-z0-9_-]*=", choice)) else ""
+        older, colon, newer = _halves(choice.removeprefix(name))
+        target.append(f"{name}{newer}")
         if colon:
-            begin.append(f"{name}{equals}{older}")
+            begin.append(f"{name}{older}")
     return begin, target
+
+
+def _halves(path: str) -> tuple[str, str, str]:
+    """Split FROM:TO, in which origins have colons too, at the colon between them."""
+    for colon in reversed([index for index, letter in enumerate(path) if letter == ":"]):
+        newer = path[colon + 1 :]
+        if origins.is_origin(newer) or newer in releases.KNOWN:
+            return path[:colon], ":", newer
+    return ("", "", path) if origins.is_origin(path) else path.rpartition(":")
 
 
 def read_site_data(
@@ -320,22 +336,34 @@ def steps_since(run: OpenRun, begin: int) -> list[Check]:
 
 def _facts(run: OpenRun, new: Plan) -> dict[str, Any]:
     """Return the fields of a report that differ between an upgrade and a run."""
-    now, older = run.directory.plan(), run.plan.releases()
-    ways = [f"{name}={release}:{new.releases()[name]}" for name, release in older.items()]
-    if len({way.partition("=")[2] for way in ways}) == 1:
-        ways = [ways[0].partition("=")[2]]
+    now = run.directory.plan()
+    ways = _ways(run.plan.versions(), new.versions())
+    choices = _ways(run.plan.choices(), new.choices())
     scenario = run.directory.scenario_path
     return {
         "description": (
             f"{run.plan.scenario.description} Upgraded while users submit jobs: {', '.join(ways)}."
         ).strip(),
-        "releases": now.releases(),
+        "releases": now.versions(),
+        "choices": now.choices(),
         "layout": model.layout(now),
         "known_faults": [*run.plan.known_faults(), *known_faults(run.plan, new)],
         "command": shlex.join(
-            ["harness", "upgrade", scenario, *(word for way in ways for word in ("--to", way))]
+            [
+                "harness",
+                "upgrade",
+                scenario,
+                *(word for choice in choices for word in ("--to", choice)),
+            ]
         ),
     }
+
+
+def _ways(older: Mapping[str, str], newer: Mapping[str, str]) -> list[str]:
+    """Return NAME=FROM:TO for each part, or a single FROM:TO if it is the same for all."""
+    ways = [f"{name}={release}:{newer[name]}" for name, release in older.items()]
+    same = {way.partition("=")[2] for way in ways}
+    return [*same] if len(same) == 1 else ways
 
 
 def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) -> None:
@@ -358,7 +386,7 @@ def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) ->
             parts = {step.cluster or "slurmdbd" for step in todo[:number]}
             done = parts - {step.cluster or "slurmdbd" for step in todo[number:]}
             run.directory.upgraded(
-                run.directory.plan([f"{part}={new.releases()[part]}" for part in sorted(done)])
+                run.directory.plan([f"{part}={new.choices()[part]}" for part in sorted(done)])
             )
         run.directory.upgraded(new)
         run.directory.write_tree(render(new))

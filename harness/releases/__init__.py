@@ -20,9 +20,15 @@ words       the words that values consist of; `unknown` says what happens to oth
             `reported` are removed words that slurmctld ignores with an error
 keyword_bounds   which values words such as "conmgr_threads=" may have (`Bounds`)
 defaults    defaults whose change makes a cluster work differently
+before      what the release did before a patch level, as the rest of its file is about the newest:
+            `source` names where Slurm says so, `behaviour` and `refused` have other facts,
+            `without_options` and `without_words` what was unknown, `accepted` options that were
+            not refused, `unbounded` words that could have any value; `defaults` are those that
+            changed with this patch level
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
-debian      where Debian packages it: `suite`, `packages`, what apt needs to install from the suite
-            (`apt_options`), and the suite that has Apptainer for it (`apptainer_suite`)
+debian      where Debian packages it: `suite`, `packages`, what every host on the suite needs
+            (`host_packages`), what apt needs to install from it (`apt_options`), and the suite that
+            has Apptainer for the release (`apptainer_suite`)
 federation_faults   known bugs of this release in a federation with clusters of `older` ones
 backup_faults       known bugs of this release when a backup slurmctld takes over
 
@@ -44,12 +50,14 @@ from harness.releases.release import (
     Refusal,
     Release,
     Words,
-    between,
+    changed_defaults,
     changes,
     default_of,
     first,
     get,
+    is_known,
     printed,
+    series,
     since,
     upgrade_path,
     with_apptainer,
@@ -69,12 +77,14 @@ __all__ = [
     "Refusal",
     "Release",
     "Words",
-    "between",
+    "changed_defaults",
     "changes",
     "default_of",
     "first",
     "get",
+    "is_known",
     "printed",
+    "series",
     "since",
     "upgrade_path",
     "with_apptainer",

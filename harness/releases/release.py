@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("[0-9]*.toml"))}
 KNOWN = tuple(_FILES)
 DEFAULT = "24.11"
+V = TypeVar("V")
 # Where each daemon listens unless its configuration names another port.
 DEFAULT_PORTS = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819, "slurmrestd": 6820}
 
@@ -50,13 +52,14 @@ class Words:
     """The words of an option's value, in lower case.
 
     `gone` maps removed words to the release that removed them. `reported` are those of them that
-    slurmctld ignores with an error.
+    slurmctld ignores with an error. `later` maps words to the patch level that adds them.
     """
 
     unknown: str
     known: frozenset[str]
     gone: Mapping[str, str]
     reported: frozenset[str]
+    later: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class Behaviour:
     # switch of topology.conf, or 0.
     units_need_names: bool
     longest_switch_name: int
+    # BlockSizes of topology.yaml must be right, as those of topology.conf.
+    checks_yaml_block_sizes: bool
     # Each block must have as many nodes as the first BlockSizes, or as the first block.
     full_blocks: bool
     # Severity of select/linear together with topology/tree; "" if they work together.
@@ -222,6 +227,10 @@ class Behaviour:
     checks_memory_limits: bool
     # slurmctld logs warnings; before, it logged them as information, or about switches as errors.
     logs_warnings: bool
+    # An empty jwt_key= is not the same as none.
+    refuses_empty_jwt_key: bool
+    # slurmctld refuses a PrologSlurmctld or EpilogSlurmctld that it cannot execute.
+    checks_controller_scripts: bool
     # slurmctld logs an error if MinJobAge is 1, or MessageTimeout too long to notice failures.
     checks_job_age: bool
     # slurmctld logs an error about words of JobAcctGatherParams and SlurmdParameters that do not
@@ -301,6 +310,11 @@ class Behaviour:
     # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
     # is no limit.
     most_nodes: int
+    # slurmd dies on `sbatch --export=NAME` if it may not create namespaces: _clone_env_child. Later
+    # releases do without if there may be none.
+    environment_needs_namespaces: bool
+    # Severity of more nodes than MaxNodeCount; after an error, slurmctld lacks the others.
+    too_many_nodes: str
     # MaxNodeCount=0 is no limit.
     zero_is_no_node_limit: bool
     # `sbatch --external` submits a job that starts nothing on its nodes; nodes may have
@@ -321,6 +335,7 @@ class Release(Behaviour):
     serves: tuple[str, ...] = ()
     suite: str | None = None
     packages: tuple[str, ...] = ()
+    host_packages: tuple[str, ...] = ()
     apt_options: tuple[str, ...] = ()
     apptainer_suite: str | None = None
     further_suite: str | None = None
@@ -392,11 +407,60 @@ def _needs(part: Mapping[str, Any], why: Mapping[str, str]) -> Needs:
     return Needs(part["default"], by_option, frozenset(drain), reasons)
 
 
+def series(name: str) -> str:
+    """Return the release of a patch level such as 24.11.3; a release itself is returned as it is.
+
+    >>> series("24.11.3"), series("24.11")
+    ('24.11', '24.11')
+    """
+    return ".".join(name.split(".")[:2])
+
+
+def is_known(name: str) -> bool:
+    """Return whether a name is that of a release in KNOWN, or of any of its patch levels."""
+    return series(name) in KNOWN and bool(re.fullmatch(r"\d+\.\d+(\.\d+)?", name))
+
+
 @cache
 def get(name: str) -> Release:
-    """Return the facts about a release in KNOWN."""
-    data = tomllib.loads(_FILES[name].read_text())
-    behaviour = {key: _frozen(value) for key, value in data.get("behaviour", {}).items()}
+    """Return the facts about a release in KNOWN, or about one of its patch levels.
+
+    A release without a patch level is its newest one that is known, and so are those after it.
+    """
+    release = _release(series(name))
+    for level, changes_ in _before(name):
+        release = _earlier(release, changes_, level)
+    return replace(release, name=name)
+
+
+def _data(name: str) -> dict[str, Any]:
+    return tomllib.loads(_FILES[name].read_text())
+
+
+@cache
+def _levels(name: str) -> dict[str, Any]:
+    """Return the patch levels that changed something, newest first, with what was before."""
+    levels = _data(name).get("before", {})
+    return {level: levels[level] for level in sorted(levels, key=_patch, reverse=True)}
+
+
+def _patch(name: str) -> float:
+    """Return the number of a patch level; infinity for a release without one."""
+    number = name.removeprefix(series(name)).removeprefix(".")
+    return int(number) if number else math.inf
+
+
+def _before(name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the patch levels after one, newest first, with what the release did before each."""
+    for level, changes_ in _levels(series(name)).items():
+        if _patch(level) > _patch(name):
+            yield level, changes_
+
+
+def _release(name: str) -> Release:
+    """Return the facts about the newest patch level of a release."""
+    data = _data(name)
+    behaviour = _behaviour(data)
     before = get(data["after"]) if "after" in data else Release(name=name, **behaviour)
     debian = data.get("debian", {})
     return replace(
@@ -406,6 +470,7 @@ def get(name: str) -> Release:
         serves=tuple(data["serves"]),
         suite=debian.get("suite"),
         packages=tuple(debian.get("packages", ())),
+        host_packages=tuple(debian.get("host_packages", ())),
         apt_options=tuple(debian.get("apt_options", ())),
         apptainer_suite=debian.get("apptainer_suite"),
         federation_faults=tuple(
@@ -428,11 +493,76 @@ def get(name: str) -> Release:
         renamed_plugins={**before.renamed_plugins, **data.get("renamed_plugins", {})},
         words=_words(before, data, name),
         keyword_bounds=_keyword_bounds(before, data),
-        defaults={
-            section: {key: Default(**default) for key, default in changed.items()}
-            for section, changed in data.get("defaults", {}).items()
-        },
+        defaults=_defaults(data),
     )
+
+
+def _earlier(release: Release, data: dict[str, Any], level: str) -> Release:
+    """Return a release as it was before a patch level: `data` is that part of its file."""
+    words_of = dict(release.words)
+    for option, texts in data.get("without_words", {}).items():
+        missing = {*texts.lower().split()}
+        words = words_of[option.lower()]
+        words_of[option.lower()] = replace(
+            words,
+            known=words.known - missing,
+            later={**words.later, **dict.fromkeys(missing, level)},
+        )
+    return replace(
+        release,
+        **_behaviour(data),
+        options=_without(release.options, data.get("without_options", {})),
+        refused=_without(_refused(release, data, level), data.get("accepted", {})),
+        words=words_of,
+        keyword_bounds=_without(
+            release.keyword_bounds,
+            {option.lower(): words for option, words in data.get("unbounded", {}).items()},
+        ),
+    )
+
+
+def _without(
+    parts: Mapping[str, Mapping[str, V]], missing: Mapping[str, str]
+) -> dict[str, Mapping[str, V]]:
+    """Return parts without the words that are missing from each."""
+    return {
+        part: {
+            word: value
+            for word, value in of_part.items()
+            if word not in missing.get(part, "").lower().split()
+        }
+        for part, of_part in parts.items()
+    }
+
+
+def _behaviour(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: _frozen(value) for key, value in data.get("behaviour", {}).items()}
+
+
+def _defaults(data: dict[str, Any]) -> dict[str, dict[str, Default]]:
+    return {
+        section: {key: Default(**default) for key, default in changed.items()}
+        for section, changed in data.get("defaults", {}).items()
+    }
+
+
+def changed_defaults(
+    older: str, newer: str
+) -> Iterator[tuple[str, Mapping[str, Mapping[str, Default]]]]:
+    """Yield the releases and patch levels after `older` up to `newer`, and their new defaults."""
+    for name in KNOWN:
+        if series(older) < name <= series(newer):
+            yield name, get(name).defaults
+        for level, data in reversed(_levels(name).items()):
+            if _is_older(older, level) and not _is_older(newer, level):
+                yield level, _defaults(data)
+
+
+def _is_older(name: str, level: str) -> bool:
+    """Return whether a release or patch level is older than a patch level."""
+    if series(name) != series(level):
+        return series(name) < series(level)
+    return _patch(name) < _patch(level)
 
 
 def default_of(release: Release, section: str, option: str) -> str:
@@ -447,8 +577,19 @@ def default_of(release: Release, section: str, option: str) -> str:
 
 
 def since(section: str, key: str) -> str | None:
-    """Return the first release in KNOWN that has an option; None if there is none."""
-    return next((name for name in KNOWN if key.lower() in get(name).options.get(section, {})), None)
+    """Return the first release in KNOWN that has an option; None if there is none.
+
+    It is a patch level if that added the option.
+    """
+    for name in KNOWN:
+        if key.lower() in get(name).options.get(section, {}):
+            adding = (
+                level
+                for level, data in _levels(name).items()
+                if key.lower() in data.get("without_options", {}).get(section, "").lower().split()
+            )
+            return next(adding, name)
+    return None
 
 
 def first(section: str) -> str | None:
@@ -472,11 +613,6 @@ def upgrade_path(older: str, newer: str) -> tuple[str, ...]:
         ]
     complete = [path for path in paths if path[-1] == newer]
     return max(complete, key=lambda path: sum(bool(get(name).suite) for name in path), default=())
-
-
-def between(older: str, newer: str) -> tuple[str, ...]:
-    """Return the releases after `older` up to `newer`."""
-    return tuple(name for name in KNOWN if older < name <= newer)
 
 
 def _frozen(value: Any) -> Any:

@@ -40,7 +40,8 @@ def report(run: RunDir, plan: Plan, evaluation: Evaluation) -> Report:
         scenario=plan.name,
         description=plan.scenario.description,
         verdict=evaluation.verdict(),
-        releases=plan.releases(),
+        releases=plan.versions(),
+        choices=plan.choices(),
         provider=run.provider,
         run=str(run.path),
         stages=[

@@ -137,10 +137,9 @@ def repeat(report: Report) -> str:
     if report.command:
         return report.command
     scenario = report.scenario_path or f"{report.scenario}.yml"
-    several = len({*report.releases.values()}) > 1
-    chosen = [
-        f"{name}={release}" if several else release for name, release in report.releases.items()
-    ]
+    choices = report.choices or report.releases
+    several = len({*choices.values()}) > 1
+    chosen = [f"{name}={choice}" if several else choice for name, choice in choices.items()]
     options = [word for choice in dict.fromkeys(chosen) for word in ("--release", choice)]
     options += [word for setting in report.settings for word in ("--set", setting)]
     provider = [] if report.provider == "docker" else ["--provider", report.provider]

@@ -103,8 +103,9 @@ class Report:
 
     `problem` is why there is no verdict; `topologies` has a picture of each topology, `layout` one
     of all hosts; `kubernetes` is the API that stored the ledger of shared clusters; `nodes` has a
-    hostlist for each cluster; `started` is in ISO 8601; `command` repeats the run if `harness run`
-    cannot. Reports of older versions may lack fields that have a default.
+    hostlist for each cluster; `started` is in ISO 8601; `choices` names what each release comes
+    from, as `--release` does; `command` repeats the run if `harness run` cannot. Reports of older
+    versions may lack fields that have a default.
     """
 
     scenario: str
@@ -127,6 +128,7 @@ class Report:
     nodes: dict[str, Annotated[str, AfterValidator(_nodes)]] = field(default_factory=dict)
     federations: dict[str, list[str]] = field(default_factory=dict)
     layout: _Boxes = field(default_factory=list)
+    choices: dict[str, str] = field(default_factory=dict)
     command: str = ""
 
     def exit_code(self) -> int:
@@ -154,7 +156,7 @@ def layout(plan: Plan) -> list[Box]:
             f"cluster {name}, Slurm {release}",
             [host for host in plan.hosts if host.cluster == name],
         )
-        for name, release in plan.releases().items()
+        for name, release in plan.versions().items()
         if name in scenario.clusters
     }
     boxes = [
@@ -165,7 +167,7 @@ def layout(plan: Plan) -> list[Box]:
         for name, federation in scenario.federations.items()
     ]
     others = [host for host in plan.hosts if not host.cluster]
-    release = plan.releases().get(SLURMDBD)
+    release = plan.versions().get(SLURMDBD)
     return [
         *boxes,
         *clusters.values(),

@@ -105,23 +105,40 @@ def timeline(report: Report, events: Sequence[Mapping[str, Any]]) -> Timeline | 
     rows = {("", name): spans for name, spans in _around(report, events).items() if spans}
     lane_of: dict[str, tuple[str, str]] = {}
     for cluster, nodes in _nodes(report, events).items():
-        size = -(-len(nodes) // _MOST_LANES)
-        for start in range(0, len(nodes), size):
-            names = nodes[start : start + size]
-            lane = (cluster, hostlist.fold(names))
-            rows[lane] = []
-            lane_of.update(dict.fromkeys(names, lane))
+        lane_of |= lanes(cluster, nodes)
+    rows |= {lane: [] for lane in lane_of.values()}
     for node, span in (*_job_spans(report), *node_spans(events)):
         if node in lane_of:
             rows[lane_of[node]].append(span)
+    drawn = picture(rows)
+    if drawn:
+        drawn_lanes = (lane for lane in drawn.lanes if not lane.heading)
+        of_row = dict(zip(rows, drawn_lanes, strict=True))
+        _link(drawn, report, {node: of_row[row] for node, row in lane_of.items()})
+    return drawn
+
+
+def lanes(group: str, nodes: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the row of each node: its group, and the nodes that share a lane."""
+    size = -(-len(nodes) // _MOST_LANES) or 1
+    lane_of = {}
+    for start in range(0, len(nodes), size):
+        names = nodes[start : start + size]
+        lane_of.update(dict.fromkeys(names, (group, hostlist.fold(names))))
+    return lane_of
+
+
+def picture(rows: Mapping[tuple[str, str], Sequence[Span]]) -> Timeline | None:
+    """Draw rows on one axis, each with a group and a name; None if they have no spans.
+
+    A heading with the name of the group is above its rows.
+    """
     spans = [span for row in rows.values() for span in row]
     if not spans:
         return None
     begin = min(span.begin for span in spans)
     drawn = Timeline(begin, max(max(span.end for span in spans) - begin, 1))
     _draw(drawn, rows)
-    lanes = dict(zip(rows, (lane for lane in drawn.lanes if not lane.heading), strict=True))
-    _link(drawn, report, {node: lanes[row] for node, row in lane_of.items()})
     step = next((tick for tick in _TICKS if drawn.seconds / tick <= 10), drawn.seconds / 10)
     times = (step * number for number in range(int(drawn.seconds // step) + 1))
     drawn.ticks = [(_percent(drawn, begin + time), clock(time)) for time in times]

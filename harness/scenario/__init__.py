@@ -1,6 +1,10 @@
 """The scenario file."""
 
-from harness.scenario.contradictions import FIRST_NODE_PORT, MOST_NODES_OF_A_HOST
+from harness.scenario.contradictions import (
+    FIRST_NODE_PORT,
+    MOST_NODES_OF_A_HOST,
+    SYSTEM_USERS,
+)
 from harness.scenario.loading import (
     is_named_like_one,
     load,
@@ -13,6 +17,7 @@ from harness.scenario.model import (
     Accounting,
     Cluster,
     NodeGroup,
+    Part,
     Path_,
     Provision,
     Rehearsal,
@@ -26,15 +31,18 @@ from harness.scenario.model import (
     gres_count,
     gres_type,
     schema,
+    split_choice,
 )
 
 __all__ = [
     "FIRST_NODE_PORT",
     "MOST_NODES_OF_A_HOST",
     "SLURMDBD",
+    "SYSTEM_USERS",
     "Accounting",
     "Cluster",
     "NodeGroup",
+    "Part",
     "Path_",
     "Provision",
     "Rehearsal",
@@ -52,5 +60,6 @@ __all__ = [
     "name_of",
     "schema",
     "script_files",
+    "split_choice",
     "unprobed_images",
 ]

@@ -56,7 +56,7 @@ _FORMS = (
 # Characters that cannot be in the command with which slurmd registers a dynamic node.
 _NOT_IN_A_COMMAND = re.compile(r"[\s'\"\\$%]")
 # Users of Debian's base system, and of the daemons' packages.
-_SYSTEM_USERS = frozenset(
+SYSTEM_USERS = frozenset(
     {
         "root",
         "daemon",
@@ -535,6 +535,7 @@ def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
         accounting.host in {cluster.controller, *cluster.nodes_on()}
         and (cluster.site, cluster.image) == (accounting.site, accounting.image)
         and scenario.release_of(cluster) == scenario.release_of(accounting)
+        and scenario.wanted(cluster) == scenario.wanted(accounting)
         for cluster in scenario.clusters.values()
     )
 
@@ -605,7 +606,7 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
                 )
     uids: dict[int, str] = {}
     for name, user in scenario.users.items():
-        if name in _SYSTEM_USERS:
+        if name in SYSTEM_USERS:
             yield (
                 ("users", name),
                 f"{name} is a system user of every host; choose a different name",
@@ -620,21 +621,50 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
                     ("users", name, "qos", index),
                     f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}',
                 )
-        for account_name in user.associations:
-            if account_name not in user.accounts:
+        for association in user.associations:
+            account_name, _, partition = association.partition(":")
+            known_accounts = accounts if partition else user.accounts
+            if account_name not in known_accounts:
                 yield (
-                    ("users", name, "associations", account_name),
-                    (f"{name} has no account {account_name}"),
+                    ("users", name, "associations", association),
+                    f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+                    if partition
+                    else f"{name} has no account {account_name}",
                 )
         for index, account_name in enumerate(user.coordinates):
             if account_name not in accounts:
                 at = ("users", name, "coordinates", index)
                 yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
-        if user.coordinates and not user.accounts:
+        if user.coordinates and not user.default_account:
             at = ("users", name, "coordinates")
             yield at, "needs accounts: accounting has no users without one"
-        if user.admin and not user.accounts:
+        if user.admin and not user.default_account:
             yield ("users", name, "admin"), "needs accounts: accounting has no users without one"
         if user.uid in uids:
             yield ("users", name, "uid"), f"uid {user.uid} is already {uids[user.uid]}'s"
         uids[user.uid] = name
+    yield from _wrong_groups(scenario)
+    yield from _wrong_resources(scenario)
+
+
+def _wrong_groups(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    gids: dict[int, str] = {}
+    for name, group in scenario.groups.items():
+        if name in scenario.users:
+            yield ("groups", name), f"user {name} has a group of this name"
+        if group.gid in gids:
+            yield ("groups", name, "gid"), f"gid {group.gid} is already {gids[group.gid]}'s"
+        gids[group.gid] = name
+        for index, user in enumerate(group.users):
+            if user not in scenario.users:
+                at = ("groups", name, "users", index)
+                yield at, f'no user "{user}"{did_you_mean(user, [*scenario.users])}'
+
+
+def _wrong_resources(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    resources = scenario.accounting.resources if scenario.accounting else {}
+    for name, resource in resources.items():
+        for cluster in resource.clusters:
+            if cluster not in scenario.clusters:
+                at = ("accounting", "resources", name, "clusters", cluster)
+                yield at, f'no cluster "{cluster}"{did_you_mean(cluster, [*scenario.clusters])}'

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, get_args
 
 from pydantic import ValidationError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from harness import releases, run_secrets
+from harness import origins, releases, run_secrets
 from harness.errors import Problem, ScenarioError, UsageError
+from harness.origins import NotAnOrigin, Origin
 from harness.parsing import bounded_yaml
 from harness.scenario.contradictions import (
     contradictions,
@@ -52,16 +53,18 @@ def is_named_like_one(path: Path) -> bool:
 def load(
     path: Path,
     choices: Sequence[str] = (),
-    release_of_image: Callable[[str], str] | None = None,
+    origin_of_image: Callable[[str], Origin] | None = None,
     lacks: Callable[[Scenario], Iterable[tuple[Path_, str]]] = lambda _: (),
     settings: Sequence[str] = (),
+    origin_of: Mapping[str, Origin] = MappingProxyType({}),
 ) -> Scenario:
     """Read a scenario and put it on the releases that `choices` names (see Scenario.put_on).
 
     `settings` override values of the file. Each is KEY=VALUE: keys with dots between, such as
-    clusters.a.nodes.0.cpus, and a value as in the file. `release_of_image` returns the release of
-    an image, and `lacks` what the hosts cannot do. Without `release_of_image` no image is
-    inspected: see `unprobed_images`.
+    clusters.a.nodes.0.cpus, and a value as in the file. `origin_of_image` returns the origin of
+    an image, and `lacks` what the hosts cannot do. Without `origin_of_image` no image is
+    inspected: see `unprobed_images`. `origin_of` are the known origins of some parts, which are not
+    looked into again.
 
     Raises ScenarioError, which lists all problems of the file, in the order of their lines.
     """
@@ -76,9 +79,16 @@ def load(
     if scenario:
         impossible = [*lacks(scenario)]
         wrong = [*contradictions(scenario, data), *impossible]
-        reader = None if impossible else release_of_image
-        scenario, wrong_images = _with_releases_of_images(scenario.put_on(choices), reader)
-        wrong += (*wrong_images, *wrong_releases(scenario), *too_old_for_topology(scenario))
+        reader = None if impossible else origin_of_image
+        scenario = scenario.with_origins(origin_of).put_on(choices)
+        scenario, wrong_origins = _with_origins(scenario, path.parent)
+        scenario, wrong_images = _with_origins_of_images(scenario, reader)
+        wrong += (
+            *wrong_origins,
+            *wrong_images,
+            *wrong_releases(scenario),
+            *too_old_for_topology(scenario),
+        )
         entries.extend((at, message, False) for at, message in wrong)
     if scenario and not entries:
         return scenario
@@ -326,16 +336,17 @@ def _fields_at(loc: tuple[str | int, ...]) -> list[str]:
     return list(kind.model_fields)
 
 
-def _with_releases_of_images(
-    scenario: Scenario, release_of_image: Callable[[str], str] | None
+def _with_origins_of_images(
+    scenario: Scenario, origin_of_image: Callable[[str], Origin] | None
 ) -> tuple[Scenario, list[tuple[Path_, str]]]:
-    """Return the scenario with the releases of its images, and where it contradicts them."""
+    """Return the scenario with the origins of its images, and where it contradicts them."""
     wrong: list[tuple[Path_, str]] = []
-    release_of: dict[str, str | None] = {}
+    found: dict[str, Origin] = {}
     for name, part in scenario.parts().items():
-        if not part.image or not release_of_image:
+        if not part.image or not origin_of_image:
             continue
-        release = release_of_image(part.image)
+        origin = origin_of_image(part.image)
+        release = origin.release
         if part.release not in {None, release}:
             wrong.append(
                 (
@@ -347,5 +358,25 @@ def _with_releases_of_images(
             known = ", ".join(releases.KNOWN)
             wrong.append(((*place_of(name), "image"), f"it has Slurm {release}; known: {known}"))
         else:
-            release_of[name] = release
-    return scenario.with_releases(release_of), wrong
+            found[name] = origin
+    return scenario.with_origins(found), wrong
+
+
+def _with_origins(scenario: Scenario, directory: Path) -> tuple[Scenario, list[tuple[Path_, str]]]:
+    """Return the scenario with the origins of its parts, and where these cannot be used.
+
+    Paths are relative to the scenario's directory.
+    """
+    wrong: list[tuple[Path_, str]] = []
+    found: dict[str, Origin] = {}
+    for name, part in scenario.parts().items():
+        wanted = scenario.wanted(part)
+        if part.origin or not wanted:
+            continue
+        try:
+            found[name] = origins.resolve(wanted.under(directory), part.release)
+        except NotAnOrigin as error:
+            key = "source" if wanted.source else "packages" if wanted.packages else "base"
+            at: Path_ = (*place_of(name), key) if getattr(part, key) else (key,)
+            wrong.append((at, f"{error}; {error.hint}" if error.hint else str(error)))
+    return scenario.with_origins(found), wrong

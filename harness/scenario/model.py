@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,12 +17,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     StringConstraints,
     WithJsonSchema,
 )
 
-from harness import releases
+from harness import origins, releases
 from harness.errors import UsageError
+from harness.origins import NotAnOrigin, Origin, Wanted
 from harness.parsing import conf, hostlist
 
 Path_ = tuple[str | int, ...]
@@ -39,7 +42,7 @@ _PRIVATE_DIRECTORIES = frozenset(
 # Where a cluster's scripts cannot be: system directories, and files that the harness generates.
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
-    r"|/etc/(munge|mysql|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
+    r"|/etc/(munge|my\.cnf\.d|mysql|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )
 # src/interfaces/gres.c, MAX_GRES_BITMAP: each GPU has a bit.
@@ -50,6 +53,22 @@ _LONGEST_NAME = 255
 
 def _hostlist(value: str) -> str:
     hostlist.expand(value)
+    return value
+
+
+def _packages(value: Any) -> Any:
+    """Take a single text as a directory."""
+    return [value if "/" in value else f"./{value}"] if isinstance(value, str) else value
+
+
+def _one_directory(value: tuple[str, ...]) -> tuple[str, ...]:
+    if len([item for item in value if "/" in item]) > 1:
+        raise ValueError("has several directories; put the packages into one")
+    return value
+
+
+def _base(value: str) -> str:
+    origins.base(value)
     return value
 
 
@@ -172,6 +191,17 @@ Hostlist = Annotated[str, AfterValidator(_hostlist)]
 Release = Annotated[
     str, BeforeValidator(_release), WithJsonSchema({"type": "string", "enum": list(releases.KNOWN)})
 ]
+# Debian's policy manual, 5.6.7: a name that `apt-get install` accepts.
+PACKAGE = r"^[a-z0-9][a-z0-9+.-]+$"
+# The same, or a directory: as for `apt-get install`, what has a slash is no name.
+Package = Annotated[str, StringConstraints(pattern=rf"({PACKAGE}|/)")]
+Packages = Annotated[
+    tuple[Package, ...],
+    BeforeValidator(_packages),
+    AfterValidator(_one_directory),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+Base = Annotated[str, AfterValidator(_base)]
 HostName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")
 ]
@@ -204,10 +234,11 @@ Gres = Annotated[
     StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"),
     AfterValidator(_gres),
 ]
-# Debian's policy manual, 5.6.7: a name that `apt-get install` accepts.
-PACKAGE = r"^[a-z0-9][a-z0-9+.-]+$"
-Package = Annotated[str, StringConstraints(pattern=PACKAGE)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+# An account, or an account and a partition.
+Association = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")
+]
 Count = Annotated[int, Field(ge=1)]
 # Along x, y and z.
 Dimensions = tuple[Count, Count, Count]
@@ -409,7 +440,85 @@ class Script(Model):
     )
 
 
-class Cluster(Model):
+class Installed(Model):
+    """Where Slurm comes from. What a part does not name, it takes from the scenario."""
+
+    source: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Slurm's source, from which its packages are built once: a tarball or an unpacked "
+            "one, relative to the scenario, or a URL; see docs/how-to/your-own-slurm.md"
+        ),
+    )
+    packages: Packages = Field(
+        (),
+        description=(
+            "a directory of your own packages of Slurm, or a list of packages to add to the "
+            "hosts: names, and at most one such directory, which has a slash in its name"
+        ),
+    )
+    base: Base | None = Field(
+        None,
+        description=(
+            "what the hosts are made of, such as debian:trixie, ubuntu:24.04 or rockylinux:9; "
+            "without a source or packages, its own Slurm is installed"
+        ),
+    )
+
+    @property
+    def package_directory(self) -> str | None:
+        """The directory of Slurm's packages; None if there is none."""
+        return next((item for item in self.packages if "/" in item), None)
+
+    @property
+    def package_names(self) -> tuple[str, ...]:
+        """The names of packages to add from the repositories of the base."""
+        return tuple(item for item in self.packages if "/" not in item)
+
+
+class Part(Installed):
+    """A part of a scenario that has a release of its own: a cluster, or slurmdbd."""
+
+    release: Release | None = Field(None, description="Slurm release; default: the scenario's")
+    image: str | None = Field(
+        None, description="your own Docker image for its hosts; the release is read from it"
+    )
+    # Where its Slurm comes from, once that is known: see `Scenario.with_origins`.
+    _origin: Origin | None = PrivateAttr(None)
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where its Slurm comes from; None: from its image, or from Debian's packages."""
+        return self._origin
+
+    def put_on(self, choice: str) -> Self:
+        """Return this part with what a user chose: a release, or an origin with absolute paths."""
+        if not origins.is_origin(choice):
+            kept = {"source": None, "packages": self.package_names, "base": None}
+            changed = self.model_copy(update={"release": choice, **kept})
+        else:
+            wanted = origins.parse(choice).under(Path.cwd())
+            changed = self.model_copy(
+                update={
+                    "release": None,
+                    "image": None,
+                    "source": wanted.source or None,
+                    "base": wanted.base or None,
+                    "packages": (*self.package_names, *filter(None, [wanted.packages])),
+                }
+            )
+        changed._origin = None
+        return changed
+
+    def put_at(self, origin: Origin) -> Self:
+        """Return this part with Slurm from an origin."""
+        changed = self.model_copy(update={"release": origin.release})
+        changed._origin = origin
+        return changed
+
+
+class Cluster(Part):
     """One Slurm cluster: a slurmctld and its slurmds."""
 
     controller: HostName = Field(description="the host that runs slurmctld; it can also be a node")
@@ -441,16 +550,8 @@ class Cluster(Model):
     site: Word | None = Field(
         None, description="the site of all its hosts; required if there are several sites"
     )
-    release: Release | None = Field(None, description="Slurm release; default: the scenario's")
-    image: str | None = Field(
-        None, description="your own Docker image for its hosts; the release is read from it"
-    )
     apptainer: bool = Field(
         False, description="install Apptainer on its nodes, if Debian packages it for the release"
-    )
-    packages: tuple[Package, ...] = Field(
-        (),
-        description="Debian packages to add to its hosts: see `harness images extend`",
     )
     configless: bool = Field(
         False, description="nodes fetch their configuration from slurmctld instead of files"
@@ -514,6 +615,13 @@ class Cluster(Model):
     )
     kubernetes: bool = Field(
         False, description="Kubernetes places pods on its nodes as well: see docs/hybrid.md"
+    )
+    reservations: Mapping[Word, SacctmgrOptions] = Field(
+        {},
+        description=(
+            "reservations to create once slurmctld answers, each as the options of `scontrol "
+            "create reservation`, such as StartTime, Duration, Nodes and Users"
+        ),
     )
 
     def node_names(self) -> tuple[str, ...]:
@@ -600,7 +708,21 @@ class Qos(Model):
     )
 
 
-class Accounting(Model):
+class Resource(Model):
+    """Licences that slurmdbd shares out between clusters."""
+
+    server: Word = Field(description="the licence server that owns them")
+    count: int = Field(ge=0, description="number of licences")
+    options: SacctmgrOptions = Field({}, description="additional sacctmgr options, such as Flags")
+    clusters: Mapping[ClusterName, int] = Field(
+        {},
+        description=(
+            "what each cluster may use: a percentage, or with Flags: absolute a number of licences"
+        ),
+    )
+
+
+class Accounting(Part):
     """One host with MariaDB and slurmdbd, for all clusters of the scenario."""
 
     host: HostName = Field("accounting", description="the host that runs MariaDB and slurmdbd")
@@ -610,14 +732,11 @@ class Accounting(Model):
     site: Word | None = Field(
         None, description="the site of the host; required if there are several sites"
     )
-    release: Release | None = Field(
-        None, description="release of slurmdbd; default: the scenario's"
-    )
-    image: str | None = Field(
-        None, description="your own Docker image for the host; the release is read from it"
-    )
     accounts: Mapping[Word, Account] = Field({}, description="bank accounts, in any order")
     qos: Mapping[Word, Qos] = Field({}, description="qualities of service in addition to normal")
+    resources: Mapping[Word, Resource] = Field(
+        {}, description="licences of a server, by name, which jobs request as NAME@SERVER"
+    )
     slurm_user_accounts: tuple[Word, ...] = Field(
         (), description="accounts that SlurmUser can charge: without one it cannot submit jobs"
     )
@@ -665,20 +784,47 @@ class User(Model):
     qos: tuple[Word, ...] = Field(
         (), description="QOS that the user can request in addition to normal"
     )
-    associations: Mapping[Word, SacctmgrOptions] = Field(
+    associations: Mapping[Association, SacctmgrOptions] = Field(
         {},
         description="additional sacctmgr options of the user's association with an account, such "
-        "as Fairshare or MaxJobs, by account",
+        "as Fairshare or MaxJobs, by account; ACCOUNT:PARTITION is an additional association, "
+        "for that partition only",
     )
     coordinates: tuple[Word, ...] = Field((), description="accounts that the user coordinates")
     admin: Literal["Operator", "Administrator"] | None = Field(
         None, description="AdminLevel in the accounting database; default: none"
     )
 
+    def accounts_of_associations(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """Return the options of each association, by account and partition ("" for none)."""
+        named = {
+            (account, partition): options
+            for name, options in self.associations.items()
+            for account, _, partition in [name.partition(":")]
+        }
+        return {**{(account, ""): {} for account in self.accounts}, **named}
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether some associations apply in one partition only."""
+        return any(":" in name for name in self.associations)
+
+    @property
+    def default_account(self) -> str | None:
+        """The account that jobs charge if they name none."""
+        return next((account for account, _ in self.accounts_of_associations()), None)
+
     @property
     def privileged(self) -> bool:
         """Whether Slurm lets the user change jobs of others."""
         return bool(self.admin or self.coordinates)
+
+
+class Group(Model):
+    """A group of users, with the same gid on every host."""
+
+    gid: int = Field(ge=1, lt=2**31, description="the same on every host")
+    users: tuple[UserName, ...] = Field((), description="users who belong to it")
 
 
 class Federation(Model):
@@ -733,7 +879,7 @@ class Checks(Model):
     )
 
 
-class Scenario(Model):
+class Scenario(Installed):
     """Slurm clusters as an administrator describes them."""
 
     description: str = Field("", description="one line that says what the scenario is for")
@@ -752,6 +898,9 @@ class Scenario(Model):
     )
     users: Mapping[UserName, User] = Field(
         {}, description="ordinary users, who submit jobs; without any, checks submit none"
+    )
+    groups: Mapping[UserName, Group] = Field(
+        {}, description="groups of users, for example for AllowGroups of a partition"
     )
     federations: Mapping[Word, Federation] = Field(
         {}, description="clusters that schedule jobs together"
@@ -787,41 +936,76 @@ class Scenario(Model):
         """Return the parts that have a release: the clusters by name, and slurmdbd."""
         return {**self.clusters, **({SLURMDBD: self.accounting} if self.accounting else {})}
 
-    def with_releases(self, releases_: Mapping[str, str | None]) -> Scenario:
-        """Return this scenario with other releases for some of its `parts`.
+    def wanted(self, part: Part) -> Wanted:
+        """Return what a part's Slurm should come from, by its own keys or the scenario's.
 
-        None stands for the scenario's release.
+        Nothing stands for its image, or for Debian's packages of its release.
         """
-        clusters = {
-            name: cluster.model_copy(update={"release": releases_.get(name, cluster.release)})
-            for name, cluster in self.clusters.items()
-        }
-        accounting = self.accounting and self.accounting.model_copy(
-            update={"release": releases_.get(SLURMDBD, self.accounting.release)}
+        if part.image:
+            return Wanted()
+        own = part.source or part.package_directory
+        whole = part if own or part.release else self
+        return Wanted(
+            whole.source or "", whole.package_directory or "", part.base or self.base or ""
         )
+
+    def with_origins(self, origin_of: Mapping[str, Origin]) -> Scenario:
+        """Return this scenario with known origins for some of its `parts`."""
+        return self._with_parts(
+            {
+                name: part.put_at(origin_of[name])
+                for name, part in self.parts().items()
+                if name in origin_of
+            }
+        )
+
+    def _with_parts(self, changed: Mapping[str, Part]) -> Scenario:
+        """Return this scenario with other parts in place of those with their names."""
+        clusters = {name: changed.get(name, cluster) for name, cluster in self.clusters.items()}
+        accounting = changed.get(SLURMDBD, self.accounting)
         return self.model_copy(update={"clusters": clusters, "accounting": accounting})
 
     def put_on(self, choices: Sequence[str]) -> Scenario:
-        """Return this scenario with the releases that a user chose.
+        """Return this scenario with the releases or origins that a user chose.
 
-        A choice is "26.05" for all parts, or "aws=26.05" for one.
+        A choice is "26.05" or "source:FILE" for all parts, or "aws=26.05" for one.
         """
         scenario = self
         for choice in choices:
-            name, equals, release = choice.rpartition("=")
-            try:
-                _release(release)
-            except ValueError as error:
-                raise UsageError(str(error)) from error
-            if equals and name not in scenario.parts():
+            name, what = split_choice(choice)
+            if name and name not in scenario.parts():
                 raise UsageError(
                     f'--release {choice}: no cluster "{name}"'
                     f"{did_you_mean(name, list(scenario.parts()))}"
                 )
-            scenario = scenario.with_releases(
-                {name: release} if equals else dict.fromkeys(scenario.parts(), release)
+            scenario = scenario._with_parts(
+                {
+                    part_name: part.put_on(what)
+                    for part_name, part in scenario.parts().items()
+                    if name in {"", part_name}
+                }
             )
         return scenario
+
+
+def split_choice(choice: str) -> tuple[str, str]:
+    """Split [NAME=]RELEASE or [NAME=]ORIGIN; UsageError if it is neither a release nor an origin.
+
+    >>> split_choice("aws=26.05"), split_choice("source:a=b.tar.bz2")
+    (('aws', '26.05'), ('', 'source:a=b.tar.bz2'))
+    """
+    named = re.match(r"([A-Za-z0-9_-]*)=", choice)
+    name, what = (named[1], choice[named.end() :]) if named else ("", choice)
+    try:
+        if origins.is_origin(what):
+            origins.parse(what)
+        else:
+            _release(what)
+    except NotAnOrigin as error:
+        raise UsageError(str(error), hint=error.hint) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return name, what
 
 
 def schema() -> dict[str, Any]:

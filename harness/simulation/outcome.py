@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+# A time or duration; plots cannot show more.
+Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +24,12 @@ class JobOutcome:
     # As in sacct, such as COMPLETED, TIMEOUT or PREEMPTED; REFUSED if sbatch failed; PENDING or
     # RUNNING if the simulation ended before.
     state: str
-    submit: float
-    eligible: float | None
-    start: float | None
-    end: float | None
+    submit: Seconds
+    eligible: Seconds | None
+    start: Seconds | None
+    end: Seconds | None
     nodes: tuple[str, ...]
-    cpus: int
+    cpus: Count
     user: str
     account: str
     partition: str
@@ -31,6 +38,13 @@ class JobOutcome:
     reason: str = ""
     backfilled: bool | None = None
     restarts: int = 0
+    # How often another job preempted it, whatever became of it then.
+    preemptions: int = 0
+    # How long it was seen pending for each reason, such as Priority or QOSMaxJobsPerUserLimit.
+    held: tuple[tuple[str, Seconds], ...] = ()
+    # Begin and end of each of its runs, if it ran several times: `start` is the first begin, `end`
+    # the last end, and `nodes` are those of the last run.
+    runs: tuple[tuple[Seconds, Seconds], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +72,22 @@ class Simulation:
     policy: str
     repeat: int  # from 1
     release: str
-    nodes: int
-    cpus: int
-    hours: float
+    nodes: Count
+    cpus: Count
+    hours: Annotated[float, Field(gt=0, le=1e5)]
     jobs: tuple[JobOutcome, ...]
     quality: Quality
     # sdiag of the cluster at the end, as printed names and numbers.
     scheduler: dict[str, float]
     # Effective usage and shares of each association at the end: account, user, share, usage.
     fairness: tuple[tuple[str, str, float, float], ...] = ()
+    # Jobs submitted in these first hours are not measured, nor what the nodes did meanwhile.
+    warm_up: Annotated[float, Field(ge=0, le=1e5)] = 0.0
+    # When it ended, in simulated seconds; None: when its last job did. If that was before the trace
+    # ended, it was interrupted.
+    ended: Seconds | None = None
+    trace: str = ""  # where the trace is from
+    notes: tuple[str, ...] = ()  # what reading and scaling the trace left out or changed
+    node_names: tuple[str, ...] = ()  # of all nodes, if known
+    # Options that count simulated time: name, the user's value, the value in the simulation, why.
+    settings: tuple[tuple[str, str, str, str], ...] = ()

@@ -35,12 +35,27 @@ class TraceJob:
     array_index: int | None = None
     nice: int = 0
     exclusive: bool = False
+    memory_per_cpu: int | None = None  # MiB; at most one of the two memories is set
+    # How long it waited on the system that the trace was recorded on.
+    recorded_wait: float | None = None
+    # How long its user waited after the end of the job that it depends on before submitting it.
+    think_time: float | None = None
+
+    @property
+    def cpus(self) -> int:
+        """The CPUs that its tasks need."""
+        return self.tasks * self.cpus_per_task
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Jobs in the order of their submission, and what reading them left out or scaled."""
+    """Jobs in the order of their submission, and what reading them left out or scaled.
+
+    `nodes` and `cpus` are the size of the system that the trace was recorded on, if it says so.
+    """
 
     source: str
     jobs: tuple[TraceJob, ...]
     notes: tuple[str, ...] = ()
+    nodes: int | None = None
+    cpus: int | None = None

@@ -7,15 +7,15 @@ nothing in them is run.
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count, islice
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -31,6 +31,7 @@ from harness.cluster.association_comparison import (
     value,
 )
 from harness.errors import HarnessError, UsageError
+from harness.scenario import SYSTEM_USERS, UserName
 from harness.site import collect
 
 # The directory of a bundle's files, which have their full paths below it.
@@ -56,6 +57,7 @@ class _Manifest(BaseModel):
     """What this module needs of a bundle's manifest."""
 
     format: int
+    collected: datetime = datetime.fromtimestamp(0, UTC)
     configuration: PurePosixPath
     files: tuple[_File, ...] = ()
     replaced: tuple[_File, ...] = ()
@@ -66,7 +68,33 @@ class _User(BaseModel):
     groups: tuple[str, ...] = ()
 
 
-_USERS = TypeAdapter(dict[str, _User])
+class _Group(BaseModel):
+    gid: int
+
+
+class _People(BaseModel):
+    """The users and groups of a site."""
+
+    users: dict[str, _User] = {}
+    groups: dict[str, _Group] = {}
+
+
+# Columns that `sacctmgr modify` knows by another name: qos_functions.c.
+_OPTIONS = {
+    "MaxSubmitPU": "MaxSubmitJobsPU",
+    "MaxSubmitPA": "MaxSubmitJobsPA",
+    "MinPrioThreshold": "MinPrioThresh",
+}
+_USER_NAME = TypeAdapter(UserName)
+_UNUSUAL = "a scenario cannot have this name"
+# Users without a uid of an ordinary user get these.
+_FIRST_FREE_UID = 100_000
+# What `scontrol show reservation` prints, and `scontrol create reservation` takes.
+_RESERVATION = (
+    *("Nodes", "PartitionName", "Users", "Groups", "Accounts", "Licenses", "MaxStartDelay"),
+)
+# Flags that scontrol shows, but does not take: scontrol(1).
+_SHOWN_FLAGS = {"SPEC_NODES", "ALL_NODES", "OVERLAP_JOBS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +110,8 @@ class Bundle:
     configuration: Path
     release: str | None
     users: Mapping[str, _User]
+    groups: Mapping[str, _Group]
+    collected: float
     site_directory: str
     paths: frozenset[str]
     modes: Mapping[str, int]
@@ -130,7 +160,7 @@ def of_directory(directory: Path) -> Bundle:
     paths = {f"/etc/slurm/{path.relative_to(directory)}": path for path in files}
     modes = {name: path.stat().st_mode & 0o777 for name, path in paths.items()}
     return ConfigurationDirectory(
-        directory, directory, None, {}, "/etc/slurm", frozenset(paths), modes, {}
+        directory, directory, None, {}, {}, 0, "/etc/slurm", frozenset(paths), modes, {}
     )
 
 
@@ -152,13 +182,16 @@ def opened(path: Path) -> Iterator[Bundle]:
                 transfer.unpack(stream, root, _LIMITS)  # type: ignore[arg-type]
             manifest = _Manifest.model_validate_json((root / "manifest.json").read_bytes())
             users_text = root / "output" / "users.json"
-            users = json.loads(users_text.read_bytes())["users"] if users_text.is_file() else {}
+            text = users_text.read_bytes() if users_text.is_file() else b"{}"
+            people = _People.model_validate_json(text)
             files = root / _FILES
             bundle = Bundle(
                 root,
                 files / str(manifest.configuration).lstrip("/"),
                 _release(root),
-                _USERS.validate_python(users),
+                people.users,
+                people.groups,
+                manifest.collected.timestamp(),
                 str(manifest.configuration),
                 frozenset(
                     f"/{path.relative_to(files)}" for path in files.rglob("*") if path.is_file()
@@ -214,91 +247,244 @@ def _bring_in_includes(bundle: Bundle) -> None:
         path.write_text(_INCLUDE.sub(relative, text), "latin-1")
 
 
-def accounting(bundle: Bundle, cluster: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Return a cluster's accounts and QOS, its users, and notes on what is left out.
+@dataclass(frozen=True, slots=True)
+class SiteObjects:
+    """What a bundle has of a cluster beside its configuration, as parts of a scenario.
 
-    The first has the keys of a scenario's `accounting`, the second those of its `users`.
+    `accounting`, `users` and `groups` have the keys of a scenario's parts of these names, and
+    `reservations` those of its cluster. `left_out` are notes on what the scenario does not have,
+    `emulated` on what it has in another way.
     """
+
+    accounting: dict[str, Any] = field(default_factory=dict)
+    users: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, Any] = field(default_factory=dict)
+    reservations: dict[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    emulated: list[str] = field(default_factory=list)
+
+
+def objects(bundle: Bundle, cluster: str) -> SiteObjects:
+    """Return a cluster's accounts, QOS, licences, users and groups, and reservations."""
+    found = SiteObjects()
     rows = [row for row in bundle.table("assoc") if row["Cluster"] == cluster]
-    notes: list[str] = []
+    accounts = _accounts(bundle, rows, found.left_out)
+    qos = {}
+    for row in bundle.table("qos"):
+        options = _options(row, QOS, QOS_DEFAULTS)
+        if float(row.get("LimitFactor") or 0):
+            note = f"LimitFactor={row['LimitFactor']}: some releases have none"
+            found.left_out.append(f"QOS {row['Name']} {note}")
+        if not _is_name(row["Name"]):
+            found.left_out.append(f"QOS {row['Name']}: {_UNUSUAL}")
+        elif options or row["Name"] != "normal":
+            qos[row["Name"]] = {"options": options} if options else {}
+    parts = {
+        "accounts": accounts,
+        "qos": qos,
+        "resources": _resources(bundle, cluster, found.left_out),
+    }
+    found.accounting.update({key: value for key, value in parts.items() if value})
+    found.users.update(_users(bundle, rows, {*accounts, "root"}, found))
+    found.groups.update(_groups(bundle, found))
+    found.reservations.update(reservations(bundle, found))
+    if names := {row["WCKey"] for row in bundle.table("wckey") if row.get("WCKey", "") not in "*"}:
+        found.left_out.append(f"wckeys: {', '.join(sorted(names))}: a scenario has none")
+    return found
+
+
+def _accounts(bundle: Bundle, rows: Iterable[Row], left_out: list[str]) -> dict[str, Any]:
+    """Return a cluster's accounts; "root" only if it has options of its own."""
     of_accounts = {row["Account"]: row for row in bundle.table("account")}
-    accounts = {}
+    accounts: dict[str, Any] = {}
     for row in rows:
-        name = row["Account"]
+        name, parent = row["Account"], row["ParentName"]
         if row["User"]:
+            continue
+        if not _is_name(name):
+            left_out.append(f"account {name}: {_UNUSUAL}")
             continue
         options = _options(row, ASSOCIATION, ASSOCIATION_DEFAULTS, leave=("ParentName",))
         if name == "root":
-            options.pop("QOS", None)  # slurmdbd gives it DefaultQOS
-            notes += [f"account root: {option}={text}" for option, text in options.items()]
+            if options.get("QOS") == "normal":  # slurmdbd gives it DefaultQOS
+                del options["QOS"]
+            if options:
+                accounts[name] = {"options": options}
             continue
         options |= {
             column: of_accounts[name][column]
             for column in ("Description", "Organization")
             if name in of_accounts and of_accounts[name][column] not in {"", name}
         }
-        parent = row["ParentName"]
         accounts[name] = {
             **({"parent": parent} if parent != "root" else {}),
             **({"options": options} if options else {}),
         }
-    qos = {}
-    for row in bundle.table("qos"):
-        options = _options(row, QOS, QOS_DEFAULTS)
-        if options or row["Name"] != "normal":
-            qos[row["Name"]] = {"options": options} if options else {}
-    objects = {
-        **({"accounts": accounts} if accounts else {}),
-        **({"qos": qos} if qos else {}),
-    }
-    return objects, dict(_users(bundle, rows, {*accounts}, notes)), notes
+    return _without_orphans(accounts, left_out)
 
 
-def reservations(bundle: Bundle) -> list[str]:
-    """Return notes on the site's reservations, which a scenario cannot have."""
+def _without_orphans(accounts: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
+    """Return accounts without those that are not below root, such as a circle of accounts."""
+    below: dict[str, bool] = {"root": True}
+    for name in accounts:
+        way: list[str] = []
+        above = name
+        while above not in below and above in accounts and above not in way:
+            way.append(above)
+            above = accounts[above].get("parent", "root")
+        below |= dict.fromkeys(way, below.get(above, False))
+    for name in accounts:
+        if not below[name]:
+            parent = accounts[name].get("parent")
+            left_out.append(f"account {name}: its parent {parent} is not below root (assoc.txt)")
+    return {name: account for name, account in accounts.items() if below[name]}
+
+
+def _resources(bundle: Bundle, cluster: str, left_out: list[str]) -> dict[str, Any]:
+    """Return slurmdbd's licences."""
+    resources: dict[str, Any] = {}
+    for row in bundle.table("resource"):
+        name = row["Name"]
+        if not (_is_name(name) and _is_name(row["Server"])):
+            left_out.append(f"licence {name}: {_UNUSUAL}")
+            continue
+        facts = resources.setdefault(
+            name, {"server": row["Server"], "count": int(row["Count"]), "clusters": {}}
+        )
+        if facts["server"] != row["Server"]:
+            left_out.append(f"licence {name}@{row['Server']}: {name}@{facts['server']} is imported")
+        elif row.get("Cluster") == cluster and row.get("Allowed", "").isdecimal():
+            facts["clusters"][cluster] = int(row["Allowed"])
+        if row.get("Flags", "").lower() == "absolute":
+            facts["options"] = {"Flags": "absolute"}
+    return resources
+
+
+def reservations(bundle: Bundle, found: SiteObjects) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the site's reservations that have not ended, with the options that create them.
+
+    Times are relative, so that the reservation does what it did when the bundle was collected.
+    """
     path = bundle.root / "output" / "scontrol" / "reservations.txt"
-    text = path.read_text(errors="replace") if path.is_file() else ""
-    names = re.findall(r"(?m)^ReservationName=(\S+)", text)
-    return [f"reservation {name}: reservations are not imported" for name in names]
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for line in lines:
+        facts = {
+            name: text
+            for name, text in re.findall(r"(\w+)=(\S*)", line)
+            if text not in {"", "(null)", "n/a"}
+        }
+        name = facts.get("ReservationName", "")
+        if not name:
+            continue
+        try:
+            times = _times(facts, bundle.collected)
+        except ValueError:
+            found.left_out.append(
+                f"reservation {name}: its times cannot be read (reservations.txt)"
+            )
+            continue
+        if not _is_name(name) or not times:
+            why = _UNUSUAL if times else "it had ended"
+            found.left_out.append(f"reservation {name}: {why}")
+            continue
+        flags = [flag for flag in facts.get("Flags", "").split(",") if flag not in _SHOWN_FLAGS]
+        options = times | {option: facts[option] for option in _RESERVATION if option in facts}
+        if "PART_NODES" not in flags:
+            options.pop("PartitionName", None)
+        why = f"it begins at {times['StartTime']}"
+        if users := facts.get("Users"):
+            own = {*found.users, "root"}
+            known = [user for user in users.split(",") if user.lstrip("-") in own]
+            options["Users"] = ",".join(known) or "root"
+            if options["Users"] != users:
+                why += f", for {options['Users']} instead of {users}"
+        if any(flags):
+            options["Flags"] = ",".join(flags)
+        found.emulated.append(f"reservation {name}: {why}")
+        yield name, options
+
+
+def node_states(bundle: Bundle) -> Iterator[str]:
+    """Yield notes on nodes that took no jobs when the bundle was collected."""
+    path = bundle.root / "output" / "scontrol" / "nodes.txt"
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for line in lines:
+        name, state, reason = (
+            found[1] if (found := re.search(pattern, line)) else ""
+            for pattern in (r"^NodeName=(\S+)", r"\bState=(\S+)", r"\bReason=(.*?)(?: \[|$)")
+        )
+        if re.search("DRAIN|DOWN|FAIL|MAINT", state):
+            why = f" ({reason})" if reason else ""
+            yield f"node {name} {state}{why}: all nodes are up from the start"
+
+
+def _times(facts: Mapping[str, str], collected: float) -> dict[str, str]:
+    """Return when a reservation begins, and for how long; nothing if it had ended."""
+    begin, end = (
+        datetime.fromisoformat(facts[key]).replace(tzinfo=UTC).timestamp()
+        for key in ("StartTime", "EndTime")
+    )
+    later = max(0, round((begin - collected) / 60))
+    minutes = round((end - max(begin, collected)) / 60)
+    if minutes <= 0:
+        return {}
+    return {
+        "StartTime": f"now+{later}minutes" if later else "now",
+        "Duration": str(minutes),
+    }
 
 
 def _users(
-    bundle: Bundle, rows: Iterable[Row], accounts: set[str], notes: list[str]
+    bundle: Bundle, rows: Iterable[Row], accounts: set[str], found: SiteObjects
 ) -> Iterator[tuple[str, Any]]:
     """Yield a cluster's users with their accounts, the default account first."""
     of_user: dict[str, dict[str, Row]] = {}
     for row in rows:
-        if row["User"] and row["Partition"]:
-            notes.append(f"user {row['User']}: association with partition {row['Partition']}")
-        elif row["User"] and row["User"] != "root":
-            of_user.setdefault(row["User"], {})[row["Account"]] = row
+        if not row["User"] or row["User"] == "root" or row["Account"] not in accounts:
+            continue
+        partition = f":{row['Partition']}" if row["Partition"] else ""
+        of_user.setdefault(row["User"], {})[f"{row['Account']}{partition}"] = row
     people = {row["User"]: row for row in bundle.table("user")}
-    used: dict[int, str] = {}
+    used = {user.uid for user in bundle.users.values()}
+    free = (uid for uid in count(_FIRST_FREE_UID) if uid not in used)
+    taken: dict[int, str] = {}
     for name, own in of_user.items():
-        if name not in bundle.users:
-            notes.append(f"user {name}: unknown on the host where the bundle was collected")
+        try:
+            _USER_NAME.validate_python(name)
+        except ValidationError:
+            found.left_out.append(f"user {name}: {_UNUSUAL}")
             continue
-        uid = bundle.users[name].uid
-        if uid < 1000 or uid in used:
-            notes.append(f"user {name}: uid {uid} is {used.get(uid, 'a system user')}'s")
+        if name in SYSTEM_USERS:
+            found.left_out.append(f"user {name}: a system user of every host has this name")
             continue
-        used[uid] = name
+        uid = bundle.users[name].uid if name in bundle.users else -1
+        if not _is_ordinary(uid) or uid in taken:
+            owner = taken.get(uid, "a system user")
+            why = "unknown on the host where the bundle was collected"
+            why = f"uid {uid} is {owner}'s" if name in bundle.users else why
+            uid = next(free)
+            found.emulated.append(f"user {name}: {why}; has uid {uid} here")
+        taken[uid] = name
         person = people.get(name, {})
         default = person.get("DefaultAccount", "")
         associations = {
             account: options
             for account, row in own.items()
-            if (options := _options(row, ASSOCIATION, ASSOCIATION_DEFAULTS))
+            if (options := _options(row, ASSOCIATION, ASSOCIATION_DEFAULTS)) or ":" in account
         }
         coordinates = [
             account for account in person.get("Coordinators", "").split(",") if account in accounts
         ]
         level = person.get("AdminLevel", "None")
+        plain = sorted(
+            (account for account in own if ":" not in account),
+            key=lambda account: (account != default, account),
+        )
         yield (
             name,
             {
                 "uid": uid,
-                "accounts": sorted(own, key=lambda account: (account != default, account)),
+                **({"accounts": plain} if plain else {}),
                 **({"associations": associations} if associations else {}),
                 **({"coordinates": coordinates} if coordinates else {}),
                 **({"admin": level} if level in {"Operator", "Administrator"} else {}),
@@ -306,12 +492,47 @@ def _users(
         )
 
 
+def _is_ordinary(uid: int) -> bool:
+    return 1000 <= uid <= 60000 or 65536 <= uid < 2**31
+
+
+def _groups(bundle: Bundle, found: SiteObjects) -> Iterator[tuple[str, Any]]:
+    """Yield the groups of the imported users, except each user's own."""
+    members: dict[str, list[str]] = {}
+    for name in found.users:
+        for group in bundle.users[name].groups if name in bundle.users else ():
+            members.setdefault(group, []).append(name)
+    gids: dict[int, str] = {}
+    for group, users in members.items():
+        gid = bundle.groups[group].gid if group in bundle.groups else 0
+        if group in found.users:
+            others = [user for user in users if user != group]
+            if others:
+                found.left_out.append(f"group {group}: it is a user's own; {', '.join(others)}")
+            continue
+        try:
+            _USER_NAME.validate_python(group)
+        except ValidationError:
+            found.left_out.append(f"group {group}: {_UNUSUAL}")
+            continue
+        if gid < 1 or gid in gids:
+            found.left_out.append(f"group {group}: gid {gid} is {gids.get(gid, 'root')}'s")
+            continue
+        gids[gid] = group
+        yield group, {"gid": gid, "users": users}
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a scenario can have an object of this name."""
+    return bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name))
+
+
 def _options(
     row: Row, kind: Mapping[str, str], defaults: Mapping[str, str], leave: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the columns of a row that differ from their defaults, as options of sacctmgr."""
     options = {
-        column: row[column]
+        _OPTIONS.get(column, column): row[column]
         for column in columns(kind)
         if column in row
         and column not in leave

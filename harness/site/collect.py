@@ -8,7 +8,7 @@ compressed tar archive, which you can list, read and repack before you give it t
 
     manifest.json    what was collected, replaced and left out, and the command behind each output
     files/...        configuration files and the scripts that they name, with their full paths
-    output/...       what Slurm's commands and the system printed
+    output/...       what Slurm's commands and the system printed; times are in UTC
 
 Never collected: keys, and files that are not text. Replaced: values that look like passwords, keys
 or tokens. The manifest lists both. Read the scripts in the bundle for secrets that have no such
@@ -87,7 +87,7 @@ SYSTEM_FILES = ("/etc/os-release", "/etc/security/limits.conf", "/etc/security/l
 _GRP = "GrpJobs GrpJobsAccrue GrpSubmit GrpTRES GrpTRESMins GrpTRESRunMins GrpWall"
 # What sacctmgr shows, and its fields; a release leaves out those that it does not know.
 _TABLES = {
-    "cluster": "Cluster Federation Features FedState TRES Flags",
+    "cluster": "Cluster Federation ID Features FedState TRES Flags",
     "account withcoordinator": "Account Description Organization Coordinators Flags",
     "user withcoordinator": "User AdminLevel DefaultAccount DefaultWCKey Coordinators Flags",
     "assoc woplimits": "Cluster Account User Partition ParentName Share Priority "
@@ -103,11 +103,15 @@ _TABLES = {
     "wckey": "WCKey Cluster User",
     "resource withclusters": "Name Server Type Count Cluster Allowed LastConsumed Flags",
 }
-# What sacct shows of a job with --days; a release leaves out those that it does not know.
+# What sacct shows of a job with --days; a release leaves out those that it does not know. Of the
+# command line, which is the last, only the dependency is kept.
 _TRACE = (
     "JobIDRaw JobID Cluster Submit Eligible Start End Timelimit ReqNodes AllocNodes ReqCPUS"
     " AllocCPUS ReqMem ReqTRES AllocTRES Partition QOS Account User State ExitCode JobName"
-    " Reservation Constraints Licenses Priority Restarts Dependency"
+    " Reservation Constraints Licenses Priority Restarts SubmitLine"
+)
+_DEPENDENCY = re.compile(
+    r"(?:^|\s)(?:--dependency[=\s]\s*|-d\s*)[\"']?([a-z]+:[^\s\"'|]+|singleton)"
 )
 # Words of Slurm, which are kept even if a user or an account has one as its name.
 _WORDS = {"root", "slurm", "munge", "all", "none", "normal", "default", "unlimited", "unknown"}
@@ -200,7 +204,7 @@ class Bundle:
 
 
 def _run(command: List[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a command in the C locale; one that is missing or hangs has failed."""
+    """Run a command in the C locale and in UTC; one that is missing or hangs has failed."""
     try:
         return subprocess.run(
             command,
@@ -211,7 +215,7 @@ def _run(command: List[str]) -> "subprocess.CompletedProcess[str]":
             errors="surrogateescape",
             timeout=_PATIENCE,
             check=False,
-            env=dict(os.environ, LC_ALL="C", SLURM_TIME_FORMAT="standard"),
+            env=dict(os.environ, LC_ALL="C", TZ="UTC", SLURM_TIME_FORMAT="standard"),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 127, "", str(error))
@@ -343,7 +347,24 @@ def _trace(bundle: Bundle, days: int) -> None:
     fields = [field for field in _TRACE.split() if field.lower() in known]
     command = "sacct --allusers --allclusters --allocations --duplicates --parsable2"
     period = ["--starttime=now-{}days".format(days), "--format=" + ",".join(fields)]
-    bundle.output("jobs.txt", command.split() + period)
+    done = _run(command.split() + period)
+    done.stdout = with_dependencies(done.stdout)
+    bundle.printed("jobs.txt", command.split() + period, done)
+
+
+def with_dependencies(table: str) -> str:
+    """Return a table of sacct with the dependency in place of the command line."""
+    header, _, rows = table.partition("\n")
+    names = header.split("|")
+    if names[-1] != "SubmitLine":
+        return table
+    lines = ["|".join([*names[:-1], "Dependency"])]
+    for row in rows.splitlines():
+        cells = row.split("|", len(names) - 1)
+        if len(cells) == len(names):  # others are further lines of a command line
+            found = _DEPENDENCY.search(cells[-1])
+            lines.append("|".join([*cells[:-1], found.group(1) if found else ""]))
+    return "\n".join(lines) + "\n"
 
 
 class Pseudonyms:

@@ -93,16 +93,30 @@ def objects(
     site: Mapping[str, Mapping[str, Any]],
     copy: Mapping[str, Mapping[str, Any]],
     left_out: Iterable[str],
+    emulated: Iterable[str],
 ) -> Iterator[Entry]:
-    """Yield an entry for each account, QOS or user, by kind, and for what was left out of them."""
+    """Yield an entry for each account, QOS, user or other object, by kind.
+
+    `left_out` and `emulated` are notes such as "user alice: unknown".
+    """
+    notes = {(kind, name): why for kind, name, why in map(_note, emulated)}
     for kind, known in copy.items():
         for name, facts in known.items():
             text = ", ".join(f"{key}: {value}" for key, value in facts.items())
             own = name in site.get(kind, {})
-            yield Entry(kind, name, text if own else None, text, SAME if own else ADDED, "")
+            why = notes.get((kind, name), "")
+            state = EMULATED if why else SAME if own else ADDED
+            yield Entry(kind, name, text if own else None, text, state, why)
     for note in left_out:
         what, _, why = note.partition(": ")
         yield Entry("site", what, None, None, LEFT_OUT, why)
+
+
+def _note(text: str) -> tuple[str, str, str]:
+    """Return the kind and the name of an object, and what a note says about it."""
+    what, _, why = text.partition(": ")
+    kind, _, name = what.partition(" ")
+    return kind, name, why
 
 
 def _same(source: Source, changes: Sequence[diff.Change]) -> Iterator[Entry]:

@@ -74,14 +74,19 @@ def _import(
     directory: Path, release: Release, rehearsal_hosts: int | None, site: bundle.Bundle | None
 ) -> Imported:
     data, left_out = import_directory(directory, release, for_copy=bool(rehearsal_hosts))
-    if site and "accounting" in data:
-        (cluster,) = data["clusters"]
-        objects, users, notes = bundle.accounting(site, cluster)
-        data["accounting"] |= objects
-        data["users"] = users
-        left_out += [*notes, *bundle.reservations(site)]
+    emulated: list[str] = []
+    if site:
+        ((name, cluster),) = data["clusters"].items()
+        objects = bundle.objects(site, name)
+        if "accounting" in data:
+            data["accounting"] |= objects.accounting
+            data |= {"users": objects.users, "groups": objects.groups}
+        cluster["reservations"] = objects.reservations
+        left_out += [*objects.left_out, *bundle.node_states(site)]
+        emulated = objects.emulated
     if not rehearsal_hosts:
-        return Imported(data, [f"left out: {text}" for text in left_out], [])
+        kinds = (("left out", left_out), ("emulated", emulated))
+        return Imported(data, [f"{kind}: {text}" for kind, texts in kinds for text in texts], [])
     findings = check_path(directory, release)
     (cluster,) = data["clusters"].values()
     files = site or bundle.of_directory(directory)
@@ -89,16 +94,17 @@ def _import(
     used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(files, own)}
     left_out = [text for text in left_out if text not in used]
     copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own)
-    startable.make_startable(copy, release, replaced, _write_data)
+    startable.make_startable(_without_people(copy), release, replaced, _write_data)
     of_scripts = _printable([*own.notes])
     compared = [
         *_compared(directory, release, copy, replaced),
         *fidelity.scripts(of_scripts),
-        *fidelity.objects(_objects(data), _objects(copy), left_out),
+        *fidelity.objects(_objects(data), _objects(copy), left_out, emulated),
     ]
     notes = [
         *of_scripts,
         *(f"left out: {text}" for text in left_out),
+        *(f"emulated: {text}" for text in emulated),
         *(f"replaced: {one}" for one in replaced),
     ]
     return Imported(copy, notes, compared)
@@ -110,12 +116,19 @@ def _used(site: bundle.Bundle, own: scripts.SiteScripts) -> list[str]:
 
 
 def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the accounts, QOS and users of a scenario, by kind."""
+    """Return the accounts, QOS, users and other objects of a scenario, by kind."""
     accounting = data.get("accounting", {})
     return {
         "account": accounting.get("accounts", {}),
         "QOS": accounting.get("qos", {}),
+        "licence": accounting.get("resources", {}),
         "user": data.get("users", {}),
+        "group": data.get("groups", {}),
+        "reservation": {
+            name: options
+            for cluster in data["clusters"].values()
+            for name, options in cluster.get("reservations", {}).items()
+        },
     }
 
 
@@ -127,11 +140,19 @@ def _compared(
 ) -> list[fidelity.Entry]:
     """Compare a site's files with those that its copy is rendered to; [] if it cannot be."""
     try:
-        with startable.rendered(data, _write_data) as etc:
+        with startable.rendered(_without_people(data), _write_data) as etc:
             copy = load(etc, release)
             return [*fidelity.compare(load(directory, release), copy, release.name, replaced)]
     except ScenarioError:
         return []
+
+
+def _without_people(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a scenario without users and groups, whose other parts are the same objects.
+
+    Slurm's files do not name them, and there may be thousands.
+    """
+    return {**data, "users": {}, "groups": {}}
 
 
 def _write_data(path: Path, data: Mapping[str, Any]) -> None:
@@ -171,7 +192,7 @@ def import_directory(
     cluster = _cluster(configuration, source, controller, left_out, for_copy=for_copy)
     data: dict[str, Any] = {
         "description": f"Imported from {path}.",
-        "release": DoubleQuotedScalarString(release.name),
+        "release": DoubleQuotedScalarString(releases.series(release.name)),
         "clusters": {name: cluster},
     }
     if source.uses_slurmdbd():

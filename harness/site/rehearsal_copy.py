@@ -164,6 +164,8 @@ _PARTITION_OPTIONS = {
     **dict.fromkeys(("allocnodes", "allowgroups"), "needs the site's hosts or users"),
     "state": "all partitions are up from the start",
 }
+# Groups that no imported user belongs to get these.
+_FIRST_FREE_GID = 200_000
 _ACCOUNTING_NAMES = {
     "accounts": ("allowaccounts", "denyaccounts"),
     "qos": ("allowqos", "denyqos", "qos"),
@@ -234,12 +236,20 @@ def shrink(
                 "controller": controllers[0],
                 **({"backup_controllers": controllers[1:]} if controllers[1:] else {}),
                 **_cluster(
-                    cluster, hosts, refused, replaced, scripts, with_accounting=bool(accounting)
+                    cluster,
+                    hosts,
+                    refused,
+                    replaced,
+                    scripts,
+                    with_accounting=bool(accounting),
+                    with_groups="groups" in data,
                 ),
             }
         },
         "users": data.get("users") or {user: {"uid": uid} for user, uid in _USERS.items()},
     }
+    if "groups" in data:
+        copy["groups"] = data["groups"] | _empty_groups(cluster, data)
     if accounting:
         named = _accounting_names(cluster.get("partitions", {}))
         slurmdbd = accounting.get("slurmdbd", {})
@@ -257,6 +267,7 @@ def shrink(
             "accounts": accounting.get("accounts")
             or {account: {} for account in (_ACCOUNT, *named["accounts"])},
             "qos": accounting.get("qos") or {qos: {} for qos in named["qos"] if qos != "normal"},
+            **({"resources": accounting["resources"]} if accounting.get("resources") else {}),
             **({"slurmdbd": kept} if kept else {}),
         }
         if not data.get("users"):
@@ -266,6 +277,18 @@ def shrink(
                     "qos": list(copy["accounting"]["qos"]),
                 }
     return copy, replaced
+
+
+def _empty_groups(cluster: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the groups that partitions allow, and that none of the imported users belongs to."""
+    named = {
+        group: None
+        for part in cluster.get("partitions", {}).values()
+        for group in str(get(part["options"], "AllowGroups") or "").split(",")
+        if group and group.upper() != "ALL"
+    }
+    empty = [name for name in named if name not in {**data["groups"], **data["users"]}]
+    return {name: {"gid": gid} for gid, name in enumerate(empty, _FIRST_FREE_GID)}
 
 
 def _with_all_nodes(
@@ -369,6 +392,7 @@ def _cluster(
     scripts: SiteScripts | None,
     *,
     with_accounting: bool,
+    with_groups: bool,
 ) -> dict[str, Any]:
     own = scripts.options if scripts else {}
     unwanted = {**refused, **({} if with_accounting else _OF_ACCOUNTING)}
@@ -396,6 +420,8 @@ def _cluster(
     memory = _default_memory(cluster)
     dynamic = any(group.get("dynamic") for group in cluster["nodes"])
     partition_options = {**refused, **_PARTITION_OPTIONS}
+    if with_groups:
+        del partition_options["allowgroups"]
     if not with_accounting:
         names = (option for options in _ACCOUNTING_NAMES.values() for option in options)
         partition_options |= dict.fromkeys(names, "there is no accounting")
@@ -419,6 +445,7 @@ def _cluster(
         },
         "files": {file: text for file, text in files.items() if file in _FILES},
         "scripts": scripts.scripts if scripts else {},
+        "reservations": cluster.get("reservations", {}),
         "stand_ins": scripts.stand_ins if scripts else {},
     }
     return {key: value for key, value in parts.items() if value}

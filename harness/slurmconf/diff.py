@@ -286,7 +286,8 @@ def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str,
 
     def fetch(host: str) -> tuple[str, dict[str, str]]:
         paths = shlex.join(rendered.hosts[host])
-        own = f"find {_SLURM} -type f ! -exec dpkg --search {{}} ';' -print 2>/dev/null | grep ^/"
+        owner = plan.host(host).family.owner_of_file
+        own = f"find {_SLURM} -type f ! -exec {owner} {{}} ';' -print 2>/dev/null | grep ^/"
         show = 'printf \'\\0%s\\0\' "$file"; cat "$file"'
         script = f"for file in $( (ls -1 {paths} 2>/dev/null; {own}) | sort -u); do {show}; done"
         _, *parts = ssh.run(host, ["sh", "-c", script]).stdout.split("\0")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness import scenario
 from harness.capabilities import OWN_MACHINES
+from harness.origins import Origin
 from harness.plan import Plan, make_plan
 from harness.render import Tree, render
 from harness.slurmconf import diff
@@ -20,7 +21,7 @@ from harness.ssh import Ssh
 def read(
     name: str,
     of_run: Callable[[str], diff.Side],
-    release_of_image: Callable[[str], str] | None = None,
+    origin_of_image: Callable[[str], Origin] | None = None,
     on_scenario: Callable[[Path, scenario.Scenario], None] = lambda *_: None,
 ) -> diff.Side:
     """Return the configuration that `name` stands for; `of_run` returns that of a run.
@@ -29,7 +30,7 @@ def read(
     """
     path = Path(name)
     if path.is_file() and scenario.is_named_like_one(path):
-        loaded = scenario.load(path, (), release_of_image)
+        loaded = scenario.load(path, (), origin_of_image)
         on_scenario(path, loaded)
         plan = make_plan(path.stem, loaded, OWN_MACHINES)
         return diff.plan_side(name, plan, render(plan))

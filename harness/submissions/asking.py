@@ -15,7 +15,7 @@ many as the limits allow. A row that others could affect is then submitted once 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -50,15 +50,16 @@ _CANCELLED_WITHIN = 180
 _FEW = 5
 
 
-def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row]) -> list[Answer]:
+def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row], beside: Collection[int] = ()) -> list[Answer]:
     """Return what becomes of each row of a table on the clusters of a plan, which are up.
 
-    Raises CannotVerify if a cluster has jobs or does not answer. After an interrupt, it cancels its
+    `beside` are ids of jobs that may run meanwhile. Raises CannotVerify if a cluster has others, or
+    does not answer. After an interrupt, it cancels its
     jobs before it raises KeyboardInterrupt.
     """
     clusters = slurm.clusters(ssh, plan)
     found: dict[Row, Answer] = {}
-    with interrupts.deferred() as interrupted, _nothing_starts(list(clusters.values())):
+    with interrupts.deferred() as interrupted, _nothing_starts(list(clusters.values()), beside):
         for name, cluster in clusters.items():
             of_cluster = [row for row in rows if row.cluster == name]
             found |= _Asking(ssh, cluster, interrupted).answers(of_cluster) if of_cluster else {}
@@ -66,10 +67,10 @@ def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row]) -> list[Answer]:
 
 
 @contextmanager
-def _nothing_starts(clusters: Sequence[SlurmCluster]) -> Iterator[None]:
+def _nothing_starts(clusters: Sequence[SlurmCluster], beside: Collection[int]) -> Iterator[None]:
     """Reserve all nodes of clusters that have no jobs, until the jobs of this context are gone."""
     for cluster in clusters:
-        if jobs := _active(cluster):
+        if jobs := _active(cluster, beside):
             some = ", ".join(jobs[:_FEW])
             raise CannotVerify(
                 f"{cluster.name} has {len(jobs)} jobs, which affect others: {some}",
@@ -83,24 +84,28 @@ def _nothing_starts(clusters: Sequence[SlurmCluster]) -> Iterator[None]:
         yield
     except BaseException as error:
         try:
-            _release(reserved)
+            _release(reserved, beside)
         except HarnessError as problem:
             error.add_note(str(problem))
         raise
-    _release(reserved)
+    _release(reserved, beside)
 
 
-def _active(cluster: SlurmCluster) -> list[str]:
-    """Return the jobs of a cluster that have not ended."""
-    jobs = [job for job in cluster.jobs("--local", "--all") if job.state not in FINISHED]
+def _active(cluster: SlurmCluster, beside: Collection[int]) -> list[str]:
+    """Return the jobs of a cluster that have not ended, but for those beside ours."""
+    jobs = [
+        job
+        for job in cluster.jobs("--local", "--all")
+        if job.state not in FINISHED and job.job_id not in beside
+    ]
     return [f"{job.job_id} {job.state} of {job.user}" for job in jobs]
 
 
-def _release(clusters: Sequence[SlurmCluster]) -> None:
+def _release(clusters: Sequence[SlurmCluster], beside: Collection[int]) -> None:
     """Release the nodes; a federation may cancel copies of a job on other clusters later."""
     for cluster in clusters:
         wait_until(
-            lambda: _active(cluster),  # noqa: B023  called at once
+            lambda: _active(cluster, beside),  # noqa: B023  called at once
             lambda jobs: not jobs,
             what=f"the jobs of {cluster.name} to be cancelled",
             timeout=_CANCELLED_WITHIN,

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from harness import releases
+from harness.cluster import policy
 from harness.errors import UsageError
 from harness.plan import Plan
 from harness.scenario import Cluster
@@ -260,6 +261,21 @@ def _limit_of_time(plan: Plan) -> bool:
     return "MaxWall" in _enforced_limits(plan)
 
 
+@feature("policy")
+def _policy(plan: Plan) -> bool:
+    """Partitions that restrict their users, or enforced limits, on clusters that are on their own.
+
+    In a federation, jobs go to other clusters meanwhile.
+    """
+    return not _federation(plan) and any(one.reason for one in policy.submissions(plan))
+
+
+@feature("preemption")
+def _preemption(plan: Plan) -> bool:
+    """QOS whose jobs preempt others."""
+    return not _federation(plan) and any(policy.preemptions(plan))
+
+
 @feature("gpus")
 def _gpus(plan: Plan) -> bool:
     """GPUs."""
@@ -325,6 +341,19 @@ def _rehearsal(plan: Plan) -> bool:
 def _external_jobs(plan: Plan) -> bool:
     """Releases that all know external jobs."""
     return all(releases.get(release).external_jobs for release in plan.releases().values())
+
+
+@feature("user_environment")
+def _user_environment(plan: Plan) -> bool:
+    """Users, and a slurmd that gets their environment: 23.11 and 24.05 cannot in a container."""
+    return _users(plan) and (
+        plan.capabilities.own_hardware
+        or plan.capabilities.own_kernel
+        or not any(
+            releases.get(release).environment_needs_namespaces
+            for release in plan.releases().values()
+        )
+    )
 
 
 @feature("kubernetes")

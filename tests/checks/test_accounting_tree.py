@@ -30,7 +30,7 @@ def test_associations_and_qos_match_the_scenario(
         # WOPLimits leaves out the limits that an association inherits.
         query = ("association", "woplimits", "where", f"cluster={name}")
         seen = association_comparison.parse(
-            show(cluster, *query, f"format=account,user,{','.join(columns)}"), 2, columns
+            show(cluster, *query, f"format=account,user,partition,{','.join(columns)}"), 3, columns
         )
         wanted = association_comparison.associations(plan.scenario)
         problems += [

@@ -16,6 +16,7 @@ from testinfra.host import Host
 
 from harness import render, run_secrets, slurm_options
 from harness.cluster import logs
+from harness.origins import Family
 from harness.plan import DAEMONS, Plan
 from harness.plan import Host as PlannedHost
 from harness.report import timeline
@@ -71,16 +72,20 @@ HARMLESS = (
     r"xcpuinfo_hwloc_topo_load: failed",
 )
 
-# Prints which files of the packages of Slurm and munge are missing or changed, and which programs
-# the shell does not find because another of the same name comes first. Links to the packaged
-# program, such as those that stand_ins of a scenario create, are none.
-DIFFERENT_PROGRAMS = r"""
-packages=$(dpkg-query --show --showformat '${db:Status-Abbrev}${Package}\n' '*slurm*' '*munge*' |
-    sed -n 's/^ii *//p')
-dpkg --verify $packages |
+
+def different_programs(family: Family) -> str:
+    """Return a script that prints what differs from the packages of Slurm and munge.
+
+    It prints which of their files are missing or changed, and which programs the shell does not
+    find because another of the same name comes first. Links to the packaged program, such as those
+    that stand_ins of a scenario create, are none.
+    """
+    return rf"""
+packages=$({family.installed_packages})
+{family.verify_packages} |
     sed -En 's,^missing .* (/usr/.*),\1 is missing,p; t; s,^.* (/usr/.*),\1 is not as packaged,p'
-for path in $(dpkg --listfiles $packages | grep -E '^/usr/s?bin/'); do
-    first=$(command -v "${path##*/}")
+for path in $({family.list_files} | grep -E '^/usr/s?bin/'); do
+    first=$(command -v "${{path##*/}}")
     [ "$first" -ef "$path" ] || echo "$first comes before $path"
 done
 """
@@ -179,10 +184,11 @@ def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, 
         return ssh.run(name, ["sh", "-c", script]).stdout
 
     for name, answer in everywhere(look, [host.name for host in plan.lasting_hosts()]).items():
-        release = plan.host(name).release
+        host = plan.host(name)
+        version = host.origin.version if host.origin else host.release
         for line in answer.splitlines():
-            assert re.fullmatch(rf"slurm\S* {release}\.\d+\S*", line), (
-                f"{name} has {line}, not {release}"
+            assert re.fullmatch(rf"slurm\S* {re.escape(version)}([.-]\S+)?", line), (
+                f"{name} has {line}, not {version}"
             )
         assert answer, name
 
@@ -193,7 +199,11 @@ def test_every_program_and_plugin_of_slurm_is_the_packaged_one(ssh: Ssh, plan: P
     Machines, and images of users, may have Slurm from elsewhere.
     """
     hosts = [host.name for host in plan.lasting_hosts() if has_own_image(plan, host.name)]
-    seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", DIFFERENT_PROGRAMS]).stdout, hosts)
+
+    def look(name: str) -> str:
+        return ssh.run(name, ["sh", "-c", different_programs(plan.host(name).family)]).stdout
+
+    seen = everywhere(look, hosts)
     wrong = [f"{name}: {line}" for name in hosts for line in seen[name].splitlines()]
     assert not wrong, "\n".join(wrong)
 
@@ -321,8 +331,9 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
                 )
         # A file that comes from neither the harness nor a package may change what the daemons do.
         found = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout
+        owner = plan.host(name).family.owner_of_file
         for path in {*found.splitlines()} - {*owners}:
-            if hosts[name].run(f"dpkg --search {shlex.quote(path)}").failed:
+            if hosts[name].run(f"{owner} {shlex.quote(path)}").failed:
                 wrong.append(f"{name}:{path} was not rendered")
         return wrong
 

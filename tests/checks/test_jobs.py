@@ -182,6 +182,7 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
         assert "ExitCode=7:0" in shown.stdout
 
 
+@pytest.mark.needs("user_environment")
 def test_job_gets_the_variables_that_its_user_exports(
     clusters: dict[str, SlurmCluster], jobs: Jobs
 ) -> None:

@@ -81,7 +81,9 @@ def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
         }
         wanted = usual | {"uid": str(configured.uid), "home": f"/home/{user}"}
         if plan.capabilities.engine:
-            wanted |= {"gid": str(configured.uid), "shell": "/bin/bash", "groups": user}
+            own = {name for name, group in plan.scenario.groups.items() if user in group.users}
+            groups = " ".join(sorted({user, *own}))
+            wanted |= {"gid": str(configured.uid), "shell": "/bin/bash", "groups": groups}
         for host, user_facts in facts.items():
             if not user_facts["uid"]:
                 wrong.append(f"{host} has no user {user}")
@@ -97,7 +99,8 @@ def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
 def _user_facts(line: str) -> dict[str, str]:
     """Read a line of passwd(5) with a field of the user's groups appended."""
     _, _, uid, gid, _, home, shell, groups, *_ = [*line.split(":"), *[""] * 8]
-    return {"uid": uid, "gid": gid, "home": home, "shell": shell, "groups": groups}
+    names = " ".join(sorted(groups.split()))
+    return {"uid": uid, "gid": gid, "home": home, "shell": shell, "groups": names}
 
 
 def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(

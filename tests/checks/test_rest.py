@@ -10,13 +10,10 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
-import jwt
 import pytest
 from conftest import Jobs, wait_for_records
-from openapi_schema_validator import OAS30Validator
 from test_hosts import everywhere
 
 from harness import releases, render, slurm_options
@@ -29,6 +26,10 @@ from harness.scenario import Cluster
 from harness.ssh import Ssh
 from harness.verify import job_trace
 from harness.wait import wait_until
+
+# These packages take as long to load as all other checks: only what uses them imports them.
+if TYPE_CHECKING:
+    import httpx2
 
 pytestmark = [pytest.mark.needs("rest", "users"), pytest.mark.provokes()]
 
@@ -125,6 +126,8 @@ class Api:
 
         Whether it does is looked at if the answer is late.
         """
+        import httpx2
+
         if self.unreached:
             raise ClusterError("\n".join(self.unreached))
         began = time.monotonic()
@@ -201,6 +204,8 @@ def api(
     ssh: Ssh, clusters: dict[str, SlurmCluster], served: tuple[str, Cluster], plan: Plan
 ) -> Iterator[Api]:
     """The REST API of that cluster."""
+    import httpx2
+
     name, cluster = served
     host = cluster.rest.host or cluster.controller
     with (
@@ -571,6 +576,8 @@ def problems(
     answer: httpx2.Response, described: dict[str, Any], document: dict[str, Any]
 ) -> Iterator[str]:
     """Yield how an answer differs from its description, or that it is an error."""
+    from openapi_schema_validator import OAS30Validator
+
     body = answer.json()
     errors = body.get("errors") if isinstance(body, dict) else []
     if answer.status_code != 200 or any(error.get("error_number", 1) for error in errors):
@@ -590,6 +597,8 @@ def problems(
 @pytest.fixture
 def bad_tokens(api: Api, run: RunDir, users: list[str]) -> dict[str, dict[str, str]]:
     """Headers that name a user without a valid token of that user."""
+    import jwt
+
     key, now = run.secrets()["jwt_key"], int(time.time())
     claims = {"iat": now - 120, "exp": now + 600, "sun": users[0]}
     tokens = {
@@ -676,6 +685,8 @@ def has_items(value: Any) -> bool:
 def test_token_lives_as_long_as_it_was_asked_for(
     api: Api, users: list[str], served: tuple[str, Cluster]
 ) -> None:
+    import jwt
+
     lifespan = 8
     before = time.time()
     token = api.token(users[0], lifespan)

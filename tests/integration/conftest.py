@@ -26,6 +26,7 @@ _BY_KIND = ("sabotage",)
 # The longest modules, which start first, so that no worker still runs one when the others are done.
 _LONGEST = (
     *(
+        "sources",
         "sabotage",
         "elastic",
         "elastic_failures",

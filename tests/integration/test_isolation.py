@@ -107,4 +107,4 @@ def wary_image() -> Iterator[str]:
 
 def test_image_is_probed_without_privileges(wary_image: str) -> None:
     with closing(docker.from_env()) as client:
-        assert images.release_of(client, wary_image) == "24.11"
+        assert images.origin_of(client, wary_image).release == "24.11"

@@ -1,23 +1,29 @@
-"""A site bundle of a live cluster becomes a rehearsal with its accounting tree and its scripts."""
+"""A site bundle of a live cluster becomes a rehearsal that behaves as the site does.
+
+HARNESS_RICH_SITE="300 60" makes a site with so many users and accounts.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rich_site import CLUSTER, rich_site, submissions
 
-from harness.site import collect
+from harness.site import collect, importer
 from harness.wait import wait_until
 from support import Harness
 
 RELEASES = ("20.11", "22.05", "24.11", "26.05")
 # Scripts run the same way between them; each release takes minutes.
 OLDEST_AND_NEWEST = (RELEASES[0], RELEASES[-1])
-SITE = Path(__file__).parent / "site_with_limits.yml"
 SITE_WITH_SCRIPTS = Path(__file__).parent / "site_with_scripts.yml"
-CHECKS = ("accounting_tree", "every_user_is_the_same", "job_on_all_nodes", "batch_job")
+CHECKS = ("accounting_tree", "every_user_is_the_same", "test_policy")
 BROKEN_PROLOG = "echo checking the cards; echo card 3 is broken >&2; exit 7"
 
 Succeed = Callable[..., str]
@@ -44,48 +50,120 @@ def removed(harness: Harness) -> Iterator[list[str]]:
         harness("down", run)
 
 
-def dumped(harness: Harness, run: str, host: str) -> str:
-    """Return the accounting tree as sacctmgr writes it to a file."""
-    script = "sacctmgr --readonly dump site file=/root/dump >&2 && cat /root/dump"
-    done = harness("exec", "--run", run, host, "--", "sh", "-c", script)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def bundle_of(succeed: Succeed, run: str, directory: Path) -> tuple[Path, str]:
-    """Collect a bundle on a running site; return it, and what the script printed."""
+def bundle_of(succeed: Succeed, run: str, host: str, directory: Path) -> tuple[Path, str]:
+    """Collect a bundle on a host of a running site; return it, and what the script printed."""
     script, bundle = directory / "harness-collect", directory / "site.tar.gz"
     script.write_text(Path(collect.__file__).read_text())
-    succeed("cp", "--run", run, script, "s1:/root/harness-collect")
-    on_s1 = ("exec", "--run", run, "s1", "--")
+    succeed("cp", "--run", run, script, f"{host}:/root/harness-collect")
+    on_host = ("exec", "--run", run, host, "--")
     printed = succeed(
-        *on_s1, "python3", "/root/harness-collect", "--days=1", "--output=/root/site.tar.gz"
+        *on_host, "python3", "/root/harness-collect", "--days=1", "--output=/root/site.tar.gz"
     )
-    succeed("cp", "--run", run, "s1:/root/site.tar.gz", bundle)
+    succeed("cp", "--run", run, f"{host}:/root/site.tar.gz", bundle)
     return bundle, printed
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_rehearsal_of_a_bundle_has_the_sites_accounting_tree(
+def test_rehearsal_of_a_bundle_behaves_as_the_site_does(
     harness: Harness, succeed: Succeed, removed: list[str], tmp_path: Path, release: str
 ) -> None:
     site, copy = tmp_path / f"site-{release}.yml", tmp_path / f"copy-{release}.yml"
-    site.write_text(SITE.read_text())
+    table = tmp_path / "submissions.yml"
+    users, accounts = map(int, os.environ.get("HARNESS_RICH_SITE", "24 12").split())
+    site.write_text(importer.dump(rich_site(users, accounts)))
+    table.write_text(json.dumps(submissions()))
     assert harness("collect").stdout == Path(collect.__file__).read_text()
     removed += [site.stem, copy.stem]
     succeed("up", site, "--release", release)
     succeed("deploy", "--run", site.stem)
-    bundle, printed = bundle_of(succeed, site.stem, tmp_path)
+    bundle, printed = bundle_of(succeed, site.stem, "ctl", tmp_path)
     assert "failed: s" not in printed, "a command of Slurm failed"
+    before = Seen.of(harness, site.stem, "ctl", table)
+    succeed("down", site.stem)
     succeed("import", bundle, "--rehearsal", "2", "--output", copy)
     assert f'release: "{release}"' in copy.read_text()
-    tree = dumped(harness, site.stem, "s1")
-    succeed("down", site.stem)
     succeed("up", copy)
     succeed("deploy", "--run", copy.stem)
-    assert dumped(harness, copy.stem, "copy1") == tree
+    after = Seen.of(harness, copy.stem, "copy-ctl1", table)
+    assert after.tree == before.tree
+    assert len(after.answers) == len(submissions())
+    assert {answer["outcome"] for answer in after.answers} == {"refused", "waits", "starts"}
+    for old, new in zip(before.answers, after.answers, strict=True):
+        assert new == old
+    entries = json.loads(copy.with_suffix(".fidelity.json").read_text())
+    assert [*contradicted(entries, before, after)] == []
     selected = (word for check in CHECKS for word in ("--select", check))
     succeed("verify", "--run", copy.stem, *selected)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a live cluster shows of itself: options, partitions, the tree, and its answers.
+
+    `objects` are licences, reservations without their times, and members of groups, by name.
+    """
+
+    options: Mapping[str, str]
+    partitions: Mapping[str, str]
+    objects: Mapping[str, str]
+    tree: str
+    answers: Sequence[Mapping[str, object]]
+
+    @classmethod
+    def of(cls, harness: Harness, run: str, host: str, table: Path) -> Seen:
+        """Ask a run that is up."""
+
+        def on_host(script: str) -> str:
+            done = harness("exec", "--run", run, host, "--", "sh", "-c", script)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        config = on_host("scontrol show config")
+        partitions = on_host("scontrol --all --oneliner show partition")
+        reservations = on_host("scontrol --oneliner show reservation")
+        licenses = on_host("sacctmgr -nP show resource withclusters format=name,server,count")
+        groups = on_host("getent group")
+        dump = f"sacctmgr --readonly dump {CLUSTER} file=/root/dump >&2 && cat /root/dump"
+        asked = harness("submissions", table, "--run", run, "--format", "json")
+        assert asked.returncode == 0, asked.stdout + asked.stderr
+        return cls(
+            {name.lower(): value for name, value in re.findall(r"(?m)^(\w+) *= (.*)$", config)},
+            dict(re.findall(r"(?m)^PartitionName=(\S+) (.*)$", partitions)),
+            {
+                **{
+                    f"reservation {line.split()[0].partition('=')[2]}": _without_times(line)
+                    for line in reservations.splitlines()
+                },
+                **{f"licence {line.partition('|')[0]}": line for line in licenses.splitlines()},
+                **{f"group {line.partition(':')[0]}": line for line in groups.splitlines()},
+            },
+            on_host(dump),
+            json.loads(asked.stdout),
+        )
+
+
+def _without_times(reservation: str) -> str:
+    return re.sub(r"\b(StartTime|EndTime|Duration|State)=\S+ ?", "", reservation)
+
+
+def contradicted(
+    entries: Sequence[Mapping[str, str]], site: Seen, copy: Seen
+) -> Iterator[tuple[str, str]]:
+    """Yield what a fidelity report says that the live clusters show otherwise."""
+    for entry in entries:
+        where, name, state = (entry[key] for key in ("where", "name", "state"))
+        kind, _, named = name.partition(" ")
+        if where == "slurm.conf" and name.lower() in site.options:
+            same = copy.options.get(name.lower()) == site.options[name.lower()]
+        elif where == "slurm.conf" and kind == "PartitionName" and " " not in named:
+            same = copy.partitions.get(named) == site.partitions[named]
+        elif f"{where} {name}" in site.objects:
+            same = copy.objects.get(f"{where} {name}") == site.objects[f"{where} {name}"]
+            state = "the same" if where == "reservation" else state  # but for its times
+        else:
+            continue
+        if same != (state == "the same"):
+            yield f"{where} {name}", state
 
 
 @pytest.mark.parametrize("release", OLDEST_AND_NEWEST)
@@ -102,7 +180,7 @@ def test_rehearsal_of_a_bundle_runs_the_sites_scripts(
     removed += [site.stem, copy.stem]
     succeed("up", site, "--release", release)
     succeed("deploy", "--run", site.stem)
-    bundle, _ = bundle_of(succeed, site.stem, tmp_path)
+    bundle, _ = bundle_of(succeed, site.stem, "s1", tmp_path)
     succeed("down", site.stem)
     printed = succeed("import", bundle, "--rehearsal", "2", "--output", copy)
     for line in (

@@ -15,6 +15,8 @@ from harness.cluster import slurm
 from harness.cluster.slurm import SlurmCluster
 from harness.open_run import OpenRun
 from harness.wait import wait_until
+from sabotage import Sabotage, break_and_verify
+from sabotage_policy import POLICY as SABOTAGES
 from support import Done, Harness, command, deployed
 
 POLICY = Path(__file__).with_name("policy.yml")
@@ -100,6 +102,17 @@ def test_row_that_is_not_as_expected_is_named(asked: Callable[..., Done]) -> Non
         'reason: expected "QOSMaxWallDurationPerJobLimit", is ""',
     ]
     assert lines[wrong[0] - 1].startswith(f"starts   {ROW} ")
+
+
+def test_checks_of_the_policy_pass(harness: Harness, policy: OpenRun) -> None:
+    done = harness("verify", "--run", policy.directory.path, "--select", "test_policy")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=str)
+def test_check_fails_where_the_policy_differs(policy: OpenRun, sabotage: Sabotage) -> None:
+    break_and_verify(policy, sabotage)
 
 
 def test_only_the_row_whose_limit_differs_is_printed(harness: Harness, tmp_path: Path) -> None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import argparse
 import re
 import secrets
+import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import count, islice, takewhile
+from itertools import count, islice
 from pathlib import Path, PurePosixPath
 from random import Random
+
+import grid
 
 import reduction
 import reference
@@ -204,40 +206,80 @@ def reduced(comparison: Comparison, before: Case, release: str) -> Comparison:
     return smallest
 
 
-def fuzz(release: str, seed: int, minutes: float, cases: Sequence[Case]) -> int:
-    """Print the disagreements found in the given time; return their number."""
-    deadline = time.monotonic() + minutes * 60
-    counts: Counter[str] = Counter()
-    kinds: Counter[tuple[str, ...]] = Counter()
+class TimeIsUpError(Exception):
+    """The given minutes are over."""
 
-    def count_and_show(comparisons: Iterable[tuple[Comparison, Case]]) -> None:
+
+class Tally:
+    """What was compared so far, and the kinds of disagreement that were shown."""
+
+    def __init__(self, release: str) -> None:
+        self._release = release
+        self._counts: Counter[str] = Counter()
+        self.kinds: Counter[tuple[str, ...]] = Counter()
+
+    def add(self, comparisons: Iterable[tuple[Comparison, Case]], weight: int = 1) -> None:
+        """Count comparisons with what their cases were before; show new kinds of disagreement."""
         new = []
         for one, before in comparisons:
-            counts[f"{one.daemon}, check: {one.check}"] += 1
+            self._counts[f"{one.daemon}, check: {one.check}"] += weight
             if one.disagree:
-                kinds[one.kind] += 1
-                new += [(one, before)] * (kinds[one.kind] == 1)
-        for one, before in new:
-            show(reduced(one, before, release))
-        print(f"{counts.total()} compared; {len(kinds)} kinds of disagreement", flush=True)
+                self.kinds[one.kind] += 1
+                new += [(one, before)] * (self.kinds[one.kind] == 1)
+        while new:
+            one, before = new[0]
+            try:
+                smallest = reduced(one, before, self._release)
+            except TimeIsUpError:
+                for one, _ in new:
+                    show(one)
+                raise
+            show(smallest)
+            del new[0]
+        number = len(self.kinds)
+        print(f"{self._counts.total()} compared; {number} kinds of disagreement", flush=True)
 
+    def show(self) -> None:
+        """Print the numbers."""
+        for what, number in sorted(self._counts.items()):
+            print(f"{number:6} {what}")
+        print(f"{self.kinds.total()} disagreements of {len(self.kinds)} kinds")
+
+
+def fuzz(release: str, seed: int, cases: Sequence[Case], tally: Tally) -> None:
+    """Change configurations and compare them, until the time is up."""
     small = [case for case in cases if sum(map(len, case.files.values())) <= _MOST_BYTES]
     chosen = Random(seed).sample(small, min(len(small), _MOST_CASES))
     unchanged = [repaired(case, release) for case in chosen]
     compared = list(compare(release, unchanged))
-    count_and_show((one, one.case) for one in compared)
+    tally.add((one, one.case) for one in compared)
     started = [one.case for one in compared if one.daemon == "starts"]
     print(f"{len(started)} of {len(unchanged)} configurations start; these are changed", flush=True)
     changes = mutated(started, release, seed)
-    while started and time.monotonic() < deadline:
+    while started:
         batch = [*islice(changes, _BATCH)]
         with closing(compare(release, [case for case, _ in batch])) as comparisons:
-            in_time = takewhile(lambda _: time.monotonic() < deadline, comparisons)
-            count_and_show(zip(in_time, (before for _, before in batch), strict=False))
-    for what, number in sorted(counts.items()):
-        print(f"{number:6} {what}")
-    print(f"{kinds.total()} disagreements of {len(kinds)} kinds")
-    return len(kinds)
+            tally.add(zip(comparisons, (before for _, before in batch), strict=True))
+
+
+def compare_grid(release: str, seed: int, tally: Tally) -> None:
+    """Compare lines with one option and a plausible value each, in an order that the seed decides.
+
+    Lines that check accepts share a configuration; if the daemon refuses it, its halves are tried.
+    """
+    lines = grid.lines(release)
+    Random(seed).shuffle(lines)
+    groups = grid.groups(lines, lambda case: _check(release, case)[0] == "no fatal")
+    halves: list[list[grid.Line]] = []
+    while batch := [*halves, *islice(groups, _BATCH)]:
+        halves = []
+        cases = [grid.case(group) for group in batch]
+        for group, one in zip(batch, compare(release, cases), strict=True):
+            if len(group) > 1 and one.daemon != "starts":
+                middle = len(group) // 2
+                halves += [group[:middle], group[middle:]]
+            else:
+                tally.add([(one, one.case)], len(group))
 
 
 def show(one: Comparison) -> None:
@@ -258,11 +300,29 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--release", choices=releases.PACKAGED, default=releases.DEFAULT)
     parser.add_argument("--corpus", type=Path, help="a directory of configuration directories")
+    parser.add_argument("--grid", action="store_true", help="try each option with plausible values")
     given = parser.parse_args()
     interrupts.raise_once()  # so that no container stays behind
     print(f"Slurm {given.release}, seed {given.seed}, {given.minutes:g} minutes", flush=True)
-    cases = reference.corpus(given.corpus) if given.corpus else shipped()
-    return min(1, fuzz(given.release, given.seed, given.minutes, cases))
+    tally = Tally(given.release)
+    signal.signal(signal.SIGALRM, _time_is_up)
+    signal.setitimer(signal.ITIMER_REAL, given.minutes * 60)
+    try:
+        if given.grid:
+            compare_grid(given.release, given.seed, tally)
+        else:
+            cases = reference.corpus(given.corpus) if given.corpus else shipped()
+            fuzz(given.release, given.seed, cases, tally)
+    except TimeIsUpError:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    tally.show()
+    return min(1, len(tally.kinds))
+
+
+def _time_is_up(*_: object) -> None:
+    raise TimeIsUpError
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -22,11 +23,14 @@ from uuid import uuid4
 
 import docker
 
-from harness import releases
+from harness import origins, releases
 from harness.providers import images
 from harness.slurmconf.check import Finding, check_path
 
 _HERE = Path(__file__).parent
+# The Slurm to test instead of Debian's packages, as `--release` takes it: see `make test-source`.
+SOURCE = os.environ.get("HARNESS_SOURCE", "")
+ORIGIN = origins.resolve(origins.parse(SOURCE).under(Path())) if SOURCE else None
 MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf"}
 
 # What Debian packages apart from slurm-wlm-basic-plugins, and the library that mpi/pmix only
@@ -41,6 +45,7 @@ _SINCE_22_05 = tuple(
         "jwt-plugin",
     )
 )
+_PMIX = "libpmix2*"
 _PACKAGES = {
     "20.11": ("libpmix2",),
     "22.05": (*_SINCE_22_05, "slurm-wlm-rrd-plugin", "libpmix2"),
@@ -173,6 +178,11 @@ def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdic
     yield from zip(cases, (_verdict(release, line) for line in lines), strict=True)
 
 
+def tested() -> tuple[str, ...]:
+    """Return the releases to test: the version of SOURCE, or all that Debian packages."""
+    return (ORIGIN.version,) if ORIGIN else releases.PACKAGED
+
+
 def hostnames(release: str, hostlists: Iterable[str]) -> Iterator[tuple[str, ...] | None]:
     """Yield what `scontrol show hostnames` makes of each hostlist; None if it refuses it."""
     for line in _answers(release, "names", list(hostlists)):
@@ -227,17 +237,19 @@ def _verdict(release: str, line: bytes) -> Verdict:
     return Verdict(
         **verdict,
         problems=problems,
-        plugins_not_packaged=tuple(sorted(_NOT_PACKAGED[release] & said)),
+        plugins_not_packaged=tuple(sorted(_NOT_PACKAGED.get(release, _NOWHERE) & said)),
     )
 
 
 def _image(client: docker.DockerClient, release: str) -> str:
     """Return the reference image of a release; build it unless one with the same content exists."""
-    base = images.ensure(client, releases.get(release), print)
+    base = images.ensure(client, ORIGIN or releases.get(release), print)
     sources = [_HERE / "Dockerfile", *sorted((_HERE / "inside").glob("*.py"))]
     files = {str(path.relative_to(_HERE)): path.read_bytes() for path in sources}
-    arguments = {"BASE": base, "PACKAGES": " ".join(_PACKAGES[release])}
-    digest = hashlib.sha256(repr((files, arguments)).encode()).hexdigest()[:12]
+    packages = (_PMIX,) if ORIGIN else _PACKAGES[release]
+    arguments = {"BASE": base, "PACKAGES": " ".join(packages)}
+    content = (files, arguments, client.images.get(base).id)
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
     name = f"slurm-harness-reference:{release}-{digest}"
     if not client.images.list(name):
         client.images.build(

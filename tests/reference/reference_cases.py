@@ -35,6 +35,7 @@ CHANGED = options(
         "FastSchedule=0",
         "FastSchedule=1",
         "FastSchedule=2",
+        "FastSchedule=1.5",
         "MemLimitEnforce=no",
         "SallocDefaultCommand=srun",
     ),
@@ -626,6 +627,20 @@ MEANING |= options(
     "SelectTypeParameters=CR_Core,CR_Core",
     "BcastExclude=lib,usr",
     "PluginDir=usr/lib/slurm",
+    "SlurmSchedLogFile=x/y",
+    "JobCompType=jobcomp/script\nJobCompLoc=x/y",
+    "JobCompType=jobcomp/filetxt\nJobCompLoc=x/y",
+    "JobCompType=jobcomp/filetxt\nJobCompLoc=tmp/y",
+    "JobCompType=jobcomp/filetxt\nJobCompLoc=y",
+    "JobCompType=jobcomp/mysql\nJobCompLoc=a-b",
+    "JobCompType=jobcomp/mysql\nJobCompLoc=/var/log/x",
+    "PartitionName=q Nodes=n1 MaxTime=4294967295",
+    "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=",
+    "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/home/",
+    "StateSaveLocation=/",
+    "StateSaveLocation=/dev/null",
+    "PrologSlurmctld=prolog.sh",
+    "PrepPlugins=none\nEpilogSlurmctld=x/epilog",
     "JobContainerType=tmpfs",
     "SlurmctldParameters=enable_stepmgr\nPrologFlags=X11",
     "SelectType=select/cray_aries\nSelectTypeParameters=CR_Core",
@@ -653,6 +668,7 @@ TOPOLOGY = {
         "SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c",
         "SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=c\nSwitchName=c Switches=b",
         "SwitchName=a Nodes=n[1-4] Switches=b\nSwitchName=b Nodes=n1",
+        "SwitchName=a Nodes=n[1-4] Switches=x",
         "SwitchName=a Nodes=n[1-9]",
         "SwitchName=a Nodes=n[1-4] Speed=1",
         "",
@@ -667,6 +683,8 @@ TOPOLOGY |= {
     for text in (
         "SwitchName=s Nodes=n[1-4]",
         "BlockName=b\nBlockSizes=1",
+        "BlockName=b Nodes=n[1-4]\nBlockSizes=1,32768",
+        "BlockName=b Nodes=n[1-4]\nBlockSizes=1,65536",
         "BlockName=b Nodes=n[1-4]\nBlockSizes=99",
     )
 }
@@ -1027,6 +1045,20 @@ TOPOLOGY |= {
     f"tree and {text}": with_(TREE, text, topology_conf="SwitchName=s Nodes=n[1-4]\n")
     for text in ("NodeName=m1 Topology=default:s", "NodeName=m1 Topology=default:nosuch")
 }
+TOPOLOGY |= {
+    f"topology.yaml: {text}": with_(**{"topology.yaml": f"{text}\n"})
+    for text in (
+        "- flat: true",
+        "topology: a\nflat: true",
+        "- topology: a\n  flat: maybe",
+        "- topology: a\n  flat: no",
+        "- topology: a\n  Flat: true",
+        "- topology: a\n  tree: null",
+        "- topology: a\n  flat: true\n  tree: {switches: [{switch: s, nodes: n1}]}",
+        "- topology: a\n  flat: true\n---\n- [",
+        "[]",
+    )
+}
 SLURMCTLD = {
     "base": with_(),
     **CHANGED,
@@ -1198,6 +1230,11 @@ SLURMDBD_CASES = {
         ),
         'ArchiveDir=""',
         'PluginDir=""',
+        "ArchiveDir=archive",
+        "ArchiveScript=0",
+        "PluginDir=7-0",
+        "StorageLoc=/var/lib/x",
+        "DbdBackupHost=@@HOST@@",
         'AuthType=""',
         "AuthInfo=x",
         "PurgeJobAfter=4294967294",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.capabilities import Capabilities
 from harness.inventory import Machine, ssh_host
+from harness.origins import Origin
 from harness.plan import Host, Plan
 from harness.providers import Drop
 from harness.render import RenderedFile, Tree
@@ -36,8 +37,8 @@ class FakeProvider:
     def works_again(self) -> None:
         self._error = None
 
-    def release_of_image(self, image: str) -> str:
-        return "24.11"
+    def origin_of_image(self, image: str) -> Origin:
+        return Origin("", "24.11", "24.11.5")
 
     def lacks(self, scenario: Scenario) -> tuple[()]:
         return ()

@@ -16,7 +16,7 @@ from harness.cli import printing
 from harness.cli.printing import Output, Progress
 from harness.errors import EngineError
 from harness.progress import Step
-from harness.providers import images
+from harness.providers import dockerfiles
 from harness.report import assembly, earlier_reports, model
 from harness.report.assembly import Evaluation
 from harness.report.model import Check
@@ -132,11 +132,11 @@ def test_image_build_shows_its_steps(tmp_path: Path) -> None:
     builder = FakeBuilder(
         {"stream": "Step 1/2 : FROM debian"}, {"stream": "\n"}, {"stream": "Step 2/2 : RUN true"}
     )
-    images.from_dockerfile(builder, tmp_path, "box:1", {}, lines.append)  # type: ignore[arg-type]
+    dockerfiles.from_dockerfile(builder, tmp_path, "box:1", {}, lines.append)  # type: ignore[arg-type]
     assert lines == ["step 1 of 2: box:1: FROM debian", "step 2 of 2: box:1: RUN true"]
 
 
 def test_failed_image_build_ends_with_the_output(tmp_path: Path) -> None:
     builder = FakeBuilder({"stream": "E: no package slurm\n"}, {"error": "returned code 100"})
     with pytest.raises(EngineError, match="cannot build box:1: returned code 100\nE: no package"):
-        images.from_dockerfile(builder, tmp_path, "box:1", {}, print)  # type: ignore[arg-type]
+        dockerfiles.from_dockerfile(builder, tmp_path, "box:1", {}, print)  # type: ignore[arg-type]

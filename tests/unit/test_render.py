@@ -510,3 +510,38 @@ def test_nodes_shared_with_kubernetes_are_counted_in_the_ledger_and_wait_for_the
     assert "NodeName=n1 CPUs=4 RealMemory=900 Gres=gpu:2,k8scpu:4,k8smemory:900 State=DRAIN" in conf
     assert {"GresTypes=gpu,k8scpu,k8smemory", "JobSubmitPlugins=lua", "DefMemPerCPU=225"} <= {*conf}
     assert "local MEMORY_PER_CPU = 225\n" in text_of(plan, "ctl", "/etc/slurm/job_submit.lua")
+
+
+def test_qos_exist_before_one_names_another(tmp_path: Path) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text(
+        """\
+clusters: {one: {controller: ctl, nodes: [{name: c1}]}}
+accounting: {qos: {high: {options: {Preempt: low}}, low: {}}}
+"""
+    )
+    plan = make_plan("site", scenario.load(path), CONTAINERS)
+    script = text_of(plan, "ctl", "/usr/local/sbin/slurm-accounting-objects")
+    assert script.index("add qos low") < script.index("Preempt=low")
+
+
+def test_groups_and_reservations_are_created_with_their_ids_and_options(tmp_path: Path) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text(
+        """\
+clusters:
+  one:
+    controller: ctl
+    nodes: [{name: c1}]
+    reservations: {course: {StartTime: now, Duration: 60, Nodes: c1, Users: alice}}
+users: {alice: {uid: 2001}}
+groups: {staff: {gid: 7001, users: [alice]}}
+"""
+    )
+    plan = make_plan("site", scenario.load(path), CONTAINERS)
+    text = text_of(plan, "c1", "/etc/sysusers.d/cluster-users.conf")
+    assert "g staff 7001\n" in text
+    assert "m alice staff\n" in text
+    script = text_of(plan, "ctl", "/usr/local/sbin/slurm-reservations")
+    assert "ReservationName=course StartTime=now Duration=60 Nodes=c1 Users=alice" in script
+    assert [host.name for host in plan.with_reservations()] == ["ctl"]

@@ -29,11 +29,11 @@ from harness import interrupts, releases
 from harness.capabilities import CONTAINERS
 from harness.errors import EngineError, UsageError, WaitTimeout
 from harness.inventory import Machine
+from harness.origins import Origin
 from harness.plan import Host, Plan
-from harness.providers import Drop, images, packet_filters, subnets
+from harness.providers import Drop, dockerfiles, images, packet_filters, subnets
 from harness.providers.docker import engine
 from harness.providers.docker.engine import engine_errors
-from harness.releases import Release
 from harness.render import RenderedFile, Tree
 from harness.rundir import RunDir
 from harness.scenario import Path_, Scenario
@@ -130,28 +130,33 @@ class DockerProvider:
             disks |= {volume.name: shared for volume in host.volumes}
         return place
 
-    def release_of_image(self, image: str) -> str:
-        """Ask an image's daemons for their release.
+    def origin_of_image(self, image: str) -> Origin:
+        """Ask an image's daemons for their version, and the image for its distribution.
 
         EngineError if hosts cannot be created from it.
         """
-        return images.release_of(self._client, image)
+        return images.origin_of(self._client, image)
 
     def lacks(self, scenario: Scenario) -> tuple[tuple[Path_, str], ...]:
         """Return nothing: containers support everything that a scenario can ask for."""
         return ()
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
-        """Check where hosts are placed; a run in containers changes no existing machine."""
+        """Check where hosts are placed, and that there is a Slurm for each.
+
+        A run in containers changes no existing machine.
+        """
         self.placed(plan)
+        for host in _without_image(plan):
+            images.base_of(images.on(host))
 
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Build the images of a plan that the engine lacks, and copy them to the other engines."""
         if len(self._clients) > 1:
             _require_swarm(self._clients)
-        wanted = {images.ensure(self._client, release, say) for release in _releases_of_ours(plan)}
+        wanted = {images.ensure(self._client, slurm, say) for slurm in _slurms_of_ours(plan)}
         wanted |= {
-            images.extend(self._client, _release_on(host), host.packages, say)
+            images.extend(self._client, images.on(host), host.packages, say)
             for host in plan.hosts
             if host.packages
         }
@@ -236,7 +241,7 @@ class DockerProvider:
         run_id, context = layout.run.id, layout.place[host.name]
         network = str(layout.networks[host.site][0].name)
         return self._clients[context].containers.create(
-            host.image or images.extended_tag(_release_on(host), host.packages),
+            host.image or images.extended_tag(images.on(host), host.packages),
             entrypoint=images.BOOT,
             name=f"{run_id}-{host.name}",
             hostname=host.name,
@@ -336,7 +341,7 @@ class DockerProvider:
                 for other in self._hosts(run_id, engine_name)
             }
             image = container.attrs["Config"]["Image"]
-            if not image.startswith((f"{images.REPOSITORY}:", f"{images.EXTENDED}:")):
+            if not image.startswith((f"{dockerfiles.REPOSITORY}:", f"{images.EXTENDED}:")):
                 image = images.ensure(
                     self._clients[context], releases.get(releases.DEFAULT), lambda _: None
                 )
@@ -544,7 +549,7 @@ class DockerProvider:
                 return
             (first, first_subnet), *others = networks.values()
             container = self._client.containers.create(
-                images.tag(_releases_of_ours(plan)[0]),
+                images.tag(_slurms_of_ours(plan)[0]),
                 ["-c", 'printf %s "$RULES" | nft --file - && echo ready && exec sleep infinity'],
                 entrypoint="sh",
                 name=name,
@@ -675,17 +680,14 @@ def _remove(container: Container) -> None:
             raise
 
 
-def _releases_of_ours(plan: Plan) -> list[Release]:
-    """Return the releases whose base images a plan needs: at least one, for the gateway."""
-    of_hosts = {
-        (host.release, host.apptainer): _release_on(host) for host in plan.hosts if not host.image
-    }
+def _slurms_of_ours(plan: Plan) -> list[images.Slurm]:
+    """Return what the base images that a plan needs consist of: at least one, for the gateway."""
+    of_hosts = {images.tag(slurm): slurm for slurm in map(images.on, _without_image(plan))}
     return [*of_hosts.values()] or [releases.get(releases.DEFAULT)]
 
 
-def _release_on(host: Host) -> Release:
-    release = releases.get(host.release)
-    return releases.with_apptainer(release) if host.apptainer else release
+def _without_image(plan: Plan) -> list[Host]:
+    return [host for host in plan.hosts if not host.image]
 
 
 def _runs_containers(plan: Plan, host: Host) -> bool:

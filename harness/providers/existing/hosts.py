@@ -91,6 +91,8 @@ class ExistingProvider:
                     )
             if cluster.image:
                 yield (*at, "image"), "existing machines are not created from an image"
+            if cluster.source:
+                yield (*at, "source"), "existing machines have their own Slurm"
             if cluster.packages:
                 yield (*at, "packages"), "install them on the machines yourself"
             if cluster.backup_controllers:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import run_secrets, slurm_options
+from harness import origins, run_secrets, slurm_options
 from harness.parsing import hostlist
 from harness.plan import DAEMONS, SHARED_DIRECTORY, Host, Plan
 from harness.render import RenderedFile
@@ -18,19 +18,21 @@ from harness.render import RenderedFile
 _RECORD = "/var/lib/slurm-harness/files.json"
 _USUAL_OWNER = ("root", "root", "0644")
 _OF_EVERY_MARIADB = {"information_schema", "mysql", "performance_schema", "sys"}
-# The Debian packages that each daemon needs, and programs or files that show they are installed.
-_PACKAGES = {
+# What each daemon needs, as keys of `packages_of` in families.toml, and programs or files that show
+# that it is installed.
+_NEEDS = {
     "munge": {"munge": ["munged"]},
-    "mariadb": {"mariadb-server": ["mariadbd", "mysqld"]},
+    "mariadb": {"mariadb": ["mariadbd", "mysqld"]},
     "slurmdbd": {
         "slurmdbd": ["slurmdbd"],
-        "slurm-wlm-mysql-plugin": [
-            f"/usr/lib{where}/accounting_storage_mysql.so" for where in ("/*/slurm*", "64/slurm")
+        "mysql-plugin": [
+            f"{directory}/slurm*/accounting_storage_mysql.so"
+            for directory in origins.library_directories()
         ],
     },
-    "slurmctld": {"slurmctld": ["slurmctld"], "slurm-client": ["scontrol"]},
+    "slurmctld": {"slurmctld": ["slurmctld"], "commands": ["scontrol"]},
     "slurmrestd": {"slurmrestd": ["slurmrestd"]},
-    "slurmd": {"slurmd": ["slurmd"], "slurm-client": ["scontrol"]},
+    "slurmd": {"slurmd": ["slurmd"], "commands": ["scontrol"]},
 }
 
 
@@ -65,17 +67,21 @@ def wanted(plan: Plan, host: Host, files: Sequence[RenderedFile]) -> dict[str, A
         "units": list(DAEMONS),
         "daemons": list(host.daemons),
         "packages": {
-            name: traces for daemon in host.daemons for name, traces in _PACKAGES[daemon].items()
-        }
-        | ({"apptainer": ["apptainer"]} if host.apptainer else {})
-        | (
-            {"crun": ["crun"], "busybox-static": ["busybox"]}
-            if _runs_containers(plan, host)
-            else {}
-        ),
+            host.family.packages_of[name]: traces for name, traces in _needs(plan, host).items()
+        },
         "names": [other.name for other in plan.hosts],
         "databases": {name: [account, where] for name, (account, where, _) in grants.items()},
     }
+
+
+def _needs(plan: Plan, host: Host) -> dict[str, list[str]]:
+    """Return what a host needs, with traces of each."""
+    needs = {name: traces for daemon in host.daemons for name, traces in _NEEDS[daemon].items()}
+    if host.apptainer:
+        needs["apptainer"] = ["apptainer"]
+    if _runs_containers(plan, host):
+        needs |= {"crun": ["crun"], "busybox": ["busybox"]}
+    return needs
 
 
 def _runs_containers(plan: Plan, host: Host) -> bool:
@@ -108,7 +114,7 @@ def refusals(plan: Plan, host: Host, facts: Mapping[str, Any], run_id: str | Non
             "`harness down`, then `harness up` again"
         )
     if facts["lacking"]:
-        yield f"it lacks packages: apt-get install {' '.join(facts['lacking'])}"
+        yield f"it lacks packages: {host.family.install} {' '.join(facts['lacking'])}"
     if facts["name"] != host.name:
         yield (
             f"its host name is {facts['name']}, which Slurm uses: "

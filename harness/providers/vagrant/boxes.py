@@ -1,4 +1,4 @@
-"""Vagrant boxes: one for each release, built from the containers' image and a kernel."""
+"""Vagrant boxes: one for each release or origin, built from the containers' image and a kernel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from harness import releases
 from harness.errors import EngineError
-from harness.providers import images
+from harness.providers import dockerfiles, images
 from harness.providers.docker import engine
 from harness.providers.docker.engine import engine_errors
-from harness.releases import Release
+from harness.providers.images import Slurm
 from harness.shipped_files import IMAGES
 
 _DIRECTORY = IMAGES / "box"
@@ -24,22 +24,24 @@ _HOME = Path(os.environ.get("VAGRANT_HOME", "~/.vagrant.d")).expanduser()
 _GIGABYTES = 4
 
 
-def name(release: Release) -> str:
+def name(slurm: Slurm) -> str:
     """Return the box's name, which changes with its sources."""
-    return f"slurm-harness/{release.name}-{images.digest(_DIRECTORY, images.tag(release))}"
+    base = images.tag(slurm)
+    version = base.split(":")[1].rpartition("-")[0]
+    return f"slurm-harness/{version}-{dockerfiles.digest(_DIRECTORY, base)}"
 
 
-def ensure(release: Release, say: Callable[[str], None]) -> None:
-    """Build the box for a release and add it to Vagrant, if it is missing."""
-    if _is_known(release):
+def ensure(slurm: Slurm, say: Callable[[str], None]) -> None:
+    """Build the box of a release or an origin and add it to Vagrant, if it is missing."""
+    if _is_known(slurm):
         return
-    with images.alone("-box", f"box {name(release)}", say):
-        if not _is_known(release):
-            _build(release, say)
+    with dockerfiles.alone("-box", f"box {name(slurm)}", say):
+        if not _is_known(slurm):
+            _build(slurm, say)
 
 
-def _is_known(release: Release) -> bool:
-    return name(release) in {box for _, box, _ in known()}
+def _is_known(slurm: Slurm) -> bool:
+    return name(slurm) in {box for _, box, _ in known()}
 
 
 def known() -> list[tuple[str, str, int]]:
@@ -57,14 +59,14 @@ def wanted() -> set[str]:
     return {name(releases.get(release)) for release in releases.PACKAGED}
 
 
-def _build(release: Release, say: Callable[[str], None]) -> None:
+def _build(slurm: Slurm, say: Callable[[str], None]) -> None:
     """Install a kernel into the image of a release, write it to a disk and pack it."""
     client = engine.connect()
-    base = images.ensure(client, release, say)
-    image = f"{name(release).replace('/', '-box:')}"
-    say(f"box {name(release)}: installing a kernel and writing a disk")
-    images.from_dockerfile(
-        client, _DIRECTORY, image, {"BASE": base, "APT_OPTIONS": images.apt_options(release)}, say
+    base = images.ensure(client, slurm, say)
+    image = f"{name(slurm).replace('/', '-box:')}"
+    say(f"box {name(slurm)}: installing a kernel and writing a disk")
+    dockerfiles.from_dockerfile(
+        client, _DIRECTORY, image, {"BASE": base, "APT_OPTIONS": images.apt_options(slurm)}, say
     )
     (_HOME / "tmp").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=_HOME / "tmp") as place:
@@ -103,7 +105,7 @@ def _build(release: Release, say: Callable[[str], None]) -> None:
             for part in ("metadata.json", "box.img"):
                 tar.add(directory / part, part)
         (directory / "box.img").unlink()
-        run(["vagrant", "box", "add", "--name", name(release), str(packed)])
+        run(["vagrant", "box", "add", "--name", name(slurm), str(packed)])
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:

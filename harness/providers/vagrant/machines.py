@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from harness import releases, rundir
 from harness.capabilities import Capabilities
-from harness.errors import EngineError
+from harness.errors import EngineError, UsageError
 from harness.inventory import Machine
 from harness.parsing import hostlist
 from harness.plan import SHARED_DIRECTORY, Host, Plan
@@ -72,7 +72,7 @@ class VagrantProvider:
                 )
             if cluster.gpus() and "gres.conf" not in cluster.files:
                 yield (*at, "nodes"), "virtual machines have no GPUs"
-            if cluster.packages:
+            if cluster.package_names:
                 yield (
                     (*at, "packages"),
                     "virtual machines cannot have additional packages: --provider docker",
@@ -89,9 +89,7 @@ class VagrantProvider:
         if scenario.disks:
             yield ("disks",), "virtual machines have one disk each"
         able = [
-            name
-            for name in releases.PACKAGED
-            if "v2" in releases.get(name).plugins.get("cgroup", ())
+            name for name in releases.KNOWN if "v2" in releases.get(name).plugins.get("cgroup", ())
         ]
         for name in scenario.clusters:
             if (release := scenario.release_of(scenario.clusters[name])) not in able:
@@ -101,12 +99,20 @@ class VagrantProvider:
                 )
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
-        """Do nothing: a run on virtual machines changes no existing machine."""
+        """Check that there is a box for each host: only Debian's kernel boots from one."""
+        for host in plan.hosts:
+            base = images.base_of(images.on(host))
+            if not base.bootstrappable:
+                raise UsageError(
+                    f"{host.name}: virtual machines are made of Debian, not of "
+                    f"{base.distribution}:{base.name}",
+                    hint="--provider docker",
+                )
 
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Build the boxes of a plan's releases that Vagrant does not have."""
-        for name in dict.fromkeys(host.release for host in plan.hosts):
-            boxes.ensure(releases.get(name), say)
+        for slurm in dict.fromkeys(map(images.on, plan.hosts)):
+            boxes.ensure(slurm, say)
         if not libvirt.kvm_boots():
             say("KVM cannot run machines here: QEMU emulates them, which is ten times slower")
 
@@ -124,7 +130,7 @@ class VagrantProvider:
                 "name": host.name,
                 "cpus": _cpus(plan, host),
                 "memory": _memory(plan, host),
-                "box": boxes.name(releases.get(host.release)),
+                "box": boxes.name(images.on(host)),
                 "networks": [_joins(run.id, host.site, sites, addresses[host.name])],
                 **_identify(run, host.name, _identity(plan, host, sites, addresses)),
             }

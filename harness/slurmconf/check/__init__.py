@@ -30,7 +30,15 @@ from harness.slurmconf.check import (
     topologies,
     values,
 )
-from harness.slurmconf.check.findings import INFO, SEVERITIES, Finding
+from harness.slurmconf.check.findings import (
+    INFO,
+    SEVERITIES,
+    SLURMCTLD,
+    SLURMD,
+    Finding,
+    only_in,
+)
+from harness.slurmconf.check.nodes import is_cloud
 from harness.slurmconf.check.parsed_file import Configuration, load
 from harness.slurmconf.check.read_files import unused
 
@@ -84,20 +92,25 @@ def _without_text(configuration: Configuration, finding: Finding) -> Finding:
     return replace(finding, column=1, option="(not shown)", message=_OUTSIDE, hint=_OUTSIDE_HINT)
 
 
-def check_scenario(path: Path, scenario: Scenario, older: Release | None = None) -> list[Finding]:
+def check_scenario(
+    path: Path, scenario: Scenario, older: Release | None = None, level: str | None = None
+) -> list[Finding]:
     """Return all findings about the files that a scenario is rendered to for existing machines.
 
-    Each cluster, and slurmdbd, is checked for its own release. `path` represents the scenario in
-    findings.
+    Each cluster, and slurmdbd, is checked for its own release, or for a patch level of it. `path`
+    represents the scenario in findings.
     """
     plan = make_plan(path.stem, scenario, OWN_MACHINES)
-    return check_tree(plan, render(plan, _first_of_each_cluster(plan)), str(path), older)
+    return check_tree(plan, render(plan, _first_of_each_cluster(plan)), str(path), older, level)
 
 
-def check_tree(plan: Plan, tree: Tree, name: str, older: Release | None = None) -> list[Finding]:
+def check_tree(
+    plan: Plan, tree: Tree, name: str, older: Release | None = None, level: str | None = None
+) -> list[Finding]:
     """Return all findings about the rendered files of each cluster's first host.
 
-    `name` represents the tree in findings.
+    `name` represents the tree in findings. Hosts are of the patch level of their source or
+    packages; those of the release of `level` are of that patch level.
     """
     findings: list[Finding] = []
     for host in _first_of_each_cluster(plan):
@@ -106,8 +119,17 @@ def check_tree(plan: Plan, tree: Tree, name: str, older: Release | None = None) 
                 if file.path.startswith("/etc/slurm/"):
                     (Path(directory) / PurePosixPath(file.path).name).write_text(file.text)
             place = f"{name}:{host.name}:/etc/slurm"
-            findings += check_path(Path(directory), releases.get(host.release), older, place)
+            release = releases.get(_version(host, level))
+            findings += check_path(Path(directory), release, older, place)
     return findings
+
+
+def _version(host: Host, level: str | None) -> str:
+    """Return the patch level of a host's Slurm, or its release if nothing says more."""
+    if level and releases.series(level) == host.release:
+        return level
+    version = host.origin.version if host.origin else host.release
+    return version if releases.is_known(version) else host.release
 
 
 def _first_of_each_cluster(plan: Plan) -> Collection[Host]:
@@ -124,6 +146,13 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
     for source in configuration:
         if reason := unused(configuration, source.kind):
             yield source.find_here(INFO, "unused", source.kind, reason)
+        elif (
+            source.kind == "gres.conf"
+            and slurm_conf
+            and any(map(is_cloud, slurm_conf.rows("nodename")))
+        ):
+            # slurmctld reads it, too, for the GRES of cloud nodes (gres_g_node_config_load).
+            yield from only_in(SLURMCTLD + SLURMD, grammar.check(source))
         else:
             yield from grammar.check(source)
     if slurm_conf:

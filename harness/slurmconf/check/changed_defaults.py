@@ -12,8 +12,8 @@ from harness.slurmconf.check.parsed_file import Configuration
 
 def check(configuration: Configuration, older: Release) -> Iterator[Finding]:
     """Yield the unset options whose default changed after `older`."""
-    for name in releases.between(older.name, configuration.release.name):
-        for kind, changed in releases.get(name).defaults.items():
+    for name, defaults in releases.changed_defaults(older.name, configuration.release.name):
+        for kind, changed in defaults.items():
             source = configuration.get(kind)
             if source is None:
                 continue

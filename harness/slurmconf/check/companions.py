@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness.parsing import c_numbers
+from harness.releases import Release
 from harness.slurmconf.check import grammar, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
@@ -55,6 +56,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         yield from _plugins(slurm_conf)
         yield from _certificates(slurm_conf)
         yield from _munge_sockets(slurm_conf)
+        yield from _jwt_file(slurm_conf)
     if cgroup := configuration.get("cgroup.conf"):
         yield from _cgroups(cgroup, slurm_conf)
     if acct_gather := configuration.get("acct_gather.conf"):
@@ -64,6 +66,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         yield from _features(helpers_conf)
     if slurmdbd_conf := configuration.get("slurmdbd.conf"):
         yield from _jwt_key(slurmdbd_conf)
+        yield from _jwt_file(slurmdbd_conf)
         yield from _munge_sockets(slurmdbd_conf)
 
 
@@ -146,10 +149,17 @@ def _missing_files(configuration: Configuration, slurm_conf: Source) -> Iterator
             setting
             and {name, plugin} & {*setting.words()}
             and (name in release.plugins.get(kind, ()) or plugin in release.renamed_plugins)
+            and not _is_ignored(release, option)
             and not (slurm_conf.path.parent / file).exists()
         ):
             message = f"needs {file}, which does not exist"
             yield slurm_conf.find(setting, FATAL, "missing", message, daemons=daemons)
+
+
+def _is_ignored(release: Release, option: str) -> bool:
+    """Return whether a release ignores an option, whatever its value."""
+    refusal = release.refused["slurm.conf"].get(option)
+    return bool(refusal and refusal.severity == ERROR and refusal.when is None)
 
 
 def _features(source: Source) -> Iterator[Finding]:
@@ -239,6 +249,23 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     location = slurm_conf.settings.get("jobcomploc")
     if completion and completion.value == "jobcomp/filetxt" and location and not location.value:
         yield slurm_conf.find(location, FATAL, "path", "the value is empty", daemons=SLURMCTLD)
+    elif completion and location:
+        # jobcomp_p_set_location looks for it; only filetxt creates it, and always has to.
+        plugin = completion.value
+        is_path = plugin in {"jobcomp/script", "jobcomp/kafka"}
+        creates = "/" in location.value or not values.runs_as_root(slurm_conf)
+        if (plugin == "jobcomp/filetxt" and creates) or (
+            is_path and "jobcomp" not in release.dispensable_plugins
+        ):
+            yield from values.relative_path(slurm_conf, location, SLURMCTLD)
+    if completion and location and location.value and completion.value == "jobcomp/mysql":
+        yield from values.wrong_database(slurm_conf, location, SLURMCTLD)
+    if release.checks_controller_scripts and "script" in (
+        slurm_conf.get("prepplugins") or "script"
+    ):
+        for key in ("prologslurmctld", "epilogslurmctld"):
+            for script in slurm_conf.all_of(key):  # init of prep_script.c
+                yield from values.relative_path(slurm_conf, script, SLURMCTLD)
     buffers = slurm_conf.settings.get("burstbuffertype")
     if buffers and release.one_burst_buffer and len(buffers.words()) > 1:
         message = "only one burst buffer plugin can be used (bb_g_init)"
@@ -295,13 +322,30 @@ def _is_no_socket(value: str) -> bool:
     return bool(value) and not value.startswith("/") and "=" not in value
 
 
-def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
-    """Yield auth/jwt without a key: slurmdbd has no default for it (auth_jwt.c, init)."""
-    types: list[Setting] = [
+def _uses_jwt(source: Source) -> list[Setting]:
+    """Return the options that load auth/jwt."""
+    return [
         setting
         for key in ("authtype", "authalttypes")
-        if (setting := slurmdbd_conf.settings.get(key)) and {"jwt", "auth/jwt"} & {*setting.words()}
+        if (setting := source.settings.get(key)) and {"jwt", "auth/jwt"} & {*setting.words()}
     ]
+
+
+def _jwt_file(source: Source) -> Iterator[Finding]:
+    """Yield a jwt_key that cannot be a file (auth_jwt.c, _init_key, later init_hs256)."""
+    setting = source.settings.get("authaltparameters")
+    key = re.search("jwt_key=([^,]*)", setting.value, re.IGNORECASE) if setting else None
+    if setting is None or key is None or not _uses_jwt(source):
+        return
+    if key[1].endswith("/") or (not key[1] and source.release.refuses_empty_jwt_key):
+        message = f'"{key[0]}" does not name a file'
+        daemons = SLURMCTLD if source.kind == "slurm.conf" else ()
+        yield source.find(setting, FATAL, "path", message, daemons=daemons)
+
+
+def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
+    """Yield auth/jwt without a key: slurmdbd has no default for it (auth_jwt.c, init)."""
+    types = _uses_jwt(slurmdbd_conf)
     keys = {"jwt_key=", "jwks="} & slurmdbd_conf.release.words["authaltparameters"].known
     parameters = slurmdbd_conf.get("authaltparameters") or ""
     if types and not re.search(f"(^|,)({'|'.join(keys)})", parameters):

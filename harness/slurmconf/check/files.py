@@ -70,24 +70,20 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
         message = "must be a name: slurmdbd compares it with that of the owner of slurmdbd.conf"
         yield source.find(user, FATAL, "value", message)
-    database = source.settings.get("storageloc")
-    if database and not re.fullmatch(r"(?!\d+$)[\w$]+", database.value):
-        message = (
-            f'"{database.value}" is not the name of a database without quotes '
-            "(mysql_db_get_db_connection)"
-        )
-        hint = "use letters, digits and _, or create the database before slurmdbd starts"
-        yield source.find(database, FATAL, "value", message, hint)
-    for key in ("dbdhost", "dbdbackuphost"):
-        setting = source.settings.get(key)
-        if setting and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", setting.value):
-            yield source.find(
-                setting, FATAL, "value", f'"{setting.value}" is not the name of a host'
-            )
+    if database := source.settings.get("storageloc"):
+        yield from values.wrong_database(source, database)
+    # slurmdbd runs on either.
+    hosts = [source.settings[key] for key in ("dbdhost", "dbdbackuphost") if key in source.settings]
+    if not any(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host.value) for host in hosts):
+        for host in hosts:
+            message = f'"{host.value}" is not the name of a host'
+            yield source.find(host, FATAL, "value", message)
     for key in ("archivedir", "archivescript", "plugindir"):
         setting = source.settings.get(key)
         if setting and not setting.value:
             yield source.find(setting, FATAL, "path", "the value is empty")
+        elif setting and (key != "plugindir" or ":" not in setting.value):
+            yield from values.relative_path(source, setting)
     for key, setting in source.settings.items():
         yield from values.wrong_plugins(source, setting)
         yield from _slurmdbd_value(source, key, setting)

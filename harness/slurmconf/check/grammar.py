@@ -14,9 +14,12 @@ from harness.slurmconf.check.parsed_file import KINDS, Setting, Source
 _UNLIMITED = re.compile("unlimited|infinite", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)?")
 _FLOAT = re.compile(
-    r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|infinity|nan)?", re.IGNORECASE
+    r"\s*[+-]?(0x([\da-f]+\.?[\da-f]*|\.[\da-f]+)(p[+-]?\d+)?|(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
+    r"|inf|infinity|nan)?",
+    re.IGNORECASE,
 )
 _BOOLEAN = re.compile("yes|up|true|1|no|down|false|0", re.IGNORECASE)
+_LEAST_FLOAT, _MOST_FLOAT = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 _LIMITS = {"uint16": 2**16, "uint32": 2**32, "uint64": 2**64, "long": 2**63}
 # Files that each plugin reads for its own options only (mpi_g_daemon_init, PARSE_FLAGS_IGNORE_NEW).
 _IGNORES_UNKNOWN = {"mpi.conf"}
@@ -63,8 +66,7 @@ def check(source: Source) -> Iterator[Finding]:
                 f"is on the line of {first.name}",
                 "put each option on its own line",
             )
-        yield from _value(source, source.kind, first)
-        yield from _refused(source, source.kind, first)
+        yield from _value_or_refusal(source, source.kind, first)
         if key in seen and known[key].type != "array":
             number = seen[key].line.number
             yield source.find(
@@ -80,8 +82,12 @@ def value_problem(kind: str, value: str) -> str | None:
     """
     if kind == "boolean":
         return None if _BOOLEAN.fullmatch(value) else "is not YES or NO"
-    if kind in {"float", "double", "long_double"}:
-        return None if _UNLIMITED.fullmatch(value) or _FLOAT.fullmatch(value) else "is not a number"
+    if kind == "float":
+        if _UNLIMITED.fullmatch(value):
+            return None
+        if not _FLOAT.fullmatch(value):
+            return "is not a number"
+        return "is out of range" if _is_out_of_range(value) else None
     if kind not in _LIMITS:
         return None
     if kind == "long":
@@ -90,6 +96,19 @@ def value_problem(kind: str, value: str) -> str | None:
     if size is None:
         return "is less than zero" if re.fullmatch(r"\s*-\d+", value) else "is not a number"
     return None if size < _LIMITS[kind] else f"is more than {_LIMITS[kind] - 1}"
+
+
+def _is_out_of_range(value: str) -> bool:
+    """Return whether strtof reports that 32 bits cannot hold a number."""
+    text = value.strip().lower() or "0"
+    is_hexadecimal = "0x" in text
+    try:
+        size = abs(float.fromhex(text) if is_hexadecimal else float(text))
+    except OverflowError:
+        return True
+    digits = re.split("p" if is_hexadecimal else "e", text.replace("0x", ""))[0]
+    too_small = size < _LEAST_FLOAT and bool(re.search("[1-9a-f]", digits))
+    return "inf" not in text and (size > _MOST_FLOAT or too_small)
 
 
 def number(kind: str, value: str) -> int | None:
@@ -145,10 +164,18 @@ def _row(
         if key not in known:
             yield _unknown(source, section, setting)
             return  # the parser gives up here
-        findings = [*_value(source, section, setting), *_refused(source, section, setting)]
+        findings = list(_value_or_refusal(source, section, setting))
         yield from findings
         if not findings:
             fine.add(memo)
+
+
+def _value_or_refusal(source: Source, section: str, setting: Setting) -> Iterator[Finding]:
+    """Yield problems with a value. Up to 20.11, nothing more is read of one of a wrong type."""
+    findings = list(_value(source, section, setting))
+    yield from findings
+    if not findings or source.release.unusable_value != ERROR:
+        yield from _refused(source, section, setting)
 
 
 def _value(source: Source, section: str, setting: Setting) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import re
 # Lines that do not name the option that they are about -> the option (regular expressions).
 _SAID_ABOUT = {
     "default partition not set": "PartitionName",
+    "select/linear with topology/tree": "TopologyPlugin",
     "gathered, but not stored|much slower algorithm": "JobAcctGatherType",
     "power_save module disabled": "SuspendTime",
     "power_save program": "(Suspend|Resume|ResumeFail)Program",

@@ -90,33 +90,39 @@ class _Gres:
         self._previous = _Flags()
 
     def problems(self, nodes: Iterable[_Node]) -> Iterator[Finding]:
-        """Yield the problems of a daemon that reads the GRES of nodes, up to a fatal one."""
-        self._previous = _Flags()
-        for finding in self._problems(nodes):
-            yield finding
-            if finding.severity == FATAL:
-                return
+        """Yield the problems of a daemon that reads the GRES of nodes.
 
-    def _problems(self, nodes: Iterable[_Node]) -> Iterator[Finding]:
+        Lines that are fatal on their own are all named, although the daemon ends at the first one.
+        """
+        self._previous = _Flags()
+        fatal = False
         for node in nodes:
-            detect = self._autodetect(node)
-            records: dict[int, _Record] = {}
             # The parser reads the lines in the order of the file.
             for number in sorted(node.lines, key=self._place):
                 row = self._rows[number]
-                yield from self._line(row, node.cpus)
-                yield from self._environment(row)
-                records[number] = self._record(row)
-            yield from self._autodetect_twice(node)
-            if detect and node.cpus is not None:
-                severity = self._release.cloud_autodetect
-                yield self._source.find(detect, severity, "gres", "cannot be used on a cloud node")
-                continue
-            # Later, lines with Name come before lines with NodeName.
-            lines = [records[number] for number in node.lines if records[number].name]
-            yield from self._mixed(node, lines)
-            if not detect:
-                yield from self._merged(node, lines)
+                for finding in (*self._line(row, node.cpus), *self._environment(row)):
+                    yield finding
+                    fatal = fatal or finding.severity == FATAL
+            for finding in () if fatal else self._together(node):
+                yield finding
+                fatal = fatal or finding.severity == FATAL
+                if fatal:
+                    break
+
+    def _together(self, node: _Node) -> Iterator[Finding]:
+        """Yield problems that the lines of a node have together."""
+        yield from self._autodetect_twice(node)
+        detect = self._autodetect(node)
+        if detect and node.cpus is not None:
+            severity = self._release.cloud_autodetect
+            yield self._source.find(detect, severity, "gres", "cannot be used on a cloud node")
+            return
+        # Later, lines with Name come before lines with NodeName.
+        records = (self._record(self._rows[number]) for number in node.lines)
+        lines = [record for record in records if record.name]
+        yield from self._mixed(node, lines)
+        if not detect:
+            yield from self._merged(node, lines)
 
     def nodes(self) -> Iterator[tuple[Row, _Node]]:
         """Yield the nodes with their lines of slurm.conf, in its order."""

@@ -81,7 +81,7 @@ def _too_many(source: Source, maximum: Setting | None, count: int) -> Iterator[F
         yield source.find(maximum, FATAL, "value", message)
     elif maximum and number < count and (number or not release.zero_is_no_node_limit):
         message = f"{maximum.value} is lower than the number of nodes ({count})"
-        yield source.find(maximum, FATAL, "count", message)
+        yield source.find(maximum, release.too_many_nodes, "count", message)
     elif release.most_nodes and count > release.most_nodes:
         message = f"there are {count} nodes; the release supports {release.most_nodes}"
         yield source.find_here(FATAL, "count", "NodeName", message)

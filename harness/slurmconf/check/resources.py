@@ -31,7 +31,7 @@ def _problems(configuration: Configuration) -> Iterator[Finding]:
         path = configuration.others.get(kind)
         if path and is_read:
             try:
-                document = bounded_yaml.Document(conf.read_text(path))
+                document = bounded_yaml.Document(yaml_file.first_document(conf.read_text(path)))
             except bounded_yaml.NotPlain as error:
                 yield yaml_file.find(path, error.line, FATAL, "unreadable", "", error.message)
             else:

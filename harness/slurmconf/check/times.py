@@ -37,14 +37,16 @@ def seconds(value: str) -> int | None:
 def minutes(value: str) -> int | None:
     """Return the minutes of a time, rounded up; None if it is not a time, or less than zero.
 
-    >>> minutes("0:1"), minutes("UNLIMITED"), minutes("99999999999")
-    (1, -1, None)
+    >>> minutes("0:1"), minutes("UNLIMITED"), minutes("99999999999"), minutes("4294967295")
+    (1, -1, None, 0)
     """
     size = seconds(value)
     if size is None or size == UNLIMITED:
         return size
     rounded = c_numbers.int32(size + 59)
-    return rounded // 60 if rounded >= 0 else None
+    # C rounds a quotient towards 0.
+    whole = rounded // 60 if rounded >= 0 else -(-rounded // 60)
+    return whole if size != NO_VALUE and whole >= UNLIMITED else None
 
 
 def problem(value: str) -> str:

@@ -5,13 +5,14 @@ The rules are those of switch_record_validate and block_record_validate in src/p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness import releases
-from harness.parsing import bounded_yaml, conf, hostlist, topology_rules
+from harness.parsing import bounded_yaml, c_numbers, conf, hostlist, topology_rules
 from harness.releases import Release
 from harness.slurmconf.check import hypercube, toruses, yaml_file
 from harness.slurmconf.check.findings import (
@@ -127,7 +128,7 @@ def _switch(source: Source, row: Row) -> _Unit:
 def _blocks_conf(source: Source, nodes: Mapping[str, Row] | None) -> Iterator[Finding]:
     blocks = [_switch(source, row) for row in source.rows("blockname")]
     setting = source.settings.get("blocksizes")
-    sizes = [conf.number(word) or 0 for word in setting.words()] if setting else []
+    sizes = [c_numbers.atoi(word) for word in setting.words()] if setting else []
     if setting and topology_rules.wrong_block_sizes(sizes):
         message = f'"{setting.value}": each size must be the first one times a power of two'
         yield source.find(setting, FATAL, "value", message)
@@ -143,6 +144,7 @@ def _tree(
 ) -> Iterator[Finding]:
     below: dict[str, tuple[str, ...]] = {}
     leaf_of: dict[str, str] = {}
+    unusable = []
     for switch in switches:
         if switch.name in below:
             message = f"switch {switch.name} is already defined"
@@ -150,15 +152,21 @@ def _tree(
         if switch.nodes is not None and switch.children is not None:
             message = "a switch has either Nodes or Switches, not both"
             yield switch.find("", release.unusable_value, "contradiction", message)
+            unusable.append(switch)
         elif switch.nodes is None and switch.children is None and not empty:
             message = f"switch {switch.name} has neither child switches nor nodes"
             yield switch.find("", release.unusable_value, "missing", message)
+            unusable.append(switch)
+        if switch in unusable and release.unusable_value == ERROR:
+            continue  # _parse_switches drops the line
         if switch.children == "":
             message = "there is nothing below it: slurmctld crashes"
             yield switch.find("children", FATAL, "missing", message)
         yield from _members(release, switch)
         below[switch.name] = names_of(switch.children or "", release) or ()
         yield from _leaves(release, switch, nodes, leaf_of)
+    if release.unusable_value == ERROR:
+        switches = [switch for switch in switches if switch not in unusable]
     yield from _links(switches, below)
     if switches and nodes:
         yield from _reach(release, switches, nodes, leaf_of)
@@ -306,35 +314,27 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
         yield yaml_file.find(path, 1, INFO, "too-new", "", f"is not read before {first}")
         return
     try:
-        document = bounded_yaml.Document(conf.read_text(path))
+        document = bounded_yaml.Document(yaml_file.first_document(conf.read_text(path)))
         node, data = document.node, document.data()
     except bounded_yaml.NotPlain as error:
         yield yaml_file.find(path, error.line, FATAL, "unreadable", "", error.message)
         return
-    if not isinstance(data, list) or not all(
-        isinstance(part, dict) and "topology" in part for part in data
-    ):
-        yield yaml_file.find(
-            path,
-            1,
-            FATAL,
-            "value",
-            "topology",
-            "must be a list of topologies, each with its name under the key topology",
-        )
+    # A single topology needs no list.
+    topologies = [(data, node)] if isinstance(data, dict) else []
+    if isinstance(data, list):
+        topologies = [(part, yaml_file.at(node, index)) for index, part in enumerate(data)]
+    if not topologies or not all(isinstance(part, dict) for part, _ in topologies):
+        message = "must be a list of topologies, each with its name under the key topology"
+        yield yaml_file.find(path, 1, FATAL, "value", "topology", message)
         return
-    for index, part in enumerate(data):
-        yield from _one_topology(path, configuration, part, yaml_file.at(node, index))
+    for part, place in topologies:
+        yield from _one_topology(path, configuration, part, place)
     known: dict[str, _Units] = {}
-    for index, part in enumerate(data):
-        found = (key for key in _UNITS if isinstance(part.get(key), dict))
-        kind = next(found, "")
+    for part, place in topologies:
+        kind = next((key for key in _UNITS if isinstance(part.get(key), dict)), "")
         keys = _UNITS.get(kind)
-        place = yaml_file.at(yaml_file.at(node, index), kind)
-        known[str(part["topology"])] = (
-            kind,
-            _units(path, part[kind], place, *keys) if keys else [],
-        )
+        units = _units(path, part[kind], yaml_file.at(place, kind), *keys) if keys else []
+        known[str(part.get("topology"))] = kind, units
     yield from _wrong_units(configuration, known)
 
 
@@ -395,26 +395,41 @@ def _wrong_unit(kind: str, units: Sequence[_Unit], path: str) -> str:
     return f"{above.name} is not a leaf switch" if above and above.children else ""
 
 
+def _is_chosen(value: object) -> bool:
+    """Return whether the value of a type of topologies chooses it (TOPOLOGY_FLAT and others).
+
+    Texts that mean neither true nor false count as true (_convert_data_force_bool).
+    """
+    no = isinstance(value, str) and re.fullmatch(
+        r"false|no|off|f|n|0|~|null|", value, re.IGNORECASE
+    )
+    return bool(value) and not no
+
+
 def _one_topology(
     path: Path, configuration: Configuration, part: dict[str, Any], node: Any
 ) -> Iterator[Finding]:
     release = configuration.release
     known = release.options["topology.yaml"]
     plugins = {key for key in known if known[key].type.startswith("topology_")}
+    line = yaml_file.line_of(node)
     for key in part:
-        if str(key).lower() not in known:
-            yield yaml_file.find(
-                path,
-                yaml_file.line_of(node),
-                WARNING,
-                "unknown",
-                str(key),
-                "is unknown and ignored",
-            )
-    if not plugins & {str(key).lower() for key in part}:
-        words = ", ".join(sorted(plugins))
-        message = f"topology {part['topology']} has no type; it needs one of {words}"
-        yield yaml_file.find(path, yaml_file.line_of(node), FATAL, "missing", "topology", message)
+        if str(key) not in known:
+            message = "is unknown and ignored"
+            yield yaml_file.find(path, line, WARNING, "unknown", str(key), message)
+    for key in plugins & part.keys():
+        if key != "flat" and not isinstance(part[key], dict):
+            yield yaml_file.find(path, line, FATAL, "value", key, "must be a mapping")
+            return
+    chosen = [key for key in part if key in plugins and _is_chosen(part[key])]
+    name = f"topology {part.get('topology', 'without a name')}"
+    if len(chosen) > 1:
+        message = f"{name} has several types: {', '.join(chosen)}"
+        yield yaml_file.find(path, line, FATAL, "contradiction", "topology", message)
+        return
+    if not chosen:
+        message = f"{name} has no type; it needs one of {', '.join(sorted(plugins))}"
+        yield yaml_file.find(path, line, FATAL, "missing", "topology", message)
         return
     slurm_conf = configuration.get("slurm.conf")
     nodes = node_names(slurm_conf) if slurm_conf else None
@@ -466,7 +481,7 @@ def _block_yaml(
     sizes = block.get("block_sizes") or []
     sizes = sizes if isinstance(sizes, list) else [sizes]
     numbers = [conf.number(str(size)) or 0 for size in sizes]
-    if topology_rules.wrong_block_sizes(numbers):
+    if topology_rules.wrong_block_sizes(numbers) and release.checks_yaml_block_sizes:
         line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, "block"), "block_sizes"))
         message = f"{sizes}: each size must be the first one times a power of two"
         yield yaml_file.find(path, line, FATAL, "value", "block_sizes", message)

@@ -165,6 +165,12 @@ _BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
 _DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
 # Words of AccountingStorageEnforce that need slurmdbd.
 _ENFORCES = {"1", "associations", "2", "limits", "safe", "wckeys", "qos", "all"}
+# Directories of /, where services start.
+_ROOT = re.compile(
+    r"(\.|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|s?bin|srv|sys|tmp|usr|var)(/|$)"
+)
+# Where only root may create directories, whatever the machine.
+_OF_ROOT = re.compile("/|/(dev(?!/shm)|proc|sys)(/.*)?")
 # storage_pass of _global_auth_key (slurm_protocol_api.c).
 _LONGEST_PASSWORD = 511
 Rule = Callable[[Source], Iterator[Finding]]
@@ -187,7 +193,7 @@ def _words(source: Source, setting: Setting) -> Iterator[Finding]:
             severity = INFO
         if setting.name.lower() == "propagateresourcelimits" and _limits_excepted(source):
             continue
-        message = f'"{word}" is unknown since {since}' if since else f'"{word}" is unknown'
+        message = f'"{word}" is unknown{since}'
         hint = "blanks are part of the word; remove them" if word != word.strip() else ""
         yield source.find(
             setting,
@@ -204,7 +210,7 @@ def _limits_excepted(source: Source) -> bool:
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
-    """Yield the unknown words of a value, with severity and the release that removed them."""
+    """Yield the unknown words of a value, with severity and since or before when, if known."""
     key = setting.name.lower()
     words = release.words.get(key)
     if not words:
@@ -222,7 +228,15 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
             continue
         if "<number>" in words.known and bare[:1].isdigit():
             continue
-        since = words.gone.get(bare) or words.gone.get(stem, "")
+        since = next(
+            (
+                f" {when} {of[name]}"
+                for when, of in (("since", words.gone), ("before", words.later))
+                for name in (bare, stem)
+                if name in of
+            ),
+            "",
+        )
         if words.unknown != "silent":
             yield word, ERROR if bare in words.reported else words.unknown, since
         elif since:
@@ -352,14 +366,15 @@ def wrong_user(source: Source) -> Iterator[Finding]:
             )
 
 
-def _runs_as_root(source: Source) -> bool:
+def runs_as_root(source: Source) -> bool:
+    """Return whether the SlurmUser of slurm.conf or slurmdbd.conf is root."""
     return (source.get("slurmuser") or "root") in {"root", "0"}
 
 
 def reserved_port(source: Source, key: str) -> Iterator[Finding]:
     """Yield a port on which only root may listen (slurm_init_msg_engine_port, _open_ports)."""
     setting = source.settings.get(key)
-    if setting and 0 < c_numbers.atoi(setting.value) < 1024 and not _runs_as_root(source):
+    if setting and 0 < c_numbers.atoi(setting.value) < 1024 and not runs_as_root(source):
         message = f"{setting.value}: only root may listen below 1024, and SlurmUser is not root"
         yield source.find(setting, FATAL, "value", message)
 
@@ -617,6 +632,10 @@ def _accounting(source: Source) -> Iterator[Finding]:
     if password and source.uses_slurmdbd() and len(password.value) > _LONGEST_PASSWORD:
         message = f"is longer than {_LONGEST_PASSWORD} characters (_global_auth_key)"
         yield source.find(password, FATAL, "value", message, daemons=SLURMCTLD)
+    port = source.settings.get("accountingstorageport")
+    if port and source.uses_slurmdbd() and grammar.number_of(source, "accountingstorageport") == 0:
+        message = "0 is not a port: slurmdbd cannot be reached"
+        yield source.find(port, FATAL, "value", message, daemons=SLURMCTLD)
     gather = source.settings.get("jobacctgathertype")
     if gather and "none" not in gather.value and (not storage or "none" in storage):
         yield source.find(
@@ -742,12 +761,39 @@ def _paths(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if setting and not setting.value:
             yield source.find(setting, FATAL, "path", "the value is empty")
+    scheduler_log = source.settings.get("slurmschedlogfile")
+    # sched_log_alter of log.c opens it; it is created, but not its directory.
+    if scheduler_log and "/" in scheduler_log.value:
+        yield from relative_path(source, scheduler_log, SLURMCTLD)
     state = source.settings.get("statesavelocation")
-    path = posixpath.normpath(state.value) if state else "/"
-    if state and path[0] != "/" and ("/" in path or not _runs_as_root(source)):
+    path = posixpath.normpath(state.value) if state else ""
+    if state and path[0] != "/" and ("/" in path or not runs_as_root(source)):
         message = f'"{state.value}" is not an absolute path: slurmctld cannot create it'
         hint = "only double quotes are not part of a value" if path[0] == "'" else ""
         yield source.find(state, FATAL, "path", message, hint, SLURMCTLD)
+    elif state and _OF_ROOT.fullmatch(path) and not runs_as_root(source):
+        message = f'"{state.value}": only root can write there, and SlurmUser is not root'
+        yield source.find(state, FATAL, "path", message, daemons=SLURMCTLD)
+
+
+def wrong_database(
+    source: Source, setting: Setting, daemons: tuple[str, ...] = ()
+) -> Iterator[Finding]:
+    """Yield the name of a database that a query needs quotes for (mysql_db_get_db_connection)."""
+    # acct_get_db_name and jobcomp_p_set_location take the default instead of one with "." or "/".
+    if not re.fullmatch(r"(?!\d+$)[\w$]+|.*[./].*", setting.value):
+        message = f'"{setting.value}" is not the name of a database without quotes'
+        hint = "use letters, digits and _, or create the database before the daemon starts"
+        yield source.find(setting, FATAL, "value", message, hint, daemons)
+
+
+def relative_path(
+    source: Source, setting: Setting, daemons: tuple[str, ...] = ()
+) -> Iterator[Finding]:
+    """Yield a path in a directory that does not exist in /, where services start."""
+    if setting.value[:1] != "/" and not _ROOT.match(setting.value):
+        message = f'"{setting.value}" is not an absolute path: it does not exist'
+        yield source.find(setting, FATAL, "path", message, daemons=daemons)
 
 
 def _tasks(source: Source) -> Iterator[Finding]:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml.nodes import MappingNode, SequenceNode
 
 from harness.slurmconf.check.findings import SLURMCTLD, SLURMD, Finding
+
+
+def first_document(text: str) -> str:
+    r"""Return what Slurm's plugin reads of a file: up to a line that ends a document.
+
+    >>> first_document("--- a\n--- b\n"), first_document("# c\n---\na\n...\nb")
+    ('--- a\n', '# c\n---\na\n')
+    """
+    begun = False
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if begun and re.match(r"(---|\.\.\.)(\s|$)", line):
+            return "".join(lines[:number])
+        begun = begun or not re.match(r"\s*(#.*)?$|%", line)
+    return text
 
 
 def at(node: Any, key: str | int) -> Any:

@@ -202,7 +202,7 @@ def _start_accounting(conf: Conf, network: Network) -> None:
     )
     mariadb.wait()
     if wants_jobcomp:
-        mariadb.create(conf.get("jobcomploc", "slurm_jobcomp_db"))
+        mariadb.create(_database(conf.get("jobcomploc"), "slurm_jobcomp_db"))
     if not wants_slurmdbd:
         return
     slurmdbd = Slurmdbd(
@@ -235,10 +235,15 @@ def _slurmdbd(hostname: str | None) -> dict[str, Any]:
         conf.port("storageport", 3306), network.is_here(conf.get("storagehost", "localhost"))
     )
     mariadb.wait()
-    mariadb.create(conf.get("storageloc", "slurm_acct_db"))
+    mariadb.create(_database(conf.get("storageloc"), "slurm_acct_db"))
     daemon = Daemon("/usr/sbin/slurmdbd", "-D", "-vv")
     port = conf.port("dbdport", 6819)
     return daemon.verdict(daemon.reaches(r"slurmdbd version \S+ started", lambda: _listens(port)))
+
+
+def _database(name: str, default: str) -> str:
+    """Return the database that a daemon uses: names with "." or "/" count as missing."""
+    return default if re.search("[./]|^$", name) else name
 
 
 def _listens(port: int) -> bool:

@@ -12,7 +12,9 @@ from pathlib import Path
 from inside.conf import CONF, Conf
 from inside.network import split_host
 
-PLUGINS = Path("/usr/lib/x86_64-linux-gnu/slurm-wlm")
+_LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+# Debian's packages have them in a directory of their own name.
+PLUGINS = next(path for name in ("slurm-wlm", "slurm") if (path := _LIBRARIES / name).is_dir())
 MUNGE = Path("/run/munge/munge.socket.2")
 
 _ACCOUNT = re.compile(r"(?!\d{10})\w[\w.@+-]*\$?", re.ASCII)
@@ -84,7 +86,8 @@ class Files:
             if not missing.exists():
                 missing.mkdir()
                 os.chown(missing, *self._owner)
-        if not path.stat().st_mode & 0o002:  # /tmp stays writable by everyone
+        # /tmp stays writable by everyone, and munged needs a / of root.
+        if not path.stat().st_mode & 0o002 and path != Path("/"):
             os.chown(path, *self._owner)
 
     def parent(self, path: Path) -> None:
@@ -136,7 +139,7 @@ def furnish(conf: Conf) -> Files:
 
 
 def _have(files: Files, key: str, value: str, is_script: bool) -> None:
-    path = Path(value.split()[0])
+    path = Path(value if key in _DIRECTORIES else value.split()[0])
     if key in _MUNGE_SOCKETS:
         files.link(path, MUNGE)
     elif key == "plugindir":

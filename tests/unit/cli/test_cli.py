@@ -272,3 +272,20 @@ def test_options_of_submissions_that_contradict_each_other_are_refused(
     completed = harness("submissions", "policy.yml", *words, cwd=tmp_path)
     assert completed.returncode == 2
     assert problem in completed.stderr
+
+
+def test_command_line_loads_only_what_it_needs_to_start() -> None:
+    program = (
+        "import sys; from harness import cli; sys.argv[1:] = ['--help']; "
+        "sys.stdout = sys.stderr\n"
+        "try: cli.main()\n"
+        "finally: print(*sys.modules, file=sys.__stdout__)"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    loaded = {*completed.stdout.split()}
+    assert "rehearse-change" in completed.stderr
+    assert loaded >= {"typer", "rich"}
+    slow = {"pydantic", "jinja2", "ruamel", "docker", "harness.scenario", "harness.lifecycle"}
+    assert not loaded & slow

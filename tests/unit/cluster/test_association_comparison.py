@@ -33,12 +33,12 @@ SCENARIO = Scenario.model_validate(
 )
 # As sacctmgr shows it: account, user, then columns.
 SHOWN = {
-    "root|": {"Share": "1", "QOS": "normal"},
-    "root|root": {"Share": "1"},
-    "science|": {"Share": "1", "ParentName": "root", "MaxJobs": "5"},
-    "physics|": {"Share": "60", "ParentName": "science", "GrpTRES": "cpu=6,mem=2048M"},
-    "physics|alice": {"Share": "1", "QOS": "normal,urgent"},
-    "science|alice": {"Share": "1", "QOS": "urgent,normal"},
+    "root||": {"Share": "1", "QOS": "normal"},
+    "root|root|": {"Share": "1"},
+    "science||": {"Share": "1", "ParentName": "root", "MaxJobs": "5"},
+    "physics||": {"Share": "60", "ParentName": "science", "GrpTRES": "cpu=6,mem=2048M"},
+    "physics|alice|": {"Share": "1", "QOS": "normal,urgent"},
+    "science|alice|": {"Share": "1", "QOS": "urgent,normal"},
 }
 
 
@@ -47,7 +47,7 @@ def tree(shown: dict[str, dict[str, str]]) -> association_comparison.Table:
     text = "".join(
         f"{key}|{'|'.join(row.get(name, '') for name in names)}\n" for key, row in shown.items()
     )
-    return association_comparison.parse(text, 2, names)
+    return association_comparison.parse(text, 3, names)
 
 
 def test_tree_of_the_scenario_has_no_difference() -> None:
@@ -62,33 +62,33 @@ def test_tree_of_the_scenario_has_no_difference() -> None:
 @pytest.mark.parametrize(
     ("key", "column", "text", "message"),
     [
-        ("physics|", "Share", "1", "Share of association of account physics is 1, should be 60"),
+        ("physics||", "Share", "1", "Share of association of account physics is 1, should be 60"),
         (
-            "physics|",
+            "physics||",
             "ParentName",
             "root",
             "ParentName of association of account physics is root, should be science",
         ),
         (
-            "physics|",
+            "physics||",
             "GrpTRES",
             "cpu=6",
             "GrpTRES of association of account physics is cpu=6, should be cpu=6,mem=2048",
         ),
         (
-            "physics|alice",
+            "physics|alice|",
             "QOS",
             "normal",
             "QOS of association of user alice in account physics is normal",
         ),
         (
-            "physics|alice",
+            "physics|alice|",
             "MaxJobs",
             "0",
             "MaxJobs of association of user alice in account physics is 0, should be unset",
         ),
         (
-            "physics|alice",
+            "physics|alice|",
             "MaxWall",
             "1-00:00:00",
             "MaxWall of association of user alice in account physics is 86400",
@@ -105,8 +105,8 @@ def test_every_column_counts(key: str, column: str, text: str, message: str) -> 
 
 
 def test_missing_and_unexpected_associations_are_found() -> None:
-    shown = {**SHOWN, "physics|bob": {"Share": "1"}}
-    del shown["science|"]
+    shown = {**SHOWN, "physics|bob|": {"Share": "1"}}
+    del shown["science||"]
     assert association_comparison.differences(
         association_comparison.associations(SCENARIO), tree(shown), "association"
     ) == [
@@ -123,7 +123,7 @@ def test_unknown_option_does_not_restrict_the_columns_of_others() -> None:
     table = association_comparison.associations(
         SCENARIO.model_copy(update={"accounting": accounting, "users": {}})
     )
-    assert table["science", ""] == {"MaxJobs": 5, "ParentName": "root"}
+    assert table["science", "", ""] == {"MaxJobs": 5, "ParentName": "root"}
 
 
 def test_option_that_appends_to_existing_values_is_not_compared() -> None:
@@ -134,8 +134,8 @@ def test_option_that_appends_to_existing_values_is_not_compared() -> None:
     table = association_comparison.associations(
         SCENARIO.model_copy(update={"accounting": accounting, "users": {}})
     )
-    assert "QOS" not in table["science", ""]
-    assert table["science", ""]["MaxJobs"] is None
+    assert "QOS" not in table["science", "", ""]
+    assert table["science", "", ""]["MaxJobs"] is None
 
 
 def test_users_associations_have_their_options_and_accounts_their_coordinators() -> None:
@@ -146,8 +146,11 @@ def test_users_associations_have_their_options_and_accounts_their_coordinators()
     }
     scenario = Scenario.model_validate(data)
     rows = association_comparison.associations(scenario)
-    assert (rows["science", "alice"]["MaxJobs"], rows["science", "alice"]["QOS"]) == (3, {"urgent"})
-    assert rows["physics", "alice"]["MaxJobs"] is None
+    assert (rows["science", "alice", ""]["MaxJobs"], rows["science", "alice", ""]["QOS"]) == (
+        3,
+        {"urgent"},
+    )
+    assert rows["physics", "alice", ""]["MaxJobs"] is None
     assert association_comparison.users(scenario)["alice",]["Coordinators"] == {"physics"}
     accounts = association_comparison.accounts(scenario)
     assert accounts["physics",] == {

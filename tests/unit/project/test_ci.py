@@ -158,14 +158,14 @@ class Workflow:
         (
             {
                 "release": "24.11",
-                "options": "--release single=25.05 --verbose",
+                "options": "--release single=26.05 --verbose",
                 "report": "a report",
             },
             "",
             [
                 "images save {file} 24.11",
                 "run my scenarios/single-node.yml --release 24.11 --report a report"
-                " --release single=25.05 --verbose",
+                " --release single=26.05 --verbose",
                 "report a report",
             ],
         ),

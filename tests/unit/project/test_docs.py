@@ -60,6 +60,7 @@ WITH_ENGINE = {
     "shell": "test_stages",
     "ssh": "test_stages",
     "rehearse": "test_rehearsal",
+    "simulate": "test_simulation",
     "recheck": "test_rehearsal",
     "upgrade": "test_upgrade",
     "rehearse-change": "test_change",

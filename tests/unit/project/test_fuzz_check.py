@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from itertools import islice
 from random import Random
 
+import grid
 import pytest
 
 import fuzz_check
 import mutations
 import reduction
 import reference_cases
+from harness import releases
 from reference import Case
 
 CASE = Case(
@@ -68,3 +70,26 @@ def test_files_are_reduced_to_the_words_that_matter() -> None:
 def test_files_that_cannot_be_reduced_stay() -> None:
     files = {"slurm.conf": "A=1 B=2,3\n\nC=4"}
     assert reduction.reduced(files, lambda many: [one == files for one in many]) == files
+
+
+@pytest.mark.parametrize("release", ["20.11", "26.05"])
+def test_grid_has_every_option_of_slurm_conf_with_several_values(release: str) -> None:
+    lines = grid.lines(release)
+    named = {line.option for line in lines if line.section == "slurm.conf"}
+    known = releases.get(release).options["slurm.conf"].values()
+    assert named == {option.name for option in known if option.type != "array"}
+    assert all(sum(line.option == name for line in lines) > 5 for name in named)
+    assert {line.file for line in lines} >= {"slurmdbd.conf", "gres.conf", "topology.conf"}
+
+
+def test_lines_of_the_grid_that_check_accepts_share_a_configuration() -> None:
+    lines = [line for line in grid.lines("24.11") if line.section == "slurm.conf NodeName"]
+    some = lines[::15]
+    groups = list(grid.groups(some, lambda case: "CPUs" not in case.name))
+    assert sorted(map(str, some)) == sorted(str(line) for group in groups for line in group)
+    assert max(map(len, groups)) > 5
+    assert all(len(group) == 1 for group in groups if any(one.option == "CPUs" for one in group))
+    for group in groups:
+        assert len({line.option for line in group}) == len(group)
+        text = grid.case(group).files["slurm.conf"]
+        assert text.count("NodeName=m") == len(group)

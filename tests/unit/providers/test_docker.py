@@ -4,6 +4,7 @@ import ctypes
 import errno
 import signal
 from collections import namedtuple
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from ipaddress import IPv4Network
@@ -15,10 +16,10 @@ import pytest
 import requests
 from docker.errors import APIError, ImageNotFound
 
-from harness import releases, scenario
+from harness import origins, releases, scenario
 from harness.errors import EngineError
 from harness.plan import make_plan
-from harness.providers import images, packet_filters
+from harness.providers import dockerfiles, images, packet_filters
 from harness.providers.docker import engine
 from harness.providers.docker.containers import DockerProvider
 from harness.providers.subnets import routes
@@ -54,7 +55,7 @@ def test_engine_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
 def test_disk_without_room_for_an_image_is_reported_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(images.shutil, "disk_usage", lambda path: Usage(100, 99, 5e8))
+    monkeypatch.setattr(dockerfiles.shutil, "disk_usage", lambda path: Usage(100, 99, 5e8))
     with pytest.raises(EngineError, match=r"0\.5 GB free in /") as caught:
         images.ensure(FakeClient(), releases.get("24.11"), print)  # type: ignore[arg-type]
     assert "docker system prune" in str(caught.value.hint)
@@ -81,7 +82,8 @@ def test_engines_own_errors_come_with_a_hint(explanation: str, hint: str) -> Non
 def test_image_name_changes_with_its_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     before = images.tag(releases.get("24.11"))
     assert images.tag(releases.get("24.11")) == before
-    monkeypatch.setattr(images, "_HOST_PACKAGES", ("systemd",))
+    other = replace(origins.base("debian:trixie"), host_packages=("systemd",))
+    monkeypatch.setattr(images, "base_of", lambda slurm: other)
     assert images.tag(releases.get("24.11")) != before
 
 

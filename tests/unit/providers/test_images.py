@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from harness import cli, releases
 from harness.errors import EngineError, UsageError
-from harness.providers import images
+from harness.providers import dockerfiles, images
 from harness.providers.docker import engine
+from harness.shipped_files import IMAGES
 
 CURRENT = images.tag(releases.get("24.11"))
 
@@ -40,9 +41,7 @@ class FakeEngine:
         assert (url, stream) == ("http+docker://localhost/v1.41/images/get", True)
 
         def content(size: int) -> Iterator[bytes]:
-            whole = tar(
-                {"manifest.json": json.dumps([{"RepoTags": [name]} for name in params["names"]])}
-            )
+            whole = saved(params["names"])
             yield whole[:100]
             if self._breaks:
                 raise requests.ConnectionError("the engine is gone")
@@ -61,6 +60,13 @@ class FakeEngine:
 
 def tar(files: dict[str, str]) -> bytes:
     return images.archive(images.Entry(path, text.encode()) for path, text in files.items())
+
+
+def saved(names: Sequence[str], labels: dict[str, str] | None = None) -> bytes:
+    """Return what `docker save` writes, without the layers."""
+    manifest = [{"RepoTags": [name], "Config": "config.json"} for name in names]
+    config = {"config": {"Labels": labels}}
+    return tar({"manifest.json": json.dumps(manifest), "config.json": json.dumps(config)})
 
 
 def names_in(data: io.BufferedReader) -> list[str]:
@@ -89,6 +95,22 @@ def test_saved_releases_have_all_their_existing_images_and_no_old_ones(
     assert (completed.exit_code, completed.output) == (0, f"{file}: {', '.join(wanted)}\n")
     with file.open("rb") as data:
         assert names_in(data) == wanted
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_image_of_a_source_is_loaded_if_this_version_would_build_the_same(
+    fits: bool, tmp_path: Path
+) -> None:
+    file, name = tmp_path / "images.tar", "slurm-harness:25.11.2-0123456789ab"
+    built_from = dockerfiles.digest(IMAGES, "") if fits else "of another version"
+    file.write_bytes(saved([name], {"harness.files": built_from}))
+    there = FakeEngine()
+    if fits:
+        assert images.load(there, file) == [name]  # type: ignore[arg-type]
+    else:
+        with pytest.raises(UsageError, match=f"{name}, which this version .* does not use"):
+            images.load(there, file)  # type: ignore[arg-type]
+    assert there.has == [name] * fits
 
 
 def test_name_of_an_extended_image_depends_on_its_contents() -> None:
@@ -197,8 +219,9 @@ class Probed:
 
 
 def test_image_is_asked_for_its_release_without_privileges() -> None:
-    there = Probed(b"slurm 25.05.1\n")
-    assert images.release_of(there, "mine:1") == "25.05"  # type: ignore[arg-type]
+    there = Probed(b"distribution rocky rhel centos fedora\nslurm 25.05.1\n")
+    origin = images.origin_of(there, "mine:1")  # type: ignore[arg-type]
+    assert (origin.release, origin.version, origin.family) == ("25.05", "25.05.1", "el")
     assert there.pulled == [("mine", "1")]
     assert there.removed == [(True, True)]
     wanted = {
@@ -215,7 +238,7 @@ def test_image_is_asked_for_its_release_without_privileges() -> None:
 def test_image_that_never_answers_is_reported_and_removed() -> None:
     there = Probed(requests.ReadTimeout("60 s"))
     with pytest.raises(EngineError, match="cannot inspect image mine: 60 s"):
-        images.release_of(there, "mine")  # type: ignore[arg-type]
+        images.origin_of(there, "mine")  # type: ignore[arg-type]
     assert there.removed == [(True, True)]
 
 
@@ -226,4 +249,4 @@ def test_image_that_cannot_be_a_host_is_reported_with_what_it_lacks(
     says: bytes, lacks: str
 ) -> None:
     with pytest.raises(EngineError, match=f"image mine cannot be a host: it lacks {lacks}"):
-        images.release_of(Probed(says), "mine")  # type: ignore[arg-type]
+        images.origin_of(Probed(says), "mine")  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from harness import cli, doctor, file_ownership, lifecycle, providers, rundir
 from harness.elastic import provisioning
 from harness.errors import CannotVerify, UsageError, WaitTimeout
 from harness.kubernetes import apiserver, hybrid
-from harness.providers import images
+from harness.providers import dockerfiles
 from harness.providers.docker import containers
 from harness.providers.docker.containers import DockerProvider
 from harness.providers.vagrant import machines
@@ -119,7 +119,7 @@ def test_image_lock_is_out_of_reach_of_other_users(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with images.alone("-bookworm", "image", print):
+    with dockerfiles.alone("-bookworm", "image", print):
         assert [path.stat().st_mode & 0o777 for path in (tmp_path / "cache").iterdir()] == [0o700]
         assert not [*shared.iterdir()]
 

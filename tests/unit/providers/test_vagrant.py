@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from harness import cli, doctor, releases, scenario
+from harness import cli, doctor, origins, releases, scenario
 from harness.errors import EngineError, ScenarioError
 from harness.plan import SHARED_DIRECTORY, make_plan
-from harness.providers import Drop, images, packet_filters, subnets
+from harness.providers import Drop, dockerfiles, images, packet_filters, subnets
 from harness.providers.docker import engine
 from harness.providers.vagrant import boxes, libvirt, machines
 from harness.providers.vagrant.machines import VagrantProvider
@@ -126,7 +127,8 @@ def test_box_name_changes_with_its_files_and_its_image(
 ) -> None:
     before = boxes.name(releases.get("24.11"))
     assert boxes.name(releases.get("24.11")) == before
-    monkeypatch.setattr(images, "_HOST_PACKAGES", ("systemd",))
+    bare = replace(origins.base("debian:trixie"), host_packages=("systemd",))
+    monkeypatch.setattr(images, "base_of", lambda slurm: bare)
     other = boxes.name(releases.get("24.11"))
     assert other != before
     monkeypatch.setattr(boxes, "_DIRECTORY", IMAGES)
@@ -281,15 +283,16 @@ def test_boxes_are_listed_beside_images_and_old_ones_are_marked(
     monkeypatch.setattr(boxes, "_HOME", tmp_path)
     monkeypatch.setattr(engine, "connect", lambda: None)
     of = {
-        images.REPOSITORY: images.tag(releases.get("24.11")),
+        dockerfiles.REPOSITORY: images.tag(releases.get("24.11")),
         images.EXTENDED: "slurm-harness-extended:24.11-1",
     }
     monkeypatch.setattr(
         images,
         "built",
-        lambda _, repository=images.REPOSITORY: [("24.11", of[repository], 700_000_000)],
+        lambda _, repository=dockerfiles.REPOSITORY: [("24.11", of[repository], 700_000_000)],
     )
     monkeypatch.setattr(images, "current_extensions", lambda _: {"slurm-harness-extended:24.11-1"})
+    monkeypatch.setattr(images, "current_origins", lambda _: set())
     listed = CliRunner().invoke(cli.app, ["images", "list"]).stdout.splitlines()
     assert listed == [
         f"image     {images.tag(releases.get('24.11'))}  700 MB",

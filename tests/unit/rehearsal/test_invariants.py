@@ -380,6 +380,24 @@ def test_copies_of_a_cluster_that_was_away_may_be_cancelled_but_may_not_have_run
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
+def test_copy_may_be_cancelled_if_it_was_under_way_while_its_origin_came_back() -> None:
+    history = good()
+    copy = replace(history.records[0], state="CANCELLED", start=None, node_list=None)
+    history.records[:2] = [copy, replace(history.records[0], cluster="on-prem")]
+    killed = "kill-daemon onprem-ctl slurmctld"
+    history.faults = [FaultSeen(95, "inject", killed), FaultSeen(99.5, "heal", killed)]
+    finding = next(
+        one for one in invariants.evaluate(history) if one.name == "siblings_are_revoked"
+    )
+    assert finding.outcome == "passed"
+    assert "the copy on aws was under way while the controllers reconnected" in finding.excused[0]
+    history.faults = [FaultSeen(65, "inject", killed), FaultSeen(69.5, "heal", killed)]
+    assert outcomes(history)["siblings_are_revoked"] == "failed", "they had long reconnected"
+    history.faults = [FaultSeen(95, "inject", killed), FaultSeen(99.5, "heal", killed)]
+    history.records[0] = replace(copy, state="COMPLETED", start=101, node_list="aws1")
+    assert outcomes(history)["siblings_are_revoked"] == "failed", "both copies ran"
+
+
 def test_only_the_record_of_a_copy_may_stay_open_after_the_database_was_killed() -> None:
     history = good()
     history.records[1] = replace(history.records[1], state="CANCELLED", end=None)

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from harness import releases, scenario
 from harness.errors import ScenarioError, UsageError
+from harness.origins import Origin
 from harness.shipped_files import TEMPLATES
 
 SCENARIOS = sorted((Path(__file__).parents[3] / "scenarios").glob("*.yml"))
@@ -434,12 +435,12 @@ def test_release_outside_slurmdbds_window_is_reported_with_the_rule(tmp_path: Pa
 def test_release_of_a_custom_image_is_the_images(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text("clusters: {one: {controller: box, image: mine, nodes: [{name: box}]}}")
-    read = scenario.load(path, release_of_image={"mine": "26.05"}.__getitem__)
+    read = scenario.load(path, origin_of_image=lambda _: Origin("", "26.05", "26.05.1"))
     assert read.release_of(read.clusters["one"]) == "26.05"
     with pytest.raises(ScenarioError, match=r"image mine has Slurm 26\.05"):
-        scenario.load(path, ["22.05"], {"mine": "26.05"}.__getitem__)
+        scenario.load(path, ["22.05"], lambda _: Origin("", "26.05", "26.05.1"))
     with pytest.raises(ScenarioError, match=r"it has Slurm 17\.02; known:"):
-        scenario.load(path, release_of_image={"mine": "17.02"}.__getitem__)
+        scenario.load(path, origin_of_image=lambda _: Origin("", "17.02", "17.02.1"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,14 @@ Include /opt/slurm/nodes.conf
 PartitionName=all Nodes=ALL Default=YES
 """
 MANIFEST = {"format": 1, "configuration": "/etc/slurm"}
-USERS = {"users": {"alice": {"uid": 2001}, "daemon": {"uid": 1}}, "groups": {}}
+USERS = {
+    "users": {
+        "alice": {"uid": 2001, "groups": ["alice", "staff"]},
+        "daemon": {"uid": 1, "groups": ["daemon"]},
+        "scanner": {"uid": 1, "groups": ["scanner"]},
+    },
+    "groups": {"alice": {"gid": 2001}, "daemon": {"gid": 1}, "staff": {"gid": 7001}},
+}
 FILES = {
     "manifest.json": json.dumps(MANIFEST),
     "files/etc/slurm/slurm.conf": SLURM_CONF,
@@ -37,6 +45,7 @@ site|physics|alice|||1|5|high,normal|high
 site|physics|alice|all||1|||
 site|physics|ghost|||1|||
 site|physics|daemon|||1|||
+site|physics|scanner|||1|||
 other|physics|||root|1|||
 """,
     "output/sacctmgr/user.txt": """\
@@ -83,22 +92,27 @@ def test_bundle_becomes_a_scenario_with_accounts_qos_and_users(imported: Import)
             "uid": 2001,
             "accounts": ["physics"],
             "associations": {
-                "physics": {"MaxJobs": "5", "QOS": "high,normal", "DefaultQOS": "high"}
+                "physics": {"MaxJobs": "5", "QOS": "high,normal", "DefaultQOS": "high"},
+                "physics:all": {},
             },
             "coordinates": ["physics"],
             "admin": "Operator",
-        }
+        },
+        "ghost": {"uid": 100000, "accounts": ["physics"]},
+        "scanner": {"uid": 100001, "accounts": ["physics"]},
     }
+    assert data["groups"] == {"staff": {"gid": 7001, "users": ["alice"]}}
     assert notes == [
-        "left out: user alice: association with partition all",
-        "left out: user ghost: unknown on the host where the bundle was collected",
-        "left out: user daemon: uid 1 is a system user's",
+        "left out: user daemon: a system user of every host has this name",
+        "emulated: user ghost: unknown on the host where the bundle was collected; has uid 100000 "
+        "here",
+        "emulated: user scanner: uid 1 is a system user's; has uid 100001 here",
     ]
 
 
 def test_rehearsal_copy_has_the_sites_users_and_accounts(imported: Import) -> None:
     data, _ = imported(rehearsal=2)
-    assert [*data["users"]] == ["alice"]
+    assert [*data["users"]] == ["alice", "ghost", "scanner"]
     assert [*data["accounting"]["accounts"]] == ["physics"]
 
 
@@ -141,3 +155,96 @@ def test_include_of_a_bundle_does_not_read_this_machines_files(
         imported(files={"files/etc/slurm/slurm.conf": changed})
     data, _ = imported(links=[("files/etc/slurm/gres.conf", str(secret))])
     assert "secret1" not in str(data)
+
+
+RESERVATIONS = """\
+ReservationName=now StartTime=2026-11-24T11:00:00 EndTime=2026-11-24T13:00:00 Duration=02:00:00 \
+Nodes=n[1-2] NodeCnt=2 CoreCnt=4 Features=(null) PartitionName=all Flags=MAINT,SPEC_NODES \
+TRES=cpu=4 Users=alice,nobody Accounts=(null) Licenses=(null) State=ACTIVE
+ReservationName=next StartTime=2026-11-25T12:00:00 EndTime=2026-11-25T13:00:00 Duration=01:00:00 \
+Nodes=n3 NodeCnt=1 Flags=SPEC_NODES Users=(null) Accounts=physics Licenses=matlab:1
+ReservationName=old StartTime=2026-11-23T12:00:00 EndTime=2026-11-23T13:00:00 Nodes=n3 Flags=
+"""
+OBJECTS = {
+    "manifest.json": json.dumps({**MANIFEST, "collected": "2026-11-24T12:00:00Z"}),
+    "output/scontrol/reservations.txt": RESERVATIONS,
+    "output/scontrol/nodes.txt": "NodeName=n4 State=IDLE+DRAIN Reason=a loose cable [root@2026]\n",
+    "output/sacctmgr/resource.txt": """\
+Name|Server|Type|Count|Cluster|Allowed|Flags
+matlab|flexlm|License|20|site|50|
+matlab|flexlm|License|20|other|25|
+""",
+}
+
+
+def test_reservations_and_licences_are_imported_relative_to_the_time_of_the_bundle(
+    imported: Import,
+) -> None:
+    data, notes = imported(files=OBJECTS)
+    assert data["clusters"]["site"]["reservations"] == {
+        "now": {
+            "StartTime": "now",
+            "Duration": "60",
+            "Nodes": "n[1-2]",
+            "Users": "alice",
+            "Flags": "MAINT",
+        },
+        "next": {
+            "StartTime": "now+1440minutes",
+            "Duration": "60",
+            "Nodes": "n3",
+            "Accounts": "physics",
+            "Licenses": "matlab:1",
+        },
+    }
+    assert data["accounting"]["resources"] == {
+        "matlab": {"server": "flexlm", "count": 20, "clusters": {"site": 50}}
+    }
+    assert [note for note in notes if "user " not in note] == [
+        "left out: reservation old: it had ended",
+        "left out: node n4 IDLE+DRAIN (a loose cable): all nodes are up from the start",
+        "emulated: reservation now: it begins at now, for alice instead of alice,nobody",
+        "emulated: reservation next: it begins at now+1440minutes",
+    ]
+
+
+def test_limits_of_the_root_account_are_imported(imported: Import) -> None:
+    name = "output/sacctmgr/assoc.txt"
+    table = FILES[name].replace("site|root||||1||normal|", "site|root||||1|200|normal|")
+    assert imported(files={name: table})[0]["accounting"]["accounts"]["root"] == {
+        "options": {"MaxJobs": "200"}
+    }
+
+
+def test_accounts_in_a_circle_are_left_out_with_their_users(imported: Import) -> None:
+    name = "output/sacctmgr/assoc.txt"
+    circle = "site|a|||b|1|||\nsite|b|||a|1|||\nsite|c|||b|1|||\nsite|a|alice|||1|||\n"
+    data, notes = imported(files={name: FILES[name] + circle})
+    assert [*data["accounting"]["accounts"]] == ["physics"]
+    assert data["users"]["alice"]["accounts"] == ["physics"]
+    for account, parent in ("ab", "ba", "cb"):
+        why = f"its parent {parent} is not below root (assoc.txt)"
+        assert f"left out: account {account}: {why}" in notes
+
+
+def test_names_that_a_scenario_cannot_have_are_left_out(imported: Import) -> None:
+    name = "output/sacctmgr/assoc.txt"
+    rows = "site|a b|||root|1|||\nsite|physics|jane.doe|||1|||\n"
+    notes = imported(files={name: FILES[name] + rows})[1]
+    assert "left out: account a b: a scenario cannot have this name" in notes
+    assert "left out: user jane.doe: a scenario cannot have this name" in notes
+
+
+def test_ten_thousand_users_are_imported_in_seconds(imported: Import) -> None:
+    name = "output/sacctmgr/assoc.txt"
+    people = [f"u{number}" for number in range(10_000)]
+    rows = "".join(f"site|physics|{user}|||1|5||\n" for user in people)
+    users = {
+        "users": {user: {"uid": 70_000 + number} for number, user in enumerate(people)},
+        "groups": {},
+    }
+    files = {name: FILES[name] + rows, "output/users.json": json.dumps(users)}
+    began = time.process_time()
+    data, _ = imported(files=files, rehearsal=2)
+    assert len(data["users"]) == len(people) + 3
+    assert time.process_time() - began < 15, "of this process, whatever else the machine does"

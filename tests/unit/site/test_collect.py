@@ -157,3 +157,24 @@ def test_missing_slurm_conf_is_a_usage_error(
         collect.main(["--conf", str(tmp_path)])
     assert ended.value.code == 2
     assert f"no slurm.conf in {tmp_path}" in capsys.readouterr().err
+
+
+def test_trace_has_the_dependency_and_nothing_else_of_the_command_line() -> None:
+    table = """\
+JobID|State|SubmitLine
+7|COMPLETED|sbatch --dependency=afterok:6 --export=TOKEN=x job.sh
+8|COMPLETED|sbatch -d singleton a|b
+9|FAILED|sbatch --wrap echo one
+echo two
+10|COMPLETED|
+"""
+    assert (
+        collect.with_dependencies(table)
+        == """\
+JobID|State|Dependency
+7|COMPLETED|afterok:6
+8|COMPLETED|singleton
+9|FAILED|
+10|COMPLETED|
+"""
+    )

@@ -91,8 +91,11 @@ def test_passwords_are_not_shown(entries: dict[str, Entry]) -> None:
 
 def test_objects_are_the_same_if_the_site_has_them_and_added_otherwise() -> None:
     site = {"account": {"physics": {"parent": "science"}}}
-    copy = {**site, "user": {"alice": {"uid": 2001}}}
-    same, added, left_out = fidelity.objects(site, copy, ["user carol: no uid"])
+    site["user"] = {"bob": {"uid": 2002}}
+    copy = {**site, "user": {"alice": {"uid": 2001}, **site["user"]}}
+    notes = ["user carol: no uid"], ["user bob: had no uid"]
+    same, added, emulated, left_out = fidelity.objects(site, copy, *notes)
+    assert (emulated.name, emulated.state, emulated.why) == ("bob", EMULATED, "had no uid")
     assert (same.name, same.site, same.state) == ("physics", "parent: science", SAME)
     assert (added.name, added.site, added.state) == ("alice", None, ADDED)
     assert (left_out.name, left_out.state, left_out.why) == ("user carol", LEFT_OUT, "no uid")

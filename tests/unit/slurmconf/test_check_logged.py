@@ -70,7 +70,7 @@ def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
         ("MCSPlugin=mcs/none\nMCSParameters=x", "MCSParameters", NONE, since("23.02")),
         ("CliFilterPlugins=lua,none", "CliFilterPlugins", since("23.11"), NONE),
         ("MpiDefault=openmpi", "MpiDefault", ALL - since("23.11"), NONE),
-        ("EpilogMsgTime=1000001", "EpilogMsgTime", since("26.05"), NONE),
+        ("EpilogMsgTime=1000001", "EpilogMsgTime", since("25.11"), NONE),
         ("EpilogMsgTime=1000000", "EpilogMsgTime", NONE, NONE),
         ("MessageTimeout=101", "MessageTimeout", since("21.08"), NONE),
         ("DebugFlags=Task", "DebugFlags", since("22.05"), NONE),

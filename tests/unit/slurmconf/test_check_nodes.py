@@ -301,6 +301,30 @@ def test_topology_yaml_means_what_slurmctld_accepts(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("- flat: true", ""),
+        ("topology: a\nflat: true", ""),
+        ("- topology: a\n  flat: maybe", ""),
+        ("- topology: a\n  flat: true\n---\n- [", ""),
+        ("- topology: a\n  flat: false\n  tree: {switches: [{switch: s, nodes: n1}]}", ""),
+        ("- topology: a\n  flat: no", "topology a has no type"),
+        ("- topology: a\n  flat:", "topology a has no type"),
+        ("- topology: a\n  Flat: true", "topology a has no type"),
+        ("- topology: a\n  tree: {}", "topology a has no type"),
+        ("- topology: a\n  tree: null", "tree: must be a mapping"),
+        ("- topology: a\n  flat: true\n  tree: {switches: []}", "several types: flat, tree"),
+        ("[]", "must be a list of topologies"),
+        ("- a", "must be a list of topologies"),
+    ],
+)
+def test_topology_yaml_has_topologies_of_one_type_each(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    assert_fatal(fatal(tmp_path, "26.05", "", topology_yaml=f"{text}\n"), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("NodeName=m1 Topology=t:s", ""),
         ("NodeName=m1 Topology=nosuch:x", "5:13: fatal: Topology: there is no topology nosuch"),
         ("PartitionName=q Nodes=n1 Topology=nosuch", "there is no topology nosuch"),
@@ -387,6 +411,7 @@ def test_rpc_queue_is_read_only_if_it_is_enabled(
     [
         ("Name=gpu Count=two", "slurmctld slurmd", "slurmd"),
         ("Name=gpu Count=1", "", ""),
+        ("Name=gpu NoSuch=1", "slurmctld slurmd", "slurmd"),
         ("Name=gpu File=/dev/null Cores=0-1", "slurmctld", ""),
         ("NodeName=n1 Name=gpu File=/dev/null Cores=0-1", "", ""),
         ("NodeName=n1 Name=gpu Count=two", "slurmd", "slurmd"),
@@ -410,6 +435,15 @@ def test_gres_conf_is_slurmctlds_for_cloud_nodes(
         findings = check.check_path(tmp_path, releases.get("24.11"))
         refusing = {name for one in findings if one.severity == "fatal" for name in one.daemons}
         assert " ".join(sorted(refusing)) == daemons
+
+
+def test_each_line_of_gres_conf_that_is_fatal_on_its_own_is_named(tmp_path: Path) -> None:
+    text = "Name=gpu File=/dev/a Cores=0-1\nName=gpu File=/dev/b Cores=7\nName=gpu File=/dev/c\n"
+    (tmp_path / "gres.conf").write_text(text)
+    nodes = "GresTypes=gpu\nNodeName=k1 CPUs=1 State=CLOUD Gres=gpu:9\n"
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{nodes}")
+    findings = check.check_path(tmp_path, releases.get("24.11"))
+    assert [one.line for one in findings if one.severity == "fatal"] == [1, 2]
 
 
 def test_include_that_ends_the_file_needs_an_end_of_line(tmp_path: Path) -> None:

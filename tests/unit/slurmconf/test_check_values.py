@@ -192,6 +192,13 @@ def test_contradictions_are_refused_where_the_release_refuses_them(
     assert refused_by(tmp_path, known) == refused & known
 
 
+def test_value_of_a_wrong_type_is_no_refusal_where_the_option_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}FastSchedule=1.5\n")
+    assert refused_by(tmp_path, frozenset({"20.11", "21.08"})) == since("21.08") - since("22.05")
+    (tmp_path / "slurm.conf").write_text(f"{BASE}FastSchedule=2\n")
+    assert refused_by(tmp_path, frozenset({"20.11"})) == {"20.11"}
+
+
 def test_value_of_an_option_that_a_release_ignores_is_not_checked(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(BASE)
     (tmp_path / "cgroup.conf").write_text("CgroupAutomount=maybe\n")
@@ -250,8 +257,42 @@ NONE: frozenset[str] = frozenset()
         ("", {"slurmdbd.conf": f"{SLURMDBD}SlurmUser=0"}, ALL - since("23.11")),
         ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=slurm-acct-db"}, ALL),
         ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=1db"}, NONE),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=/var/lib/x"}, NONE),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}ArchiveDir=archive"}, ALL),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}ArchiveDir=var/archive"}, NONE),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}PluginDir=plugins"}, ALL),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}DbdBackupHost=@@HOST@@"}, NONE),
+        ("SlurmSchedLogFile=x/y", {}, ALL),
+        ("SlurmSchedLogFile=y", {}, NONE),
+        ("JobCompType=jobcomp/script\nJobCompLoc=x/y", {}, since("23.02")),
+        ("JobCompType=jobcomp/filetxt\nJobCompLoc=y", {}, ALL),
+        ("JobCompType=jobcomp/filetxt\nJobCompLoc=y\nSlurmUser=root", {}, NONE),
+        ("JobCompType=jobcomp/mysql\nJobCompLoc=a-b", {}, ALL),
+        ("JobCompType=jobcomp/mysql\nJobCompLoc=a.b", {}, NONE),
+        ("StateSaveLocation=/", {}, ALL),
+        ("StateSaveLocation=/dev/null", {}, ALL),
+        ("StateSaveLocation=/dev/shm/slurm", {}, NONE),
+        ("StateSaveLocation=/developers", {}, NONE),
+        ("StateSaveLocation=/\nSlurmUser=root", {}, NONE),
+        ("PrologSlurmctld=prolog.sh", {}, since("23.02")),
+        ("PrologSlurmctld=/opt/prolog.sh", {}, NONE),
+        ("AccountingStorageType=accounting_storage/slurmdbd\nAccountingStoragePort=0", {}, ALL),
+        ("SlurmdUser=4294967295", {}, ALL),
+        ("PartitionName=q Nodes=n1 MaxTime=4294967295", {}, NONE),
+        (
+            "TopologyPlugin=topology/tree",
+            {"topology.conf": "SwitchName=a Nodes=n[1-4] Switches=x"},
+            since("21.08"),
+        ),
         ("", {"slurmdbd.conf": f"{SLURMDBD}CommunicationParameters=DisableIPv4"}, ALL),
         ("", {"mpi.conf": "Foo=1"}, NONE),
+        ("", {"cgroup.conf": "AllowedRAMSpace=1e39"}, since("21.08")),
+        ("", {"cgroup.conf": "AllowedRAMSpace=1e-50"}, since("21.08")),
+        ("", {"cgroup.conf": "AllowedRAMSpace=0e50"}, NONE),
+        ("", {"cgroup.conf": "AllowedRAMSpace=0x1.8p4"}, NONE),
+        ("AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=", {}, ALL - since("23.11")),
+        ("AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/home/", {}, ALL),
+        ("AuthAltParameters=jwt_key=/home/", {}, NONE),
         ("", {"cgroup.conf": "CgroupPlugin=cgroup/odd"}, ALL),
         ("", {"cgroup.conf": "CgroupPlugin=cgroup/v1"}, ALL - since("21.08")),
         ("", {"cgroup.conf": "CgroupPlugin=disabled"}, ALL),

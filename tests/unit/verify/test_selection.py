@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from harness import scenario
-from harness.capabilities import OWN_MACHINES
+from harness.capabilities import CONTAINERS, OWN_MACHINES, Capabilities
 from harness.errors import UsageError
 from harness.plan import make_plan
 from harness.shipped_files import CHECKS, SCENARIOS
@@ -60,3 +60,21 @@ def test_word_that_selects_nothing_is_an_error_that_suggests_a_name() -> None:
         selection.select(PLAN, NEEDS, ["job_runs", "job_ruins"])
     assert caught.value.message == 'no check has "job_ruins" in its name'
     assert caught.value.hint == "did you mean job_runs, job_runs_once, runs?"
+
+
+@pytest.mark.parametrize(
+    ("release", "capabilities", "is_there"),
+    [
+        ("23.11", CONTAINERS, False),
+        ("24.05", CONTAINERS, False),
+        ("24.05", OWN_MACHINES, True),
+        ("22.05", CONTAINERS, True),
+        ("24.11", CONTAINERS, True),
+    ],
+)
+def test_slurmd_that_clones_itself_for_the_users_environment_does_not_do_so_in_a_container(
+    release: str, capabilities: Capabilities, is_there: bool
+) -> None:
+    read = scenario.load(SCENARIOS / "single-node.yml", [release])
+    plan = make_plan("single-node", read, capabilities)
+    assert selection.FEATURES["user_environment"](plan) is is_there

@@ -1,0 +1,52 @@
+"""Print compared policies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rich.markup import escape
+
+from harness.cli.printing import Format, out, print_json, table_of
+from harness.simulation import report
+from harness.simulation.comparison import Comparison
+from harness.simulation.html import Cell, headline_rows
+
+
+def print_comparison(comparison: Comparison, directory: Path, format_: Format) -> None:
+    """Print the measures of policies side by side, what can be concluded, and where the report is.
+
+    A range below a value is that of the repeats.
+    """
+    if format_ is Format.json:
+        print_json(report.data(comparison))
+        return
+    first = comparison.policies[0].simulations[0]
+    out.print(f"trace     {escape(first.trace or 'not recorded')}, {len(first.jobs)} jobs")
+    out.print(f"cluster   {first.nodes} nodes, {first.cpus} CPUs, {first.hours:g} h")
+    for note in first.notes:
+        out.print(f"[yellow]note      {escape(note)}[/yellow]")
+    rows = headline_rows(comparison)
+    headings = ["", *(escape(policy.name) for policy in comparison.policies)]
+    table = table_of(
+        headings, ([row.name, *map(_cell, row.cells)] for row in rows), overflow="fold"
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    out.print(table)
+    for statement in comparison.statements:
+        unknown = any(policy.problems for policy in comparison.policies)
+        unknown = unknown or statement.startswith("Unknown")
+        text = f"[yellow]{escape(statement)}[/yellow]" if unknown else escape(statement)
+        out.print(f"- {text}")
+    path = directory / "report.html"
+    shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path
+    out.print(f"report    {shown}", markup=False)
+
+
+def _cell(cell: Cell) -> str:
+    mark = (
+        "[red]≠[/red] " if cell.differs else "[yellow]?[/yellow] " if cell.differs is None else ""
+    )
+    below = f"\n[dim]{cell.range}[/dim]" if cell.range else ""
+    return f"{mark}{cell.value}{below}"

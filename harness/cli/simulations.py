@@ -1,0 +1,162 @@
+"""The command that simulates scheduling policies."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.arguments import (
+    DEFAULT_RUNS,
+    FormatOption,
+    ProviderOption,
+    Releases,
+    ReportDirectory,
+    Runs,
+    Settings,
+    Verbose,
+)
+from harness.cli.opening import find_provider, must_be_writable
+from harness.cli.printing import Format, print_json, print_report, progress
+from harness.cli.simulation_summary import print_comparison
+from harness.errors import UsageError
+from harness.simulation import session
+from harness.simulation.execution import Rates
+
+app = typer.Typer()
+_GOVERNED = Rates(low=20, top=100)
+
+
+@app.command(
+    epilog="Exit codes: 3 if a simulation did not keep time, so that its figures mean nothing."
+)
+def simulate(
+    scenario_path: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="The scenario file.", show_default=False)
+    ],
+    changed: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[CHANGED]...", help="Scenarios to compare it with.", show_default=False
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Jobs to submit: Standard Workload Format, output of sacct --parsable2, CSV, or a "
+            "site bundle. Default: generated ones.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Number of generated jobs.", min=1)] = 200,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Hours of a trace to simulate; default: all of it. Generated jobs are submitted "
+            "in these hours, 1 by default.",
+            min=0.01,
+            show_default=False,
+        ),
+    ] = None,
+    begin: Annotated[
+        float, typer.Option(help="Hours of a trace to leave out at its beginning.", min=0)
+    ] = 0,
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample",
+            help="Leave jobs out of a trace of a larger system; default: make each smaller.",
+        ),
+    ] = False,
+    running: Annotated[
+        bool,
+        typer.Option(
+            "--running",
+            help="Also submit the jobs of a trace that were running or pending when its simulated "
+            "hours begin.",
+        ),
+    ] = False,
+    warm_up: Annotated[
+        float,
+        typer.Option(help="Hours at the beginning that are not measured.", min=0),
+    ] = 0,
+    maintenance: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOUR+HOURS",
+            help="Reserve all nodes for maintenance at an hour, for some hours: 12+1.5. "
+            "Can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    repeat: Annotated[int, typer.Option(help="Simulations of each policy.", min=1)] = 3,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help=f"Simulated seconds per second; default: {_GOVERNED.top:.0f} while nothing "
+            f"happens, at most {_GOVERNED.low:.0f} while Slurm works.",
+            min=1,
+            max=100,
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of generated jobs.")] = 1,
+    settings: Settings = None,
+    provider: ProviderOption = "docker",
+    release: Releases = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the hosts up.")] = False,
+    report_directory: ReportDirectory = None,
+    format_: FormatOption = Format.text,
+    verbose: Verbose = False,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Simulate what jobs wait under a policy, or several: real daemons whose clock runs fast.
+
+    With --set, the scenario as it is and with the settings are compared.
+    """
+    must_be_writable(report_directory)
+    if trace is None and (begin or sample or running):
+        raise UsageError("--begin, --sample and --running need --trace")
+    options = session.Options(
+        trace=trace,
+        jobs=jobs,
+        hours=hours,
+        begin=begin,
+        by="sampling" if sample else "nodes",
+        seed=seed,
+        running=running,
+        warm_up=warm_up,
+        maintenance=tuple(map(_maintenance, maintenance or ())),
+        rates=Rates(rate, rate) if rate else _GOVERNED,
+    )
+    found = session.sources([scenario_path, *(changed or ())], settings or ())
+    source = find_provider(provider, runs)
+    command = shlex.join(["harness", *sys.argv[1:]])
+    prepared = session.prepare(found, source, runs, progress(), release or (), options, command)
+    result, comparison = session.run(prepared, repeat, keep=keep, directory=report_directory)
+    if format_ is Format.json:
+        print_json(json.loads((Path(result.run) / "report.json").read_text()))
+    else:
+        print_report(result, format_, every_check=True)
+        if comparison:
+            print_comparison(comparison, Path(result.run), format_)
+    raise typer.Exit(result.exit_code())
+
+
+def _maintenance(text: str) -> tuple[float, float]:
+    """Return when maintenance begins and how long it lasts, in hours.
+
+    >>> _maintenance("12+1.5")
+    (12.0, 1.5)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)", text)
+    if not match or not float(match[2]):
+        raise UsageError(f"--maintenance {text}: write HOUR+HOURS, such as 12+1.5")
+    return float(match[1]), float(match[2])

@@ -1,0 +1,313 @@
+"""Jobs that a scenario's own policy must accept or refuse: partitions, limits, preemption. Pure.
+
+The policy is that of accounts, users, QOS and partitions; job_submit.lua can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.cluster import association_comparison
+from harness.plan import Plan
+from harness.slurm_options import get, minutes
+from harness.slurmconf.check.nodes import names_of
+
+# Reasons of a job that a partition does not accept: of sbatch and of squeue.
+NO_ACCESS = (
+    r"account/partition|[Ii]nvalid qos|not permitted to use this partition|Access(?:/permission)? "
+    r"denied|AccountNotAllowed|QOSNotAllowed|QOS? not permitted|Job's (?:account|QOS) not permitted"
+)
+# Columns of limits -> the reason of a job that exceeds them, with {0} for a TRES. Slurm's
+# job_reason_string() begins the names with Assoc or QOS, except for limits of a QOS per account.
+_REASONS = {
+    "MaxTRES": "Max{0}PerJob",
+    "MaxTRESPerNode": "Max{0}PerNode",
+    "MaxTRESMins": "Max{0}MinutesPerJob",
+    "MaxTRESPU": "Max{0}PerUser",
+    "MaxTRESPA": "Max{0}PerAccount",
+    "MinTRES": "Min{0}",
+    "GrpTRES": "Grp{0}(?!Run|Min)",
+    "GrpTRESMins": "Grp{0}Minutes",
+    "GrpTRESRunMins": "Grp{0}RunMinutes",
+    "MaxWall": "MaxWallDurationPerJob",
+    "MaxSubmit": "MaxSubmitJob",
+    "GrpSubmit": "GrpSubmitJobs",
+    "MaxSubmitPU": "MaxSubmitJobs?PerUser",
+    "MaxSubmitPA": "MaxSubmitJobs?PerAccount",
+}
+_TRES = {"cpu": "C(?:pu|PU)", "node": "Node"}
+_OF_GROUPS = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "GrpSubmit")
+_IN_MINUTES = ("MaxTRESMins", "GrpTRESMins", "GrpTRESRunMins")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job of a user, what it is about, and the reason that it must wait or be refused for.
+
+    `reason` is a regular expression; "" if the cluster must accept the job.
+    """
+
+    cluster: str
+    user: str
+    what: str
+    options: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A user whose jobs of one QOS preempt those of another, and what becomes of these."""
+
+    cluster: str
+    user: str
+    account: str
+    high: str
+    low: str
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a user submits: an association, and one of its QOS."""
+
+    user: str
+    account: str
+    qos: str
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return f"--account={self.account}", f"--qos={self.qos}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """The policy of a cluster: its partitions, and the tables of associations and QOS."""
+
+    plan: Plan
+    cluster: str
+    tree: association_comparison.Table
+    qos: association_comparison.Table
+
+    def ways(self) -> Iterator[_Way]:
+        """Yield how users without rights over others' jobs can submit, in any partition."""
+        for name, user in self.plan.scenario.users.items():
+            for account in () if user.privileged else user.accounts:
+                for qos in sorted(self.nearest(account, name, "QOS") or ()):
+                    yield _Way(name, account, qos)
+
+    def chain(self, account: str, user: str) -> Iterator[Mapping[str, Any]]:
+        """Yield a user's association, its account and those above it, as far as they are known."""
+        yield self.tree.get((account.lower(), user, ""), {})
+        above, seen = account.lower(), set[str]()
+        while above and above not in seen and (above, "", "") in self.tree:
+            seen.add(above)
+            row = self.tree[above, "", ""]
+            yield row
+            above = str(row.get("ParentName") or "")
+
+    def nearest(self, account: str, user: str, column: str) -> Any:
+        """Return the value that an association has or inherits."""
+        return next((row[column] for row in self.chain(account, user) if row.get(column)), None)
+
+    def partitions(self) -> dict[str, Mapping[str, Any]]:
+        """Return the options of the partitions that take jobs of users."""
+        parts = self.plan.scenario.clusters[self.cluster].partitions
+        return {
+            name: part.options
+            for name, part in parts.items()
+            if str(get(part.options, "State") or "UP").upper() == "UP"
+            and str(get(part.options, "RootOnly") or "NO").upper() not in {"YES", "TRUE"}
+            and str(get(part.options, "ReqResv") or "NO").upper() not in {"YES", "TRUE"}
+            and not get(part.options, "AllocNodes")
+        }
+
+    def refusals(self, partition: str, way: _Way) -> list[str]:
+        """Return the options of a partition that refuse a user's job, in lower case.
+
+        See part_policy_valid_acct() and part_policy_valid_qos() in slurmctld's partition_mgr.c, and
+        validate_group().
+        """
+        options = self.partitions()[partition]
+        groups = self.plan.scenario.groups
+        own = {
+            "accounts": {way.account.lower()},
+            "qos": {way.qos},
+            "groups": {way.user}
+            | {name for name, group in groups.items() if way.user in group.users},
+        }
+        refusing = []
+        for kind, names in own.items():
+            allowed, denied = (
+                {*str(get(options, f"{word}{kind}") or "").lower().split(",")} - {"", "all"}
+                for word in ("allow", "deny")
+            )
+            if allowed and not names & allowed:
+                refusing.append(f"allow{kind}")
+            elif not allowed and names & denied:
+                refusing.append(f"deny{kind}")
+        return refusing
+
+    def limits_of(self, way: _Way, column: str) -> Iterator[tuple[str, Any]]:
+        """Yield the limits of a kind that apply to a user's jobs, and whose they are."""
+        of_qos = self.qos.get((way.qos,), {}).get(column)
+        if of_qos:
+            yield "QOS", of_qos
+        elif column in _OF_GROUPS:
+            values = (row.get(column) for row in self.chain(way.account, way.user))
+            yield from (("Assoc", value) for value in values if value)
+        elif value := self.nearest(way.account, way.user, column):
+            yield "Assoc", value
+
+
+def _policy(plan: Plan, cluster: str) -> _Policy:
+    tables = association_comparison
+    return _Policy(plan, cluster, tables.associations(plan.scenario), tables.qos(plan.scenario))
+
+
+def submissions(plan: Plan) -> list[Submission]:
+    """Return jobs for each partition that restricts its users, and for each kind of limit."""
+    found: list[Submission] = []
+    if not plan.scenario.accounting:
+        return found
+    for cluster in plan.clusters_with_limits():
+        policy = _policy(plan, cluster)
+        found += [*_of_partitions(policy), *_of_limits(policy)]
+    return found
+
+
+def _of_partitions(policy: _Policy) -> Iterator[Submission]:
+    """Yield a job that each partition accepts, and one for each option that refuses some."""
+    ways = [*policy.ways()]
+    for name in policy.partitions():
+        chosen: dict[str, _Way] = {}
+        for way in ways:
+            for cause in policy.refusals(name, way) or [""]:
+                chosen.setdefault(cause, way)
+        for cause, way in chosen.items():
+            what = f"partition {name} {'refuses' if cause else 'accepts'} {way.user}"
+            what += f" with account {way.account} and QOS {way.qos}"
+            options = (f"--partition={name}", *way.options, "--time=1", "--ntasks=1")
+            yield Submission(policy.cluster, way.user, what, options, NO_ACCESS if cause else "")
+
+
+def _of_limits(policy: _Policy) -> Iterator[Submission]:
+    """Yield a job that exceeds each kind of limit, if the cluster is large enough for one."""
+    seen: set[tuple[str, str, str]] = set()
+    for way in policy.ways():
+        for column in _REASONS:
+            for whose, limit in policy.limits_of(way, column):
+                values = limit.items() if isinstance(limit, dict) else [("", limit)]
+                for tres, value in values:
+                    kind = (whose, column, tres)
+                    if kind in seen:
+                        continue
+                    job = _job_beyond(policy, way, column, tres, value)
+                    if job:
+                        seen.add(kind)
+                        limit_text = f"{column}{f' {tres}' if tres else ''}={value:g}"
+                        what = f"{whose} limit {limit_text} of {way.user}, account {way.account}"
+                        what += f", QOS {way.qos}"
+                        reason = _reasons(policy, way, job)
+                        options = (*way.options, *_options(job))
+                        yield Submission(policy.cluster, way.user, what, options, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    partition: str
+    cpus: int = 1
+    nodes: int = 1
+    minutes: int = 1
+    tasks_of_array: int = 1
+
+
+def _job_beyond(policy: _Policy, way: _Way, column: str, tres: str, value: float) -> _Job | None:
+    """Return the smallest job that exceeds a limit; None if the cluster has no room for one."""
+    cluster = policy.plan.scenario.clusters[policy.cluster]
+    size = cluster.static_nodes()
+    beyond = int(value) + 1
+    for name, options in policy.partitions().items():
+        if policy.refusals(name, way) or get(options, "QOS"):
+            continue
+        nodes = cluster.nodes_of_partition(cluster.partitions[name])
+        named = str(get(options, "Nodes") or "ALL")
+        nodes = nodes if named.upper() == "ALL" else names_of(named) or ()
+        cpus = [size[node] for node in nodes if node in size]
+        longest = minutes(str(get(options, "MaxTime") or "unlimited"))
+        job = None
+        if column in _IN_MINUTES:
+            job = _Job(name, minutes=beyond) if tres in {"cpu", "node"} else None
+        elif column == "MaxWall":
+            job = _Job(name, minutes=int(value // 60) + 1)
+        elif column in {"MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA"}:
+            job = _Job(name, tasks_of_array=beyond)
+        elif tres == "cpu" and column == "MaxTRESPerNode":
+            job = _Job(name, cpus=beyond) if beyond <= max(cpus, default=0) else None
+        elif column == "MinTRES":
+            job = _Job(name) if tres == "cpu" and value > 1 else None
+        elif tres == "cpu":
+            job = _Job(name, cpus=beyond, nodes=0) if beyond <= sum(cpus) else None
+        elif tres == "node" and column != "MaxTRESPerNode":
+            job = _Job(name, cpus=beyond, nodes=beyond) if beyond <= len(cpus) else None
+        most = int(get(policy.plan.slurm_conf(policy.cluster), "MaxArraySize") or 1001)
+        if job and job.minutes <= longest and job.tasks_of_array < most:
+            return job
+    return None
+
+
+def _options(job: _Job) -> tuple[str, ...]:
+    """Return the options of sbatch for a job; `nodes` 0: any number."""
+    one_node = job.nodes == 1 and job.cpus > 1
+    return (
+        f"--partition={job.partition}",
+        f"--time={job.minutes}",
+        "--ntasks=1" if one_node else f"--ntasks={job.cpus}",
+        *((f"--cpus-per-task={job.cpus}",) if one_node else ()),
+        *((f"--nodes={job.nodes}",) if job.nodes else ()),
+        *((f"--array=1-{job.tasks_of_array}",) if job.tasks_of_array > 1 else ()),
+    )
+
+
+def _reasons(policy: _Policy, way: _Way, job: _Job) -> str:
+    """Return the reasons of all limits that a job exceeds: Slurm names one of them."""
+    amounts = {
+        "MaxWall": job.minutes * 60,
+        **dict.fromkeys(("MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA"), 0),
+    }
+    reasons = []
+    for column, form in _REASONS.items():
+        for whose, limit in policy.limits_of(way, column):
+            prefix = "" if column.endswith("PA") else whose
+            for tres, value in limit.items() if isinstance(limit, dict) else [("", limit)]:
+                held = {"cpu": job.cpus, "node": max(job.nodes, 1)}.get(tres, 0)
+                if column in _IN_MINUTES:
+                    held *= job.minutes
+                elif column in amounts:
+                    held = amounts[column] or job.tasks_of_array
+                exceeds = held < value if column == "MinTRES" else held > value
+                if exceeds and (not tres or tres in _TRES):
+                    reasons.append(prefix + form.format(_TRES.get(tres, "")))
+    return "|".join(dict.fromkeys(reasons))
+
+
+def preemptions(plan: Plan) -> Iterator[Preemption]:
+    """Yield a pair of QOS for each way in which jobs of one preempt those of another."""
+    for cluster in plan.clusters_with_limits() if plan.scenario.accounting else ():
+        conf = plan.slurm_conf(cluster)
+        if (get(conf, "PreemptType") or "").lower() != "preempt/qos":
+            continue
+        policy = _policy(plan, cluster)
+        default = (get(conf, "PreemptMode") or "").lower()
+        ways = [*policy.ways()]
+        seen: set[str] = set()
+        for way in ways:
+            for low in sorted(policy.qos.get((way.qos,), {}).get("Preempt", ())):
+                mode = str(policy.qos.get((low,), {}).get("PreemptMode") or "cluster").lower()
+                mode = default if mode == "cluster" else mode
+                mode = mode.replace("gang", "").strip(",")
+                able = _Way(way.user, way.account, low) in ways
+                if able and mode not in seen and mode in {"requeue", "cancel", "suspend"}:
+                    seen.add(mode)
+                    yield Preemption(cluster, way.user, way.account, way.qos, low, mode)

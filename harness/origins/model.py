@@ -1,0 +1,100 @@
+"""What a host is made of, as wanted and as found. Pure: no I/O."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+_KEYS = ("source", "packages", "base")
+_HINT = (
+    "write source:FILE, packages:DIRECTORY or base:DISTRIBUTION:VERSION, or a source or packages "
+    "and a base with a comma between them"
+)
+
+
+class NotAnOrigin(ValueError):
+    """Slurm cannot come from there: the message says why, `hint` what helps."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user wants a host's Slurm to come from; "" is nothing.
+
+    `source` is a tarball, an unpacked source, or a URL; `packages` a directory of packages; `base`
+    a distribution such as debian:trixie, whose own Slurm is taken if there is neither.
+    """
+
+    source: str = ""
+    packages: str = ""
+    base: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.source or self.packages or self.base)
+
+    def under(self, directory: Path) -> Wanted:
+        """Return the same with absolute paths; relative ones are below `directory`."""
+        source = self.source if is_url(self.source) else _absolute(self.source, directory)
+        return replace(self, source=source, packages=_absolute(self.packages, directory))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the Slurm of a host comes from, and which it is.
+
+    `version` is the release with its patch level, such as 24.11.5, or only the release if nothing
+    says more. `digest` is that of the source or the packages; "" if Slurm is the base's own, or in
+    an image of the user's, which has no base. `family` is the one of the distribution: see
+    families.toml.
+    """
+
+    base: str
+    release: str
+    version: str
+    source: str = ""
+    packages: str = ""
+    digest: str = ""
+    family: str = "debian"
+
+    @property
+    def choice(self) -> str:
+        """The choice that names it: see `parse`."""
+        named = (("source", self.source), ("packages", self.packages), ("base", self.base))
+        return ",".join(f"{key}:{value}" for key, value in named if value)
+
+
+def is_origin(text: str) -> bool:
+    """Return whether a user's choice names an origin rather than a release.
+
+    >>> is_origin("24.11"), is_origin("source:slurm-25.11.2.tar.bz2")
+    (False, True)
+    """
+    return text.startswith(tuple(f"{key}:" for key in _KEYS))
+
+
+def parse(text: str) -> Wanted:
+    """Return what a choice such as "source:FILE,base:debian:trixie" names.
+
+    >>> parse("source:slurm-25.11.2.tar.bz2,base:ubuntu:24.04")
+    Wanted(source='slurm-25.11.2.tar.bz2', packages='', base='ubuntu:24.04')
+    """
+    parts: dict[str, str] = {}
+    for part in re.split(rf",(?=(?:{'|'.join(_KEYS)}):)", text):
+        key, _, value = part.partition(":")
+        if key not in _KEYS or not value or key in parts:
+            raise NotAnOrigin(f"{text}: not the origin of a Slurm", _HINT)
+        parts[key] = value
+    return Wanted(**parts)
+
+
+def is_url(source: str) -> bool:
+    """Return whether a source is downloaded."""
+    return source.startswith(("https://", "http://"))
+
+
+def _absolute(path: str, directory: Path) -> str:
+    return str((directory / Path(path).expanduser()).absolute()) if path else ""

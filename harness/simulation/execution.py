@@ -1,0 +1,339 @@
+"""Simulate a policy: real daemons on a clock that runs fast, a trace's jobs, and what they became.
+
+The daemons are deployed as for every run. For each repeat they are stopped, forget all jobs and
+usage, and start again with the simulated clock. munge and MariaDB stay on the real clock.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from harness import interrupts, lifecycle, progress, slurm_options
+from harness.cluster import slurm
+from harness.errors import CannotVerify, UsageError
+from harness.open_run import OpenRun
+from harness.parsing import hostlist
+from harness.plan import Host
+from harness.progress import ShowsSteps, Step
+from harness.scenario import Scenario
+from harness.simulation import gathering, host_side, quality
+from harness.simulation.outcome import Simulation
+from harness.simulation.submission import Submission
+from harness.simulation.trace import Trace
+
+_PROGRAM = "/usr/local/lib/slurm-harness-simulation.py"
+_SECOND = 10**9
+_HOUR = 3600
+_FOREVER = 1e9
+# Real seconds between two lines of progress, where a line cannot change in place.
+_LINE_EVERY = 5
+# Seconds in which a host must answer, even if it is busy.
+_ANSWERS_WITHIN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Simulated seconds per second: while nothing happens, and while daemons work.
+
+    A fixed rate is both.
+    """
+
+    low: float
+    top: float
+
+
+@dataclass
+class Policy:
+    """A policy to simulate: its name, its run, and what to submit, for how long.
+
+    Jobs of the first `warm_up` hours are not measured. `maintenance` are the begins and lengths in
+    seconds of reservations of all nodes. `settings` are those that count simulated time: name, the
+    user's value, ours, why.
+    """
+
+    name: str
+    run: OpenRun
+    trace: Trace
+    submissions: Sequence[Submission]
+    rates: Rates
+    hours: float | None
+    warm_up: float = 0.0
+    maintenance: tuple[tuple[float, float], ...] = ()
+    settings: tuple[tuple[str, str, str, str], ...] = ()
+    # The simulated time, in nanoseconds since 1970, after which the next repeat begins.
+    not_before: int = 0
+
+    @property
+    def cluster(self) -> str:
+        """The name of the only cluster."""
+        return next(iter(self.run.plan.scenario.clusters))
+
+    @property
+    def controller(self) -> Host:
+        """The host of its controller."""
+        plan = self.run.plan
+        return plan.host(plan.scenario.clusters[self.cluster].controller)
+
+
+def must_be_possible(scenario: Scenario) -> None:
+    """Raise UsageError if a scenario has something that a simulation does not support."""
+    (name, cluster), *more = scenario.clusters.items()
+    wrong = {
+        "several clusters": bool(more),
+        "federations": bool(scenario.federations),
+        "nodes that are powered up and down": cluster.elastic(),
+        "dynamic nodes": any(group.dynamic for group in cluster.nodes),
+        "nodes shared with Kubernetes": bool(cluster.kubernetes),
+        "several sites": len(scenario.sites) > 1,
+    }
+    if found := [what for what, is_so in wrong.items() if is_so]:
+        raise UsageError(
+            f"a simulation does not support {', '.join(found)}",
+            hint="simulate one cluster of static nodes: change a copy of the scenario",
+        )
+    if not scenario.accounting or not scenario.users:
+        raise UsageError(
+            f"a simulation of {name} needs accounting, and users who submit jobs",
+            hint="scenarios/simulate.yml is an example",
+        )
+
+
+def simulate(policy: Policy, repeat: int) -> Simulation:
+    """Simulate a policy once on hosts that are up; Ctrl-C ends it early.
+
+    After Ctrl-C, the KeyboardInterrupt has the simulation so far as its attribute `simulation`.
+    """
+    run = policy.run
+    with lifecycle.stage(run, f"simulate {policy.name} {repeat}"):
+        _begin(policy)
+        interrupted = None
+        facts = _Drive()
+        try:
+            _drive(policy, facts)
+        except KeyboardInterrupt as error:
+            if not facts.begin:
+                raise
+            interrupted = error
+        with interrupts.ignored():
+            simulation = _gathered(policy, repeat, facts)
+        if interrupted:
+            interrupted.simulation = simulation  # type: ignore[attr-defined]
+            raise interrupted
+        return simulation
+
+
+@dataclass
+class _Drive:
+    """What the driver on the controller has reported."""
+
+    begin: float = 0.0
+    end: float = 0.0
+    real: float = 0.0
+    rate: float = 0.0
+    ended: bool = False
+    refused: dict[str, str] = field(default_factory=dict)
+    held: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def take(self, report: dict[str, Any]) -> None:
+        """Record what the driver prints."""
+        match report["kind"]:
+            case "begin":
+                self.begin = self.end = report["begin"]
+            case "progress":
+                self.real = report["real"]
+                self.end = self.begin + report["simulated"]
+                self.rate = report["simulated"] / report["real"] if report["real"] else 0.0
+            case "end":
+                self.end, self.ended = report["end"], True
+                self.refused, self.held = report["refused"], report["held"]
+
+
+def _begin(policy: Policy) -> None:
+    """Restart all daemons without jobs and usage, on a new simulated clock."""
+    run, hosts = policy.run, policy.run.plan.hosts
+    stop(run)
+    _everywhere(hosts, lambda host: _install(run, host))
+    facts = [_ask(run, host, {"verb": "facts"}) for host in hosts]
+    _must_share_a_clock(hosts, facts)
+    epoch = max(facts[0]["real"], policy.not_before)
+    epoch = (epoch // _SECOND // _HOUR + 1) * _HOUR * _SECOND
+    conf = run.plan.slurm_conf(policy.cluster)
+    saved = [
+        slurm_options.state_save_location(conf),
+        (slurm_options.get(conf, "SlurmdSpoolDir") or "/var/spool/slurmd").replace("%n", "*"),
+    ]
+    _everywhere(hosts, partial(_ask, run, request={"verb": "wipe", "patterns": saved}))
+    # At the low rate, daemons have time to start.
+    rates = {"rate": policy.rates.low, "top": policy.rates.top}
+    _ask(run, policy.controller, {"verb": "make_clock", "epoch": epoch, **rates})
+    _everywhere(hosts, partial(_ask, run, request={"verb": "use_clock"}))
+    _start(run)
+
+
+def _must_share_a_clock(hosts: Sequence[Host], facts: Sequence[dict[str, Any]]) -> None:
+    if len({fact["machine"] for fact in facts}) > 1:
+        raise UsageError(
+            "a simulation needs all hosts on one machine: they share a clock",
+            hint="--provider docker",
+        )
+    lacking = [host.name for host, fact in zip(hosts, facts, strict=True) if not fact["library"]]
+    if lacking:
+        raise UsageError(
+            f"the images of {', '.join(lacking)} lack the library of the simulated clock",
+            hint="a simulation needs the images of the harness: remove `image:`",
+        )
+
+
+def stop(run: OpenRun) -> None:
+    """Stop Slurm's daemons, and end all jobs."""
+    script = (
+        "systemctl stop slurmd 'slurmd@*' slurmctld slurmdbd 2> /dev/null; "
+        "pkill -9 -x slurmstepd; "
+        f"fuser -sk {host_side.HOME}/ends/* 2> /dev/null; true"
+    )
+    _everywhere(run.plan.hosts, partial(_shell, run, script=script))
+
+
+def _start(run: OpenRun) -> None:
+    """Start Slurm's daemons, and wait until the cluster accepts jobs."""
+    for daemon in ("slurmdbd", "slurmctld", "slurmd"):
+        start = partial(_shell, run, script=f"systemctl start {daemon}")
+        _everywhere(run.plan.with_daemon(daemon), start)
+    slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
+
+
+def _drive(policy: Policy, facts: _Drive) -> None:
+    """Submit the trace's jobs and end them, until the driver on the controller is done."""
+    run, controller = policy.run, policy.controller
+    request = {
+        "verb": "drive",
+        "low": policy.rates.low,
+        "top": policy.rates.top,
+        "seconds": policy.hours * _HOUR if policy.hours else _FOREVER,
+        "maintenance": [*policy.maintenance],
+        "jobs": [_job(submission) for submission in policy.submissions],
+    }
+    path = f"{_PROGRAM}.request"
+    run.ssh.feed(controller.name, ["sh", "-c", f"cat > {path}"], [json.dumps(request).encode()])
+    command = ["sh", "-c", f"exec python3 -I {_PROGRAM} < {path}"]
+    with (
+        run.ssh.printed(controller.name, command) as output,
+        progress.steps(run.say) as show,
+    ):
+        live, shown = isinstance(run.say, ShowsSteps), 0.0
+        for line in output:
+            report = json.loads(line)
+            if report["kind"] == "progress" and (live or report["real"] - shown >= _LINE_EVERY):
+                shown = report["real"]
+                show(_step(report, facts))
+            facts.take(report)
+    if not facts.ended:
+        raise CannotVerify("the driver of the simulation ended early")
+
+
+def _step(report: dict[str, Any], before: _Drive) -> Step:
+    """Return the progress; its rate is that since the report before."""
+    simulated, real = (
+        report["simulated"] - (before.end - before.begin),
+        report["real"] - before.real,
+    )
+    name = (
+        f"{gathering.clock_text(report['simulated'])} simulated at x{simulated / real:.0f}, "
+        f"{report['running']} running, {report['pending']} pending"
+    )
+    done, jobs = report["done"], report["jobs"]
+    left = report["real"] * (jobs - done) / done if done else None
+    return Step("job", done, jobs, name, left)
+
+
+def _job(submission: Submission) -> dict[str, Any]:
+    return {
+        "key": submission.key,
+        "submit": submission.submit,
+        "user": submission.user,
+        "options": [
+            *submission.options,
+            f"--comment={slurm.MARK}",
+            "--output=/dev/null",
+            "--chdir=/tmp",
+        ],
+        "after": [*submission.after],
+        "run_times": {index: job.run_time for index, job in submission.jobs.items()},
+    }
+
+
+def _skew(run: OpenRun) -> float:
+    """Return the largest difference of a host's clock from the shared one, in simulated seconds."""
+    return max(float(_ask(run, host, {"verb": "skew"})) for host in run.plan.hosts)
+
+
+def _gathered(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
+    """Return what became of all jobs, from accounting, and keep what the daemons printed."""
+    run = policy.run
+    cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]
+    printed = gathering.ask(cluster, facts.begin)
+    directory = run.directory.path / "printed" / str(repeat)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in printed.items():
+        (directory / f"{name}.txt").write_text(text)
+    policy.not_before = int(facts.end * _SECOND)
+    jobs = gathering.outcomes(policy.submissions, printed, facts.begin, facts.refused, facts.held)
+    measured = quality.measure(
+        policy.submissions, jobs, rate=facts.rate, seconds=facts.real, clock_skew=_skew(run)
+    )
+    names = run.plan.scenario.clusters[policy.cluster].node_names()
+    return Simulation(
+        policy=policy.name,
+        repeat=repeat,
+        release=run.plan.releases()[policy.cluster],
+        nodes=len(names),
+        cpus=_cpus(run.plan.scenario),
+        hours=(facts.end - facts.begin) / _HOUR,
+        jobs=tuple(jobs),
+        quality=measured,
+        scheduler=gathering.numbers(printed["sdiag"]),
+        fairness=tuple(gathering.fairness(printed["sshare"])),
+        warm_up=policy.warm_up,
+        ended=facts.end - facts.begin,
+        trace=policy.trace.source,
+        notes=policy.trace.notes,
+        node_names=names,
+        settings=policy.settings,
+    )
+
+
+def _cpus(scenario: Scenario) -> int:
+    """Return the number of CPUs of the only cluster."""
+    (cluster,) = scenario.clusters.values()
+    return sum(hostlist.count(group.name) * group.counted_cpus() for group in cluster.nodes)
+
+
+def _everywhere(hosts: Sequence[Host], do: Callable[[Host], object]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(do, hosts))
+
+
+def _install(run: OpenRun, host: Host) -> None:
+    text = inspect.getsource(host_side).encode()
+    run.ssh.feed(host.name, ["sh", "-c", f"cat > {_PROGRAM}"], [text])
+
+
+def _ask(run: OpenRun, host: Host, request: dict[str, Any]) -> Any:
+    """Execute a request of host_side on a host."""
+    answer = run.ssh.run(
+        host.name,
+        ["python3", "-I", _PROGRAM],
+        stdin=json.dumps(request),
+        timeout=_ANSWERS_WITHIN,
+    )
+    return json.loads(answer.stdout)
+
+
+def _shell(run: OpenRun, host: Host, script: str) -> None:
+    run.ssh.run(host.name, ["sh", "-c", script], timeout=_ANSWERS_WITHIN)

@@ -1,0 +1,209 @@
+"""Read from a simulated cluster what became of its jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from harness.cluster.slurm import SlurmCluster
+from harness.parsing import hostlist
+from harness.simulation.outcome import JobOutcome
+from harness.simulation.submission import Submission
+from harness.simulation.trace import TraceJob
+
+_FIELDS = (
+    "JobID,JobName,State,Submit,Eligible,Start,End,ReqCPUS,AllocCPUS,User,Account,Partition,QOS,"
+    "Flags,NodeList"
+)
+
+
+class _Row(NamedTuple):
+    """A line of sacct: an execution of a job, in the order of the fields above."""
+
+    job_id: str
+    name: str
+    state: str
+    submit: str
+    eligible: str
+    start: str
+    end: str
+    requested_cpus: str
+    cpus: str
+    user: str
+    account: str
+    partition: str
+    qos: str
+    flags: str
+    nodes: str
+
+
+def clock_text(seconds: float) -> str:
+    """Return simulated time as hours, minutes and seconds.
+
+    >>> clock_text(90061)
+    '25:01:01'
+    """
+    whole = int(seconds)
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def ask(cluster: SlurmCluster, begin: float) -> dict[str, str]:
+    """Return what Slurm's commands print about the jobs since a simulated time."""
+    # sacct compares with the real clock unless both times are given.
+    since, until = (
+        f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}" for at in (begin - 60, begin + 1e9)
+    )
+    sacct = ("sacct", "--allusers", "--allocations", "--duplicates", "--parsable2", "--noheader")
+    queries = {
+        "sacct": (
+            *("env", "SLURM_TIME_FORMAT=%s", "TZ=UTC", *sacct),
+            *(f"--starttime={since}", f"--endtime={until}", f"--format={_FIELDS}"),
+        ),
+        "squeue": ("squeue", "--noheader", "--all", "--array", "--format=%F|%K|%T|%r|%j"),
+        "sdiag": ("sdiag",),
+        "sshare": (
+            *("sshare", "--all", "--parsable2", "--noheader"),
+            "--format=Account,User,NormShares,EffectvUsage",
+        ),
+        "config": ("scontrol", "show", "config"),
+    }
+    return {name: cluster.run(*query).stdout for name, query in queries.items()}
+
+
+def outcomes(
+    submissions: Sequence[Submission],
+    printed: Mapping[str, str],
+    begin: float,
+    refused: Mapping[str, str],
+    held: Mapping[str, Mapping[str, float]],
+) -> list[JobOutcome]:
+    """Return what became of each job of a trace.
+
+    `refused` has messages of sbatch by key, `held` the seconds for each reason by KEY.INDEX.
+    """
+    rows: dict[tuple[str, str], list[_Row]] = {}
+    for line in printed["sacct"].splitlines():
+        row = _Row(*line.split("|", len(_Row._fields) - 1))
+        for index in _indices(row.job_id):
+            rows.setdefault((row.name, index), []).append(row)
+    reasons = _reasons(printed["squeue"])
+    found = []
+    for submission in submissions:
+        for index, job in submission.jobs.items():
+            of_job = rows.get((submission.key, index), [])
+            message = refused.get(submission.key, "")
+            reason = reasons.get((submission.key, index), "")
+            outcome = _outcome(job, of_job, begin, message, reason)
+            waited = held.get(f"{submission.key}.{index}", {})
+            found.append(replace(outcome, held=tuple(waited.items())))
+    return found
+
+
+def _outcome(
+    job: TraceJob, rows: Sequence[_Row], begin: float, message: str, reason: str
+) -> JobOutcome:
+    executions = sorted(rows, key=lambda row: int(row.submit or 0))
+    if not executions:
+        state = "REFUSED" if message else "PENDING"
+        return JobOutcome(
+            trace_id=job.id,
+            job_id=None,
+            state=state,
+            submit=job.submit,
+            eligible=None,
+            start=None,
+            end=None,
+            nodes=(),
+            cpus=job.tasks * job.cpus_per_task,
+            user=job.user,
+            account=job.account or "",
+            partition=job.partition or "",
+            qos=job.qos or "",
+            reason=message or reason,
+        )
+    first, last = executions[0], executions[-1]
+    return JobOutcome(
+        trace_id=job.id,
+        job_id=int(re.split(r"[_+.]", last.job_id)[0]),
+        # Accounting adds who cancelled a job: "CANCELLED by 0".
+        state=last.state.split(" ")[0],
+        submit=_since(begin, first.submit) or 0.0,
+        eligible=_since(begin, first.eligible),
+        start=_since(begin, first.start),
+        end=_since(begin, last.end),
+        nodes=hostlist.expand(last.nodes) if last.nodes != "None assigned" else (),
+        cpus=int(last.cpus or 0) or int(last.requested_cpus or 0),
+        user=last.user,
+        account=last.account,
+        partition=last.partition,
+        qos=last.qos,
+        reason=reason,
+        backfilled=_backfilled(first),
+        restarts=len(executions) - 1,
+        preemptions=sum(row.state == "PREEMPTED" for row in executions),
+    )
+
+
+def _backfilled(row: _Row) -> bool | None:
+    """Return whether the backfill scheduler started a job; None if it has not started."""
+    return "SchedBackfill" in row.flags if "Sched" in row.flags else None
+
+
+def _since(begin: float, moment: str) -> float | None:
+    return int(moment) - begin if moment.isdigit() and int(moment) > 0 else None
+
+
+def _indices(job_id: str) -> Iterator[str]:
+    """Yield the indices of a record in its job array, "" for a job without one.
+
+    >>> [*_indices("7_[2-3,5%2]")], [*_indices("7_4")], [*_indices("7")]
+    (['2', '3', '5'], ['4'], [''])
+    """
+    _, _, part = job_id.partition("_")
+    if not part.startswith("["):
+        yield part
+        return
+    for span in part.strip("[]").partition("%")[0].split(","):
+        first, _, last = span.partition("-")
+        last, _, step = last.partition(":")
+        yield from map(str, range(int(first), int(last or first) + 1, int(step or 1)))
+
+
+def _reasons(text: str) -> dict[tuple[str, str], str]:
+    """Return why jobs are pending, by name and index."""
+    reasons = {}
+    for line in text.splitlines():
+        _, index, state, reason, name = line.split("|", 4)
+        if state == "PENDING":
+            reasons[name, "" if index == "N/A" else index] = reason
+    return reasons
+
+
+def numbers(sdiag: str) -> dict[str, float]:
+    r"""Return the numbers that sdiag prints, by their names; those of backfilling begin with "bf ".
+
+    >>> numbers("Main schedule statistics (microseconds):\n\tTotal cycles: 7\n")
+    {'Total cycles': 7.0}
+    """
+    found: dict[str, float] = {}
+    prefix = ""
+    for line in sdiag.splitlines():
+        if line.startswith("Remote Procedure Call"):
+            break
+        if line.startswith("Backfilling stats"):
+            prefix = "bf "
+        name, _, value = line.strip().partition(":")
+        if re.fullmatch(r"\s*-?\d+(\.\d+)?", value):
+            found[f"{prefix}{name.strip()}"] = float(value)
+    return found
+
+
+def fairness(sshare: str) -> Iterator[tuple[str, str, float, float]]:
+    """Yield account, user, normalized shares and effective usage of each user's association."""
+    for line in sshare.splitlines():
+        account, user, shares, usage = line.split("|")
+        if user and shares:
+            yield account.strip(), user, float(shares), float(usage or 0)

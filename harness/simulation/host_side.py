@@ -1,0 +1,499 @@
+"""Runs as root on the hosts of a simulation: sets up the clock, submits jobs, and ends them.
+
+The text of this file is sent to hosts, so it needs only Python 3.9 and its standard library.
+
+Jobs do not sleep. A job's script announces itself in the named pipe `starts`, and then reads a line
+from a pipe of its own, into which `drive` writes when the simulated clock shows the job's start
+plus its run time. So the delay of a job's start does not lengthen the job, an idle job costs
+nothing, and the clock may change its rate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import heapq
+import json
+import math
+import mmap
+import os
+import pwd
+import queue
+import select
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+HOME = "/var/lib/slurm-harness-simulation"
+_CLOCK = f"{HOME}/clock"
+_LIBRARY = "/usr/local/lib/slurm-harness/simulated_clock.so"
+_UNITS = ("slurmctld", "slurmdbd", "slurmd", "slurmd@")
+_DROP_IN = "simulated-clock.conf"
+# See images/simulated_clock.c: sequence, unused, rate, top; began, realtime, monotonic.
+_PAGE = struct.Struct("<IIddqqq")
+_SECOND = 10**9
+# How often the progress is reported, and the job queue read, in real seconds.
+_REPORT_EVERY = 1.0
+_SUBMITTERS = 4
+# How long the driver waits at once, in real seconds.
+_SHORTEST, _LONGEST = 0.001, 0.2
+# In real seconds: how often the governor looks, how far ahead, and how long the rate stays low
+# after work. Work is more than this part of a CPU.
+_LOOK_EVERY = 0.004
+_AHEAD = 0.02
+_BUSY = 0.3
+_REST = 0.02
+# Time constant of the load that the governor sees, and after which time sbatch is slow.
+_RECENT = 0.1
+_SLOW_ANSWER = 0.2
+# Simulated seconds that may pass until the governor looks again, and for how long it remembers how
+# late it looked, in real seconds.
+_FARTHEST = 0.6
+_DELAYS = 1.0
+# Reasons of pending jobs that no passage of time removes: squeue(1), JOB REASON CODES.
+_FOREVER = {
+    "DependencyNeverSatisfied",
+    "JobHeldAdmin",
+    "JobHeldUser",
+    "BadConstraints",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "InvalidAccount",
+    "InvalidQOS",
+    "AssociationJobLimit",
+}
+# Without a running job and without a change, simulated seconds after which the rest waits forever.
+_STANDSTILL = 6 * 3600
+
+
+class Clock:
+    """The simulated clock that all processes of a simulation share, in a page of a file."""
+
+    def __init__(self, *, writable: bool = False) -> None:
+        with open(_CLOCK, "r+b" if writable else "rb") as file:
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._page = mmap.mmap(file.fileno(), _PAGE.size, access=access)
+        self._lock = threading.Lock()
+        self._facts: tuple[int, int, float, float, int, int, int]
+        self._facts = _PAGE.unpack_from(self._page)
+
+    @property
+    def rate(self) -> float:
+        """Simulated seconds per second."""
+        return self._facts[2]
+
+    def now(self) -> float:
+        """Return the simulated time in seconds since 1970."""
+        with self._lock:
+            _, _, rate, _, began, realtime, _ = self._facts
+            return (realtime + (time.monotonic_ns() - began) * rate) / _SECOND
+
+    def set_rate(self, rate: float) -> None:
+        """Change the rate for all processes; the clock neither stops nor jumps."""
+        with self._lock:
+            sequence, _, before, top, began, realtime, monotonic = self._facts
+            # While the sequence is odd, others wait: no process sees time go backwards.
+            struct.pack_into("<I", self._page, 0, sequence + 1)
+            now = time.monotonic_ns()
+            passed = int((now - began) * before)
+            self._facts = (sequence + 2, 0, rate, top, now, realtime + passed, monotonic + passed)
+            _PAGE.pack_into(self._page, 0, sequence + 1, *self._facts[1:])
+            struct.pack_into("<I", self._page, 0, sequence + 2)
+
+
+def facts() -> dict[str, Any]:
+    """Return what hosts must have in common to share a clock, and the times now."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        machine = file.read().strip()
+    return {
+        "machine": machine,
+        "library": os.path.exists(_LIBRARY),
+        "real": time.time_ns(),
+        "monotonic": time.monotonic_ns(),
+    }
+
+
+def make_clock(epoch: int, rate: float, top: float) -> None:
+    """Create the clock, which begins at `epoch`, in nanoseconds since 1970."""
+    os.makedirs(HOME, exist_ok=True)
+    os.chmod(HOME, 0o755)
+    with open(f"{_CLOCK}.new", "wb") as file:
+        now = time.monotonic_ns()
+        file.write(_PAGE.pack(0, 0, rate, top, now, epoch, now))
+    os.chmod(f"{_CLOCK}.new", 0o644)
+    os.rename(f"{_CLOCK}.new", _CLOCK)
+
+
+def use_clock() -> None:
+    """Let Slurm's daemons on this host use the simulated clock when they start next."""
+    for unit in _UNITS:
+        directory = f"/run/systemd/system/{unit}.service.d"
+        os.makedirs(directory, exist_ok=True)
+        with open(f"{directory}/{_DROP_IN}", "w") as file:
+            lines = (f'Environment="{name}={value}"' for name, value in _ENVIRONMENT.items())
+            file.write("\n".join(["[Service]", *lines, ""]))
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+
+
+_ENVIRONMENT = {"LD_PRELOAD": _LIBRARY, "SIMULATED_CLOCK": _CLOCK}
+
+
+def skew() -> float:
+    """Return by how many simulated seconds the clock of a new process differs from the shared one.
+
+    The time that the process needs to start does not count.
+    """
+    clock = Clock()
+    before = clock.now()
+    answer = subprocess.run(
+        ["date", "+%s.%N"],
+        env={**os.environ, **_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return max(0.0, before - float(answer), float(answer) - clock.now())
+
+
+def wipe(patterns: list[str]) -> None:
+    """Remove what is in directories; the directories stay, with their owners and modes."""
+    for directory in [path for pattern in patterns for path in glob.glob(pattern)]:
+        for entry in [*os.scandir(directory)]:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+
+
+class Governor:
+    """Changes the rate of the clock: `top` while nothing happens, at most `low` while Slurm works.
+
+    Slurm needs as long for its work as ever, so that a fast clock makes jobs start and end late.
+    It works while its daemons on this host compute or wait for a CPU, while sbatch answers, and
+    just before a job is submitted or ends. On a busy machine, work takes longer, by the time that
+    it waits for a CPU; the rate falls in proportion, but not below that of real time.
+    """
+
+    def __init__(self, clock: Clock, low: float, top: float) -> None:
+        self.clock, self.low, self.top = clock, low, top
+        # The simulated time of the next event, and since when each sbatch has not answered.
+        self.next_event = 0.0
+        self.submitting: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Begin to govern, in the background."""
+        if self.low < self.top:
+            threading.Thread(target=self._govern, daemon=True).start()
+
+    def _govern(self) -> None:
+        before, (usage, waiting) = time.monotonic(), self._work()
+        busy_until, recent_usage, recent_waiting, longest = before, 0.0, 0.0, 0.0
+        while True:
+            time.sleep(_LOOK_EVERY)
+            moment, (usage_now, waiting_now) = time.monotonic(), self._work()
+            passed = moment - before
+            fade = math.exp(-passed / _RECENT)
+            recent_usage = recent_usage * fade + usage_now - usage
+            recent_waiting = recent_waiting * fade + waiting_now - waiting
+            if (
+                usage_now - usage + waiting_now - waiting
+            ) / passed > _BUSY * 1e6 or self.submitting:
+                busy_until = moment + _REST
+            before, usage, waiting = moment, usage_now, waiting_now
+            near = self.next_event - self.clock.now() < self.top * _AHEAD
+            rate = self.top
+            if near or moment < busy_until:
+                stretch = (recent_usage + recent_waiting) / max(recent_usage, 1.0)
+                rate = max(1.0, float(int(self.low / max(1.0, stretch))))
+            oldest = min([*self.submitting.values()], default=moment)
+            if moment - oldest > _SLOW_ANSWER:
+                rate = 1.0
+            # Where this process gets its CPU late, the clock must not run far meanwhile.
+            longest = max(passed, longest * math.exp(-passed / _DELAYS))
+            rate = max(1.0, min(rate, float(int(_FARTHEST / longest))))
+            if rate != self.clock.rate:
+                self.clock.set_rate(rate)
+
+    def _work(self) -> tuple[int, int]:
+        """Return for how many microseconds this host has computed, and waited for a CPU."""
+        with open("/sys/fs/cgroup/cpu.stat") as file:
+            usage = int(file.readline().split()[1])
+        try:
+            with open("/sys/fs/cgroup/cpu.pressure") as file:
+                waiting = int(file.readline().rpartition("total=")[2])
+        except OSError:  # a kernel without pressure stall information
+            waiting = 0
+        return usage, waiting
+
+
+class Driver:
+    """Submits the jobs of a trace at their times, and ends them at theirs.
+
+    `jobs` have: key, submit (simulated seconds from the beginning), user, options (of sbatch),
+    after ([kind, key of an earlier job or its task]), run_times (seconds by task; "" if it is no
+    array).
+    """
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.clock = Clock(writable=True)
+        self.governor = Governor(self.clock, request["low"], request["top"])
+        self.jobs: list[dict[str, Any]] = request["jobs"]
+        self.until = request["seconds"]
+        self.maintenance: list[list[float]] = request["maintenance"]
+        self.ids: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
+        self.answered = threading.Condition()
+        self.todo: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.run_times = {
+            f"{job['key']}.{task}": seconds
+            for job in self.jobs
+            for task, seconds in job["run_times"].items()
+        }
+        self.started: dict[str, float] = {}
+        self.ends: list[tuple[float, str]] = []
+        self.buffer = b""
+        self.counts: dict[str, int] = {}
+        # For how many simulated seconds each job was seen pending, by reason.
+        self.held: dict[str, dict[str, float]] = {}
+        self.changed = 0.0
+        self.begin = 0.0
+        self.real_begin = self.looked = self.last_answer = time.monotonic()
+        self.starts = -1
+
+    def drive(self) -> None:
+        """Run until all jobs have ended, none can start any more, or the time is over."""
+        self._make_pipes()
+        threads = [
+            threading.Thread(target=self._submit_all, daemon=True) for _ in range(_SUBMITTERS)
+        ]
+        for thread in threads:
+            thread.start()
+        watcher = threading.Thread(target=self._watch, daemon=True)
+        self.begin = float(int(self.clock.now() + 2 * self.governor.low) + 1)
+        self.changed = self.begin
+        self._reserve()
+        self._report("begin", begin=self.begin)
+        self.real_begin = time.monotonic()
+        watcher.start()
+        pending = [*reversed(self.jobs)]
+        reported = time.monotonic()
+        self.governor.start()
+        while not self._finished(bool(pending)):
+            while pending and self.clock.now() >= self.begin + pending[-1]["submit"]:
+                self.governor.submitting[pending[-1]["key"]] = time.monotonic()
+                self.todo.put(pending.pop())
+            self._end_jobs()
+            if time.monotonic() - reported >= _REPORT_EVERY:
+                reported = time.monotonic()
+                self._report("progress", **self._progress())
+            self._wait(pending)
+        for _ in threads:
+            self.todo.put(None)
+        for thread in threads:
+            thread.join()
+        self._report("progress", **self._progress())
+        self._report("end", end=self.clock.now(), refused=self.refused, held=self.held)
+
+    def _reserve(self) -> None:
+        """Reserve all nodes for maintenance, at times that count from the beginning."""
+        for number, (begin, seconds) in enumerate(self.maintenance, 1):
+            facts = {
+                "ReservationName": f"maintenance{number}",
+                "StartTime": f"uts{int(self.begin + begin)}",
+                "Duration": str(max(1, round(seconds / 60))),
+                "Nodes": "ALL",
+                "Users": "root",
+                "Flags": "MAINT,IGNORE_JOBS",
+            }
+            words = [f"{name}={value}" for name, value in facts.items()]
+            subprocess.run(
+                ["scontrol", "create", "reservation", *words], check=True, stdout=sys.stderr
+            )
+
+    def _make_pipes(self) -> None:
+        shutil.rmtree(f"{HOME}/ends", ignore_errors=True)
+        os.makedirs(f"{HOME}/ends", exist_ok=True)
+        os.chmod(HOME, 0o755)
+        os.umask(0)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{HOME}/starts")
+        for name in ("starts", *(f"ends/{key}" for key in self.run_times)):
+            os.mkfifo(f"{HOME}/{name}", 0o666)
+        os.umask(0o022)
+        self.starts = os.open(f"{HOME}/starts", os.O_RDWR | os.O_NONBLOCK)
+
+    def _wait(self, pending: list[dict[str, Any]]) -> None:
+        """Wait until something is due, or a job starts."""
+        moments = [self.begin + self.until]
+        if pending:
+            moments.append(self.begin + pending[-1]["submit"])
+        if self.ends:
+            moments.append(self.ends[0][0])
+        self.governor.next_event = min(moments)
+        # At the highest rate: the rate can change meanwhile.
+        seconds = (min(moments) - self.clock.now()) / self.governor.top
+        ready, _, _ = select.select([self.starts], [], [], max(_SHORTEST, min(seconds, _LONGEST)))
+        if ready:
+            self._read_starts()
+
+    def _read_starts(self) -> None:
+        self.buffer += os.read(self.starts, 65536)
+        *lines, self.buffer = self.buffer.split(b"\n")
+        for line in lines:
+            try:
+                key, start = line.decode().split(" ")
+                run_time = self.run_times[key]
+            except (KeyError, ValueError):
+                continue  # users can write to the pipe
+            # Slurm sets the job's start since 22.05; before, the script's start stands for it.
+            moment = float(start or 0) or self.clock.now()
+            self.started[key] = moment
+            heapq.heappush(self.ends, (moment + run_time, key))
+
+    def _end_jobs(self) -> None:
+        while self.ends and self.ends[0][0] <= self.clock.now():
+            end, key = heapq.heappop(self.ends)
+            if self.started[key] + self.run_times[key] != end:
+                continue  # it was requeued, and has started again
+            # Nobody reads if the job was killed.
+            with contextlib.suppress(OSError):
+                pipe = os.open(f"{HOME}/ends/{key}", os.O_WRONLY | os.O_NONBLOCK)
+                os.write(pipe, b"\n")
+                os.close(pipe)
+
+    def _submit_all(self) -> None:
+        while (job := self.todo.get()) is not None:
+            self._submit(job)
+
+    def _submit(self, job: dict[str, Any]) -> None:
+        account = pwd.getpwnam(job["user"])
+        dependency = self._dependency(job)
+        command = ["sbatch", "--parsable", *dependency, *job["options"]]
+        answer = subprocess.run(
+            command,
+            input=_script(job["key"]),
+            capture_output=True,
+            text=True,
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=os.getgrouplist(job["user"], account.pw_gid),
+            cwd="/",
+            env={
+                "PATH": "/usr/local/bin:/usr/bin:/bin",
+                "HOME": account.pw_dir,
+                "USER": job["user"],
+                "LOGNAME": job["user"],
+                "SHELL": "/bin/sh",
+            },
+            check=False,
+        )
+        with self.answered:
+            self.governor.submitting.pop(job["key"], None)
+            if answer.returncode == 0:
+                self.ids[job["key"]] = answer.stdout.strip().split(";")[0]
+            else:
+                self.refused[job["key"]] = answer.stderr.strip()[-500:]
+            self.answered.notify_all()
+
+    def _dependency(self, job: dict[str, Any]) -> list[str]:
+        """Return the dependency with the ids of the jobs; one that was refused is left out."""
+        needed = {earlier for _, earlier, _ in job["after"]}
+        with self.answered:
+            self.answered.wait_for(lambda: needed <= {*self.ids, *self.refused})
+        parts = [
+            f"{kind}:{self.ids[earlier]}{'_' + task if task else ''}"
+            for kind, earlier, task in job["after"]
+            if earlier in self.ids
+        ]
+        return [f"--dependency={','.join(parts)}"] if parts else []
+
+    def _watch(self) -> None:
+        """Count the jobs that have not ended, by state and reason, while the simulation runs."""
+        before = self.clock.now()
+        while True:
+            answer = subprocess.run(
+                ["squeue", "--noheader", "--all", "--array", "--format=%T %r|%j|%K"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if answer.returncode == 0:
+                now = self.clock.now()
+                lines = [line.split("|") for line in answer.stdout.splitlines()]
+                self._count([line for line in lines if len(line) == 3], now, now - before)
+                before, self.looked = now, time.monotonic()
+            time.sleep(_REPORT_EVERY)
+
+    def _count(self, lines: list[list[str]], now: float, passed: float) -> None:
+        counts: dict[str, int] = {}
+        for state, key, task in lines:
+            counts[state] = counts.get(state, 0) + 1
+            if state.startswith("PENDING "):
+                held = self.held.setdefault(f"{key}.{'' if task == 'N/A' else task}", {})
+                reason = state.partition(" ")[2]
+                held[reason] = held.get(reason, 0.0) + passed
+        if counts != self.counts:
+            self.changed = now
+        self.counts = counts
+
+    def _finished(self, submitting: bool) -> bool:
+        now = self.clock.now()
+        if now >= self.begin + self.until:
+            return True
+        answers = len(self.ids) + len(self.refused)
+        if submitting or answers < len(self.jobs):
+            self.last_answer = time.monotonic()
+            return False
+        if self.looked < self.last_answer + _REPORT_EVERY:
+            return False
+        active = self.counts
+        if any(not line.startswith("PENDING ") for line in active):
+            return False
+        reasons = {line.partition(" ")[2] for line in active}
+        return reasons <= _FOREVER or now - self.changed > _STANDSTILL
+
+    def _progress(self) -> dict[str, Any]:
+        active = self.counts
+        pending = sum(count for line, count in active.items() if line.startswith("PENDING "))
+        running = sum(active.values()) - pending
+        answered = {*self.ids, *self.refused}
+        accepted = sum(len(job["run_times"]) for job in self.jobs if job["key"] in answered)
+        return {
+            "simulated": self.clock.now() - self.begin,
+            "real": time.monotonic() - self.real_begin,
+            "pending": pending,
+            "running": running,
+            "done": max(0, accepted - pending - running),
+            "jobs": len(self.run_times),
+        }
+
+    def _report(self, kind: str, **content: Any) -> None:
+        print(json.dumps({"kind": kind, **content}), flush=True)
+
+
+def _script(key: str) -> str:
+    """Return the batch script of a job."""
+    return f"""#!/bin/sh
+key={key}.$SLURM_ARRAY_TASK_ID
+exec 3<> {HOME}/ends/$key
+echo "$key $SLURM_JOB_START_TIME" > {HOME}/starts
+read -r _ <&3
+"""
+
+
+def main() -> None:
+    """Execute a request from standard input."""
+    request = json.load(sys.stdin)
+    verb = request.pop("verb")
+    if verb == "drive":
+        Driver(request).drive()
+    else:
+        print(json.dumps(globals()[verb](**request)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""Fit a trace to the cluster that simulates it, and note what changes. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+from harness.parsing import hostlist
+from harness.scenario.model import Scenario
+from harness.simulation.generator import work
+from harness.simulation.trace import Trace, TraceJob
+
+# How a trace of a larger system is fitted: jobs become smaller, or fewer.
+By = Literal["nodes", "sampling"]
+_MOST_NAMES = 10  # in a note
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a cluster offers to the jobs of a trace.
+
+    `users` are pairs of user and default account; `accounts` has all accounts of each user. `gres`
+    are names, with and without their types. `memory` is that of the largest node, in MiB.
+    """
+
+    nodes: int
+    cpus: int
+    cpus_per_node: int  # of the largest node
+    users: tuple[tuple[str, str | None], ...]
+    partitions: tuple[str, ...] = ()
+    qos: frozenset[str] = frozenset()
+    gres: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()
+    licenses: frozenset[str] = frozenset()
+    memory: int | None = None
+    accounts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def target_of(scenario: Scenario, cluster: str) -> Target:
+    """Return what a cluster of a scenario offers."""
+    part = scenario.clusters[cluster]
+    sizes = [(hostlist.count(group.name), group.counted_cpus()) for group in part.nodes]
+    users = scenario.users.items()
+    options = {name.lower(): str(value) for name, value in part.options.items()}
+    gres = [gres.split(":") for group in part.nodes for gres in group.gres]
+    return Target(
+        nodes=sum(count for count, _ in sizes),
+        cpus=sum(count * cpus for count, cpus in sizes),
+        cpus_per_node=max(cpus for _, cpus in sizes),
+        users=tuple((name, next(iter(user.accounts), None)) for name, user in users),
+        partitions=tuple(
+            sorted(part.partitions, key=lambda name: not part.partitions[name].default)
+        ),
+        qos=frozenset({"normal", *scenario.accounting.qos}) if scenario.accounting else frozenset(),
+        gres=frozenset(":".join(words[:length]) for words in gres for length in (1, 2)),
+        features=frozenset(feature for group in part.nodes for feature in group.features),
+        licenses=frozenset(re.findall(r"([\w.@-]+)(?::\d+)?", options.get("licenses", ""))),
+        memory=max(group.memory for group in part.nodes),
+        accounts=tuple((name, user.accounts) for name, user in users),
+    )
+
+
+def fit(trace: Trace, target: Target, *, by: By = "nodes", seed: int = 1) -> Trace:
+    """Return a trace that a cluster can simulate, with notes on everything that changed.
+
+    If it was recorded on a larger system, it is scaled down, and the load remains: by nodes, each
+    job asks for less, and some of those that cannot are left out; by sampling, only some jobs
+    remain, as they are. What the cluster does not have is replaced: unknown users and
+    partitions by those of the cluster, in turn, the busiest first; unknown accounts by the user's
+    default; other unknown resources are not requested. Jobs that no nodes can hold are left out.
+    """
+    source, size = _source_cpus(trace)
+    notes = [*trace.notes]
+    jobs: Sequence[TraceJob] = trace.jobs
+    if source > target.cpus:
+        before = _load(jobs, source)
+        random = Random(seed)  # noqa: S311
+        if by == "sampling":
+            jobs = _sampled(jobs, target.cpus / source, random)
+        else:
+            jobs = _smaller(trace, target, source, random)
+        notes.append(
+            f"scaled by {by} from {size} to {target.cpus} CPUs: {len(jobs)} of {len(trace.jobs)} "
+            f"jobs, load {before:.2f} before and {_load(jobs, target.cpus):.2f} after"
+        )
+    jobs = _known(jobs, target, notes)
+    return replace(trace, jobs=tuple(_held(jobs, target, notes)), notes=tuple(notes))
+
+
+def _source_cpus(trace: Trace) -> tuple[int, str]:
+    """Return the number of CPUs of the system that a trace was recorded on, also in words."""
+    if trace.cpus:
+        return trace.cpus, f"{trace.cpus} CPUs"
+    changes: list[tuple[float, int]] = []
+    for job in trace.jobs:
+        start = job.submit + (job.recorded_wait or 0)
+        changes += [(start, job.cpus), (start + max(job.run_time, 1), -job.cpus)]
+    most = used = 0
+    for _, cpus in sorted(changes):  # ends first
+        used += cpus
+        most = max(most, used)
+    if all(job.recorded_wait is None for job in trace.jobs):  # there may be a queue
+        most = max((job.cpus for job in trace.jobs), default=0)
+        return most, f"a system of unknown size, whose largest job has {most} CPUs,"
+    return most, f"a system of unknown size, which used at most {most} CPUs at once,"
+
+
+def _load(jobs: Sequence[TraceJob], cpus: int) -> float:
+    """Return the CPU time of jobs, relative to that of the CPUs until the last submission."""
+    seconds = max((job.submit for job in jobs), default=0.0) or 1.0
+    return sum(map(work, jobs)) / (cpus * seconds)
+
+
+def _sampled(jobs: Sequence[TraceJob], factor: float, random: Random) -> list[TraceJob]:
+    """Return some of the jobs, evenly from the smallest to the largest work, so the load remains.
+
+    Elements of an array, and jobs that depend on one another, stay together.
+    """
+    group_of: dict[str, str] = {}
+    works: Counter[str] = Counter()
+    for job in jobs:
+        own = job.array or job.id
+        group = next((group_of[name] for name in [own, *_needed(job)] if name in group_of), own)
+        group_of |= {job.id: group, own: group}
+        works[group] += work(job)  # type: ignore[assignment]
+    offset = random.random()
+    chosen = {
+        group
+        for rank, group in enumerate(sorted(works, key=lambda group: (works[group], group)))
+        if math.floor(rank * factor + offset) < math.floor((rank + 1) * factor + offset)
+    }
+    return _without_missing([job for job in jobs if group_of[job.id] in chosen])
+
+
+def _smaller(trace: Trace, target: Target, source: int, random: Random) -> list[TraceJob]:
+    """Return jobs that ask for less, with the same load; few remain of those of few CPUs."""
+    factor = target.cpus / source
+    node_factor = min(target.nodes / trace.nodes, 1.0) if trace.nodes else None
+    jobs = []
+    for job in trace.jobs:
+        # On average, rounding changes nothing; what is rounded to nothing is left out.
+        cpus = math.floor(job.cpus * factor + random.random())
+        if cpus == 0:
+            continue
+        cpus_per_task = job.cpus_per_task if cpus % job.cpus_per_task == 0 else 1
+        nodes = job.nodes
+        if nodes is not None:
+            fewest = math.ceil(cpus / target.cpus_per_node)
+            wanted = math.floor(nodes * node_factor + random.random()) if node_factor else 0
+            nodes = min(max(fewest, wanted), cpus // cpus_per_task)
+        tasks = cpus // cpus_per_task
+        jobs.append(replace(job, nodes=nodes, tasks=tasks, cpus_per_task=cpus_per_task))
+    return _without_missing(jobs)
+
+
+def _without_missing(jobs: Sequence[TraceJob]) -> list[TraceJob]:
+    """Return jobs without dependencies on jobs that are not among them."""
+    names = {job.id for job in jobs} | {job.array for job in jobs}
+    return [job if {*_needed(job)} <= names else replace(job, dependency=None) for job in jobs]
+
+
+def _needed(job: TraceJob) -> list[str]:
+    """Return the jobs and arrays that a job depends on."""
+    return re.findall(r":([\w.]+)", job.dependency or "")
+
+
+def _known(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[TraceJob]:
+    """Return jobs that ask only for what the cluster knows."""
+    users = _users(jobs, target, notes)
+    partitions = _replaced(
+        "partitions", _weights(jobs, lambda job: job.partition), target.partitions, notes
+    )
+    accounts = {user: {*names} for user, names in target.accounts}
+    defaults = dict(target.users)
+    dropped: Counter[str] = Counter()
+
+    def only(what: str, value: str | None, known: Iterable[str], words: str) -> str | None:
+        """Return a value, or None if it has words that the cluster does not know."""
+        if value is None or {*re.findall(words, value)} <= {*known}:
+            return value
+        dropped[f"{what} {value}"] += 1
+        return None
+
+    changed = []
+    for job in jobs:
+        user = users.get(job.user, job.user)
+        account = job.account if job.account in accounts.get(user, ()) else defaults.get(user)
+        if job.account and user == job.user and account != job.account:
+            dropped[f"account {job.account}"] += 1
+        memory = job.memory_per_node
+        if target.memory and memory and memory > target.memory:
+            dropped[f"memory beyond {target.memory} MiB per node"] += 1
+            memory = target.memory
+        changed.append(
+            replace(
+                job,
+                user=user,
+                account=account,
+                partition=partitions.get(job.partition, job.partition) if job.partition else None,
+                qos=only("QOS", job.qos, target.qos, r"\S+"),
+                gres=only(
+                    "GRES", job.gres, target.gres, r"(?:^|,)(?:gres/)?([^,]+?)(?::\d+)?(?=,|$)"
+                ),
+                constraint=only(
+                    "constraint", job.constraint, target.features, r"(?<!\*)\b[A-Za-z_][\w.-]*"
+                ),
+                licenses=only("license", job.licenses, target.licenses, r"(?:^|[,|])([\w.@-]+)"),
+                memory_per_node=memory,
+                memory_per_cpu=_lowered(job, target, dropped),
+            )
+        )
+    notes += [
+        f"not requested, as the cluster does not have it: {what} ({count} jobs)"
+        for what, count in dropped.most_common(_MOST_NAMES)
+    ]
+    if len(dropped) > _MOST_NAMES:
+        notes.append(f"not requested either: {len(dropped) - _MOST_NAMES} further values")
+    return changed
+
+
+def _lowered(job: TraceJob, target: Target, dropped: Counter[str]) -> int | None:
+    """Return a job's memory per CPU, without more than a node has for its share of CPUs."""
+    most = target.memory and target.memory // target.cpus_per_node
+    if most and job.memory_per_cpu and job.memory_per_cpu > most:
+        dropped[f"memory beyond {most} MiB per CPU"] += 1
+        return most
+    return job.memory_per_cpu
+
+
+def _weights(
+    jobs: Sequence[TraceJob], name_of: Callable[[TraceJob], str | None]
+) -> dict[str, float]:
+    """Return the work of the jobs of each name, the most first."""
+    weights: Counter[str] = Counter()
+    for job in jobs:
+        if name := name_of(job):
+            weights[name] += work(job)  # type: ignore[assignment]
+    return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _users(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> dict[str, str]:
+    names = [user for user, _ in target.users]
+    return _replaced("users", _weights(jobs, lambda job: job.user), names, notes)
+
+
+def _replaced(
+    what: str, weights: Iterable[str], known: Sequence[str], notes: list[str]
+) -> dict[str, str]:
+    """Return a known name for each unknown one, in turn."""
+    unknown = [name for name in weights if name not in known]
+    if not known or not unknown:
+        return {}
+    names = {name: known[number % len(known)] for number, name in enumerate(unknown)}
+    shown = ", ".join(f"{name} is {names[name]}" for name in unknown[:_MOST_NAMES])
+    more = f", and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
+    notes.append(f"{len(unknown)} unknown {what} replaced: {shown}{more}")
+    return names
+
+
+def _held(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[TraceJob]:
+    """Return the jobs that the nodes can hold."""
+
+    def fits(job: TraceJob) -> bool:
+        return (
+            job.cpus <= target.cpus
+            and (job.nodes or 1) <= target.nodes
+            and job.cpus_per_task <= target.cpus_per_node
+            and (job.nodes is None or job.cpus <= job.nodes * target.cpus_per_node)
+        )
+
+    kept = [job for job in jobs if fits(job)]
+    if left_out := len(jobs) - len(kept):
+        names = ", ".join([job.id for job in jobs if not fits(job)][:_MOST_NAMES])
+        notes.append(f"more than the nodes can hold, left out: {left_out} jobs (such as {names})")
+    return _without_missing(kept)

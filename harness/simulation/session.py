@@ -1,0 +1,279 @@
+"""Simulate several policies, each several times, and write what became of the jobs.
+
+Each policy has a run of its own; that of the first also has the results of all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import lifecycle, scenario, slurm_options
+from harness.errors import UsageError
+from harness.open_run import OpenRun, Say
+from harness.plan import make_plan
+from harness.providers import Provider
+from harness.report.assembly import Evaluation
+from harness.report.model import Check, Report
+from harness.report.verdict import PASSED
+from harness.scenario import Scenario
+from harness.simulation import (
+    execution,
+    generator,
+    host_side,
+    html,
+    reading,
+    report,
+    results,
+    scaling,
+    settings,
+    submission,
+)
+from harness.simulation.comparison import Comparison
+from harness.simulation.execution import Policy, Rates
+from harness.simulation.outcome import Simulation
+from harness.simulation.settings import ScaledSetting
+from harness.simulation.trace import Trace
+
+_FILES = ("report.json", "report.html", "jobs.csv", "measures.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to simulate.
+
+    `jobs` and `hours` describe a generated trace if there is no file; with one, `hours` are those
+    of the trace that are simulated. `running`: jobs that were running or pending when these hours
+    begin are submitted first. Jobs of the first `warm_up` hours are not measured; `maintenance` are
+    hours at which all nodes are reserved, and for how long.
+    """
+
+    trace: Path | None
+    jobs: int
+    hours: float | None
+    begin: float
+    by: scaling.By
+    seed: int
+    rates: Rates
+    running: bool = False
+    warm_up: float = 0.0
+    maintenance: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySource:
+    """A policy as the user names it: a scenario file, and settings that override its values."""
+
+    name: str
+    path: Path
+    settings: tuple[str, ...] = ()
+
+
+def sources(paths: Sequence[Path], changes: Sequence[str]) -> list[PolicySource]:
+    """Return the policies of a command line: each file, and each file with the changes, if any.
+
+    Each has a name of its own.
+    """
+    found = [PolicySource(path.stem, path) for path in paths]
+    if changes:
+        found += [
+            PolicySource(f"{path.stem} with {' '.join(changes)}", path, tuple(changes))
+            for path in paths
+        ]
+    names = [source.name for source in found]
+    if len({*names}) < len(names):
+        found = [
+            PolicySource(f"{number}: {source.name}", source.path, source.settings)
+            for number, source in enumerate(found, 1)
+        ]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Policies that are ready to be simulated, each in a run of its own, with one trace."""
+
+    policies: tuple[Policy, ...]
+    command: str
+
+    @property
+    def run(self) -> OpenRun:
+        """The run whose directory has the results."""
+        return self.policies[0].run
+
+
+def prepare(
+    found: Sequence[PolicySource],
+    provider: Provider,
+    runs: Path,
+    say: Say,
+    releases: Sequence[str],
+    options: Options,
+    command: str,
+) -> Prepared:
+    """Read policies and trace, and create a run for each policy; nothing is started.
+
+    `command` repeats the simulation.
+
+    Raises UsageError if a policy or the trace cannot be simulated.
+    """
+    if not provider.capabilities.engine:
+        raise UsageError(
+            f"a simulation sets the clocks of hosts: provider {provider.name} cannot do that",
+            hint="--provider docker",
+        )
+    scenarios = [scenario.load(source.path, releases, settings=source.settings) for source in found]
+    for read in scenarios:
+        execution.must_be_possible(read)
+    trace = read_trace(scenarios[0], options)
+    for read in scenarios:
+        submission.must_fit(trace, read)
+    submissions = submission.submissions(trace)
+    created = []
+    for source, read in zip(found, scenarios, strict=True):
+        overrides, scaled = _simulated(read, provider, options.rates.top)
+        run = lifecycle.create(
+            source.path, provider, runs, say, releases, [*source.settings, *overrides]
+        )
+        facts = tuple(
+            (f"{setting.file} {setting.name}", setting.own, setting.simulated, setting.why)
+            for setting in scaled
+        )
+        created.append(
+            Policy(
+                source.name,
+                run,
+                trace,
+                submissions,
+                options.rates,
+                options.hours,
+                warm_up=options.warm_up,
+                maintenance=tuple((at * 3600, hours * 3600) for at, hours in options.maintenance),
+                settings=facts,
+            )
+        )
+    return Prepared(tuple(created), command)
+
+
+def read_trace(read: Scenario, options: Options) -> Trace:
+    """Return the jobs to submit: those of a file that fit the cluster, or generated ones."""
+    (name,) = read.clusters
+    target = scaling.target_of(read, name)
+    if options.trace:
+        trace = reading.read(
+            options.trace,
+            hours=options.hours,
+            begin=options.begin,
+            starting_state=options.running,
+        )
+        return scaling.fit(trace, target, by=options.by, seed=options.seed)
+    return generator.generate(
+        options.seed,
+        options.jobs,
+        options.hours or 1,
+        target.users,
+        target.partitions,
+        target.nodes,
+        target.cpus_per_node,
+    )
+
+
+def _simulated(
+    read: Scenario, provider: Provider, rate: float
+) -> tuple[list[str], list[ScaledSetting]]:
+    """Return the settings with which daemons have the same time for their work, and the changes."""
+    (name, cluster), *_ = read.clusters.items()
+    plan = make_plan(name, read, provider.capabilities)
+    changed: list[ScaledSetting] = []
+    overrides = []
+    accounting = read.accounting
+    for file, key, conf, own in (
+        ("slurm.conf", f"clusters.{name}.options", plan.slurm_conf(name), cluster.options),
+        (
+            "slurmdbd.conf",
+            "accounting.slurmdbd",
+            slurm_options.slurmdbd_conf(read),
+            accounting.slurmdbd if accounting else {},
+        ),
+    ):
+        new, changes = settings.scaled(file, conf, rate)
+        changed += changes
+        if new:
+            names = {option.lower() for option in new}
+            kept = {option: value for option, value in own.items() if option.lower() not in names}
+            overrides.append(f"{key}={json.dumps({**kept, **new})}")
+    if len(plan.hosts) > 1:
+        shared = [*read.shared_directories, host_side.HOME]
+        overrides.append(f"shared_directories={json.dumps(shared)}")
+    return overrides, changed
+
+
+def run(
+    prepared: Prepared, repeat: int, *, keep: bool, directory: Path | None
+) -> tuple[Report, Comparison | None]:
+    """Simulate all policies, write the results as they come, and then the reports.
+
+    There is no comparison if it was interrupted before the end of the first simulation.
+    """
+
+    def evaluate(evaluation: Evaluation) -> None:
+        evaluation.facts = {"settings": [], "command": prepared.command}
+        for policy in prepared.policies:
+            with (
+                lifecycle.provisioned(policy.run, keep=keep),
+                lifecycle.logs_collected(policy.run),
+            ):
+                lifecycle.deploy(policy.run)
+                for number in range(1, repeat + 1):
+                    _simulate(prepared, policy, number, evaluation)
+
+    of_run = lifecycle.reported(prepared.run, evaluate, directory)
+    return of_run, write_reports(prepared.run.directory.path, directory)
+
+
+def write_reports(run: Path, directory: Path | None = None) -> Comparison | None:
+    """Write what policies differ in to the reports of a run, and copy them to another directory.
+
+    Returns the comparison, None if nothing was simulated.
+    """
+    if not (run / results.DIRECTORY).is_dir():
+        return None
+    of_run = json.loads((run / "report.json").read_text())
+    comparison = report.write(run)
+    of_policies = json.loads((run / "report.json").read_text())
+    # The verdict of the run also counts what interrupted it.
+    text = json.dumps({**of_policies, **of_run}, indent=2) + "\n"
+    (run / "report.json").write_text(text)
+    html.write(run)
+    if directory and directory != run:
+        for name in _FILES:
+            shutil.copyfile(run / name, directory / name)
+        shutil.copytree(run / results.DIRECTORY, directory / results.DIRECTORY, dirs_exist_ok=True)
+    return comparison
+
+
+def _simulate(prepared: Prepared, policy: Policy, repeat: int, evaluation: Evaluation) -> None:
+    """Simulate a policy once, and keep the result, even if the user interrupts."""
+    try:
+        simulation = execution.simulate(policy, repeat)
+    except KeyboardInterrupt as error:
+        partial = getattr(error, "simulation", None)
+        if isinstance(partial, Simulation) and partial.jobs:
+            results.write(partial, prepared.run.directory.path)
+        raise
+    results.write(simulation, prepared.run.directory.path)
+    evaluation.checks.append(_check(simulation))
+
+
+def _check(simulation: Simulation) -> Check:
+    """Return whether a simulation kept time; if not, its figures mean nothing."""
+    quality = simulation.quality
+    return Check(
+        f"{simulation.policy}, repeat {simulation.repeat}: the simulation kept time",
+        "error" if quality.problems else PASSED,
+        round(quality.seconds, 2),
+        "\n".join(quality.problems),
+    )

@@ -1,0 +1,72 @@
+"""Runs on a host, with the library of the simulated clock: waits in every way that Slurm uses.
+
+Prints, for each way, how many simulated seconds a wait of WAIT seconds took, and how many real
+ones. /proc/uptime is not simulated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import select
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+WAIT = 20.0
+_libc = ctypes.CDLL("libc.so.6", use_errno=True)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def uptime() -> float:
+    return float(Path("/proc/uptime").read_text().split()[0])
+
+
+def wait_for_condition() -> None:
+    condition, mutex = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
+    deadline = _Timespec(int(time.time() + WAIT) + 1, 0)
+    _libc.pthread_mutex_lock(mutex)
+    timedwait = ctypes.CDLL(None).pthread_cond_timedwait
+    while timedwait(condition, mutex, ctypes.byref(deadline)) == 0:
+        pass
+
+
+def wait_with_poll() -> None:
+    poll = select.poll()
+    poll.register(_SOCKETS[0], select.POLLIN)
+    poll.poll(WAIT * 1000)
+
+
+def wait_with_epoll() -> None:
+    with select.epoll() as epoll:
+        epoll.register(_SOCKETS[0], select.EPOLLIN)
+        epoll.poll(WAIT)
+
+
+_SOCKETS = socket.socketpair()
+WAYS: dict[str, Callable[[], object]] = {
+    "sleep": lambda: ctypes.CDLL(None).sleep(int(WAIT)),
+    "usleep": lambda: ctypes.CDLL(None).usleep(int(WAIT * 1e6)),
+    "nanosleep": lambda: time.sleep(WAIT),
+    "select": lambda: select.select([_SOCKETS[0]], [], [], WAIT),
+    "poll": wait_with_poll,
+    "epoll_wait": wait_with_epoll,
+    "pthread_cond_timedwait": wait_for_condition,
+}
+
+
+def main() -> None:
+    found = {}
+    for name, wait in WAYS.items():
+        real, simulated = uptime(), time.time()
+        wait()
+        found[name] = (time.time() - simulated, uptime() - real)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The clock that all processes of a simulation share, on a host."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import lifecycle, providers, rundir
+from harness.open_run import OpenRun
+from harness.simulation import host_side
+from support import SCENARIOS, Harness
+
+WAITS = Path(__file__).with_name("simulated_waits.py")
+WAIT = 20.0
+# Sets the clock, and changes its rate after a while.
+PROGRAM = """
+make_clock(1_900_000_000 * _SECOND, {rate}, {top})
+clock = Clock(writable=True)
+environment = dict(os.environ, **_ENVIRONMENT)
+waiting = subprocess.Popen(
+    ["python3", "-c", {waits!r}], env=environment, stdout=subprocess.PIPE, text=True
+)
+while waiting.poll() is None and {changes}:
+    for rate in ({rate}, {top}):
+        before = clock.now()
+        clock.set_rate(rate)
+        assert 0 <= clock.now() - before < 60
+        time.sleep(0.3)
+print(waiting.communicate()[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def host(harness: Harness, runs: Path) -> Iterator[OpenRun]:
+    """A host without daemons."""
+    done = harness("up", SCENARIOS / "single-node.yml")
+    run = lifecycle.open_run(rundir.find(runs, "single-node"), providers.get("docker"), print)
+    try:
+        assert done.returncode == 0, done.stderr
+        yield run
+    finally:
+        lifecycle.down(run)
+
+
+def waits(
+    run: OpenRun, rate: float, top: float, *, changes: bool
+) -> dict[str, tuple[float, float]]:
+    """Return the simulated and the real seconds of each wait."""
+    source = inspect.getsource(host_side).partition('if __name__ == "__main__":')[0]
+    facts = {"rate": rate, "top": top, "waits": WAITS.read_text(), "changes": changes}
+    program = source + PROGRAM.format(**facts)
+    answer = run.ssh.run(run.plan.hosts[0].name, ["python3", "-"], stdin=program, timeout=600)
+    return {name: tuple(times) for name, times in json.loads(answer.stdout).items()}
+
+
+@pytest.mark.core
+def test_waits_are_as_long_as_the_clock_says(host: OpenRun) -> None:
+    for name, (simulated, real) in waits(host, 20, 20, changes=False).items():
+        assert simulated >= WAIT - 0.1, name
+        # /proc/uptime counts hundredths of a second.
+        assert real == pytest.approx(simulated / 20, abs=0.05), name
+
+
+@pytest.mark.core
+def test_waits_follow_a_rate_that_changes(host: OpenRun) -> None:
+    for name, (simulated, real) in waits(host, 1, 50, changes=True).items():
+        assert simulated >= WAIT - 0.1, name
+        # At the low rate it would take 20 s: no process sleeps through a change of the rate.
+        assert real < WAIT / 2, name
+
+
+def test_a_process_sees_the_shared_clock(host: OpenRun) -> None:
+    source = inspect.getsource(host_side).partition('if __name__ == "__main__":')[0]
+    program = f"{source}\nmake_clock(1_900_000_000 * _SECOND, 50, 50)\nprint(skew())"
+    answer = host.ssh.run(host.plan.hosts[0].name, ["python3", "-"], stdin=program)
+    assert float(answer.stdout) == 0

@@ -1,0 +1,152 @@
+"""Slurm that Debian does not package: built from its source, from packages, and not on Debian."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from harness import file_ownership, origins, releases
+from harness.providers import dockerfiles, images
+from support import SCENARIOS, Harness, verified
+
+# Checks of what the packages contain; the other checks pass on the same daemons from the source.
+PACKAGED = ("daemon_is_of_the_release", "is_the_packaged_one", "runs_its_daemons", "batch_job_runs")
+# Without optimization, Slurm compiles in half of the time.
+FAST = {"DEB_BUILD_OPTIONS": "noopt"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fast() -> Iterator[None]:
+    """Compile without optimization."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in FAST.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tarball() -> Path:
+    """The tarball that Debian's packages of the default release are made of, from its mirror."""
+    kept = sorted(sources().glob("slurm-wlm_*.orig.tar.*"))
+    return kept[-1] if kept else fetch()
+
+
+def sources() -> Path:
+    return file_ownership.directory(file_ownership.cache() / "sources")
+
+
+def fetch() -> Path:
+    client = docker.from_env()
+    base = origins.base(f"debian:{releases.get(releases.DEFAULT).suite}")
+    script = f"""
+        cd /etc/apt && mirror=$(grep -rhoE 'https?://[^ ]+' sources.list sources.list.d | head -1)
+        echo "deb-src $mirror {base.name} main" > /etc/apt/sources.list.d/source.list
+        mkdir /tarball && cd /tarball && apt-get update &&
+        apt-get source --download-only --tar-only slurm-wlm
+    """
+    container = client.containers.create(
+        dockerfiles.base_image(client, base, print), ["sh", "-c", script]
+    )
+    try:
+        container.start()
+        ended = container.wait()
+        assert ended["StatusCode"] == 0, container.logs().decode()
+        stream, _ = container.get_archive("/tarball")
+        with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
+            (member,) = [member for member in tar if ".orig.tar." in member.name]
+            member.name = Path(member.name).name
+            tar.extract(member, sources(), filter="data")
+    finally:
+        container.remove(force=True)
+    return sources() / member.name
+
+
+def test_single_node_passes_with_slurm_from_its_source(tarball: Path, harness: Harness) -> None:
+    done = harness("run", SCENARIOS / "single-node.yml", "--release", f"source:{tarball}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"single {version(tarball)}" in done.stdout
+
+
+def test_cluster_from_a_source_passes_in_a_federation_with_a_packaged_one(
+    tarball: Path, harness: Harness
+) -> None:
+    choice = f"cloud=source:{tarball}"
+    done = harness("run", SCENARIOS / "federation-small.yml", "--release", choice)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"cloud {version(tarball)}" in done.stdout
+    assert f"slurmdbd {releases.DEFAULT}" in done.stdout
+
+
+def test_packages_of_the_source_are_installed_like_those_of_a_site(
+    tarball: Path, harness: Harness, tmp_path: Path
+) -> None:
+    built = harness("images", "build", f"source:{tarball}")
+    assert built.returncode == 0, built.stderr
+    (directory,) = (file_ownership.cache() / "packages").glob(f"{version(tarball)}-*")
+    shutil.copytree(directory, tmp_path / "debs")
+    text = (SCENARIOS / "single-node.yml").read_text()
+    path = tmp_path / "site.yml"
+    path.write_text(text.replace("    controller: ", "    packages: debs\n    controller: "))
+    done = verified(harness, path, PACKAGED)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"single {version(tarball)}" in done.stdout
+
+
+def version(tarball: Path) -> str:
+    return origins.resolve(origins.Wanted(source=str(tarball))).version
+
+
+@pytest.fixture
+def without_dpkg() -> Iterator[str]:
+    """An image that looks like one of an EL distribution, where the harness makes a difference."""
+    client = docker.from_env()
+    text = f"""
+        FROM {images.ensure(client, releases.get(releases.DEFAULT), print)}
+        RUN printf 'ID=rocky\\nID_LIKE="rhel centos fedora"\\n' > /etc/os-release \\
+            && mkdir -p /etc/my.cnf.d && rm -r /etc/mysql \\
+            && sed -i '/debian-start/d' /usr/lib/systemd/system/mariadb.service \\
+            && printf '[client-server]\\n!includedir /etc/my.cnf.d\\n' > /etc/my.cnf \\
+            && systemctl disable ssh && mv /usr/lib/systemd/system/ssh.service \\
+               /usr/lib/systemd/system/sshd.service && systemctl enable sshd \\
+            && mkdir -p /usr/lib64/faketime \\
+            && mv /usr/lib/*-linux-gnu/faketime/*.so.1 /usr/lib64/faketime/ \\
+            && rm /usr/bin/dpkg* /usr/bin/apt*
+        COPY rpm /usr/bin/rpm
+        RUN chmod +x /usr/bin/rpm
+        ENTRYPOINT []
+    """
+    # What the packages contain is known without dpkg's programs.
+    rpm = """#!/bin/sh
+        [ "$1 $2" = "--query --file" ] && cat /var/lib/dpkg/info/*.list | grep -Fx "$3"
+    """
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        for name, content in {"Dockerfile": text, "rpm": rpm}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content.encode()))
+    context.seek(0)
+    image, _ = client.images.build(
+        fileobj=context, custom_context=True, tag="slurm-harness-test:el", rm=True
+    )
+    yield image.tags[0]
+    client.images.remove(image.tags[0], force=True)
+
+
+def test_federation_passes_where_files_and_units_are_those_of_el(
+    without_dpkg: str, harness: Harness, tmp_path: Path
+) -> None:
+    text = (SCENARIOS / "federation-small.yml").read_text()
+    assert text.count("    controller: ") == 2
+    text = text.replace("    controller: ", f"    image: {without_dpkg}\n    controller: ")
+    text = text.replace("accounting:\n", f"accounting:\n  image: {without_dpkg}\n", 1)
+    path = tmp_path / "el.yml"
+    path.write_text(text)
+    done = harness("run", path)
+    assert done.returncode == 0, done.stdout + done.stderr

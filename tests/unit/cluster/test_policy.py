@@ -1,0 +1,101 @@
+"""Jobs that a policy must accept or refuse."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness import scenario
+from harness.capabilities import CONTAINERS
+from harness.cluster import policy
+from harness.cluster.policy import Submission
+from harness.plan import Plan, make_plan
+
+SITE = """\
+clusters:
+  one:
+    controller: ctl
+    hosts: ctl
+    nodes: [{name: "n[1-4]", cpus: 2}]
+    partitions:
+      main: {default: true, options: {MaxTime: "1:00:00"}}
+      long: {options: {AllowAccounts: physics, DenyQos: high}}
+      staff: {nodes: "n1", options: {AllowGroups: staff}}
+    options:
+      AccountingStorageEnforce: limits,qos
+      PreemptType: preempt/qos
+      PreemptMode: REQUEUE
+accounting:
+  host: ctl
+  accounts:
+    root: {options: {MaxSubmitJobs: 50}}
+    physics: {options: {GrpTRES: "cpu=6"}}
+    chemistry: {options: {MaxWall: "10", GrpTRES: "cpu=100"}}
+  qos:
+    high: {options: {Preempt: low, MaxTRESPerUser: cpu=3, MaxWall: "30"}}
+    low: {options: {Flags: DenyOnLimit, MinTRESPerJob: cpu=2, MaxSubmitJobsPerUser: 3}}
+users:
+  alice: {uid: 2001, accounts: [physics], qos: [high, low]}
+  bob: {uid: 2002, accounts: [chemistry]}
+groups:
+  staff: {gid: 7001, users: [bob]}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    path = tmp_path / "site.yml"
+    path.write_text(SITE)
+    return make_plan("site", scenario.load(path), CONTAINERS)
+
+
+@pytest.fixture
+def found(plan: Plan) -> dict[str, Submission]:
+    return {one.what: one for one in policy.submissions(plan)}
+
+
+def test_each_partition_is_asked_by_those_whom_it_accepts_and_those_whom_it_does_not(
+    found: dict[str, Submission],
+) -> None:
+    of_partitions = [what for what in found if what.startswith("partition ")]
+    assert of_partitions == [
+        "partition main accepts alice with account physics and QOS high",
+        "partition long refuses alice with account physics and QOS high",
+        "partition long accepts alice with account physics and QOS low",
+        "partition long refuses bob with account chemistry and QOS normal",
+        "partition staff refuses alice with account physics and QOS high",
+        "partition staff accepts bob with account chemistry and QOS normal",
+    ]
+
+
+def test_each_kind_of_limit_is_exceeded_by_the_smallest_job_with_all_its_reasons(
+    found: dict[str, Submission],
+) -> None:
+    limits = {
+        what.partition(" of ")[0]: (one.options[2:], one.reason)
+        for what, one in found.items()
+        if "limit" in what
+    }
+    assert limits.keys() == {
+        "QOS limit MaxTRESPU cpu=3",
+        "QOS limit MaxWall=1800",
+        "QOS limit MinTRES cpu=2",
+        "QOS limit MaxSubmitPU=3",
+        "Assoc limit GrpTRES cpu=6",
+        "Assoc limit MaxSubmit=50",
+        "Assoc limit MaxWall=600",
+    }, "chemistry's CPUs are more than the cluster has"
+    options, reason = limits["Assoc limit GrpTRES cpu=6"]
+    assert options[-1] == "--ntasks=7"
+    assert re.search(reason, "AssocGrpCpuLimit")
+    assert not re.search(reason, "AssocGrpCPURunMinutesLimit")
+    options, reason = limits["QOS limit MinTRES cpu=2"]
+    assert "--ntasks=1" in options
+    assert re.search(reason, "QOSMinCpuNotSatisfied")
+
+
+def test_pairs_of_qos_preempt_if_a_user_has_both(plan: Plan) -> None:
+    (pair,) = policy.preemptions(plan)
+    assert (pair.user, pair.high, pair.low, pair.mode) == ("alice", "high", "low", "requeue")

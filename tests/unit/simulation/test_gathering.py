@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from harness.simulation import gathering
+from harness.simulation.submission import submissions
+from harness.simulation.trace import Trace, TraceJob
+
+BEGIN = 1_800_000_000.0
+JOBS = (
+    TraceJob("plain", 0, 30, 60, 1, 1, "alice"),
+    TraceJob("e1", 5, 30, 60, 1, 1, "bob", array="e", array_index=1),
+    TraceJob("e2", 5, 30, 60, 1, 1, "bob", array="e", array_index=2),
+    TraceJob("refused", 9, 30, 60, 1, 1, "bob", account="art"),
+    TraceJob("requeued", 9, 30, 60, 1, 1, "bob"),
+)
+
+
+def row(job_id: str, name: int, state: str, times: str, flags: str = "", nodes: str = "n1") -> str:
+    moments = [str(int(BEGIN) + int(at)) if at.isdigit() else at for at in times.split()]
+    facts = [*("2", "2", "bob", "physics", "batch", "normal"), flags, nodes]
+    return "|".join([job_id, str(name), state, *moments, *facts])
+
+
+def outcomes(sacct: list[str], squeue: str = "") -> dict[str, gathering.JobOutcome]:
+    printed = {"sacct": "\n".join(sacct), "squeue": squeue}
+    refused, held = {"2": "Invalid account"}, {"0.": {"Priority": 4.0}}
+    found = gathering.outcomes(submissions(Trace("t", JOBS)), printed, BEGIN, refused, held)
+    return {outcome.trace_id: outcome for outcome in found}
+
+
+def test_a_job_that_ended_has_its_times_since_the_beginning() -> None:
+    line = row("7", 0, "COMPLETED", "0 1 4 34", "SchedBackfill,StartReceived", "n[1-2]")
+    job = outcomes([line])["plain"]
+    assert (job.job_id, job.submit, job.eligible, job.start, job.end) == (7, 0, 1, 4, 34)
+    assert (job.nodes, job.cpus, job.backfilled) == (("n1", "n2"), 2, True)
+    assert job.held == (("Priority", 4.0),)
+
+
+def test_elements_of_arrays_are_told_apart_even_if_they_are_pending() -> None:
+    found = outcomes(
+        [
+            row("8_1", 1, "RUNNING", "5 5 9 Unknown", "SchedMain"),
+            row("8_[2]", 1, "PENDING", "5 5 Unknown Unknown", nodes="None assigned"),
+        ],
+        squeue="8|2|PENDING|Resources|1\n",
+    )
+    assert (found["e1"].state, found["e1"].end, found["e1"].backfilled) == ("RUNNING", None, False)
+    pending = found["e2"]
+    assert (pending.state, pending.start, pending.nodes) == ("PENDING", None, ())
+    assert pending.reason == "Resources"
+
+
+def test_a_refused_job_has_the_message_of_sbatch() -> None:
+    job = outcomes([])["refused"]
+    assert (job.job_id, job.state, job.reason) == (None, "REFUSED", "Invalid account")
+
+
+def test_a_requeued_job_waited_from_its_submission_to_its_first_start() -> None:
+    job = outcomes(
+        [
+            row("9", 3, "PREEMPTED", "9 9 12 20", "SchedMain"),
+            row("9", 3, "CANCELLED by 0", "20 141 150 160", "SchedMain"),
+        ]
+    )["requeued"]
+    assert (job.submit, job.start, job.end) == (9, 12, 160)
+    assert (job.state, job.restarts, job.preemptions) == ("CANCELLED", 1, 1)
+
+
+def test_only_users_have_shares() -> None:
+    text = "root||0.0|1.0\n physics||0.5|0.25\n  physics|bob|0.5|0.25\n"
+    assert [*gathering.fairness(text)] == [("physics", "bob", 0.5, 0.25)]
