@@ -121,6 +121,8 @@ def canonical(option: str, value: str) -> str:
 
     >>> {canonical("MaxTime", time) for time in ("60", "01:00:00", "1:00:00")}
     {'3600'}
+    >>> canonical("MaxTime", "0:00:01")
+    '60'
     >>> canonical("AccountingStorageEnforce", "qos,limits")
     'associations,limits,qos'
     """
@@ -153,7 +155,9 @@ def _item(name: str, text: str) -> str:
     if text in {"yes", "true", "no", "false"}:
         return str(int(text in {"yes", "true"}))
     with suppress(ValueError):
-        return str(durations.seconds(text, 60 if name in IN_MINUTES else 1))
+        if name in IN_MINUTES:  # Slurm rounds up: time_str2mins()
+            return str(-(-durations.seconds(text, 60) // 60) * 60)
+        return str(durations.seconds(text, 1))
     return text.rstrip("/") if text.startswith("/") else text
 
 
