@@ -25,11 +25,10 @@ from harness.cli.opening import find_provider, must_be_writable
 from harness.cli.printing import Format, print_json, print_report, progress
 from harness.cli.simulation_summary import print_comparison
 from harness.errors import UsageError
-from harness.simulation import session
-from harness.simulation.execution import Rates
 
 app = typer.Typer()
-_GOVERNED = Rates(low=20, top=100)
+# Simulated seconds per second by default: while Slurm works, and while nothing happens.
+_LOW, _TOP = 20.0, 100.0
 
 
 @app.command(
@@ -100,8 +99,8 @@ def simulate(
     rate: Annotated[
         float | None,
         typer.Option(
-            help=f"Simulated seconds per second; default: {_GOVERNED.top:.0f} while nothing "
-            f"happens, at most {_GOVERNED.low:.0f} while Slurm works.",
+            help=f"Simulated seconds per second; default: {_TOP:.0f} while nothing "
+            f"happens, at most {_LOW:.0f} while Slurm works.",
             min=1,
             max=100,
             show_default=False,
@@ -121,6 +120,9 @@ def simulate(
 
     With --set, the scenario as it is and with the settings are compared.
     """
+    from harness.simulation import session
+    from harness.simulation.execution import Rates
+
     must_be_writable(report_directory)
     if trace is None and (begin or sample or running):
         raise UsageError("--begin, --sample and --running need --trace")
@@ -134,7 +136,7 @@ def simulate(
         running=running,
         warm_up=warm_up,
         maintenance=tuple(map(_maintenance, maintenance or ())),
-        rates=Rates(rate, rate) if rate else _GOVERNED,
+        rates=Rates(rate or _LOW, rate or _TOP),
     )
     found = session.sources([scenario_path, *(changed or ())], settings or ())
     source = find_provider(provider, runs)
