@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from harness.cli.printing import Format, out, print_json, table_of
-from harness.simulation import report
-from harness.simulation.comparison import Comparison
-from harness.simulation.html import Cell, headline_rows
+
+if TYPE_CHECKING:
+    from harness.simulation.comparison import Comparison
+    from harness.simulation.html import Cell
 
 
 def print_comparison(comparison: Comparison, directory: Path, format_: Format) -> None:
@@ -18,6 +20,9 @@ def print_comparison(comparison: Comparison, directory: Path, format_: Format) -
 
     A range below a value is that of the repeats.
     """
+    from harness.simulation import report
+    from harness.simulation.html import headline_rows
+
     if format_ is Format.json:
         print_json(report.data(comparison))
         return
