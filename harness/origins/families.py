@@ -24,6 +24,7 @@ class Family:
     architectures: Mapping[str, str]
     host_packages: tuple[str, ...]
     slurm_packages: tuple[str, ...]
+    loaded_packages: tuple[str, ...]
     unneeded_packages: str
     build_packages: tuple[str, ...]
     like: tuple[str, ...]

@@ -304,7 +304,8 @@ def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None])
         what, more = f"Slurm {slurm.name} from Debian {slurm.suite}", slurm.packages
     elif slurm.digest:
         packages = _package_files(client, slurm, say)
-        what, more = f"Slurm {slurm.version} on {slurm.base}", ()
+        what = f"Slurm {slurm.version} on {slurm.base}"
+        more = base.family.loaded_packages
     else:
         what, more = f"Slurm {slurm.release} of {slurm.base}", base.family.slurm_packages
     own = base_image(client, base, say)
@@ -316,8 +317,8 @@ def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None])
         "FURTHER_SUITE": (slurm.further_suite or "") if isinstance(slurm, Release) else "",
         "APT_OPTIONS": apt_options(slurm),
     }
-    entry = [IMAGES / name for name in _ENTRY_POINT]
-    with context(_dockerfiles(base), {"packages": packages, ".": entry}) as directory:
+    common = [IMAGES / name for name in (*_ENTRY_POINT, "simulated_clock.c")]
+    with context(_dockerfiles(base), {"packages": packages, ".": common}) as directory:
         labels = {_FILES: digest(_dockerfiles(base), "")}
         from_dockerfile(client, directory, name, arguments, say, labels)
     return name

@@ -13,7 +13,7 @@ import pytest
 
 from harness import file_ownership, origins, releases
 from harness.providers import dockerfiles, images
-from support import SCENARIOS, Harness, verified
+from support import SCENARIOS, Harness, command_line, environment_of, verified
 
 # Checks of what the packages contain; the other checks pass on the same daemons from the source.
 PACKAGED = ("daemon_is_of_the_release", "is_the_packaged_one", "runs_its_daemons", "batch_job_runs")
@@ -21,13 +21,10 @@ PACKAGED = ("daemon_is_of_the_release", "is_the_packaged_one", "runs_its_daemons
 FAST = {"DEB_BUILD_OPTIONS": "noopt"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fast() -> Iterator[None]:
-    """Compile without optimization."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in FAST.items():
-            patch.setenv(name, value)
-        yield
+@pytest.fixture(scope="module")
+def harness(runs: Path) -> Harness:
+    """The command line, with a compiler that does not optimize."""
+    return command_line(environment_of(runs) | FAST)
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +85,9 @@ def test_packages_of_the_source_are_installed_like_those_of_a_site(
 ) -> None:
     built = harness("images", "build", f"source:{tarball}")
     assert built.returncode == 0, built.stderr
-    (directory,) = (file_ownership.cache() / "packages").glob(f"{version(tarball)}-*")
-    shutil.copytree(directory, tmp_path / "debs")
+    built_ones = (file_ownership.cache() / "packages").glob(f"{version(tarball)}-*")
+    newest = max(built_ones, key=lambda directory: directory.stat().st_mtime)
+    shutil.copytree(newest, tmp_path / "debs")
     text = (SCENARIOS / "single-node.yml").read_text()
     path = tmp_path / "site.yml"
     path.write_text(text.replace("    controller: ", "    packages: debs\n    controller: "))
