@@ -25,8 +25,11 @@ different() { grep -c 'different slurm.conf' /var/log/slurm/slurmctld.log; }
 before=$(different)
 systemctl restart slurmd
 until [ "$(different)" -gt "$before" ]; do sleep 0.1; done"""
-# A busy member of a federation may answer later than scontrol waits.
-RECONFIGURE = "until scontrol reconfigure; do sleep 1; done"
+# A busy member of a federation may answer later than scontrol waits. A new slurmctld that waits for
+# slurmdbd, while slurmdbd waits for it, is killed: docs/rehearsal.md.
+RECONFIGURE = """
+timeout 30 sh -c 'until scontrol reconfigure; do sleep 1; done' ||
+    { systemctl kill --signal=KILL slurmctld; systemctl restart slurmctld; }"""
 
 # A slurmdbd that has read the name of a database of its own, a copy of the right one.
 OWN_DATABASE = f"""set -e
