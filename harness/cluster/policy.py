@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness import releases
 from harness.cluster import association_comparison
 from harness.plan import Plan
 from harness.slurm_options import get, minutes
@@ -107,6 +108,14 @@ class _Policy:
             yield row
             above = str(row.get("ParentName") or "")
 
+    def listed_accounts(self, account: str) -> set[str]:
+        """Return the names in a partition's lists of accounts that an account is part of."""
+        names = {account.lower()}
+        release = releases.get(self.plan.releases()[self.cluster])
+        if release.account_lists_include_subaccounts:
+            names |= {str(row.get("ParentName") or "").lower() for row in self.chain(account, "")}
+        return names
+
     def nearest(self, account: str, user: str, column: str) -> Any:
         """Return the value that an association has or inherits."""
         return next((row[column] for row in self.chain(account, user) if row.get(column)), None)
@@ -132,7 +141,7 @@ class _Policy:
         options = self.partitions()[partition]
         groups = self.plan.scenario.groups
         own = {
-            "accounts": {way.account.lower()},
+            "accounts": self.listed_accounts(way.account),
             "qos": {way.qos},
             "groups": {way.user}
             | {name for name, group in groups.items() if way.user in group.users},

@@ -313,6 +313,9 @@ class Behaviour:
     # slurmd dies on `sbatch --export=NAME` if it may not create namespaces: _clone_env_child. Later
     # releases do without if there may be none.
     environment_needs_namespaces: bool
+    # AllowAccounts and DenyAccounts of a partition include the accounts below those that they name:
+    # part_policy_valid_acct in partition_mgr.c.
+    account_lists_include_subaccounts: bool
     # Severity of more nodes than MaxNodeCount; after an error, slurmctld lacks the others.
     too_many_nodes: str
     # MaxNodeCount=0 is no limit.

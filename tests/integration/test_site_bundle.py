@@ -217,7 +217,12 @@ def test_rehearsal_of_a_bundle_runs_the_sites_scripts(
     assert "Comment=filtered" in shown
     assert f"prolog {number}" in read("/var/tmp/trace")
     assert f"JobId={number}" in read("/var/tmp/gpu-job")
-    assert "healthy" in read("/var/tmp/health")
+    wait_until(
+        lambda: read("/var/tmp/health"),
+        lambda text: "healthy" in text,
+        what="a health check",
+        timeout=120,
+    )
     calls = succeed(
         "exec", "--run", copy.stem, "copy1", "--", "journalctl", "--identifier=slurm-stand-in"
     )

@@ -70,6 +70,20 @@ def test_each_partition_is_asked_by_those_whom_it_accepts_and_those_whom_it_does
     ]
 
 
+@pytest.mark.parametrize(("release", "verb"), [("22.05", "refuses"), ("24.11", "accepts")])
+def test_partition_accepts_accounts_below_those_that_it_lists_since_23_02(
+    release: str, verb: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text(SITE.replace("chemistry: {", "chemistry: {parent: physics, ", 1))
+    plan = make_plan("site", scenario.load(path, [release]), CONTAINERS)
+    of_bob = [
+        one.what for one in policy.submissions(plan) if "long" in one.what and "bob" in one.what
+    ]
+    assert all(what.startswith(f"partition long {verb}") for what in of_bob)
+    assert of_bob or verb == "accepts"
+
+
 def test_each_kind_of_limit_is_exceeded_by_the_smallest_job_with_all_its_reasons(
     found: dict[str, Submission],
 ) -> None:
