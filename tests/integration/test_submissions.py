@@ -70,24 +70,28 @@ def asked(harness: Harness, policy: OpenRun) -> Callable[..., Done]:
     return lambda *options: harness("submissions", TABLE, "--run", policy.directory.path, *options)
 
 
-def nothing_is_left(cluster: SlurmCluster) -> bool:
-    return (
-        not [job for job in cluster.jobs() if job.state != "CANCELLED"]
-        and not cluster.reservations()
-        and not sum(usage.seconds for usage in cluster.usage())
-    )
+def jobs_and_usage(cluster: SlurmCluster) -> tuple[set[int], int]:
+    jobs = {job.job_id for job in cluster.jobs() if job.state != "CANCELLED"}
+    return jobs, sum(usage.seconds for usage in cluster.usage())
+
+
+def nothing_is_left(cluster: SlurmCluster, jobs: set[int], usage: int) -> bool:
+    """Return whether a cluster has no more jobs and usage than before, and no reservation."""
+    more_jobs, more_usage = jobs_and_usage(cluster)
+    return more_jobs <= jobs and more_usage <= usage and not cluster.reservations()
 
 
 @pytest.mark.core
 def test_every_row_is_as_expected_and_nothing_has_run(
     asked: Callable[..., Done], cluster: SlurmCluster
 ) -> None:
+    before = jobs_and_usage(cluster)
     done = asked("--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = {answer["row"]: answer for answer in json.loads(done.stdout)}
     assert len(found) == 20
     assert found["Lua shortens"]["changed"] == ["time: 45 -> 00:15:00"]
-    assert nothing_is_left(cluster)
+    assert nothing_is_left(cluster, *before)
 
 
 @pytest.mark.core
@@ -133,6 +137,7 @@ def test_releases_have_the_same_policy(harness: Harness) -> None:
 def test_interrupt_leaves_no_job(
     environment: dict[str, str], policy: OpenRun, cluster: SlurmCluster
 ) -> None:
+    before = jobs_and_usage(cluster)
     line = command("submissions", TABLE, "--run", policy.directory.path)
     with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as process:
         wait_until(
@@ -145,7 +150,7 @@ def test_interrupt_leaves_no_job(
         )
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 3
-    assert nothing_is_left(cluster)
+    assert nothing_is_left(cluster, *before)
 
 
 def test_cluster_with_jobs_is_not_asked(asked: Callable[..., Done], cluster: SlurmCluster) -> None:
