@@ -141,13 +141,23 @@ def _remove_findings(
     for finding in findings:
         line = lines.get(finding.line)
         if (
-            finding.severity in {FATAL, ERROR}
+            _is_without_effect(finding)
             and line
             and finding.file == str(source.path)
             and any(pair.key.lower() == finding.option.lower() for pair in line.pairs)
         ):
             removed += _remove_option(cluster, line, finding)
     return removed
+
+
+def _is_without_effect(finding: Finding) -> bool:
+    """Return whether daemons refuse or ignore what a finding is about.
+
+    Options that contradict each other are logged, and have their values nevertheless.
+    """
+    return finding.severity == FATAL or (
+        finding.severity == ERROR and finding.code != "contradiction"
+    )
 
 
 def _remove_option(cluster: Data, line: Line, finding: Finding) -> Iterator[Replaced]:
