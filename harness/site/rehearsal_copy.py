@@ -331,8 +331,9 @@ def _named_nodes(
     for name, part in cluster.get("partitions", {}).items():
         options = part["options"]
         nodes = str(get(options, "Nodes") or "")
-        names = [node for node in names_of(nodes) or () if node.upper() not in sets]
-        if names_of(nodes) is None or not all(map(_NODE.fullmatch, names)):
+        listed = names_of(nodes)
+        names = [node for node in listed or () if node.upper() not in sets]
+        if listed is None or not all(map(_NODE.fullmatch, names)):
             why = "not a hostlist; replaced by all nodes"
             replaced.append(Replaced("slurm.conf", f"PartitionName {name} Nodes", nodes, why))
             options = {**options, _spelled(options, "Nodes"): "ALL"}
