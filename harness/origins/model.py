@@ -23,7 +23,7 @@ class NotAnOrigin(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a user wants a host's Slurm to come from; "" is nothing.
+    """Where a user wants the Slurm of a host to come from; "" if not given.
 
     `source` is a tarball, an unpacked source, or a URL; `packages` a directory of packages; `base`
     a distribution such as debian:trixie, whose own Slurm is taken if there is neither.
