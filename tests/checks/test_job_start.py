@@ -71,13 +71,15 @@ class Events:
         self, cluster: SlurmCluster, job_id: int, what: str, count: int = 1, timeout: float = 90
     ) -> list[Event]:
         """Wait until an event of a job has happened `count` times; return all its events."""
-        return wait_until(
+        wait_until(
             lambda: self.of(cluster, job_id),
             lambda events: sum(event.what == what for event in events) >= count,
             what=f"job {job_id} to report: {what}",
             timeout=timeout,
             show=lambda events: ", ".join(f"{event.what} ({event.host})" for event in events),
         )
+        # Hosts are read at the same time: one that was read first may lack what preceded the event.
+        return self.of(cluster, job_id)
 
     @contextmanager
     def held(self, host: str, context: str) -> Iterator[None]:
