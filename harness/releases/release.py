@@ -227,6 +227,9 @@ class Behaviour:
     checks_memory_limits: bool
     # slurmctld logs warnings; before, it logged them as information, or about switches as errors.
     logs_warnings: bool
+    # sacctmgr shows these options of slurmdbd.conf as they are in its own slurm.conf
+    # (extra_get_functions.c).
+    shown_from_slurm_conf: tuple[str, ...]
     # An empty jwt_key= is not the same as none.
     refuses_empty_jwt_key: bool
     # slurmctld refuses a PrologSlurmctld or EpilogSlurmctld that it cannot execute.
