@@ -40,7 +40,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A version of a distribution: what a host is made of.
+    """A version of a distribution that hosts can run.
 
     `name` is the version's name, such as trixie; `slurm` the release of its own Slurm, "" if it has
     none; `apt_options` are needed to install its packages, and `host_packages` are those of every

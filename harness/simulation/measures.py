@@ -34,7 +34,7 @@ _SIZES = (1, 4, 16, 64, 256, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Statistics of the waits of some jobs, in seconds; None of no jobs."""
+    """Statistics of the waits of some jobs, in seconds; None if there are no jobs."""
 
     mean: float | None
     median: float | None
@@ -190,7 +190,7 @@ def runs_of(job: JobOutcome, end: float) -> tuple[tuple[float, float], ...]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Return a percentile of sorted values by nearest rank; None of no values.
+    """Return a percentile of sorted values by nearest rank; None if there are no values.
 
     >>> percentile([1, 2, 3, 4], 50), percentile(list(range(1, 101)), 95), percentile([], 50)
     (2, 95, None)

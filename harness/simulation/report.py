@@ -1,6 +1,6 @@
-"""What a comparison of policies leaves behind for programs: report.json, jobs.csv, measures.csv.
+"""Write a comparison of policies for programs: report.json, jobs.csv, measures.csv.
 
-Like report.html, they are made from the simulations in the directory alone.
+Like report.html, they are generated from the simulations in the directory alone.
 """
 
 from __future__ import annotations

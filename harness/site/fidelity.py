@@ -1,4 +1,4 @@
-"""How true a rehearsal copy is: what it has of the site as it is, in another way, or not at all.
+"""How faithful a rehearsal copy is: what it has unchanged, in a different form, or not at all.
 
 The options of both are compared as `harness diff` does, so that a report shows what the copy really
 has, whatever its importer intended.
@@ -19,7 +19,7 @@ SAME, EMULATED, LEFT_OUT, ADDED = "the same", "emulated", "left out", "added"
 _ADDRESSES = {"bcastaddr", "nodeaddr", "nodehostname", "port"}
 _HEADINGS = {
     LEFT_OUT: "Left out: a verdict on the copy says nothing about these",
-    EMULATED: "Emulated: the copy has these in another way",
+    EMULATED: "Emulated: the copy has these in a different form",
     ADDED: "Added: only the copy has these",
     SAME: "The same",
 }
@@ -27,7 +27,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Something of the site's that its copy does not have, or has in another way.
+    """Something that a site has and its copy does not, or in a different form.
 
     `option` is named as `harness diff` does: `Prolog`, `NodeName c[1-4] State`; it is empty for a
     whole file.

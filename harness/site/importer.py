@@ -52,7 +52,7 @@ class Imported:
 
 
 def import_site(path: Path, release: str | None, rehearsal_hosts: int | None) -> Imported:
-    """Return what a site's configuration becomes.
+    """Return the scenario of a site's configuration.
 
     `path` is a configuration directory or a site bundle. `release` defaults to the bundle's.
     `rehearsal_hosts` makes it a rehearsal copy on so many hosts. Raises UsageError.
@@ -246,7 +246,7 @@ def dump(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
 
 
 def write(path: Path, imported: Imported) -> None:
-    """Write a scenario, and beside it the scripts of its clusters and its fidelity report.
+    """Write a scenario, and next to it the scripts of its clusters and its fidelity report.
 
     All are written completely or not at all. Raises UsageError if one of them exists.
     """
