@@ -74,7 +74,7 @@ def test_all_problems_are_reported_with_their_places(tmp_path: Path) -> None:
         't.yml:4:50: expect.outcom: unknown column; did you mean "outcome"?',
         "t.yml:4:61: expect.accepted: must be true or false",
         "t.yml:5:15: user: is defined twice",
-        "t.yml:5:26: Time: not the long name of an option of sbatch",
+        "t.yml:5:26: Time: not the long name of an sbatch option",
         "t.yml:5:35: options: No closing quotation",
         "t.yml:6:1: a row must be a mapping",
     ]
