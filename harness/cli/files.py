@@ -401,7 +401,7 @@ def diff_(
     raise typer.Exit(1 if exit_code and files else 0)
 
 
-def _configuration_of_run(runs: Path, name: str) -> diff.Side:
+def _configuration_of_run(runs: Path, name: str) -> diff.ConfigurationSource:
     from harness.slurmconf import sources
 
     run = open_run(runs, name)

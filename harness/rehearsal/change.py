@@ -97,7 +97,7 @@ def plan_change(
         )
     lifecycle.must_start(new, render(new))
     changes = diff.changes(
-        diff.plan_side("before", run.plan, run.tree), diff.plan_side("after", new, render(new))
+        diff.plan_source("before", run.plan, run.tree), diff.plan_source("after", new, render(new))
     )
     if not changes:
         raise UsageError(f"{path}: there is no change that Slurm would see")
