@@ -22,6 +22,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 
 from harness import releases, transfer
+from harness.cluster import node_state
 from harness.cluster.association_comparison import (
     ASSOCIATION,
     ASSOCIATION_DEFAULTS,
@@ -413,7 +414,7 @@ def node_states(bundle: Bundle) -> Iterator[str]:
             found[1] if (found := re.search(pattern, line)) else ""
             for pattern in (r"^NodeName=(\S+)", r"\bState=(\S+)", r"\bReason=(.*?)(?: \[|$)")
         )
-        if re.search("DRAIN|DOWN|FAIL|MAINT", state):
+        if node_state.is_out_of_service(state.replace("*", "+NOT_RESPONDING")):
             why = f" ({reason})" if reason else ""
             yield f"node {name} {state}{why}: all nodes are up from the start"
 

@@ -19,12 +19,13 @@ from harness.cluster import logs
 from harness.origins import Family
 from harness.plan import DAEMONS, Plan
 from harness.plan import Host as PlannedHost
+from harness.releases import DEFAULT_PORTS
 from harness.report import timeline
 from harness.rundir import RunDir
 from harness.slurmconf.check import log_lines
 from harness.ssh import Ssh
 
-PORT_OF = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
+PORT_OF = {daemon: DEFAULT_PORTS[daemon] for daemon in ("slurmctld", "slurmd", "slurmdbd")}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
 # A daemon sends a message to a client that ends at this moment, such as srun after its last step.
 # _writev_timeout() of Slurm notices it in one of three places, and each has its own words.
