@@ -78,7 +78,9 @@ def family_of(names: Iterable[str]) -> Family:
     ('el', 'debian')
     """
     known = [family(name) for name in _data()["family"]]
-    return next((one for name in names for one in known if name in one.like), known[0])
+    return next(
+        (candidate for name in names for candidate in known if name in candidate.like), known[0]
+    )
 
 
 def library_directories() -> tuple[str, ...]:

@@ -102,7 +102,9 @@ def plan_change(
     if not changes:
         raise UsageError(f"{path}: there is no change that Slurm would see")
     if manual := [change for change in changes if change.needs in _MANUAL]:
-        lines = [f"{one.file} {one.option}: {diff.NEEDS[one.needs]}. {one.why}" for one in manual]
+        lines = [
+            f"{item.file} {item.option}: {diff.NEEDS[item.needs]}. {item.why}" for item in manual
+        ]
         raise UsageError("\n".join(["these changes require manual steps:", *lines]))
     return new, changes
 
@@ -176,7 +178,7 @@ def _compared(before: Sequence[answers.Answer], after: Sequence[answers.Answer])
         for row, columns in answers.differences(before, after).items()
         for name, (old, new) in columns.items()
     ]
-    wrong = [f"{one.row}: {text}" for one in after for text in one.unexpected]
+    wrong = [f"{answer.row}: {text}" for answer in after for text in answer.unexpected]
     message = "\n".join([*wrong, *(lines or ["the same before and after the change"])])
     return Check("change::submissions", "failed" if wrong else "passed", 0, message)
 
@@ -305,7 +307,7 @@ def _actions(
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the steps of a change: their names, and what does them."""
     new, changes = rehearsal.new, rehearsal.changes
-    changed_hosts = {host for one in changes for host in hostlist.expand(one.hosts)}
+    changed_hosts = {host for item in changes for host in hostlist.expand(item.hosts)}
     changed = [name for name in clusters if changed_hosts & {*_hosts_of(new, name)}]
     nodes = diff.drained(changes)
     draining = {
@@ -417,9 +419,9 @@ class _Action:
         """Run a command such as "restart UNIT" or "run systemd-sysusers"."""
         verb, *words = self.need.split()
         command = words if verb == "run" else ["systemctl", verb, *words]
-        for one in self.rehearsal.changes:
-            if one.needs == self.need:
-                for host in hostlist.expand(one.hosts):
+        for item in self.rehearsal.changes:
+            if item.needs == self.need:
+                for host in hostlist.expand(item.hosts):
                     self._on(host, *command)
 
     def _on(self, host: str, *command: str) -> None:

@@ -64,7 +64,7 @@ def compare(
     site: Configuration, copy: Configuration, release: str, replaced: Iterable[Replaced]
 ) -> Iterator[Entry]:
     """Yield an entry for each option of both configurations."""
-    reasons = {_key(one.file, one.option): one.why for one in replaced}
+    reasons = {_key(item.file, item.option): item.why for item in replaced}
     changes = [*diff.compare(site, copy, release, ignored=_ADDRESSES)]
     rows = [row for side in (site, copy) for row in side.files["slurm.conf"].rows("nodename")]
     if any(_ADDRESSES & row.own.keys() for row in rows):
@@ -136,9 +136,13 @@ def _same(source: Source, changes: Sequence[diff.Change]) -> Iterator[Entry]:
         for row in source.rows(key):
             names = _names(row.first.value)
             here = {option for first, named, option in of_names if first == key and named & names}
-            kept = [one for name, one in row.all.items() if name not in here | changed | _ADDRESSES]
+            kept = [
+                option
+                for name, option in row.all.items()
+                if name not in here | changed | _ADDRESSES
+            ]
             if "removed" not in here and kept:
-                text = " ".join(f"{one.name}={one.value}" for one in kept)
+                text = " ".join(f"{option.name}={option.value}" for option in kept)
                 name = f"{row.first.name} {row.first.value}"
                 yield Entry(source.kind, name, text, text, SAME, "")
 

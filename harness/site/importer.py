@@ -105,7 +105,7 @@ def _import(
         *of_scripts,
         *(f"left out: {text}" for text in left_out),
         *(f"emulated: {text}" for text in emulated),
-        *(f"replaced: {one}" for one in replaced),
+        *(f"replaced: {item}" for item in replaced),
     ]
     return Imported(copy, notes, compared)
 
@@ -256,7 +256,7 @@ def write(path: Path, imported: Imported) -> None:
         if existing.exists():
             raise UsageError(f"{existing} already exists", hint="choose another file, or remove it")
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as temporary:
-        written, files, report, report_json = (Path(temporary) / one.name for one in targets)
+        written, files, report, report_json = (Path(temporary) / target.name for target in targets)
         clusters = {
             name: {**cluster, **_with_files(cluster.get("scripts", {}), files)}
             for name, cluster in imported.data["clusters"].items()
@@ -266,9 +266,9 @@ def write(path: Path, imported: Imported) -> None:
             report.write_text(fidelity.markdown(path.stem, imported.fidelity))
             entries = [asdict(entry) for entry in imported.fidelity]
             report_json.write_text(f"{json.dumps(entries, indent=2)}\n")
-        for one in reversed(targets):  # the scenario comes last
-            if (Path(temporary) / one.name).exists():
-                (Path(temporary) / one.name).rename(one)
+        for target in reversed(targets):  # the scenario comes last
+            if (Path(temporary) / target.name).exists():
+                (Path(temporary) / target.name).rename(target)
 
 
 def _with_files(scripts: Mapping[str, Any], directory: Path) -> dict[str, Any]:

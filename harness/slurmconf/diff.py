@@ -483,7 +483,9 @@ def needed(changes_: Sequence[Change]) -> list[str]:
         needs |= {"start slurmdbd", "start"}
     commands = sorted(need for need in needs if " " in need and need not in STEPS)
     return [
-        one for need in STEPS for one in (commands if need == "units" else [need] * (need in needs))
+        step
+        for need in STEPS
+        for step in (commands if need == "units" else [need] * (need in needs))
     ]
 
 
@@ -653,7 +655,7 @@ def _options(kind: str, source: Source) -> dict[str, _Option]:
     for key, setting in source.settings.items():
         several = key in known and known[key].type == "array"
         settings = source.all_of(key) if several else [setting]
-        options[key] = _Option(setting.name, ",".join(one.value for one in settings))
+        options[key] = _Option(setting.name, ",".join(item.value for item in settings))
     if kind == "slurm.conf":
         hosts = [row.first.value for row in source.rows("slurmctldhost")] or _controllers(options)
         if hosts:
