@@ -118,7 +118,7 @@ def simulate(
 ) -> None:
     """Compare waiting times under scheduling policies, with real daemons on an accelerated clock.
 
-    With --set, the scenario is compared with itself and these settings.
+    With --set, simulate the scenario both as it is and with these settings.
     """
     from harness.cli.simulation_summary import print_comparison
     from harness.simulation import session
