@@ -57,7 +57,7 @@ HEADLINES = (
     Measure("median wait", "s", 1.0),
     Measure("95th percentile of waits", "s", 1.0),
     Measure("mean bounded slowdown", "", 0.05),
-    Measure("utilisation", "%", 0.5),
+    Measure("utilization", "%", 0.5),
     Measure("mean queue length", "jobs", 0.5),
 )
 
@@ -148,7 +148,7 @@ def headline_values(measures: Measures) -> tuple[float | None, ...]:
         measures.wait.median,
         measures.wait.p95,
         measures.slowdown,
-        None if measures.utilisation is None else 100 * measures.utilisation,
+        None if measures.utilization is None else 100 * measures.utilization,
         measures.queue,
     )
 

@@ -51,13 +51,13 @@ def plots(policies: Sequence[Policy]) -> list[Plot]:
     return [
         _waits(policies),
         _over_time(
-            "utilisation",
-            "Utilisation over time",
+            "utilization",
+            "Utilization over time",
             "Allocated CPUs, as a percentage of all CPUs",
             policies,
             end,
             lambda simulation, points: [
-                100 * value for value in measures.utilisation_over_time(simulation, points)
+                100 * value for value in measures.utilization_over_time(simulation, points)
             ],
             100.0,
         ),

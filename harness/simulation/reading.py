@@ -108,7 +108,7 @@ class _File:
 
     def __init__(self, source: Path, path: Path, format_: str | None, cluster: str | None) -> None:
         self._source, self._path, self._cluster = source, path, cluster
-        self.format = format_ or self._recognised()
+        self.format = format_ or self._recognized()
 
     def log(self) -> ReadingLog:
         """Return a new log."""
@@ -123,7 +123,7 @@ class _File:
             return sacct.jobs(lines, log, self._cluster)
         return csv_trace.jobs(lines, log)
 
-    def _recognised(self) -> str:
+    def _recognized(self) -> str:
         first = next((line for _, line in self._lines()), "")
         kinds: dict[str, Callable[[str], bool]] = {
             "sacct": sacct.is_sacct,

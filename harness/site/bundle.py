@@ -347,7 +347,7 @@ def _resources(bundle: Bundle, cluster: str, left_out: list[str]) -> dict[str, A
     for row in bundle.table("resource"):
         name = row["Name"]
         if not (_is_name(name) and _is_name(row["Server"])):
-            left_out.append(f"licence {name}: {_UNUSUAL}")
+            left_out.append(f"license {name}: {_UNUSUAL}")
             continue
         facts = resources.setdefault(
             name, {"server": row["Server"], "count": int(row["Count"]), "clusters": {}}

@@ -121,7 +121,7 @@ def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {
         "account": accounting.get("accounts", {}),
         "QOS": accounting.get("qos", {}),
-        "licence": accounting.get("resources", {}),
+        "license": accounting.get("resources", {}),
         "user": data.get("users", {}),
         "group": data.get("groups", {}),
         "reservation": {

@@ -177,7 +177,7 @@ matlab|flexlm|License|20|other|25|
 }
 
 
-def test_reservations_and_licences_are_imported_relative_to_the_time_of_the_bundle(
+def test_reservations_and_licenses_are_imported_relative_to_the_time_of_the_bundle(
     imported: Import,
 ) -> None:
     data, notes = imported(files=OBJECTS)
