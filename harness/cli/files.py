@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _PROBE = (
-    "`release:` beside `image:` gives its release; "
+    "`release:` next to `image:` gives its release; "
     "--probe-images pulls the image and runs it to ask"
 )
 

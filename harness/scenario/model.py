@@ -427,7 +427,7 @@ class Script(Model):
     file: ScriptFile | None = Field(
         None,
         description=(
-            "the file with its text, in a directory NAME.files beside the scenario, such as "
+            "the file with its text, in a directory NAME.files next to the scenario, such as "
             "NAME.files/etc/slurm/prolog.sh"
         ),
     )
