@@ -77,7 +77,7 @@ class _Reservation(_Event):
     name: str
 
 
-class _Past(_Event):
+class _OldRecords(_Event):
     cluster: str
     tables: list[str]
 
@@ -99,7 +99,7 @@ _OF_KIND: dict[str, type[_Event]] = {
     "log": _Log,
     "no_evidence": _NoEvidence,
     "node": _Node,
-    "past": _Past,
+    "old_records": _OldRecords,
     "power": _Power,
     "rehearsal": _Rehearsal,
     "reservation": _Reservation,

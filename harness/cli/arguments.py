@@ -29,9 +29,9 @@ Releases = Annotated[
     typer.Option(
         "--release",
         help=(
-            "Use this release for every cluster and slurmdbd; NAME=RELEASE: for one of them. "
-            "Instead of a release, an origin: source:FILE, packages:DIRECTORY or base:NAME, or a "
-            "base after one of the others and a comma. Can be repeated."
+            "Use this release for every cluster and slurmdbd, or with NAME=RELEASE for one of "
+            "them. An origin can take the place of a release: source:FILE or packages:DIRECTORY, "
+            "optionally followed by a comma and a base, or base:NAME. Can be repeated."
         ),
         show_default=False,
     ),

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _PROBE = (
-    "`release:` beside `image:` gives its release; "
+    "`release:` next to `image:` gives its release; "
     "--probe-images pulls the image and runs it to ask"
 )
 
@@ -243,8 +243,8 @@ def _not_inspected(problem: Problem) -> check.Finding:
 def collect_() -> None:
     """Print a script that collects a site's configuration, accounting and scripts in one file.
 
-    It is a single file for Python 3.6 or later that reads only. Run it on the site's controller,
-    and give what it writes, a site bundle, to `harness import`.
+    The script is a single file, requires Python 3.6 or later, and changes nothing. Run it on the
+    site's controller. It writes a site bundle, which `harness import` reads.
     """
     from harness.site import collect
 
@@ -290,13 +290,16 @@ def import_(
         bool,
         typer.Option(
             "--start/--no-start",
-            help="Start a rehearsal copy once to see that it works, if there is a Docker engine.",
+            help=(
+                "Start the rehearsal copy once to verify that it works, if a Docker engine is "
+                "running."
+            ),
         ),
     ] = True,
 ) -> None:
-    """Write a scenario that renders to an existing cluster's configuration, except passwords.
+    """Write a scenario that renders to an existing cluster's configuration, without passwords.
 
-    With --rehearsal, what the release's daemons do not accept is left out, with a message.
+    With --rehearsal, what daemons of the release do not accept is left out, and listed.
     """
     from harness import scenario
     from harness.site import importer
@@ -311,7 +314,7 @@ def import_(
         err.print(escape(note))
     if imported.fidelity:
         report = output.with_suffix(".fidelity.md")
-        err.print(f"{report}: what the copy has of the site, and what it has not", markup=False)
+        err.print(f"{report}: how the copy differs from the site", markup=False)
     try:
         read = scenario.load(output)
     except ScenarioError:
@@ -402,7 +405,7 @@ def diff_(
     raise typer.Exit(1 if exit_code and files else 0)
 
 
-def _configuration_of_run(runs: Path, name: str) -> diff.Side:
+def _configuration_of_run(runs: Path, name: str) -> diff.ConfigurationSource:
     from harness.slurmconf import sources
 
     run = open_run(runs, name)

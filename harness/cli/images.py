@@ -37,9 +37,9 @@ def build(
         typer.Argument(help="Releases or origins; default: all releases.", show_default=False),
     ] = None,
 ) -> None:
-    """Build the image of each release, or of Slurm from elsewhere, that the engine lacks.
+    """Build the images of releases or origins that the engine does not have yet.
 
-    Origins are as for `--release`: source:FILE, packages:DIRECTORY or base:NAME.
+    An origin is source:FILE, packages:DIRECTORY or base:NAME, as for `--release`.
     """
     for image in _built(names):
         out.print(image)

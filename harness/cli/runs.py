@@ -308,7 +308,7 @@ def rehearse_change(
         typer.Option(
             "--submissions",
             metavar="TABLE",
-            help="Ask before and after the change what becomes of these submissions: see "
+            help="Compare how Slurm treats these submissions before and after the change: see "
             "`harness submissions`.",
             exists=True,
             dir_okay=False,

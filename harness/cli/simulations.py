@@ -31,7 +31,7 @@ _LOW, _TOP = 20.0, 100.0
 
 
 @app.command(
-    epilog="Exit codes: 3 if a simulation did not keep time, so that its figures mean nothing."
+    epilog="Exit codes: 3 if a simulation did not keep time, so its figures are not reliable."
 )
 def simulate(
     scenario_path: Annotated[
@@ -40,14 +40,14 @@ def simulate(
     changed: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[CHANGED]...", help="Scenarios to compare it with.", show_default=False
+            metavar="[CHANGED]...", help="Changed scenarios to compare it with.", show_default=False
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
             help="Jobs to submit: Standard Workload Format, output of sacct --parsable2, CSV, or a "
-            "site bundle. Default: generated ones.",
+            "site bundle; default: generated jobs.",
             exists=True,
             dir_okay=False,
             show_default=False,
@@ -57,44 +57,45 @@ def simulate(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Hours of a trace to simulate; default: all of it. Generated jobs are submitted "
-            "in these hours, 1 by default.",
+            help="Number of hours of the trace to simulate; default: all of it. Without a trace: "
+            "hours over which the generated jobs are submitted; default: 1.",
             min=0.01,
             show_default=False,
         ),
     ] = None,
     begin: Annotated[
-        float, typer.Option(help="Hours of a trace to leave out at its beginning.", min=0)
+        float, typer.Option(help="Number of hours to skip at the beginning of the trace.", min=0)
     ] = 0,
     sample: Annotated[
         bool,
         typer.Option(
             "--sample",
-            help="Leave jobs out of a trace of a larger system; default: make each smaller.",
+            help="Scale the trace of a larger system down by leaving jobs out; default: by "
+            "shrinking them.",
         ),
     ] = False,
     running: Annotated[
         bool,
         typer.Option(
             "--running",
-            help="Also submit the jobs of a trace that were running or pending when its simulated "
-            "hours begin.",
+            help="Also submit the jobs that were running or pending when the simulated hours of "
+            "the trace begin.",
         ),
     ] = False,
     warm_up: Annotated[
         float,
-        typer.Option(help="Hours at the beginning that are not measured.", min=0),
+        typer.Option(help="Number of hours at the beginning that are not measured.", min=0),
     ] = 0,
     maintenance: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOUR+HOURS",
-            help="Reserve all nodes for maintenance at an hour, for some hours: 12+1.5. "
+            help="Reserve all nodes for maintenance, such as 12+1.5: from hour 12, for 1.5 hours. "
             "Can be repeated.",
             show_default=False,
         ),
     ] = None,
-    repeat: Annotated[int, typer.Option(help="Simulations of each policy.", min=1)] = 3,
+    repeat: Annotated[int, typer.Option(help="Number of simulations of each policy.", min=1)] = 3,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -105,7 +106,7 @@ def simulate(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of generated jobs.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the generated jobs.")] = 1,
     settings: Settings = None,
     provider: ProviderOption = "docker",
     release: Releases = None,
@@ -115,9 +116,9 @@ def simulate(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Simulate what jobs wait under a policy, or several: real daemons whose clock runs fast.
+    """Compare waiting times under scheduling policies, with real daemons on an accelerated clock.
 
-    With --set, the scenario as it is and with the settings are compared.
+    With --set, simulate the scenario both as it is and with these settings.
     """
     from harness.cli.simulation_summary import print_comparison
     from harness.simulation import session

@@ -1,4 +1,4 @@
-"""The command that asks clusters what becomes of a table of submissions."""
+"""The command that asks clusters how they treat a table of submissions."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ _COLORS = {answers.REFUSED: "red", answers.WAITS: "yellow", answers.STARTS: "gre
 
 
 @app.command(
-    epilog="Exit codes: 1 if a row is not as it expects, or with --exit-code, if anything differs."
+    epilog="Exit codes: 1 if a row does not meet its expectations; with --exit-code, also if "
+    "anything differs."
 )
 def submissions(
     table_path: Annotated[
         Path,
         typer.Argument(
             metavar="TABLE",
-            help="The submissions, YAML or CSV: see docs/how-to/test-a-policy.md.",
+            help="The table of submissions, YAML or CSV: see docs/how-to/test-a-policy.md.",
             exists=True,
             dir_okay=False,
             show_default=False,
@@ -70,8 +71,8 @@ def submissions(
         typer.Option(
             "--to",
             help=(
-                "Compare with this release of OTHER, or of SCENARIO; NAME=RELEASE: only a cluster "
-                "or slurmdbd. Can be repeated."
+                "Compare with OTHER, or with SCENARIO itself, on this release; NAME=RELEASE: only "
+                "a cluster or slurmdbd. Can be repeated."
             ),
             show_default=False,
         ),
@@ -88,10 +89,10 @@ def submissions(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Ask Slurm what becomes of a table of submissions: refused, waiting or starting, and why.
+    """Ask Slurm whether it refuses, holds or starts the jobs in a table of submissions, and why.
 
-    Each row is submitted by its user, and cancelled before it can start. A scenario is brought up
-    first and taken down again. Two scenarios or releases are compared.
+    Each row is submitted by its user, and cancelled before it can start. If a scenario is given, it
+    is brought up first and taken down again. Two scenarios or releases are compared.
     """
     from harness import lifecycle, scenario
     from harness.submissions import asking, table
@@ -132,7 +133,7 @@ def _asked(run: OpenRun, rows: Sequence[table.Row], *, keep: bool) -> list[Answe
 
 
 def _print(found: Sequence[Answer], format_: Format) -> None:
-    """Print what became of each row, and exit with 1 if any is not as expected."""
+    """Print the answer to each row, and exit with 1 if any is unexpected."""
     if format_ is Format.json:
         print_json([asdict(answer) for answer in found])
     else:

@@ -115,41 +115,12 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     daemons = {daemon for daemon in host.daemons if daemon.startswith("slurm")} | (
         {"slurmd"} if host.nodes else set()
     )
-    paths = [path for daemon in sorted(daemons) for path in logs.log_files(plan, host, daemon)]
     if not daemons:
         return []
-    # grep(1) exits with 1 if no line matches.
-    pattern = f"(error|fatal): |{_JOB_CHANGED.pattern.partition('(')[0]}"
-    errors = "; ".join(
-        f"grep -aE '{pattern}' {path} | tail -n 300" for path in map(shlex.quote, paths)
-    )
-    ping = (
-        f'output=$(timeout {_PING} scontrol ping 2>&1) || echo "{_NO_ANSWER}"$output'
-        if host.nodes
-        else "true"
-    )
-    exits = (
-        "journalctl --quiet --no-pager --output=cat _PID=1"
-        f" --since=@{since - _AROUND:.0f} 2> /dev/null | grep -aE '^slurm[^ ]*: {_EXITED}'"
-    )
-    script = f"set -f; date +%z; {_ENDED}; {exits}; {ping}; {errors or 'true'}; true"
+    paths = [path for daemon in sorted(daemons) for path in logs.log_files(plan, host, daemon)]
+    script = _script(paths, since, pings=bool(host.nodes))
     answer = ssh.run(host.name, ["sh", "-c", script, "sh", *host.daemons], timeout=_PATIENCE)
     zone, *lines = answer.stdout.splitlines()
-    now = time.time()
-    last: dict[str, str] = {}
-    changes: Counter[tuple[str, str]] = Counter()
-    for at, text in logs.dated(lines, zone):
-        # A check may have advanced a daemon's clock.
-        if not since - _AROUND <= at <= now + _AROUND or _CANCELLED.search(text):
-            continue
-        if changed := _JOB_CHANGED.search(text):
-            changes[changed[1], changed[2]] += 1
-        else:
-            last[_CHANGES.sub("", text)] = f"{host.name} logged: {text}"
-    changed_jobs = [
-        f"{host.name}: uid {uid} changed job {job_id} (scontrol update or hold), {count} times"
-        for (job_id, uid), count in changes.items()
-    ]
     unreachable = [
         f"{host.name} does not reach slurmctld: "
         f"{line.removeprefix(_NO_ANSWER) or f'no answer in {_PING} s'}"
@@ -161,11 +132,53 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         for line in lines
         if line.startswith(_NOT_ACTIVE)
     ]
-    exits_seen = dict.fromkeys(f"{host.name}: {line}" for line in lines if _EXITED in line)
+    exits = dict.fromkeys(f"{host.name}: {line}" for line in lines if _EXITED in line)
+    changed_jobs, errors = _logged(host.name, logs.dated(lines, zone), since)
     return [
         *ended,
         *unreachable,
-        *[*exits_seen][-_MOST:],
+        *[*exits][-_MOST:],
         *_some(changed_jobs),
-        *[*last.values()][-_MOST:],
+        *errors[-_MOST:],
     ]
+
+
+def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
+    """Return the shell script that prints what `_of_host` reads, beginning with the time zone."""
+    # grep(1) exits with 1 if no line matches.
+    pattern = f"(error|fatal): |{_JOB_CHANGED.pattern.partition('(')[0]}"
+    errors = "; ".join(
+        f"grep -aE '{pattern}' {path} | tail -n 300" for path in map(shlex.quote, paths)
+    )
+    ping = (
+        f'output=$(timeout {_PING} scontrol ping 2>&1) || echo "{_NO_ANSWER}"$output'
+        if pings
+        else "true"
+    )
+    exits = (
+        "journalctl --quiet --no-pager --output=cat _PID=1"
+        f" --since=@{since - _AROUND:.0f} 2> /dev/null | grep -aE '^slurm[^ ]*: {_EXITED}'"
+    )
+    return f"set -f; date +%z; {_ENDED}; {exits}; {ping}; {errors or 'true'}; true"
+
+
+def _logged(
+    host: str, dated_lines: Iterable[tuple[float, str]], since: float
+) -> tuple[list[str], list[str]]:
+    """Return the jobs that someone changed, and the errors without repeats, since a time."""
+    now = time.time()
+    last: dict[str, str] = {}
+    changes: Counter[tuple[str, str]] = Counter()
+    for at, text in dated_lines:
+        # A check may have advanced a daemon's clock.
+        if not since - _AROUND <= at <= now + _AROUND or _CANCELLED.search(text):
+            continue
+        if changed := _JOB_CHANGED.search(text):
+            changes[changed[1], changed[2]] += 1
+        else:
+            last[_CHANGES.sub("", text)] = f"{host} logged: {text}"
+    changed_jobs = [
+        f"{host}: uid {uid} changed job {job_id} (scontrol update or hold), {count} times"
+        for (job_id, uid), count in changes.items()
+    ]
+    return changed_jobs, [*last.values()]

@@ -97,6 +97,15 @@ def is_powered_down(state: str) -> bool:
     return words(state) - {"NOT_RESPONDING"} == _POWERED_DOWN
 
 
+def is_suspended(state: str) -> bool:
+    """Return whether a node is powered down, or is being powered down.
+
+    >>> is_suspended("IDLE+CLOUD+POWERING_DOWN"), is_suspended("IDLE+CLOUD")
+    (True, False)
+    """
+    return bool(words(state) & {"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"})
+
+
 def waits_for_operator(state: str, reason: str) -> bool:
     """Return whether a node shared with Kubernetes takes no job until the operator resumes it.
 

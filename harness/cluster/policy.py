@@ -45,7 +45,7 @@ _IN_MINUTES = ("MaxTRESMins", "GrpTRESMins", "GrpTRESRunMins")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job of a user, what it is about, and the reason that it must wait or be refused for.
+    """A job of a user, what it tests, and the reason for which Slurm must hold or refuse it.
 
     `reason` is a regular expression; "" if the cluster must accept the job.
     """
@@ -59,7 +59,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A user whose jobs of one QOS preempt those of another, and what becomes of these."""
+    """A user whose jobs of one QOS preempt those of another, and what happens to the latter."""
 
     cluster: str
     user: str

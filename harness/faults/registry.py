@@ -42,7 +42,7 @@ def kind_of(plan: Plan, provider: Provider, fault: Fault) -> Kind:
     """
     kind = KINDS.get(fault.kind)
     if kind is None:
-        raise UsageError(f'unknown fault "{fault.kind}"', hint=f"known are {', '.join(KINDS)}")
+        raise UsageError(f'unknown fault "{fault.kind}"', hint=f"known: {', '.join(KINDS)}")
     if bool(kind.argument) != bool(fault.argument):
         problem = "unexpected argument" if fault.argument else f"{kind.argument} is missing"
         raise UsageError(f"{fault}: {problem}", hint=f"usage: {kind.usage(fault.kind)}")

@@ -40,7 +40,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A version of a distribution: what a host is made of.
+    """A version of a distribution that hosts can run.
 
     `name` is the version's name, such as trixie; `slurm` the release of its own Slurm, "" if it has
     none; `apt_options` are needed to install its packages, and `host_packages` are those of every
@@ -78,7 +78,9 @@ def family_of(names: Iterable[str]) -> Family:
     ('el', 'debian')
     """
     known = [family(name) for name in _data()["family"]]
-    return next((one for name in names for one in known if name in one.like), known[0])
+    return next(
+        (candidate for name in names for candidate in known if name in candidate.like), known[0]
+    )
 
 
 def library_directories() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a host is made of, as wanted and as found. Pure: no I/O."""
+"""Where a host's Slurm should come from, and what was found there. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 _KEYS = ("source", "packages", "base")
 _HINT = (
-    "write source:FILE, packages:DIRECTORY or base:DISTRIBUTION:VERSION, or a source or packages "
-    "and a base with a comma between them"
+    "write source:FILE, packages:DIRECTORY or base:DISTRIBUTION:VERSION; a source or packages can "
+    "be followed by a comma and a base"
 )
 
 
 class NotAnOrigin(ValueError):
-    """Slurm cannot come from there: the message says why, `hint` what helps."""
+    """Slurm cannot come from there: the message says why, and `hint` how to fix it."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -86,7 +86,7 @@ def parse(text: str) -> Wanted:
     for part in re.split(rf",(?=(?:{'|'.join(_KEYS)}):)", text):
         key, _, value = part.partition(":")
         if key not in _KEYS or not value or key in parts:
-            raise NotAnOrigin(f"{text}: not the origin of a Slurm", _HINT)
+            raise NotAnOrigin(f"{text}: not an origin of Slurm", _HINT)
         parts[key] = value
     return Wanted(**parts)
 

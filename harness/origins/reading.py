@@ -90,7 +90,9 @@ def _of_source(source: str) -> tuple[str, str]:
     version = re.search(r"^\s*Version:\s*(\S+)", meta, re.MULTILINE)
     name = re.search(r"^\s*Name:\s*(\S+)", meta, re.MULTILINE)
     if not version or not name or name[1] != "slurm" or not _VERSION.match(version[1]):
-        raise NotAnOrigin(f"{source} is not Slurm's source", "its META names no version of Slurm")
+        raise NotAnOrigin(
+            f"{source} is not Slurm's source", "its META does not name a version of Slurm"
+        )
     return version[1], _digest_of(_files_below(path) if path.is_dir() else [path], path)
 
 

@@ -105,8 +105,8 @@ def rest_of_include(before: Sequence[Line], line: Line) -> str:
     if not line.include or _INCLUDE.fullmatch(line.text) is None:
         return ""
     buffer = ""
-    for one in (*before, line):
-        text = f"{one.raw if one.places is None else one.text}\0"
+    for earlier in (*before, line):
+        text = f"{earlier.raw if earlier.places is None else earlier.text}\0"
         buffer = text + buffer[len(text) :]
     blank = _BLANKS.search(buffer, len(line.text) + 1)
     return buffer[blank.start() :].partition("\0")[0].rstrip(_BLANK) if blank else ""

@@ -288,7 +288,7 @@ def _short_ranges(brackets: re.Match[str]) -> str:
 
 
 def _runs(names: Iterable[str]) -> Iterator[str]:
-    """Yield a hostlist for each run of neighbours, whose last numbers go up by one.
+    """Yield a hostlist for each run of neighbors, whose last numbers go up by one.
 
     ClusterShell then parses ranges instead of single names.
 

@@ -63,5 +63,5 @@ def get(name: str, runs: Path = Path("runs")) -> Provider:
             return VagrantProvider(runs)
     raise UsageError(
         f'no provider "{name}"',
-        hint="known are docker, docker:CONTEXT,CONTEXT,..., vagrant and existing",
+        hint="known: docker, docker:CONTEXT,CONTEXT,..., vagrant and existing",
     )

@@ -1,7 +1,7 @@
-"""Rehearse a change of the configuration: apply it to live clusters while users submit jobs.
+"""Rehearse a configuration change: apply it to live clusters while users submit jobs.
 
-The steps are those that `harness diff` lists, and no others: a daemon that they do not restart
-keeps running. They are also what an administrator would do on the site's own machines.
+The steps are exactly those that `harness diff` lists: a daemon that they do not restart keeps
+running. They are also what an administrator would do on the site's own machines.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from harness.submissions import answers, asking
 from harness.submissions.table import Row
 from harness.wait import wait_until
 
-# Seconds for which users submit jobs at most: for as long as the change takes.
+# Users submit jobs for as long as the change takes, but at most for this many seconds.
 _LONGEST = 900
 # Seconds for a command such as the restart of a daemon.
 _PATIENCE = 180
 # What cannot be rehearsed on a live cluster.
-_BY_HAND = ("state", "sacctmgr", "upgrade")
+_MANUAL = ("state", "sacctmgr", "upgrade")
 _DAEMONS = ("slurmd", "slurmctld", "slurmdbd")
-# What a job that ran or waited may be after a change. Whether one should have failed, the checkers
-# of rehearsals know.
-_FINE = {"RUNNING", "COMPLETING", "COMPLETED", "FAILED", "PENDING", "CONFIGURING"}
+# States that a running or pending job may have after a change. The checkers of rehearsals find out
+# whether a failed job should have failed.
+_UNHARMED = {"RUNNING", "COMPLETING", "COMPLETED", "FAILED", "PENDING", "CONFIGURING"}
 # Seconds after which jobs that wait while nothing runs are taken to wait forever. By default,
 # slurmctld tries to start them every 60 seconds (sched_interval).
 _STANDSTILL = 90
@@ -80,8 +80,8 @@ def plan_change(
 ) -> tuple[Plan, list[Change]]:
     """Return the plan of a run with another scenario, and what differs.
 
-    UsageError if nothing does, if it needs other hosts, releases or steps by hand, or if daemons
-    would refuse it.
+    UsageError if nothing does, if it requires different hosts, different releases or manual steps,
+    or if daemons would refuse it.
     """
     releases = run.plan.releases()
     known = scenario.load(path, (), image_reader(run.provider), run.provider.lacks, settings)
@@ -97,13 +97,15 @@ def plan_change(
         )
     lifecycle.must_start(new, render(new))
     changes = diff.changes(
-        diff.plan_side("before", run.plan, run.tree), diff.plan_side("after", new, render(new))
+        diff.plan_source("before", run.plan, run.tree), diff.plan_source("after", new, render(new))
     )
     if not changes:
-        raise UsageError(f"{path}: nothing differs that Slurm sees")
-    if by_hand := [change for change in changes if change.needs in _BY_HAND]:
-        lines = [f"{one.file} {one.option}: {diff.NEEDS[one.needs]}. {one.why}" for one in by_hand]
-        raise UsageError("\n".join(["these changes need steps by hand:", *lines]))
+        raise UsageError(f"{path}: there is no change that Slurm would see")
+    if manual := [change for change in changes if change.needs in _MANUAL]:
+        lines = [
+            f"{item.file} {item.option}: {diff.NEEDS[item.needs]}. {item.why}" for item in manual
+        ]
+        raise UsageError("\n".join(["these changes require manual steps:", *lines]))
     return new, changes
 
 
@@ -162,7 +164,7 @@ def _change_and_check(
 
 
 def _asked(run: OpenRun, plan: Plan, rows: Sequence[Row]) -> list[answers.Answer]:
-    """Return what becomes of a table of submissions on clusters without jobs."""
+    """Return how clusters without jobs treat a table of submissions."""
     if not rows:
         return []
     with lifecycle.stage(run, "submissions"):
@@ -170,13 +172,13 @@ def _asked(run: OpenRun, plan: Plan, rows: Sequence[Row]) -> list[answers.Answer
 
 
 def _compared(before: Sequence[answers.Answer], after: Sequence[answers.Answer]) -> Check:
-    """Return what the change did to a table of submissions; it fails if a row expects otherwise."""
+    """Return how the answers to submissions changed; failed if a row expects something else."""
     lines = [
         f"{row}: {name}: {old or '-'} -> {new or '-'}"
         for row, columns in answers.differences(before, after).items()
         for name, (old, new) in columns.items()
     ]
-    wrong = [f"{one.row}: {text}" for one in after for text in one.unexpected]
+    wrong = [f"{answer.row}: {text}" for answer in after for text in answer.unexpected]
     message = "\n".join([*wrong, *(lines or ["the same before and after the change"])])
     return Check("change::submissions", "failed" if wrong else "passed", 0, message)
 
@@ -223,7 +225,7 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
             interrupted.set()  # the current step is finished first
             raise
         for (name, _), job in _waiting_forever(clusters).items():
-            harmed.append(f"{name}: {_told(job)} waits forever after the change")
+            harmed.append(f"{name}: {_described(job)} waits forever after the change")
             clusters[name].run("scancel", str(job.job_id), check=False)
     shown = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     message = "\n".join([*harmed, f"jobs when the change began: {shown or 'none'}"])
@@ -261,7 +263,7 @@ def _jobs(clusters: Mapping[str, SlurmCluster]) -> dict[tuple[str, int], Job]:
 
 
 def harm(before: Job, after: Job | None) -> str:
-    """Return what the steps of a change did to a job that ran or waited; "" if it goes on.
+    """Return what a change did to a running or pending job; "" if the job is not affected.
 
     >>> job = Job(7, "RUNNING", "", "j", "alice", "None", 7)
     >>> harm(job, Job(7, "PENDING", "", "j", "alice", "BeginTime", 7))
@@ -270,12 +272,12 @@ def harm(before: Job, after: Job | None) -> str:
     if after is None:  # slurmctld has forgotten it; the checkers find out whether it ran
         return ""
     waits_again = before.state == "RUNNING" and after.state == "PENDING"
-    if after.state in _FINE and not waits_again:
+    if after.state in _UNHARMED and not waits_again:
         return ""
-    return f"{_told(before)} is {after.state} ({after.reason}) after the change"
+    return f"{_described(before)} is {after.state} ({after.reason}) after the change"
 
 
-def _told(job: Job) -> str:
+def _described(job: Job) -> str:
     return f"job {job.job_id} of {job.user}, {job.state} ({job.reason}),"
 
 
@@ -305,7 +307,7 @@ def _actions(
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the steps of a change: their names, and what does them."""
     new, changes = rehearsal.new, rehearsal.changes
-    changed_hosts = {host for one in changes for host in hostlist.expand(one.hosts)}
+    changed_hosts = {host for item in changes for host in hostlist.expand(item.hosts)}
     changed = [name for name in clusters if changed_hosts & {*_hosts_of(new, name)}]
     nodes = diff.drained(changes)
     draining = {
@@ -417,9 +419,9 @@ class _Action:
         """Run a command such as "restart UNIT" or "run systemd-sysusers"."""
         verb, *words = self.need.split()
         command = words if verb == "run" else ["systemctl", verb, *words]
-        for one in self.rehearsal.changes:
-            if one.needs == self.need:
-                for host in hostlist.expand(one.hosts):
+        for item in self.rehearsal.changes:
+            if item.needs == self.need:
+                for host in hostlist.expand(item.hosts):
                     self._on(host, *command)
 
     def _on(self, host: str, *command: str) -> None:

@@ -107,7 +107,7 @@ class History:
     records: list[Record] = field(default_factory=list)
     usage: dict[str, list[Usage]] = field(default_factory=lambda: defaultdict(list))
     faults: list[FaultSeen] = field(default_factory=list)
-    past: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
+    old_records: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
     reservations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     missing: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     log: list[str] = field(default_factory=list)
@@ -407,8 +407,8 @@ def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
         history.usage[event["seen_by"]].append(_make(Usage, event))
     elif kind == "reservation":
         history.reservations[event["cluster"]].append(event["name"])
-    elif kind == "past":
-        history.past[event["cluster"]].append(tuple(event["tables"]))
+    elif kind == "old_records":
+        history.old_records[event["cluster"]].append(tuple(event["tables"]))
     elif kind == "log":
         history.log.append(event["line"])
     elif kind == "no_evidence":
@@ -825,10 +825,10 @@ def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:
     return ""
 
 
-@checker(wanted=lambda history: history.past)
+@checker(wanted=lambda history: history.old_records)
 def old_records_are_kept(history: History) -> Iterator[Violation]:
     """An upgrade does not change the records of jobs that ended before it."""
-    for cluster, (before, *later) in history.past.items():
+    for cluster, (before, *later) in history.old_records.items():
         if later != [before]:
             outcome = (
                 f"after it they were {later[0]} (number and sum of jobs, of steps)"

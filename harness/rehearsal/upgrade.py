@@ -267,7 +267,7 @@ def _split_state(plan: Plan, text: str) -> tuple[str, Path]:
 
 def _with_site_data(run: OpenRun, own: site_data.SiteData) -> OpenRun:
     """Load a site's data into hosts that are up but not deployed; return the run with its users."""
-    with lifecycle.stage(run, "past"):
+    with lifecycle.stage(run, "site data"):
         run.directory.add_users(site_data.bring(run, own))
     return lifecycle.open_run(run.directory, run.provider, run.say)
 
@@ -397,7 +397,7 @@ def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) ->
         for cluster, tables in (
             site_data.remembered(run, since).items() if run.plan.scenario.accounting else ()
         ):
-            run.directory.event("past", cluster=cluster, tables=tables)
+            run.directory.event("old_records", cluster=cluster, tables=tables)
 
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
         try:

@@ -319,6 +319,9 @@ class Behaviour:
     # AllowAccounts and DenyAccounts of a partition include the accounts below those that they name:
     # part_policy_valid_acct in partition_mgr.c.
     account_lists_include_subaccounts: bool
+    # With PrologFlags=Alloc, tasks of srun wait for Prolog on all nodes of the job. Otherwise, each
+    # task waits for its own node only.
+    srun_waits_for_every_prolog: bool
     # Severity of more nodes than MaxNodeCount; after an error, slurmctld lacks the others.
     too_many_nodes: str
     # MaxNodeCount=0 is no limit.

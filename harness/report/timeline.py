@@ -359,7 +359,7 @@ def _bars(drawn: Timeline, spans: Iterable[Span], top: float, height: float) -> 
 
     for span in spans:
         both_narrow = run and all(
-            neighbour.end - neighbour.begin < 2 * narrow for neighbour in (span, run[-1])
+            neighbor.end - neighbor.begin < 2 * narrow for neighbor in (span, run[-1])
         )
         if run and not (
             both_narrow and span.kind == run[-1].kind and span.begin - run[-1].end < narrow

@@ -20,6 +20,7 @@ from harness.scenario.model import (
     Path_,
     Scenario,
     Topology,
+    User,
     did_you_mean,
 )
 
@@ -606,45 +607,44 @@ def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple
                 )
     uids: dict[int, str] = {}
     for name, user in scenario.users.items():
-        if name in SYSTEM_USERS:
-            yield (
-                ("users", name),
-                f"{name} is a system user of every host; choose a different name",
-            )
-        for index, account_name in enumerate(user.accounts):
-            if account_name not in accounts:
-                at: Path_ = ("users", name, "accounts", index)
-                yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
-        for index, qos_name in enumerate(user.qos):
-            if qos_name not in qos:
-                yield (
-                    ("users", name, "qos", index),
-                    f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}',
-                )
-        for association in user.associations:
-            account_name, _, partition = association.partition(":")
-            known_accounts = accounts if partition else user.accounts
-            if account_name not in known_accounts:
-                yield (
-                    ("users", name, "associations", association),
-                    f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
-                    if partition
-                    else f"{name} has no account {account_name}",
-                )
-        for index, account_name in enumerate(user.coordinates):
-            if account_name not in accounts:
-                at = ("users", name, "coordinates", index)
-                yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
-        if user.coordinates and not user.default_account:
-            at = ("users", name, "coordinates")
-            yield at, "needs accounts: accounting has no users without one"
-        if user.admin and not user.default_account:
-            yield ("users", name, "admin"), "needs accounts: accounting has no users without one"
+        yield from _wrong_user(name, user, accounts, qos)
         if user.uid in uids:
-            yield ("users", name, "uid"), f"uid {user.uid} is already {uids[user.uid]}'s"
+            yield ("users", name, "uid"), f"uid {user.uid} already belongs to {uids[user.uid]}"
         uids[user.uid] = name
     yield from _wrong_groups(scenario)
     yield from _wrong_resources(scenario)
+
+
+def _wrong_user(
+    name: str, user: User, accounts: list[str], qos: list[str]
+) -> Iterator[tuple[Path_, str]]:
+    if name in SYSTEM_USERS:
+        yield ("users", name), f"{name} is a system user of every host; choose a different name"
+    for index, account_name in enumerate(user.accounts):
+        if account_name not in accounts:
+            at: Path_ = ("users", name, "accounts", index)
+            yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+    for index, qos_name in enumerate(user.qos):
+        if qos_name not in qos:
+            at = ("users", name, "qos", index)
+            yield at, f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}'
+    for association in user.associations:
+        account_name, _, partition = association.partition(":")
+        known_accounts = accounts if partition else user.accounts
+        if account_name not in known_accounts:
+            yield (
+                ("users", name, "associations", association),
+                f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+                if partition
+                else f"{name} has no account {account_name}",
+            )
+    for index, account_name in enumerate(user.coordinates):
+        if account_name not in accounts:
+            at = ("users", name, "coordinates", index)
+            yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+    for key, value in (("coordinates", user.coordinates), ("admin", user.admin)):
+        if value and not user.default_account:
+            yield ("users", name, key), "needs accounts: accounting has no users without one"
 
 
 def _wrong_groups(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
@@ -653,7 +653,7 @@ def _wrong_groups(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
         if name in scenario.users:
             yield ("groups", name), f"user {name} has a group of this name"
         if group.gid in gids:
-            yield ("groups", name, "gid"), f"gid {group.gid} is already {gids[group.gid]}'s"
+            yield ("groups", name, "gid"), f"gid {group.gid} already belongs to {gids[group.gid]}"
         gids[group.gid] = name
         for index, user in enumerate(group.users):
             if user not in scenario.users:

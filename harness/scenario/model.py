@@ -422,12 +422,12 @@ class Rest(Model):
 
 
 class Script(Model):
-    """A program that Slurm runs, a plugin's Lua script, or what these read."""
+    """A program that Slurm runs, a plugin's Lua script, or a file that these read."""
 
     file: ScriptFile | None = Field(
         None,
         description=(
-            "the file with its text, in a directory NAME.files beside the scenario, such as "
+            "the file with its text, in a directory NAME.files next to the scenario, such as "
             "NAME.files/etc/slurm/prolog.sh"
         ),
     )
@@ -461,7 +461,7 @@ class Installed(Model):
     base: Base | None = Field(
         None,
         description=(
-            "what the hosts are made of, such as debian:trixie, ubuntu:24.04 or rockylinux:9; "
+            "the distribution of the hosts, such as debian:trixie, ubuntu:24.04 or rockylinux:9; "
             "without a source or packages, its own Slurm is installed"
         ),
     )
@@ -596,8 +596,8 @@ class Cluster(Part):
     stand_ins: Mapping[ScriptPath, ScriptPath | None] = Field(
         {},
         description=(
-            "programs that the scripts call, by path: hosts without one, unless they are your own "
-            "machines, get a link to the given program; null: one that only logs that it was called"
+            "programs that the scripts call, by path; hosts that lack one get a link to the given "
+            "program or, for null, a program that only logs its calls; your own machines get none"
         ),
     )
     cgroup: Options = Field(
@@ -709,15 +709,15 @@ class Qos(Model):
 
 
 class Resource(Model):
-    """Licences that slurmdbd shares out between clusters."""
+    """Licenses that slurmdbd divides among clusters."""
 
-    server: Word = Field(description="the licence server that owns them")
-    count: int = Field(ge=0, description="number of licences")
+    server: Word = Field(description="the license server that owns them")
+    count: int = Field(ge=0, description="number of licenses")
     options: SacctmgrOptions = Field({}, description="additional sacctmgr options, such as Flags")
     clusters: Mapping[ClusterName, int] = Field(
         {},
         description=(
-            "what each cluster may use: a percentage, or with Flags: absolute a number of licences"
+            "what each cluster may use: a percentage, or with Flags: absolute a number of licenses"
         ),
     )
 
@@ -735,7 +735,7 @@ class Accounting(Part):
     accounts: Mapping[Word, Account] = Field({}, description="bank accounts, in any order")
     qos: Mapping[Word, Qos] = Field({}, description="qualities of service in addition to normal")
     resources: Mapping[Word, Resource] = Field(
-        {}, description="licences of a server, by name, which jobs request as NAME@SERVER"
+        {}, description="licenses of a server, by name, which jobs request as NAME@SERVER"
     )
     slurm_user_accounts: tuple[Word, ...] = Field(
         (), description="accounts that SlurmUser can charge: without one it cannot submit jobs"

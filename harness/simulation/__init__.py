@@ -1,1 +1,1 @@
-"""Simulate scheduling policies: a job trace on real daemons whose clock runs fast."""
+"""Simulate scheduling policies: a workload trace on real daemons with an accelerated clock."""

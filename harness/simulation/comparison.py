@@ -2,14 +2,14 @@
 
 Repeats of a simulation differ although nothing has changed, because small delays decide which job
 starts first, and schedules are chaotic. What differs between two policies may therefore be chance.
-With few repeats, only a cautious rule is honest. A difference between the means of two policies is
+With few repeats, the rule must be cautious. A difference between the means of two policies is
 *beyond the spread* if all of this holds:
 
 - One of them was simulated at least twice: one simulation of each says nothing about chance.
 - It exceeds what the standard deviation of repeats explains with a confidence of 99%: Student's t
   for the pooled variance of the two policies, which assumes that chance affects both alike, and
   about normally. With two repeats of each, that is 9.9 standard deviations, with three 3.8, with
-  five 2.1: few repeats show large differences only. For groups of jobs, the confidence is 99.9%,
+  five 2.1: few repeats only show large differences. For groups of jobs, the confidence is 99.9%,
   because there are many of them, and one of a hundred would pass by chance.
 - The ranges of the repeats do not overlap, which guards against the assumption above.
 - It exceeds what the method itself resolves: 5% of the larger value, and a small absolute amount,
@@ -34,7 +34,7 @@ from harness.simulation.outcome import Simulation
 _T_99 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169)
 _T_99_9 = (636.6, 31.60, 12.92, 8.610, 6.869, 5.959, 5.408, 5.041, 4.781, 4.587)
 _RELATIVE = 0.05
-# A group with fewer jobs is not compared.
+# Groups with fewer jobs are not compared.
 _FEWEST_JOBS = 10
 
 Verdict = Literal["beyond the spread", "within the spread", "unknown"]
@@ -57,7 +57,7 @@ HEADLINES = (
     Measure("median wait", "s", 1.0),
     Measure("95th percentile of waits", "s", 1.0),
     Measure("mean bounded slowdown", "", 0.05),
-    Measure("utilisation", "%", 0.5),
+    Measure("utilization", "%", 0.5),
     Measure("mean queue length", "jobs", 0.5),
 )
 
@@ -148,7 +148,7 @@ def headline_values(measures: Measures) -> tuple[float | None, ...]:
         measures.wait.median,
         measures.wait.p95,
         measures.slowdown,
-        None if measures.utilisation is None else 100 * measures.utilisation,
+        None if measures.utilization is None else 100 * measures.utilization,
         measures.queue,
     )
 
@@ -259,8 +259,8 @@ def _of_pair(first: Policy, second: Policy, differences: Sequence[Difference]) -
         return
     if all(difference.threshold is None for difference in differences):
         yield (
-            f"Unknown: one simulation of {pair} each does not show what chance does. No spread is "
-            "known; use --repeat 3 or more"
+            f"Unknown: one simulation each of {pair} does not show the effect of chance; "
+            "use --repeat 3 or more"
         )
         return
     beyond = [item for item in differences if item.verdict == "beyond the spread"]

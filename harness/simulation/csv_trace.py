@@ -54,7 +54,7 @@ def jobs(lines: Iterable[tuple[int, str]], log: ReadingLog) -> Iterator[tuple[in
         if not header:
             header = [name.strip() for name in cells]
             for name in sorted({*header} - {*COLUMNS}):
-                log.problem(number, f"{name[:40]}: unknown column; known are {', '.join(COLUMNS)}")
+                log.problem(number, f"{name[:40]}: unknown column; known: {', '.join(COLUMNS)}")
             if len({*header}) < len(header):
                 log.problem(number, "two columns have the same name")
             log.raise_problems()
@@ -71,7 +71,7 @@ def jobs(lines: Iterable[tuple[int, str]], log: ReadingLog) -> Iterator[tuple[in
 def _job(row: Mapping[str, str], own_id: str) -> TraceJob:
     for name in _NEEDED:
         if not row.get(name):
-            raise ValueError(f"{name}: there is none")
+            raise ValueError(f"{name}: missing")
     texts = {
         name: row.get(name) or None
         for name in (

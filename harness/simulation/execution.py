@@ -1,7 +1,7 @@
-"""Simulate a policy: real daemons on a clock that runs fast, a trace's jobs, and what they became.
+"""Simulate a policy: submit a trace's jobs to real daemons on an accelerated clock.
 
 The daemons are deployed as for every run. For each repeat they are stopped, forget all jobs and
-usage, and start again with the simulated clock. munge and MariaDB stay on the real clock.
+usage, and start again with the simulated clock. munge and MariaDB use the real clock.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _ANSWERS_WITHIN = 300
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Simulated seconds per second: while nothing happens, and while daemons work.
+    """Simulated seconds per second: `top` while nothing happens, `low` while daemons work.
 
-    A fixed rate is both.
+    With a fixed rate, both are the same.
     """
 
     low: float
@@ -52,9 +52,9 @@ class Rates:
 class Policy:
     """A policy to simulate: its name, its run, and what to submit, for how long.
 
-    Jobs of the first `warm_up` hours are not measured. `maintenance` are the begins and lengths in
-    seconds of reservations of all nodes. `settings` are those that count simulated time: name, the
-    user's value, ours, why.
+    Jobs of the first `warm_up` hours are not measured. `maintenance` lists reservations of all
+    nodes: begin and length, in seconds. `settings` lists the options that are adapted to the clock:
+    name, the user's value, the value in the simulation, and why.
     """
 
     name: str
@@ -238,7 +238,7 @@ def _drive(policy: Policy, facts: _Drive) -> None:
 
 
 def _step(report: dict[str, Any], before: _Drive) -> Step:
-    """Return the progress; its rate is that since the report before."""
+    """Return the progress; its rate is the one since the previous report."""
     simulated, real = (
         report["simulated"] - (before.end - before.begin),
         report["real"] - before.real,
@@ -274,7 +274,7 @@ def _skew(run: OpenRun) -> float:
 
 
 def _gathered(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
-    """Return what became of all jobs, from accounting, and keep what the daemons printed."""
+    """Return the outcomes of all jobs from accounting, and keep what Slurm's commands printed."""
     run = policy.run
     cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]
     printed = gathering.ask(cluster, facts.begin)

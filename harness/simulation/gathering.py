@@ -1,4 +1,4 @@
-"""Read from a simulated cluster what became of its jobs."""
+"""Read the outcomes of jobs from a simulated cluster."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def outcomes(
     refused: Mapping[str, str],
     held: Mapping[str, Mapping[str, float]],
 ) -> list[JobOutcome]:
-    """Return what became of each job of a trace.
+    """Return the outcome of each job of a trace.
 
     `refused` has messages of sbatch by key, `held` the seconds for each reason by KEY.INDEX.
     """

@@ -1,4 +1,4 @@
-"""Generate job traces with the daily rhythm and the mixture of a real site. Pure."""
+"""Generate workload traces with the daily rhythm and job mixture of a real site. Pure."""
 
 from __future__ import annotations
 

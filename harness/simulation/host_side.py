@@ -172,8 +172,8 @@ def wipe(patterns: list[str]) -> None:
 class Governor:
     """Changes the rate of the clock: `top` while nothing happens, at most `low` while Slurm works.
 
-    Slurm needs as long for its work as ever, so that a fast clock makes jobs start and end late.
-    It works while its daemons on this host compute or wait for a CPU, while sbatch answers, and
+    Slurm does not work any faster than usual, so a fast clock would delay starts and ends of jobs.
+    Slurm works while its daemons on this host compute or wait for a CPU, while sbatch answers, and
     just before a job is submitted or ends. On a busy machine, work takes longer, by the time that
     it waits for a CPU; the rate falls in proportion, but not below that of real time.
     """

@@ -1,6 +1,6 @@
 """report.html of a comparison of policies: a single file without external resources.
 
-It is made from the simulations in a directory alone.
+It is generated from the simulations in a directory alone.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _headlines(comparison: Comparison) -> Iterator[Row]:
 def _difference(
     comparison: Comparison, policy: Policy, name: str, group: tuple[str, str] | None
 ) -> Difference | None:
-    """Return the difference between the first policy and another one."""
+    """Return the difference between the first policy and this one."""
     first = comparison.policies[0].name
     return next(
         (

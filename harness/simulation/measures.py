@@ -1,4 +1,4 @@
-"""Measure a simulation: waits, slowdown, utilisation, fairness. Pure.
+"""Measure a simulation: waits, slowdown, utilization, fairness. Pure.
 
 - A job *waits* from when it may start until it starts: from its submission, or, if it waits for
   another job or a begin time, from when it became eligible. A job that has not started by the end
@@ -9,7 +9,7 @@
   the shortest jobs do not decide the mean. Of a job that ran several times, the last run counts.
 - *Percentiles* are nearest-rank: the 95th is the smallest value that at least 95% of values do not
   exceed.
-- *Utilisation* is the share of the cluster's CPU time that jobs have allocated, from the end of the
+- *Utilization* is the share of the cluster's CPU time that jobs have allocated, from the end of the
   warm-up until the end of the trace. What jobs do after that is not counted, because then no new
   jobs arrive.
 """
@@ -34,7 +34,7 @@ _SIZES = (1, 4, 16, 64, 256, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Statistics of the waits of some jobs, in seconds; None of no jobs."""
+    """Statistics of the waits of some jobs, in seconds; None if there are no jobs."""
 
     mean: float | None
     median: float | None
@@ -82,7 +82,7 @@ class Measures:
     slowdown: float | None
     slowdown_median: float | None
     slowdown_p95: float | None
-    utilisation: float | None
+    utilization: float | None
     queue: float | None  # mean number of waiting jobs
     states: dict[str, int]
     refused: int
@@ -116,7 +116,7 @@ def measure(simulation: Simulation) -> Measures:
         slowdown=fmean(slowdowns) if slowdowns else None,
         slowdown_median=percentile(slowdowns, 50),
         slowdown_p95=percentile(slowdowns, 95),
-        utilisation=_overlap(_allocations(simulation), begin, close) / (simulation.cpus * length)
+        utilization=_overlap(_allocations(simulation), begin, close) / (simulation.cpus * length)
         if simulation.cpus and length > 0
         else None,
         queue=_overlap(_queued(simulation), begin, close) / length if length > 0 else None,
@@ -153,7 +153,7 @@ def end_of(simulation: Simulation) -> float:
 
 
 def period(simulation: Simulation) -> tuple[float, float]:
-    """Return the seconds between which utilisation and queue are measured."""
+    """Return the seconds between which utilization and queue are measured."""
     ended = math.inf if simulation.ended is None else simulation.ended
     return simulation.warm_up * 3600, min(simulation.hours * 3600, ended)
 
@@ -190,7 +190,7 @@ def runs_of(job: JobOutcome, end: float) -> tuple[tuple[float, float], ...]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Return a percentile of sorted values by nearest rank; None of no values.
+    """Return a percentile of sorted values by nearest rank; None if there are no values.
 
     >>> percentile([1, 2, 3, 4], 50), percentile(list(range(1, 101)), 95), percentile([], 50)
     (2, 95, None)
@@ -306,8 +306,8 @@ def _overlap(spans: Iterable[tuple[float, float, float]], begin: float, end: flo
     )
 
 
-def utilisation_over_time(simulation: Simulation, points: int) -> list[float]:
-    """Return the mean utilisation, from 0 to 1, in each of `points` equal parts."""
+def utilization_over_time(simulation: Simulation, points: int) -> list[float]:
+    """Return the mean utilization, from 0 to 1, in each of `points` equal parts."""
     used = _over_time(_allocations(simulation), end_of(simulation), points)
     return [value / (simulation.cpus or 1) for value in used]
 

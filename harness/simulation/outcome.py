@@ -1,4 +1,4 @@
-"""What became of a trace's jobs under a policy, and how well the simulation kept time."""
+"""What happened to a trace's jobs under a policy, and how well the simulation kept time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Count = Annotated[int, Field(ge=0, le=10**9)]
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What became of one job of a trace.
+    """What happened to one job of a trace.
 
     Times are simulated seconds since the beginning of the trace, None if that never happened.
     """
@@ -38,7 +38,7 @@ class JobOutcome:
     reason: str = ""
     backfilled: bool | None = None
     restarts: int = 0
-    # How often another job preempted it, whatever became of it then.
+    # How often another job preempted it, whatever happened to it then.
     preemptions: int = 0
     # How long it was seen pending for each reason, such as Priority or QOSMaxJobsPerUserLimit.
     held: tuple[tuple[str, Seconds], ...] = ()
@@ -89,5 +89,5 @@ class Simulation:
     trace: str = ""  # where the trace is from
     notes: tuple[str, ...] = ()  # what reading and scaling the trace left out or changed
     node_names: tuple[str, ...] = ()  # of all nodes, if known
-    # Options that count simulated time: name, the user's value, the value in the simulation, why.
+    # Options adapted to the clock: name, the user's value, the value in the simulation, why.
     settings: tuple[tuple[str, str, str, str], ...] = ()

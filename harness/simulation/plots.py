@@ -51,20 +51,20 @@ def plots(policies: Sequence[Policy]) -> list[Plot]:
     return [
         _waits(policies),
         _over_time(
-            "utilisation",
-            "Utilisation over time",
-            "Allocated CPUs, in percent of all",
+            "utilization",
+            "Utilization over time",
+            "Allocated CPUs, as a percentage of all CPUs",
             policies,
             end,
             lambda simulation, points: [
-                100 * value for value in measures.utilisation_over_time(simulation, points)
+                100 * value for value in measures.utilization_over_time(simulation, points)
             ],
             100.0,
         ),
         _over_time(
             "queue",
             "Queue length over time",
-            "Jobs that wait, though they could start if there was room",
+            "Jobs that are waiting and could start if there were room",
             policies,
             end,
             measures.queue_over_time,
@@ -99,7 +99,7 @@ def _waits(policies: Sequence[Policy]) -> Plot:
     return Plot(
         "waits",
         "Waits",
-        "Percent of the jobs that waited no longer than the time below; further left is shorter",
+        "Percentage of jobs that waited no longer than the time below; further left is better",
         lines,
         ticks,
         _y_ticks(100.0),

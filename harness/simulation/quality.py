@@ -47,7 +47,7 @@ def measure(
         and outcome.end is not None
         and outcome.start is not None
     ]
-    # slurmctld records whole seconds: a job that is submitted in time has the second before.
+    # slurmctld records whole seconds: the time of a job submitted on time is rounded down.
     lateness = [
         max(0.0, outcome.submit - due[outcome.trace_id])
         for outcome in outcomes

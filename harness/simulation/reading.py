@@ -1,4 +1,4 @@
-"""Read job traces: Standard Workload Format, sacct's output, CSV, and site bundles.
+"""Read workload traces: Standard Workload Format, sacct's output, CSV, and site bundles.
 
 Files are read as streams; only the jobs of the chosen hours are kept in memory.
 """
@@ -108,7 +108,7 @@ class _File:
 
     def __init__(self, source: Path, path: Path, format_: str | None, cluster: str | None) -> None:
         self._source, self._path, self._cluster = source, path, cluster
-        self.format = format_ or self._recognised()
+        self.format = format_ or self._recognized()
 
     def log(self) -> ReadingLog:
         """Return a new log."""
@@ -123,7 +123,7 @@ class _File:
             return sacct.jobs(lines, log, self._cluster)
         return csv_trace.jobs(lines, log)
 
-    def _recognised(self) -> str:
+    def _recognized(self) -> str:
         first = next((line for _, line in self._lines()), "")
         kinds: dict[str, Callable[[str], bool]] = {
             "sacct": sacct.is_sacct,
@@ -180,7 +180,7 @@ def _kept(
             continue
         if before := kept.pop(job.id, None):
             if not merge:
-                log.problem(number, f"job {job.id} is there twice")
+                log.problem(number, f"job {job.id} appears twice")
                 continue
             log.count(number, "requeued, the last run counts")
             submit = min(before.submit, job.submit)
@@ -200,7 +200,7 @@ def _kept(
 
 
 def _what_is_wrong(job: TraceJob) -> str:
-    """Return what of a job cannot be given to sbatch; "" if nothing."""
+    """Return which value of a job sbatch would not accept; "" if there is none."""
     for pattern, names in ((_NAME, _NAMES), (_EXPRESSION, _EXPRESSIONS)):
         for name in names:
             value = getattr(job, name)

@@ -1,6 +1,6 @@
-"""What a comparison of policies leaves behind for programs: report.json, jobs.csv, measures.csv.
+"""Write a comparison of policies for programs: report.json, jobs.csv, measures.csv.
 
-Like report.html, they are made from the simulations in the directory alone.
+Like report.html, they are generated from the simulations in the directory alone.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _policy(policy: Policy) -> dict[str, Any]:
 
 def _values(measured: Measures) -> dict[str, Any]:
     """Return the measures that are single numbers; those of waits together."""
-    names = ("jobs", "slowdown", "slowdown_median", "slowdown_p95", "utilisation", "queue")
+    names = ("jobs", "slowdown", "slowdown_median", "slowdown_p95", "utilization", "queue")
     counts = ("refused", "timed_out", "preempted", "not_started", "backfilled", "unfairness")
     return {
         "wait": asdict(measured.wait),
@@ -193,7 +193,7 @@ def _measures(policies: Sequence[Policy]) -> Iterator[list[Any]]:
     """Yield a header, and a row for all jobs and for each group of each simulation."""
     yield [
         *("policy", "repeat", "kind", "group", "jobs", "wait_mean", "wait_median", "wait_p95"),
-        *("wait_longest", "slowdown", "cpu_hours", "utilisation", "queue"),
+        *("wait_longest", "slowdown", "cpu_hours", "utilization", "queue"),
     ]
     for policy in policies:
         for simulation, measured in zip(policy.simulations, policy.measures, strict=True):
@@ -201,7 +201,7 @@ def _measures(policies: Sequence[Policy]) -> Iterator[list[Any]]:
             wait = measured.wait
             cpu_hours = sum(group.cpu_hours for group in measured.groups["size"])
             row = [wait.mean, wait.median, wait.p95, wait.longest, measured.slowdown, cpu_hours]
-            row += [measured.utilisation, measured.queue]
+            row += [measured.utilization, measured.queue]
             yield [*head, "all", "", measured.jobs, *row]
             for kind, groups in measured.groups.items():
                 for group in groups:

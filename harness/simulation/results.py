@@ -35,7 +35,7 @@ _SIMULATION = TypeAdapter(Simulation)
 def write(simulation: Simulation, directory: Path) -> Path:
     """Write a simulation below a directory, and return its file.
 
-    It replaces one of the same policy and repeat. The file is whole or not there.
+    It replaces one of the same policy and repeat. The file is written completely or not at all.
     """
     target = directory / DIRECTORY
     path = _path(simulation, target)

@@ -88,7 +88,9 @@ def jobs(
             clusters.add(name)
             if len(clusters) > 1:
                 names = " and ".join(sorted(clusters))
-                log.problem(number, f"jobs of several clusters, {names}: choose one")
+                log.problem(
+                    number, f"jobs of several clusters, {names}: choose one with sacct --clusters"
+                )
         try:
             job = _job(number, row, log)
         except ValueError as error:
@@ -107,14 +109,14 @@ def _job(number: int, row: Mapping[str, str], log: ReadingLog) -> TraceJob | Non
     if not match:
         raise ValueError(f"JobID: {text[:40]!r} is not a job")
     if match[3]:
-        log.count(number, "component of a heterogeneous job, becomes a job of its own")
+        log.count(number, "component of a heterogeneous job, becomes a separate job")
     state = row.get("state", "").split(" ")[0].upper()
     if state == "REVOKED":
         log.count(number, "ran on another cluster of the federation, left out")
         return None
     submit = _time(row, "submit")
     if submit is None:
-        raise ValueError("Submit: there is none")
+        raise ValueError("Submit: missing")
     limit, run_time = _limit(row), _run_time(row)
     start = _time(row, "start")
     if start is None:
@@ -192,7 +194,7 @@ def _run_time(row: Mapping[str, str]) -> float | None:
 
 
 def _limit(row: Mapping[str, str]) -> int | None:
-    """Return the limit in seconds, None if the partition's counts."""
+    """Return the limit in seconds, None if the partition's limit applies."""
     raw, text = row.get("timelimitraw", ""), row.get("timelimit", "")
     if raw and raw.lower() not in _NO_LIMIT:
         return _digits("TimelimitRaw", raw) * 60 or None
@@ -245,7 +247,7 @@ def _memory(row: Mapping[str, str], nodes: int) -> tuple[int | None, int | None]
 
 
 def _gres(row: Mapping[str, str], nodes: int) -> str | None:
-    """Return what a job asks for per node; a type counts instead of the name alone."""
+    """Return the GRES that a job requests per node, with their types if known."""
     text = row.get("reqtres") or row.get("alloctres") or ""
     counts = {name: int(count) for name, count in _GRES.findall(text)}
     typed = {name.partition(":")[0] for name in counts if ":" in name}

@@ -1,6 +1,6 @@
-"""Simulate several policies, each several times, and write what became of the jobs.
+"""Simulate several policies, each several times, and write the results.
 
-Each policy has a run of its own; that of the first also has the results of all.
+Each policy has its own run; the first one's directory also has the results of all.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _FILES = ("report.json", "report.html", "jobs.csv", "measures.csv")
 class Options:
     """How to simulate.
 
-    `jobs` and `hours` describe a generated trace if there is no file; with one, `hours` are those
-    of the trace that are simulated. `running`: jobs that were running or pending when these hours
-    begin are submitted first. Jobs of the first `warm_up` hours are not measured; `maintenance` are
-    hours at which all nodes are reserved, and for how long.
+    `jobs` and `hours` describe a generated trace if there is no file; with a file, `hours` is how
+    much of it is simulated. `running`: jobs that were running or pending when these hours
+    begin are submitted first. Jobs of the first `warm_up` hours are not measured; `maintenance`
+    lists when all nodes are reserved, and for how long, in hours.
     """
 
     trace: Path | None
@@ -75,7 +75,7 @@ class PolicySource:
 def sources(paths: Sequence[Path], changes: Sequence[str]) -> list[PolicySource]:
     """Return the policies of a command line: each file, and each file with the changes, if any.
 
-    Each has a name of its own.
+    Their names are unique.
     """
     found = [PolicySource(path.stem, path) for path in paths]
     if changes:
@@ -94,7 +94,7 @@ def sources(paths: Sequence[Path], changes: Sequence[str]) -> list[PolicySource]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Policies that are ready to be simulated, each in a run of its own, with one trace."""
+    """Policies that are ready to be simulated with the same trace, each in its own run."""
 
     policies: tuple[Policy, ...]
     command: str
@@ -184,7 +184,7 @@ def read_trace(read: Scenario, options: Options) -> Trace:
 def _simulated(
     read: Scenario, provider: Provider, rate: float
 ) -> tuple[list[str], list[ScaledSetting]]:
-    """Return the settings with which daemons have the same time for their work, and the changes."""
+    """Return the settings that adapt timeouts of the daemons to the clock, and what they change."""
     (name, cluster), *_ = read.clusters.items()
     plan = make_plan(name, read, provider.capabilities)
     changed: list[ScaledSetting] = []
@@ -235,9 +235,9 @@ def run(
 
 
 def write_reports(run: Path, directory: Path | None = None) -> Comparison | None:
-    """Write what policies differ in to the reports of a run, and copy them to another directory.
+    """Write how policies differ to the reports of a run, and copy them to another directory.
 
-    Returns the comparison, None if nothing was simulated.
+    Returns the comparison; None if nothing was simulated.
     """
     if not (run / results.DIRECTORY).is_dir():
         return None
@@ -269,7 +269,7 @@ def _simulate(prepared: Prepared, policy: Policy, repeat: int, evaluation: Evalu
 
 
 def _check(simulation: Simulation) -> Check:
-    """Return whether a simulation kept time; if not, its figures mean nothing."""
+    """Return whether a simulation kept time; if not, its figures are not reliable."""
     quality = simulation.quality
     return Check(
         f"{simulation.policy}, repeat {simulation.repeat}: the simulation kept time",

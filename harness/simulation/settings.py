@@ -1,4 +1,4 @@
-"""Which settings count time in which the daemons work, and their values in a simulation. Pure.
+"""Settings that limit how long the daemons may work, and their values in a simulation. Pure.
 
 releases/simulated_time.toml lists them, with the reasons.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from harness import releases, slurm_options
 
 _DATA = Path(releases.__file__).parent / "simulated_time.toml"
-# Simulated time passes in steps of a second, so that a small value must not become smaller.
+# The rate of real time, at which no setting changes.
 _SLOWEST = 1.0
 
 
@@ -97,7 +97,7 @@ def _of_word(setting: TimeSetting, value: str, rate: float) -> tuple[str, str]:
 
 
 def _times(setting: TimeSetting, own: str, rate: float) -> str:
-    """Return a value times the rate, at most what Slurm accepts; what is no number stays."""
+    """Return a value times the rate, at most what Slurm accepts; other texts stay as they are."""
     if not re.fullmatch(r"\d+", own) or int(own) in setting.unless:
         return own
     return str(max(int(own), min(round(int(own) * rate), setting.most)))

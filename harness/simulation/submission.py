@@ -160,4 +160,4 @@ def _too_large(trace: Trace, cluster: Cluster) -> list[str]:
     if not found:
         return []
     more = f" and {len(found) - _MANY} more" if len(found) > _MANY else ""
-    return [f"no nodes can hold: {', '.join(found[:_MANY])}{more}"]
+    return [f"too large for the nodes: {', '.join(found[:_MANY])}{more}"]

@@ -1,4 +1,4 @@
-"""Job traces: what users submitted and how long it ran, from whatever source. Pure: no I/O."""
+"""Workload traces: which jobs users submitted, and how long they ran. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class TraceJob:
     """A job that users submitted, or one element of a job array.
 
     Times are in seconds; `submit` counts from the beginning of the trace. None means that the job
-    did not ask for it, so that the cluster's defaults apply.
+    did not request it, so the cluster's defaults apply.
     """
 
     id: str

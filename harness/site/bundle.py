@@ -1,6 +1,6 @@
 """Read a site bundle, which `harness collect` describes: configuration and accounting of a site.
 
-A bundle is untrusted: only regular files are unpacked, below one directory and up to a limit, and
+A bundle is not trusted: only regular files are unpacked, below one directory and up to a limit, and
 nothing in them is run.
 """
 
@@ -22,6 +22,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 
 from harness import releases, transfer
+from harness.cluster import node_state
 from harness.cluster.association_comparison import (
     ASSOCIATION,
     ASSOCIATION_DEFAULTS,
@@ -173,7 +174,7 @@ def is_bundle(path: Path) -> bool:
 def opened(path: Path) -> Iterator[Bundle]:
     """Unpack a bundle for as long as the context lasts.
 
-    Raises UsageError if it is truncated, has a different format, or is no bundle.
+    Raises UsageError if it is truncated, has a different format, or is not a bundle.
     """
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
@@ -204,7 +205,7 @@ def opened(path: Path) -> Iterator[Bundle]:
             if isinstance(error, ValidationError):
                 reason = f"{error.error_count()} errors in its manifest or users.json"
             raise UsageError(
-                f"{path} is not a whole site bundle: {reason}", hint="harness collect --help"
+                f"{path} is not a complete site bundle: {reason}", hint="harness collect --help"
             ) from error
         if manifest.format != collect.FORMAT:
             raise UsageError(
@@ -249,11 +250,11 @@ def _bring_in_includes(bundle: Bundle) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SiteObjects:
-    """What a bundle has of a cluster beside its configuration, as parts of a scenario.
+    """What a bundle has of a cluster besides its configuration, as parts of a scenario.
 
     `accounting`, `users` and `groups` have the keys of a scenario's parts of these names, and
     `reservations` those of its cluster. `left_out` are notes on what the scenario does not have,
-    `emulated` on what it has in another way.
+    `emulated` on what it has in a different form.
     """
 
     accounting: dict[str, Any] = field(default_factory=dict)
@@ -265,7 +266,7 @@ class SiteObjects:
 
 
 def objects(bundle: Bundle, cluster: str) -> SiteObjects:
-    """Return a cluster's accounts, QOS, licences, users and groups, and reservations."""
+    """Return a cluster's accounts, QOS, licenses, users, groups and reservations."""
     found = SiteObjects()
     rows = [row for row in bundle.table("assoc") if row["Cluster"] == cluster]
     accounts = _accounts(bundle, rows, found.left_out)
@@ -273,7 +274,7 @@ def objects(bundle: Bundle, cluster: str) -> SiteObjects:
     for row in bundle.table("qos"):
         options = _options(row, QOS, QOS_DEFAULTS)
         if float(row.get("LimitFactor") or 0):
-            note = f"LimitFactor={row['LimitFactor']}: some releases have none"
+            note = f"LimitFactor={row['LimitFactor']}: some releases do not have it"
             found.left_out.append(f"QOS {row['Name']} {note}")
         if not _is_name(row["Name"]):
             found.left_out.append(f"QOS {row['Name']}: {_UNUSUAL}")
@@ -289,7 +290,7 @@ def objects(bundle: Bundle, cluster: str) -> SiteObjects:
     found.groups.update(_groups(bundle, found))
     found.reservations.update(reservations(bundle, found))
     if names := {row["WCKey"] for row in bundle.table("wckey") if row.get("WCKey", "") not in "*"}:
-        found.left_out.append(f"wckeys: {', '.join(sorted(names))}: a scenario has none")
+        found.left_out.append(f"wckeys: {', '.join(sorted(names))}: scenarios have none")
     return found
 
 
@@ -341,18 +342,18 @@ def _without_orphans(accounts: dict[str, Any], left_out: list[str]) -> dict[str,
 
 
 def _resources(bundle: Bundle, cluster: str, left_out: list[str]) -> dict[str, Any]:
-    """Return slurmdbd's licences."""
+    """Return slurmdbd's licenses."""
     resources: dict[str, Any] = {}
     for row in bundle.table("resource"):
         name = row["Name"]
         if not (_is_name(name) and _is_name(row["Server"])):
-            left_out.append(f"licence {name}: {_UNUSUAL}")
+            left_out.append(f"license {name}: {_UNUSUAL}")
             continue
         facts = resources.setdefault(
             name, {"server": row["Server"], "count": int(row["Count"]), "clusters": {}}
         )
         if facts["server"] != row["Server"]:
-            left_out.append(f"licence {name}@{row['Server']}: {name}@{facts['server']} is imported")
+            left_out.append(f"license {name}@{row['Server']}: {name}@{facts['server']} is imported")
         elif row.get("Cluster") == cluster and row.get("Allowed", "").isdecimal():
             facts["clusters"][cluster] = int(row["Allowed"])
         if row.get("Flags", "").lower() == "absolute":
@@ -413,7 +414,7 @@ def node_states(bundle: Bundle) -> Iterator[str]:
             found[1] if (found := re.search(pattern, line)) else ""
             for pattern in (r"^NodeName=(\S+)", r"\bState=(\S+)", r"\bReason=(.*?)(?: \[|$)")
         )
-        if re.search("DRAIN|DOWN|FAIL|MAINT", state):
+        if node_state.is_out_of_service(state.replace("*", "+NOT_RESPONDING")):
             why = f" ({reason})" if reason else ""
             yield f"node {name} {state}{why}: all nodes are up from the start"
 
@@ -461,7 +462,7 @@ def _users(
         if not _is_ordinary(uid) or uid in taken:
             owner = taken.get(uid, "a system user")
             why = "unknown on the host where the bundle was collected"
-            why = f"uid {uid} is {owner}'s" if name in bundle.users else why
+            why = f"uid {uid} belongs to {owner}" if name in bundle.users else why
             uid = next(free)
             found.emulated.append(f"user {name}: {why}; has uid {uid} here")
         taken[uid] = name
@@ -508,7 +509,9 @@ def _groups(bundle: Bundle, found: SiteObjects) -> Iterator[tuple[str, Any]]:
         if group in found.users:
             others = [user for user in users if user != group]
             if others:
-                found.left_out.append(f"group {group}: it is a user's own; {', '.join(others)}")
+                found.left_out.append(
+                    f"group {group}: a user's own group; other members: {', '.join(others)}"
+                )
             continue
         try:
             _USER_NAME.validate_python(group)
@@ -516,7 +519,7 @@ def _groups(bundle: Bundle, found: SiteObjects) -> Iterator[tuple[str, Any]]:
             found.left_out.append(f"group {group}: {_UNUSUAL}")
             continue
         if gid < 1 or gid in gids:
-            found.left_out.append(f"group {group}: gid {gid} is {gids.get(gid, 'root')}'s")
+            found.left_out.append(f"group {group}: gid {gid} belongs to {gids.get(gid, 'root')}")
             continue
         gids[gid] = group
         yield group, {"gid": gid, "users": users}
@@ -548,6 +551,6 @@ def release_of(bundle: Bundle, path: Path) -> str:
     if bundle.release is None or bundle.release not in releases.KNOWN:
         raise UsageError(
             f"{path}: the site runs Slurm {bundle.release or 'of an unknown release'}",
-            hint=f"choose the nearest with --release; known are {', '.join(releases.KNOWN)}",
+            hint=f"choose the nearest with --release; known: {', '.join(releases.KNOWN)}",
         )
     return bundle.release

@@ -2,7 +2,7 @@
 """Collect how a Slurm site is configured into one file, a site bundle, for slurm-harness.
 
 Run it on a controller, as root or as SlurmUser; other users cannot read everything. It needs
-Python 3.6 or later and Slurm's commands. It reads only: it changes nothing in Slurm, and writes
+Python 3.6 or later and Slurm's commands. It only reads: it changes nothing in Slurm, and writes
 nothing but the bundle (mode 0600) and a temporary directory that it removes. The bundle is a
 compressed tar archive, which you can list, read and repack before you give it to anyone:
 
@@ -37,7 +37,7 @@ import time
 from typing import Any, Dict, Iterable, List, Optional, Set
 
 FORMAT = 1  # of the bundle
-_LARGEST = 4 << 20  # bytes of a file; what is larger is no configuration
+_LARGEST = 4 << 20  # bytes of a file; larger files are not configuration
 _PATIENCE = 600  # seconds for a command
 
 # Files that are never read.
@@ -495,12 +495,18 @@ def main(arguments: Optional[List[str]] = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="default: site-DATE.tar.gz")
-    parser.add_argument("--conf", metavar="DIR", help="default: what `scontrol show config` says")
     parser.add_argument(
-        "--days", metavar="N", type=int, default=0, help="also the jobs of the last N days"
+        "-o", "--output", metavar="FILE", help="bundle to write; default: site-DATE.tar.gz"
     )
-    parser.add_argument("--pseudonyms", action="store_true", help="replace names, see above")
+    parser.add_argument(
+        "--conf",
+        metavar="DIR",
+        help="directory of slurm.conf; default: as `scontrol show config` says",
+    )
+    parser.add_argument(
+        "--days", metavar="N", type=int, default=0, help="also collect the jobs of the last N days"
+    )
+    parser.add_argument("--pseudonyms", action="store_true", help="replace names; see above")
     options = parser.parse_args(arguments)
     directory = os.path.abspath(options.conf or _configuration_directory())
     if not os.path.isfile(os.path.join(directory, "slurm.conf")):

@@ -1,4 +1,4 @@
-"""How true a rehearsal copy is: what it has of the site as it is, in another way, or not at all.
+"""How faithful a rehearsal copy is: what it has unchanged, in a different form, or not at all.
 
 The options of both are compared as `harness diff` does, so that a report shows what the copy really
 has, whatever its importer intended.
@@ -19,7 +19,7 @@ SAME, EMULATED, LEFT_OUT, ADDED = "the same", "emulated", "left out", "added"
 _ADDRESSES = {"bcastaddr", "nodeaddr", "nodehostname", "port"}
 _HEADINGS = {
     LEFT_OUT: "Left out: a verdict on the copy says nothing about these",
-    EMULATED: "Emulated: the copy has these in another way",
+    EMULATED: "Emulated: the copy has these in a different form",
     ADDED: "Added: only the copy has these",
     SAME: "The same",
 }
@@ -27,7 +27,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Something of the site's that its copy does not have, or has in another way.
+    """Something that a site has and its copy does not, or in a different form.
 
     `option` is named as `harness diff` does: `Prolog`, `NodeName c[1-4] State`; it is empty for a
     whole file.
@@ -64,7 +64,7 @@ def compare(
     site: Configuration, copy: Configuration, release: str, replaced: Iterable[Replaced]
 ) -> Iterator[Entry]:
     """Yield an entry for each option of both configurations."""
-    reasons = {_key(one.file, one.option): one.why for one in replaced}
+    reasons = {_key(item.file, item.option): item.why for item in replaced}
     changes = [*diff.compare(site, copy, release, ignored=_ADDRESSES)]
     rows = [row for side in (site, copy) for row in side.files["slurm.conf"].rows("nodename")]
     if any(_ADDRESSES & row.own.keys() for row in rows):
@@ -136,9 +136,13 @@ def _same(source: Source, changes: Sequence[diff.Change]) -> Iterator[Entry]:
         for row in source.rows(key):
             names = _names(row.first.value)
             here = {option for first, named, option in of_names if first == key and named & names}
-            kept = [one for name, one in row.all.items() if name not in here | changed | _ADDRESSES]
+            kept = [
+                option
+                for name, option in row.all.items()
+                if name not in here | changed | _ADDRESSES
+            ]
             if "removed" not in here and kept:
-                text = " ".join(f"{one.name}={one.value}" for one in kept)
+                text = " ".join(f"{option.name}={option.value}" for option in kept)
                 name = f"{row.first.name} {row.first.value}"
                 yield Entry(source.kind, name, text, text, SAME, "")
 

@@ -52,7 +52,7 @@ class Imported:
 
 
 def import_site(path: Path, release: str | None, rehearsal_hosts: int | None) -> Imported:
-    """Return what a site's configuration becomes.
+    """Return the scenario of a site's configuration.
 
     `path` is a configuration directory or a site bundle. `release` defaults to the bundle's.
     `rehearsal_hosts` makes it a rehearsal copy on so many hosts. Raises UsageError.
@@ -105,7 +105,7 @@ def _import(
         *of_scripts,
         *(f"left out: {text}" for text in left_out),
         *(f"emulated: {text}" for text in emulated),
-        *(f"replaced: {one}" for one in replaced),
+        *(f"replaced: {item}" for item in replaced),
     ]
     return Imported(copy, notes, compared)
 
@@ -121,7 +121,7 @@ def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {
         "account": accounting.get("accounts", {}),
         "QOS": accounting.get("qos", {}),
-        "licence": accounting.get("resources", {}),
+        "license": accounting.get("resources", {}),
         "user": data.get("users", {}),
         "group": data.get("groups", {}),
         "reservation": {
@@ -246,7 +246,7 @@ def dump(data: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
 
 
 def write(path: Path, imported: Imported) -> None:
-    """Write a scenario, and beside it the scripts of its clusters and its fidelity report.
+    """Write a scenario, and next to it the scripts of its clusters and its fidelity report.
 
     All are written completely or not at all. Raises UsageError if one of them exists.
     """
@@ -256,7 +256,7 @@ def write(path: Path, imported: Imported) -> None:
         if existing.exists():
             raise UsageError(f"{existing} already exists", hint="choose another file, or remove it")
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as temporary:
-        written, files, report, report_json = (Path(temporary) / one.name for one in targets)
+        written, files, report, report_json = (Path(temporary) / target.name for target in targets)
         clusters = {
             name: {**cluster, **_with_files(cluster.get("scripts", {}), files)}
             for name, cluster in imported.data["clusters"].items()
@@ -266,9 +266,9 @@ def write(path: Path, imported: Imported) -> None:
             report.write_text(fidelity.markdown(path.stem, imported.fidelity))
             entries = [asdict(entry) for entry in imported.fidelity]
             report_json.write_text(f"{json.dumps(entries, indent=2)}\n")
-        for one in reversed(targets):  # the scenario comes last
-            if (Path(temporary) / one.name).exists():
-                (Path(temporary) / one.name).rename(one)
+        for target in reversed(targets):  # the scenario comes last
+            if (Path(temporary) / target.name).exists():
+                (Path(temporary) / target.name).rename(target)
 
 
 def _with_files(scripts: Mapping[str, Any], directory: Path) -> dict[str, Any]:

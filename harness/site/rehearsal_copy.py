@@ -464,7 +464,7 @@ def _options(
 
 
 def _kept(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, str]:
-    """Return the copy's value of an option, None if it has none, and why it is another."""
+    """Return the copy's value of an option, None if it has none, and why it differs."""
     why = next((why for names, why in _WHY if key in names), refused.get(key))
     if key in _PROGRAMS:
         return _STAND_IN, f"replaced by {_STAND_IN}"

@@ -1,4 +1,4 @@
-"""A site's scripts for its rehearsal copy: which run as they are, and what stands in for the rest.
+"""A site's scripts for its rehearsal copy: which ones run, and what stands in for the rest.
 
 Scripts are read, and their syntax is checked, but nothing here runs them.
 """

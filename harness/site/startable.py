@@ -1,7 +1,7 @@
 """Remove from a rehearsal copy what its scenario or the daemons of its release do not accept.
 
 A site's files may have been written for a different release, or be incomplete. What is removed is
-listed, as everything else that a copy lacks.
+listed, like everything else that a copy lacks.
 """
 
 from __future__ import annotations

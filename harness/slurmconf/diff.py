@@ -124,7 +124,7 @@ _MANIFEST: TypeAdapter[_Manifest] = TypeAdapter(_Manifest)
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ConfigurationSource:
     """One of two configurations: host -> path -> text.
 
     A plain directory has one host without a name, and paths relative to the directory. `releases`
@@ -168,18 +168,18 @@ class FileDiff:
     text: str
 
 
-def directory_side(path: Path) -> Side:
-    """Return one file, a directory such as /etc/slurm, or what `harness render` wrote, as a side.
+def directory_source(path: Path) -> ConfigurationSource:
+    """Return one file, a directory such as /etc/slurm, or what `harness render` wrote.
 
     If a link leads out of the directory, its target is not shown, because it can be any file of
     this machine. Raises UsageError if that is one of Slurm's files, or if a file cannot be read.
     """
     if path.is_file():
         kind = path.name if path.name in {*KINDS, *OTHER_KINDS} else "slurm.conf"
-        return Side(str(path), {"": {kind: _read(path, path.parent, {})}})
+        return ConfigurationSource(str(path), {"": {kind: _read(path, path.parent, {})}})
     if (path / "manifest.json").exists():
-        return _rendered_side(path, _manifest(path / "manifest.json"))
-    return Side(str(path), {"": _texts(path, path, {})})
+        return _tree_source(path, _manifest(path / "manifest.json"))
+    return ConfigurationSource(str(path), {"": _texts(path, path, {})})
 
 
 def _manifest(path: Path) -> _Manifest:
@@ -194,13 +194,13 @@ def _manifest(path: Path) -> _Manifest:
         ) from error
 
 
-def _rendered_side(path: Path, manifest: _Manifest) -> Side:
+def _tree_source(path: Path, manifest: _Manifest) -> ConfigurationSource:
     seen: _Seen = {}
     hosts = {
         host: {f"/{name}": text for name, text in _texts(path / host, path, seen).items()}
         for host in manifest
     }
-    return Side(
+    return ConfigurationSource(
         str(path),
         hosts,
         controllers=[
@@ -257,9 +257,9 @@ def _read(path: Path, directory: Path, seen: _Seen) -> str:
     return seen[inode]
 
 
-def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
-    """Return what a plan renders to as a side, without files that consist of a secret."""
-    return Side(
+def plan_source(label: str, plan: Plan, tree: Tree) -> ConfigurationSource:
+    """Return what a plan renders to, without files that consist of a secret."""
+    return ConfigurationSource(
         label,
         {
             host: {file.path: file.text for file in files if not run_secrets.is_secret(file.text)}
@@ -276,13 +276,15 @@ def plan_side(label: str, plan: Plan, tree: Tree) -> Side:
     )
 
 
-def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str, str]) -> Side:
-    """Return the files that running hosts actually have, as a side.
+def hosts_source(
+    label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str, str]
+) -> ConfigurationSource:
+    """Return the files that running hosts actually have.
 
     They are the files of the tree, and other files of Slurm that no package owns. Marks replace the
     `values` of secrets.
     """
-    rendered = plan_side(label, plan, tree)
+    rendered = plan_source(label, plan, tree)
 
     def fetch(host: str) -> tuple[str, dict[str, str]]:
         paths = shlex.join(rendered.hosts[host])
@@ -304,13 +306,15 @@ def live_side(label: str, plan: Plan, tree: Tree, ssh: Ssh, values: Mapping[str,
         return replace(rendered, hosts=dict(pool.map(fetch, rendered.hosts)))
 
 
-def matched(before: Side, after: Side) -> tuple[Side, Side]:
-    """Return both sides with the same hosts.
+def matched(
+    before: ConfigurationSource, after: ConfigurationSource
+) -> tuple[ConfigurationSource, ConfigurationSource]:
+    """Return both configurations with the same hosts.
 
     If one is a plain directory, the other becomes its /etc/slurm of one cluster. Raises ValueError
     if there are several clusters to choose from.
     """
-    plain = [set(side.hosts) == {""} for side in (before, after)]
+    plain = [set(source.hosts) == {""} for source in (before, after)]
     if plain == [True, False]:
         return before, _as_directory(after, before)
     if plain == [False, True]:
@@ -318,23 +322,27 @@ def matched(before: Side, after: Side) -> tuple[Side, Side]:
     return before, after
 
 
-def _as_directory(side: Side, like: Side) -> Side:
+def _as_directory(source: ConfigurationSource, like: ConfigurationSource) -> ConfigurationSource:
     cluster = _cluster_name(like.hosts[""].get("slurm.conf", ""))
     matching = [
         host
-        for host in side.controllers
-        if _cluster_name(_slurm_files(side.hosts[host]).get("slurm.conf", "")) == cluster
+        for host in source.controllers
+        if _cluster_name(_slurm_files(source.hosts[host]).get("slurm.conf", "")) == cluster
     ]
-    chosen = matching or (list(side.controllers) if len(side.controllers) == 1 else [])
+    chosen = matching or (list(source.controllers) if len(source.controllers) == 1 else [])
     if not chosen and cluster:
-        raise ValueError(f"{like.label} is of cluster {cluster}, which {side.label} does not have")
+        raise ValueError(
+            f"{like.label} is of cluster {cluster}, which {source.label} does not have"
+        )
     if not chosen:
-        raise ValueError(f"{like.label} has no ClusterName, and {side.label} has several clusters")
-    files = dict(_slurm_files(side.hosts[chosen[0]]))
+        raise ValueError(
+            f"{like.label} has no ClusterName, and {source.label} has several clusters"
+        )
+    files = dict(_slurm_files(source.hosts[chosen[0]]))
     slurmdbd = next(
         (
             files_["slurmdbd.conf"]
-            for files_ in map(_slurm_files, side.hosts.values())
+            for files_ in map(_slurm_files, source.hosts.values())
             if "slurmdbd.conf" in files_
         ),
         None,
@@ -343,8 +351,8 @@ def _as_directory(side: Side, like: Side) -> Side:
         files["slurmdbd.conf"] = slurmdbd
     elif "slurmdbd.conf" not in like.hosts[""]:
         files.pop("slurmdbd.conf", None)
-    release = side.releases.get(chosen[0])
-    return Side(side.label, {"": files}, {"": release} if release else {})
+    release = source.releases.get(chosen[0])
+    return ConfigurationSource(source.label, {"": files}, {"": release} if release else {})
 
 
 def _cluster_name(slurm_conf: str) -> str:
@@ -370,7 +378,7 @@ def _in_slurm(path: str) -> str | None:
     return str(whole.relative_to(_SLURM)) if whole.is_relative_to(_SLURM) else None
 
 
-def file_diffs(before: Side, after: Side) -> list[FileDiff]:
+def file_diffs(before: ConfigurationSource, after: ConfigurationSource) -> list[FileDiff]:
     """Return the unified diffs of all files; hosts with the same diff share one."""
     hosts_of: dict[tuple[str, str | None, str | None], list[str]] = {}
     for host in dict.fromkeys((*before.hosts, *after.hosts)):
@@ -390,7 +398,9 @@ def file_diffs(before: Side, after: Side) -> list[FileDiff]:
     return [FileDiff(_folded(hosts), path, text) for (path, text), hosts in diffs.items()]
 
 
-def changes(before: Side, after: Side, release: str | None = None) -> list[Change]:
+def changes(
+    before: ConfigurationSource, after: ConfigurationSource, release: str | None = None
+) -> list[Change]:
     """Return the options that differ, with what each change needs in a release.
 
     The default is the release of each host.
@@ -404,7 +414,7 @@ def changes(before: Side, after: Side, release: str | None = None) -> list[Chang
         if older and newer and older != newer and not release:
             differing.append(Change(host, "", "Slurm", older, newer, "upgrade", False, _UPGRADE))
         old, new = (
-            tuple(sorted(_slurm_files(side.hosts[host]).items())) for side in (before, after)
+            tuple(sorted(_slurm_files(source.hosts[host]).items())) for source in (before, after)
         )
         if old != new:
             known = release or newer or older or releases.DEFAULT
@@ -415,7 +425,7 @@ def changes(before: Side, after: Side, release: str | None = None) -> list[Chang
     for diff in file_diffs(before, after):
         host = hostlist.expand(diff.hosts)[0] if diff.hosts else ""
         if diff.path == _OBJECTS:
-            texts = (side.hosts.get(host, {}).get(_OBJECTS, "") for side in (before, after))
+            texts = (source.hosts.get(host, {}).get(_OBJECTS, "") for source in (before, after))
             differing += _object_changes(diff.hosts, *texts)
         elif diff.path.startswith("/") and not PurePosixPath(diff.path).is_relative_to(_SLURM):
             needs = _SYSTEM.get(str(PurePosixPath(diff.path).parent))
@@ -473,7 +483,9 @@ def needed(changes_: Sequence[Change]) -> list[str]:
         needs |= {"start slurmdbd", "start"}
     commands = sorted(need for need in needs if " " in need and need not in STEPS)
     return [
-        one for need in STEPS for one in (commands if need == "units" else [need] * (need in needs))
+        step
+        for need in STEPS
+        for step in (commands if need == "units" else [need] * (need in needs))
     ]
 
 
@@ -643,7 +655,7 @@ def _options(kind: str, source: Source) -> dict[str, _Option]:
     for key, setting in source.settings.items():
         several = key in known and known[key].type == "array"
         settings = source.all_of(key) if several else [setting]
-        options[key] = _Option(setting.name, ",".join(one.value for one in settings))
+        options[key] = _Option(setting.name, ",".join(item.value for item in settings))
     if kind == "slurm.conf":
         hosts = [row.first.value for row in source.rows("slurmctldhost")] or _controllers(options)
         if hosts:

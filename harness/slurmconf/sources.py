@@ -21,10 +21,10 @@ from harness.ssh import Ssh
 
 def read(
     name: str,
-    of_run: Callable[[str], diff.Side],
+    of_run: Callable[[str], diff.ConfigurationSource],
     origin_of_image: Callable[[str], Origin] | None = None,
     on_scenario: Callable[[Path, scenario.Scenario], None] = lambda *_: None,
-) -> diff.Side:
+) -> diff.ConfigurationSource:
     """Return the configuration that `name` stands for; `of_run` returns that of a run.
 
     `on_scenario` is called with each scenario that is read.
@@ -34,19 +34,19 @@ def read(
         loaded = scenario.load(path, (), origin_of_image)
         on_scenario(path, loaded)
         plan = make_plan(path.stem, loaded, OWN_MACHINES)
-        return diff.plan_side(name, plan, render(plan))
+        return diff.plan_source(name, plan, render(plan))
     if path.exists() and not (path / "run.json").exists():
-        return diff.directory_side(path)
+        return diff.directory_source(path)
     return of_run(name)
 
 
 def of_run(
     name: str, plan: Plan, tree: Tree, ssh: Ssh | None, secrets: Mapping[str, str]
-) -> diff.Side:
+) -> diff.ConfigurationSource:
     """Return the files that a run's hosts have.
 
     If the hosts are down (`ssh` is None), return what was rendered for them.
     """
     if ssh is None:
-        return diff.plan_side(f"{name} (down, as it was rendered)", plan, tree)
-    return diff.live_side(name, plan, tree, ssh, secrets)
+        return diff.plan_source(f"{name} (down, as it was rendered)", plan, tree)
+    return diff.hosts_source(name, plan, tree, ssh, secrets)

@@ -1,1 +1,1 @@
-"""Ask Slurm what becomes of a table of submissions, and compare two answers."""
+"""Ask Slurm how it treats a table of submissions, and compare the answers."""

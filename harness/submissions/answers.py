@@ -1,4 +1,4 @@
-"""What became of submissions, whether it is as expected, and how two answers differ. Pure."""
+"""Slurm's answers to submissions: whether they are as expected, and how two differ. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TEXTS = frozenset({"reason", "message"})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a submission.
+    """Slurm's answer to a submission.
 
     `outcome` is refused, waits or starts. `reason` is why: the message of sbatch, or squeue's
     REASON. `message` is what sbatch printed although it submitted the job, for example from
@@ -60,8 +60,8 @@ class Answer:
 
     def columns(self) -> dict[str, str]:
         """Return the value of each column; "" for none."""
-        told = {"outcome": self.outcome, "reason": self.reason, "message": self.message}
-        return {column: told.get(column) or self.held.get(column, "") for column in COLUMNS}
+        own = {"outcome": self.outcome, "reason": self.reason, "message": self.message}
+        return {column: own.get(column) or self.held.get(column, "") for column in COLUMNS}
 
 
 def held(details: Mapping[str, str]) -> dict[str, str]:
@@ -81,15 +81,15 @@ def held(details: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in columns.items() if value not in {"", "(null)", "N/A"}}
 
 
-def changed(asked: Mapping[str, str], holds: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the options that were asked for and are held differently.
+def changed(requested: Mapping[str, str], holds: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the options that were requested and are held with a different value.
 
     >>> changed({"time": "120", "qos": "quick"}, {"time": "02:00:00", "qos": "normal"})
     ('qos: quick -> normal',)
     """
     return tuple(
         f"{name}: {value} -> {holds.get(name, '-')}"
-        for name, value in asked.items()
+        for name, value in requested.items()
         if name in FIELDS and canonical(name, value) != canonical(name, holds.get(name, ""))
     )
 

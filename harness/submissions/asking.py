@@ -1,6 +1,6 @@
-"""Submit the rows of a table to clusters that are up, and note what becomes of each; run none.
+"""Ask clusters that are up how they treat the rows of a table: submit each row, but run none.
 
-All nodes are reserved meanwhile, so no job starts: it would count as usage, and change the
+Meanwhile, all nodes are reserved, so that no job starts: it would count as usage, and change the
 fair share of later rows. A reservation hides nothing: select_nodes() in slurmctld's
 node_scheduler.c still refuses a job that can never run, and replaces the reason of a job that waits
 for nodes by the limit that it exceeds, if any.
@@ -51,11 +51,11 @@ _FEW = 5
 
 
 def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row], beside: Collection[int] = ()) -> list[Answer]:
-    """Return what becomes of each row of a table on the clusters of a plan, which are up.
+    """Return the answer to each row of a table from the clusters of a plan, which are up.
 
-    `beside` are ids of jobs that may run meanwhile. Raises CannotVerify if a cluster has others, or
-    does not answer. After an interrupt, it cancels its
-    jobs before it raises KeyboardInterrupt.
+    `beside` are the ids of unrelated jobs that may be active meanwhile. Raises CannotVerify if a
+    cluster has others, or does not answer. After an interrupt, it cancels its jobs before it raises
+    KeyboardInterrupt.
     """
     clusters = slurm.clusters(ssh, plan)
     found: dict[Row, Answer] = {}
@@ -73,7 +73,7 @@ def _nothing_starts(clusters: Sequence[SlurmCluster], beside: Collection[int]) -
         if jobs := _active(cluster, beside):
             some = ", ".join(jobs[:_FEW])
             raise CannotVerify(
-                f"{cluster.name} has {len(jobs)} jobs, which affect others: {some}",
+                f"{cluster.name}: {len(jobs)} active jobs would affect the answers: {some}",
                 hint="wait for them, or cancel them",
             )
     reserved: list[SlurmCluster] = []
@@ -92,7 +92,7 @@ def _nothing_starts(clusters: Sequence[SlurmCluster], beside: Collection[int]) -
 
 
 def _active(cluster: SlurmCluster, beside: Collection[int]) -> list[str]:
-    """Return the jobs of a cluster that have not ended, but for those beside ours."""
+    """Return the jobs of a cluster that have not ended, except those in `beside`."""
     jobs = [
         job
         for job in cluster.jobs("--local", "--all")
@@ -208,7 +208,7 @@ class _Asking:
             check=False,
             timeout=_ANSWERED_WITHIN,
         )
-        message = said(result.stderr)
+        message = sbatch_messages(result.stderr)
         if result.exit_code == 0:
             return int(result.stdout.split()[-1].split(";")[0]), message
         if any(words in message for words in slurm.UNCERTAIN):
@@ -230,7 +230,7 @@ class _Asking:
             held.pop("priority", None)
         reason = "" if details["Reason"] == _RESERVED else details["Reason"]
         outcome = WAITS if reason and details["JobState"] == "PENDING" else STARTS
-        changed = answers.changed(row.asked, held)
+        changed = answers.changed(row.requested, held)
         facts = (str(row), row.place, row.user, row.cluster)
         return Answer(*facts, outcome, reason, message, held, changed)
 
@@ -273,11 +273,11 @@ class _Asking:
         return int(match[1])
 
 
-def said(stderr: str) -> str:
+def sbatch_messages(stderr: str) -> str:
     r"""Return the messages of sbatch in one line, without its own name.
 
-    >>> said("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: x")
-    'AssocMaxSubmitJobLimit; x'
+    >>> sbatch_messages("sbatch: error: Limit\nsbatch: error: Batch job submission failed: x")
+    'Limit; x'
     """
     lines = (re.sub(r"^sbatch: (error: )?", "", line).strip() for line in stderr.splitlines())
     messages = (line.removeprefix("Batch job submission failed: ") for line in lines)

@@ -39,8 +39,8 @@ _NOT_ASKED = frozenset(
 _BESIDE_OPTIONS = ("user", "cluster", "name", "options", "expect")
 _TRUE, _FALSE = {"true", "yes"}, {"false", "no"}
 _HINT = (
-    "a row has user, options of sbatch (partition: long, or options: [--partition=long]), and if "
-    "needed cluster, name and expect"
+    "a row has user, options of sbatch (partition: long, or options: [--partition=long]), and "
+    "optionally cluster, name and expect"
 )
 
 
@@ -48,7 +48,7 @@ _HINT = (
 class Row:
     """A submission: who submits it to which cluster, with which options of sbatch.
 
-    `expected` is what must become of it, by column. `place` is FILE:LINE.
+    `expected` has the expected values, by column. `place` is FILE:LINE.
     """
 
     place: str
@@ -59,10 +59,10 @@ class Row:
     expected: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
-    def asked(self) -> dict[str, str]:
+    def requested(self) -> dict[str, str]:
         """The values of options by their long names; "" for a flag.
 
-        >>> Row("t.yml:1", "alice", "a", "", ("-pshort", "--time", "5", "-N", "2")).asked
+        >>> Row("t.yml:1", "alice", "a", "", ("-pshort", "--time", "5", "-N", "2")).requested
         {'partition': 'short', 'time': '5', 'nodes': '2'}
         """
         values: dict[str, str] = {}
@@ -198,14 +198,14 @@ class _Reader:
     def _options(self, cells: _Cells) -> Iterator[str]:
         """Yield the options of sbatch; those in `options` come first."""
         words = self._words(cells["options"]) if "options" in cells else []
-        for option in {*Row("", "", "", "", tuple(words)).asked, *words} & _NOT_ASKED:
+        for option in {*Row("", "", "", "", tuple(words)).requested, *words} & _NOT_ASKED:
             self._refuse(option, "options", cells["options"])
         yield from words
         for name, cell in cells.items():
             if name in _BESIDE_OPTIONS or name.startswith("expect."):
                 continue
             if not re.fullmatch("[a-z][a-z0-9-]+", name):
-                self._wrong(name, cell, "not the long name of an option of sbatch")
+                self._wrong(name, cell, "not the long name of an sbatch option")
             if name in _NOT_ASKED:
                 self._refuse(name, name, cell)
             yield from self._option(name, cell)
@@ -222,8 +222,8 @@ class _Reader:
             yield f"--{name}={text}"
 
     def _refuse(self, option: str, where: str, cell: _Cell) -> None:
-        instead = "; name the cluster with cluster" if option == "clusters" else ""
-        self._wrong(where, cell, f"{option} cannot be asked{instead}")
+        instead = "; name the cluster with the key cluster" if option == "clusters" else ""
+        self._wrong(where, cell, f"{option} is not supported{instead}")
 
     def _words(self, cell: _Cell) -> list[str]:
         if isinstance(cell.value, SequenceNode):

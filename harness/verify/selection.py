@@ -267,7 +267,7 @@ def _policy(plan: Plan) -> bool:
 
     In a federation, jobs go to other clusters meanwhile.
     """
-    return not _federation(plan) and any(one.reason for one in policy.submissions(plan))
+    return not _federation(plan) and any(job.reason for job in policy.submissions(plan))
 
 
 @feature("preemption")

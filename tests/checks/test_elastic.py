@@ -20,7 +20,7 @@ from conftest import Jobs, only
 
 from harness import providers, slurm_options
 from harness.cluster.history import Recorder, Sighting
-from harness.cluster.node_state import is_powered_down
+from harness.cluster.node_state import is_draining, is_powered_down, is_suspended
 from harness.cluster.slurm import FINISHED, SlurmCluster, job_key
 from harness.elastic import node_failures
 from harness.parsing import hostlist
@@ -120,7 +120,7 @@ class Elastic:
             lambda left: not left,
             what="all nodes to power down",
             timeout=limit,
-            give_up=lambda left: any("DRAIN" in state for state in left.values()),
+            give_up=lambda left: any(map(is_draining, left.values())),
         )
         wait_until(
             self.running,
@@ -143,7 +143,7 @@ class Elastic:
 
 
 def _awake(seen: Sighting) -> bool:
-    return not {"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"} & {*seen.state.split("+")}
+    return not is_suspended(seen.state)
 
 
 class Signal:

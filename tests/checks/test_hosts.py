@@ -19,12 +19,13 @@ from harness.cluster import logs
 from harness.origins import Family
 from harness.plan import DAEMONS, Plan
 from harness.plan import Host as PlannedHost
+from harness.releases import DEFAULT_PORTS
 from harness.report import timeline
 from harness.rundir import RunDir
 from harness.slurmconf.check import log_lines
 from harness.ssh import Ssh
 
-PORT_OF = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
+PORT_OF = {daemon: DEFAULT_PORTS[daemon] for daemon in ("slurmctld", "slurmd", "slurmdbd")}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
 # A daemon sends a message to a client that ends at this moment, such as srun after its last step.
 # _writev_timeout() of Slurm notices it in one of three places, and each has its own words.
@@ -483,7 +484,7 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
     )
     ask = "timeout 5 bash -c '</dev/tcp/{}/{}' 2>/dev/null && echo open || echo closed"
     # If the site has no other host, this is the first host itself.
-    neighbour = [host for host in plan.lasting_hosts() if host.site == first.site][:2][-1]
+    neighbor = [host for host in plan.lasting_hosts() if host.site == first.site][:2][-1]
     script = (
         f'systemd-run --quiet --unit=listener python3 -c "{server}\nimport time; time.sleep(120)"'
     )
@@ -492,7 +493,7 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
         answer = ask.format("localhost", 873)
         wait = f'for i in $(seq 200); do [ "$({answer})" = open ] && exit; sleep 0.1; done; exit 1'
         ssh.run(first.name, ["sh", "-c", wait])
-        near = ssh.run(neighbour.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()
+        near = ssh.run(neighbor.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()
         far = ssh.run(other.name, ["sh", "-c", ask.format(first.name, 873)]).stdout.strip()
         allowed = {
             (host.name, port): ssh.run(

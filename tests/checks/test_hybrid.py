@@ -20,6 +20,7 @@ import pytest
 from conftest import Jobs, wait_until_saved
 
 from harness import faults
+from harness.cluster import node_state
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import CommandFailed
 from harness.faults import Fault
@@ -323,7 +324,7 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
                 ignore=(CommandFailed,),
             )
             states = {candidate.name: candidate.state for candidate in cluster.nodes()}
-            assert "DRAIN" in states[other], (
+            assert node_state.is_draining(states[other]), (
                 f"{other}, which an administrator drained, is {states[other]} "
                 "although no operator runs: something else resumes nodes"
             )

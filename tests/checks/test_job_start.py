@@ -17,7 +17,7 @@ from math import inf
 import pytest
 from conftest import Jobs
 
-from harness import faults, slurm_options
+from harness import faults, releases, slurm_options
 from harness.cluster.slurm import SlurmCluster
 from harness.faults import Fault
 from harness.open_run import OpenRun
@@ -225,9 +225,8 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
     Otherwise it only waits for Prolog on its own node.
     """
     node, other = nodes
-    waits_for_all = mode == "salloc" or (
-        mode == "srun" and plan.releases()[cluster.name] >= "22.05"
-    )
+    release = releases.get(plan.releases()[cluster.name])
+    waits_for_all = mode == "salloc" or (mode == "srun" and release.srun_waits_for_every_prolog)
     with ThreadPoolExecutor(1) as pool, events.held(other, "prolog_slurmd"):
         before = newest_job(cluster)
         starting = pool.submit(start, mode, cluster, len(nodes), jobs)

@@ -234,7 +234,7 @@ def test_user_cannot_change_the_cluster(
             assert re.search("Invalid user id|Access/permission denied", answer.stderr), (
                 answer.stderr
             )
-        flags = {flag for node in cluster.nodes() for flag in node.state.split("+")}
+        flags = {flag for node in cluster.nodes() for flag in node_state.words(node.state)}
         assert not flags & {"DOWN", "DRAIN"}, flags
 
 

@@ -17,11 +17,11 @@ from harness.submissions.answers import STARTS
 from harness.submissions.table import Row
 from harness.wait import wait_until
 
-# States of a job that is preempted, by PreemptMode: slurm.conf(5).
+# What happens to a preempted job, and its states, by PreemptMode: slurm.conf(5).
 PREEMPTED = {
-    "requeue": {"PENDING", "REQUEUED", "REQUEUE_HOLD"},
-    "cancel": {"PREEMPTED", "CANCELLED"},
-    "suspend": {"SUSPENDED"},
+    "requeue": ("requeued", {"PENDING", "REQUEUED", "REQUEUE_HOLD"}),
+    "cancel": ("cancelled", {"PREEMPTED", "CANCELLED"}),
+    "suspend": ("suspended", {"SUSPENDED"}),
 }
 
 
@@ -32,22 +32,22 @@ def test_partitions_and_limits_accept_and_refuse_whom_they_should(
     """A job for each partition and each kind of limit; none of them runs."""
     submissions = policy.submissions(plan)
     rows = [
-        Row(one.what, one.user, one.cluster, one.what, (*plan.scenario.checks.submit, *one.options))
-        for one in submissions
+        Row(job.what, job.user, job.cluster, job.what, (*plan.scenario.checks.submit, *job.options))
+        for job in submissions
     ]
     beside = {job_id for _, job_id in jobs.left_alone}
     problems = []
-    for one, answer in zip(submissions, asking.ask(ssh, plan, rows, beside), strict=True):
-        seen = f"{one.what}: {' '.join(one.options)}: {answer.outcome}, {answer.reason or '-'}"
-        plugins = slurm_options.get(plan.slurm_conf(one.cluster), "JobSubmitPlugins")
-        if not one.reason:
+    for job, answer in zip(submissions, asking.ask(ssh, plan, rows, beside), strict=True):
+        seen = f"{job.what}: {' '.join(job.options)}: {answer.outcome}, {answer.reason or '-'}"
+        plugins = slurm_options.get(plan.slurm_conf(job.cluster), "JobSubmitPlugins")
+        if not job.reason:
             # Limits and scripts may refuse what the partition accepts.
             if re.search(policy.NO_ACCESS, answer.reason):
                 problems.append(f"{seen}; should be accepted")
         elif answer.outcome == STARTS:
-            problems.append(f"{seen}; should wait or be refused: {one.reason}")
-        elif not plugins and not re.search(one.reason, answer.reason):
-            problems.append(f"{seen}; the reason should be {one.reason}")
+            problems.append(f"{seen}; should wait or be refused: {job.reason}")
+        elif not plugins and not re.search(job.reason, answer.reason):
+            problems.append(f"{seen}; the reason should be {job.reason}")
     assert not problems, "\n".join(problems)
 
 
@@ -55,11 +55,12 @@ def test_partitions_and_limits_accept_and_refuse_whom_they_should(
 def test_jobs_preempt_those_of_lower_qos(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
-    """A job that needs the node of another one gets it, and the other is treated as configured."""
+    """A job of a higher QOS gets the node of a running job, which is treated as configured."""
     for pair in policy.preemptions(plan):
         cluster = clusters[pair.cluster]
         here = (*only(cluster, plan), f"--account={pair.account}", "--exclusive", "--nodes=1")
         time = "--time=5"
+        outcome, states = PREEMPTED[pair.mode]
         low = jobs.submit(
             cluster, "sleep 300", *here, time, f"--qos={pair.low}", "--requeue", user=pair.user
         )
@@ -73,8 +74,8 @@ def test_jobs_preempt_those_of_lower_qos(
         cluster.wait_for([high], {"RUNNING"})
         wait_until(
             lambda: cluster.job(low),  # noqa: B023  called at once
-            lambda job: job is not None and job.state in PREEMPTED[pair.mode],  # noqa: B023
-            what=f"job {low} of QOS {pair.low}, preempted by {pair.high}, to be {pair.mode}d",
+            lambda job: job is not None and job.state in states,  # noqa: B023
+            what=f"job {low} of QOS {pair.low}, preempted by {pair.high}, to be {outcome}",
             timeout=120,
         )
         cluster.run("scancel", str(high), str(low), user=pair.user)

@@ -50,7 +50,7 @@ def rich_site(users: int, accounts: int) -> dict[str, Any]:
     people = _users(users, [*tree])
     staff = [name for number, name in enumerate(people) if number % 10 == 0]
     return {
-        "description": "A site with a large accounting tree, scripts, licences and reservations.",
+        "description": "A site with a large accounting tree, scripts, licenses and reservations.",
         "clusters": {CLUSTER: _cluster()},
         "accounting": {
             "host": "db",
@@ -172,9 +172,9 @@ def submissions() -> list[dict[str, Any]]:
         {"name": "default", "user": "u001", "time": 10},
         {"name": "Lua refuses", "user": "u001", "job-name": "forbidden"},
         {"name": "Lua chooses long", "user": "u001", "time": 180},
-        {"name": "licences", "user": "u002", "licenses": "fluent:2", "time": 10},
-        {"name": "too many licences", "user": "u002", "licenses": "fluent:5", "time": 10},
-        {"name": "remote licence", "user": "u002", "licenses": "matlab@flexlm:2", "time": 10},
+        {"name": "licenses", "user": "u002", "licenses": "fluent:2", "time": 10},
+        {"name": "too many licenses", "user": "u002", "licenses": "fluent:5", "time": 10},
+        {"name": "remote license", "user": "u002", "licenses": "matlab@flexlm:2", "time": 10},
         {"name": "reservation", "user": "u000", "reservation": "course", "time": 10},
         {"name": "reservation of others", "user": "u001", "reservation": "course", "time": 10},
         {"name": "features", "user": "u003", "constraint": "amd&ib", "time": 10},

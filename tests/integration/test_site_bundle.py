@@ -99,7 +99,7 @@ def test_rehearsal_of_a_bundle_behaves_as_the_site_does(
 class Seen:
     """What a live cluster shows of itself: options, partitions, the tree, and its answers.
 
-    `objects` are licences, reservations without their times, and members of groups, by name.
+    `objects` are licenses, reservations without their times, and members of groups, by name.
     """
 
     options: Mapping[str, str]
@@ -133,7 +133,7 @@ class Seen:
                     f"reservation {line.split()[0].partition('=')[2]}": _without_times(line)
                     for line in reservations.splitlines()
                 },
-                **{f"licence {line.partition('|')[0]}": line for line in licenses.splitlines()},
+                **{f"license {line.partition('|')[0]}": line for line in licenses.splitlines()},
                 **{f"group {line.partition(':')[0]}": line for line in groups.splitlines()},
             },
             on_host(dump),

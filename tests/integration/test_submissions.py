@@ -160,7 +160,7 @@ def test_cluster_with_jobs_is_not_asked(asked: Callable[..., Done], cluster: Slu
     finally:
         cluster.run("scancel", str(job_id))
     assert (done.returncode, done.stdout) == (3, "")
-    assert f"policy has 1 jobs, which affect others: {job_id} PENDING of bob" in done.stderr
+    assert f"policy: 1 active jobs would affect the answers: {job_id} PENDING of bob" in done.stderr
 
 
 @pytest.mark.parametrize("raised", [False, True])

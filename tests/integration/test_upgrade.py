@@ -120,7 +120,7 @@ def test_cluster_with_site_data_is_upgraded_while_users_submit(
         [before, after] = [
             event["tables"]
             for event in rundir.find(runs, "rolling").events()
-            if event["kind"] == "past"
+            if event["kind"] == "old_records"
         ]
         assert before == after
         assert int(before[0].split()[0]) >= 3  # jobs

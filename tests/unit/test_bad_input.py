@@ -300,7 +300,7 @@ def test_configuration(slurm_conf: str, topology: str, gres: str, encoding: str)
         with bounded():
             findings = check.check_path(directory, releases.get("26.05"), releases.get("20.11"))
         with bounded():
-            before, after = diff.directory_side(directory), diff.directory_side(Path(other))
+            before, after = diff.directory_source(directory), diff.directory_source(Path(other))
             diff.steps(diff.changes(before, after))
         with bounded():
             data, notes = importer.import_directory(directory, RELEASE)
@@ -402,7 +402,7 @@ EVENTS: list[dict[str, Any]] = [
         "user": "alice",
         "seconds": 10,
     },
-    {**TIME, "kind": "past", "cluster": "aws", "tables": ["1\t2", "3\t4"]},
+    {**TIME, "kind": "old_records", "cluster": "aws", "tables": ["1\t2", "3\t4"]},
     {**TIME, "kind": "log", "seen_by": "aws1", "daemon": "slurmd", "line": "x"},
     {**TIME, "kind": "no_evidence", "of": "usage", "where": "aws", "why": "gone"},
     {**TIME, "kind": "rehearsal", "action": "end", "token": "r"},
@@ -600,7 +600,7 @@ def test_latin_1_comments_differ_as_lines(tmp_path: Path) -> None:
         (tmp_path / name / "slurm.conf").write_bytes(
             b"# " + comment + b"\nNodeName=n[1-x] CPUs=1\n"
         )
-    before, after = (diff.directory_side(tmp_path / name) for name in "ab")
+    before, after = (diff.directory_source(tmp_path / name) for name in "ab")
     [difference] = diff.file_diffs(before, after)
     assert "-# café\n+# cafè\n" in difference.text
     assert diff.changes(before, after) == []
@@ -622,7 +622,7 @@ def test_latin_1_comments_differ_as_lines(tmp_path: Path) -> None:
 def test_damaged_manifest_is_a_usage_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(UsageError, match="is not the manifest of a rendered tree"):
-        diff.directory_side(tmp_path)
+        diff.directory_source(tmp_path)
 
 
 def test_damaged_event_line_is_named_and_a_partial_last_line_is_ignored(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ class VagrantProvider:
         hosts: Sequence[Host],
         files: Mapping[str, Sequence[RenderedFile]],
     ) -> None:
-        """Define machines modelled on their cluster's controller, which Vagrant created."""
+        """Define machines modeled on their cluster's controller, which Vagrant created."""
         sites = _sites(run.id)
         addresses = subnets.addresses(plan, sites)
         for host in hosts:

@@ -28,5 +28,5 @@ def check(configuration: Configuration, older: Release) -> Iterator[Finding]:
                         f"the default changed with {name}: {default.before} before, now "
                         f"{default.now}"
                     )
-                    hint = f"set {key} to keep the old behaviour" if not word else ""
+                    hint = f"set {key} to keep the old behavior" if not word else ""
                     yield source.find_here(WARNING, "default", option, message, hint)

@@ -244,7 +244,7 @@ def test_images_are_run_only_on_request(arguments: list[str], tmp_path: Path) ->
     output = completed.stdout + completed.stderr
     assert "own.yml:3:12: " in output
     assert "clusters.one.image: mine:1 was not inspected; assuming Slurm 24.11" in output
-    assert "`release:` beside `image:`" in output
+    assert "`release:` next to `image:`" in output
     probed = harness(*arguments, "--probe-images", cwd=tmp_path, environment=NO_ENGINE)
     assert probed.returncode == 3
     assert "no Docker engine answers at unix:///nonexistent/docker.sock" in probed.stderr

@@ -39,7 +39,7 @@ def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (Fault("burn", "aws1"), 'unknown fault "burn"\nhint: known are kill-daemon, stop-daemon'),
+        (Fault("burn", "aws1"), 'unknown fault "burn"\nhint: known: kill-daemon, stop-daemon'),
         (Fault("stop-daemon", "aws9", "slurmd"), "no host aws9\nhint: there are accounting, "),
         (
             Fault("stop-daemon", "aws1", "slurmctld"),

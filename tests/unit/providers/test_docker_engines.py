@@ -49,7 +49,7 @@ def test_without_engines_everything_runs_on_the_users_own() -> None:
         ("docker:on-prem=one,moon=two", "no site moon"),
         ("docker:on-prem=one,two", "docker:CONTEXT,CONTEXT or docker:SITE=CONTEXT"),
         ("docker:", "docker:CONTEXT,CONTEXT or docker:SITE=CONTEXT"),
-        ("podman", "known are docker"),
+        ("podman", "known: docker"),
     ],
 )
 def test_invalid_targets_are_refused_before_anything_starts(

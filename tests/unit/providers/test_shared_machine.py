@@ -284,7 +284,7 @@ def test_process_that_ignores_sigterm_is_killed(
 
 
 class Engine:
-    """An engine with labelled networks and volumes, and containers that have only these labels."""
+    """An engine with labeled networks and volumes, and containers that have only these labels."""
 
     def __init__(self, *labels: dict[str, str]) -> None:
         self._labels = labels

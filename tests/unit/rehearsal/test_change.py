@@ -43,7 +43,7 @@ def test_change_is_planned_with_the_steps_of_diff(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("MaxTime: 60", "MaxTime: '1:00:00'", "nothing differs that Slurm sees"),
+        ("MaxTime: 60", "MaxTime: '1:00:00'", "there is no change that Slurm would see"),
         ("c[1-4]", "c[1-5]", "c5: a change of hosts"),
         ("controller: ctl", "controller: other", r"ctl,other: a change of hosts"),
         ("  one:", "  two:", "a change of hosts"),
@@ -51,7 +51,7 @@ def test_change_is_planned_with_the_steps_of_diff(tmp_path: Path) -> None:
         (
             "    nodes:",
             "    options: {StateSaveLocation: /var/spool/other}\n    nodes:",
-            "need steps by hand:\nslurm.conf StateSaveLocation",
+            "require manual steps:\nslurm.conf StateSaveLocation",
         ),
     ],
 )

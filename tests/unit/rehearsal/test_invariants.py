@@ -91,7 +91,7 @@ def good() -> History:
         Usage("chemistry", "bob", 0),
     ]
     history.usage["on-prem"] = [Usage("chemistry", "", 12), Usage("chemistry", "bob", 12)]
-    history.past["aws"] = [("7\t99", "9\t111")] * 2
+    history.old_records["aws"] = [("7\t99", "9\t111")] * 2
     return history
 
 
@@ -152,7 +152,7 @@ def set_usage(account: str, user: str, seconds: int) -> Change:
 
 
 def set_site_data(seen: list[tuple[str, ...]]) -> Change:
-    return lambda history: history.past.update({"aws": seen})
+    return lambda history: history.old_records.update({"aws": seen})
 
 
 BAD: list[tuple[str, Change, str]] = [
@@ -306,7 +306,7 @@ def test_no_claim_is_made_where_evidence_is_missing(kind: str) -> None:
 
 def test_no_claim_is_made_where_no_job_was_accepted() -> None:
     history = History(PLAN)
-    history.past = good().past
+    history.old_records = good().old_records
     assert {*outcomes(history).values()} == {"unknown"}
 
 
@@ -662,8 +662,8 @@ def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
             for one in rows
         ),
         *(
-            {"kind": "past", "cluster": name, "tables": [*one]}
-            for name, seen in history.past.items()
+            {"kind": "old_records", "cluster": name, "tables": [*one]}
+            for name, seen in history.old_records.items()
             for one in seen
         ),
         {"kind": "no_evidence", "of": "trace", "where": "aws2", "why": "does not answer\nat all"},

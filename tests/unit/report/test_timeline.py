@@ -66,7 +66,7 @@ def test_concurrent_jobs_are_drawn_side_by_side_and_jobs_that_never_ran_are_not_
     assert first.top + first.height <= second.top
 
 
-def test_ten_thousand_short_jobs_become_few_bars_labelled_with_counts() -> None:
+def test_ten_thousand_short_jobs_become_few_bars_labeled_with_counts() -> None:
     picture = drawn([job(number, "n1", number, number + 1) for number in range(10_000)])
     assert len(picture.bars) == 1
     assert picture.bars[0].title == "10000 completed, 0:00 to 2:46:40"

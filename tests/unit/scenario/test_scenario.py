@@ -204,7 +204,7 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (CLUSTER % ", release: 24.11", 'a release is a string: write "24.11", with the quotes'),
         (CLUSTER % ", options: {'A\\nB': 1}", "characters that are not allowed"),
         (CLUSTER % ', options: {A: "x\\ny"}', "the value of an option must be a single line"),
-        (CLUSTER % "" + "users: {a: {uid: 2001}, b: {uid: 2001}}", "uid 2001 is already a's"),
+        (CLUSTER % "" + "users: {a: {uid: 2001}, b: {uid: 2001}}", "uid 2001 already belongs to a"),
         (
             CLUSTER % "" + "users: {slurm: {uid: 2001}}",
             "users.slurm: slurm is a system user of every host; choose",

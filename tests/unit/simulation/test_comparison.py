@@ -81,8 +81,8 @@ def test_one_simulation_of_each_shows_no_spread() -> None:
 
     assert _verdict(comparison) == "unknown"
     assert comparison.statements == (
-        "Unknown: one simulation of old and new each does not show what chance does. No spread is "
-        "known; use --repeat 3 or more",
+        "Unknown: one simulation each of old and new does not show the effect of chance; "
+        "use --repeat 3 or more",
     )
 
 

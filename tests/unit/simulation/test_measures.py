@@ -10,7 +10,7 @@ from harness.simulation.measures import (
     percentile,
     queue_over_time,
     slowdown_of,
-    utilisation_over_time,
+    utilization_over_time,
     wait_of,
 )
 from harness.simulation.outcome import JobOutcome, Quality, Simulation
@@ -109,11 +109,11 @@ def test_a_requeued_job_uses_cpus_only_while_it_runs() -> None:
 
     assert measured.wait.mean == 60
     assert measured.slowdown == 12  # an hour for the five minutes of its last run
-    assert measured.utilisation == pytest.approx(1 / 6)
+    assert measured.utilization == pytest.approx(1 / 6)
     assert measured.groups["size"][0].cpu_hours == pytest.approx(8 / 6)
 
 
-def test_utilisation_counts_cpu_time_until_the_end_of_the_trace() -> None:
+def test_utilization_counts_cpu_time_until_the_end_of_the_trace() -> None:
     measured = measure(
         _simulation(
             _job(start=0, end=1800, cpus=8),  # all CPUs for half of the hour
@@ -121,14 +121,14 @@ def test_utilisation_counts_cpu_time_until_the_end_of_the_trace() -> None:
         )
     )
 
-    assert measured.utilisation == pytest.approx(0.5 + 0.5 / 6)
+    assert measured.utilization == pytest.approx(0.5 + 0.5 / 6)
 
 
 def test_an_interrupted_simulation_is_measured_until_then() -> None:
     running = _job(start=0, end=None, state="RUNNING", cpus=8)
     measured = measure(_simulation(running, ended=900.0))
 
-    assert measured.utilisation == 1
+    assert measured.utilization == 1
     assert measured.groups["size"][0].cpu_hours == 2
 
 
@@ -143,7 +143,7 @@ def test_jobs_of_the_warm_up_are_not_measured() -> None:
 
     assert (measured.jobs, measured.wait.mean) == (1, 60)
     # What runs after the warm-up occupies the nodes, whenever it was submitted.
-    assert measured.utilisation == pytest.approx((8 * 900 + 840) / (8 * 1800))
+    assert measured.utilization == pytest.approx((8 * 900 + 840) / (8 * 1800))
 
 
 def test_the_queue_is_the_mean_number_of_waiting_jobs() -> None:
@@ -214,17 +214,17 @@ def test_nothing_is_measured_of_no_jobs() -> None:
     measured = measure(_simulation())
 
     assert measured.wait.mean is measured.slowdown is measured.backfilled is None
-    assert (measured.jobs, measured.utilisation, measured.queue) == (0, 0, 0)
-    assert utilisation_over_time(_simulation(), 4) == [0, 0, 0, 0]
+    assert (measured.jobs, measured.utilization, measured.queue) == (0, 0, 0)
+    assert utilization_over_time(_simulation(), 4) == [0, 0, 0, 0]
 
 
-def test_utilisation_and_queue_over_time() -> None:
+def test_utilization_and_queue_over_time() -> None:
     simulation = _simulation(
         _job(submit=0, start=0, end=1000, cpus=4),
         _job(submit=0, start=500, end=750, cpus=4),
     )
 
     assert end_of(simulation) == 1000
-    assert utilisation_over_time(simulation, 4) == pytest.approx([0.5, 0.5, 1, 0.5])
-    assert utilisation_over_time(simulation, 1) == pytest.approx([0.625])
+    assert utilization_over_time(simulation, 4) == pytest.approx([0.5, 0.5, 1, 0.5])
+    assert utilization_over_time(simulation, 1) == pytest.approx([0.625])
     assert queue_over_time(simulation, 5) == pytest.approx([1, 1, 0.5, 0, 0])

@@ -194,7 +194,7 @@ class TestStandardWorkloadFormat:
             f"{path}:3: submit time: nan is not a number that a trace can have",
             f"{path}:4: run time: inf is not a number that a trace can have",
             f"{path}:5: submit time: -5 is negative",
-            f"{path}:6: job 1 is there twice",
+            f"{path}:6: job 1 appears twice",
         ]
 
     def test_reading_stops_after_many_problems(self, tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ class TestSacct:
         ("cells", "problem"),
         [
             ({"Submit": "yesterday"}, "Submit: 'yesterday' is not a time"),
-            ({"Submit": "Unknown"}, "Submit: there is none"),
+            ({"Submit": "Unknown"}, "Submit: missing"),
             ({"Timelimit": "soon"}, "Timelimit: 'soon' is not a duration"),
             ({"ReqMem": "much"}, "ReqMem: 'much' is not an amount of memory"),
             ({"ReqCPUS": "nan"}, "reqcpus: 'nan' is not a number"),

@@ -91,7 +91,13 @@ def test_everything_that_the_scenario_lacks_is_named_at_once() -> None:
         must_fit(trace, SCENARIO)
     for words in (
         *("jobs.csv", "unknown user: zoe (1 jobs)", "unknown account: art"),
-        *("unknown partition: gpu", "unknown QOS: fast", "no nodes can hold: e ", "f (", "g ("),
+        *(
+            "unknown partition: gpu",
+            "unknown QOS: fast",
+            "too large for the nodes: e ",
+            "f (",
+            "g (",
+        ),
     ):
         assert words in str(caught.value)
 

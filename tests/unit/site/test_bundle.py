@@ -106,7 +106,7 @@ def test_bundle_becomes_a_scenario_with_accounts_qos_and_users(imported: Import)
         "left out: user daemon: a system user of every host has this name",
         "emulated: user ghost: unknown on the host where the bundle was collected; has uid 100000 "
         "here",
-        "emulated: user scanner: uid 1 is a system user's; has uid 100001 here",
+        "emulated: user scanner: uid 1 belongs to a system user; has uid 100001 here",
     ]
 
 
@@ -119,9 +119,9 @@ def test_rehearsal_copy_has_the_sites_users_and_accounts(imported: Import) -> No
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"manifest.json": None}, "is not a whole site bundle"),
+        ({"manifest.json": None}, "is not a complete site bundle"),
         ({"manifest.json": "{}"}, "2 errors in its manifest"),
-        ({"output/users.json": "["}, "is not a whole site bundle"),
+        ({"output/users.json": "["}, "is not a complete site bundle"),
         ({"manifest.json": json.dumps({**MANIFEST, "format": 9})}, "format 9, not 1"),
         ({"manifest.json": json.dumps({**MANIFEST, "configuration": "/../.."})}, "outside"),
         ({"output/version.txt": "slurm 19.05.1\n"}, "runs Slurm 19.05"),
@@ -141,7 +141,7 @@ def test_bad_bundles_are_refused_with_a_reason(
 def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
     path = packed(tmp_path / "site.tar.gz", FILES)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(UsageError, match="is not a whole site bundle"):
+    with pytest.raises(UsageError, match="is not a complete site bundle"):
         importer.import_site(path, None, None)
 
 
@@ -177,7 +177,7 @@ matlab|flexlm|License|20|other|25|
 }
 
 
-def test_reservations_and_licences_are_imported_relative_to_the_time_of_the_bundle(
+def test_reservations_and_licenses_are_imported_relative_to_the_time_of_the_bundle(
     imported: Import,
 ) -> None:
     data, notes = imported(files=OBJECTS)

@@ -106,7 +106,7 @@ def test_report_begins_with_what_a_verdict_does_not_cover(entries: dict[str, Ent
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
         "## Left out: a verdict on the copy says nothing about these",
-        "## Emulated: the copy has these in another way",
+        "## Emulated: the copy has these in a different form",
         "## Added: only the copy has these",
         "## The same",
     ]

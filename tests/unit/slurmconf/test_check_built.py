@@ -1,4 +1,4 @@
-"""What daemons of releases that no distribution packages decided: see docs/releases.md."""
+"""How daemons of releases that Debian does not package decided: see docs/releases.md."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ PartitionName=p Nodes=ALL MaxTime=60
 """
 
 
-def source(directory: Path, name: str, **files: str) -> diff.Side:
+def source(directory: Path, name: str, **files: str) -> diff.ConfigurationSource:
     """Return a directory with these files as a configuration source."""
     path = directory / name
     path.mkdir()
     for file, text in files.items():
         (path / file.replace("_conf", ".conf")).write_text(text)
-    return diff.directory_side(path)
+    return diff.directory_source(path)
 
 
 def changed_options(
@@ -340,7 +340,9 @@ def test_passwords_are_compared_and_not_shown(tmp_path: Path) -> None:
     assert "hunter" not in str(change)
 
 
-def federation(release: str = "24.11", settings: Sequence[str] = (), **options: str) -> diff.Side:
+def federation(
+    release: str = "24.11", settings: Sequence[str] = (), **options: str
+) -> diff.ConfigurationSource:
     """Return the shipped federation as a source, with more options on one of its clusters."""
     read = scenario.load(SCENARIOS / "federation.yml", [release], settings=settings)
     aws = read.clusters["aws"]
@@ -350,7 +352,7 @@ def federation(release: str = "24.11", settings: Sequence[str] = (), **options: 
         read.model_copy(update={"clusters": {**read.clusters, "aws": aws}}),
         OWN_MACHINES,
     )
-    return diff.plan_side("federation", plan, render(plan))
+    return diff.plan_source("federation", plan, render(plan))
 
 
 def test_hosts_with_the_same_change_are_reported_once() -> None:
@@ -492,7 +494,7 @@ def test_files_that_hosts_share_are_read_and_compared_once(
         write_rendered(tmp_path / f"{cpus}", trees[-1], with_secrets=False)
     read = Mock(wraps=conf.read_text)
     monkeypatch.setattr(conf, "read_text", read)
-    before, after = (diff.directory_side(tmp_path / name) for name in "12")
+    before, after = (diff.directory_source(tmp_path / name) for name in "12")
     # The manifest, and the files of slurmd and of slurmctld.
     assert read.call_count == 2 + 2 * len([*trees[0]["ctl"][1:], *trees[0]["n1"][1:]])
     compare = Mock(wraps=difflib.unified_diff)
@@ -512,13 +514,13 @@ def test_what_is_outside_a_directory_is_not_shown(tmp_path: Path) -> None:
     ]
     (tmp_path / "b" / "key").symlink_to(secret)
     shown = "".join(
-        one.text for one in diff.file_diffs(before, diff.directory_side(tmp_path / "b"))
+        one.text for one in diff.file_diffs(before, diff.directory_source(tmp_path / "b"))
     )
     assert "# outside of this directory: hidden-" in shown
     assert "987654" not in shown
     (tmp_path / "b" / "gres.conf").symlink_to(secret)
     with pytest.raises(UsageError, match=r"gres.conf is a link to a file outside of its directory"):
-        diff.directory_side(tmp_path / "b")
+        diff.directory_source(tmp_path / "b")
 
 
 def test_symbolic_link_to_a_directory_of_a_host_is_not_shown(tmp_path: Path) -> None:
@@ -527,7 +529,7 @@ def test_symbolic_link_to_a_directory_of_a_host_is_not_shown(tmp_path: Path) -> 
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").write_text("987654")
     (tmp_path / "tree" / "h").symlink_to(tmp_path / "secrets")
-    [text] = diff.directory_side(tmp_path / "tree").hosts["h"].values()
+    [text] = diff.directory_source(tmp_path / "tree").hosts["h"].values()
     assert text.startswith("# outside of this directory: hidden-")
 
 
@@ -545,5 +547,5 @@ def test_paths_that_a_host_sends_cannot_leave_the_target(tmp_path: Path) -> None
                 "",
             )
 
-    found = diff.live_side("run", plan, render(plan), Sends(), {})
+    found = diff.hosts_source("run", plan, render(plan), Sends(), {})
     assert {path for files in found.hosts.values() for path in files} == {"/etc/slurm/slurm.conf"}

@@ -165,7 +165,7 @@ def test_priority_without_meaning_is_left_out() -> None:
 def test_cluster_with_jobs_is_not_asked() -> None:
     slurm = FakeSlurm()
     slurm.other_job = True
-    with pytest.raises(CannotVerify, match=r"single has 1 jobs, .*: 7 PENDING of bob"):
+    with pytest.raises(CannotVerify, match=r"single: 1 active jobs .*: 7 PENDING of bob"):
         ask(slurm, "x")
     assert not slurm.reserved
 
