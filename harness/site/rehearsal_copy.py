@@ -518,7 +518,7 @@ def _default_memory(cluster: Mapping[str, Any]) -> int:
         *(part["options"] for part in cluster.get("partitions", {}).values()),
     ]
     defaults = [
-        c_numbers.strtol(value)
+        c_numbers.strtol(str(value))
         for options in parts
         for name in _MEMORY_OF_JOBS
         if str(value := get(options, name) or "").isdecimal()
