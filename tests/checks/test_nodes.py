@@ -302,7 +302,7 @@ def _wait_until_reached(
         with ThreadPoolExecutor(8) as pool:
             return [*chain.from_iterable(pool.map(look, hosts))]
 
-    wait_until(unreached, lambda left: not left, what=what, timeout=45, show="; ".join)
+    wait_until(unreached, lambda left: not left, what=what, timeout=120, show="; ".join)
 
 
 @pytest.mark.needs("users", "two_hosts")
