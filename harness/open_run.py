@@ -45,7 +45,7 @@ class OpenRun:
 
         def look() -> str:
             try:
-                self.ssh.run(machine.name, ["true"], timeout=10)
+                self.ssh.run(machine.name, ["true"], timeout=30)
             except (Unreachable, WaitTimeout) as error:
                 running = machine.name in self.provider.runs().get(self.directory.id, [])
                 return str(error) if running else "the host has stopped"

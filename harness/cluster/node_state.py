@@ -114,6 +114,23 @@ def waits_for_operator(state: str, reason: str) -> bool:
     return "DRAIN" in words(state) and (not reason or reason.startswith((RESUMED, *_CUT_IN_USE)))
 
 
+def may_return(state: str, reason: str) -> bool:
+    """Return whether a node that is out of service may take jobs again without an administrator.
+
+    It did not respond, has not registered yet, or waits for the operator.
+
+    >>> may_return("IDLE+NOT_RESPONDING", ""), may_return("DOWN", "Not responding")
+    (True, True)
+    >>> may_return("DOWN", "no fan"), may_return("IDLE+DRAIN", "Kill task failed")
+    (False, False)
+    """
+    return (
+        bool(words(state) & {"NOT_RESPONDING", "UNKNOWN"})
+        or reason.startswith("Not responding")
+        or waits_for_operator(state, reason)
+    )
+
+
 def phase(state: str, *, power_is_known: bool = False) -> str:
     """Return the word for a state in the report's timeline, "" for a node in normal service.
 

@@ -293,7 +293,7 @@ async def connected(where: str, version: str, token: str) -> AsyncIterator[Slurm
         transport=None if is_url else httpx2.AsyncHTTPTransport(uds=where),
         base_url=where if is_url else "http://slurm",
         headers={"X-SLURM-USER-TOKEN": token},
-        timeout=10,
+        timeout=30,
     ) as client:
         yield Slurmrestd(client, version)
 

@@ -25,6 +25,7 @@ from ruamel.yaml.scanner import Scanner
 MOST_BYTES = 4 * 2**20
 # Levels of nested lists and mappings.
 DEEPEST = 32
+_TOO_DEEP = f"more than {DEEPEST} levels of lists and mappings"
 # How many values all aliases of a file may repeat.
 MOST_REPEATED = 10_000
 # Bits of the largest integers; Slurm has no larger ones.
@@ -93,9 +94,7 @@ def _explained(text: str) -> Iterator[None]:
             f"not YAML: the character U+{error.character:04X} is not allowed", mark
         ) from error
     except MaxDepthExceededError as error:
-        raise NotPlain(
-            f"more than {DEEPEST} levels of lists and mappings", error.problem_mark
-        ) from error
+        raise NotPlain(_TOO_DEEP, error.problem_mark) from error
     except MarkedYAMLError as error:
         raise NotPlain(f"not YAML: {error.problem or error.context}", error.problem_mark) from error
     except YAMLError as error:
@@ -103,7 +102,16 @@ def _explained(text: str) -> Iterator[None]:
 
 
 class _Scanner(Scanner):
-    """Refuses directives: they change the version of YAML, or define tags."""
+    """Refuses directives: they change the version of YAML, or define tags.
+
+    Also refuses too many levels of brackets, of which it would read a thousand ahead, slowly.
+    """
+
+    def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:  # noqa: N803
+        """Read a bracket that opens a list or mapping."""
+        if self.flow_level >= DEEPEST:
+            raise NotPlain(_TOO_DEEP, self.reader.get_mark())
+        super().fetch_flow_collection_start(TokenClass, to_push)
 
     def fetch_directive(self) -> None:
         """Refuse a line such as %YAML 1.1."""

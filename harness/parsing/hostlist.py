@@ -98,7 +98,12 @@ def create(hostlist: str, grammar: Grammar = NEWEST, most: int = MOST_NAMES) -> 
             suffix = ""
         if suffix and not grammar.suffixes:
             raise ValueError(f'"{_short(token)}" has text after its last "]"')
-        names.add_ranges(prefix, _ranges(inside), suffix)
+        ranges = _ranges(inside)
+        prefixes = _count_prefixes(prefix, most)
+        if prefixes * _numbers(ranges) > most:
+            raise TooManyNames(f"has more than {most} names")
+        if prefixes:
+            names.add_ranges(prefix, ranges, suffix)
     return tuple(names.names)
 
 
@@ -129,6 +134,34 @@ def _token_end(hostlist: str, start: int) -> int:
                 break
             parsed = closed + 1
         end = closed
+
+
+def _count_prefixes(prefix: str, most: int) -> int:
+    """Return the number of prefixes that the ranges in a prefix make, without making them.
+
+    There are none if something is wrong to the left of its last ranges, which Slurm ignores after
+    trying all that is right of it. Raises ValueError if the last ranges are wrong, and
+    TooManyNames.
+    """
+    count, innermost = 1, True
+    while True:
+        prefix, opened, rest = prefix.rpartition("[")
+        inside, closed, _ = rest.rpartition("]")
+        if not (opened and closed):
+            return count
+        try:
+            count *= _numbers(_ranges(inside))
+        except ValueError:
+            if innermost:
+                raise
+            return 0
+        if count > most:
+            raise TooManyNames(f"has more than {most} names")
+        innermost = False
+
+
+def _numbers(ranges: Iterable[_Range]) -> int:
+    return sum(part.last - part.first + 1 for part in ranges)
 
 
 def _ranges(inside: str) -> list[_Range]:

@@ -378,7 +378,6 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
             if kind == "usage" or record.name.startswith(f"{token}-"):
                 run.directory.event(kind, **{"seen_by": where, **asdict(record)})
 
-    _note_symptoms(run)
     for host in run.plan.lasting_hosts():
         if host.nodes:
             note("trace", host.name, partial(job_trace.collect, run.ssh, [host.name]))
@@ -387,6 +386,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
         if run.plan.scenario.accounting:
             note("record", name, cluster.records, "--local", "--allocations")
             note("usage", name, cluster.usage)
+    _note_symptoms(run)  # last, so that it finds what explains the rest
 
 
 def _note_symptoms(run: OpenRun) -> None:

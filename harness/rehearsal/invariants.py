@@ -52,8 +52,10 @@ _SLOW_DECAY = re.compile(r"0|[1-9]\d*-.*")
 # between the latter's bind() and listen(), in _create_socket(), and took it for dead
 # (_step_connect() in stepd_api.c). slurmdbd's proc_req() ignores the result of a commit, which
 # either fails or finds no connection: acct_storage_p_commit() first calls check_connection(), which
-# replaces a broken connection and so gives up its transaction.
+# replaces a broken connection and so gives up its transaction. slurmctld's _reconcile_fed_job()
+# logs both lines when it forgets that it sent a copy of a job to a sibling.
 SYMPTOMS = {
+    "slurmctld": ("_reconcile_fed_job: didn't find JobId=", "is currently locked by sibling"),
     "slurmd": ("Purging vestigial job script",),
     "slurmdbd": ("commit failed", "unable to re-connect to as_mysql database"),
 }
@@ -154,6 +156,19 @@ class History:
         """Return whether a slurmd removed a job's script while the job started."""
         script = re.compile(rf"{SYMPTOMS['slurmd'][0]} \S*/job0*{job_id}/")
         return any(script.search(line) for line in self.log)
+
+    def forgot(self, job_id: int | None, sibling: str) -> bool:
+        """Return whether a job's origin logged that it forgot the copy that it sent to a sibling.
+
+        An array may be logged as 7_*, and its tasks as 7_1(8).
+        """
+        missing, removed = SYMPTOMS["slurmctld"]
+        job = rf"JobId={job_id}(_\S+)?"
+        lines = (
+            rf"{missing.removesuffix('JobId=')}{job} on cluster {re.escape(sibling)}$",
+            rf"origin {job} {removed}",
+        )
+        return all(any(re.search(line, logged) for logged in self.log) for line in lines)
 
     def uncommitted(self, at: float) -> bool:
         """Return whether slurmdbd may have lost an event: a commit failed in a killed database."""
@@ -628,7 +643,7 @@ def _under_way(history: History, submission: Submission | None, states: Mapping[
     When controllers connect again after a fault, the origin compares its jobs with those of a
     sibling. If a copy is still on its way, the sibling does not list it: the origin removes the
     sibling from the job's active ones (_reconcile_fed_job() in fed_mgr.c), and revokes no copy
-    there.
+    there. It logs both.
     """
     forgotten = _forgotten(states)
     if submission is None or not forgotten:
@@ -638,7 +653,9 @@ def _under_way(history: History, submission: Submission | None, states: Mapping[
         for cluster in (submission.cluster, *forgotten)
         for began, healed in history.struck(cluster)
     )
-    if not reconnected:
+    if not reconnected or not all(
+        history.forgot(submission.job_id, cluster) for cluster in forgotten
+    ):
         return ""
     return f"the copy on {', '.join(forgotten)} was under way while the controllers reconnected"
 

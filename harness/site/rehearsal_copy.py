@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from harness.parsing import hostlist
+from harness.parsing import c_numbers, hostlist
 from harness.site.fidelity import Replaced
 from harness.site.scripts import SiteScripts
 from harness.slurm_options import LOG_DIRECTORY, get
@@ -518,7 +518,7 @@ def _default_memory(cluster: Mapping[str, Any]) -> int:
         *(part["options"] for part in cluster.get("partitions", {}).values()),
     ]
     defaults = [
-        int(value)
+        c_numbers.strtol(str(value))
         for options in parts
         for name in _MEMORY_OF_JOBS
         if str(value := get(options, name) or "").isdecimal()

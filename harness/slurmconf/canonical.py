@@ -13,7 +13,7 @@ from functools import cache
 from typing import TypeVar
 
 from harness import releases
-from harness.parsing import conf, durations, hostlist
+from harness.parsing import c_numbers, conf, durations, hostlist
 from harness.releases import Release
 from harness.slurm_options import LOG_LEVELS
 from harness.slurmconf.check import values
@@ -298,7 +298,7 @@ def _gres_count(item: str) -> str:
     count = re.fullmatch(r"(\d+)([kmgtp]?)b?", last, re.IGNORECASE) if words else None
     if not count:
         return f"{item}:1"
-    size = int(count[1]) * 1024 ** " kmgtp".index(count[2].lower() or " ")
+    size = c_numbers.strtol(count[1]) * 1024 ** " kmgtp".index(count[2].lower() or " ")
     return ":".join([*words, str(size)])
 
 

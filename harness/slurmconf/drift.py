@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from harness import releases
-from harness.parsing import conf, durations, hostlist
+from harness.parsing import c_numbers, conf, durations, hostlist
 from harness.slurm_options import LOG_LEVELS
 from harness.slurmconf.canonical import ENFORCE_TOO, IN_MINUTES, purge_age, renamed
 from harness.slurmconf.check import times
@@ -301,7 +301,7 @@ def _gres(value: str) -> dict[str, int]:
         if name in _UNSET_WORDS:
             continue
         last = re.fullmatch(r"(\d+)([kmgtp]?)b?", words[-1]) if words else None
-        count = int(last[1]) * 1024 ** " kmgtp".index(last[2] or " ") if last else 1
+        count = c_numbers.strtol(last[1]) * 1024 ** " kmgtp".index(last[2] or " ") if last else 1
         counts[name] = counts.get(name, 0) + count
     return counts
 

@@ -71,8 +71,16 @@ class Event:
 
 
 def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:
-    """Return what happened to a job on the hosts of its cluster, in order."""
-    journal = f"journalctl --quiet --no-pager --output=json --identifier={PROGRAM} --boot"
+    """Return what happened to a job on the hosts of its cluster, in order.
+
+    Hosts are read at the same time: an event on one that is read late may follow an event on
+    another that is not returned.
+    """
+    # Without --sync, a journal may lack what was sent to it a moment ago.
+    journal = (
+        "journalctl --sync; "
+        f"journalctl --quiet --no-pager --output=json --identifier={PROGRAM} --boot"
+    )
     hosts_of = plan.hosts_of(cluster)
 
     def look(host: str) -> list[Event]:

@@ -238,7 +238,7 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
             lambda: active_jobs(clusters, jobs),
             lambda left: not left,
             what="all jobs to end on every cluster",
-            timeout=90,
+            timeout=180,
         )
     except WaitTimeout:
         # The check that left them behind has reported them; later clean-ups need not wait again.
@@ -319,7 +319,11 @@ def all_records_sent(
 
     def nothing_to_send(_: object) -> bool:
         nonlocal last
-        if any(cluster.waiting_for_slurmdbd() for cluster in clusters):
+        try:
+            waiting = any(cluster.waiting_for_slurmdbd() for cluster in clusters)
+        except CommandFailed:  # no slurmctld is in control
+            waiting = True
+        if waiting:
             last = time.monotonic()
         return time.monotonic() - last > seconds
 
@@ -329,7 +333,7 @@ def all_records_sent(
 def wait_for_records(
     cluster: SlurmCluster,
     wanted: Mapping[int, tuple[str, int | None]],
-    timeout: float = 60,
+    timeout: float = 180,
     where: str = "accounting",
 ) -> None:
     """Wait until accounting has jobs with these states and exit codes (None: any).
@@ -353,6 +357,7 @@ def wait_for_records(
         lambda seen: seen == wanted,
         what=f"{where} to have {wanted}",
         timeout=timeout,
+        give_up=all_records_sent([cluster]),
         ignore=(CommandFailed,),
     )
 
@@ -383,7 +388,7 @@ def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
         ),
         lambda code: code == 0,
         what=f"slurmctld of {cluster.name} to save its jobs in {directory}",
-        timeout=60,
+        timeout=120,
     )
 
 

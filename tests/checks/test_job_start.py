@@ -238,7 +238,9 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
         )
         if not waits_for_all:
             events.wait(cluster, job_id, "task ends")
+            events.wait(cluster, job_id, "Prolog begins", len(nodes))
         else:
+            events.wait(cluster, job_id, "Prolog begins", len(nodes))
             events.wait(cluster, job_id, "Prolog ends")
             # In the meantime, a later job runs to its end on the first node.
             cluster.run("srun", f"--nodelist={node}", "true", user=jobs.user)
@@ -461,9 +463,7 @@ def test_signals_reach_those_they_are_meant_for(
     cluster.run("scancel", "--batch", "--signal=USR1", str(job_id), user=jobs.user)
     events.wait(cluster, job_id, "script got USR1")
     cluster.run("scancel", str(job_id), user=jobs.user)
-    events.wait(cluster, job_id, "freed", len(nodes))
-    # The nodes' events are collected before slurmctld's log is read.
-    seen = events.wait(cluster, job_id, "Epilog begins", len(nodes))
+    seen = events.wait(cluster, job_id, "freed", len(nodes))
     wait = int(slurm_options.get(plan.scenario.clusters[cluster.name].options, "KillWait") or 30)
     for host in hosts:
         received = signals(seen, host)
@@ -473,13 +473,16 @@ def test_signals_reach_those_they_are_meant_for(
         assert sorted(received[len(first) :]) == last, f"signals arrived as {received} on {host}"
         time_of = {event.what: event.time for event in seen if event.host == host}
         survived = time_of["Epilog begins"] - time_of["task got TERM"]
-        assert wait - 1 < survived < wait + 10, (
+        assert wait - 1 < survived < wait + 20, (
             f"killed on {host} {survived:.1f} s after TERM, KillWait is {wait}"
         )
     seen = events.wait(cluster, warned, "script got USR1", timeout=120)
     received = [what for host in hosts for what in signals(seen, host)]
-    assert received == ["script got USR1"], f"signals arrived as {received}"
-    cluster.run("scancel", "--full", "--signal=KILL", str(warned), user=jobs.user)
+    # On a slow machine, its time may be up by now: Slurm then sends TERM, too.
+    assert [what for what in received if what.endswith("USR1")] == ["script got USR1"], (
+        f"signals arrived as {received}"
+    )
+    cluster.run("scancel", "--full", "--signal=KILL", str(warned), user=jobs.user, check=False)
     events.wait(cluster, warned, "freed", len(nodes))
 
 
@@ -490,13 +493,15 @@ def test_interrupting_srun_twice_ends_its_tasks(
     name = f"interrupted-{secrets.token_hex(4)}"
     script = f"""
         await() {{
-            timeout 20 sh -c '
+            timeout 90 sh -c '
                 until grep --quiet "$0" {name} || [ ! -e /proc/$1 ]; do sleep 0.02; done' "$@"
         }}
         env --default-signal=INT srun sh -c 'echo job $SLURM_JOB_ID; exec sleep 300' \\
             > {name} 2>&1 & pid=$!
         await ^job $pid; kill -INT $pid
-        await interrupt $pid; kill -INT $pid
+        await interrupt $pid
+        # The second must come within a second of the first: a busy machine may take several.
+        while kill -INT $pid 2> /dev/null; do sleep 0.3; done
         wait $pid; echo ended with $?; cat {name}; rm {name}
     """
     output = cluster.run("sh", "-c", script, user=jobs.user).stdout
@@ -558,5 +563,5 @@ def test_munge_credential_is_good_once_for_its_time_and_its_user(
         lambda: decode(short_lived),
         lambda output: "Expired credential" in output,
         what="a credential of one second to expire",
-        timeout=30,
+        timeout=90,
     )

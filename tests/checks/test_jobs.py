@@ -102,17 +102,23 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[st
 
 @pytest.mark.needs("lasting")
 def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
+    """A node that did not respond is asked again only after up to 100 s (SlurmdTimeout/3)."""
     wait_until(
         lambda: [
-            f"{name}: {node.name} {node.state} {node.reason}".strip()
+            (name, node)
             for name, cluster in clusters.items()
             for node in cluster.nodes()
             if node_state.is_out_of_service(node.state)
         ],
         lambda left: not left,
         what="every node to take jobs",
-        timeout=45,
-        show="; ".join,
+        timeout=300,
+        give_up=lambda left: (
+            not any(node_state.may_return(node.state, node.reason) for _, node in left)
+        ),
+        show=lambda left: "; ".join(
+            f"{name}: {node.name} {node.state} {node.reason}".strip() for name, node in left
+        ),
     )
 
 

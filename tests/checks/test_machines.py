@@ -26,7 +26,7 @@ pytestmark = [
 
 MINUTES = 10
 # Deadline in seconds for a host to start a requested reboot.
-_GOES_DOWN = 60
+_GOES_DOWN = 180
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,14 @@ def test_node_reboots_on_request_and_takes_jobs_again(
         lambda boot: boot != before,
         what=f"{node.host} to go down for the reboot of {node.name} that scontrol requested",
         timeout=_GOES_DOWN,
+        ignore=(WaitTimeout,),
     )
     wait_until(
         lambda: boot_of(node, ssh),
         lambda boot: boot not in {"", before},
         what=f"{node.host} to come up again",
         timeout=plan.capabilities.boot_seconds,
+        ignore=(WaitTimeout,),
     )
     takes_jobs(node, plan, users[0], jobs)
 
@@ -169,10 +171,13 @@ def join_again(cluster: SlurmCluster, clusters: dict[str, SlurmCluster], plan: P
 
 
 def boot_of(node: NodeUnderTest, ssh: Ssh) -> str:
-    """Return the id of the current boot of a node's host, or "" while it does not answer."""
+    """Return the id of the current boot of a node's host, or "" while it is down.
+
+    Raises WaitTimeout if it is not known, because the host is slow to answer.
+    """
     try:
-        return ssh.run(node.host, ["cat", "/proc/sys/kernel/random/boot_id"], timeout=10).stdout
-    except (Unreachable, WaitTimeout, CommandFailed):
+        return ssh.run(node.host, ["cat", "/proc/sys/kernel/random/boot_id"], timeout=30).stdout
+    except (Unreachable, CommandFailed):
         return ""
 
 

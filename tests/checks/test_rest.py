@@ -700,7 +700,9 @@ def test_token_lives_as_long_as_it_was_asked_for(
     )
     path = f"/slurm/{api.versions()[-1]}/jobs/"
     last = time.time()  # when the last accepted request was made
-    assert accepted(api, api.ask("GET", path, users[0], token))
+    answer = api.ask("GET", path, users[0], token)
+    # On a busy machine, the token may have expired by now.
+    assert time.time() >= claims["exp"] or accepted(api, answer)
 
     def look() -> bool:
         nonlocal last

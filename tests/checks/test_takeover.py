@@ -224,7 +224,7 @@ def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
             f"slurmdbd of {accounting.host}, "
             f"whose database must be that of {accounting.backup} too,"
         )
-        wait_for_records(cluster, recorded, timeout=60, where=where)
+        wait_for_records(cluster, recorded, where=where)
 
 
 def wait_for_standby(ssh: Ssh, plan: Plan) -> None:

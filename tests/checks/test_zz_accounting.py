@@ -248,5 +248,5 @@ def test_job_completion_records_match_accounting(
         lambda: (in_accounting(), in_completion()),
         lambda seen: len(seen[0]) == len(given) and seen[0] == seen[1],
         what="completion records to agree with those of accounting",
-        timeout=60,
+        timeout=120,
     )

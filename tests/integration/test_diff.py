@@ -336,7 +336,7 @@ def test_default_that_is_spelled_out_changes_nothing(cluster: OpenRun, harness: 
             lambda: printed(cluster),
             lambda options: options.keys() >= before.keys(),
             what="slurmctld to answer",
-            timeout=90,
+            timeout=180,
         )
         assert after == before
     finally:
@@ -374,7 +374,7 @@ def test_most_common_changes_need_what_diff_says(
         take(cluster, LESS[need])
         assert not seen(cluster, change, timeout=2), f"{LESS[need]} would have been enough"
     take(cluster, need)
-    assert seen(cluster, change, timeout=60), run.run(
+    assert seen(cluster, change, timeout=180), run.run(
         "scontrol", "show", "config", check=False
     ).stdout
     if change.drain and "removed" not in change.option:

@@ -707,7 +707,7 @@ def _wait_for_gateway(container: Container) -> None:
         look,
         lambda seen: seen[1] == "ready",
         what="the gateway between the sites",
-        timeout=30,
+        timeout=120,
         give_up=lambda seen: seen[0] == "exited",
         show="\n".join,
         interval=0.05,
@@ -729,7 +729,7 @@ def _remove_network(network: Network) -> None:
     """Remove a network; the engine releases a container's address a moment after its removal."""
     try:
         wait_until(
-            lambda: _gone(network), bool, what=f"network {network.name} to be removed", timeout=20
+            lambda: _gone(network), bool, what=f"network {network.name} to be removed", timeout=120
         )
     except WaitTimeout as error:
         raise EngineError(

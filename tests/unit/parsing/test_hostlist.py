@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,6 +45,7 @@ SINCE_23_02 = hostlist.Grammar(suffixes=False)
         ("a[1-2]b[3-4]", hostlist.NEWEST, ["a1b3", "a1b4", "a2b3", "a2b4"]),
         ("a[x]b[3-4]", hostlist.NEWEST, "Invalid range: `x'"),
         ("a[x]b[1]c[2]", hostlist.NEWEST, []),
+        ("a[x]b[1-2]c[3],m", hostlist.NEWEST, ["m"]),
         ("a[b[1-2]", hostlist.NEWEST, ["a[b1", "a[b2"]),
     ],
 )
@@ -57,11 +60,32 @@ def test_odd_hostlists_are_read_as_hostlist_create_does(
 
 
 @pytest.mark.parametrize(
-    "text", ["n[1-65536]r[1-65536]", "a[x]b[1-65536]c[1-65536]d[1]", f"n[{'0' * 999}-9]"]
+    "text",
+    [
+        "n[1-65536]r[1-65536]",
+        "a[x]b[1-65536]c[1-65536]d[1]",
+        f"n[{'0' * 999}-9]",
+        f"a[x]{'n[1-2]' * 30}",
+        "n[1-2]" * 30,
+    ],
 )
-def test_odd_hostlist_of_too_many_names_is_not_created(text: str) -> None:
+def test_odd_hostlist_of_too_many_names_is_refused_without_trying_them(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hostlist._Names, "add_ranges", _refuse_many(hostlist._Names.add_ranges))
     with pytest.raises(hostlist.TooManyNames):
         hostlist.create(text)
+
+
+def _refuse_many(add_ranges: Callable[..., None]) -> Callable[..., None]:
+    """Return `add_ranges` so that it fails when it is called more than ten times."""
+    calls = itertools.count(1)
+
+    def counted(*arguments: Any) -> None:
+        assert next(calls) <= 10, "prefixes are tried one by one"
+        add_ranges(*arguments)
+
+    return counted
 
 
 @pytest.mark.parametrize(

@@ -386,11 +386,26 @@ def test_copy_may_be_cancelled_if_it_was_under_way_while_its_origin_came_back() 
     history.records[:2] = [copy, replace(history.records[0], cluster="on-prem")]
     killed = "kill-daemon onprem-ctl slurmctld"
     history.faults = [FaultSeen(95, "inject", killed), FaultSeen(99.5, "heal", killed)]
-    finding = next(
-        one for one in invariants.evaluate(history) if one.name == "siblings_are_revoked"
-    )
-    assert finding.outcome == "passed"
-    assert "the copy on aws was under way while the controllers reconnected" in finding.excused[0]
+    forgot = [
+        f"[2026-11-24T16:02:05.249] _reconcile_fed_job: didn't find JobId={ID} on cluster aws",
+        f"[2026-11-24T16:02:05.249] _reconcile_fed_job: origin JobId={ID} is currently locked by "
+        "sibling 0, this is ok",
+    ]
+    for log in (
+        [],
+        forgot[:1],
+        [line.replace("cluster aws", "cluster aws2") for line in forgot],
+        [line.replace(f"={ID}", f"={ID}7") for line in forgot],
+    ):
+        history.log = log
+        assert outcomes(history)["siblings_are_revoked"] == "failed", "slurmctld forgot no copy"
+    for job in (f"JobId={ID}", f"JobId={ID}_*", f"JobId={ID}_1({ID + 1})"):
+        history.log = [line.replace(f"JobId={ID}", job) for line in forgot]
+        finding = next(
+            one for one in invariants.evaluate(history) if one.name == "siblings_are_revoked"
+        )
+        assert finding.outcome == "passed"
+        assert "the copy on aws was under way while the controllers" in finding.excused[0]
     history.faults = [FaultSeen(65, "inject", killed), FaultSeen(69.5, "heal", killed)]
     assert outcomes(history)["siblings_are_revoked"] == "failed", "they had long reconnected"
     history.faults = [FaultSeen(95, "inject", killed), FaultSeen(99.5, "heal", killed)]

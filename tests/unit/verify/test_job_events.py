@@ -116,3 +116,29 @@ def test_slurmctld_that_logs_no_jobs_is_no_evidence_against_records() -> None:
     quiet = load(SCENARIOS / "single-node.yml", settings=settings)
     plan = make_plan("p", quiet, Capabilities(cgroups=False, own_hardware=False))
     assert job_events.invented(Logs(), plan, [record(7, 1767225605)]) == []
+
+
+class LateJournal(Ssh):
+    """A host whose journal has an entry only after it was told to write what it was sent."""
+
+    def __init__(self) -> None:
+        pass
+
+    def run(self, host: str, command: Any, **_: Any) -> Result:
+        synced, _, read = command[-1].partition("journalctl --sync")
+        entry = ENTRY if "journalctl" in read and "journalctl" not in synced else ""
+        return Result(0, f"+0000\n{entry}", "")
+
+
+ENTRY = (
+    '{"MESSAGE": "7 script ends", "_SOURCE_REALTIME_TIMESTAMP": "1767225600250000",'
+    ' "_HOSTNAME": "single", "_UID": "2001"}\n'
+)
+
+
+def test_events_include_those_that_the_journal_has_not_written_yet() -> None:
+    plan = make_plan(
+        "p", load(SCENARIOS / "single-node.yml"), Capabilities(cgroups=False, own_hardware=False)
+    )
+    events = job_events.collect(LateJournal(), plan, "single", 7)
+    assert [event.what for event in events] == ["script ends"]
