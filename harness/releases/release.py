@@ -603,8 +603,8 @@ def first(section: str) -> str | None:
 def upgrade_path(older: str, newer: str) -> tuple[str, ...]:
     """Return the shortest upgrade path, in which each release is in the next one's upgrade window.
 
-    Of several shortest paths, it is one with the most releases that Debian packages. () if there is
-    none.
+    Of several shortest paths, it is one with the most releases that Debian packages, and among
+    these the one with the newest releases. () if there is none.
     """
     paths: list[tuple[str, ...]] = [(older,)]
     while paths and not any(path[-1] == newer for path in paths):
@@ -615,7 +615,9 @@ def upgrade_path(older: str, newer: str) -> tuple[str, ...]:
             if name > path[-1] and path[-1] in get(name).serves
         ]
     complete = [path for path in paths if path[-1] == newer]
-    return max(complete, key=lambda path: sum(bool(get(name).suite) for name in path), default=())
+    return max(
+        complete, key=lambda path: (sum(bool(get(name).suite) for name in path), path), default=()
+    )
 
 
 def _frozen(value: Any) -> Any:
