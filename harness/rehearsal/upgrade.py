@@ -193,11 +193,15 @@ def _listed(choices: Mapping[str, str]) -> str:
 def known_faults(plans: Sequence[Plan]) -> list[str]:
     """Return Slurm's known faults during upgrades, while slurmdbd is newer than the clusters."""
     known: list[str] = []
+    passed: set[str] = set()
     for older, newer in pairwise(plans):
+        passed.update(older.releases().values())
         if newer.scenario.accounting:
-            slurmdbd = f"slurmdbd={newer.releases()['slurmdbd']}"
-            between = replace(older, scenario=older.scenario.put_on([slurmdbd]))
+            slurmdbd = newer.releases()["slurmdbd"]
+            between = replace(older, scenario=older.scenario.put_on([f"slurmdbd={slurmdbd}"]))
+            faults_with_older = releases.get(slurmdbd).chain_faults
             known += between.known_faults()
+            known += [fault.what for fault in faults_with_older if fault.older & passed]
     return [*dict.fromkeys(known)]
 
 

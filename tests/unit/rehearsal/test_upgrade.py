@@ -242,6 +242,10 @@ def test_what_slurm_gets_wrong_along_the_way_is_reported() -> None:
     assert upgrade.known_faults([plan("ha", "24.11"), plan("ha", "26.05")]) == []
     [lost] = plan("ha", "26.05").known_faults()
     assert "backup controller" in lost
+    chain = [plan("ha", release) for release in ("23.11", "24.11", "26.05")]
+    [lost] = upgrade.known_faults(chain)
+    assert "submitted before slurmctld 24.11" in lost
+    assert upgrade.known_faults(chain[:2]) == []
 
 
 @pytest.mark.parametrize(
