@@ -116,7 +116,8 @@ def test_chain_of_upgrades_goes_through_a_source(
 ) -> None:
     path = tmp_path / "chain.yml"
     path.write_text(CHAIN)
-    way = f"{releases.DEFAULT}:source:{tarball}:26.05"
+    origin = origins.resolve(origins.Wanted(source=str(tarball)))
+    way = f"{releases.DEFAULT}:{origin.choice}:26.05"
     done = harness("upgrade", path, "--to", way, "--report", tmp_path / "report")
     assert done.returncode == 0, done.stdout + done.stderr
     report = model.read(tmp_path / "report")
@@ -127,7 +128,7 @@ def test_chain_of_upgrades_goes_through_a_source(
     ]
     parts = ("slurmdbd", "slurmctld of chain", "nodes n1")
     assert steps == [
-        f"{part} to {target}" for target in (version(tarball), "26.05") for part in parts
+        f"{part} to {target}" for target in (origin.version, "26.05") for part in parts
     ]
     assert report.releases == {"chain": "26.05", "slurmdbd": "26.05"}
     assert report.command == f"harness upgrade {path} --to {way}"
