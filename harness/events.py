@@ -66,6 +66,7 @@ class _Node(_Event):
 
 class _Rehearsal(_Event):
     action: str
+    releases: dict[str, str] = {}
 
 
 class _Seen(_Event):

@@ -126,10 +126,9 @@ def create(
 
     Raises UsageError if the daemons would refuse what is rendered.
     """
-    name = scenario.name_of(scenario_path)
-    read = scenario.load(scenario_path, choices, image_reader(provider), provider.lacks, settings)
-    plan = make_plan(name, read, provider.capabilities)
-    for scheduled in read.rehearsal.faults if read.rehearsal else ():
+    plan = read_plan(scenario_path, provider, choices, settings)
+    rehearsal = plan.scenario.rehearsal
+    for scheduled in rehearsal.faults if rehearsal else ():
         faults.parse(plan, provider, scheduled.fault)
     hybrid.find_packages(plan)
     tree = render(plan)
@@ -143,6 +142,15 @@ def create(
         directory.write_tree(tree)
         directory.make_secrets(tree)
     return run
+
+
+def read_plan(
+    scenario_path: Path, provider: Provider, choices: Sequence[str], settings: Sequence[str] = ()
+) -> Plan:
+    """Read a scenario and return its plan on the hosts of a provider."""
+    name = scenario.name_of(scenario_path)
+    read = scenario.load(scenario_path, choices, image_reader(provider), provider.lacks, settings)
+    return make_plan(name, read, provider.capabilities)
 
 
 def must_start(plan: Plan, tree: Tree) -> None:

@@ -237,7 +237,8 @@ def upgrade_(
         typer.Option(
             "--to",
             help="Release to upgrade everything to; NAME=RELEASE: only a cluster or slurmdbd."
-            " FROM:TO: start with FROM.",
+            " FROM:TO: start with FROM. A:B:C: a chain of upgrades. Instead of a release, an origin"
+            " as for --release of `harness run`. Can be repeated.",
             show_default=False,
         ),
     ],
@@ -272,16 +273,17 @@ def upgrade_(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Rehearse a rolling upgrade while users submit jobs; check that each job ran exactly once."""
+    """Rehearse rolling upgrades while users submit jobs; check that each job ran exactly once."""
     from harness import lifecycle
     from harness.rehearsal import upgrade
 
     must_be_writable(report_directory)
-    begin, target = upgrade.split_choices(to)
-    upgrade_options = upgrade.UpgradeOptions(target, batches, rate, seed, stay)
+    start, chain = upgrade.split_choices(to)
+    upgrade_options = upgrade.UpgradeOptions(chain, batches, rate, seed, stay, start)
     if scenario_path:
         source = find_provider(provider, runs)
-        run = lifecycle.create(scenario_path, source, runs, progress(), begin)
+        upgrade.must_be_possible(scenario_path, source, upgrade_options)
+        run = lifecycle.create(scenario_path, source, runs, progress(), start)
         data = upgrade.read_site_data(run.plan, database, states or ())
         report = upgrade.run(run, upgrade_options, data, keep=keep, directory=report_directory)
     elif database or states:

@@ -144,7 +144,7 @@ def _must_fit(paths: Iterable[Path], base: families.Base) -> None:
             raise NotAnOrigin(
                 f"{path.name} cannot be installed on {base.distribution}:{base.name}, which has "
                 f"{base.family.package} packages",
-                "name the base that the packages were built on: base",
+                "add the base that the packages were built on, such as base:debian:bookworm",
             )
 
 

@@ -28,6 +28,9 @@ _IMAGE_GB = 2
 # instruction are shown.
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
 _STEP_WIDTH = 60
+# How many lines of the output an error shows, and what the engine marks its errors with.
+_LAST_LINES = 30
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Directories of images/ with Dockerfiles of their own.
 _OTHER_DOCKERFILES = {"box", "build", "el", "extended"}
 
@@ -109,7 +112,8 @@ def from_dockerfile(
             if step := _STEP.match(text):
                 show(Step("step", int(step[1]), int(step[2]), f"{name}: {step[3][:_STEP_WIDTH]}"))
             if "error" in entry:
-                raise EngineError(f"cannot build {name}: {entry['error']}\n{output[-2000:]}")
+                lines = _COLOUR.sub("", output).splitlines()[-_LAST_LINES:]
+                raise EngineError("\n".join([f"cannot build {name}: {entry['error']}", *lines]))
 
 
 def require_disk_space(client: docker.DockerClient) -> None:

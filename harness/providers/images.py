@@ -320,7 +320,15 @@ def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None])
     common = [IMAGES / name for name in (*_ENTRY_POINT, "simulated_clock.c")]
     with context(_dockerfiles(base), {"packages": packages, ".": common}) as directory:
         labels = {_FILES: digest(_dockerfiles(base), "")}
-        from_dockerfile(client, directory, name, arguments, say, labels)
+        try:
+            from_dockerfile(client, directory, name, arguments, say, labels)
+        except EngineError as error:
+            if not isinstance(slurm, Origin) or not slurm.packages:
+                raise
+            hint = (
+                f"if the packages were not built on {slurm.base}, add the base they were built on"
+            )
+            raise EngineError(error.message, hint=hint) from error
     return name
 
 
@@ -341,13 +349,18 @@ def _package_files(client: docker.DockerClient, origin: Origin, say: Say) -> lis
     """Return the files of an origin's packages, built from its source if necessary."""
     directory = building.packages(client, origin, say) if origin.source else Path(origin.packages)
     paths = origins.package_paths(directory)
+    must_be_for_engine(client, paths)
+    return paths
+
+
+def must_be_for_engine(client: docker.DockerClient, paths: Sequence[Path]) -> None:
+    """Raise UsageError if packages are for another architecture than the engine's."""
     machine = str(client.info()["Architecture"])
     if foreign := origins.foreign(paths, machine):
         raise UsageError(
             f"packages of another architecture than the engine's {machine}: {', '.join(foreign)}",
             hint="name packages that were built for this architecture",
         )
-    return paths
 
 
 def _dockerfiles(base: Base) -> Path:

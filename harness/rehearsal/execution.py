@@ -106,7 +106,7 @@ def rehearsing(run: OpenRun) -> Iterator[Users]:
     Every job has the name TOKEN-NUMBER, because slurmctld may reuse an id after a crash.
     """
     token = f"r{secrets.token_hex(3)}"
-    run.directory.event("rehearsal", action="begin", token=token)
+    run.directory.event("rehearsal", action="begin", token=token, releases=run.plan.releases())
     clusters = slurm.clusters(run.ssh, run.plan)
     for name, cluster in clusters.items():
         for reservation in cluster.reservations():

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness import slurm_options
+from harness import releases, slurm_options
 from harness.cluster.slurm import FINISHED, Job, Record, Usage, origin_id
 from harness.errors import CannotVerify
 from harness.events import what_is_wrong
@@ -100,9 +100,13 @@ class FaultSeen:
 
 @dataclass
 class History:
-    """The evidence of one rehearsal."""
+    """The evidence of one rehearsal.
+
+    `plan` is that of the clusters at the end; `begun_on` has their releases before, if known.
+    """
 
     plan: Plan
+    begun_on: Mapping[str, str] = field(default_factory=dict)
     submissions: list[Submission] = field(default_factory=list)
     traces: list[JobTrace] = field(default_factory=list)
     queue: dict[str, list[Job]] = field(default_factory=lambda: defaultdict(list))
@@ -375,7 +379,7 @@ def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
         kind = event["kind"]
         if kind == "rehearsal":
             ended = event["action"] == "end"
-            history = history if ended else History(plan)
+            history = history if ended else History(plan, event.get("releases", {}))
         elif history is not None and not ended:
             try:
                 _add(history, kind, event)
@@ -958,22 +962,31 @@ def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Viola
                 )
 
 
-def _counted(plan: Plan) -> list[str]:
+def _counted(history: History) -> list[str]:
     """Return the clusters whose usage includes every job.
 
     If no limits are enforced, slurmctld does not count the end of a job (_adjust_limit_usage() in
     acct_policy.c): it counts running jobs every PriorityCalcPeriod, so it may never count short
-    jobs. Some sites reset the usage, or let it decay within hours.
+    jobs. Some sites reset the usage, or let it decay within hours. priority/basic, the default
+    up to 23.02, keeps none: after an upgrade from there, the usage of earlier jobs is missing.
     """
     names = []
-    for name in plan.clusters_with_limits():
-        conf = plan.slurm_conf(name)
+    for name in history.plan.clusters_with_limits():
+        conf = history.plan.slurm_conf(name)
+        begun_on = history.begun_on.get(name, "")
+        if begun_on in releases.KNOWN and _priority_type(conf, begun_on) == "priority/basic":
+            continue
         reset = str(slurm_options.get(conf, "PriorityUsageResetPeriod") or "NONE").upper()
         if reset == "NONE" and _SLOW_DECAY.fullmatch(
             str(slurm_options.get(conf, "PriorityDecayHalfLife") or "7-0")
         ):
             names.append(name)
     return names
+
+
+def _priority_type(conf: Mapping[str, str], release: str) -> str:
+    default = releases.default_of(releases.get(release), "slurm.conf", "PriorityType")
+    return str(slurm_options.get(conf, "PriorityType") or default).lower()
 
 
 def _counts_cpus(history: History) -> bool:
@@ -983,7 +996,7 @@ def _counts_cpus(history: History) -> bool:
     )
     return (
         _has_usage(history)
-        and bool(_counted(history.plan))
+        and bool(_counted(history))
         and not weighed
         and not any("UsageFactor" in qos.options for qos in _accounting(history.plan).qos.values())
     )
@@ -993,7 +1006,7 @@ def _counts_cpus(history: History) -> bool:
 def usage_is_that_of_the_jobs(history: History) -> Iterator[Violation]:
     """The usage of a user is at least that of the rehearsal's jobs; the run may have other jobs."""
     cpus_of = {trace.job_id: sum(trace.cpus) for trace in history.traces}
-    for cluster in _counted(history.plan):
+    for cluster in _counted(history):
         used: Counter[tuple[str, str]] = Counter()
         for record in history.records:
             if record.cluster == cluster and record.job_id in cpus_of:

@@ -1,6 +1,7 @@
 """A rehearsed upgrade: slurmdbd, controllers, then nodes in batches, while users submit jobs.
 
 slurm.schedmd.com/upgrades.html documents that order, and which releases can be upgraded to which.
+A chain of upgrades goes through several releases, one upgrade after the other.
 To upgrade a host, the harness recreates it with the newer release and carries its data over: a dump
 of the database, slurmctld's state, logs and traces. After each step, a gate waits until the
 clusters work again. If it stays shut, the step is rolled back: the old host is restored with its
@@ -19,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import SHARED_DIRECTORY, Host, Plan
-from harness.providers import CanRecreate, ability
+from harness.providers import CanRecreate, Provider, ability
 from harness.rehearsal import invariants
 from harness.rehearsal.execution import Users, rehearsing
 from harness.rehearsal.invariants import InvariantResult
@@ -45,7 +47,7 @@ from harness.wait import wait_until
 
 # Jobs before the first step, and after the last one.
 _BEFORE, _AFTER = 15, 15
-# Seconds for which users submit jobs at most: for as long as the upgrade takes.
+# Seconds for which users submit jobs at most: for as long as each upgrade of a chain takes.
 _LONGEST = 1800
 _DUMPS = "/var/lib/slurm-harness-dumps"
 # Deadline in seconds for each wait of a step, such as for a job's end; a large database has longer.
@@ -69,21 +71,24 @@ _LOAD = rf"""set -eu
 class UpgradeOptions:
     """What to upgrade to, and what users submit in the meantime.
 
-    `releases` are choices as for `--release`. The nodes of each cluster are upgraded in `batches`.
-    Users submit `rate` jobs per second; each `seed` generates different jobs, and `stay` keeps each
-    job on its cluster.
+    `chain` has the choices of each upgrade, as for `--release`; `start` are those of the releases
+    that the run must be on before, if the user names them. The nodes of each cluster are upgraded
+    in `batches`. Users submit `rate` jobs per second; each `seed` generates different jobs, and
+    `stay` keeps each job on its cluster.
     """
 
-    releases: Sequence[str]
+    chain: Sequence[Sequence[str]]
     batches: int = 2
     rate: float = 1
     seed: int = 1
     stay: bool = False
+    start: Sequence[str] = ()
 
     def works(self, plan: Plan) -> list[Work]:
-        """Return enough jobs for users to submit during the longest upgrade."""
-        count = int(_LONGEST * self.rate)
-        return generate(plan.scenario, count, _LONGEST, self.seed, stay=self.stay)
+        """Return enough jobs for users to submit during the longest upgrades."""
+        seconds = _LONGEST * len(self.chain)
+        count = int(seconds * self.rate)
+        return generate(plan.scenario, count, seconds, self.seed, stay=self.stay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,50 +101,112 @@ class Step:
     nodes: tuple[str, ...] = ()
 
 
-def plan_upgrade(run: OpenRun, choices: Sequence[str]) -> Plan:
-    """Return the plan of a run on other releases; `choices` name them as `--release` does.
+def plan_chain(run: OpenRun, upgrade_options: UpgradeOptions) -> list[Plan]:
+    """Return the plan of a run after each upgrade.
 
-    UsageError if the harness cannot do the upgrade, or Slurm does not support it, in which case the
-    hint is the shortest supported path, or if the newer daemons would refuse the configuration.
+    UsageError if the run is not on the releases that the user says it is on, or as
+    `must_be_possible`.
     """
-    _recreating(run)
-    new = run.directory.plan(choices)
-    run.provider.ask(new, render(new))
-    older, newer = run.plan.releases(), new.releases()
-    for name, release in newer.items():
-        way = releases.upgrade_path(older[name], release)
-        if release < older[name]:
-            raise UsageError(f"{name} is on {older[name]}: Slurm cannot be downgraded to {release}")
-        if len(way) > 2:
-            served = ", ".join(releases.get(release).serves[:-1])
-            raise UsageError(
-                f"{name}: Slurm {release} supports upgrades from {served}, not from {older[name]}",
-                hint=f"the shortest way is {' -> '.join(way)}",
-            )
-    changed = _changed(run.plan, new)
-    if not changed:
-        on = ", ".join(sorted({*new.versions().values()}))
-        raise UsageError(f"all parts are already on {on}")
-    if own := [host.name for host in changed if host.image]:
+    named = run.directory.plan(upgrade_options.start)
+    if _changed(run.plan, named):
         raise UsageError(
-            f"{', '.join(own)}: to upgrade a host with an image of your own, name another image"
+            f"the run is on {_listed(run.plan.choices())}, not on {_listed(named.choices())}",
+            hint="a run that is up is upgraded from what it is on",
         )
-    if going := [host.name for host in changed if host.provision != "static"]:
-        raise UsageError(f"{hostlist.fold(going)}: hosts that come and go cannot be upgraded yet")
-    lifecycle.must_start(new, render(new))
-    return new
+    plans = [run.plan, *map(run.directory.plan, upgrade_options.chain)]
+    _must_be_possible(run.provider, plans)
+    return plans[1:]
 
 
-def known_faults(old: Plan, new: Plan) -> list[str]:
-    """Return Slurm's known faults during the upgrade, while slurmdbd is newer than the clusters."""
-    if not new.scenario.accounting:
-        return []
-    between = replace(old, scenario=old.scenario.put_on([f"slurmdbd={new.releases()['slurmdbd']}"]))
-    return between.known_faults()
+def must_be_possible(
+    scenario_path: Path, provider: Provider, upgrade_options: UpgradeOptions
+) -> None:
+    """Raise UsageError if a scenario cannot be upgraded, before there is a run of it.
+
+    The reason is that the harness cannot do one of the upgrades, that Slurm does not support it, in
+    which case the hint is a supported chain, or that the newer daemons would refuse the
+    configuration.
+    """
+    start = upgrade_options.start
+    every = [start, *([*start, *choices] for choices in upgrade_options.chain)]
+    _must_be_possible(
+        provider, [lifecycle.read_plan(scenario_path, provider, choices) for choices in every]
+    )
+
+
+def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
+    ability(provider, CanRecreate, "upgrade")
+    for name in plans[0].releases():
+        _must_be_supported(name, plans)
+    for older, newer in pairwise(plans):
+        changed = _changed(older, newer)
+        if not changed:
+            raise UsageError(f"all parts are already on {_listed(newer.versions())}")
+        if own := [host.name for host in changed if host.image]:
+            raise UsageError(
+                f"{', '.join(own)}: to upgrade a host with an image of your own, name another image"
+            )
+        if going := [host.name for host in changed if host.provision != "static"]:
+            raise UsageError(
+                f"{hostlist.fold(going)}: hosts that come and go cannot be upgraded yet"
+            )
+        tree = render(newer)
+        try:
+            provider.ask(newer, tree)
+        except UsageError as error:
+            path = _supported_path(next(iter(newer.releases())), plans)
+            raise UsageError(error.message, hint=f"{error.hint}; such as --to {path}") from error
+        lifecycle.must_start(newer, tree)
+
+
+def _must_be_supported(name: str, plans: Sequence[Plan]) -> None:
+    """Raise UsageError if Slurm does not support one of the upgrades of a cluster or slurmdbd."""
+    for older, newer in pairwise([plan.releases()[name] for plan in plans]):
+        if newer < older:
+            raise UsageError(f"{name} is on {older}: Slurm cannot be downgraded to {newer}")
+        if len(releases.upgrade_path(older, newer)) > 2:
+            served = ", ".join(releases.get(newer).serves[:-1])
+            raise UsageError(
+                f"{name}: Slurm {newer} supports upgrades from {served}, not from {older}",
+                hint=f"the shortest way is --to {_supported_path(name, plans)}",
+            )
+
+
+def _supported_path(name: str, plans: Sequence[Plan]) -> str:
+    """Return the releases of a chain for a cluster or slurmdbd, and those that it lacks."""
+    choices = [plan.choices()[name] for plan in plans]
+    path = choices[:1]
+    for (older, newer), choice in zip(pairwise(plans), choices[1:], strict=True):
+        way = releases.upgrade_path(older.releases()[name], newer.releases()[name])
+        path += [*way[1:-1], choice]
+    lacking = {*releases.KNOWN} - {*releases.PACKAGED}
+    return ":".join(
+        f"source:slurm-{choice}.X.tar.bz2" if choice in lacking else choice for choice in path
+    )
+
+
+def _listed(choices: Mapping[str, str]) -> str:
+    """Return what the parts are on: a single release, or several."""
+    return ", ".join(sorted({*choices.values()}))
+
+
+def known_faults(plans: Sequence[Plan]) -> list[str]:
+    """Return Slurm's known faults during upgrades, while slurmdbd is newer than the clusters."""
+    known: list[str] = []
+    passed: set[str] = set()
+    for older, newer in pairwise(plans):
+        passed.update(older.releases().values())
+        if newer.scenario.accounting:
+            slurmdbd = newer.releases()["slurmdbd"]
+            between = replace(older, scenario=older.scenario.put_on([f"slurmdbd={slurmdbd}"]))
+            faults_with_older = releases.get(slurmdbd).chain_faults
+            known += between.known_faults()
+            known += [fault.what for fault in faults_with_older if fault.older & passed]
+    return [*dict.fromkeys(known)]
 
 
 def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
-    """Return the steps in the order that Slurm requires.
+    """Return the steps of an upgrade in the order that Slurm requires.
 
     The nodes of each cluster are split into `batches`.
     """
@@ -168,8 +235,10 @@ def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
     return ordered
 
 
-def _recreating(run: OpenRun) -> CanRecreate:
-    return ability(run.provider, CanRecreate, "upgrade")
+def _named_after_target(step: Step, new: Plan) -> Step:
+    """Return a step of a chain, in which the same hosts are upgraded several times."""
+    version = new.versions()[step.cluster or "slurmdbd"]
+    return replace(step, name=f"{step.name} to {version}")
 
 
 def _with_daemon(run: OpenRun, step: Step, daemon: str) -> list[str]:
@@ -198,11 +267,11 @@ def run(
     `site` is loaded before the upgrade; `keep` leaves the hosts up. The report is copied to
     `directory`.
     """
-    new = plan_upgrade(run, upgrade_options.releases)
+    plans = plan_chain(run, upgrade_options)
 
     def evaluate(evaluation: Evaluation) -> None:
         # What cannot be built is known before the older hosts are up.
-        run.provider.prepare(new, run.say)
+        _prepare(run, plans)
         with lifecycle.provisioned(run, keep=keep), lifecycle.logs_collected(run):
             opened = _with_site_data(run, site) if site else run
             lifecycle.deploy(opened)
@@ -211,33 +280,38 @@ def run(
     return lifecycle.reported(run, evaluate, directory)
 
 
-def split_choices(choices: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split each [NAME=][FROM:]TO into the releases to start on and those to upgrade to.
+def split_choices(choices: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Split each [NAME=][FROM:]TO[:TO...] into the releases to start on, and those of each upgrade.
 
-    Either can be an origin, as for `--release`. Choices without FROM have no release to start on.
+    Each can be an origin, as for `--release`. Choices without FROM have no release to start on. A
+    part with fewer releases than others stays on its last one.
 
     >>> split_choices(["22.05:24.11", "alpha=25.11"])
-    (['22.05'], ['24.11', 'alpha=25.11'])
-    >>> split_choices(["base:ubuntu:24.04:source:slurm-25.11.2.tar.bz2"])
-    (['base:ubuntu:24.04'], ['source:slurm-25.11.2.tar.bz2'])
+    (['22.05'], [['24.11', 'alpha=25.11']])
+    >>> split_choices(["22.05:source:slurm-23.11.11.tar.bz2:base:ubuntu:26.04"])
+    (['22.05'], [['source:slurm-23.11.11.tar.bz2'], ['base:ubuntu:26.04']])
     """
-    begin, target = [], []
+    start, targets = [], []
     for choice in choices:
         name = named[0] if (named := re.match("[A-Za-z0-9_-]*=", choice)) else ""
-        older, colon, newer = _halves(choice.removeprefix(name))
-        target.append(f"{name}{newer}")
-        if colon:
-            begin.append(f"{name}{older}")
-    return begin, target
+        path = [f"{name}{element}" for element in _split_path(choice.removeprefix(name))]
+        start += path[:-1][:1]
+        targets.append(path[1:] or path)
+    count = max(map(len, targets), default=0)
+    return start, [[path[min(index, len(path) - 1)] for path in targets] for index in range(count)]
 
 
-def _halves(path: str) -> tuple[str, str, str]:
-    """Split FROM:TO, in which origins have colons too, at the colon between them."""
-    for colon in reversed([index for index, letter in enumerate(path) if letter == ":"]):
-        newer = path[colon + 1 :]
-        if origins.is_origin(newer) or newer in releases.KNOWN:
-            return path[:colon], ":", newer
-    return ("", "", path) if origins.is_origin(path) else path.rpartition(":")
+def _split_path(path: str) -> list[str]:
+    """Split releases and origins at the colons between them; origins have colons too."""
+    elements: list[str] = []
+    for word in path.split(":"):
+        last = elements[-1] if elements else ""
+        begins = word in releases.KNOWN or origins.is_origin(f"{word}:")
+        if origins.is_origin(f"{last}:") and not (begins and ":" in last):
+            elements[-1] = f"{last}:{word}"
+        else:
+            elements.append(word)
+    return elements
 
 
 def read_site_data(
@@ -276,7 +350,7 @@ def run_kept(
     run: OpenRun, upgrade_options: UpgradeOptions, directory: Path | None = None
 ) -> Report:
     """Upgrade a run that is up while users submit jobs, and report."""
-    plan_upgrade(run, upgrade_options.releases)
+    plan_chain(run, upgrade_options)
 
     def evaluate(evaluation: Evaluation) -> None:
         with lifecycle.logs_collected(run):
@@ -289,13 +363,13 @@ def _upgrade_and_check(
     run: OpenRun, upgrade_options: UpgradeOptions, evaluation: Evaluation
 ) -> None:
     """Upgrade a run; its checks are the steps and the rehearsal's checkers."""
-    new = plan_upgrade(run, upgrade_options.releases)
-    for fault in known_faults(run.plan, new):
+    plans = plan_chain(run, upgrade_options)
+    for fault in known_faults([run.plan, *plans]):
         run.say(f"known fault of Slurm during this upgrade: {fault}")
     begin = len(list(run.directory.events()))
     try:
         with lifecycle.stage(run, "upgrade"):
-            upgrade(run, new, upgrade_options.works(run.plan), upgrade_options.batches)
+            upgrade(run, plans, upgrade_options.works(run.plan), upgrade_options.batches)
         history = invariants.read(run.directory.events(), run.directory.plan())
         evaluation.checks = promises(invariants.evaluate(history))
     except ClusterError:
@@ -305,7 +379,7 @@ def _upgrade_and_check(
     finally:
         evaluation.checks = [*steps_since(run, begin), *evaluation.checks]
         model.write_junit(evaluation.checks, run.directory.path / "junit.xml")
-        evaluation.facts = _facts(run, new)
+        evaluation.facts = _facts(run, plans)
         try:
             evaluation.jobs = lifecycle.jobs(run)
         except HarnessError as error:
@@ -334,11 +408,12 @@ def steps_since(run: OpenRun, begin: int) -> list[Check]:
     ]
 
 
-def _facts(run: OpenRun, new: Plan) -> dict[str, Any]:
-    """Return the fields of a report that differ between an upgrade and a run."""
+def _facts(run: OpenRun, plans: Sequence[Plan]) -> dict[str, Any]:
+    """Return the fields of a report that differ between upgrades and a run."""
     now = run.directory.plan()
-    ways = _ways(run.plan.versions(), new.versions())
-    choices = _ways(run.plan.choices(), new.choices())
+    every = [run.plan, *plans]
+    ways = _ways([plan.versions() for plan in every])
+    choices = _ways([plan.choices() for plan in every])
     scenario = run.directory.scenario_path
     return {
         "description": (
@@ -347,7 +422,7 @@ def _facts(run: OpenRun, new: Plan) -> dict[str, Any]:
         "releases": now.versions(),
         "choices": now.choices(),
         "layout": model.layout(now),
-        "known_faults": [*run.plan.known_faults(), *known_faults(run.plan, new)],
+        "known_faults": [*dict.fromkeys([*run.plan.known_faults(), *known_faults(every)])],
         "command": shlex.join(
             [
                 "harness",
@@ -359,37 +434,37 @@ def _facts(run: OpenRun, new: Plan) -> dict[str, Any]:
     }
 
 
-def _ways(older: Mapping[str, str], newer: Mapping[str, str]) -> list[str]:
+def _ways(each: Sequence[Mapping[str, str]]) -> list[str]:
     """Return NAME=FROM:TO for each part, or a single FROM:TO if it is the same for all."""
-    ways = [f"{name}={release}:{newer[name]}" for name, release in older.items()]
-    same = {way.partition("=")[2] for way in ways}
-    return [*same] if len(same) == 1 else ways
+    ways = {name: ":".join(named[name] for named in each) for name in each[0]}
+    same = {*ways.values()}
+    return [*same] if len(same) == 1 else [f"{name}={way}" for name, way in ways.items()]
 
 
-def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) -> None:
-    """Upgrade a run step by step while users submit jobs; then let all jobs end.
+def _prepare(run: OpenRun, plans: Sequence[Plan]) -> None:
+    for plan in plans:
+        run.provider.prepare(plan, run.say)
+
+
+def upgrade(run: OpenRun, plans: Sequence[Plan], works: Sequence[Work], batches: int = 2) -> None:
+    """Upgrade a run to each plan, step by step, while users submit jobs; then let all jobs end.
 
     The evidence is then gathered. ClusterError names the step whose gate stayed shut; only that
     step has been rolled back.
     """
-    run.provider.prepare(new, run.say)
+    _prepare(run, plans)
     interrupted = threading.Event()
 
     def go() -> None:
         since = time.time() - _FINAL
         remember(since)
-        todo = steps(run.plan, new, batches)
-        for number, step in enumerate(todo, 1):
+        for older, newer in pairwise([run.plan, *plans]):
+            todo = steps(older, newer, batches)
+            if len(plans) > 1:
+                todo = [_named_after_target(step, newer) for step in todo]
+            _upgrade_to(replace(run, plan=older, tree=render(older)), newer, todo, interrupted)
             if interrupted.is_set():
                 return
-            _do_noted(run, new, step)
-            parts = {step.cluster or "slurmdbd" for step in todo[:number]}
-            done = parts - {step.cluster or "slurmdbd" for step in todo[number:]}
-            run.directory.upgraded(
-                run.directory.plan([f"{part}={new.choices()[part]}" for part in sorted(done)])
-            )
-        run.directory.upgraded(new)
-        run.directory.write_tree(render(new))
         remember(since)
 
     def remember(since: float) -> None:
@@ -405,6 +480,23 @@ def upgrade(run: OpenRun, new: Plan, works: Sequence[Work], batches: int = 2) ->
         except BaseException:
             interrupted.set()  # the current step is finished first
             raise
+
+
+def _upgrade_to(
+    run: OpenRun, new: Plan, todo: Sequence[Step], interrupted: threading.Event
+) -> None:
+    """Do the steps to a plan, and record after each which parts are upgraded."""
+    for number, step in enumerate(todo, 1):
+        if interrupted.is_set():
+            return
+        _do_noted(run, new, step)
+        parts = {step.cluster or "slurmdbd" for step in todo[:number]}
+        done = parts - {step.cluster or "slurmdbd" for step in todo[number:]}
+        run.directory.upgraded(
+            run.directory.plan([f"{part}={new.choices()[part]}" for part in sorted(done)])
+        )
+    run.directory.upgraded(new)
+    run.directory.write_tree(render(new))
 
 
 def submit_meanwhile(
@@ -459,7 +551,7 @@ def _do(run: OpenRun, new: Plan, step: Step) -> None:
     before = time.monotonic()
     keep = run.directory.path / "upgrade"
     keep.mkdir(mode=0o700, exist_ok=True)
-    provider = _recreating(run)
+    provider = ability(run.provider, CanRecreate, "upgrade")
     with faults.noted(run, "upgrade", step.hosts):
         known = _unfinished(run, step)
         _drain(run, step)
@@ -559,7 +651,7 @@ def _to_carry(run: OpenRun, name: str) -> list[str]:
 def _remake(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[str]]) -> None:
     """Recreate the step's hosts from a plan with the data of the old hosts, and start them."""
     directory = run.directory
-    provider = _recreating(run)
+    provider = ability(run.provider, CanRecreate, "upgrade")
     tree, secrets = render(plan), directory.secrets()
 
     def remake(name: str) -> None:

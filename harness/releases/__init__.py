@@ -30,6 +30,8 @@ debian      where Debian packages it: `suite`, `packages`, what every host on th
             (`host_packages`), what apt needs to install from it (`apt_options`), and the suite that
             has Apptainer for the release (`apptainer_suite`)
 federation_faults   known bugs of this release in a federation with clusters of `older` ones
+chain_faults        known bugs of this release with what was left by `older` ones, if it is
+                    upgraded to from them through others
 backup_faults       known bugs of this release when a backup slurmctld takes over
 
 In addition, needed_actions.toml says what a running cluster needs to apply a change, and
@@ -44,7 +46,7 @@ from harness.releases.release import (
     Behaviour,
     Bounds,
     Default,
-    FederationFault,
+    FaultWithOlder,
     Needs,
     Option,
     Refusal,
@@ -71,7 +73,7 @@ __all__ = [
     "Behaviour",
     "Bounds",
     "Default",
-    "FederationFault",
+    "FaultWithOlder",
     "Needs",
     "Option",
     "Refusal",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -98,8 +98,8 @@ class Default:
 
 
 @dataclass(frozen=True, slots=True)
-class FederationFault:
-    """A known bug of a release in a federation with clusters of any of the `older` releases."""
+class FaultWithOlder:
+    """A known bug of a release that comes with any of the `older` ones."""
 
     older: frozenset[str]
     what: str
@@ -348,7 +348,8 @@ class Release(Behaviour):
     apt_options: tuple[str, ...] = ()
     apptainer_suite: str | None = None
     further_suite: str | None = None
-    federation_faults: tuple[FederationFault, ...] = ()
+    federation_faults: tuple[FaultWithOlder, ...] = ()
+    chain_faults: tuple[FaultWithOlder, ...] = ()
     backup_faults: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
     gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -482,10 +483,8 @@ def _release(name: str) -> Release:
         host_packages=tuple(debian.get("host_packages", ())),
         apt_options=tuple(debian.get("apt_options", ())),
         apptainer_suite=debian.get("apptainer_suite"),
-        federation_faults=tuple(
-            FederationFault(frozenset(fault["older"]), fault["what"])
-            for fault in data.get("federation_faults", ())
-        ),
+        federation_faults=_faults_with_older(data.get("federation_faults", ())),
+        chain_faults=_faults_with_older(data.get("chain_faults", ())),
         backup_faults=tuple(data.get("backup_faults", ())),
         options=_options(before, data, name),
         gone=_gone(before, data, name),
@@ -609,8 +608,8 @@ def first(section: str) -> str | None:
 def upgrade_path(older: str, newer: str) -> tuple[str, ...]:
     """Return the shortest upgrade path, in which each release is in the next one's upgrade window.
 
-    Of several shortest paths, it is one with the most releases that Debian packages. () if there is
-    none.
+    Of several shortest paths, it is one with the most releases that Debian packages, and among
+    these the one with the newest releases. () if there is none.
     """
     paths: list[tuple[str, ...]] = [(older,)]
     while paths and not any(path[-1] == newer for path in paths):
@@ -621,7 +620,13 @@ def upgrade_path(older: str, newer: str) -> tuple[str, ...]:
             if name > path[-1] and path[-1] in get(name).serves
         ]
     complete = [path for path in paths if path[-1] == newer]
-    return max(complete, key=lambda path: sum(bool(get(name).suite) for name in path), default=())
+    return max(
+        complete, key=lambda path: (sum(bool(get(name).suite) for name in path), path), default=()
+    )
+
+
+def _faults_with_older(faults: Iterable[dict[str, Any]]) -> tuple[FaultWithOlder, ...]:
+    return tuple(FaultWithOlder(frozenset(fault["older"]), fault["what"]) for fault in faults)
 
 
 def _frozen(value: Any) -> Any:

@@ -1004,7 +1004,9 @@ def split_choice(choice: str) -> tuple[str, str]:
     except NotAnOrigin as error:
         raise UsageError(str(error), hint=error.hint) from error
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        is_path = "/" in what or ".tar" in what
+        hint = f"a source is named as source:{what}, packages as packages:DIRECTORY"
+        raise UsageError(str(error), hint=hint if is_path else None) from error
     return name, what
 
 

@@ -11,14 +11,29 @@ from pathlib import Path
 import docker
 import pytest
 
-from harness import file_ownership, origins, releases
+from harness import file_ownership, origins, releases, rundir
 from harness.providers import dockerfiles, images
+from harness.report import model
 from support import SCENARIOS, Harness, command_line, environment_of, verified
 
 # Checks of what the packages contain; the other checks pass on the same daemons from the source.
 PACKAGED = ("daemon_is_of_the_release", "is_the_packaged_one", "runs_its_daemons", "batch_job_runs")
 # Without optimization, Slurm compiles in half of the time.
 FAST = {"DEB_BUILD_OPTIONS": "noopt"}
+CHAIN = """
+description: A cluster that goes through several upgrades while its users submit.
+clusters:
+  chain:
+    controller: ctl
+    nodes: [{name: n1, cpus: 4, memory: 1000}]
+    options:
+      AuthInfo: cred_expire=6  # seconds that a requeued job waits at least
+      MinJobAge: 3600
+accounting:
+  accounts: {physics: {}}
+users:
+  alice: {uid: 2001, accounts: [physics]}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +109,33 @@ def test_packages_of_the_source_are_installed_like_those_of_a_site(
     done = verified(harness, path, PACKAGED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"single {version(tarball)}" in done.stdout
+
+
+def test_chain_of_upgrades_goes_through_a_source(
+    tarball: Path, harness: Harness, runs: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "chain.yml"
+    path.write_text(CHAIN)
+    origin = origins.resolve(origins.Wanted(source=str(tarball)))
+    way = f"{releases.DEFAULT}:{origin.choice}:26.05"
+    done = harness("upgrade", path, "--to", way, "--report", tmp_path / "report")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = model.read(tmp_path / "report")
+    steps = [
+        check.id.removeprefix("upgrade::")
+        for check in report.checks
+        if check.id.startswith("upgrade::") and check.seconds > 0
+    ]
+    parts = ("slurmdbd", "slurmctld of chain", "nodes n1")
+    assert steps == [
+        f"{part} to {target}" for target in (origin.version, "26.05") for part in parts
+    ]
+    assert report.releases == {"chain": "26.05", "slurmdbd": "26.05"}
+    assert report.command == f"harness upgrade {path} --to {way}"
+    upgraded = {
+        event["step"] for event in rundir.find(runs, "chain").events() if event["kind"] == "upgrade"
+    }
+    assert upgraded == {*steps}
 
 
 def version(tarball: Path) -> str:

@@ -137,6 +137,13 @@ def test_image_build_shows_its_steps(tmp_path: Path) -> None:
 
 
 def test_failed_image_build_ends_with_the_output(tmp_path: Path) -> None:
-    builder = FakeBuilder({"stream": "E: no package slurm\n"}, {"error": "returned code 100"})
-    with pytest.raises(EngineError, match="cannot build box:1: returned code 100\nE: no package"):
+    lines = [{"stream": f"Get:{number}\n"} for number in range(100)]
+    builder = FakeBuilder(
+        *lines, {"stream": "\x1b[91mE: no package slurm\n\x1b[0m"}, {"error": "returned code 100"}
+    )
+    with pytest.raises(EngineError) as failed:
         dockerfiles.from_dockerfile(builder, tmp_path, "box:1", {}, print)  # type: ignore[arg-type]
+    first, *output = str(failed.value).splitlines()
+    assert first == "cannot build box:1: returned code 100"
+    assert {"Get:99", "E: no package slurm"} <= {*output}
+    assert "Get:1" not in output

@@ -25,7 +25,7 @@ from docker.models.containers import Container
 from docker.models.networks import Network
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
-from harness import interrupts, releases
+from harness import interrupts, origins, releases
 from harness.capabilities import CONTAINERS
 from harness.errors import EngineError, UsageError, WaitTimeout
 from harness.inventory import Machine
@@ -142,13 +142,17 @@ class DockerProvider:
         return ()
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
-        """Check where hosts are placed, and that there is a Slurm for each.
+        """Check where hosts are placed, and that there is a Slurm for each that runs there.
 
         A run in containers changes no existing machine.
         """
         self.placed(plan)
         for host in _without_image(plan):
             images.base_of(images.on(host))
+        if run:
+            return
+        for directory in {origin.packages for origin in plan.origins().values() if origin.packages}:
+            images.must_be_for_engine(self._client, origins.package_paths(Path(directory)))
 
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Build the images of a plan that the engine lacks, and copy them to the other engines."""

@@ -197,6 +197,12 @@ def test_choice_that_is_neither_a_release_nor_an_origin_is_refused(choice: str) 
         scenario.split_choice(choice)
 
 
+def test_source_without_its_key_is_refused_with_a_hint() -> None:
+    with pytest.raises(UsageError, match=r"unknown release") as refused:
+        scenario.split_choice("alpha=slurm-25.11.2.tar.bz2")
+    assert "source:slurm-25.11.2.tar.bz2" in str(refused.value.hint)
+
+
 def test_what_is_wrong_with_an_origin_is_reported_at_its_place(tmp_path: Path) -> None:
     text = (
         "clusters:\n  a:\n    source: none.tar.bz2\n    controller: box\n    nodes: [{name: box}]"

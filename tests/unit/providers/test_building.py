@@ -21,6 +21,7 @@ from harness.origins import Origin, Wanted
 from harness.plan import make_plan
 from harness.providers import building, dockerfiles, images
 from harness.providers.docker.containers import DockerProvider
+from harness.shipped_files import SCENARIOS
 
 OUTPUT = ["harness: unpack", "harness: compile 2", "gcc -c a.c", "a.c:1: error: no such thing"]
 
@@ -127,11 +128,20 @@ def test_source_that_cannot_be_downloaded_is_reported_and_leaves_nothing(
     assert not [*(file_ownership.cache() / "sources").iterdir()]
 
 
-def test_packages_of_another_architecture_are_refused(tmp_path: Path) -> None:
+def test_packages_of_another_architecture_are_refused_before_there_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deb(tmp_path, "slurm-smd", "25.11.2-1", "arm64")
-    site = origins.resolve(Wanted(packages=str(tmp_path)))
-    with pytest.raises(UsageError, match=r"than the engine's x86_64: slurm-smd_25\.11\.2-1_arm64"):
-        images.build(Builder(), site, print)  # type: ignore[arg-type]
+    choice = f"packages:{tmp_path}"
+    plan = make_plan(
+        "s", scenario.load(SCENARIOS / "single-node.yml", [choice]), DockerProvider.capabilities
+    )
+    monkeypatch.setattr(DockerProvider, "_client", Builder())
+    message = r"than the engine's x86_64: slurm-smd_25\.11\.2-1_arm64"
+    with pytest.raises(UsageError, match=message):
+        DockerProvider().ask(plan, {})
+    with pytest.raises(UsageError, match=message):
+        images.build(Builder(), plan.origins()["single"], print)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("choice", ["23.02", "base:rockylinux:9"])

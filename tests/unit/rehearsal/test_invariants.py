@@ -573,6 +573,24 @@ def test_usage_is_compared_only_where_it_keeps_what_jobs_took(
     assert outcomes(history)["usage_is_that_of_the_jobs"] == outcome
 
 
+@pytest.mark.parametrize(
+    ("begun_on", "options", "outcome"),
+    [
+        ("22.05", {}, "skipped"),
+        ("22.05", {"PriorityType": "priority/multifactor"}, "failed"),
+        ("23.11", {}, "failed"),
+    ],
+)
+def test_usage_is_not_expected_of_releases_that_keep_none(
+    begun_on: str, options: dict[str, str | None], outcome: str
+) -> None:
+    history = good()
+    set_usage("physics", "alice", 1)(history)
+    history.plan = with_options(options)
+    history.begun_on = dict.fromkeys(PLAN.scenario.clusters, begun_on)
+    assert outcomes(history)["usage_is_that_of_the_jobs"] == outcome
+
+
 def with_options(options: dict[str, str | None]) -> Plan:
     """Return the plan with more options of every slurm.conf."""
     clusters = {

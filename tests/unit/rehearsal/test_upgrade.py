@@ -14,16 +14,30 @@ from harness.capabilities import OWN_MACHINES
 from harness.errors import ClusterError, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.plan import Plan, make_plan
+from harness.providers import images
 from harness.rehearsal import execution, upgrade
 from harness.rehearsal.invariants import CHECKERS
 from harness.rehearsal.upgrade import Step, UpgradeOptions
 from harness.rehearsal.workload import Work
+from harness.render import Tree
 from harness.report import html_report, model
+from harness.rundir import RunDir
 from harness.shipped_files import SCENARIOS
+from harness.site import site_data
 
 
 def plan(name: str, *choices: str) -> Plan:
     return make_plan(name, scenario.load(SCENARIOS / f"{name}.yml", choices), OWN_MACHINES)
+
+
+def options(*choices: str, batches: int = 2) -> UpgradeOptions:
+    """The options of `harness upgrade` with a --to for each choice."""
+    start, chain = upgrade.split_choices(choices)
+    return UpgradeOptions(chain, batches, start=start)
+
+
+def quiet_users() -> SimpleNamespace:
+    return SimpleNamespace(submit=lambda work: None)
 
 
 def test_slurmdbd_comes_first_then_controllers_then_nodes_in_batches() -> None:
@@ -59,53 +73,179 @@ def test_host_with_all_roles_is_upgraded_in_one_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "begin", "to", "message"),
+    ("name", "to", "message", "hint"),
     [
         (
             "federation",
-            "22.05",
-            "24.11",
+            "22.05:24.11",
             "Slurm 24.11 supports upgrades from 23.02, 23.11, 24.05, not from 22.05",
+            "the shortest way is --to 22.05:source:slurm-23.11.X.tar.bz2:24.11",
         ),
-        ("federation", "26.05", "24.11", "Slurm cannot be downgraded to 24.11"),
-        ("federation", "24.11", "24.11", "all parts are already on 24.11"),
-        ("elastic-l3", "24.11", "26.05", "hosts that come and go cannot be upgraded yet"),
+        (
+            "federation",
+            "20.11:22.05:24.11:26.05",
+            "Slurm 24.11 supports upgrades from 23.02, 23.11, 24.05, not from 22.05",
+            "the shortest way is --to 20.11:22.05:source:slurm-23.11.X.tar.bz2:24.11:26.05",
+        ),
+        (
+            "single-node",
+            "20.11:24.11",
+            "Slurm 24.11 supports upgrades from 23.02, 23.11, 24.05, not from 20.11",
+            "the shortest way is --to 20.11:22.05:source:slurm-23.11.X.tar.bz2:24.11",
+        ),
+        ("federation", "26.05:24.11", "Slurm cannot be downgraded to 24.11", None),
+        ("federation", "24.11:26.05:24.11", "Slurm cannot be downgraded to 24.11", None),
+        ("federation", "24.11:24.11", "all parts are already on 24.11", None),
+        ("federation", "20.11:22.05:22.05", "all parts are already on 22.05", None),
+        ("elastic-l3", "24.11:26.05", "hosts that come and go cannot be upgraded yet", None),
+        ("single-node", "20.11:99.99:24.11", 'unknown release "99.99"', None),
+        ("single-node", "20.11:", 'unknown release ""', None),
     ],
 )
-def test_impossible_upgrade_is_refused(
-    name: str, begin: str, to: str, message: str, tmp_path: Path
+def test_impossible_upgrade_is_refused_before_there_is_a_run(
+    name: str, to: str, message: str, hint: str | None
 ) -> None:
-    run = lifecycle.create(SCENARIOS / f"{name}.yml", FakeProvider(), tmp_path, print, [begin])
     with pytest.raises(UsageError, match=message) as refused:
-        upgrade.plan_upgrade(run, [to])
-    if "not from" in message:
-        assert refused.value.hint == "the shortest way is 22.05 -> 23.02 -> 24.11"
+        upgrade.must_be_possible(SCENARIOS / f"{name}.yml", FakeProvider(), options(to))
+    assert refused.value.hint == hint
+
+
+def test_chain_with_a_release_that_debian_lacks_is_refused_with_a_hint_at_a_source() -> None:
+    class Debian(FakeProvider):
+        def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+            for host in plan.hosts:
+                images.base_of(images.on(host))
+
+    with pytest.raises(UsageError, match=r"Debian has no packages of Slurm 23\.11") as refused:
+        upgrade.must_be_possible(
+            SCENARIOS / "single-node.yml", Debian(), options("20.11:22.05:23.11:24.11:26.05")
+        )
+    way = "20.11:22.05:source:slurm-23.11.X.tar.bz2:24.11:26.05"
+    assert str(refused.value.hint).endswith(f"such as --to {way}")
+
+
+@pytest.mark.parametrize(
+    ("choices", "start", "chain"),
+    [
+        (["26.05"], [], [["26.05"]]),
+        (["aws=26.05", "slurmdbd=26.05"], [], [["aws=26.05", "slurmdbd=26.05"]]),
+        (["20.11:22.05:23.11"], ["20.11"], [["22.05"], ["23.11"]]),
+        (["source:a.tar:packages:debs"], ["source:a.tar"], [["packages:debs"]]),
+        (
+            ["22.05:source:https://x.org/slurm-23.11.11.tar.bz2,base:debian:bookworm:24.11"],
+            ["22.05"],
+            [["source:https://x.org/slurm-23.11.11.tar.bz2,base:debian:bookworm"], ["24.11"]],
+        ),
+        (
+            ["packages:24.11:base:ubuntu:26.04:26.05"],
+            ["packages:24.11"],
+            [["base:ubuntu:26.04"], ["26.05"]],
+        ),
+        (
+            ["slurmdbd=20.11:22.05:source:a=b.tar", "alpha=20.11:22.05"],
+            ["slurmdbd=20.11", "alpha=20.11"],
+            [["slurmdbd=22.05", "alpha=22.05"], ["slurmdbd=source:a=b.tar", "alpha=22.05"]],
+        ),
+    ],
+)
+def test_chain_is_split_at_the_colons_between_releases_and_origins(
+    choices: list[str], start: list[str], chain: list[list[str]]
+) -> None:
+    assert upgrade.split_choices(choices) == (start, chain)
+
+
+def test_chain_goes_through_all_of_its_releases_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = SCENARIOS / "ha.yml"
+    run = lifecycle.create(path, FakeProvider(), tmp_path, print, ["20.11"])
+    done: list[tuple[str, str, str]] = []
+
+    def do(run: OpenRun, new: Plan, step: Step) -> None:
+        part = step.cluster or "slurmdbd"
+        done.append((step.name, run.plan.releases()[part], new.releases()[part]))
+        # What has been upgraded so far is recorded, also in the middle of the chain.
+        assert run.directory.plan().releases()[part] == run.plan.releases()[part]
+
+    monkeypatch.setattr(upgrade, "_do", do)
+    monkeypatch.setattr(upgrade, "rehearsing", lambda run: nullcontext(quiet_users()))
+    monkeypatch.setattr(site_data, "remembered", lambda run, since: {"main": [str(since)]})
+    plans = upgrade.plan_chain(run, options("20.11:22.05:23.11"))
+    upgrade.upgrade(run, plans, [], batches=1)
+    cluster = next(iter(run.plan.scenario.clusters))
+    assert done == [
+        ("slurmdbd to 22.05", "20.11", "22.05"),
+        (f"slurmctld of {cluster} to 22.05", "20.11", "22.05"),
+        ("nodes n[1-2] to 22.05", "20.11", "22.05"),
+        ("slurmdbd to 23.11", "22.05", "23.11"),
+        (f"slurmctld of {cluster} to 23.11", "22.05", "23.11"),
+        ("nodes n[1-2] to 23.11", "22.05", "23.11"),
+    ]
+    assert {*run.directory.plan().releases().values()} == {"23.11"}
+    past = [event["tables"] for event in run.directory.events() if event["kind"] == "old_records"]
+    assert len(past) == 2, "old records are read before the first upgrade and after the last one"
+    assert past[0] == past[1]
+
+
+def test_chain_ends_with_the_step_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = lifecycle.create(SCENARIOS / "ha.yml", FakeProvider(), tmp_path, print, ["20.11"])
+
+    def do(run: OpenRun, new: Plan, step: Step) -> None:
+        if step.name == "slurmdbd to 23.11":
+            raise ClusterError("could not be upgraded and was rolled back")
+
+    monkeypatch.setattr(upgrade, "_do", do)
+    monkeypatch.setattr(upgrade, "rehearsing", lambda run: nullcontext(quiet_users()))
+    monkeypatch.setattr(site_data, "remembered", lambda run, since: {})
+    monkeypatch.setattr(UpgradeOptions, "works", lambda self, plan: [])
+    monkeypatch.setattr(lifecycle, "logs_collected", lambda run: nullcontext())
+    monkeypatch.setattr(lifecycle, "jobs", lambda run: [])
+    result = upgrade.run_kept(run, options("20.11:22.05:23.11:24.11", batches=1))
+    failed = [(check.id, check.message) for check in result.checks if check.outcome == "failed"]
+    assert failed == [
+        ("upgrade::slurmdbd to 23.11", "could not be upgraded and was rolled back"),
+    ]
+    assert [check.id for check in result.checks][-1] == failed[0][0]
+    assert (result.verdict, {*result.releases.values()}) == ("failed", {"22.05"})
+    assert result.command.endswith("ha.yml --to 20.11:22.05:23.11:24.11")
+
+
+def test_run_that_is_up_must_be_on_the_first_release(tmp_path: Path) -> None:
+    run = lifecycle.create(SCENARIOS / "ha.yml", FakeProvider(), tmp_path, print, ["22.05"])
+    with pytest.raises(UsageError, match=r"the run is on 22\.05, not on 20\.11"):
+        upgrade.plan_chain(run, options("20.11:22.05:23.11"))
+    assert len(upgrade.plan_chain(run, options("22.05:23.11"))) == 1
 
 
 def test_configuration_that_the_newer_daemons_refuse_is_reported_before_the_upgrade(
     tmp_path: Path,
 ) -> None:
     path, place = tmp_path / "old.yml", "    controller: single\n"
-    options = "    options: {TaskPluginParam: Sched}\n"
-    text = (SCENARIOS / "single-node.yml").read_text().replace(place, place + options)
+    line = "    options: {TaskPluginParam: Sched}\n"
+    text = (SCENARIOS / "single-node.yml").read_text().replace(place, place + line)
     path.write_text(text)
-    run = lifecycle.create(path, FakeProvider(), tmp_path, print, ["20.11"])
     with pytest.raises(UsageError, match="fatal: TaskPluginParam"):
-        upgrade.plan_upgrade(run, ["22.05"])
+        upgrade.must_be_possible(path, FakeProvider(), options("20.11:22.05"))
 
 
 def test_upgraded_run_is_on_its_new_releases(tmp_path: Path) -> None:
     run = lifecycle.create(SCENARIOS / "federation.yml", FakeProvider(), tmp_path, print, ["24.11"])
-    run.directory.upgraded(upgrade.plan_upgrade(run, ["26.05"]))
+    run.directory.upgraded(upgrade.plan_chain(run, options("26.05"))[-1])
     assert {*run.directory.plan().releases().values()} == {"26.05"}
 
 
 def test_what_slurm_gets_wrong_along_the_way_is_reported() -> None:
-    [fault] = upgrade.known_faults(plan("federation", "24.11"), plan("federation", "26.05"))
+    [fault] = upgrade.known_faults([plan("federation", "24.11"), plan("federation", "26.05")])
     assert "slurmdbd 26.05 loses the records of federated jobs" in fault
-    assert upgrade.known_faults(plan("ha", "24.11"), plan("ha", "26.05")) == []
+    assert upgrade.known_faults([plan("ha", "24.11"), plan("ha", "26.05")]) == []
     [lost] = plan("ha", "26.05").known_faults()
     assert "backup controller" in lost
+    chain = [plan("ha", release) for release in ("23.11", "24.11", "26.05")]
+    [lost] = upgrade.known_faults(chain)
+    assert "submitted before slurmctld 24.11" in lost
+    assert upgrade.known_faults(chain[:2]) == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +253,7 @@ def test_what_slurm_gets_wrong_along_the_way_is_reported() -> None:
     [
         ("20.11", "22.05", ("20.11", "22.05")),
         ("24.11", "26.05", ("24.11", "26.05")),
-        ("20.11", "26.05", ("20.11", "22.05", "23.02", "24.11", "26.05")),
+        ("20.11", "26.05", ("20.11", "22.05", "23.11", "24.11", "26.05")),
         ("26.05", "20.11", ()),
     ],
 )
@@ -140,16 +280,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRun:
 def test_upgrade_is_reported_with_its_steps_and_the_checkers_findings(
     run: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def upgraded(run: OpenRun, new: Plan, works: object, batches: int) -> None:
+    def upgraded(run: OpenRun, plans: list[Plan], works: object, batches: int) -> None:
         run.directory.event("rehearsal", action="begin")
         run.directory.event(
             "check", id="upgrade::slurmdbd", outcome="passed", seconds=2.5, message=""
         )
         run.directory.event("rehearsal", action="end")
-        run.directory.upgraded(new)
+        run.directory.upgraded(plans[-1])
 
     monkeypatch.setattr(upgrade, "upgrade", upgraded)
-    result = upgrade.run(run, UpgradeOptions(["26.05"]), directory=tmp_path / "copy")
+    result = upgrade.run(run, options("26.05"), directory=tmp_path / "copy")
     assert {*result.releases.values()} == {"26.05"}
     assert result.command == f"harness upgrade {run.directory.scenario_path} --to 24.11:26.05"
     assert html_report.commands(result)["repeat the run"] == result.command
@@ -173,12 +313,12 @@ def test_step_that_failed_fails_the_upgrade(run: OpenRun, monkeypatch: pytest.Mo
     def stuck(run: OpenRun, new: Plan, step: Step) -> None:
         raise ClusterError("slurmdbd could not be upgraded and was rolled back")
 
-    def upgraded(run: OpenRun, new: Plan, works: object, batches: int) -> None:
-        upgrade._do_noted(run, new, upgrade.steps(run.plan, new)[0])
+    def upgraded(run: OpenRun, plans: list[Plan], works: object, batches: int) -> None:
+        upgrade._do_noted(run, plans[0], upgrade.steps(run.plan, plans[0])[0])
 
     monkeypatch.setattr(upgrade, "_do", stuck)
     monkeypatch.setattr(upgrade, "upgrade", upgraded)
-    result = upgrade.run_kept(run, UpgradeOptions(["slurmdbd=26.05"]))
+    result = upgrade.run_kept(run, options("slurmdbd=26.05"))
     assert [(check.id, check.outcome, check.message) for check in result.checks] == [
         ("upgrade::slurmdbd", "failed", "slurmdbd could not be upgraded and was rolled back")
     ]
@@ -195,7 +335,7 @@ def test_upgrade_that_could_not_begin_is_reported_as_unknown(
         raise WaitTimeout("accounting knows it: timed out")
 
     monkeypatch.setattr(upgrade, "upgrade", refuse)
-    result = upgrade.run_kept(run, UpgradeOptions(["26.05"]))
+    result = upgrade.run_kept(run, options("26.05"))
     assert (result.verdict, result.problem, result.checks) == (
         "unknown",
         "accounting knows it: timed out",
@@ -204,7 +344,7 @@ def test_upgrade_that_could_not_begin_is_reported_as_unknown(
 
 
 def test_upgrade_begins_even_if_few_jobs_are_submitted() -> None:
-    users = SimpleNamespace(submit=lambda work: None)
+    users = quiet_users()
     works = [Work(number, 0, "single", "alice", "true") for number in range(3)]
     begun: list[Future[None]] = []
 
@@ -218,7 +358,7 @@ def test_upgrade_begins_even_if_few_jobs_are_submitted() -> None:
 
 
 def test_signal_while_the_upgrade_starts_interrupts_once_it_has_started() -> None:
-    users = SimpleNamespace(submit=lambda work: None)
+    users = quiet_users()
     begun: list[Future[None]] = []
 
     def begin() -> Future[None]:
