@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -15,8 +13,8 @@ if TYPE_CHECKING:
     from harness.simulation.html import Cell
 
 
-def print_comparison(comparison: Comparison, directory: Path, format_: Format) -> None:
-    """Print the measures of policies side by side, what can be concluded, and where the report is.
+def print_comparison(comparison: Comparison, format_: Format) -> None:
+    """Print the measures of policies side by side, and what can be concluded.
 
     A range below a value is that of the repeats.
     """
@@ -44,9 +42,6 @@ def print_comparison(comparison: Comparison, directory: Path, format_: Format) -
         unknown = unknown or statement.startswith("Unknown")
         text = f"[yellow]{escape(statement)}[/yellow]" if unknown else escape(statement)
         out.print(f"- {text}")
-    path = directory / "report.html"
-    shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path
-    out.print(f"report    {shown}", markup=False)
 
 
 def _cell(cell: Cell) -> str:

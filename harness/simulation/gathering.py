@@ -79,10 +79,14 @@ def outcomes(
     begin: float,
     refused: Mapping[str, str],
     held: Mapping[str, Mapping[str, float]],
+    suspensions: Mapping[str, Sequence[tuple[float, float | None]]],
+    end: float,
 ) -> list[JobOutcome]:
     """Return what became of each job of a trace.
 
-    `refused` has messages of sbatch by key, `held` the seconds for each reason by KEY.INDEX.
+    `refused` has messages of sbatch by key, `held` the seconds for each reason by KEY.INDEX, and
+    `suspensions` from when to when jobs were suspended. These and `end`, that of the simulation,
+    are in seconds since the beginning.
     """
     rows: dict[tuple[str, str], list[_Row]] = {}
     for line in printed["sacct"].splitlines():
@@ -97,9 +101,37 @@ def outcomes(
             message = refused.get(submission.key, "")
             reason = reasons.get((submission.key, index), "")
             outcome = _outcome(job, of_job, begin, message, reason)
-            waited = held.get(f"{submission.key}.{index}", {})
-            found.append(replace(outcome, held=tuple(waited.items())))
+            name = f"{submission.key}.{index}"
+            suspended = suspensions.get(name, ())
+            found.append(
+                replace(
+                    outcome,
+                    held=tuple(held.get(name, {}).items()),
+                    runs=tuple(_runs(of_job, begin, end, suspended)),
+                    preemptions=outcome.preemptions + len(suspended),
+                )
+            )
     return found
+
+
+def _runs(
+    rows: Sequence[_Row], begin: float, end: float, suspended: Sequence[tuple[float, float | None]]
+) -> Iterator[tuple[float, float]]:
+    """Yield begin and end of each run of a job that ran several times or was suspended."""
+    runs = []
+    for row in rows:
+        if (start := _since(begin, row.start)) is not None:
+            close = _since(begin, row.end)
+            runs.append((start, max(start, end if close is None else close)))
+    if len(runs) < 2 and not suspended:
+        return
+    for start, close in sorted(runs):
+        for halt, resume in suspended:
+            if start < halt < close:
+                yield start, halt
+                start = close if resume is None else min(resume, close)
+        if start < close:
+            yield start, close
 
 
 def _outcome(
@@ -107,7 +139,7 @@ def _outcome(
 ) -> JobOutcome:
     executions = sorted(rows, key=lambda row: int(row.submit or 0))
     if not executions:
-        state = "REFUSED" if message else "PENDING"
+        state = "REFUSED" if message else "PENDING" if reason else "NOT_SUBMITTED"
         return JobOutcome(
             trace_id=job.id,
             job_id=None,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from harness.simulation import gathering
 from harness.simulation.submission import submissions
 from harness.simulation.trace import Trace, TraceJob
@@ -20,10 +22,16 @@ def row(job_id: str, name: int, state: str, times: str, flags: str = "", nodes: 
     return "|".join([job_id, str(name), state, *moments, *facts])
 
 
-def outcomes(sacct: list[str], squeue: str = "") -> dict[str, gathering.JobOutcome]:
+def outcomes(
+    sacct: list[str],
+    squeue: str = "",
+    suspensions: Mapping[str, Sequence[tuple[float, float | None]]] | None = None,
+) -> dict[str, gathering.JobOutcome]:
     printed = {"sacct": "\n".join(sacct), "squeue": squeue}
     refused, held = {"2": "Invalid account"}, {"0.": {"Priority": 4.0}}
-    found = gathering.outcomes(submissions(Trace("t", JOBS)), printed, BEGIN, refused, held)
+    found = gathering.outcomes(
+        submissions(Trace("t", JOBS)), printed, BEGIN, refused, held, suspensions or {}, 500
+    )
     return {outcome.trace_id: outcome for outcome in found}
 
 
@@ -63,6 +71,21 @@ def test_a_requeued_job_waited_from_its_submission_to_its_first_start() -> None:
     )["requeued"]
     assert (job.submit, job.start, job.end) == (9, 12, 160)
     assert (job.state, job.restarts, job.preemptions) == ("CANCELLED", 1, 1)
+    assert job.runs == ((12, 20), (150, 160))
+
+
+def test_a_job_does_not_run_while_it_is_suspended() -> None:
+    line = row("7", 0, "COMPLETED", "0 1 4 94")
+    job = outcomes([line], suspensions={"0.": [(10.5, 40.5)]})["plain"]
+    assert (job.runs, job.preemptions) == (((4, 10.5), (40.5, 94)), 1)
+    still = outcomes(
+        [row("7", 0, "SUSPENDED", "0 1 4 Unknown")], suspensions={"0.": [(10.5, None)]}
+    )
+    assert still["plain"].runs == ((4, 10.5),)
+
+
+def test_a_job_that_was_not_submitted_by_the_end_says_so() -> None:
+    assert outcomes([])["plain"].state == "NOT_SUBMITTED"
 
 
 def test_only_users_have_shares() -> None:
