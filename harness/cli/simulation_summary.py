@@ -19,6 +19,7 @@ def print_comparison(comparison: Comparison, format_: Format) -> None:
     A range below a value is that of the repeats.
     """
     from harness.simulation import report
+    from harness.simulation.comparison import duration
     from harness.simulation.html import headline_rows
 
     if format_ is Format.json:
@@ -26,7 +27,7 @@ def print_comparison(comparison: Comparison, format_: Format) -> None:
         return
     first = comparison.policies[0].simulations[0]
     out.print(f"trace     {escape(first.trace or 'not recorded')}, {len(first.jobs)} jobs")
-    out.print(f"cluster   {first.nodes} nodes, {first.cpus} CPUs, {first.hours:g} h")
+    out.print(f"cluster   {first.nodes} nodes, {first.cpus} CPUs, {duration(first.hours * 3600)}")
     for note in first.notes:
         out.print(f"[yellow]note      {escape(note)}[/yellow]")
     rows = headline_rows(comparison)

@@ -21,7 +21,7 @@ from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Host
 from harness.progress import ShowsSteps, Step
-from harness.scenario import Scenario
+from harness.scenario import Cluster, Scenario
 from harness.simulation import gathering, host_side, quality, usage
 from harness.simulation.outcome import Simulation
 from harness.simulation.submission import Submission
@@ -93,7 +93,7 @@ def must_be_possible(scenario: Scenario) -> None:
     wrong = {
         "several clusters": bool(more),
         "federations": bool(scenario.federations),
-        "nodes that are powered up and down": cluster.elastic(),
+        "nodes that are powered up and down": cluster.elastic() or _saves_power(cluster),
         "dynamic nodes": any(group.dynamic for group in cluster.nodes),
         "nodes shared with Kubernetes": bool(cluster.kubernetes),
         "several sites": len(scenario.sites) > 1,
@@ -116,12 +116,23 @@ def must_be_possible(scenario: Scenario) -> None:
         )
 
 
+def _saves_power(cluster: Cluster) -> bool:
+    """Return whether slurmctld suspends idle nodes: slurm.conf(5), SuspendTime."""
+    options = [cluster.options, *(part.options for part in cluster.partitions.values())]
+    times = [slurm_options.get(own, "SuspendTime") for own in options]
+    return any(str(time).lower() not in {"none", "-1", "infinite"} for time in times)
+
+
 def must_have_nodes(scenario: Scenario, hostlists: Sequence[str]) -> None:
     """Raise UsageError if the only cluster lacks a node of these hostlists."""
     ((name, cluster),) = scenario.clusters.items()
     known = {*cluster.node_names()}
     for nodes in hostlists:
-        if unknown := [node for node in hostlist.expand(nodes) if node not in known]:
+        try:
+            named = hostlist.expand(nodes)
+        except ValueError as error:
+            raise UsageError(f"--node-failure: {error}") from error
+        if unknown := [node for node in named if node not in known]:
             raise UsageError(f"--node-failure {nodes}: {name} has no node {', '.join(unknown[:5])}")
 
 

@@ -133,7 +133,8 @@ class _File:
         for name, fits in kinds.items():
             if fits(first):
                 return name
-        raise UsageError(f"{self._path}:1: no known format of a trace", hint=_HINT)
+        problem = ":1: no known format of a trace" if first else " is empty"
+        raise UsageError(f"{self._path}{problem}", hint=_HINT)
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Yield lines that are not blank, with their numbers."""
