@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.simulation import gathering
+from harness.simulation.measures import wait_of
 from harness.simulation.submission import submissions
 from harness.simulation.trace import Trace, TraceJob
 
@@ -49,12 +50,19 @@ def test_elements_of_arrays_are_told_apart_even_if_they_are_pending() -> None:
             row("8_1", 1, "RUNNING", "5 5 9 Unknown", "SchedMain"),
             row("8_[2]", 1, "PENDING", "5 5 Unknown Unknown", nodes="None assigned"),
         ],
-        squeue="8|2|PENDING|Resources|1\n",
+        squeue="8|2|PENDING|Resources|physics|batch|normal|1\n",
     )
     assert (found["e1"].state, found["e1"].end, found["e1"].backfilled) == ("RUNNING", None, False)
     pending = found["e2"]
     assert (pending.state, pending.start, pending.nodes) == ("PENDING", None, ())
     assert pending.reason == "Resources"
+
+
+def test_a_job_that_may_not_start_yet_is_in_squeue_only() -> None:
+    job = outcomes([], squeue="7|N/A|PENDING|Dependency|physics|batch|normal|0\n")["plain"]
+    assert (job.job_id, job.state, job.reason) == (7, "PENDING", "Dependency")
+    assert (job.account, job.partition, job.qos) == ("physics", "batch", "normal")
+    assert wait_of(job, 900) is None
 
 
 def test_a_refused_job_has_the_message_of_sbatch() -> None:
