@@ -178,17 +178,19 @@ def check_(
     format_: FormatOption = Format.text,
 ) -> None:
     """Report what in a configuration a release's daemons refuse, ignore or handle differently."""
-    from harness import scenario
+    from harness.parsing.bounded_yaml import is_named_like_a_scenario
     from harness.slurmconf import check
 
     must_be_known(release, older)
-    if settings and not all(map(scenario.is_named_like_one, paths)):
+    if settings and not all(map(is_named_like_a_scenario, paths)):
         raise UsageError("--set requires scenarios", hint="check files of Slurm separately")
     image_release = _origin_of_image(probe_images)
     before = releases.get(older) if older else None
     findings: list[check.Finding] = []
     for path in paths:
-        if scenario.is_named_like_one(path):
+        if is_named_like_a_scenario(path):
+            from harness import scenario
+
             read = scenario.load(
                 path,
                 [releases.series(release)] if release else (),
@@ -215,9 +217,11 @@ def check_(
 
 def _origin_of_image(probe: bool) -> Callable[[str], Origin] | None:
     """Return a function that reads an image's release; None if images must not run."""
+    if not probe:
+        return None
     from harness import providers
 
-    return providers.image_reader(providers.get("docker")) if probe else None
+    return providers.image_reader(providers.get("docker"))
 
 
 def _warn_of_images(path: Path, read: scenario.Scenario, probed: bool) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -205,3 +206,11 @@ def _children(node: Any) -> Iterator[Any]:
         yield from (child for pair in node.value for child in pair)
     elif isinstance(node, SequenceNode):
         yield from node.value
+
+
+def is_named_like_a_scenario(path: Path) -> bool:
+    """Return whether a file is a scenario by its name.
+
+    topology.yaml is YAML too, but one of Slurm's files.
+    """
+    return path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml"

@@ -6,7 +6,6 @@ from harness.scenario.contradictions import (
     SYSTEM_USERS,
 )
 from harness.scenario.loading import (
-    is_named_like_one,
     load,
     name_of,
     script_files,
@@ -55,7 +54,6 @@ __all__ = [
     "UserName",
     "gres_count",
     "gres_type",
-    "is_named_like_one",
     "load",
     "name_of",
     "schema",

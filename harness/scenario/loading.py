@@ -42,14 +42,6 @@ def name_of(path: Path) -> str:
     return path.stem
 
 
-def is_named_like_one(path: Path) -> bool:
-    """Return whether a file is a scenario by its name.
-
-    topology.yaml is YAML too, but one of Slurm's files.
-    """
-    return path.suffix in {".yml", ".yaml"} and path.name != "topology.yaml"
-
-
 def load(
     path: Path,
     choices: Sequence[str] = (),

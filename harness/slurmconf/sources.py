@@ -12,6 +12,7 @@ from pathlib import Path
 from harness import scenario
 from harness.capabilities import OWN_MACHINES
 from harness.origins import Origin
+from harness.parsing.bounded_yaml import is_named_like_a_scenario
 from harness.plan import Plan, make_plan
 from harness.render import Tree, render
 from harness.slurmconf import diff
@@ -29,7 +30,7 @@ def read(
     `on_scenario` is called with each scenario that is read.
     """
     path = Path(name)
-    if path.is_file() and scenario.is_named_like_one(path):
+    if path.is_file() and is_named_like_a_scenario(path):
         loaded = scenario.load(path, (), origin_of_image)
         on_scenario(path, loaded)
         plan = make_plan(path.stem, loaded, OWN_MACHINES)

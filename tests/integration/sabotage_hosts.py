@@ -132,7 +132,7 @@ FEDERATION = [
         "onprem1",
         "usermod --append --groups adm bob",
         "gpasswd --delete bob adm",
-        "onprem1: bob has groups bob adm, should have bob",
+        "onprem1: bob has groups adm bob, should have bob",
     ),
     on_host(
         "every_user",

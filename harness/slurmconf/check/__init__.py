@@ -7,14 +7,12 @@ import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from harness import releases
 from harness.capabilities import OWN_MACHINES
 from harness.errors import UsageError
-from harness.plan import Host, Plan, make_plan
 from harness.releases import Release
-from harness.render import Tree, render
-from harness.scenario import Scenario
 from harness.slurmconf.check import (
     changed_defaults,
     companions,
@@ -41,6 +39,11 @@ from harness.slurmconf.check.findings import (
 from harness.slurmconf.check.nodes import is_cloud
 from harness.slurmconf.check.parsed_file import Configuration, load
 from harness.slurmconf.check.read_files import unused
+
+if TYPE_CHECKING:
+    from harness.plan import Host, Plan
+    from harness.render import Tree
+    from harness.scenario import Scenario
 
 _OUTSIDE = "the file is outside of the checked directory, so its text is not shown"
 _OUTSIDE_HINT = "check the file itself to see more"
@@ -100,6 +103,9 @@ def check_scenario(
     Each cluster, and slurmdbd, is checked for its own release, or for a patch level of it. `path`
     represents the scenario in findings.
     """
+    from harness.plan import make_plan
+    from harness.render import render
+
     plan = make_plan(path.stem, scenario, OWN_MACHINES)
     return check_tree(plan, render(plan, _first_of_each_cluster(plan)), str(path), older, level)
 

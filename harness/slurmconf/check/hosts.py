@@ -38,6 +38,7 @@ def _controllers(source: Source) -> Iterator[Finding]:
         setting for setting in old if setting.name.lower() in {"controlmachine", "backupcontroller"}
     ]
     seen: set[str] = set()
+    addresses: set[str] = set()
     for machine in machines:
         name = machine.value.partition("(")[0]
         if hosts and not _NAME_AND_ADDRESS.fullmatch(machine.value):
@@ -49,8 +50,19 @@ def _controllers(source: Source) -> Iterator[Finding]:
         elif seen and "localhost" in {name.lower(), *seen}:
             message = "localhost is the host that slurmctld runs on, which is named twice"
             yield source.find(machine, FATAL, "twice", message, daemons=SLURMCTLD)
+        elif _address(machine) in addresses:
+            message = f"{name} has the address of another controller"
+            hint = "slurmctld may stop itself, as if the other one took over"
+            yield source.find(machine, INFO, "same-host", message, hint, SLURMCTLD)
         seen.add(name)
+        addresses.add(_address(machine))
     yield from only_in(SLURMCTLD, _impossible_hosts(source, machines))
+
+
+def _address(machine: Setting) -> str:
+    """Return the address of NAME(ADDRESS), or else the name; names are case-insensitive."""
+    name, _, address = machine.value.partition("(")
+    return (address.rstrip(")") or name).lower()
 
 
 def _old_controllers(source: Source) -> Iterator[Finding]:

@@ -9,47 +9,81 @@ names TEXTS   print one JSON line per hostlist in a JSON file, in order: the nam
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from inside import services
+from inside import case, services
 
 _AT_ONCE = min(2 * (os.cpu_count() or 1), 8)  # daemons mostly wait; each may need 250 MiB
 _HANGS = 900  # seconds after which the rig gives up on a case, which is the rig's own fault
-_SCRATCH = Path(
-    "/reference"
-)  # a tmpfs, because an overlay cannot be on the container's own overlay
-_UNSHARE = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
+# A tmpfs, because an overlay cannot be on the container's own overlay.
+_SCRATCH = Path("/reference")
 
 
-def _run(case: dict[str, Any]) -> str:
-    """Return the verdict on a case as JSON; everything it started ends with its PID namespace."""
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=_SCRATCH) as scratch:
-        try:
-            done = subprocess.run(
-                [*_UNSHARE, sys.executable, "-m", "inside.case", scratch],
-                input=json.dumps(case),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_HANGS,
-            )
-            verdict = json.loads(done.stdout) if done.returncode == 0 else {"started": None}
-            verdict["rig"] = done.stderr[-3000:]
-        except subprocess.TimeoutExpired:
-            verdict = {"started": None, "rig": f"no verdict in {_HANGS} s"}
-    return json.dumps({**verdict, "seconds": round(time.monotonic() - begin, 2)})
+class _Attempt:
+    """A case whose verdict is being found out, in a process that has what it needs loaded."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._begin = time.monotonic()
+        self._scratch = Path(tempfile.mkdtemp(dir=_SCRATCH))
+        self.process = multiprocessing.get_context("fork").Process(
+            target=case.run, args=(given, self._scratch)
+        )
+        self.process.start()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begin
+
+    def verdict(self) -> str:
+        """Return the verdict as JSON; what still runs is killed."""
+        hangs = self.process.is_alive()
+        self.process.kill()
+        self.process.join()
+        errors, written = (self._scratch / name for name in ("errors", "verdict"))
+        text = written.read_text() if written.exists() else ""
+        rig = errors.read_text(errors="replace")[-3000:] if errors.exists() else "it did not start"
+        shutil.rmtree(self._scratch)
+        verdict = {"started": None} if hangs or not text else json.loads(text)
+        verdict["rig"] = f"no verdict in {_HANGS} s" if hangs else rig
+        return json.dumps({**verdict, "seconds": round(self.seconds, 2)})
 
 
-def _names(hostlist: str) -> str:
-    """Return the names of a hostlist, or null if scontrol refuses it, as JSON."""
+def _verdicts(cases: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the verdict on each case as JSON, in order; several cases run at a time."""
+    running: dict[int, _Attempt] = {}
+    ended: dict[int, str] = {}
+    begun = 0
+    for number in range(len(cases)):
+        while number not in ended:
+            while begun < len(cases) and len(running) < _AT_ONCE:
+                running[begun] = _Attempt(cases[begun])
+                begun += 1
+            left = min(_HANGS - attempt.seconds for attempt in running.values())
+            connection.wait([one.process.sentinel for one in running.values()], max(left, 0))
+            for other, attempt in [*running.items()]:
+                if not attempt.process.is_alive() or attempt.seconds > _HANGS:
+                    ended[other] = running.pop(other).verdict()
+        yield ended.pop(number)
+
+
+def _names(hostlists: list[str]) -> Iterator[str]:
+    """Yield the names of each hostlist, or null if scontrol refuses it, as JSON."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from pool.map(_names_of, hostlists)
+
+
+def _names_of(hostlist: str) -> str:
     done = subprocess.run(
         ["scontrol", "show", "hostnames", hostlist],
         env={**os.environ, "SLURM_CONF": str(services.OWN / "slurm.conf")},
@@ -65,11 +99,11 @@ def main() -> None:
     command, *arguments = sys.argv[1:]
     if command == "prepare":
         services.prepare()
-    elif command in {"run", "names"}:
-        answer = _run if command == "run" else _names
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for line in pool.map(answer, json.loads(Path(arguments[0]).read_text())):
-                print(line, flush=True)
+    else:
+        questions = json.loads(Path(arguments[0]).read_text())
+        answer = _verdicts if command == "run" else _names
+        for line in answer(questions):
+            print(line, flush=True)
 
 
 main()

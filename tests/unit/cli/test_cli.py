@@ -274,18 +274,32 @@ def test_options_of_submissions_that_contradict_each_other_are_refused(
     assert problem in completed.stderr
 
 
-def test_command_line_loads_only_what_it_needs_to_start() -> None:
+SCENARIO_MODULES = {"jinja2", "docker", "harness.scenario", "harness.lifecycle"}
+
+
+def loaded_by(*arguments: str) -> tuple[set[str], str]:
+    """Run the command line; return which modules it loaded, and what it printed."""
     program = (
-        "import sys; from harness import cli; sys.argv[1:] = ['--help']; "
-        "sys.stdout = sys.stderr\n"
+        "import sys; from harness import cli; sys.stdout = sys.stderr\n"
         "try: cli.main()\n"
         "finally: print(*sys.modules, file=sys.__stdout__)"
     )
     completed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
     )
-    loaded = {*completed.stdout.split()}
-    assert "rehearse-change" in completed.stderr
+    return {*completed.stdout.split()}, completed.stderr
+
+
+def test_command_line_loads_only_what_it_needs_to_start() -> None:
+    loaded, printed = loaded_by("--help")
+    assert "rehearse-change" in printed
     assert loaded >= {"typer", "rich"}
-    slow = {"pydantic", "jinja2", "ruamel", "docker", "harness.scenario", "harness.lifecycle"}
-    assert not loaded & slow
+    assert not loaded & (SCENARIO_MODULES | {"pydantic", "ruamel"})
+
+
+def test_check_of_slurms_files_does_not_load_what_only_scenarios_need(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=c\nSlurmctldHost=h\n")
+    loaded, printed = loaded_by("check", str(tmp_path))
+    assert "1 error" in printed, printed
+    assert "harness.slurmconf.check" in loaded
+    assert not loaded & SCENARIO_MODULES

@@ -152,6 +152,26 @@ def test_slurmctld_needs_a_possible_host(tmp_path: Path, text: str, expected: st
     assert_fatal(fatal(tmp_path, "24.11", text, without="SlurmctldHost"), expected)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "reported"),
+    [
+        (("a(10.0.0.1)", "b(10.0.0.1)"), True),
+        (("a", "A"), True),
+        (("a(b)", "b"), True),
+        (("a(10.0.0.1)", "b(10.0.0.2)"), False),
+    ],
+)
+def test_controllers_have_different_addresses(
+    tmp_path: Path, hosts: tuple[str, str], reported: bool
+) -> None:
+    text = BASE.replace(
+        "SlurmctldHost=head\n", "".join(f"SlurmctldHost={host}\n" for host in hosts)
+    )
+    (tmp_path / "slurm.conf").write_text(text)
+    found = [one.code for one in check.check_path(tmp_path, releases.get("24.11"))]
+    assert ("same-host" in found) == reported
+
+
 SOCKETS = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Socket\n"
 DATABASE = "AccountingStorageType=accounting_storage/slurmdbd\n"
 GPU = f"{DATABASE}AccountingStorageTRES=gres/gpu\n"
