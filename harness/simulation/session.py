@@ -136,6 +136,8 @@ def prepare(
         execution.must_be_possible(read)
         execution.must_have_nodes(read, [nodes for nodes, *_ in options.failures])
     used = usage.read(options.usage) if options.usage else {}
+    if options.trace:
+        say(f"reading {options.trace}")  # a million lines take about 6 seconds
     trace = read_trace(scenarios[0], options)
     for read in scenarios:
         submission.must_fit(trace, read)

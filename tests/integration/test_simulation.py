@@ -55,6 +55,9 @@ LIMITED = [
     "second,310,60,120,1,1,alice,limited,,,,,single",
     "other,320,60,120,1,1,bob,limited,,,,,single",
 ]
+RESERVED = [
+    "excluded,0,30,60,1,1,alice,reserved",
+]
 FAILING = ["unlucky,0,200,300,1,1,bob,failing"]
 OTHER = [
     "after,30,10,60,1,1,bob,licensed,,afterany:holder,,",
@@ -95,7 +98,7 @@ def done(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> tuple[Do
     """Both policies, simulated once."""
     directory = tmp_path_factory.mktemp("simulation")
     trace = directory / "trace.csv"
-    tables = (QUEUE, PAIR, PREEMPTED, LICENSED, SHARED, AGING, LIMITED, FAILING, OTHER)
+    tables = (QUEUE, PAIR, PREEMPTED, LICENSED, SHARED, AGING, LIMITED, RESERVED, FAILING, OTHER)
     write(trace, *(line for table in tables for line in table))
     report = directory / "report"
     setting = "clusters.small.options.SchedulerType=sched/builtin"
@@ -274,6 +277,11 @@ def test_no_job_runs_during_maintenance(jobs: dict[str, JobOutcome]) -> None:
     assert end <= start(jobs["maintained"]) <= end + BACKFILL_DELAY
     for job in jobs.values():
         assert start(job) >= end or (job.end or 0) <= begin + DELAY, job
+
+
+def test_reservations_of_the_scenario_are_there(jobs: dict[str, JobOutcome]) -> None:
+    """Carol's reservation has the only node for 15 minutes, from shortly before the beginning."""
+    assert 300 <= start(jobs["excluded"]) <= 900 + BACKFILL_DELAY
 
 
 def test_dependencies_arrays_and_limits_are_those_of_the_trace(
