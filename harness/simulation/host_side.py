@@ -305,7 +305,9 @@ class Driver:
         for thread in threads:
             thread.start()
         watcher = threading.Thread(target=self._watch, daemon=True)
-        self.begin = float(int(self.clock.now() + 2 * self.governor.low) + 1)
+        # What is submitted before the beginning was running then.
+        lead = max(0.0, *(-job["submit"] for job in self.jobs))
+        self.begin = float(int(self.clock.now() + 2 * self.governor.low + lead) + 1)
         self.changed = self.begin
         self._make_plan()
         self._reserve()
@@ -566,7 +568,7 @@ class Driver:
         pending = sum(count for line, count in active.items() if line.startswith("PENDING "))
         running = sum(active.values()) - pending
         return {
-            "simulated": self.clock.now() - self.begin,
+            "simulated": max(0.0, self.clock.now() - self.begin),
             "real": time.monotonic() - self.real_begin,
             "pending": pending,
             "running": running,
