@@ -276,7 +276,8 @@ def print_report(
         out.print(f"  ledger    {escape(report.kubernetes)}")
     stages = ", ".join(f"{stage['name']} {stage['seconds']:.1f}" for stage in report.stages)
     out.print(f"  seconds   {escape(stages)}; {seconds:.0f} in total")
-    out.print(f"  jobs      {len(report.jobs)} records")
+    if report.jobs:
+        out.print(f"  jobs      {len(report.jobs)} records")
     if report.verdict != PASSED:
         out.print(f"  repeat    {html_report.repeat(report)} --keep", markup=False)
     out.print(f"  report    {_relative(path or Path(report.run) / 'report.html')}", markup=False)

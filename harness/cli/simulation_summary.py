@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -15,12 +13,13 @@ if TYPE_CHECKING:
     from harness.simulation.html import Cell
 
 
-def print_comparison(comparison: Comparison, directory: Path, format_: Format) -> None:
-    """Print the measures of policies side by side, what can be concluded, and where the report is.
+def print_comparison(comparison: Comparison, format_: Format) -> None:
+    """Print the measures of policies side by side, and what can be concluded.
 
     A range below a value is that of the repeats.
     """
     from harness.simulation import report
+    from harness.simulation.comparison import duration
     from harness.simulation.html import headline_rows
 
     if format_ is Format.json:
@@ -28,7 +27,7 @@ def print_comparison(comparison: Comparison, directory: Path, format_: Format) -
         return
     first = comparison.policies[0].simulations[0]
     out.print(f"trace     {escape(first.trace or 'not recorded')}, {len(first.jobs)} jobs")
-    out.print(f"cluster   {first.nodes} nodes, {first.cpus} CPUs, {first.hours:g} h")
+    out.print(f"cluster   {first.nodes} nodes, {first.cpus} CPUs, {duration(first.hours * 3600)}")
     for note in first.notes:
         out.print(f"[yellow]note      {escape(note)}[/yellow]")
     rows = headline_rows(comparison)
@@ -44,9 +43,6 @@ def print_comparison(comparison: Comparison, directory: Path, format_: Format) -
         unknown = unknown or statement.startswith("Unknown")
         text = f"[yellow]{escape(statement)}[/yellow]" if unknown else escape(statement)
         out.print(f"- {text}")
-    path = directory / "report.html"
-    shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path
-    out.print(f"report    {shown}", markup=False)
 
 
 def _cell(cell: Cell) -> str:

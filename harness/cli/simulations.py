@@ -28,6 +28,8 @@ from harness.errors import UsageError
 app = typer.Typer()
 # Simulated seconds per second while Slurm works, and while nothing happens.
 _LOW, _TOP = 20.0, 100.0
+# A begin and a length, in hours.
+_TIMES = re.compile(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)", re.ASCII)
 
 
 @app.command(
@@ -95,6 +97,33 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    node_failure: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODES@HOUR+HOURS",
+            help="Set nodes down, such as n[1-4]@6+0.5: at hour 6, for half an hour. Slurm "
+            "requeues their jobs. Can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    think_time: Annotated[
+        bool,
+        typer.Option(
+            "--think-time",
+            help="Submit jobs that depend on others after these have ended and the think time of "
+            "the trace has passed; default: at the time in the trace, with a dependency.",
+        ),
+    ] = False,
+    usage: Annotated[
+        Path | None,
+        typer.Option(
+            help="Fair-share usage at the beginning: the output of "
+            "sshare --all --parsable2 --format=Account,User,RawUsage. Default: none.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     repeat: Annotated[int, typer.Option(help="Number of simulations of each policy.", min=1)] = 3,
     rate: Annotated[
         float | None,
@@ -137,6 +166,9 @@ def simulate(
         running=running,
         warm_up=warm_up,
         maintenance=tuple(map(_maintenance, maintenance or ())),
+        failures=tuple(map(_failure, node_failure or ())),
+        think_time=think_time,
+        usage=usage,
         rates=Rates(rate, rate) if rate else Rates(low=_LOW, top=_TOP),
     )
     found = session.sources([scenario_path, *(changed or ())], settings or ())
@@ -147,9 +179,10 @@ def simulate(
     if format_ is Format.json:
         print_json(json.loads((Path(result.run) / "report.json").read_text()))
     else:
-        print_report(result, format_, every_check=True)
+        page = report_directory and report_directory / "report.html"
+        print_report(result, format_, page, every_check=True)
         if comparison:
-            print_comparison(comparison, Path(result.run), format_)
+            print_comparison(comparison, format_)
     raise typer.Exit(result.exit_code())
 
 
@@ -159,7 +192,20 @@ def _maintenance(text: str) -> tuple[float, float]:
     >>> _maintenance("12+1.5")
     (12.0, 1.5)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)", text)
+    match = _TIMES.fullmatch(text)
     if not match or not float(match[2]):
         raise UsageError(f"--maintenance {text}: write HOUR+HOURS, such as 12+1.5")
     return float(match[1]), float(match[2])
+
+
+def _failure(text: str) -> tuple[str, float, float]:
+    """Return the nodes that fail, when, and for how long, in hours.
+
+    >>> _failure("n[1-4]@6+0.5")
+    ('n[1-4]', 6.0, 0.5)
+    """
+    nodes, _, times = text.rpartition("@")
+    match = _TIMES.fullmatch(times)
+    if not match or not float(match[2]) or not re.fullmatch(r"[\w.\[\],-]+", nodes):
+        raise UsageError(f"--node-failure {text}: write NODES@HOUR+HOURS, such as n[1-4]@6+0.5")
+    return nodes, float(match[1]), float(match[2])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,11 +21,12 @@ from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Host
 from harness.progress import ShowsSteps, Step
-from harness.scenario import Scenario
-from harness.simulation import gathering, host_side, quality
+from harness.scenario import Cluster, Scenario
+from harness.simulation import gathering, host_side, quality, usage
 from harness.simulation.outcome import Simulation
 from harness.simulation.submission import Submission
 from harness.simulation.trace import Trace
+from harness.simulation.usage import Usage
 
 _PROGRAM = "/usr/local/lib/slurm-harness-simulation.py"
 _SECOND = 10**9
@@ -53,8 +54,10 @@ class Policy:
     """A policy to simulate: its name, its run, and what to submit, for how long.
 
     Jobs of the first `warm_up` hours are not measured. `maintenance` lists reservations of all
-    nodes: begin and length, in seconds. `settings` lists the options that are adapted to the clock:
-    name, the user's value, the value in the simulation, and why.
+    nodes: begin and length, in seconds; `failures` lists the nodes that fail, when, and for how
+    long. With `think_time`, jobs that depend on others are submitted after these have ended.
+    `usage` is the usage at the beginning. `settings` lists the options that are adapted to the
+    clock: name, the user's value, the value in the simulation, and why.
     """
 
     name: str
@@ -65,6 +68,9 @@ class Policy:
     hours: float | None
     warm_up: float = 0.0
     maintenance: tuple[tuple[float, float], ...] = ()
+    failures: tuple[tuple[str, float, float], ...] = ()
+    think_time: bool = False
+    usage: Usage = field(default_factory=dict)
     settings: tuple[tuple[str, str, str, str], ...] = ()
     # The simulated time, in nanoseconds since 1970, after which the next repeat begins.
     not_before: int = 0
@@ -87,7 +93,7 @@ def must_be_possible(scenario: Scenario) -> None:
     wrong = {
         "several clusters": bool(more),
         "federations": bool(scenario.federations),
-        "nodes that are powered up and down": cluster.elastic(),
+        "nodes that are powered up and down": cluster.elastic() or _saves_power(cluster),
         "dynamic nodes": any(group.dynamic for group in cluster.nodes),
         "nodes shared with Kubernetes": bool(cluster.kubernetes),
         "several sites": len(scenario.sites) > 1,
@@ -97,11 +103,42 @@ def must_be_possible(scenario: Scenario) -> None:
             f"a simulation does not support {', '.join(found)}",
             hint="simulate one cluster of static nodes: change a copy of the scenario",
         )
+    fixed = [name for name, facts in cluster.reservations.items() if _at_a_fixed_time(facts)]
+    if fixed:
+        raise UsageError(
+            f"reservations at fixed times do not fit a simulation: {', '.join(fixed)}",
+            hint="let them begin in so many minutes, such as StartTime: now+90minutes",
+        )
     if not scenario.accounting or not scenario.users:
         raise UsageError(
             f"a simulation of {name} needs accounting, and users who submit jobs",
             hint="scenarios/simulate.yml is an example",
         )
+
+
+def _saves_power(cluster: Cluster) -> bool:
+    """Return whether slurmctld suspends idle nodes: slurm.conf(5), SuspendTime."""
+    options = [cluster.options, *(part.options for part in cluster.partitions.values())]
+    times = [slurm_options.get(own, "SuspendTime") for own in options]
+    return any(str(time).lower() not in {"none", "-1", "infinite"} for time in times)
+
+
+def must_have_nodes(scenario: Scenario, hostlists: Sequence[str]) -> None:
+    """Raise UsageError if the only cluster lacks a node of these hostlists."""
+    ((name, cluster),) = scenario.clusters.items()
+    known = {*cluster.node_names()}
+    for nodes in hostlists:
+        try:
+            named = hostlist.expand(nodes)
+        except ValueError as error:
+            raise UsageError(f"--node-failure: {error}") from error
+        if unknown := [node for node in named if node not in known]:
+            raise UsageError(f"--node-failure {nodes}: {name} has no node {', '.join(unknown[:5])}")
+
+
+def _at_a_fixed_time(reservation: Mapping[str, object]) -> bool:
+    times = {name.lower(): str(value).lower() for name, value in reservation.items()}
+    return any(not times.get(name, "now").startswith("now") for name in ("starttime", "endtime"))
 
 
 def simulate(policy: Policy, repeat: int) -> Simulation:
@@ -139,6 +176,8 @@ class _Drive:
     ended: bool = False
     refused: dict[str, str] = field(default_factory=dict)
     held: dict[str, dict[str, float]] = field(default_factory=dict)
+    suspensions: dict[str, list[tuple[float, float | None]]] = field(default_factory=dict)
+    due: dict[str, float] = field(default_factory=dict)
 
     def take(self, report: dict[str, Any]) -> None:
         """Record what the driver prints."""
@@ -152,11 +191,13 @@ class _Drive:
             case "end":
                 self.end, self.ended = report["end"], True
                 self.refused, self.held = report["refused"], report["held"]
+                self.suspensions, self.due = report["suspensions"], report["due"]
 
 
 def _begin(policy: Policy) -> None:
     """Restart all daemons without jobs and usage, on a new simulated clock."""
     run, hosts = policy.run, policy.run.plan.hosts
+    seconds = _usage_of_associations(policy)
     stop(run)
     _everywhere(hosts, lambda host: _install(run, host))
     facts = [_ask(run, host, {"verb": "facts"}) for host in hosts]
@@ -164,16 +205,38 @@ def _begin(policy: Policy) -> None:
     epoch = max(facts[0]["real"], policy.not_before)
     epoch = (epoch // _SECOND // _HOUR + 1) * _HOUR * _SECOND
     conf = run.plan.slurm_conf(policy.cluster)
+    state = slurm_options.state_save_location(conf)
+    file = f"{state}/assoc_usage"
+    if seconds:
+        version = _ask(run, policy.controller, {"verb": "saved_version", "path": file})
+        content = usage.state(version, epoch // _SECOND, seconds).hex()
     saved = [
-        slurm_options.state_save_location(conf),
+        state,
         (slurm_options.get(conf, "SlurmdSpoolDir") or "/var/spool/slurmd").replace("%n", "*"),
     ]
     _everywhere(hosts, partial(_ask, run, request={"verb": "wipe", "patterns": saved}))
+    if seconds:
+        _ask(run, policy.controller, {"verb": "save", "path": file, "content": content})
     # At the low rate, daemons have time to start.
     rates = {"rate": policy.rates.low, "top": policy.rates.top}
     _ask(run, policy.controller, {"verb": "make_clock", "epoch": epoch, **rates})
     _everywhere(hosts, partial(_ask, run, request={"verb": "use_clock"}))
     _start(run)
+
+
+def _usage_of_associations(policy: Policy) -> list[tuple[int, float]]:
+    """Return the ids of associations and their usage at the beginning, in seconds of a CPU."""
+    if not policy.usage:
+        return []
+    cluster = slurm.clusters(policy.run.ssh, policy.run.plan)[policy.cluster]
+    listing = ("sacctmgr", "--parsable2", "--noheader", "show", "associations")
+    printed = cluster.run(*listing, f"cluster={policy.cluster}", "format=ID,Account,User,Partition")
+    found = []
+    for line in printed.stdout.splitlines():
+        association, account, user, partition = line.split("|")
+        if not partition and (account, user) in policy.usage:
+            found.append((int(association), policy.usage[account, user]))
+    return found
 
 
 def _must_share_a_clock(hosts: Sequence[Host], facts: Sequence[dict[str, Any]]) -> None:
@@ -206,6 +269,10 @@ def _start(run: OpenRun) -> None:
         start = partial(_shell, run, script=f"systemctl start {daemon}")
         _everywhere(run.plan.with_daemon(daemon), start)
     slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
+    # The scenario's own reservations, at times of the simulated clock.
+    clock = " ".join(f"{name}={value}" for name, value in host_side.ENVIRONMENT.items())
+    reserve = partial(_shell, run, script=f"{clock} /usr/local/sbin/slurm-reservations")
+    _everywhere(run.plan.with_reservations(), reserve)
 
 
 def _drive(policy: Policy, facts: _Drive) -> None:
@@ -217,7 +284,11 @@ def _drive(policy: Policy, facts: _Drive) -> None:
         "top": policy.rates.top,
         "seconds": policy.hours * _HOUR if policy.hours else _FOREVER,
         "maintenance": [*policy.maintenance],
-        "jobs": [_job(submission) for submission in policy.submissions],
+        "failures": [*policy.failures],
+        "jobs": [
+            _job(submission, thinks=policy.think_time and bool(submission.after))
+            for submission in policy.submissions
+        ],
     }
     path = f"{_PROGRAM}.request"
     run.ssh.feed(controller.name, ["sh", "-c", f"cat > {path}"], [json.dumps(request).encode()])
@@ -252,7 +323,7 @@ def _step(report: dict[str, Any], before: _Drive) -> Step:
     return Step("job", done, jobs, name, left)
 
 
-def _job(submission: Submission) -> dict[str, Any]:
+def _job(submission: Submission, *, thinks: bool) -> dict[str, Any]:
     return {
         "key": submission.key,
         "submit": submission.submit,
@@ -264,6 +335,7 @@ def _job(submission: Submission) -> dict[str, Any]:
             "--chdir=/tmp",
         ],
         "after": [*submission.after],
+        "think": submission.think_time if thinks else None,
         "run_times": {index: job.run_time for index, job in submission.jobs.items()},
     }
 
@@ -283,9 +355,22 @@ def _gathered(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
     for name, text in printed.items():
         (directory / f"{name}.txt").write_text(text)
     policy.not_before = int(facts.end * _SECOND)
-    jobs = gathering.outcomes(policy.submissions, printed, facts.begin, facts.refused, facts.held)
+    jobs = gathering.outcomes(
+        policy.submissions,
+        printed,
+        facts.begin,
+        facts.refused,
+        facts.held,
+        facts.suspensions,
+        facts.end - facts.begin,
+    )
     measured = quality.measure(
-        policy.submissions, jobs, rate=facts.rate, seconds=facts.real, clock_skew=_skew(run)
+        policy.submissions,
+        jobs,
+        rate=facts.rate,
+        seconds=facts.real,
+        clock_skew=_skew(run),
+        late_due=facts.due,
     )
     names = run.plan.scenario.clusters[policy.cluster].node_names()
     return Simulation(

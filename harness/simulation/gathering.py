@@ -40,6 +40,16 @@ class _Row(NamedTuple):
     nodes: str
 
 
+class _Pending(NamedTuple):
+    """A pending job in squeue. sacct lacks those that may not start yet."""
+
+    job_id: int
+    reason: str
+    account: str
+    partition: str
+    qos: str
+
+
 def clock_text(seconds: float) -> str:
     """Return simulated time as hours, minutes and seconds.
 
@@ -62,7 +72,7 @@ def ask(cluster: SlurmCluster, begin: float) -> dict[str, str]:
             *("env", "SLURM_TIME_FORMAT=%s", "TZ=UTC", *sacct),
             *(f"--starttime={since}", f"--endtime={until}", f"--format={_FIELDS}"),
         ),
-        "squeue": ("squeue", "--noheader", "--all", "--array", "--format=%F|%K|%T|%r|%j"),
+        "squeue": ("squeue", "--noheader", "--all", "--array", "--format=%F|%K|%T|%r|%a|%P|%q|%j"),
         "sdiag": ("sdiag",),
         "sshare": (
             *("sshare", "--all", "--parsable2", "--noheader"),
@@ -79,38 +89,70 @@ def outcomes(
     begin: float,
     refused: Mapping[str, str],
     held: Mapping[str, Mapping[str, float]],
+    suspensions: Mapping[str, Sequence[tuple[float, float | None]]],
+    end: float,
 ) -> list[JobOutcome]:
     """Return the outcome of each job of a trace.
 
-    `refused` has messages of sbatch by key, `held` the seconds for each reason by KEY.INDEX.
+    `refused` has messages of sbatch by key, `held` the seconds for each reason by KEY.INDEX, and
+    `suspensions` from when to when jobs were suspended. These and `end`, that of the simulation,
+    are in seconds since the beginning.
     """
     rows: dict[tuple[str, str], list[_Row]] = {}
     for line in printed["sacct"].splitlines():
         row = _Row(*line.split("|", len(_Row._fields) - 1))
         for index in _indices(row.job_id):
             rows.setdefault((row.name, index), []).append(row)
-    reasons = _reasons(printed["squeue"])
+    waiting = _pending(printed["squeue"])
     found = []
     for submission in submissions:
         for index, job in submission.jobs.items():
             of_job = rows.get((submission.key, index), [])
             message = refused.get(submission.key, "")
-            reason = reasons.get((submission.key, index), "")
-            outcome = _outcome(job, of_job, begin, message, reason)
-            waited = held.get(f"{submission.key}.{index}", {})
-            found.append(replace(outcome, held=tuple(waited.items())))
+            pending = waiting.get((submission.key, index))
+            outcome = _outcome(job, of_job, begin, message, pending)
+            name = f"{submission.key}.{index}"
+            suspended = suspensions.get(name, ())
+            found.append(
+                replace(
+                    outcome,
+                    held=tuple(held.get(name, {}).items()),
+                    runs=tuple(_runs(of_job, begin, end, suspended)),
+                    preemptions=outcome.preemptions + len(suspended),
+                )
+            )
     return found
 
 
+def _runs(
+    rows: Sequence[_Row], begin: float, end: float, suspended: Sequence[tuple[float, float | None]]
+) -> Iterator[tuple[float, float]]:
+    """Yield begin and end of each run of a job that ran several times or was suspended."""
+    runs = []
+    for row in rows:
+        if (start := _since(begin, row.start)) is not None:
+            close = _since(begin, row.end)
+            runs.append((start, max(start, end if close is None else close)))
+    if len(runs) < 2 and not suspended:
+        return
+    for start, close in sorted(runs):
+        for halt, resume in suspended:
+            if start < halt < close:
+                yield start, halt
+                start = close if resume is None else min(resume, close)
+        if start < close:
+            yield start, close
+
+
 def _outcome(
-    job: TraceJob, rows: Sequence[_Row], begin: float, message: str, reason: str
+    job: TraceJob, rows: Sequence[_Row], begin: float, message: str, pending: _Pending | None
 ) -> JobOutcome:
     executions = sorted(rows, key=lambda row: int(row.submit or 0))
     if not executions:
-        state = "REFUSED" if message else "PENDING"
+        state = "REFUSED" if message else "PENDING" if pending else "NOT_SUBMITTED"
         return JobOutcome(
             trace_id=job.id,
-            job_id=None,
+            job_id=pending.job_id if pending else None,
             state=state,
             submit=job.submit,
             eligible=None,
@@ -119,10 +161,10 @@ def _outcome(
             nodes=(),
             cpus=job.tasks * job.cpus_per_task,
             user=job.user,
-            account=job.account or "",
-            partition=job.partition or "",
-            qos=job.qos or "",
-            reason=message or reason,
+            account=pending.account if pending else job.account or "",
+            partition=pending.partition if pending else job.partition or "",
+            qos=pending.qos if pending else job.qos or "",
+            reason=pending.reason if pending else message,
         )
     first, last = executions[0], executions[-1]
     return JobOutcome(
@@ -140,7 +182,7 @@ def _outcome(
         account=last.account,
         partition=last.partition,
         qos=last.qos,
-        reason=reason,
+        reason=pending.reason if pending else "",
         backfilled=_backfilled(first),
         restarts=len(executions) - 1,
         preemptions=sum(row.state == "PREEMPTED" for row in executions),
@@ -172,14 +214,15 @@ def _indices(job_id: str) -> Iterator[str]:
         yield from map(str, range(int(first), int(last or first) + 1, int(step or 1)))
 
 
-def _reasons(text: str) -> dict[tuple[str, str], str]:
-    """Return why jobs are pending, by name and index."""
-    reasons = {}
+def _pending(text: str) -> dict[tuple[str, str], _Pending]:
+    """Return pending jobs by name and index."""
+    found = {}
     for line in text.splitlines():
-        _, index, state, reason, name = line.split("|", 4)
+        job_id, index, state, reason, account, partition, qos, name = line.split("|", 7)
         if state == "PENDING":
-            reasons[name, "" if index == "N/A" else index] = reason
-    return reasons
+            place = (name, "" if index == "N/A" else index)
+            found[place] = _Pending(int(job_id), reason, account, partition, qos)
+    return found
 
 
 def numbers(sdiag: str) -> dict[str, float]:

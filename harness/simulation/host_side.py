@@ -2,10 +2,12 @@
 
 The text of this file is sent to hosts, so it needs only Python 3.9 and its standard library.
 
-Jobs do not sleep. A job's script announces itself in the named pipe `starts`, and then reads a line
+Jobs do not sleep. A job's script announces itself in the named pipe `news`, and then reads a line
 from a pipe of its own, into which `drive` writes when the simulated clock shows the job's start
 plus its run time. So the delay of a job's start does not lengthen the job, an idle job costs
-nothing, and the clock may change its rate.
+nothing, and the clock may change its rate. The time in which a job is suspended does not count:
+Slurm sends SIGTSTP before it stops a job, and SIGCONT when the job goes on, and the script passes
+both on.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import heapq
+import itertools
 import json
 import math
 import mmap
@@ -26,6 +29,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 HOME = "/var/lib/slurm-harness-simulation"
@@ -64,7 +69,6 @@ _FOREVER = {
     "PartitionTimeLimit",
     "InvalidAccount",
     "InvalidQOS",
-    "AssociationJobLimit",
 }
 # Without a running job and without a change, simulated seconds after which the rest waits forever.
 _STANDSTILL = 6 * 3600
@@ -134,12 +138,12 @@ def use_clock() -> None:
         directory = f"/run/systemd/system/{unit}.service.d"
         os.makedirs(directory, exist_ok=True)
         with open(f"{directory}/{_DROP_IN}", "w") as file:
-            lines = (f'Environment="{name}={value}"' for name, value in _ENVIRONMENT.items())
+            lines = (f'Environment="{name}={value}"' for name, value in ENVIRONMENT.items())
             file.write("\n".join(["[Service]", *lines, ""]))
     subprocess.run(["systemctl", "daemon-reload"], check=True)
 
 
-_ENVIRONMENT = {"LD_PRELOAD": _LIBRARY, "SIMULATED_CLOCK": _CLOCK}
+ENVIRONMENT = {"LD_PRELOAD": _LIBRARY, "SIMULATED_CLOCK": _CLOCK}
 
 
 def skew() -> float:
@@ -151,7 +155,7 @@ def skew() -> float:
     before = clock.now()
     answer = subprocess.run(
         ["date", "+%s.%N"],
-        env={**os.environ, **_ENVIRONMENT},
+        env={**os.environ, **ENVIRONMENT},
         capture_output=True,
         text=True,
         check=True,
@@ -167,6 +171,20 @@ def wipe(patterns: list[str]) -> None:
                 shutil.rmtree(entry.path)
             else:
                 os.unlink(entry.path)
+
+
+def saved_version(path: str) -> int:
+    """Return the protocol version of a file that slurmctld has saved."""
+    with open(path, "rb") as file:
+        return int(struct.unpack(">H", file.read(2))[0])
+
+
+def save(path: str, content: str) -> None:
+    """Write a file, in hexadecimal digits, that slurmctld loads when it starts."""
+    with open(path, "wb") as file:
+        file.write(bytes.fromhex(content))
+    owner = os.stat(os.path.dirname(path))
+    os.chown(path, owner.st_uid, owner.st_gid)
 
 
 class Governor:
@@ -234,8 +252,9 @@ class Driver:
     """Submits the jobs of a trace at their times, and ends them at theirs.
 
     `jobs` have: key, submit (simulated seconds from the beginning), user, options (of sbatch),
-    after ([kind, key of an earlier job or its task]), run_times (seconds by task; "" if it is no
-    array).
+    after ([kind, key of an earlier job, its task]), run_times (seconds by task; "" if it is no
+    array), and think: None, or how long after the end of the jobs in `after` it is submitted.
+    `failures` have: nodes, when they fail, and for how long.
     """
 
     def __init__(self, request: dict[str, Any]) -> None:
@@ -244,59 +263,113 @@ class Driver:
         self.jobs: list[dict[str, Any]] = request["jobs"]
         self.until = request["seconds"]
         self.maintenance: list[list[float]] = request["maintenance"]
+        self.failures: list[tuple[str, float, float]] = request["failures"]
         self.ids: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.answered = threading.Condition()
-        self.todo: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.problem: Exception | None = None
         self.run_times = {
             f"{job['key']}.{task}": seconds
             for job in self.jobs
             for task, seconds in job["run_times"].items()
         }
-        self.started: dict[str, float] = {}
+        # What to do when: a heap of moments, numbers, keys and functions.
+        self.plan: list[tuple[float, int, str, Callable[[], None]]] = []
+        self.numbers = itertools.count()
+        # Jobs to submit after the end of others, by the names of these, and the number of such
+        # jobs. `due` has when they were to be submitted, `gone` who the watcher has seen end.
+        self.thinking: dict[str, list[dict[str, Any]]] = {}
+        self.thinkers = 0
+        self.due: dict[str, float] = {}
+        self.gone: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # When jobs end, and for how long those that are suspended have yet to run.
         self.ends: list[tuple[float, str]] = []
+        self.end_of: dict[str, float] = {}
+        self.left: dict[str, float] = {}
+        self.suspensions: dict[str, list[list[float | None]]] = {}
         self.buffer = b""
         self.counts: dict[str, int] = {}
+        self.done = 0
         # For how many simulated seconds each job was seen pending, by reason.
         self.held: dict[str, dict[str, float]] = {}
         self.changed = 0.0
         self.begin = 0.0
         self.real_begin = self.looked = self.last_answer = time.monotonic()
-        self.starts = -1
+        self.news = -1
 
     def drive(self) -> None:
         """Run until all jobs have ended, none can start any more, or the time is over."""
         self._make_pipes()
-        threads = [
-            threading.Thread(target=self._submit_all, daemon=True) for _ in range(_SUBMITTERS)
-        ]
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(_SUBMITTERS)]
         for thread in threads:
             thread.start()
         watcher = threading.Thread(target=self._watch, daemon=True)
-        self.begin = float(int(self.clock.now() + 2 * self.governor.low) + 1)
+        # What is submitted before the beginning was running then.
+        lead = max(0.0, *(-job["submit"] for job in self.jobs))
+        self.begin = float(int(self.clock.now() + 2 * self.governor.low + lead) + 1)
         self.changed = self.begin
+        self._make_plan()
         self._reserve()
         self._report("begin", begin=self.begin)
         self.real_begin = time.monotonic()
         watcher.start()
-        pending = [*reversed(self.jobs)]
         reported = time.monotonic()
         self.governor.start()
-        while not self._finished(bool(pending)):
-            while pending and self.clock.now() >= self.begin + pending[-1]["submit"]:
-                self.governor.submitting[pending[-1]["key"]] = time.monotonic()
-                self.todo.put(pending.pop())
+        while not self._finished():
+            self._do_what_is_due()
             self._end_jobs()
             if time.monotonic() - reported >= _REPORT_EVERY:
                 reported = time.monotonic()
                 self._report("progress", **self._progress())
-            self._wait(pending)
+            self._wait()
         for _ in threads:
             self.todo.put(None)
         for thread in threads:
             thread.join()
         self._report("progress", **self._progress())
-        self._report("end", end=self.clock.now(), refused=self.refused, held=self.held)
+        facts = {"refused": self.refused, "held": self.held, "due": self.due}
+        self._report("end", end=self.clock.now(), suspensions=self.suspensions, **facts)
+
+    def _make_plan(self) -> None:
+        """Plan when jobs are submitted and nodes fail; users who think are not planned yet."""
+        for job in self.jobs:
+            if job["think"] is None:
+                self._schedule(self.begin + job["submit"], job["key"], partial(self._submit, job))
+                continue
+            self.thinkers += 1
+            job["awaited"] = {f"{key}.{task}" for _, key, task in job["after"]}
+            job["after"] = []
+            for name in job["awaited"]:
+                self.thinking.setdefault(name, []).append(job)
+        for nodes, begin, seconds in self.failures:
+            down = ["State=DOWN", "Reason=simulated failure"]
+            for at, change in ((begin, down), (begin + seconds, ["State=RESUME"])):
+                update = partial(_scontrol, "update", f"NodeName={nodes}", *change)
+                self._schedule(self.begin + at, f"{nodes} {at}", update)
+
+    def _schedule(self, moment: float, key: str, do: Callable[[], None]) -> None:
+        heapq.heappush(self.plan, (moment, next(self.numbers), key, do))
+
+    def _do_what_is_due(self) -> None:
+        if self.problem:
+            raise self.problem
+        while not self.gone.empty():
+            self._release(self.gone.get())
+        while self.plan and self.clock.now() >= self.plan[0][0]:
+            _, _, key, do = heapq.heappop(self.plan)
+            self.governor.submitting[key] = time.monotonic()
+            self.todo.put(partial(self._answer, key, do))
+
+    def _release(self, name: str) -> None:
+        """Plan the submission of jobs whose users waited for the end of a job."""
+        for job in self.thinking.pop(name, ()):
+            job["awaited"].discard(name)
+            if not job["awaited"]:
+                moment = self.clock.now() + job["think"]
+                self.due[job["key"]] = moment - self.begin
+                self.thinkers -= 1
+                self._schedule(moment, job["key"], partial(self._submit, job))
 
     def _reserve(self) -> None:
         """Reserve all nodes for maintenance, at times that count from the beginning."""
@@ -309,10 +382,7 @@ class Driver:
                 "Users": "root",
                 "Flags": "MAINT,IGNORE_JOBS",
             }
-            words = [f"{name}={value}" for name, value in facts.items()]
-            subprocess.run(
-                ["scontrol", "create", "reservation", *words], check=True, stdout=sys.stderr
-            )
+            _scontrol("create", "reservation", *(f"{key}={value}" for key, value in facts.items()))
 
     def _make_pipes(self) -> None:
         shutil.rmtree(f"{HOME}/ends", ignore_errors=True)
@@ -320,54 +390,75 @@ class Driver:
         os.chmod(HOME, 0o755)
         os.umask(0)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{HOME}/starts")
-        for name in ("starts", *(f"ends/{key}" for key in self.run_times)):
+            os.unlink(f"{HOME}/news")
+        for name in ("news", *(f"ends/{key}" for key in self.run_times)):
             os.mkfifo(f"{HOME}/{name}", 0o666)
         os.umask(0o022)
-        self.starts = os.open(f"{HOME}/starts", os.O_RDWR | os.O_NONBLOCK)
+        self.news = os.open(f"{HOME}/news", os.O_RDWR | os.O_NONBLOCK)
 
-    def _wait(self, pending: list[dict[str, Any]]) -> None:
+    def _wait(self) -> None:
         """Wait until something is due, or a job starts."""
         moments = [self.begin + self.until]
-        if pending:
-            moments.append(self.begin + pending[-1]["submit"])
+        if self.plan:
+            moments.append(self.plan[0][0])
         if self.ends:
             moments.append(self.ends[0][0])
         self.governor.next_event = min(moments)
         # At the highest rate: the rate can change meanwhile.
         seconds = (min(moments) - self.clock.now()) / self.governor.top
-        ready, _, _ = select.select([self.starts], [], [], max(_SHORTEST, min(seconds, _LONGEST)))
+        ready, _, _ = select.select([self.news], [], [], max(_SHORTEST, min(seconds, _LONGEST)))
         if ready:
-            self._read_starts()
+            self._read_news()
 
-    def _read_starts(self) -> None:
-        self.buffer += os.read(self.starts, 65536)
+    def _read_news(self) -> None:
+        self.buffer += os.read(self.news, 65536)
         *lines, self.buffer = self.buffer.split(b"\n")
         for line in lines:
             try:
-                key, start = line.decode().split(" ")
+                key, what, *start = line.decode().split()
                 run_time = self.run_times[key]
+                # Slurm sets the job's start since 22.05; before, the script's start stands for it.
+                moment = float(start[0]) if start else self.clock.now()
             except (KeyError, ValueError):
                 continue  # users can write to the pipe
-            # Slurm sets the job's start since 22.05; before, the script's start stands for it.
-            moment = float(start or 0) or self.clock.now()
-            self.started[key] = moment
-            heapq.heappush(self.ends, (moment + run_time, key))
+            if what == "started":
+                self.left.pop(key, None)
+                self._ends_at(key, moment + run_time)
+            elif what == "suspended" and key in self.end_of:
+                self.left[key] = self.end_of.pop(key) - moment
+                self.suspensions.setdefault(key, []).append([moment - self.begin, None])
+            elif what == "resumed" and key in self.left:
+                self._ends_at(key, moment + self.left.pop(key))
+                self.suspensions[key][-1][1] = moment - self.begin
+
+    def _ends_at(self, key: str, moment: float) -> None:
+        self.end_of[key] = moment
+        heapq.heappush(self.ends, (moment, key))
 
     def _end_jobs(self) -> None:
         while self.ends and self.ends[0][0] <= self.clock.now():
             end, key = heapq.heappop(self.ends)
-            if self.started[key] + self.run_times[key] != end:
-                continue  # it was requeued, and has started again
+            if self.end_of.get(key) != end:
+                continue  # it was suspended, or requeued and has started again
+            del self.end_of[key]
             # Nobody reads if the job was killed.
             with contextlib.suppress(OSError):
                 pipe = os.open(f"{HOME}/ends/{key}", os.O_WRONLY | os.O_NONBLOCK)
                 os.write(pipe, b"\n")
                 os.close(pipe)
+                self._release(key)
 
-    def _submit_all(self) -> None:
-        while (job := self.todo.get()) is not None:
-            self._submit(job)
+    def _work(self) -> None:
+        try:
+            while (do := self.todo.get()) is not None:
+                do()
+        except Exception as error:
+            self.problem = error
+
+    def _answer(self, key: str, do: Callable[[], None]) -> None:
+        """Do something that slurmctld must answer."""
+        do()
+        self.governor.submitting.pop(key, None)
 
     def _submit(self, job: dict[str, Any]) -> None:
         account = pwd.getpwnam(job["user"])
@@ -392,7 +483,6 @@ class Driver:
             check=False,
         )
         with self.answered:
-            self.governor.submitting.pop(job["key"], None)
             if answer.returncode == 0:
                 self.ids[job["key"]] = answer.stdout.strip().split(";")[0]
             else:
@@ -415,6 +505,7 @@ class Driver:
         """Count the jobs that have not ended, by state and reason, while the simulation runs."""
         before = self.clock.now()
         while True:
+            answered = {*self.ids, *self.refused}
             answer = subprocess.run(
                 ["squeue", "--noheader", "--all", "--array", "--format=%T %r|%j|%K"],
                 capture_output=True,
@@ -424,28 +515,38 @@ class Driver:
             if answer.returncode == 0:
                 now = self.clock.now()
                 lines = [line.split("|") for line in answer.stdout.splitlines()]
-                self._count([line for line in lines if len(line) == 3], now, now - before)
+                names = self._count([line for line in lines if len(line) == 3], now, now - before)
+                accepted = [name for name in self.run_times if _key_of(name) in answered]
+                self.done = sum(name not in names for name in accepted)
+                for name in [*self.thinking]:
+                    if name not in names and _key_of(name) in answered:
+                        self.gone.put(name)
                 before, self.looked = now, time.monotonic()
             time.sleep(_REPORT_EVERY)
 
-    def _count(self, lines: list[list[str]], now: float, passed: float) -> None:
+    def _count(self, lines: list[list[str]], now: float, passed: float) -> set[str]:
+        """Count jobs that have not ended, and return their names."""
         counts: dict[str, int] = {}
+        names = set()
         for state, key, task in lines:
+            name = f"{key}.{'' if task == 'N/A' else task}"
+            names.add(name)
             counts[state] = counts.get(state, 0) + 1
             if state.startswith("PENDING "):
-                held = self.held.setdefault(f"{key}.{'' if task == 'N/A' else task}", {})
+                held = self.held.setdefault(name, {})
                 reason = state.partition(" ")[2]
                 held[reason] = held.get(reason, 0.0) + passed
         if counts != self.counts:
             self.changed = now
         self.counts = counts
+        return names
 
-    def _finished(self, submitting: bool) -> bool:
+    def _finished(self) -> bool:
         now = self.clock.now()
         if now >= self.begin + self.until:
             return True
         answers = len(self.ids) + len(self.refused)
-        if submitting or answers < len(self.jobs):
+        if answers < len(self.jobs) - self.thinkers or not self.gone.empty():
             self.last_answer = time.monotonic()
             return False
         if self.looked < self.last_answer + _REPORT_EVERY:
@@ -454,20 +555,24 @@ class Driver:
         if any(not line.startswith("PENDING ") for line in active):
             return False
         reasons = {line.partition(" ")[2] for line in active}
-        return reasons <= _FOREVER or now - self.changed > _STANDSTILL
+        if reasons <= _FOREVER:
+            return True
+        # While nodes are reserved or have failed, jobs have a reason to wait.
+        outages = [begin + seconds for begin, seconds in self.maintenance]
+        outages += [begin + seconds for _, begin, seconds in self.failures]
+        settled = self.begin + max(outages, default=0.0)
+        return now - max(self.changed, settled) > _STANDSTILL
 
     def _progress(self) -> dict[str, Any]:
         active = self.counts
         pending = sum(count for line, count in active.items() if line.startswith("PENDING "))
         running = sum(active.values()) - pending
-        answered = {*self.ids, *self.refused}
-        accepted = sum(len(job["run_times"]) for job in self.jobs if job["key"] in answered)
         return {
-            "simulated": self.clock.now() - self.begin,
+            "simulated": max(0.0, self.clock.now() - self.begin),
             "real": time.monotonic() - self.real_begin,
             "pending": pending,
             "running": running,
-            "done": max(0, accepted - pending - running),
+            "done": self.done,
             "jobs": len(self.run_times),
         }
 
@@ -475,13 +580,23 @@ class Driver:
         print(json.dumps({"kind": kind, **content}), flush=True)
 
 
+def _scontrol(*words: str) -> None:
+    subprocess.run(["scontrol", *words], check=True, stdout=sys.stderr)
+
+
+def _key_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
 def _script(key: str) -> str:
     """Return the batch script of a job."""
     return f"""#!/bin/sh
 key={key}.$SLURM_ARRAY_TASK_ID
+trap 'echo "$key suspended" > {HOME}/news' TSTP
+trap 'echo "$key resumed" > {HOME}/news' CONT
 exec 3<> {HOME}/ends/$key
-echo "$key $SLURM_JOB_START_TIME" > {HOME}/starts
-read -r _ <&3
+echo "$key started $SLURM_JOB_START_TIME" > {HOME}/news
+until read -r _ <&3; do :; done
 """
 
 

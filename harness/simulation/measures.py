@@ -6,7 +6,7 @@
   policy would look better the fewer large jobs it starts.
 - The *bounded slowdown* of a job that ended is the time from when it may start until its end,
   relative to its run time, but at least 1. Run times below 10 seconds count as 10 seconds, so that
-  the shortest jobs do not decide the mean. Of a job that ran several times, the last run counts.
+  the shortest jobs do not decide the mean. Of a job that was requeued, the last run counts.
 - *Percentiles* are nearest-rank: the 95th is the smallest value that at least 95% of values do not
   exceed.
 - *Utilization* is the share of the cluster's CPU time that jobs have allocated, from the end of the
@@ -161,10 +161,12 @@ def period(simulation: Simulation) -> tuple[float, float]:
 def wait_of(job: JobOutcome, end: float) -> float | None:
     """Return how long a job waited until it started, or has waited by the end.
 
-    None if it was refused, or cancelled before it started.
+    None if it was refused, cancelled before it started, or may not start yet.
     """
     if job.start is not None:
         return max(job.start - _eligible(job), 0.0)
+    if job.job_id is not None and job.eligible is None:
+        return None
     return max(end - _eligible(job), 0.0) if job.state in NOT_ENDED else None
 
 
@@ -176,8 +178,11 @@ def slowdown_of(job: JobOutcome) -> float | None:
     """Return the bounded slowdown of a job; None if it did not end."""
     if job.start is None or job.end is None or job.state in NOT_ENDED:
         return None
-    begin, end = runs_of(job, job.end)[-1]
-    return max((end - min(_eligible(job), begin)) / max(end - begin, SHORTEST), 1.0)
+    runs = runs_of(job, job.end)
+    counted = runs[-1:] if job.restarts else runs
+    run_time = sum(end - begin for begin, end in counted)
+    response = job.end - min(_eligible(job), counted[0][0])
+    return max(response / max(run_time, SHORTEST), 1.0)
 
 
 def runs_of(job: JobOutcome, end: float) -> tuple[tuple[float, float], ...]:

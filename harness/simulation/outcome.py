@@ -21,8 +21,8 @@ class JobOutcome:
 
     trace_id: str
     job_id: int | None  # None: refused
-    # As in sacct, such as COMPLETED, TIMEOUT or PREEMPTED; REFUSED if sbatch failed; PENDING or
-    # RUNNING if the simulation ended before.
+    # As in sacct, such as COMPLETED, TIMEOUT or PREEMPTED; REFUSED if sbatch failed; PENDING,
+    # RUNNING or NOT_SUBMITTED if the simulation ended before.
     state: str
     submit: Seconds
     eligible: Seconds | None
@@ -38,12 +38,12 @@ class JobOutcome:
     reason: str = ""
     backfilled: bool | None = None
     restarts: int = 0
-    # How often another job preempted it, whatever happened to it then.
+    # How often another job preempted it: requeued, cancelled or suspended it.
     preemptions: int = 0
     # How long it was seen pending for each reason, such as Priority or QOSMaxJobsPerUserLimit.
     held: tuple[tuple[str, Seconds], ...] = ()
-    # Begin and end of each of its runs, if it ran several times: `start` is the first begin, `end`
-    # the last end, and `nodes` are those of the last run.
+    # Begin and end of each of its runs, if it ran several times or was suspended: `start` is the
+    # first begin, `end` the last end, and `nodes` are those of the last run.
     runs: tuple[tuple[Seconds, Seconds], ...] = ()
 
 

@@ -183,7 +183,8 @@ def _title(policies: Sequence[Policy], number: int, simulation: Simulation) -> s
 def gantt(simulation: Simulation) -> Timeline | None:
     """Return a chart of what ran on which nodes; nodes share lanes if there are many.
 
-    None if no job has run. A job's last run is drawn once in each lane.
+    None if no job has run. A job's last run is drawn once in each lane, without the times in which
+    it was suspended.
     """
     names = _nodes(simulation)
     lane_of = lanes("", names)
@@ -192,14 +193,15 @@ def gantt(simulation: Simulation) -> Timeline | None:
     for job in sorted(simulation.jobs, key=lambda job: job.start or 0):
         if job.start is None:
             continue
-        begin, close = measures.runs_of(job, end)[-1]
-        title = (
-            f"job {job.job_id} of {job.user}, {job.state}: {job.cpus} CPUs, waited "
-            f"{duration(max(job.start - job.submit, 0))}, ran {duration(close - begin)}"
-        )
-        span = Span(job_kind(job.state), begin, close, title)
-        for lane in dict.fromkeys(lane_of[node] for node in job.nodes if node in lane_of):
-            rows[lane].append(span)
+        runs = measures.runs_of(job, end)
+        for begin, close in runs[-1:] if job.restarts else runs:
+            title = (
+                f"job {job.job_id} of {job.user}, {job.state}: {job.cpus} CPUs, waited "
+                f"{duration(max(job.start - job.submit, 0))}, ran {duration(close - begin)}"
+            )
+            span = Span(job_kind(job.state), max(begin, 0.0), max(close, 0.0), title)
+            for lane in dict.fromkeys(lane_of[node] for node in job.nodes if node in lane_of):
+                rows[lane].append(span)
     return picture(rows)
 
 

@@ -6,7 +6,7 @@ docs/simulation.md explains the bounds.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.simulation.outcome import JobOutcome, Quality
@@ -33,17 +33,24 @@ def measure(
     rate: float,
     seconds: float,
     clock_skew: float,
+    late_due: Mapping[str, float] | None = None,
 ) -> Quality:
-    """Return the quality of a simulation with these outcomes."""
+    """Return the quality of a simulation with these outcomes.
+
+    `late_due` has when submissions were due, by their keys, if not at the time in the trace.
+    """
+    known = late_due or {}
     jobs = {job.id: job for submission in submissions for job in submission.jobs.values()}
     due = {
-        job.id: submission.submit for submission in submissions for job in submission.jobs.values()
+        job.id: known.get(submission.key, submission.submit)
+        for submission in submissions
+        for job in submission.jobs.values()
     }
     overshoots = [
         outcome.end - outcome.start - jobs[outcome.trace_id].run_time
         for outcome in outcomes
         if outcome.state == "COMPLETED"
-        and outcome.restarts == 0
+        and not outcome.runs
         and outcome.end is not None
         and outcome.start is not None
     ]

@@ -34,6 +34,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w.@+-]{0,127}\$?", re.ASCII)
 _EXPRESSION = re.compile(r"[\w.@+:,=*&|()\[\]/!?<>~-]{1,512}", re.ASCII)
 _NAMES = ("user", "account", "partition", "qos", "array")
 _EXPRESSIONS = ("id", "gres", "constraint", "licenses", "dependency")
+# Jobs that were running at the beginning are submitted so many seconds earlier, so that they have
+# their nodes by then.
+_LEAD = 60.0
 _LARGEST_TASKS = 2**24  # slurm.h: NO_VAL is far beyond
 
 _Jobs = Iterable[tuple[int, TraceJob]]
@@ -51,9 +54,9 @@ def read(
     """Return the jobs of a file that were submitted within `hours` after `begin` (in hours, too).
 
     Both count from the file's first submission. With `starting_state`, jobs that were running or
-    pending at `begin` are submitted at the beginning; those that were running come first, for the
-    rest of their run times. `cluster` chooses the jobs of a cluster in sacct's output. `format_`
-    is one of FORMATS; by default, the content decides.
+    pending at `begin` are submitted at the beginning; those that were running are submitted a
+    minute before, to end when they did. `cluster` chooses the jobs of a cluster in sacct's output.
+    `format_` is one of FORMATS; by default, the content decides.
 
     Raises UsageError with all problems of the file, as FILE:LINE.
     """
@@ -133,7 +136,8 @@ class _File:
         for name, fits in kinds.items():
             if fits(first):
                 return name
-        raise UsageError(f"{self._path}:1: no known format of a trace", hint=_HINT)
+        problem = ":1: no known format of a trace" if first else " is empty"
+        raise UsageError(f"{self._path}{problem}", hint=_HINT)
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Yield lines that are not blank, with their numbers."""
@@ -220,8 +224,9 @@ def _finished(kept: list[TraceJob], window: _Window, log: ReadingLog) -> list[Tr
         submit = round(job.submit - start, 3)
         if submit < 0:
             job = _from_before(job, start)
-            log.count(0, "running or pending at the beginning, submitted then")
-            submit = 0.0
+            submit = job.submit
+            what = "running" if submit else "pending"
+            log.count(0, f"{what} at the beginning, submitted by then")
         jobs.append(replace(job, submit=submit, dependency=_dependency(job, known, log)))
     return jobs
 
@@ -235,10 +240,17 @@ def _order(job: TraceJob, start: float) -> tuple[float, float]:
 
 
 def _from_before(job: TraceJob, start: float) -> TraceJob:
-    """Return what remained at the beginning of a job that was submitted before."""
-    elapsed = max(start - job.submit - (job.recorded_wait or 0), 0)
-    limit = job.limit and max(round(job.limit - elapsed), 60)
-    return replace(job, run_time=job.run_time - elapsed, limit=limit, recorded_wait=None)
+    """Return what remained at the beginning of a job that was submitted before.
+
+    Its submission is relative to the beginning.
+    """
+    elapsed = start - job.submit - (job.recorded_wait or 0)
+    if elapsed <= 0:
+        return replace(job, submit=0.0, recorded_wait=None)
+    passed = elapsed - _LEAD
+    limit = job.limit and max(round(job.limit - passed), 60)
+    run_time = job.run_time - passed
+    return replace(job, submit=-_LEAD, run_time=run_time, limit=limit, recorded_wait=None)
 
 
 def _dependency(job: TraceJob, known: set[str], log: ReadingLog) -> str | None:

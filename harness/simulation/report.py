@@ -126,14 +126,19 @@ def _repeat(simulation: Simulation, measured: Measures) -> dict[str, Any]:
 
 
 def _means(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the means of numbers, by name; None if a number is missing in an entry."""
+    """Return the means of numbers, by name; None if a number is missing in an entry.
+
+    A number that all entries have stays an integer if it is one.
+    """
     means: dict[str, Any] = {}
     for name, value in entries[0].items():
         values = [entry[name] for entry in entries]
         if isinstance(value, dict):
             means[name] = _means(values)
         else:
-            means[name] = None if None in values else _rounded(fmean(values))
+            same = len({*values}) == 1
+            mean = None if None in values else values[0] if same else fmean(values)
+            means[name] = mean if mean is None or isinstance(mean, int) else _rounded(mean)
     return means
 
 

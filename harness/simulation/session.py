@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import lifecycle, scenario, slurm_options
@@ -31,6 +31,7 @@ from harness.simulation import (
     scaling,
     settings,
     submission,
+    usage,
 )
 from harness.simulation.comparison import Comparison
 from harness.simulation.execution import Policy, Rates
@@ -48,7 +49,9 @@ class Options:
     `jobs` and `hours` describe a generated trace if there is no file; with a file, `hours` is how
     much of it is simulated. `running`: jobs that were running or pending when these hours
     begin are submitted first. Jobs of the first `warm_up` hours are not measured; `maintenance`
-    lists when all nodes are reserved, and for how long, in hours.
+    lists when all nodes are reserved, and for how long, in hours; `failures` lists the nodes that
+    fail, when, and for how long. With `think_time`, jobs that depend on others are submitted after
+    these have ended. `usage` is a file with the usage at the beginning.
     """
 
     trace: Path | None
@@ -61,6 +64,9 @@ class Options:
     running: bool = False
     warm_up: float = 0.0
     maintenance: tuple[tuple[float, float], ...] = ()
+    failures: tuple[tuple[str, float, float], ...] = ()
+    think_time: bool = False
+    usage: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +134,17 @@ def prepare(
     scenarios = [scenario.load(source.path, releases, settings=source.settings) for source in found]
     for read in scenarios:
         execution.must_be_possible(read)
+        execution.must_have_nodes(read, [nodes for nodes, *_ in options.failures])
+    used = usage.read(options.usage) if options.usage else {}
+    if options.trace:
+        say(f"reading {options.trace}")  # a million lines take about 6 seconds
     trace = read_trace(scenarios[0], options)
     for read in scenarios:
         submission.must_fit(trace, read)
     submissions = submission.submissions(trace)
     created = []
     for source, read in zip(found, scenarios, strict=True):
+        own_usage, notes = usage.of_cluster(used, read)
         overrides, scaled = _simulated(read, provider, options.rates.top)
         run = lifecycle.create(
             source.path, provider, runs, say, releases, [*source.settings, *overrides]
@@ -146,12 +157,15 @@ def prepare(
             Policy(
                 source.name,
                 run,
-                trace,
+                replace(trace, notes=(*trace.notes, *notes)),
                 submissions,
                 options.rates,
                 options.hours,
                 warm_up=options.warm_up,
                 maintenance=tuple((at * 3600, hours * 3600) for at, hours in options.maintenance),
+                failures=tuple((of, at * 3600, hours * 3600) for of, at, hours in options.failures),
+                think_time=options.think_time,
+                usage=own_usage,
                 settings=facts,
             )
         )

@@ -25,7 +25,8 @@ class Submission:
     """One call of sbatch, which submits a job, or the elements of a job array.
 
     `jobs` are its jobs of the trace by their index in the array, "" if it is no array. `after` are
-    its dependencies: kind, key of an earlier submission, index in its array or "".
+    its dependencies: kind, key of an earlier submission, index in its array or "". `think_time` is
+    how long its user waited after the end of these, 0 if the trace does not say so.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Submission:
     options: tuple[str, ...]
     jobs: dict[str, TraceJob]
     after: tuple[tuple[str, str, str], ...]
+    think_time: float = 0.0
 
     @property
     def submit(self) -> float:
@@ -58,6 +60,7 @@ def submissions(trace: Trace) -> list[Submission]:
             options=(f"--job-name={number}", *_options(group[0]), *_array(group)),
             jobs={places[job.id][1]: job for job in group},
             after=tuple(_after(group[0], places, str(number))),
+            think_time=group[0].think_time or 0.0,
         )
         for number, group in enumerate(groups.values())
     ]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class TraceJob:
     """A job that users submitted, or one element of a job array.
 
-    Times are in seconds; `submit` counts from the beginning of the trace. None means that the job
-    did not request it, so the cluster's defaults apply.
+    Times are in seconds; `submit` counts from the beginning of the trace, and is negative if the
+    job was running then. None means that the job did not request it, so the cluster's defaults
+    apply.
     """
 
     id: str

@@ -20,7 +20,7 @@ WAIT = 20.0
 PROGRAM = """
 make_clock(1_900_000_000 * _SECOND, {rate}, {top})
 clock = Clock(writable=True)
-environment = dict(os.environ, **_ENVIRONMENT)
+environment = dict(os.environ, **ENVIRONMENT)
 waiting = subprocess.Popen(
     ["python3", "-c", {waits!r}], env=environment, stdout=subprocess.PIPE, text=True
 )

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from harness.simulation import gathering
+from harness.simulation.measures import wait_of
 from harness.simulation.submission import submissions
 from harness.simulation.trace import Trace, TraceJob
 
@@ -20,10 +23,16 @@ def row(job_id: str, name: int, state: str, times: str, flags: str = "", nodes: 
     return "|".join([job_id, str(name), state, *moments, *facts])
 
 
-def outcomes(sacct: list[str], squeue: str = "") -> dict[str, gathering.JobOutcome]:
+def outcomes(
+    sacct: list[str],
+    squeue: str = "",
+    suspensions: Mapping[str, Sequence[tuple[float, float | None]]] | None = None,
+) -> dict[str, gathering.JobOutcome]:
     printed = {"sacct": "\n".join(sacct), "squeue": squeue}
     refused, held = {"2": "Invalid account"}, {"0.": {"Priority": 4.0}}
-    found = gathering.outcomes(submissions(Trace("t", JOBS)), printed, BEGIN, refused, held)
+    found = gathering.outcomes(
+        submissions(Trace("t", JOBS)), printed, BEGIN, refused, held, suspensions or {}, 500
+    )
     return {outcome.trace_id: outcome for outcome in found}
 
 
@@ -41,12 +50,19 @@ def test_elements_of_arrays_are_told_apart_even_if_they_are_pending() -> None:
             row("8_1", 1, "RUNNING", "5 5 9 Unknown", "SchedMain"),
             row("8_[2]", 1, "PENDING", "5 5 Unknown Unknown", nodes="None assigned"),
         ],
-        squeue="8|2|PENDING|Resources|1\n",
+        squeue="8|2|PENDING|Resources|physics|batch|normal|1\n",
     )
     assert (found["e1"].state, found["e1"].end, found["e1"].backfilled) == ("RUNNING", None, False)
     pending = found["e2"]
     assert (pending.state, pending.start, pending.nodes) == ("PENDING", None, ())
     assert pending.reason == "Resources"
+
+
+def test_a_job_that_may_not_start_yet_is_in_squeue_only() -> None:
+    job = outcomes([], squeue="7|N/A|PENDING|Dependency|physics|batch|normal|0\n")["plain"]
+    assert (job.job_id, job.state, job.reason) == (7, "PENDING", "Dependency")
+    assert (job.account, job.partition, job.qos) == ("physics", "batch", "normal")
+    assert wait_of(job, 900) is None
 
 
 def test_a_refused_job_has_the_message_of_sbatch() -> None:
@@ -63,6 +79,21 @@ def test_a_requeued_job_waited_from_its_submission_to_its_first_start() -> None:
     )["requeued"]
     assert (job.submit, job.start, job.end) == (9, 12, 160)
     assert (job.state, job.restarts, job.preemptions) == ("CANCELLED", 1, 1)
+    assert job.runs == ((12, 20), (150, 160))
+
+
+def test_a_job_does_not_run_while_it_is_suspended() -> None:
+    line = row("7", 0, "COMPLETED", "0 1 4 94")
+    job = outcomes([line], suspensions={"0.": [(10.5, 40.5)]})["plain"]
+    assert (job.runs, job.preemptions) == (((4, 10.5), (40.5, 94)), 1)
+    still = outcomes(
+        [row("7", 0, "SUSPENDED", "0 1 4 Unknown")], suspensions={"0.": [(10.5, None)]}
+    )
+    assert still["plain"].runs == ((4, 10.5),)
+
+
+def test_a_job_that_was_not_submitted_by_the_end_says_so() -> None:
+    assert outcomes([])["plain"].state == "NOT_SUBMITTED"
 
 
 def test_only_users_have_shares() -> None:

@@ -56,12 +56,27 @@ def test_a_job_waits_from_when_it_is_eligible() -> None:
 
 
 def test_a_pending_job_has_waited_until_the_end() -> None:
-    pending = _job(submit=600, start=None, end=None, state="PENDING", reason="Priority")
+    pending = _job(
+        submit=600, eligible=600, start=None, end=None, state="PENDING", reason="Priority"
+    )
     measured = measure(_simulation(_job(), pending))
 
     assert measured.wait.longest == 3000
     assert measured.not_started == 1
     assert (measured.held, measured.held_unit) == ({"Priority": 1}, "jobs at the end")
+
+
+def test_a_job_that_waits_for_another_one_at_the_end_has_not_waited_yet() -> None:
+    dependent = _job(start=None, end=None, state="PENDING", reason="Dependency")
+    measured = measure(_simulation(_job(start=30), dependent))
+
+    assert (measured.wait.mean, measured.wait.longest) == (30, 30)
+    assert (measured.not_started, measured.queue) == (0, pytest.approx(30 / 3600))
+
+
+def test_a_job_that_was_not_submitted_before_an_interruption_has_no_wait() -> None:
+    later = _job(submit=1000, start=None, end=None, state="NOT_SUBMITTED", job_id=None)
+    assert measure(_simulation(_job(start=30), later, ended=900)).wait.mean == 30
 
 
 def test_refused_and_cancelled_jobs_do_not_wait() -> None:
@@ -104,13 +119,17 @@ def test_slowdown_is_only_that_of_jobs_that_ended() -> None:
 
 
 def test_a_requeued_job_uses_cpus_only_while_it_runs() -> None:
-    job = _job(start=60, end=3600, cpus=8, runs=((60, 360), (3300, 3600)))
+    job = _job(start=60, end=3600, cpus=8, runs=((60, 360), (3300, 3600)), restarts=1)
     measured = measure(_simulation(job))
 
     assert measured.wait.mean == 60
     assert measured.slowdown == 12  # an hour for the five minutes of its last run
     assert measured.utilization == pytest.approx(1 / 6)
     assert measured.groups["size"][0].cpu_hours == pytest.approx(8 / 6)
+
+
+def test_a_suspended_job_has_run_for_all_of_its_runs() -> None:
+    assert slowdown_of(_job(start=0, end=300, runs=((0, 50), (250, 300)))) == 3
 
 
 def test_utilization_counts_cpu_time_until_the_end_of_the_trace() -> None:

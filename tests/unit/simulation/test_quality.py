@@ -61,6 +61,14 @@ def test_late_submissions_are_a_problem() -> None:
     assert "submitted late" in found.problems[0]
 
 
+def test_a_job_is_due_when_its_user_has_thought() -> None:
+    later = [*EXACT[:19], replace(EXACT[19], submit=500.0)]
+    found = quality.measure(
+        submissions(TRACE), later, rate=30, seconds=10, clock_skew=0, late_due={"19": 480.0}
+    )
+    assert found.lateness_mean == 1
+
+
 def test_a_timeout_of_a_job_that_ends_before_its_limit_is_a_problem() -> None:
     found = measured([replace(EXACT[0], state="TIMEOUT"), *EXACT[1:]])
     assert found.false_timeouts == 1
@@ -74,7 +82,7 @@ def test_clocks_that_differ_are_a_problem() -> None:
 def test_requeued_refused_and_unfinished_jobs_say_nothing_about_run_times() -> None:
     found = measured(
         [
-            replace(EXACT[0], end=900.0, restarts=1),
+            replace(EXACT[0], end=900.0, restarts=1, runs=((0.0, 20.0), (850.0, 900.0))),
             replace(EXACT[1], job_id=None, state="REFUSED", start=None, end=None),
             replace(EXACT[2], state="RUNNING", end=None),
         ]

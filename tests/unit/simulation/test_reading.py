@@ -67,7 +67,7 @@ def test_any_text_is_read_or_refused(
     except UsageError as error:
         assert str(path) in str(error)  # noqa: PT017 - reading may also succeed
     else:
-        assert all(job.submit >= 0 and job.run_time >= 0 and job.tasks >= 1 for job in trace.jobs)
+        assert all(job.submit >= -60 and job.run_time >= 0 and job.tasks >= 1 for job in trace.jobs)
         assert [job.submit for job in trace.jobs] == sorted(job.submit for job in trace.jobs)
 
 
@@ -497,11 +497,11 @@ def test_jobs_that_ran_at_the_beginning_run_for_the_rest_of_their_time(tmp_path:
     trace = reading.read(_hourly(tmp_path), begin=5.25, hours=1, starting_state=True)
 
     assert [(job.id, job.submit, job.run_time) for job in trace.jobs] == [
-        ("long", 0, 17100),
-        ("5", 0, 900),
+        ("long", -60, 17160),
+        ("5", -60, 960),
         ("6", 2700, 1800),
     ]
-    assert trace.notes == ("running or pending at the beginning, submitted then: 2 jobs",)
+    assert trace.notes == ("running at the beginning, submitted by then: 2 jobs",)
 
 
 def test_hours_count_from_the_first_submission_even_if_it_is_the_last_line(tmp_path: Path) -> None:

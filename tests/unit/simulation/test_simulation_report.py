@@ -226,18 +226,17 @@ def test_the_terminal_shows_policies_side_by_side(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     comparison = report.write(directory)
-    simulation_summary.print_comparison(comparison, directory, Format.text)
+    simulation_summary.print_comparison(comparison, Format.text)
 
     printed = capsys.readouterr().out
     assert re.search(r"mean wait +62 s +≠ 10 min", printed)
     assert "- With changed.yml, the mean wait is longer than with site.yml" in printed
     assert "note      scaled by nodes" in printed
-    assert str(directory / "report.html") in printed
 
 
 def test_the_terminal_shows_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     comparison = report.write(directory)
-    simulation_summary.print_comparison(comparison, directory, Format.json)
+    simulation_summary.print_comparison(comparison, Format.json)
 
     printed = capsys.readouterr().out
     assert json.loads(printed) == json.loads(json.dumps(report.data(comparison)))
