@@ -14,6 +14,7 @@ from harness.scenario.loading import (
 )
 from harness.scenario.model import (
     SLURMDBD,
+    Account,
     Accounting,
     Cluster,
     NodeGroup,
@@ -39,6 +40,7 @@ __all__ = [
     "MOST_NODES_OF_A_HOST",
     "SLURMDBD",
     "SYSTEM_USERS",
+    "Account",
     "Accounting",
     "Cluster",
     "NodeGroup",
