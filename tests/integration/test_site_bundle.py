@@ -35,11 +35,11 @@ FEDERATED_SUBMISSIONS = [
     for where, options in (
         ("by default", {}),
         ("in physics", {"account": "physics"}),
-        ("in chemistry", {"account": "chemistry", "clusters": cluster}),
+        ("in chemistry", {"account": "chemistry"}),
         ("urgently", {"qos": "urgent", "ntasks": 2}),
         ("urgently and wide", {"qos": "urgent", "ntasks": 3}),
-        ("for long", {"time": 100, "clusters": cluster}),
-        ("in the lab", {"partition": "lab", "clusters": cluster}),
+        ("for long", {"time": 100}),
+        ("in the lab", {"partition": "lab"}),
         ("under a forbidden name", {"job-name": "forbidden"}),
         ("for another cluster", {"cluster-constraint": "fast"}),
     )

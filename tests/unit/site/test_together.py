@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +64,9 @@ PEOPLE = {
     "groups": {"staff": {"gid": 7001}},
 }
 
-Import = Callable[..., Imported]
-
 
 def bundle_of(directory: Path, name: str, hour: int = 12, **changed: str | None) -> Path:
-    """Write the bundle of a cluster; `changed` are other texts, or none, by the files' names."""
+    """Write the bundle of a cluster; `changed` are other texts, or none, by the tables' names."""
     manifest = {
         "format": 1,
         "configuration": "/etc/slurm",
@@ -83,7 +80,7 @@ def bundle_of(directory: Path, name: str, hour: int = 12, **changed: str | None)
         "output/version.txt": changed.pop("version", "slurm 24.11.5\n"),
         "output/users.json": changed.pop("people", None) or json.dumps(PEOPLE),
         **{f"output/sacctmgr/{table}": text for table, text in TABLES.items()},
-        **{f"output/sacctmgr/{table}.txt": text for table, text in changed.items()},
+        **{f"output/sacctmgr/{table}": text for table, text in changed.items()},
     }
     kept = {path: text for path, text in files.items() if text is not None}
     return packed(directory / f"{name}{len([*directory.iterdir()])}.tar.gz", kept)
@@ -124,7 +121,7 @@ def test_clusters_with_the_same_accounts_share_these(tmp_path: Path) -> None:
     table = TABLES["assoc.txt"].partition("beta|")[0]
     table += "".join(line.replace("alpha", "beta") for line in table.splitlines(keepends=True)[1:])
     paths = [
-        bundle_of(tmp_path, name, assoc=table, **{"dump-beta.cfg": None})
+        bundle_of(tmp_path, name, **{"assoc.txt": table, "dump-beta.cfg": None})
         for name in ("alpha", "beta")
     ]
     data = rehearsal(*paths).data
@@ -184,7 +181,7 @@ def test_newest_bundle_has_the_accounts_and_the_newest_release_is_slurmdbds(
 ) -> None:
     newer = TABLES["assoc.txt"].replace("|60|20|", "|70|20|")
     old = bundle_of(tmp_path, "alpha", version="slurm 24.05.1\n")
-    data = rehearsal(old, bundle_of(tmp_path, "beta", 13, assoc=newer)).data
+    data = rehearsal(old, bundle_of(tmp_path, "beta", 13, **{"assoc.txt": newer})).data
     assert data["clusters"]["alpha"]["accounts"]["physics"]["options"]["Share"] == "70"
     assert data["release"] == "24.11"
     assert data["clusters"]["alpha"]["release"] == "24.05"
@@ -200,9 +197,8 @@ def test_different_uid_of_a_user_is_reported_with_the_clusters(tmp_path: Path) -
     for what, number, other in (("user alice", 2001, 3001), ("group staff", 7001, 7002)):
         note = f"{number} on alpha, {other} on beta; has {number} here"
         assert f"emulated: {what}: {note}" in imported.notes
-        assert (what, note) in {
-            (entry.where + " " + entry.name, entry.why) for entry in imported.fidelity
-        }
+        why_of = {f"{entry.where} {entry.name}": entry.why for entry in imported.fidelity}
+        assert note in {why_of.get(what), why_of.get(f"alpha {what}")}
 
 
 @pytest.mark.parametrize(
@@ -210,7 +206,11 @@ def test_different_uid_of_a_user_is_reported_with_the_clusters(tmp_path: Path) -
     [
         (("alpha", "alpha"), {}, "alpha0.tar.gz and {}/alpha1.tar.gz are both of cluster alpha"),
         (("alpha", "gamma"), {}, "its slurmdbd has alpha, beta, other, but not gamma"),
-        (("alpha", "beta"), {"cluster": None}, "its slurmdbd has no cluster, but not alpha, beta"),
+        (
+            ("alpha", "beta"),
+            {"cluster.txt": None},
+            "its slurmdbd has no cluster, but not alpha, beta",
+        ),
         (
             ("alpha", "beta"),
             {"manifest": '{"pseudonyms": true}'},
