@@ -140,11 +140,13 @@ def late_tres(scenario: Scenario) -> list[str]:
     """Return the TRES of late limits, as `sacctmgr show tres format=type,name` prints them."""
     if (accounting := scenario.accounting) is None:
         return []
-    limits = [account.options for account in accounting.accounts.values()]
-    limits += [qos.options for qos in accounting.qos.values()]
-    limits += [
-        options for user in scenario.users.values() for options in user.associations.values()
-    ]
+    limits = [qos.options for qos in accounting.qos.values()]
+    for part, _ in scenario.accounting_trees():
+        accounts = part.accounting.accounts if part.accounting else {}
+        limits += [account.options for account in accounts.values()]
+        limits += [
+            options for user in part.users.values() for options in user.associations.values()
+        ]
     values = [value for limit in limits for value in late(limit).values()]
     return sorted(
         {f"{kind}|{name}" for value in values for kind, name in _LATE_TRES.findall(value)}

@@ -254,10 +254,12 @@ def collect_() -> None:
 
 @app.command("import")
 def import_(
-    site: Annotated[
-        Path,
+    sites: Annotated[
+        list[Path],
         typer.Argument(
-            help="A site's /etc/slurm, a copy of it, or a site bundle (see `harness collect`).",
+            metavar="SITE...",
+            help="A site's /etc/slurm, a copy of it, or a site bundle (see `harness collect`); "
+            "for several clusters with one slurmdbd, such as a federation, a bundle of each.",
             show_default=False,
         ),
     ],
@@ -268,7 +270,7 @@ def import_(
         str | None,
         typer.Option(
             "--release",
-            help="The release that the cluster runs; default: the bundle's, or "
+            help="The release that the clusters run; default: each bundle's, or "
             f"{releases.DEFAULT} for a directory.",
             show_default=False,
         ),
@@ -280,8 +282,8 @@ def import_(
             min=1,
             metavar="N",
             help=(
-                "Write a rehearsal copy whose nodes share N hosts: the same nodes and limits "
-                "without the site's machines."
+                "Write a rehearsal copy, with the same nodes and limits but without the site's "
+                "machines: N hosts share the nodes of each cluster."
             ),
             show_default=False,
         ),
@@ -308,7 +310,7 @@ def import_(
     must_be_known(release)
     scenario.name_of(output)  # runs must be able to have its name
     must_be_writable_file(output)
-    imported = importer.import_site(site, release, rehearsal_hosts)
+    imported = importer.import_site(sites, release, rehearsal_hosts)
     importer.write(output, imported)
     for note in imported.notes:
         err.print(escape(note))
@@ -330,7 +332,8 @@ def import_(
     if rehearsal_hosts and start:
         _start_once(output)
     count = sum(len(cluster.node_names()) for cluster in read.clusters.values())
-    out.print(f"{output}: {len(read.clusters)} cluster, {count} nodes")
+    clusters = len(read.clusters)
+    out.print(f"{output}: {clusters} cluster{'s'[: clusters > 1]}, {count} nodes")
 
 
 def _start_once(output: Path) -> None:

@@ -8,12 +8,12 @@ A limit that the scenario does not set must not be set in the accounting databas
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness import capabilities, slurm_options
 from harness.parsing import durations
-from harness.scenario import Accounting, Scenario
+from harness.scenario import Account, Accounting, Scenario
 
 # Columns by the name of an object: account, user and partition of an association, or the name of
 # a user, account or QOS.
@@ -81,9 +81,10 @@ def columns(kind: Mapping[str, str]) -> list[str]:
 
 
 def associations(scenario: Scenario) -> Table:
-    """Return the associations of every cluster, by account, user and partition.
+    """Return the associations of a cluster, by account, user and partition.
 
-    The last two are "" where an association has none.
+    The last two are "" where an association has none. For a cluster with accounts of its own,
+    `scenario` is `Scenario.of_cluster`.
     """
     accounting = _accounting(scenario)
     default = slurm_options.get(slurm_options.slurmdbd_conf(scenario), "DefaultQOS") or "normal"
@@ -97,7 +98,8 @@ def associations(scenario: Scenario) -> Table:
         row = _row(ASSOCIATION, {}, ASSOCIATION_DEFAULTS)
         table |= {
             (account.lower(), name, ""): row
-            for account in _accounting(scenario).slurm_user_accounts
+            for account in accounting.slurm_user_accounts
+            if account in accounting.accounts
         }
     for name, user in scenario.users.items():
         qos = {"QOS": ",".join(("normal", *user.qos))} if user.qos else {}
@@ -156,8 +158,8 @@ def accounts(scenario: Scenario) -> Table:
         for coordinated in user.coordinates:
             coordinators.setdefault(coordinated.lower(), set()).add(user_name)
     table: Table = {("root",): {"Coordinators": coordinators.get("root", set())}}
-    for name, account in _accounting(scenario).accounts.items():
-        if name == "root":
+    for name, account in _every_account(scenario):
+        if name == "root" or (name.lower(),) in table:
             continue
         given = {
             option.lower(): text for option, text in slurm_options.merged(account.options).items()
@@ -169,6 +171,12 @@ def accounts(scenario: Scenario) -> Table:
             "Coordinators": coordinators.get(name.lower(), set()),
         }
     return table
+
+
+def _every_account(scenario: Scenario) -> Iterator[tuple[str, Account]]:
+    """Yield the accounts of all clusters; those that several have, in the order of creation."""
+    for part, _ in scenario.accounting_trees():
+        yield from _accounting(part).accounts.items()
 
 
 def _slurm_users(scenario: Scenario) -> set[str]:
@@ -332,7 +340,10 @@ _IN_MEMORY = {
 
 
 def parse_memory(text: str) -> tuple[Table, Table, Table]:
-    """Read `scontrol --oneliner show assoc_mgr`: users, associations and QOS."""
+    """Read `scontrol --oneliner show assoc_mgr`: users, associations and QOS.
+
+    Users who have no account on the cluster, but on others of slurmdbd, are left out.
+    """
     people: Table = {}
     rows: Table = {}
     limits: Table = {}
@@ -341,6 +352,8 @@ def parse_memory(text: str) -> tuple[Table, Table, Table]:
         for name, field in re.findall(r"(?<!\S)([A-Z][\w/]*)=(\S*)", line):
             facts.setdefault(name, field)
         if line.startswith("UserName="):
+            if facts["DefAccount"] == "(null)":
+                continue
             seen = {
                 "DefaultAccount": facts["DefAccount"].lower(),
                 "AdminLevel": facts["AdminLevel"].lower(),

@@ -93,7 +93,7 @@ class _Policy:
 
     def ways(self) -> Iterator[_Way]:
         """Yield how users without rights over others' jobs can submit, in any partition."""
-        for name, user in self.plan.scenario.users.items():
+        for name, user in self.plan.scenario.of_cluster(self.cluster).users.items():
             for account in () if user.privileged else user.accounts:
                 for qos in sorted(self.nearest(account, name, "QOS") or ()):
                     yield _Way(name, account, qos)
@@ -172,7 +172,8 @@ class _Policy:
 
 def _policy(plan: Plan, cluster: str) -> _Policy:
     tables = association_comparison
-    return _Policy(plan, cluster, tables.associations(plan.scenario), tables.qos(plan.scenario))
+    scenario = plan.scenario.of_cluster(cluster)
+    return _Policy(plan, cluster, tables.associations(scenario), tables.qos(scenario))
 
 
 def submissions(plan: Plan) -> list[Submission]:

@@ -870,13 +870,16 @@ def limits_are_kept(history: History) -> Iterator[Violation]:
         yield from _over(
             f"QOS {name}", qos.options, [trace for trace in history.traces if trace.qos == name]
         )
-    for name, account in accounting.accounts.items():
-        below = _below(accounting, name)
-        yield from _over(
-            f"account {name}",
-            account.options,
-            [trace for trace in history.traces if trace.account in below],
-        )
+    for cluster in history.plan.scenario.clusters:
+        accounting = _accounting(history.plan, cluster)
+        traces = [trace for trace in history.traces if trace.cluster == cluster]
+        for name, account in accounting.accounts.items():
+            below = _below(accounting, name)
+            yield from _over(
+                f"account {name}",
+                account.options,
+                [trace for trace in traces if trace.account in below],
+            )
 
 
 def _has_usage(history: History) -> bool:
@@ -906,10 +909,12 @@ def _over(
                 yield Violation("", f"{whose}{who}: {what}, {option} is {limit}")
 
 
-def _accounting(plan: Plan) -> Accounting:
-    if plan.scenario.accounting is None:
+def _accounting(plan: Plan, cluster: str | None = None) -> Accounting:
+    """Return what the scenario says of accounting, with the accounts of a cluster."""
+    scenario = plan.scenario.of_cluster(cluster) if cluster else plan.scenario
+    if scenario.accounting is None:
         raise ValueError("this checker is for scenarios with accounting")
-    return plan.scenario.accounting
+    return scenario.accounting
 
 
 def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -944,7 +949,7 @@ def _grouped(
 def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Violation]:
     """The usage of an account is the sum of the usage of its users and child accounts."""
     for cluster, rows in history.usage.items():
-        accounts = _accounting(history.plan).accounts
+        accounts = _accounting(history.plan, cluster).accounts
         if {row.account for row in rows} - {*accounts, "root"}:
             continue  # site data has accounts whose parents are unknown
         for name in accounts:

@@ -123,7 +123,7 @@ def generate(
     for number, at in enumerate(times):
         kind = chance.choices(_KINDS, [kind.share for kind in _KINDS])[0]
         cluster, user = chance.choice([*clusters]), chance.choice(users)
-        qos = chance.choice(["", *scenario.users[user].qos])
+        qos = chance.choice(["", *scenario.of_cluster(cluster).users[user].qos])
         earlier = [work.number for work in works if work.cluster == cluster]
         options = [
             *kind.options(chance, clusters[cluster]),
@@ -230,7 +230,10 @@ def _who_and_where(scenario: Scenario) -> tuple[list[str], dict[str, Cluster]]:
         name: cluster for name, cluster in scenario.clusters.items() if cluster.static_nodes()
     }
     users = [
-        name for name, user in scenario.users.items() if user.accounts or not scenario.accounting
+        name
+        for name in scenario.users
+        if not scenario.accounting
+        or all(part.users[name].accounts for part, _ in scenario.accounting_trees())
     ]
     if not users or not clusters:
         raise UsageError(

@@ -13,6 +13,7 @@ from harness.scenario.loading import (
 )
 from harness.scenario.model import (
     SLURMDBD,
+    Account,
     Accounting,
     Cluster,
     NodeGroup,
@@ -38,6 +39,7 @@ __all__ = [
     "MOST_NODES_OF_A_HOST",
     "SLURMDBD",
     "SYSTEM_USERS",
+    "Account",
     "Accounting",
     "Cluster",
     "NodeGroup",

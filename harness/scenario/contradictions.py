@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -13,6 +13,7 @@ from harness import releases
 from harness.parsing import hostlist, topology_rules
 from harness.scenario.model import (
     SLURMDBD,
+    Account,
     Accounting,
     Cluster,
     Dimensions,
@@ -20,7 +21,7 @@ from harness.scenario.model import (
     Path_,
     Scenario,
     Topology,
-    User,
+    UserAccounts,
     did_you_mean,
 )
 
@@ -586,65 +587,111 @@ def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tupl
 
 
 def _wrong_accounting(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    accounts = _names(raw.get("accounting"), "accounts")
-    qos = [*_names(raw.get("accounting"), "qos"), "normal"]
+    own = _names(raw.get("accounting"), "accounts")
     if scenario.accounting:
-        for name, account in scenario.accounting.accounts.items():
-            if account.parent and account.parent not in (*accounts, "root"):
-                yield ("accounting", "accounts", name, "parent"), f'no account "{account.parent}"'
-        try:
-            scenario.accounting.accounts_parents_first()
-        except ValueError as error:
-            yield (
-                ("accounting", "accounts", str(error), "parent"),
-                "the account is its own ancestor",
-            )
+        at: Path_ = ("accounting", "accounts")
+        yield from _wrong_accounts(scenario.accounting.accounts, own, at)
         for index, name in enumerate(scenario.accounting.slurm_user_accounts):
-            if name not in accounts:
+            if name not in own:
                 yield (
                     ("accounting", "slurm_user_accounts", index),
-                    f'no account "{name}"{did_you_mean(name, accounts)}',
+                    f'no account "{name}"{did_you_mean(name, own)}',
                 )
-    uids: dict[int, str] = {}
-    for name, user in scenario.users.items():
-        yield from _wrong_user(name, user, accounts, qos)
-        if user.uid in uids:
-            yield ("users", name, "uid"), f"uid {user.uid} already belongs to {uids[user.uid]}"
-        uids[user.uid] = name
+    yield from _wrong_users(scenario, own, raw)
+    yield from _wrong_accounts_of_clusters(scenario, own, raw)
     yield from _wrong_groups(scenario)
     yield from _wrong_resources(scenario)
 
 
-def _wrong_user(
-    name: str, user: User, accounts: list[str], qos: list[str]
+def _wrong_accounts(
+    accounts: Mapping[str, Account], known: Sequence[str], at: Path_
 ) -> Iterator[tuple[Path_, str]]:
-    if name in SYSTEM_USERS:
-        yield ("users", name), f"{name} is a system user of every host; choose a different name"
+    for name, account in accounts.items():
+        if account.parent and account.parent not in (*known, "root"):
+            yield (*at, name, "parent"), f'no account "{account.parent}"'
+    try:
+        Accounting(accounts=accounts).accounts_parents_first()
+    except ValueError as error:
+        yield (*at, str(error), "parent"), "the account is its own ancestor"
+
+
+def _wrong_accounts_of_clusters(
+    scenario: Scenario, common: Sequence[str], raw: dict[str, Any]
+) -> Iterator[tuple[Path_, str]]:
+    qos = [*_names(raw.get("accounting"), "qos"), "normal"]
+    clusters = raw.get("clusters")
+    for name, cluster in scenario.clusters.items():
+        at: Path_ = ("clusters", name)
+        if cluster.accounts is None and cluster.associations is None:
+            continue
+        if not scenario.accounting:
+            key = "associations" if cluster.accounts is None else "accounts"
+            yield (*at, key), "needs accounting: slurmdbd stores it"
+        own = clusters.get(name) if isinstance(clusters, dict) else None
+        known = common if cluster.accounts is None else _names(own, "accounts")
+        yield from _wrong_accounts(cluster.accounts or {}, known, (*at, "accounts"))
+        people = scenario.users if cluster.associations is None else cluster.associations
+        place = ("users",) if cluster.associations is None else (*at, "associations")
+        for user, own_accounts in people.items():
+            if user not in scenario.users:
+                yield (*place, user), f'no user "{user}"{did_you_mean(user, [*scenario.users])}'
+            yield from _wrong_user_accounts(user, own_accounts, known, qos, (*place, user))
+
+
+def _wrong_user_accounts(
+    name: str, user: UserAccounts, accounts: Sequence[str], qos: Sequence[str], at: Path_
+) -> Iterator[tuple[Path_, str]]:
     for index, account_name in enumerate(user.accounts):
         if account_name not in accounts:
-            at: Path_ = ("users", name, "accounts", index)
-            yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+            yield (
+                (*at, "accounts", index),
+                f'no account "{account_name}"{did_you_mean(account_name, [*accounts])}',
+            )
     for index, qos_name in enumerate(user.qos):
         if qos_name not in qos:
-            at = ("users", name, "qos", index)
-            yield at, f'no QOS "{qos_name}"{did_you_mean(qos_name, qos)}'
+            yield (*at, "qos", index), f'no QOS "{qos_name}"{did_you_mean(qos_name, [*qos])}'
     for association in user.associations:
         account_name, _, partition = association.partition(":")
         known_accounts = accounts if partition else user.accounts
         if account_name not in known_accounts:
             yield (
-                ("users", name, "associations", association),
-                f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+                (*at, "associations", association),
+                f'no account "{account_name}"{did_you_mean(account_name, [*accounts])}'
                 if partition
                 else f"{name} has no account {account_name}",
             )
-    for index, account_name in enumerate(user.coordinates):
-        if account_name not in accounts:
-            at = ("users", name, "coordinates", index)
-            yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
-    for key, value in (("coordinates", user.coordinates), ("admin", user.admin)):
-        if value and not user.default_account:
-            yield ("users", name, key), "needs accounts: accounting has no users without one"
+
+
+def _wrong_users(
+    scenario: Scenario, common: Sequence[str], raw: dict[str, Any]
+) -> Iterator[tuple[Path_, str]]:
+    qos = [*_names(raw.get("accounting"), "qos"), "normal"]
+    trees = scenario.accounting_trees()
+    of_clusters = (cluster.accounts or () for cluster in scenario.clusters.values())
+    accounts = [*common, *(name for own in of_clusters for name in own)]
+    # Clusters may all have accounts of their own.
+    is_used = any(part is scenario for part, _ in trees)
+    uids: dict[int, str] = {}
+    for name, user in scenario.users.items():
+        if name in SYSTEM_USERS:
+            yield (
+                ("users", name),
+                f"{name} is a system user of every host; choose a different name",
+            )
+        if is_used:
+            yield from _wrong_user_accounts(name, user, common, qos, ("users", name))
+        for index, account_name in enumerate(user.coordinates):
+            if account_name not in accounts:
+                at: Path_ = ("users", name, "coordinates", index)
+                yield at, f'no account "{account_name}"{did_you_mean(account_name, accounts)}'
+        charges = any(part.users[name].default_account for part, _ in trees)
+        for key, given in (("coordinates", user.coordinates), ("admin", user.admin)):
+            if given and not charges:
+                why = "needs accounts: accounting has no users without one"
+                yield ("users", name, key), why
+        if user.uid in uids:
+            yield ("users", name, "uid"), f"uid {user.uid} already belongs to {uids[user.uid]}"
+        uids[user.uid] = name
 
 
 def _wrong_groups(scenario: Scenario) -> Iterator[tuple[Path_, str]]:

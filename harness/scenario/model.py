@@ -518,6 +518,51 @@ class Part(Installed):
         return changed
 
 
+class Account(Model):
+    """A bank account in the accounting database."""
+
+    parent: Word | None = Field(None, description="the account above it; default: root")
+    options: SacctmgrOptions = Field(
+        {}, description="additional sacctmgr options, such as Fairshare or GrpTRES"
+    )
+
+
+class UserAccounts(Model):
+    """What a user may charge and request, on all clusters or on one."""
+
+    accounts: tuple[Word, ...] = Field(
+        (), description="accounts that the user can charge; the first is the default"
+    )
+    qos: tuple[Word, ...] = Field(
+        (), description="QOS that the user can request in addition to normal"
+    )
+    associations: Mapping[Association, SacctmgrOptions] = Field(
+        {},
+        description="additional sacctmgr options of the user's association with an account, such "
+        "as Fairshare or MaxJobs, by account; ACCOUNT:PARTITION is an additional association, "
+        "for that partition only",
+    )
+
+    def accounts_of_associations(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """Return the options of each association, by account and partition ("" for none)."""
+        named = {
+            (account, partition): options
+            for name, options in self.associations.items()
+            for account, _, partition in [name.partition(":")]
+        }
+        return {**{(account, ""): {} for account in self.accounts}, **named}
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether some associations apply in one partition only."""
+        return any(":" in name for name in self.associations)
+
+    @property
+    def default_account(self) -> str | None:
+        """The account that jobs charge if they name none."""
+        return next((account for account, _ in self.accounts_of_associations()), None)
+
+
 class Cluster(Part):
     """One Slurm cluster: a slurmctld and its slurmds."""
 
@@ -616,6 +661,20 @@ class Cluster(Part):
     kubernetes: bool = Field(
         False, description="Kubernetes places pods on its nodes as well: see docs/hybrid.md"
     )
+    accounts: Mapping[Word, Account] | None = Field(
+        None,
+        description=(
+            "bank accounts of this cluster, in place of those of `accounting`; default: the same "
+            "accounts and limits on every cluster"
+        ),
+    )
+    associations: Mapping[UserName, UserAccounts] | None = Field(
+        None,
+        description=(
+            "what each user may charge and request on this cluster, in place of what `users` says; "
+            "users who are not named may use nothing"
+        ),
+    )
     reservations: Mapping[Word, SacctmgrOptions] = Field(
         {},
         description=(
@@ -691,15 +750,6 @@ class Cluster(Part):
         return {host: nodes[bounds[index] : bounds[index + 1]] for index, host in enumerate(hosts)}
 
 
-class Account(Model):
-    """A bank account in the accounting database."""
-
-    parent: Word | None = Field(None, description="the account above it; default: root")
-    options: SacctmgrOptions = Field(
-        {}, description="additional sacctmgr options, such as Fairshare or GrpTRES"
-    )
-
-
 class Qos(Model):
     """A quality of service."""
 
@@ -770,7 +820,7 @@ def _ordinary(uid: int) -> int:
     return uid
 
 
-class User(Model):
+class User(UserAccounts):
     """An ordinary user, with the same uid on every host."""
 
     uid: Annotated[int, AfterValidator(_ordinary)] = Field(
@@ -778,41 +828,10 @@ class User(Model):
         lt=2**31,
         description="the same on every host; 60001 to 65535 are reserved for the system",
     )
-    accounts: tuple[Word, ...] = Field(
-        (), description="accounts that the user can charge; the first is the default"
-    )
-    qos: tuple[Word, ...] = Field(
-        (), description="QOS that the user can request in addition to normal"
-    )
-    associations: Mapping[Association, SacctmgrOptions] = Field(
-        {},
-        description="additional sacctmgr options of the user's association with an account, such "
-        "as Fairshare or MaxJobs, by account; ACCOUNT:PARTITION is an additional association, "
-        "for that partition only",
-    )
     coordinates: tuple[Word, ...] = Field((), description="accounts that the user coordinates")
     admin: Literal["Operator", "Administrator"] | None = Field(
         None, description="AdminLevel in the accounting database; default: none"
     )
-
-    def accounts_of_associations(self) -> dict[tuple[str, str], Mapping[str, Any]]:
-        """Return the options of each association, by account and partition ("" for none)."""
-        named = {
-            (account, partition): options
-            for name, options in self.associations.items()
-            for account, _, partition in [name.partition(":")]
-        }
-        return {**{(account, ""): {} for account in self.accounts}, **named}
-
-    @property
-    def has_partitions(self) -> bool:
-        """Whether some associations apply in one partition only."""
-        return any(":" in name for name in self.associations)
-
-    @property
-    def default_account(self) -> str | None:
-        """The account that jobs charge if they name none."""
-        return next((account for account, _ in self.accounts_of_associations()), None)
 
     @property
     def privileged(self) -> bool:
@@ -927,6 +946,31 @@ class Scenario(Installed):
             "filled up"
         ),
     )
+
+    def of_cluster(self, name: str) -> Scenario:
+        """Return this scenario with a cluster's own accounts and associations as everyone's."""
+        cluster = self.clusters[name]
+        changed: dict[str, Any] = {}
+        if cluster.accounts is not None and self.accounting:
+            update = {"accounts": cluster.accounts}
+            changed["accounting"] = self.accounting.model_copy(update=update)
+        if (own := cluster.associations) is not None:
+            nothing = UserAccounts()
+            changed["users"] = {
+                user: person.model_copy(update=dict(own.get(user, nothing)))
+                for user, person in self.users.items()
+            }
+        return self.model_copy(update=changed) if changed else self
+
+    def accounting_trees(self) -> list[tuple[Scenario, list[str]]]:
+        """Return the different accounting trees, each as `of_cluster` does, and their clusters."""
+        common = [
+            name
+            for name, cluster in self.clusters.items()
+            if cluster.accounts is None and cluster.associations is None
+        ]
+        own = [(self.of_cluster(name), [name]) for name in self.clusters if name not in common]
+        return [*([(self, common)] if common else []), *own]
 
     def release_of(self, part: Cluster | Accounting) -> str:
         """Return the release of a cluster or of slurmdbd."""

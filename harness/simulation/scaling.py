@@ -43,6 +43,7 @@ class Target:
 
 def target_of(scenario: Scenario, cluster: str) -> Target:
     """Return what a cluster of a scenario offers."""
+    scenario = scenario.of_cluster(cluster)
     part = scenario.clusters[cluster]
     sizes = [(hostlist.count(group.name), group.counted_cpus()) for group in part.nodes]
     users = scenario.users.items()

@@ -111,7 +111,8 @@ def must_fit(trace: Trace, scenario: Scenario) -> None:
 
     This names unknown users, accounts, partitions and QOS, and jobs that no nodes can hold.
     """
-    (cluster,) = scenario.clusters.values()
+    ((name, cluster),) = scenario.clusters.items()
+    scenario = scenario.of_cluster(name)
     accounts = scenario.accounting.accounts if scenario.accounting else {}
     qos = {"normal", *(scenario.accounting.qos if scenario.accounting else ())}
     partitions = {*cluster.partitions} or {"ALL"}

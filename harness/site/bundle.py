@@ -11,9 +11,9 @@ import re
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path, PurePosixPath
@@ -38,6 +38,10 @@ from harness.site import collect
 # The directory of a bundle's files, which have their full paths below it.
 _FILES = "files"
 _LIMITS = transfer.Limits(256 * 2**20, 64 * 2**20, 20_000)
+# A user's line of `sacctmgr dump`.
+_DEFAULT_ACCOUNT = re.compile(
+    r"(?m)^User - '([^'\n]*)'(?::Partition='[^'\n]*')?:DefaultAccount='([^'\n]*)'"
+)
 _INCLUDE = re.compile(r"(?im)^([ \t]*include[ \t]+)(/\S+)")
 Row = Mapping[str, str]
 
@@ -62,6 +66,7 @@ class _Manifest(BaseModel):
     configuration: PurePosixPath
     files: tuple[_File, ...] = ()
     replaced: tuple[_File, ...] = ()
+    pseudonyms: bool = False
 
 
 class _User(BaseModel):
@@ -104,7 +109,8 @@ class Bundle:
 
     `site_directory` is the configuration's directory on the site, and `paths` the paths of the
     files there; `replaced` are those in which harness-collect has replaced secrets, with their
-    number, and `modes` the permissions, as far as they are known.
+    number, and `modes` the permissions, as far as they are known. `tables` is the directory of the
+    tables, which is another bundle's if several share an accounting database.
     """
 
     root: Path
@@ -117,6 +123,8 @@ class Bundle:
     paths: frozenset[str]
     modes: Mapping[str, int]
     replaced: Mapping[str, int]
+    tables: Path
+    has_pseudonyms: bool = False
 
     def text(self, path: str) -> str:
         """Return the text of a file, by its path on the site, with its line ends."""
@@ -128,11 +136,21 @@ class Bundle:
 
     def table(self, name: str) -> list[Row]:
         """Return the rows of a table of sacctmgr, such as "assoc"; none if it was not collected."""
-        path = self.root / "output" / "sacctmgr" / f"{name}.txt"
+        path = self.tables / f"{name}.txt"
         if not path.is_file():
             return []
         header, *rows = path.read_text(errors="replace").splitlines() or [""]
         return [dict(zip(header.split("|"), row.split("|"), strict=False)) for row in rows]
+
+    def default_accounts(self, cluster: str) -> dict[str, str]:
+        """Return the default account of each user on a cluster, as far as they are known.
+
+        The table of users has the default accounts of one of the clusters only.
+        """
+        path = self.tables / f"dump-{cluster}.cfg"
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        of_any = {row["User"]: row.get("DefaultAccount", "") for row in self.table("user")}
+        return of_any | dict(_DEFAULT_ACCOUNT.findall(text))
 
 
 class ConfigurationDirectory(Bundle):
@@ -161,7 +179,17 @@ def of_directory(directory: Path) -> Bundle:
     paths = {f"/etc/slurm/{path.relative_to(directory)}": path for path in files}
     modes = {name: path.stat().st_mode & 0o777 for name, path in paths.items()}
     return ConfigurationDirectory(
-        directory, directory, None, {}, {}, 0, "/etc/slurm", frozenset(paths), modes, {}
+        directory,
+        directory,
+        None,
+        {},
+        {},
+        0,
+        "/etc/slurm",
+        frozenset(paths),
+        modes,
+        {},
+        directory / "output" / "sacctmgr",
     )
 
 
@@ -199,6 +227,8 @@ def opened(path: Path) -> Iterator[Bundle]:
                 ),
                 {file.path: int(file.mode, 8) for file in manifest.files},
                 Counter(file.path for file in manifest.replaced),
+                root / "output" / "sacctmgr",
+                manifest.pseudonyms,
             )
         except (HarnessError, OSError, EOFError, zlib.error, ValueError, LookupError) as error:
             reason = str(error).replace(str(root), "")
@@ -265,8 +295,70 @@ class SiteObjects:
     emulated: list[str] = field(default_factory=list)
 
 
-def objects(bundle: Bundle, cluster: str) -> SiteObjects:
-    """Return a cluster's accounts, QOS, licenses, users, groups and reservations."""
+def sharing(bundles: Sequence[Bundle]) -> list[Bundle]:
+    """Return bundles of clusters with one accounting database, as if collected together.
+
+    Each has the tables of the newest, and the users and groups of all: a host may not know those
+    of another cluster.
+    """
+    oldest_first = sorted(bundles, key=lambda bundle: bundle.collected)
+    users: dict[str, _User] = {}
+    groups: dict[str, _Group] = {}
+    for bundle in oldest_first:
+        for name, user in bundle.users.items():
+            both = (*(users[name].groups if name in users else ()), *user.groups)
+            users[name] = user.model_copy(update={"groups": tuple(dict.fromkeys(both))})
+        groups |= bundle.groups
+    tables = oldest_first[-1].tables
+    return [replace(bundle, tables=tables, users=users, groups=groups) for bundle in bundles]
+
+
+def differences(bundles: Mapping[str, Bundle]) -> Iterator[str]:
+    """Yield notes on users and groups with different numbers on the clusters; the newest counts."""
+    newest_first = sorted(bundles, key=lambda name: bundles[name].collected, reverse=True)
+    known: dict[tuple[str, str], tuple[int, str]] = {}
+    for cluster in newest_first:
+        own = [
+            *(("user", name, user.uid) for name, user in bundles[cluster].users.items()),
+            *(("group", name, group.gid) for name, group in bundles[cluster].groups.items()),
+        ]
+        for kind, name, number in own:
+            used, where = known.setdefault((kind, name), (number, cluster))
+            if number != used:
+                yield f"{kind} {name}: {used} on {where}, {number} on {cluster}; has {used} here"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A cluster of slurmdbd, and its place in a federation, if it belongs to one."""
+
+    cluster: str
+    federation: str
+    number: int
+    features: tuple[str, ...]
+    state: str
+
+
+def members(bundle: Bundle) -> list[Member]:
+    """Return the clusters of a site's slurmdbd; those of federations in the order of their ids."""
+    found = [
+        Member(
+            row["Cluster"],
+            row.get("Federation", ""),
+            int(row["ID"]) if row.get("ID", "").isdecimal() else 0,
+            tuple(word for word in row.get("Features", "").split(",") if word),
+            row.get("FedState", ""),
+        )
+        for row in bundle.table("cluster")
+    ]
+    return sorted(found, key=lambda member: member.number)
+
+
+def objects(bundle: Bundle, cluster: str, others: Collection[str] = ()) -> SiteObjects:
+    """Return a cluster's accounts, QOS, licenses, users, groups and reservations.
+
+    Users of the `others`, with which it shares the accounting database, exist but have no account.
+    """
     found = SiteObjects()
     rows = [row for row in bundle.table("assoc") if row["Cluster"] == cluster]
     accounts = _accounts(bundle, rows, found.left_out)
@@ -286,7 +378,7 @@ def objects(bundle: Bundle, cluster: str) -> SiteObjects:
         "resources": _resources(bundle, cluster, found.left_out),
     }
     found.accounting.update({key: value for key, value in parts.items() if value})
-    found.users.update(_users(bundle, rows, {*accounts, "root"}, found))
+    found.users.update(_users(bundle, cluster, {*accounts, "root"}, others, found))
     found.groups.update(_groups(bundle, found))
     found.reservations.update(reservations(bundle, found))
     if names := {row["WCKey"] for row in bundle.table("wckey") if row.get("WCKey", "") not in "*"}:
@@ -436,61 +528,90 @@ def _times(facts: Mapping[str, str], collected: float) -> dict[str, str]:
 
 
 def _users(
-    bundle: Bundle, rows: Iterable[Row], accounts: set[str], found: SiteObjects
+    bundle: Bundle,
+    cluster: str,
+    accounts: set[str],
+    others: Collection[str],
+    found: SiteObjects,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield a cluster's users with their accounts, the default account first."""
+    """Yield the users of a cluster and of others, with their accounts on the cluster."""
     of_user: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        if not row["User"] or row["User"] == "root" or row["Account"] not in accounts:
+    for row in bundle.table("assoc"):
+        if not row["User"] or row["User"] == "root":
             continue
-        partition = f":{row['Partition']}" if row["Partition"] else ""
-        of_user.setdefault(row["User"], {})[f"{row['Account']}{partition}"] = row
+        if row["Cluster"] == cluster and row["Account"] in accounts:
+            partition = f":{row['Partition']}" if row["Partition"] else ""
+            of_user.setdefault(row["User"], {})[f"{row['Account']}{partition}"] = row
+        elif row["Cluster"] in others:
+            of_user.setdefault(row["User"], {})
     people = {row["User"]: row for row in bundle.table("user")}
-    used = {user.uid for user in bundle.users.values()}
-    free = (uid for uid in count(_FIRST_FREE_UID) if uid not in used)
-    taken: dict[int, str] = {}
+    defaults = bundle.default_accounts(cluster)
+    uids = _uids(bundle)
     for name, own in of_user.items():
-        try:
-            _USER_NAME.validate_python(name)
-        except ValidationError:
-            found.left_out.append(f"user {name}: {_UNUSUAL}")
+        if name not in uids:
+            found.left_out.append(f"user {name}: {_why_not_a_user(name)}")
             continue
-        if name in SYSTEM_USERS:
-            found.left_out.append(f"user {name}: a system user of every host has this name")
-            continue
-        uid = bundle.users[name].uid if name in bundle.users else -1
-        if not _is_ordinary(uid) or uid in taken:
-            owner = taken.get(uid, "a system user")
-            why = "unknown on the host where the bundle was collected"
-            why = f"uid {uid} belongs to {owner}" if name in bundle.users else why
-            uid = next(free)
+        uid, why = uids[name]
+        if why:
             found.emulated.append(f"user {name}: {why}; has uid {uid} here")
-        taken[uid] = name
         person = people.get(name, {})
-        default = person.get("DefaultAccount", "")
-        associations = {
-            account: options
-            for account, row in own.items()
-            if (options := _options(row, ASSOCIATION, ASSOCIATION_DEFAULTS)) or ":" in account
-        }
-        coordinates = [
-            account for account in person.get("Coordinators", "").split(",") if account in accounts
-        ]
+        coordinated = person.get("Coordinators", "").split(",")
+        coordinates = [account for account in coordinated if account in accounts]
         level = person.get("AdminLevel", "None")
-        plain = sorted(
-            (account for account in own if ":" not in account),
-            key=lambda account: (account != default, account),
-        )
         yield (
             name,
             {
                 "uid": uid,
-                **({"accounts": plain} if plain else {}),
-                **({"associations": associations} if associations else {}),
+                **_associations(own, defaults.get(name, "")),
                 **({"coordinates": coordinates} if coordinates else {}),
                 **({"admin": level} if level in {"Operator", "Administrator"} else {}),
             },
         )
+
+
+def _associations(own: Mapping[str, Row], default: str) -> dict[str, Any]:
+    """Return what a user may charge and request, the default account first."""
+    plain = sorted(
+        (account for account in own if ":" not in account),
+        key=lambda account: (account != default, account),
+    )
+    options_of = {
+        account: options
+        for account, row in own.items()
+        if (options := _options(row, ASSOCIATION, ASSOCIATION_DEFAULTS)) or ":" in account
+    }
+    parts = {"accounts": plain, "associations": options_of}
+    return {key: value for key, value in parts.items() if value}
+
+
+def _uids(bundle: Bundle) -> dict[str, tuple[int, str]]:
+    """Return each user's uid, and why it is not the site's: the same for each cluster."""
+    used = {user.uid for user in bundle.users.values()}
+    free = (uid for uid in count(_FIRST_FREE_UID) if uid not in used)
+    owner_of: dict[int, str] = {}
+    uids: dict[str, tuple[int, str]] = {}
+    for name in dict.fromkeys(row["User"] for row in bundle.table("assoc")):
+        if name in {"", "root"} or _why_not_a_user(name):
+            continue
+        uid, why = bundle.users[name].uid if name in bundle.users else -1, ""
+        if name not in bundle.users:
+            why = "unknown on the host where the bundle was collected"
+        elif not _is_ordinary(uid) or uid in owner_of:
+            why = f"uid {uid} belongs to {owner_of.get(uid, 'a system user')}"
+        if why:
+            uid = next(free)
+        owner_of[uid] = name
+        uids[name] = uid, why
+    return uids
+
+
+def _why_not_a_user(name: str) -> str:
+    """Return why a scenario cannot have a user of this name; "" if it can."""
+    try:
+        _USER_NAME.validate_python(name)
+    except ValidationError:
+        return _UNUSUAL
+    return "a system user of every host has this name" if name in SYSTEM_USERS else ""
 
 
 def _is_ordinary(uid: int) -> bool:

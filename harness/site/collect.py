@@ -114,7 +114,22 @@ _DEPENDENCY = re.compile(
     r"(?:^|\s)(?:--dependency[=\s]\s*|-d\s*)[\"']?([a-z]+:[^\s\"'|]+|singleton)"
 )
 # Words of Slurm, which are kept even if a user or an account has one as its name.
-_WORDS = {"root", "slurm", "munge", "all", "none", "normal", "default", "unlimited", "unknown"}
+_WORDS = {
+    *("root", "slurm", "munge", "localhost", "all", "none", "null", "n/a", "normal", "default"),
+    *("unlimited", "unknown", "account", "accounts", "billing", "cpu", "energy", "fs", "gpu"),
+    *("gres", "group", "license", "mem", "node", "nodes", "partition", "qos", "user", "users"),
+}
+# Options of slurm.conf, and what scontrol prints, that name hosts, groups, accounts and users.
+_HOSTS = re.compile(
+    r"(?i)(?<![\w-])(?:NodeName|AllocNodes|ControlMachine|BackupController|\w*(?:Host|HostName|Addr))"
+    r"(?:\[\d+\])?\s*=\s*([^\s()]+)"
+)
+_GROUPS = re.compile(r"(?i)(?<![\w-])(?:(?:Allow|Deny)?Groups)=(\S+)")
+_ACCOUNTS = re.compile(r"(?i)(?<![\w-])(?:(?:Allow|Deny)?Accounts|AllowAcct)=(\S+)")
+_USERS = re.compile(r"(?i)(?<![\w-])Users=(\S+)")
+_MAIL_DOMAIN = re.compile(r"(?im)^\s*MailDomain=(\S+)")
+# The first column of limits.conf(5): a user, or a group after "@".
+_LIMITED = re.compile(r"(?m)^[ \t]*(@?)([A-Za-z_][\w.-]*)[ \t]+(?:soft|hard|-)[ \t]")
 
 
 class Bundle:
@@ -372,43 +387,71 @@ class Pseudonyms:
 
     def __init__(self, bundle: Bundle) -> None:
         self._of: Dict[str, str] = {}
-        nodes = bundle.texts.get("output/scontrol/nodes.txt", "")
-        conf = "\n".join(text for name, text in bundle.texts.items() if name.endswith(".conf"))
-        hosts = re.findall(r"\b(?:NodeName|NodeHostName|NodeAddr)=([^\s,\[(]+)", nodes + conf)
-        hosts += re.findall(r"(?im)^\s*(?:\w*Host|ControlMachine|BackupController)=([^\s(]+)", conf)
-        hosts.append(socket.getfqdn())
-        # The name without its number: n[1-4] and n3 become host-a[1-4] and host-a3.
-        domains = {host.partition(".")[2] for host in hosts if not _is_address(host)}
-        stems = {
-            re.sub(r"[\d\[].*", "", host.partition(".")[0])
-            for host in hosts
-            if not _is_address(host)
-        }
-        self._add("domain{}.invalid", domains)
-        self._add("host-{}", stems - {"localhost"})
-        users = json.loads(bundle.texts.get("output/users.json", '{"users": {}, "groups": {}}'))
-        named = _column(bundle, "sacctmgr/assoc.txt", "User")
-        named |= _column(bundle, "sacctmgr/user.txt", "User") | _column(bundle, "jobs.txt", "User")
-        self._add("user-{}", named | set(users["users"]))
-        self._add("account-{}", _column(bundle, "sacctmgr/account.txt", "Account"))
-        self._add("group-{}", users["groups"])
-        others = set(self._of) - stems
-        # A stem may be followed by a number, a hostlist or a domain.
+        self._jobs: Dict[str, str] = {}
+        texts = bundle.texts
+        conf = "\n".join(
+            text
+            for name, text in texts.items()
+            if ".conf" in name or name.startswith("output/scontrol/")
+        )
+        limits = "\n".join(text for name, text in texts.items() if "/security/" in name)
+        limited = _LIMITED.findall(limits)
+        self._add_hosts(conf)
+        stems = set(self._of)
+        users = json.loads(texts.get("output/users.json", '{"users": {}, "groups": {}}'))
+        # The accounting database's come first and apart, so that bundles of several clusters agree.
+        self._add("user-{}", _all_in(bundle, "User", "assoc", "user"))
+        others = set(users["users"]) | _column(bundle, "jobs.txt", "User")
+        others |= {name.lstrip("-+") for name in _listed(_USERS, conf)}
+        self._add("other-user-{}", others | {name for group, name in limited if not group})
+        before = set(self._of)
+        known = _all_in(bundle, "Account", "account", "assoc")
+        self._add("account-{}", {name.lower() for name in known})
+        more = _listed(_ACCOUNTS, conf) | _column(bundle, "jobs.txt", "Account")
+        self._add("other-account-{}", {name.lstrip("-+").lower() for name in more})
+        accounts = set(self._of) - before
+        named = _listed(_GROUPS, conf) | {name for group, name in limited if group}
+        self._add("group-{}", set(users["groups"]) | named)
+        # A stem may be followed by a number, a hostlist or a domain. Slurm stores accounts in lower
+        # case, but slurm.conf and scripts may write them in upper case.
         self._words = re.compile(
-            r"(?<![\w-])(?:(?:{})(?![A-Za-z_-])|(?:{})(?![\w-]))".format(
-                _alternatives(stems & set(self._of)), _alternatives(others)
+            r"(?:(?<![\w-])|(?<=[=,]-))"
+            r"(?:(?:{})(?![A-Za-z_-])|(?:(?:{})|(?i:{}))(?![\w-]))".format(
+                _alternatives(stems),
+                _alternatives(set(self._of) - stems - accounts),
+                _alternatives(accounts),
             )
         )
-        self._jobs: Dict[str, str] = {}
+
+    def _add_hosts(self, conf: str) -> None:
+        """Add the names of hosts without their numbers, and domains.
+
+        n[1-4] and n3 become host-a[1-4] and host-a3.
+        """
+        hosts = _listed(_HOSTS, conf) | {socket.getfqdn()}
+        hosts = {host for host in hosts if not _is_address(host)}
+        domains = {host.partition(".")[2] for host in hosts} | set(_MAIL_DOMAIN.findall(conf))
+        stems = {re.sub(r"[\d\[].*", "", host.partition(".")[0]) for host in hosts}
+        self._add("domain{}.invalid", {domain.rstrip(".") for domain in domains})
+        self._add("host-{}", {stem for stem in stems if re.match(r"[A-Za-z][\w-]*$", stem)})
 
     def _add(self, form: str, names: Iterable[str]) -> None:
-        for name in sorted(names):
-            if name and name.lower() not in _WORDS and name not in self._of:
-                self._of[name] = form.format(_letters(len(self._of)))
+        """Add names; each has the number of its place among them."""
+        for number, name in enumerate(sorted(set(names) - {""})):
+            if name.lower() not in _WORDS and name not in self._of:
+                self._of[name] = form.format(_letters(number))
 
     def of(self, text: str) -> str:
         """Return a text with all names replaced."""
-        return self._words.sub(lambda found: self._of[found.group(0)], text)
+        return self._words.sub(self._pseudonym, text)
+
+    def _pseudonym(self, found: "re.Match[str]") -> str:
+        word = found.group(0)
+        if word in self._of:
+            return self._of[word]
+        # An option of slurm.conf may have the name of an account.
+        is_option = found.string.startswith("=", found.end())
+        return word if is_option else self._of[word.lower()]
 
     def of_all(self, data: Any) -> Any:
         """Return data with all names replaced in its texts."""
@@ -427,6 +470,21 @@ class Pseudonyms:
                 job = "job{}".format(len(self._jobs) + 1)
                 row[column] = self._jobs.setdefault(row[column], job)
         return "".join("|".join(row) + "\n" for row in rows)
+
+
+def _listed(pattern: "re.Pattern[str]", text: str) -> Set[str]:
+    """Return the names in the lists that are values of options; a hostlist is a single name."""
+    lists = (found.strip('"') for found in pattern.findall(text))
+    return {word for found in lists for word in re.split(r",(?![^\[]*\])", found) if word}
+
+
+def _all_in(bundle: Bundle, column: str, *tables: str) -> Set[str]:
+    """Return the words in a column of several tables of sacctmgr."""
+    return {
+        word
+        for table in tables
+        for word in _column(bundle, "sacctmgr/{}.txt".format(table), column)
+    }
 
 
 def _letters(number: int) -> str:

@@ -10,8 +10,9 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -21,7 +22,8 @@ from harness import releases
 from harness.errors import ScenarioError, UsageError
 from harness.parsing import conf, hostlist
 from harness.releases import Release
-from harness.site import bundle, fidelity, rehearsal_copy, scripts, startable
+from harness.site import bundle, fidelity, rehearsal_copy, scripts, startable, together
+from harness.site.together import Imported
 from harness.slurmconf.check import check_path
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
@@ -38,62 +40,96 @@ _ROWS = {"nodename", "partitionname"}
 _ONE_HOSTLIST = re.compile(r"[A-Za-z0-9._-]*(\[[0-9,-]+\][A-Za-z0-9._-]*)*")
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """The scenario of a site as data, and notes on what was left out or replaced.
-
-    `fidelity` compares a rehearsal copy with its site; it is empty for other scenarios, and for
-    copies that are not valid scenarios.
-    """
-
-    data: dict[str, Any]
-    notes: list[str]
-    fidelity: list[fidelity.Entry]
-
-
-def import_site(path: Path, release: str | None, rehearsal_hosts: int | None) -> Imported:
+def import_site(
+    paths: Sequence[Path], release: str | None, rehearsal_hosts: int | None
+) -> Imported:
     """Return the scenario of a site's configuration.
 
-    `path` is a configuration directory or a site bundle. `release` defaults to the bundle's.
-    `rehearsal_hosts` makes it a rehearsal copy on so many hosts. Raises UsageError.
+    `paths` is a configuration directory, a site bundle, or the bundles of several clusters with the
+    same slurmdbd. `release` defaults to each bundle's. `rehearsal_hosts` makes it a rehearsal copy,
+    with so many hosts for each cluster. Raises UsageError.
     """
-    if not bundle.is_bundle(path):
-        return _import(path, releases.get(release or releases.DEFAULT), rehearsal_hosts, None)
-    with bundle.opened(path) as site:
-        known = releases.get(release or bundle.release_of(site, path))
-        imported = _import(site.configuration, known, rehearsal_hosts, site)
-        description = site.original(imported.data["description"])
-        return Imported(
-            {**imported.data, "description": description},
-            [site.original(note) for note in imported.notes],
-            imported.fidelity,
-        )
+    if not all(map(bundle.is_bundle, paths)):
+        if len(paths) > 1:
+            others = [str(path) for path in paths if not bundle.is_bundle(path)]
+            raise UsageError(
+                f"{', '.join(others)}: not a site bundle; several clusters need one each",
+                hint="harness collect --help",
+            )
+        known = releases.get(release or releases.DEFAULT)
+        return _import(paths[0], known, rehearsal_hosts, None)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(bundle.opened(path)) for path in paths]
+        known_of = [
+            releases.get(release or bundle.release_of(site, path))
+            for site, path in zip(opened, paths, strict=True)
+        ]
+        if len(paths) == 1:
+            imported = _import_bundle(opened[0], known_of[0], rehearsal_hosts)
+            return together.with_federations(imported, opened[0])
+        clusters = together.clusters_of(paths, opened, known_of)
+        sites = dict(zip(clusters, bundle.sharing(opened), strict=True))
+        differences = [*bundle.differences(clusters)]
+        parts = {
+            cluster: _import_bundle(
+                sites[cluster], known, rehearsal_hosts, [*clusters], differences
+            )
+            for cluster, known in zip(clusters, known_of, strict=True)
+        }
+        imported = together.merged(parts, [path.name for path in paths])
+        return together.with_federations(imported, next(iter(sites.values())))
+
+
+def _import_bundle(
+    site: bundle.Bundle,
+    release: Release,
+    rehearsal_hosts: int | None,
+    clusters: Sequence[str] = (),
+    differences: Sequence[str] = (),
+) -> Imported:
+    """Import a bundle.
+
+    If there are several, `clusters` are those of all of them, and `differences` are notes on the
+    users and groups that the clusters have in common.
+    """
+    imported = _import(site.configuration, release, rehearsal_hosts, site, clusters, differences)
+    description = site.original(imported.data["description"])
+    return Imported(
+        {**imported.data, "description": description},
+        [site.original(note) for note in imported.notes],
+        [replace(entry, name=site.original(entry.name)) for entry in imported.fidelity],
+    )
 
 
 def _import(
-    directory: Path, release: Release, rehearsal_hosts: int | None, site: bundle.Bundle | None
+    directory: Path,
+    release: Release,
+    rehearsal_hosts: int | None,
+    site: bundle.Bundle | None,
+    clusters: Sequence[str] = (),
+    differences: Sequence[str] = (),
 ) -> Imported:
     data, left_out = import_directory(directory, release, for_copy=bool(rehearsal_hosts))
+    ((name, cluster),) = data["clusters"].items()
     emulated: list[str] = []
     if site:
-        ((name, cluster),) = data["clusters"].items()
-        objects = bundle.objects(site, name)
+        objects = bundle.objects(site, name, clusters)
         if "accounting" in data:
             data["accounting"] |= objects.accounting
             data |= {"users": objects.users, "groups": objects.groups}
         cluster["reservations"] = objects.reservations
         left_out += [*objects.left_out, *bundle.node_states(site)]
-        emulated = objects.emulated
+        emulated = [*objects.emulated, *differences]
     if not rehearsal_hosts:
         kinds = (("left out", left_out), ("emulated", emulated))
         return Imported(data, [f"{kind}: {text}" for kind, texts in kinds for text in texts], [])
     findings = check_path(directory, release)
-    (cluster,) = data["clusters"].values()
     files = site or bundle.of_directory(directory)
     own = scripts.find(files, cluster["options"], release)
     used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(files, own)}
     left_out = [text for text in left_out if text not in used]
-    copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own)
+    prefix = together.prefix_of(name) if clusters else rehearsal_copy.HOST
+    copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own, prefix)
     startable.make_startable(_without_people(copy), release, replaced, _write_data)
     of_scripts = _printable([*own.notes])
     compared = [
@@ -257,8 +293,12 @@ def write(path: Path, imported: Imported) -> None:
             raise UsageError(f"{existing} already exists", hint="choose another file, or remove it")
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as temporary:
         written, files, report, report_json = (Path(temporary) / target.name for target in targets)
+        several = len(imported.data["clusters"]) > 1
         clusters = {
-            name: {**cluster, **_with_files(cluster.get("scripts", {}), files)}
+            name: {
+                **cluster,
+                **_with_files(cluster.get("scripts", {}), files, name if several else ""),
+            }
             for name, cluster in imported.data["clusters"].items()
         }
         written.write_text(dump({**imported.data, "clusters": clusters}, imported.notes))
@@ -271,15 +311,16 @@ def write(path: Path, imported: Imported) -> None:
                 (Path(temporary) / target.name).rename(target)
 
 
-def _with_files(scripts: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+def _with_files(scripts: Mapping[str, Any], directory: Path, below: str) -> dict[str, Any]:
     """Write scripts to their paths below a directory; return them with the names of the files."""
     named = {}
     for target, script in scripts.items():
-        file = directory / target.lstrip("/")
+        file = directory / below / target.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(script["text"], encoding="utf-8", newline="")
         file.chmod(int(script["mode"], 8))
-        facts = {"file": f"{directory.name}{target}", **script}
+        path = PurePosixPath(directory.name, below, target.lstrip("/"))
+        facts = {"file": str(path), **script}
         del facts["text"]
         named[target] = {
             key: DoubleQuotedScalarString(value) if key == "mode" else value

@@ -19,10 +19,9 @@ from harness.slurm_options import LOG_DIRECTORY, get
 from harness.slurmconf.check.findings import ERROR, FATAL, Finding
 from harness.slurmconf.check.nodes import names_of
 
-# Hosts that share all nodes, and those that run slurmctld and slurmdbd.
-_HOST = "copy"
-_CONTROLLER = "copy-ctl"
-_ACCOUNTING = "copy-db"
+# How the names of all hosts begin, and those of the hosts that run slurmdbd.
+HOST = "copy"
+ACCOUNTING = f"{HOST}-db"
 _ACCOUNT = "rehearsal"
 _USERS = {"alice": 2001, "bob": 2002}
 _STAND_IN = "/bin/true"
@@ -203,11 +202,13 @@ def shrink(
     hosts: int,
     findings: Iterable[Finding],
     scripts: SiteScripts | None = None,
+    prefix: str = HOST,
 ) -> tuple[dict[str, Any], list[Replaced]]:
     """Return an imported scenario that runs on `hosts` hosts, and a list of what was replaced.
 
     `findings` are those about the site's files: what the release does not accept is left out.
-    `scripts` are the site's own, which replace nothing.
+    `scripts` are the site's own, which replace nothing. The names of the hosts that run slurmctld
+    and the nodes begin with `prefix`.
     """
     replaced: list[Replaced] = []
     refused = {
@@ -220,14 +221,14 @@ def shrink(
     cluster = _with_all_nodes(cluster, hosts, replaced)
     nodes = [node for group in cluster["nodes"] for node in names_of(group["name"]) or ()]
     if not nodes and get(cluster["options"], "MaxNodeCount"):
-        cluster = {**cluster, "nodes": _dynamic_nodes(cluster, hosts)}
+        cluster = {**cluster, "nodes": _dynamic_nodes(cluster, hosts, prefix)}
         why = "nodes that register themselves, each on a host of its own"
         replaced.append(Replaced("nodes", "", None, why))
     elif len(nodes) < hosts:
         why = f"{len(nodes)} instead of {hosts}: the site has no more nodes"
         replaced.append(Replaced("hosts", "", None, why))
         hosts = max(len(nodes), 1)
-    controllers = _controllers(cluster, {*nodes, *_node_hosts(cluster)})
+    controllers = _controllers(cluster, {*nodes, *_node_hosts(cluster)}, prefix)
     copy: dict[str, Any] = {
         **data,
         "description": f"{data['description']} A rehearsal copy on {hosts} host{'s'[: hosts > 1]}.",
@@ -237,7 +238,7 @@ def shrink(
                 **({"backup_controllers": controllers[1:]} if controllers[1:] else {}),
                 **_cluster(
                     cluster,
-                    hosts,
+                    _hosts(cluster, hosts, prefix),
                     refused,
                     replaced,
                     scripts,
@@ -262,8 +263,8 @@ def shrink(
         copy["accounting"] = {
             "host": controllers[0]
             if accounting["host"] == cluster["controller"]
-            else f"{_ACCOUNTING}1",
-            **({"backup": f"{_ACCOUNTING}2"} if get(slurmdbd, "DbdBackupHost") else {}),
+            else f"{ACCOUNTING}1",
+            **({"backup": f"{ACCOUNTING}2"} if get(slurmdbd, "DbdBackupHost") else {}),
             "accounts": accounting.get("accounts")
             or {account: {} for account in (_ACCOUNT, *named["accounts"])},
             "qos": accounting.get("qos") or {qos: {} for qos in named["qos"] if qos != "normal"},
@@ -354,26 +355,33 @@ def _node_hosts(cluster: Mapping[str, Any]) -> Iterator[str]:
         yield from names_of(str(get(group.get("options", {}), "NodeHostname") or "")) or ()
 
 
-def _controllers(cluster: Mapping[str, Any], node_hosts: Collection[str]) -> list[str]:
+def _hosts(cluster: Mapping[str, Any], hosts: int, prefix: str) -> str | None:
+    """Return the hosts that share the nodes; None if each node has its own."""
+    if any(group.get("dynamic") for group in cluster["nodes"]):
+        return None
+    return f"{prefix}[1-{hosts}]" if hosts > 1 else f"{prefix}1"
+
+
+def _controllers(cluster: Mapping[str, Any], node_hosts: Collection[str], prefix: str) -> list[str]:
     """Return the hosts that run slurmctld in the copy: as many as the site has."""
     if cluster["controller"] in node_hosts:
-        return [f"{_HOST}1"]
+        return [f"{prefix}1"]
     options = cluster["options"]
     hosts = get(options, "SlurmctldHost") or [
         *filter(None, [get(options, "ControlMachine"), get(options, "BackupController")])
     ]
     count = max(len([hosts] if isinstance(hosts, str) else hosts), 1)
-    return [f"{_CONTROLLER}{number}" for number in range(1, count + 1)]
+    return [f"{prefix}-ctl{number}" for number in range(1, count + 1)]
 
 
-def _dynamic_nodes(cluster: Mapping[str, Any], hosts: int) -> list[dict[str, Any]]:
+def _dynamic_nodes(cluster: Mapping[str, Any], hosts: int, prefix: str) -> list[dict[str, Any]]:
     """Return nodes for a site whose nodes all register themselves, some for each NodeSet."""
     features = [
         feature
         for line in cluster.get("lines", ())
         if get(line, "NodeSet") and (feature := get(line, "Feature"))
     ]
-    names = [f"{_HOST}{number}" for number in range(1, max(hosts, len(features)) + 1)]
+    names = [f"{prefix}{number}" for number in range(1, max(hosts, len(features)) + 1)]
     return [
         {
             "name": hostlist.fold(names[index :: len(features) or 1]),
@@ -387,7 +395,7 @@ def _dynamic_nodes(cluster: Mapping[str, Any], hosts: int) -> list[dict[str, Any
 
 def _cluster(
     cluster: Mapping[str, Any],
-    hosts: int,
+    hosts: str | None,
     refused: Mapping[str, str],
     replaced: list[Replaced],
     scripts: SiteScripts | None,
@@ -419,7 +427,6 @@ def _cluster(
     if cluster.get("cgroup"):
         replaced.append(Replaced("cgroup.conf", "", None, "the harness has its own"))
     memory = _default_memory(cluster)
-    dynamic = any(group.get("dynamic") for group in cluster["nodes"])
     partition_options = {**refused, **_PARTITION_OPTIONS}
     if with_groups:
         del partition_options["allowgroups"]
@@ -427,10 +434,10 @@ def _cluster(
         names = (option for options in _ACCOUNTING_NAMES.values() for option in options)
         partition_options |= dict.fromkeys(names, "there is no accounting")
     parts = {
-        "hosts": None if dynamic else f"{_HOST}[1-{hosts}]" if hosts > 1 else f"{_HOST}1",
+        "hosts": hosts,
         "options": options,
         "nodes": cluster["nodes"]
-        if dynamic
+        if hosts is None
         else [
             _nodes(group, {**refused, **_NODE_OPTIONS}, replaced, memory)
             for group in cluster["nodes"]

@@ -35,6 +35,9 @@ _RESERVATION = "slurm-harness"
 # The reason of a job that could start if its nodes were not reserved: select_nodes() in slurmctld's
 # node_scheduler.c.
 _RESERVED = "ReqNodeNotAvail,_Reserved_for_maintenance"
+# The reason of a federated job while another cluster considers it: _schedule() in slurmctld's
+# job_scheduler.c.
+_LOCKED = "FedJobLock"
 # Reasons that may come from other jobs.
 _OF_OTHERS = frozenset({"None", "Priority", "Resources", "Dependency"})
 # What slurmctld decides when a job is submitted; a scheduler may change the others.
@@ -184,10 +187,9 @@ class _Asking:
                     full.add(row.user)
                 else:
                     found[row] = submitted
-            if jobs and considered:
-                self._wait_for_scheduler(len(jobs))
             if jobs:
-                details = self._details([job_id for job_id, _ in jobs.values()])
+                job_ids = [job_id for job_id, _ in jobs.values()]
+                details = self._considered(job_ids) if considered else self._details(job_ids)
                 found |= {
                     row: self._answer(row, details[job_id], message)
                     for row, (job_id, message) in jobs.items()
@@ -233,6 +235,22 @@ class _Asking:
         changed = answers.changed(row.requested, held)
         facts = (str(row), row.place, row.user, row.cluster)
         return Answer(*facts, outcome, reason, message, held, changed)
+
+    def _considered(self, job_ids: Sequence[int]) -> dict[int, dict[str, str]]:
+        """Return the fields of jobs once the scheduler has considered each of them."""
+
+        def look() -> dict[int, dict[str, str]]:
+            self._wait_for_scheduler(len(job_ids))
+            return self._details(job_ids)
+
+        return wait_until(
+            look,
+            lambda details: (
+                self._interrupted() or all(details[job]["Reason"] != _LOCKED for job in job_ids)
+            ),
+            what=f"the federation to let {self._cluster.name} consider {len(job_ids)} jobs",
+            timeout=_CONSIDERED_WITHIN,
+        )
 
     def _wait_for_scheduler(self, count: int) -> None:
         """Wait until the main scheduler has considered all pending jobs."""

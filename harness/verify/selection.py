@@ -387,7 +387,12 @@ def _enforced_limits(plan: Plan) -> set[str]:
     scenario = plan.scenario
     if not scenario.accounting or not plan.clusters_with_limits():
         return set()
-    qos_of_users = {name for user in scenario.users.values() for name in user.qos}
+    qos_of_users = {
+        name
+        for part, _ in scenario.accounting_trees()
+        for user in part.users.values()
+        for name in user.qos
+    }
     return {
         option
         for name, qos in scenario.accounting.qos.items()

@@ -22,6 +22,7 @@ from harness.errors import CommandFailed, WaitTimeout
 from harness.kubernetes import hybrid
 from harness.kubernetes.hybrid import Hybrid
 from harness.open_run import OpenRun
+from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.scenario import User
@@ -59,18 +60,19 @@ class Jobs:
         """The user to whom jobs belong, unless a check says otherwise."""
         return self.users[0]
 
-    def user_of(self, partition: drift.Options) -> str:
+    def user_of(self, cluster: str, partition: drift.Options) -> str:
         """Return the first user who has an account and a QOS that a partition allows."""
-        people = self.plan.scenario.users
+        people = self.plan.scenario.of_cluster(cluster).users
         able = (name for name in self.users if name in people and _allows(partition, people[name]))
         return next(able, self.user)
 
-    def ways_into(self, partition: drift.Options) -> list[str]:
+    def ways_into(self, cluster: str, partition: drift.Options) -> list[str]:
         """Return the options for an account and a QOS that `user_of` needs for a partition.
 
         There are none for what it does not restrict.
         """
-        user = self.plan.scenario.users[self.user_of(partition)]
+        people = self.plan.scenario.of_cluster(cluster).users
+        user = people[self.user_of(cluster, partition)]
         return [
             f"--{option}={next(iter(own), names[0])}"
             for option, names, own in _allowed(partition, user)
@@ -102,7 +104,7 @@ class Jobs:
             name = conf.default_partition()
             line = conf.partitions[name]
             named = [] if drift.holds(line, "Default") else [f"--partition={name}"]
-            self._ways[cluster.name] = [*named, *self.ways_into(line)]
+            self._ways[cluster.name] = [*named, *self.ways_into(cluster.name, line)]
         return self._ways[cluster.name]
 
     def traces(self) -> list[JobTrace]:
@@ -142,6 +144,17 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
     counts_memory = "memory" in counted.lower()
     memory = ["--mem=50"] if counts_memory and slurm_options.has_memory(cluster_scenario) else []
     return ("--ntasks=1", *memory, f"--time={max(1, int(allowed))}")
+
+
+def reserved_nodes(cluster: SlurmCluster) -> set[str]:
+    """Return the nodes that reservations keep from jobs now, or from jobs of a day."""
+    soon = time.time() + 86400
+    return {
+        node
+        for reservation in cluster.reservations()
+        if reservation.start < soon and reservation.nodes != "(null)"
+        for node in hostlist.expand(reservation.nodes)
+    }
 
 
 def only(cluster: SlurmCluster, plan: Plan) -> list[str]:
@@ -199,21 +212,21 @@ def ssh(harness_run: OpenRun) -> Ssh:
 def users(plan: Plan) -> list[str]:
     """The users of the scenario.
 
-    Those without rights over others' jobs come first, and of these the ones whom more partitions
-    allow.
+    Those with accounts on all clusters and without rights over others' jobs come first, and of
+    these the ones whom more partitions allow.
     """
-    people = plan.scenario.users
     partitions = [
-        line
+        (plan.scenario.of_cluster(cluster).users, line)
         for cluster in plan.scenario.clusters
         for line in slurm_conf(plan, cluster).partitions.values()
     ]
 
-    def rank(name: str) -> tuple[bool, int]:
-        user = people[name]
-        return user.privileged, sum(not _allows(line, user) for line in partitions)
+    def rank(name: str) -> tuple[bool, bool, int]:
+        lacks_accounts = not all(people[name].accounts for people, _ in partitions)
+        closed = sum(not _allows(line, people[name]) for people, line in partitions)
+        return lacks_accounts, plan.scenario.users[name].privileged, closed
 
-    return sorted(people, key=rank)
+    return sorted(plan.scenario.users, key=rank)
 
 
 @pytest.fixture(scope="session")
@@ -394,9 +407,9 @@ def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
 
 @pytest.fixture
 def full_origin(federation: Federation, jobs: Jobs, plan: Plan) -> list[int]:
-    """Jobs that take every node of the origin cluster until they are cancelled."""
+    """Jobs that take every node of the origin cluster that is not reserved until cancelled."""
     origin = federation.origin
-    nodes = plan.scenario.clusters[origin.name].node_names()
+    nodes = {*plan.scenario.clusters[origin.name].node_names()} - reserved_nodes(origin)
     filling = [jobs.submit_here(origin, "sleep 300", "--exclusive") for _ in nodes]
     origin.wait_for(filling, {"RUNNING"})
     return filling

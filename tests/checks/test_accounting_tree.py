@@ -32,7 +32,7 @@ def test_associations_and_qos_match_the_scenario(
         seen = association_comparison.parse(
             show(cluster, *query, f"format=account,user,partition,{','.join(columns)}"), 3, columns
         )
-        wanted = association_comparison.associations(plan.scenario)
+        wanted = association_comparison.associations(plan.scenario.of_cluster(name))
         problems += [
             f"{name}: {text}"
             for text in association_comparison.differences(wanted, seen, "association")
@@ -51,14 +51,23 @@ def test_users_and_accounts_match_the_scenario(
     clusters: dict[str, SlurmCluster], plan: Plan
 ) -> None:
     """Default accounts, AdminLevel, coordinators, descriptions and organizations."""
-    cluster = next(iter(clusters.values()))
+    problems = []
     columns = ["DefaultAccount", "AdminLevel", "Coordinators"]
-    seen = association_comparison.parse(
-        show(cluster, "user", "withcoord", f"format=user,{','.join(columns)}"), 1, columns
-    )
-    problems = association_comparison.differences(
-        association_comparison.users(plan.scenario), seen, "user"
-    )
+    for name, cluster in clusters.items():
+        query = ("user", "withcoord", "withassoc", "where", f"cluster={name}")
+        seen = association_comparison.parse(
+            show(cluster, *query, f"format=user,{','.join(columns)}"), 1, columns
+        )
+        wanted = association_comparison.users(plan.scenario.of_cluster(name))
+        # sacctmgr also lists the users who have accounts on other clusters only.
+        seen = {
+            key: row
+            for key, row in seen.items()
+            if row["DefaultAccount"] or key in wanted or key[0] not in plan.scenario.users
+        }
+        problems += [
+            f"{name}: {text}" for text in association_comparison.differences(wanted, seen, "user")
+        ]
     columns = ["Description", "Organization", "Coordinators"]
     seen = association_comparison.parse(
         show(cluster, "account", "withcoord", f"format=account,{','.join(columns)}"), 1, columns
@@ -73,9 +82,10 @@ def test_every_slurmctld_knows_the_scenarios_associations(
     clusters: dict[str, SlurmCluster], plan: Plan
 ) -> None:
     """Only what slurmctld has in memory is enforced; slurmdbd sends changes in the background."""
-    wanted = association_comparison.in_memory(plan.scenario)
 
     def look_at(cluster: SlurmCluster) -> Callable[[], list[str]]:
+        wanted = association_comparison.in_memory(plan.scenario.of_cluster(cluster.name))
+
         def look() -> list[str]:
             seen = association_comparison.parse_memory(
                 cluster.run("scontrol", "--oneliner", "show", "assoc_mgr").stdout

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 import pytest
-from conftest import Jobs, only, slurm_conf
+from conftest import Jobs, only, reserved_nodes, slurm_conf
 
 from harness import slurm_options, topology
 from harness.cluster import node_state
@@ -86,16 +86,18 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[st
     lasting = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(name)
     rendered = slurm_conf(plan, name).partitions
+    lasting_nodes = {node for node, host in hosts_of.items() if host in lasting}
+    free = lasting_nodes - reserved_nodes(cluster)
     places = {
         hosts_of[node]: (
-            jobs.user_of(rendered.get(partition.name, {})),
+            jobs.user_of(name, rendered.get(partition.name, {})),
             f"--partition={partition.name}",
-            *jobs.ways_into(rendered.get(partition.name, {})),
+            *jobs.ways_into(name, rendered.get(partition.name, {})),
             f"--nodelist={node}",
         )
         for partition in cluster.partitions()
         for node in partition.nodes
-        if hosts_of.get(node) in lasting and partition.state == "UP" and not partition.root_only
+        if node in free and partition.state == "UP" and not partition.root_only
     }
     return places or {"": (jobs.user,)}
 
@@ -127,6 +129,7 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
 ) -> None:
     for name, cluster in clusters.items():
         hosts_of = plan.hosts_of(name)
+        reserved = reserved_nodes(cluster)
         configured = plan.scenario.clusters[name].partitions
         placed = topology.placed(plan.scenario, name)
         rendered = slurm_conf(plan, name).partitions
@@ -148,21 +151,25 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
                 continue
             line = rendered[partition.name]
             most = drift.canonical("MaxNodes", line.get("maxnodes", "UNLIMITED"))
-            count = min(len(partition.nodes), int(most) if most.isdigit() else len(partition.nodes))
+            free = [node for node in partition.nodes if node not in reserved]
+            if not free:
+                continue
+            count = min(len(free), int(most) if most.isdigit() else len(free))
             if partition.name in placed:
                 count = min(count, placed[partition.name].most_nodes())
             elif "topology/tree" in slurm_conf(plan, name).options.get("topologyplugin", ""):
                 text = plan.scenario.clusters[name].files.get("topology.conf", "")
                 count = min(count, topology.most_connected(text, partition.nodes))
-            able = Counter(f"{hosts_of[node]} {node}" for node in partition.nodes)
+            able = Counter(f"{hosts_of[node]} {node}" for node in free)
             command = (
                 *("srun", *only(cluster, plan), f"--partition={partition.name}"),
-                *(*jobs.ways_into(line), f"--nodes={count}", "--ntasks-per-node=1"),
+                *(*jobs.ways_into(name, line), f"--nodes={count}", "--ntasks-per-node=1"),
                 *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
             )
             try:
                 answer = cluster.run(
-                    *command, user="root" if drift.holds(line, "RootOnly") else jobs.user_of(line)
+                    *command,
+                    user="root" if drift.holds(line, "RootOnly") else jobs.user_of(name, line),
                 )
             except WaitTimeout as error:
                 silent = able - Counter(error.printed.splitlines())

@@ -34,6 +34,7 @@ def limited(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Limited]:
     """Every QOS with a user, on each cluster that enforces limits."""
     accounting = plan.scenario.accounting
     assert accounting
+    people = {name: plan.scenario.of_cluster(name).users for name in clusters}
     return [
         Limited(
             name,
@@ -44,7 +45,7 @@ def limited(clusters: dict[str, SlurmCluster], plan: Plan) -> list[Limited]:
         for cluster in plan.clusters_with_limits()
         for name, qos in accounting.qos.items()
         for user in [
-            next((user for user, facts in plan.scenario.users.items() if name in facts.qos), "")
+            next((user for user, facts in people[cluster].items() if name in facts.qos), "")
         ]
         if user
     ]
@@ -180,11 +181,11 @@ def test_gpus_are_given_to_one_job_at_a_time_which_knows_its_own(
     # More than one GPU shows more, many take longer.
     count, cluster, node, partition = min(where, key=lambda place: (place[0] < 2, place[0]))
     line = slurm_conf(plan, cluster.name).partitions[partition]
-    user = jobs.user_of(line)
+    user = jobs.user_of(cluster.name, line)
     here = [
         *only(cluster, plan),
         f"--partition={partition}",
-        *jobs.ways_into(line),
+        *jobs.ways_into(cluster.name, line),
         *small(plan, cluster.name, MINUTES),
         f"--nodelist={node}",
     ]

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 
 import pytest
-from conftest import Jobs, only, slurm_conf
+from conftest import Jobs, only, reserved_nodes, slurm_conf
 from test_hosts import everywhere
 
 from harness import render, slurm_options, topology
@@ -334,12 +334,13 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
     """
     lasting = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(cluster.name)
+    reserved = reserved_nodes(cluster)
     seen: set[str] = set()
     for partition in sorted(cluster.partitions(), key=lambda partition: -len(partition.nodes)):
         on_hosts = {
             hosts_of[node]: node
             for node in reversed(partition.nodes)
-            if hosts_of.get(node) in lasting
+            if hosts_of.get(node) in lasting and node not in reserved
         }
         nodes = [*reversed(on_hosts.values())][: partition.max_nodes]
         if partition.state == "UP" and len(nodes) > 1 and not seen.issuperset(nodes):
@@ -361,13 +362,13 @@ def _wrong_steps(
         "srun",
         *only(cluster, plan),
         f"--partition={partition.name}",
-        *jobs.ways_into(line),
+        *jobs.ways_into(cluster.name, line),
         *where,
         f"--nodes={count}",
         "--ntasks-per-node=1",
         "--overlap",
         *("bash", "-c", _STEPS.replace("MOST", str(_MOST_NEIGHBOURS))),
-        user="root" if partition.root_only else jobs.user_of(line),
+        user="root" if partition.root_only else jobs.user_of(cluster.name, line),
         check=False,
     )
     if answer.exit_code:

@@ -21,6 +21,29 @@ from support import Harness
 
 # They stand for the releases between them, because each takes minutes.
 OLDEST_AND_NEWEST = ("20.11", "26.05")
+FEDERATED_SITE = Path(__file__).parent / "federated_site.yml"
+FEDERATED_SUBMISSIONS = [
+    {
+        "name": f"{user} on {cluster} {where}",
+        "user": user,
+        "cluster": cluster,
+        "time": 10,
+        **options,
+    }
+    for cluster in ("alpha", "beta")
+    for user in ("alice", "bob", "carol")
+    for where, options in (
+        ("by default", {}),
+        ("in physics", {"account": "physics"}),
+        ("in chemistry", {"account": "chemistry"}),
+        ("urgently", {"qos": "urgent", "ntasks": 2}),
+        ("urgently and wide", {"qos": "urgent", "ntasks": 3}),
+        ("for long", {"time": 100}),
+        ("in the lab", {"partition": "lab"}),
+        ("under a forbidden name", {"job-name": "forbidden"}),
+        ("for another cluster", {"cluster-constraint": "fast"}),
+    )
+]
 SITE_WITH_SCRIPTS = Path(__file__).parent / "site_with_scripts.yml"
 CHECKS = ("accounting_tree", "every_user_is_the_same", "test_policy")
 BROKEN_PROLOG = "echo checking the cards; echo card 3 is broken >&2; exit 7"
@@ -92,6 +115,66 @@ def test_rehearsal_of_a_bundle_behaves_as_the_site_does(
     entries = json.loads(copy.with_suffix(".fidelity.json").read_text())
     assert [*contradicted(entries, before, after)] == []
     selected = (word for check in CHECKS for word in ("--select", check))
+    succeed("verify", "--run", copy.stem, *selected)
+
+
+def test_rehearsal_of_a_federation_behaves_as_the_site_does(
+    harness: Harness, succeed: Succeed, removed: list[str], tmp_path: Path
+) -> None:
+    """Both clusters have accounts of their own, and a host of the database in common."""
+    site, copy = tmp_path / "federated-site.yml", tmp_path / "federated-copy.yml"
+    table = tmp_path / "submissions.yml"
+    site.write_text(FEDERATED_SITE.read_text())
+    table.write_text(json.dumps(FEDERATED_SUBMISSIONS))
+    controllers = {"alpha": "a-ctl", "beta": "b-ctl"}
+    removed += [site.stem, copy.stem]
+
+    def seen(run: str, host: str) -> tuple[dict[str, str], list[dict[str, object]]]:
+        """Return what sacctmgr shows of clusters and federation, and answers to submissions."""
+
+        def on_host(*command: str) -> str:
+            return succeed("exec", "--run", run, host, "--", *command)
+
+        trees = {
+            name: on_host("sh", "-c", f"sacctmgr -r dump {name} file=/root/dump && cat /root/dump")
+            for name in controllers
+        }
+        federation = on_host(*["sacctmgr", "-nP", "show", "federation"])
+        asked = harness("submissions", table, "--run", run, "--format", "json")
+        assert asked.returncode == 0, asked.stdout + asked.stderr
+        return {**trees, "federation": federation}, json.loads(asked.stdout)
+
+    succeed("up", site)
+    succeed("deploy", "--run", site.stem)
+    bundles = []
+    for name, host in controllers.items():
+        (tmp_path / name).mkdir()
+        bundles.append(bundle_of(succeed, site.stem, host, tmp_path / name)[0])
+    before, answers = seen(site.stem, "a-ctl")
+    succeed("down", site.stem)
+
+    alone = tmp_path / "alone.yml"
+    succeed("import", bundles[0], "--rehearsal", "1", "--no-start", "--output", alone)
+    report = alone.with_suffix(".fidelity.md").read_text()
+    left_out = report.partition("## Emulated")[0]
+    assert "| federation | pair | beta,alpha | no bundle of beta; give one for" in left_out
+    assert "federations:" not in alone.read_text()
+
+    succeed("import", *bundles, "--rehearsal", "1", "--no-start", "--output", copy)
+    succeed("up", copy)
+    succeed("deploy", "--run", copy.stem)
+    after, answers_of_copy = seen(copy.stem, "alpha-copy-ctl1")
+    assert after == before
+    assert "MaxSubmitJobs=3" in before["alpha"]
+    assert "DefaultAccount='chemistry'" in before["beta"]
+    assert {answer["outcome"] for answer in answers} == {"refused", "waits", "starts"}
+    for old, new in zip(answers, answers_of_copy, strict=True):
+        assert new == old
+    entries = json.loads(copy.with_suffix(".fidelity.json").read_text())
+    same = {(entry["where"], entry["name"]) for entry in entries if entry["state"] == "the same"}
+    assert {("federation", "pair"), ("alpha account", "optics"), ("QOS", "urgent")} <= same
+    assert not [entry for entry in entries if entry["state"] == "left out"]
+    selected = ("--select", "accounting_tree", "--select", "federation_is_formed")
     succeed("verify", "--run", copy.stem, *selected)
 
 

@@ -55,6 +55,21 @@ def test_tree_matches_the_golden_tree(name: str) -> None:
     assert stored == golden.dump(now)
 
 
+def test_clusters_with_accounts_of_their_own_get_these_and_no_others() -> None:
+    own = {
+        "accounts": {"optics": {"options": {"Fairshare": 7}}},
+        "associations": {"alice": {"accounts": ["optics"], "qos": ["urgent"]}},
+    }
+    plan = plan_of("federation", own)
+    text = text_of(plan, "onprem-ctl", "/usr/local/sbin/slurm-accounting-objects")
+    common, _, of_on_prem = text.partition('clusters="on-prem"\n')
+    assert 'clusters="aws"\nwhere=$(lacking physics)' in common
+    assert "set_options account physics cluster=aws set Fairshare=60" in common
+    assert "set_options account optics cluster=on-prem set Fairshare=7" in of_on_prem
+    assert "set_options user alice cluster=on-prem set qos=normal,urgent" in of_on_prem
+    assert not [word for word in ("physics", "bob") if word in of_on_prem]
+
+
 def test_every_golden_tree_is_of_a_scenario() -> None:
     assert {path.stem for path in golden.DIRECTORY.iterdir()} == {*golden.SCENARIOS}
 

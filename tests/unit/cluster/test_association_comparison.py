@@ -184,6 +184,7 @@ def in_memory(**changes: Any) -> str:
         "Current Association Manager state",
         "UserName=alice(2001) DefAccount={account} DefWckey= AdminLevel=None",
         "UserName=root(0) DefAccount=root DefWckey= AdminLevel=Administrator",
+        "UserName=carol(2003) DefAccount=(null) DefWckey= AdminLevel=None",  # on other clusters
         *(
             f"ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=1"
             f" SharesRaw/Norm/Level/Factor={shares} ParentAccount={parent} GrpJobs=N(0)"
@@ -229,3 +230,28 @@ def test_memory_of_slurmctld_is_compared_with_inherited_limits(
         for wanted, seen in tables
         for text in association_comparison.differences(wanted, seen, "one")
     ] == found
+
+
+def test_cluster_with_accounts_of_its_own_is_compared_with_these() -> None:
+    data = SCENARIO.model_dump(mode="json")
+    own = {
+        "accounts": {"optics": {"options": {"Fairshare": 7}}},
+        "associations": {"guest": {"accounts": ["optics"]}},
+    }
+    data["clusters"]["d"] = {"controller": "ctl-d", "nodes": [{"name": "n2"}], **own}
+    scenario = Scenario.model_validate(data)
+    assert scenario.of_cluster("c") is scenario
+    rows = association_comparison.associations(scenario.of_cluster("d"))
+    assert {key for key in rows if key[0] != "root"} == {
+        ("optics", "", ""),
+        ("optics", "guest", ""),
+    }
+    assert rows["optics", "", ""]["Share"] == 7
+    users = association_comparison.users(scenario.of_cluster("d"))
+    assert {key[0]: row["DefaultAccount"] for key, row in users.items()} == {
+        "root": "root",
+        "guest": "optics",
+    }
+    assert {key[0] for key in association_comparison.accounts(scenario)} == {
+        *("root", "science", "physics", "optics")
+    }

@@ -195,6 +195,14 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sinfo.parent}:{os.environ['PATH']}")
     collect.main(["--conf", "etc-slurm", "--output", "site.tar.gz"])
+    sacctmgr = sinfo.with_name("sacctmgr")
+    clusters = r"Cluster|Federation\nalpha|pair\nbeta|pair\n"
+    sacctmgr.write_text(f"#!/bin/sh\ncase $* in *'show cluster'*) printf '{clusters}' ;; esac\n")
+    sacctmgr.chmod(0o755)
+    for name in ("alpha", "beta"):
+        conf = shutil.copytree(tmp_path / "site", tmp_path / "clusters" / name) / "slurm.conf"
+        conf.write_text(conf.read_text().replace("ClusterName=on-prem", f"ClusterName={name}"))
+        collect.main(["--conf", str(conf.parent), "--output", f"{name}.tar.gz"])
     for name in ("hosts.yml", "dump.sql.gz", "lublin.swf", "policy.yml"):
         (tmp_path / name).touch()
     with tarfile.open(tmp_path / "slurm-25.11.2.tar.bz2", "w:bz2") as tar:

@@ -280,6 +280,25 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             + "users: {a: {uid: 2001, accounts: [x], coordinates: [xx]}}",
             'users.a.coordinates.0: no account "xx"; did you mean "x"?',
         ),
+        (CLUSTER % ", accounts: {}", "clusters.one.accounts: needs accounting"),
+        (
+            CLUSTER % ", associations: {a: {}}" + "accounting: {}",
+            'clusters.one.associations.a: no user "a"',
+        ),
+        (
+            CLUSTER % ", accounts: {x: {parent: y}}" + "accounting: {accounts: {y: {}}}",
+            'clusters.one.accounts.x.parent: no account "y"',
+        ),
+        (
+            CLUSTER % ", accounts: {x: {}}"
+            + "accounting: {accounts: {y: {}}}\nusers: {a: {uid: 2001, accounts: [y]}}",
+            'users.a.accounts.0: no account "y"; known: x',
+        ),
+        (
+            CLUSTER % ", accounts: {x: {}}, associations: {a: {accounts: [x], qos: [z]}}"
+            + "accounting: {}\nusers: {a: {uid: 2001}}",
+            'clusters.one.associations.a.qos.0: no QOS "z"',
+        ),
         (
             CLUSTER % "" + "users: {a: {uid: 2001, admin: Boss}}",
             "users.a.admin: input should be 'Operator' or",

@@ -70,7 +70,7 @@ def imported(tmp_path: Path) -> Import:
         files = {**FILES, **changes.get("files", {})}
         kept = {name: text for name, text in files.items() if text is not None}
         path = packed(tmp_path / "site.tar.gz", kept, *changes.get("links", ()))
-        imported = importer.import_site(path, changes.get("release"), changes.get("rehearsal"))
+        imported = importer.import_site([path], changes.get("release"), changes.get("rehearsal"))
         return imported.data, imported.notes
 
     return run
@@ -142,7 +142,7 @@ def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
     path = packed(tmp_path / "site.tar.gz", FILES)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(UsageError, match="is not a complete site bundle"):
-        importer.import_site(path, None, None)
+        importer.import_site([path], None, None)
 
 
 def test_include_of_a_bundle_does_not_read_this_machines_files(

@@ -150,6 +150,96 @@ def test_pseudonyms_are_the_same_in_all_files(collected: Collect) -> None:
     assert f"{node[:-1]}3" in bundle["files/scripts/health"]
 
 
+# A site whose names are in every kind of file, in different notations.
+NAMED = {
+    "etc/slurm.conf": """\
+ClusterName=site
+SlurmctldHost=charm-head(10.0.0.1)
+AccountingStorageHost=strange.uni.example
+MailDomain=post.example
+NodeName=quark[1-4],lepton7 CPUs=2 Gres=gpu:1
+nodename=boson NodeHostName=muon.uni.example
+PartitionName=one Nodes=ALL AllowAccounts=Physics,optics AllowGroups=staff,guests Default=YES
+PartitionName=two Nodes=quark[1-2] AllocNodes=workpc1,workpc2 DenyAccounts=history
+""",
+    "etc/gres.conf": "NodeName=quark[1-4] Name=gpu File=/dev/zero\n",
+    "etc/topology.conf": "SwitchName=s1 Nodes=quark[1-4],lepton7\n",
+    "etc/job_submit.lua": 'if job.account == "Optics" then log("alice on quark03") end\n',
+    "etc/slurmdbd.conf": "DbdHost=strange\nStorageHost=strange.uni.example\n",
+}
+NAMED_COMMANDS = {
+    "scontrol": """\
+case $* in
+*"show node") echo "NodeName=dyna8 NodeAddr=dyna8.uni.example State=IDLE Reason=bob [bob@now]" ;;
+*reservation) echo "ReservationName=r Nodes=quark1 Users=-mallory,bob Accounts=music Groups=crew" ;;
+*"show config") echo "SlurmctldHost[0]          = charm-head(10.0.0.1)" ;;
+*) echo ;;
+esac""",
+    "sacctmgr": """\
+case $* in
+*"show cluster"*) printf 'Cluster|Federation\\nsite|\\n' ;;
+*"show assoc"*) printf 'Cluster|Account|User\\nsite|physics|\\nsite|optics|alice\\n' ;;
+*"show account"*) printf 'Account|Descr|Org|Coord\\noptics|optics|physics|bob\\n' ;;
+*"show user"*) printf 'User|Admin|Def|Coord\\nalice|None|optics|physics\\nbob|None||\\n' ;;
+*dump*) echo "User - 'alice':DefaultAccount='optics'" > "${4#file=}" ;;
+esac""",
+    "sacct": """\
+case $* in
+--helpformat) echo JobIDRaw User JobName Account ;;
+*) printf 'JobIDRaw|User|JobName|Account\\n7|gone|thesis of alice|closed\\n' ;;
+esac""",
+}
+
+
+def test_no_name_is_left_anywhere_in_a_bundle_with_pseudonyms(
+    collected: Collect, site: Path
+) -> None:
+    for name, text in NAMED.items():
+        (site / name).write_text(text)
+    for name, text in NAMED_COMMANDS.items():
+        (site / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+    bundle = collected("--pseudonyms", "--days", "2")
+    text = "\n".join([*bundle, *bundle.values()]).lower()
+    users = ("alice", "bob", "mallory", "gone")
+    hosts = (
+        "charm",
+        "strange",
+        "quark",
+        "lepton",
+        "boson",
+        "muon",
+        "workpc",
+        "dyna",
+        "uni.example",
+    )
+    accounts = ("physics", "optics", "history", "music", "closed")
+    names = (*users, *hosts, *accounts, "staff", "guests", "crew", "thesis", "post.example")
+    assert not [name for name in names if name in text]
+    lua = bundle["files/etc/job_submit.lua"]
+    header, row = bundle["output/sacctmgr/account.txt"].splitlines()
+    columns = dict(zip(header.split("|"), row.split("|"), strict=False))
+    assert f'"{columns["Account"]}"' in lua
+    assert f"'{columns['Account']}'" in bundle["output/sacctmgr/dump-site.cfg"]
+    node = bundle["files/etc/gres.conf"].split("[")[0].removeprefix("NodeName=")
+    assert f"on {node}03" in lua
+    assert f"Nodes={node}[1-4]," in bundle["files/etc/topology.conf"]
+    assert "Gres=gpu:1" in bundle["files/etc/slurm.conf"]
+
+
+def test_pseudonyms_of_the_accounting_database_do_not_depend_on_the_cluster(
+    collected: Collect, site: Path
+) -> None:
+    more = COMMANDS["sacctmgr"].replace("site|physics|alice", r"site|a|abe\nsite|physics|alice")
+    (site / "bin/sacctmgr").write_text(f"#!/bin/sh\n{more}\n")
+    first = collected("--pseudonyms")["output/sacctmgr/assoc.txt"]
+    # The nodes of another cluster have the name of a user.
+    (site / "etc/slurm.conf").write_text("ClusterName=two\nSlurmctldHost=zoe\nNodeName=abe[1-2]\n")
+    second = collected("--pseudonyms")["output/sacctmgr/assoc.txt"]
+    alice = [row.split("|")[2] for row in first.splitlines()][-1]
+    assert [row.split("|")[2] for row in second.splitlines()][-1] == alice
+    assert "abe" not in first + second
+
+
 def test_missing_slurm_conf_is_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,7 +100,7 @@ def imported(directory: Path, text: str, release: str = "24.11") -> tuple[Scenar
     (directory / "site").mkdir()
     (directory / "site" / "slurm.conf").write_text(text)
     path = directory / "copy.yml"
-    done = importer.import_site(directory / "site", release, 2)
+    done = importer.import_site([directory / "site"], release, 2)
     importer.write(path, done)
     copy = scenario.load(path)
     findings = check.check_scenario(path, copy)
@@ -171,7 +171,7 @@ def test_copy_of_a_directory_runs_its_scripts(tmp_path: Path) -> None:
         "ClusterName=c\nSlurmctldHost=ctl\nNodeName=n1\nJobSubmitPlugins=lua\n"
         "Prolog=/etc/slurm/prolog.sh\nEpilog=/opt/epilog.sh\n"
     )
-    data = importer.import_site(tmp_path / "site", "24.11", 1).data
+    data = importer.import_site([tmp_path / "site"], "24.11", 1).data
     cluster = data["clusters"]["c"]
     assert {*cluster["scripts"]} == {"/etc/slurm/prolog.sh", "/etc/slurm/job_submit.lua"}
     assert cluster["options"]["JobSubmitPlugins"] == "lua"
@@ -182,7 +182,7 @@ def test_directory_without_slurm_conf_lists_the_files_that_may_be_it(tmp_path: P
     for name in ("slurm.conf.old", "slurm.conf.new", "cgroup.conf"):
         (tmp_path / name).write_text("ClusterName=c\n")
     with pytest.raises(UsageError) as error:
-        importer.import_site(tmp_path, "24.11", 2)
+        importer.import_site([tmp_path], "24.11", 2)
     assert "to slurm.conf: slurm.conf.new, slurm.conf.old" in str(error.value)
 
 

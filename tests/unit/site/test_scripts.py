@@ -68,7 +68,7 @@ def imported(tmp_path: Path) -> Import:
     """Return a rehearsal copy's cluster and the notes on it."""
 
     def run(*links: tuple[str, str], **changed: str) -> tuple[dict[str, Any], list[str]]:
-        imported = importer.import_site(bundle(tmp_path, *links, **changed), None, 1)
+        imported = importer.import_site([bundle(tmp_path, *links, **changed)], None, 1)
         return imported.data["clusters"]["site"], imported.notes
 
     return run
@@ -192,7 +192,7 @@ def test_scenario_and_its_files_render_to_the_sites_scripts(tmp_path: Path) -> N
 
 def test_own_machines_get_no_stand_ins(tmp_path: Path) -> None:
     output = tmp_path / "copy.yml"
-    importer.write(output, importer.import_site(bundle(tmp_path), None, 1))
+    importer.write(output, importer.import_site([bundle(tmp_path)], None, 1))
     plan = make_plan("copy", scenario.load(output), OWN_MACHINES)
     paths = {file.path for file in render(plan)["copy1"]}
     assert "/opt/slurm/lib.sh" in paths

@@ -26,8 +26,9 @@ RESERVED = "ReqNodeNotAvail,_Reserved_for_maintenance"
 class FakeSlurm(Ssh):
     """A controller whose users may have `most` jobs; its scheduler runs when a reservation changes.
 
-    The name of a job says what becomes of it: "refuse", "limited", or "sociable", whose QOS depends
-    on other jobs. `on_submit` is called with the number of each submission.
+    The name of a job says what becomes of it: "refuse", "limited", "federated", which another
+    cluster considers at first, or "sociable", whose QOS depends on other jobs. `on_submit` is
+    called with the number of each submission.
     """
 
     def __init__(self, most: int = 100, config: str = "") -> None:
@@ -98,6 +99,8 @@ class FakeSlurm(Ssh):
         for job in self.jobs.values():
             if job["name"] == "limited":
                 job["reason"] = "AssocGrpCpuLimit"
+            if job["name"] == "federated":
+                job["reason"] = "FedJobLock" if self.cycles < 5 else RESERVED
 
     def _shown(self, job_id: int) -> str:
         job = self.jobs[job_id]
@@ -135,6 +138,11 @@ def test_answers_say_what_becomes_of_each_row_in_order() -> None:
     assert found[0].held == {"qos": "normal", "time": "00:05:00", "priority": "5"}
     assert found[0].changed == ("time: 9 -> 00:05:00",)
     assert (slurm.jobs, slurm.reserved) == ({}, False)
+
+
+def test_job_that_another_cluster_considers_is_looked_at_again() -> None:
+    (answer,) = ask(FakeSlurm(), "federated")
+    assert (answer.outcome, answer.reason) == ("starts", "")
 
 
 def test_limit_of_submitted_jobs_does_not_let_rows_affect_each_other() -> None:

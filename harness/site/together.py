@@ -1,0 +1,272 @@
+"""Put the clusters of several site bundles together that share an accounting database.
+
+Each has been imported on its own, from the same tables of sacctmgr.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+from harness.errors import UsageError
+from harness.releases import Release
+from harness.site import fidelity, rehearsal_copy
+from harness.site.bundle import Bundle, Member, members
+from harness.slurmconf.check.parsed_file import load
+
+T = TypeVar("T", bound=Hashable)
+# What a user may charge and request, which can differ between clusters.
+_OF_CLUSTERS = ("accounts", "associations")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The scenario of a site as data, and notes on what was left out or replaced.
+
+    `fidelity` compares a rehearsal copy with its site; it is empty for other scenarios, and for
+    copies that are not valid scenarios.
+    """
+
+    data: dict[str, Any]
+    notes: list[str]
+    fidelity: list[fidelity.Entry]
+
+
+def prefix_of(cluster: str) -> str:
+    """Return how the names of a cluster's hosts begin, in a copy of several clusters."""
+    return f"{cluster.replace('_', '-')}-{rehearsal_copy.HOST}"
+
+
+def clusters_of(
+    paths: Sequence[Path], bundles: Sequence[Bundle], releases: Sequence[Release]
+) -> dict[str, Bundle]:
+    """Return bundles by their ClusterName.
+
+    Raises UsageError if two are of the same cluster, or if they do not share slurmdbd.
+    """
+    path_of: dict[str, Path] = {}
+    clusters: dict[str, Bundle] = {}
+    for path, bundle, release in zip(paths, bundles, releases, strict=True):
+        conf = load(bundle.configuration, release).get("slurm.conf")
+        name = ((conf.get("clustername") if conf else None) or "").lower()
+        if not name:
+            raise UsageError(f"{path}: no ClusterName in {bundle.site_directory}/slurm.conf")
+        if name in path_of:
+            raise UsageError(
+                f"{path_of[name]} and {path} are both of cluster {name}",
+                hint="give one bundle for each cluster",
+            )
+        path_of[name], clusters[name] = path, bundle
+    for name, bundle in clusters.items():
+        known = {member.cluster for member in members(bundle)}
+        if unknown := [other for other in clusters if other not in known]:
+            shown = ", ".join(sorted(known)) or "no cluster"
+            raise UsageError(
+                f"{path_of[name]}: its slurmdbd has {shown}, but not {', '.join(unknown)} "
+                "(output/sacctmgr/cluster.txt)",
+                hint="import clusters that do not share slurmdbd one by one",
+            )
+    _must_have_the_same_names(path_of, clusters)
+    return clusters
+
+
+def _must_have_the_same_names(path_of: Mapping[str, Path], clusters: Mapping[str, Bundle]) -> None:
+    """Raise UsageError if the pseudonyms of bundles may stand for different users or accounts."""
+    hidden = [name for name, bundle in clusters.items() if bundle.has_pseudonyms]
+    if not hidden:
+        return
+    tables = {
+        tuple((row["Cluster"], row["Account"], row["User"]) for row in bundle.table("assoc"))
+        for bundle in clusters.values()
+    }
+    if len(hidden) < len(clusters) or len(tables) > 1:
+        raise UsageError(
+            f"the pseudonyms in {path_of[hidden[0]]} may not be those of the other bundles",
+            hint="collect all of them with --pseudonyms while nobody changes users or accounts",
+        )
+
+
+def merged(parts: Mapping[str, Imported], names: Sequence[str]) -> Imported:
+    """Return several imported clusters as one; `names` are those of their bundles."""
+    datas = [part.data for part in parts.values()]
+    newest = max(str(data["release"]) for data in datas)
+    is_copy = any(part.fidelity for part in parts.values())
+    data: dict[str, Any] = {
+        "description": f"Imported from {', '.join(names)}."
+        + (" A rehearsal copy with hosts for each cluster." if is_copy else ""),
+        "release": DoubleQuotedScalarString(newest),
+        "clusters": {
+            name: {**({} if data["release"] == newest else {"release": data["release"]}), **cluster}
+            for data in datas
+            for name, cluster in data["clusters"].items()
+        },
+        "accounting": _accounting(datas),
+        "users": _users(datas),
+        "groups": _groups(datas),
+    }
+    _separate_trees(data, datas)
+    notes = {name: part.notes for name, part in parts.items()}
+    compared = {name: part.fidelity for name, part in parts.items()}
+    return Imported(data, [*_once(notes, "{}: {}".format)], [*_once(compared, _of)])
+
+
+def _of(cluster: str, entry: fidelity.Entry) -> fidelity.Entry:
+    return replace(entry, where=f"{cluster} {entry.where}")
+
+
+def _once(lists: Mapping[str, Sequence[T]], of: Callable[[str, T], T]) -> Iterator[T]:
+    """Yield what all lists have, once, and the rest with the names of their clusters."""
+    counts = Counter(item for items in lists.values() for item in dict.fromkeys(items))
+    common = {item for item, number in counts.items() if number == len(lists)}
+    yield from (item for item in next(iter(lists.values())) if item in common)
+    for name, items in lists.items():
+        yield from (of(name, item) for item in items if item not in common)
+
+
+def _accounting(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what clusters share; the host of slurmdbd knows best where it is."""
+    own = [(data["accounting"], next(iter(data["clusters"].values()))) for data in datas]
+    with_slurmdbd = [
+        part
+        for part, cluster in own
+        if part.get("slurmdbd") or part["host"] == cluster["controller"]
+    ]
+    chosen = [*with_slurmdbd, own[0][0]][0]
+    resources: dict[str, Any] = {}
+    for part, _ in own:
+        for name, resource in part.get("resources", {}).items():
+            before = resources.get(name, {}).get("clusters", {})
+            resources[name] = {**resource, "clusters": {**before, **resource["clusters"]}}
+    return {
+        **{key: value for key, value in chosen.items() if key != "resources"},
+        "accounts": own[0][0].get("accounts", {}),
+        "qos": {name: level for part, _ in own for name, level in part.get("qos", {}).items()},
+        **({"resources": resources} if resources else {}),
+    }
+
+
+def _users(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the users of all clusters; accounts and limits are those of the first."""
+    users: dict[str, Any] = {}
+    for data in datas:
+        for name, user in data["users"].items():
+            known = users.setdefault(name, user)
+            coordinates = [*known.get("coordinates", ()), *user.get("coordinates", ())]
+            if coordinates:
+                users[name] = {**known, "coordinates": list(dict.fromkeys(coordinates))}
+    return users
+
+
+def _groups(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the groups of all clusters, each number once."""
+    groups: dict[str, Any] = {}
+    used: set[int] = set()
+    for data in datas:
+        for name, group in data["groups"].items():
+            if name not in groups and group["gid"] in used:
+                group = {**group, "gid": max(used) + 1}
+            groups.setdefault(name, group)
+            used.add(groups[name]["gid"])
+    return groups
+
+
+def _separate_trees(data: dict[str, Any], datas: Sequence[Mapping[str, Any]]) -> None:
+    """Give each cluster its own accounts and associations, unless they are the same on all."""
+    trees = [
+        (
+            part["accounting"].get("accounts", {}),
+            {
+                name: own
+                for name, user in part["users"].items()
+                if (own := {key: user[key] for key in _OF_CLUSTERS if key in user})
+            },
+        )
+        for part in datas
+    ]
+    if all(tree == trees[0] for tree in trees):
+        return
+    data["accounting"]["accounts"] = {}
+    for user in data["users"].values():
+        for key in _OF_CLUSTERS:
+            user.pop(key, None)
+    for cluster, (accounts, associations) in zip(data["clusters"].values(), trees, strict=True):
+        cluster |= {"accounts": accounts, "associations": associations}
+
+
+def with_federations(imported: Imported, site: Bundle) -> Imported:
+    """Return an imported site with the federations of its clusters.
+
+    What is left out of them, and other clusters of its slurmdbd, are notes and entries.
+    """
+    data = {**imported.data, "clusters": {**imported.data["clusters"]}}
+    every = members(site)
+    federations: dict[str, Any] = {}
+    entries: list[fidelity.Entry] = []
+    for federation in dict.fromkeys(member.federation for member in every):
+        own = [member for member in every if member.federation == federation]
+        present = [member for member in own if member.cluster in data["clusters"]]
+        missing = [member.cluster for member in own if member not in present]
+        if not federation:
+            entries += [_missing(cluster, "it shares slurmdbd") for cluster in missing]
+        elif len(present) > 1 or not missing:
+            federations[federation] = {"clusters": [member.cluster for member in present]}
+            entries += [_missing(one, f"it belongs to federation {federation}") for one in missing]
+            entries += _of_federation(federation, own, present)
+            for member in present:
+                if member.features:
+                    cluster = data["clusters"][member.cluster]
+                    data["clusters"][member.cluster] = {
+                        **cluster,
+                        "features": [*member.features],
+                    }
+        elif present:
+            why = f"no bundle of {', '.join(missing)}; give one for each of its clusters"
+            shown = ",".join(member.cluster for member in own)
+            entries.append(
+                fidelity.Entry("federation", federation, shown, None, fidelity.LEFT_OUT, why)
+            )
+    if federations:
+        data["federations"] = federations
+    notes = [
+        f"{entry.state}: {entry.where} {entry.name}: {entry.why}"
+        for entry in entries
+        if entry.state != fidelity.SAME
+    ]
+    compared = [*imported.fidelity, *entries] if imported.fidelity else []
+    return Imported(data, [*imported.notes, *notes], compared)
+
+
+def _missing(cluster: str, why: str) -> fidelity.Entry:
+    text = f"{why}, but there is no bundle of it"
+    return fidelity.Entry("cluster", cluster, None, None, fidelity.LEFT_OUT, text)
+
+
+def _of_federation(
+    name: str, own: Sequence[Member], present: Sequence[Member]
+) -> Iterator[fidelity.Entry]:
+    """Yield entries on a federation that is imported, and the members that it has."""
+    shown = ",".join(f"{member.cluster}={member.number}" for member in own)
+    copied = ",".join(f"{member.cluster}={number}" for number, member in enumerate(present, 1))
+    why = "" if shown == copied else "the ids of its clusters begin at 1"
+    state = fidelity.EMULATED if why else fidelity.SAME
+    yield fidelity.Entry("federation", name, shown, copied, state, why)
+    for member in present:
+        if member.features:
+            text = ",".join(member.features)
+            yield fidelity.Entry(
+                "federation", f"{name} features of {member.cluster}", text, text, fidelity.SAME, ""
+            )
+        if member.state not in {"", "ACTIVE"}:
+            yield fidelity.Entry(
+                "federation",
+                f"{name} state of {member.cluster}",
+                member.state,
+                "ACTIVE",
+                fidelity.EMULATED,
+                "all clusters take jobs from the start",
+            )
