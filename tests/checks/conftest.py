@@ -146,13 +146,18 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
     return ("--ntasks=1", *memory, f"--time={max(1, int(allowed))}")
 
 
-def reserved_nodes(cluster: SlurmCluster) -> set[str]:
-    """Return the nodes that reservations keep from jobs now, or from jobs of a day."""
+def reserved_nodes(cluster: SlurmCluster, plan: Plan) -> set[str]:
+    """Return the nodes that the scenario's reservations keep from jobs now, or from jobs of a day.
+
+    Nodes of other reservations are not among them: checks fail that need such a node.
+    """
     soon = time.time() + 86400
     return {
         node
         for reservation in cluster.reservations()
-        if reservation.start < soon and reservation.nodes != "(null)"
+        if reservation.name in plan.scenario.clusters[cluster.name].reservations
+        and reservation.start < soon
+        and reservation.nodes != "(null)"
         for node in hostlist.expand(reservation.nodes)
     }
 
@@ -409,7 +414,7 @@ def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
 def full_origin(federation: Federation, jobs: Jobs, plan: Plan) -> list[int]:
     """Jobs that take every node of the origin cluster that is not reserved until cancelled."""
     origin = federation.origin
-    nodes = {*plan.scenario.clusters[origin.name].node_names()} - reserved_nodes(origin)
+    nodes = {*plan.scenario.clusters[origin.name].node_names()} - reserved_nodes(origin, plan)
     filling = [jobs.submit_here(origin, "sleep 300", "--exclusive") for _ in nodes]
     origin.wait_for(filling, {"RUNNING"})
     return filling

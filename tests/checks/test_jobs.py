@@ -87,7 +87,7 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[st
     hosts_of = plan.hosts_of(name)
     rendered = slurm_conf(plan, name).partitions
     lasting_nodes = {node for node, host in hosts_of.items() if host in lasting}
-    free = lasting_nodes - reserved_nodes(cluster)
+    free = lasting_nodes - reserved_nodes(cluster, plan)
     places = {
         hosts_of[node]: (
             jobs.user_of(name, rendered.get(partition.name, {})),
@@ -129,7 +129,7 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
 ) -> None:
     for name, cluster in clusters.items():
         hosts_of = plan.hosts_of(name)
-        reserved = reserved_nodes(cluster)
+        reserved = reserved_nodes(cluster, plan)
         configured = plan.scenario.clusters[name].partitions
         placed = topology.placed(plan.scenario, name)
         rendered = slurm_conf(plan, name).partitions

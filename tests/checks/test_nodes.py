@@ -334,7 +334,7 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
     """
     lasting = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(cluster.name)
-    reserved = reserved_nodes(cluster)
+    reserved = reserved_nodes(cluster, plan)
     seen: set[str] = set()
     for partition in sorted(cluster.partitions(), key=lambda partition: -len(partition.nodes)):
         on_hosts = {
