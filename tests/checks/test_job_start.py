@@ -67,6 +67,11 @@ class Events:
     def of(self, cluster: SlurmCluster, job_id: int) -> list[Event]:
         return job_events.collect(self.ssh, self.plan, cluster.name, job_id)
 
+    def on(self, host: str, cluster: SlurmCluster, job_id: int) -> set[str]:
+        """Return what has happened on a host, apart from launch messages that reached it."""
+        seen = {event.what for event in self.of(cluster, job_id) if event.host == host}
+        return seen - {"step launched"}
+
     def wait(
         self, cluster: SlurmCluster, job_id: int, what: str, count: int = 1, timeout: float = 90
     ) -> list[Event]:
@@ -238,7 +243,12 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
         )
         if not waits_for_all:
             events.wait(cluster, job_id, "task ends")
-            events.wait(cluster, job_id, "Prolog begins", len(nodes))
+            wait_until(
+                lambda: events.on(other, cluster, job_id),
+                bool,
+                what=f"Prolog to begin on {other}",
+                timeout=90,
+            )
         else:
             events.wait(cluster, job_id, "Prolog begins", len(nodes))
             events.wait(cluster, job_id, "Prolog ends")
@@ -249,10 +259,8 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
             assert job.reason == "Prolog" or plan.releases()[cluster.name] < "22.05", (
                 f"while Prolog runs on {other}: slurmctld gives the reason {job.reason}, not Prolog"
             )
-        held = {event.what for event in events.of(cluster, job_id) if event.host == other}
-        assert held - {"step launched"} == {"Prolog begins"}, (
-            f"while Prolog runs on {other}: {sorted(held)}"
-        )
+        held = events.on(other, cluster, job_id)
+        assert held == {"Prolog begins"}, f"while Prolog runs on {other}: {sorted(held)}"
     assert starting.result() == job_id
     seen = events.wait(cluster, job_id, "freed", len(nodes))
     order = [event.what for event in seen if event.what in {"Prolog ends", "task begins"}]
