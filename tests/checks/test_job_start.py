@@ -241,16 +241,15 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
             what=f"{mode} to create a job",
             timeout=60,
         )
+        wait_until(
+            lambda: events.on(other, cluster, job_id),
+            bool,
+            what=f"Prolog to begin on {other}",
+            timeout=90,
+        )
         if not waits_for_all:
             events.wait(cluster, job_id, "task ends")
-            wait_until(
-                lambda: events.on(other, cluster, job_id),
-                bool,
-                what=f"Prolog to begin on {other}",
-                timeout=90,
-            )
         else:
-            events.wait(cluster, job_id, "Prolog begins", len(nodes))
             events.wait(cluster, job_id, "Prolog ends")
             # In the meantime, a later job runs to its end on the first node.
             cluster.run("srun", f"--nodelist={node}", "true", user=jobs.user)
