@@ -25,20 +25,25 @@ _BY_TEST = ("elastic", "sabotage")
 _BY_KIND = ("sabotage",)
 # The longest modules, which start first, so that no worker still runs one when the others are done.
 _LONGEST = (
-    *(
-        "sources",
-        "sabotage",
-        "elastic",
-        "elastic_failures",
-        "ha",
-        "rehearsal",
-        "engines",
-        "hybrid",
-        "upgrade",
-        "reference",
-        "site_bundle",
-    ),
-    *("change", "scenarios", "apptainer", "rest"),
+    "sources",
+    "ha",
+    "sabotage",
+    "elastic_failures",
+    "engines",
+    "change",
+    "site_bundle",
+    "submissions",
+    "used_clusters",
+    "job_start",
+    "diff",
+    "elastic",
+    "rehearsal",
+    "hybrid",
+    "upgrade",
+    "reference",
+    "scenarios",
+    "apptainer",
+    "rest",
 )
 
 
