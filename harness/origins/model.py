@@ -23,7 +23,7 @@ class NotAnOrigin(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Where a user wants the Slurm of a host to come from; "" if not given.
+    """The user's choice of where a host's Slurm comes from; parts are "" if not given.
 
     `source` is a tarball, an unpacked source, or a URL; `packages` a directory of packages; `base`
     a distribution such as debian:trixie, whose own Slurm is taken if there is neither.

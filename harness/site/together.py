@@ -242,7 +242,7 @@ def with_federations(imported: Imported, site: Bundle) -> Imported:
 
 
 def _missing(cluster: str, why: str) -> fidelity.Entry:
-    text = f"{why}, but there is no bundle of it"
+    text = f"{why}, but its bundle is missing"
     return fidelity.Entry("cluster", cluster, None, None, fidelity.LEFT_OUT, text)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from harness import lifecycle, providers, releases, render, slurm_options
 from harness.cluster import slurm
-from harness.cluster.slurm import FINISHED, JobKey, SlurmCluster, job_key
+from harness.cluster.slurm import FINISHED, JobKey, Reservation, SlurmCluster, job_key
 from harness.elastic import provisioning
 from harness.errors import CommandFailed, WaitTimeout
 from harness.kubernetes import hybrid
@@ -146,18 +146,33 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
     return ("--ntasks=1", *memory, f"--time={max(1, int(allowed))}")
 
 
+def current_reservations(
+    cluster: SlurmCluster, plan: Plan
+) -> tuple[list[Reservation], list[Reservation]]:
+    """Return a cluster's reservations that are active or begin within a day.
+
+    First those that the scenario defines, then the others. A reservation that begins soon delays
+    jobs that may run past its start.
+    """
+    defined = plan.scenario.clusters[cluster.name].reservations
+    soon = time.time() + 24 * 3600
+    current = [one for one in cluster.reservations() if one.start < soon]
+    return (
+        [one for one in current if one.name in defined],
+        [one for one in current if one.name not in defined],
+    )
+
+
 def reserved_nodes(cluster: SlurmCluster, plan: Plan) -> set[str]:
     """Return the nodes that the scenario's reservations keep from jobs now, or from jobs of a day.
 
     Nodes of other reservations are not among them: checks fail that need such a node.
     """
-    soon = time.time() + 86400
+    defined, _ = current_reservations(cluster, plan)
     return {
         node
-        for reservation in cluster.reservations()
-        if reservation.name in plan.scenario.clusters[cluster.name].reservations
-        and reservation.start < soon
-        and reservation.nodes != "(null)"
+        for reservation in defined
+        if reservation.nodes != "(null)"
         for node in hostlist.expand(reservation.nodes)
     }
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 
 import pytest
-from conftest import Jobs, only, reserved_nodes, slurm_conf
+from conftest import Jobs, current_reservations, only, reserved_nodes, slurm_conf
 from test_hosts import everywhere
 
 from harness import render, slurm_options, topology
@@ -22,8 +21,6 @@ from harness.plan import Host, Plan
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
-# A reservation that begins within so many seconds delays jobs that may run past its start.
-_SOON = 24 * 3600
 # The maximum number of other nodes on which each node starts a step: so few that there is no
 # fan-out (slurm.conf(5), TreeWidth).
 _MOST_NEIGHBOURS = 16
@@ -207,13 +204,10 @@ def _wrong_names(seen: Mapping[str, Iterable[str]], lasting: Collection[str]) ->
 
 def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
     """A reservation that is active or begins in a day is unexpected unless the scenario has it."""
-    soon = time.time() + _SOON
     unexpected = [
         f"{name}: {reservation} keeps jobs waiting; the scenario does not have it"
         for name, cluster in clusters.items()
-        for reservation in cluster.reservations()
-        if reservation.start < soon
-        and reservation.name not in plan.scenario.clusters[name].reservations
+        for reservation in current_reservations(cluster, plan)[1]
     ]
     assert not unexpected, "\n".join(unexpected)
 

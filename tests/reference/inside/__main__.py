@@ -31,7 +31,7 @@ _SCRATCH = Path("/reference")
 
 
 class _Attempt:
-    """A case whose verdict is being found out, in a process that has what it needs loaded."""
+    """A case that a daemon reads, in a forked process, which has everything loaded."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._begin = time.monotonic()

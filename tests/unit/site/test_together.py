@@ -139,7 +139,7 @@ def test_federation_keeps_the_order_of_its_ids_and_its_features(tmp_path: Path) 
     state = found["federation", "pair state of beta"]
     assert (state.site, state.copy, state.state) == ("DRAIN", "ACTIVE", "emulated")
     assert found["cluster", "other"].state == "left out"
-    assert "left out: cluster other: it shares slurmdbd, but there is no bundle of it" in (
+    assert "left out: cluster other: it shares slurmdbd, but its bundle is missing" in (
         imported.notes
     )
 
