@@ -14,28 +14,29 @@ import requests
 from docker.context import ContextAPI
 from docker.errors import APIError, ContainerError, DockerException, ImageLoadError
 from docker.tls import TLSConfig
+from docker.transport import UnixHTTPAdapter
+from docker.transport.unixconn import UnixHTTPConnectionPool
 
 from harness.errors import EngineError, WaitTimeout
 
 # 20.10 is the first with cgroup namespaces, which systemd in a container needs.
 OLDEST = (20, 10)
+_TIMEOUT = 120
+# Kept open: more than there are threads that ask an engine.
+_CONNECTIONS = 32
 
 
 def connect() -> docker.DockerClient:
     """Return a client of the engine that DOCKER_HOST or the current Docker context names.
 
-    EngineError if it does not answer, or is too old.
+    As for the docker command, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH apply to DOCKER_HOST.
+    EngineError if the engine does not answer, or is too old.
     """
-    context = ContextAPI.get_current_context()
-    host = os.environ.get("DOCKER_HOST") or (context.Host if context else None)
     try:
-        client = (
-            docker.DockerClient(base_url=host, timeout=120)
-            if host
-            else docker.from_env(timeout=120)
-        )
-        return _recent_enough(client)
+        return _usable(docker.from_env(timeout=_TIMEOUT, use_ssh_client=True))
     except (DockerException, requests.RequestException) as error:
+        context = ContextAPI.get_current_context()
+        host = os.environ.get("DOCKER_HOST") or (context.Host if context else None)
         raise EngineError(
             f"no Docker engine answers at {host or 'its default socket'}: {error}",
             hint="start it, or run `harness doctor` to see what is missing",
@@ -62,9 +63,7 @@ def connect_to(context: str) -> docker.DockerClient:
         else False
     )
     try:
-        return _recent_enough(
-            docker.DockerClient(host, timeout=120, tls=tls, use_ssh_client=host.startswith("ssh:"))
-        )
+        return _usable(docker.DockerClient(host, timeout=_TIMEOUT, tls=tls, use_ssh_client=True))
     except (DockerException, requests.RequestException) as error:
         raise EngineError(
             f"the engine of Docker context {context} does not answer at {host}: {error}",
@@ -72,9 +71,28 @@ def connect_to(context: str) -> docker.DockerClient:
         ) from error
 
 
-def _recent_enough(client: docker.DockerClient) -> docker.DockerClient:
+class _OnePool(UnixHTTPAdapter):
+    """Requests to a Unix socket, through one pool of connections.
+
+    docker-py has a pool for each URL, and closes the least recently used of 25: also one from which
+    another thread is just about to take a connection, whose request then fails with "Pool is
+    closed" (https://github.com/docker/compose/issues/3586).
+    """
+
+    def get_connection(self, url: str | bytes, proxies: object = None) -> UnixHTTPConnectionPool:
+        return super().get_connection("", proxies)
+
+
+def _usable(client: docker.DockerClient) -> docker.DockerClient:
+    adapter = client.api.get_adapter(client.api.base_url)
+    if isinstance(adapter, UnixHTTPAdapter):
+        client.api.mount(
+            "http+docker://", _OnePool(adapter.socket_path, _TIMEOUT, max_pool_size=_CONNECTIONS)
+        )
+        adapter.close()
     version = version_of(client)
     if version < OLDEST:
+        client.close()
         raise EngineError(
             f"Docker engine {version[0]}.{version[1]} is too old", hint="20.10 or later is needed"
         )
