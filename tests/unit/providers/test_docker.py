@@ -11,7 +11,6 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 import requests
 from docker.errors import APIError, ImageNotFound
@@ -30,26 +29,16 @@ Usage = namedtuple("Usage", "total used free")
 
 
 class FakeClient:
-    """An engine of a version, without any image."""
+    """An engine without any image."""
 
-    def __init__(self, version: str = "20.10.24") -> None:
-        self._version = version
+    def __init__(self) -> None:
         self.images = self
-
-    def version(self) -> dict[str, str]:
-        return {"Version": self._version}
 
     def info(self) -> dict[str, str]:
         return {"DockerRootDir": "/"}
 
     def get(self, name: str) -> Any:
         raise ImageNotFound(name)
-
-
-def test_engine_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker, "DockerClient", lambda **_: FakeClient("19.03.5"))
-    with pytest.raises(EngineError, match=r"Docker engine 19\.3 is too old"):
-        engine.connect()
 
 
 def test_disk_without_room_for_an_image_is_reported_before_anything_is_built(

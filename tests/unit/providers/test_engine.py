@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
 
 from harness.errors import EngineError
 from harness.providers.docker import engine
@@ -58,6 +59,7 @@ def test_a_thread_can_use_its_connection_after_others_have_asked_for_a_hundred_u
     client = engine.connect()
     url = f"{client.api.base_url}/containers"
     adapter = client.api.get_adapter(url)
+    assert isinstance(adapter, HTTPAdapter)
     slow = adapter.get_connection_with_tls_context(
         requests.Request("GET", f"{url}/slow").prepare(), verify=False
     )
