@@ -283,6 +283,28 @@ def print_report(
     out.print(f"  report    {_relative(path or Path(report.run) / 'report.html')}", markup=False)
 
 
+def print_profile(report: Report) -> None:
+    """Print how long stages and checks took, the longest first.
+
+    Checks that took less than 1 % of the run are printed as one line.
+    """
+    total = sum(stage["seconds"] for stage in report.stages) or 1.0
+
+    def show(seconds: float, what: str) -> None:
+        out.print(f"{seconds:9.1f} {seconds / total:6.0%}  {escape(what)}", soft_wrap=True)
+
+    out.print("\n[bold]  seconds  share[/bold]")
+    slow = [check for check in report.checks if check.seconds >= total / 100]
+    fast = [check.seconds for check in report.checks if check.seconds < total / 100]
+    for stage in sorted(report.stages, key=lambda stage: -stage["seconds"]):
+        show(stage["seconds"], stage["name"])
+        if stage["name"] == "verify":
+            for check in sorted(slow, key=lambda check: -check.seconds):
+                show(check.seconds, f"  {check.id}")
+            show(sum(fast), f"  {len(fast)} shorter checks")
+            show(stage["seconds"] - sum(check.seconds for check in report.checks), "  other")
+
+
 def _print_check(check: Check) -> None:
     """Print a check's outcome, and its message below it."""
     from harness.report import html_report

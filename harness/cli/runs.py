@@ -49,6 +49,7 @@ from harness.cli.printing import (
     print_comparison,
     print_finding,
     print_json,
+    print_profile,
     print_rehearsal,
     print_report,
     progress,
@@ -369,6 +370,9 @@ def report_(
             show_default=False,
         ),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also show how long each stage and check took.")
+    ] = False,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
@@ -386,7 +390,10 @@ def report_(
     must_be_writable(directory)
     page = html_report.write(directory)
     session.write_reports(directory)  # of a simulation, which has a page of its own
-    return print_report(report, format_, page)
+    print_report(report, format_, page)
+    if profile and format_ is Format.text:
+        print_profile(report)
+    return None
 
 
 @app.command()

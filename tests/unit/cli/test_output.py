@@ -17,6 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 from harness import cli
+from harness.cli import printing
+from harness.report import model
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "output.md").read_text()
@@ -105,6 +107,36 @@ def test_report_exits_with_0_whatever_the_verdict(desk: Path) -> None:
     assert piped(desk, "run", "one.yml").returncode == 3
     completed = piped(desk, "report")
     assert (completed.returncode, "UNKNOWN" in completed.stdout) == (0, True)
+
+
+def test_profile_lists_stages_and_checks_the_longest_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = model.Report(
+        scenario="one",
+        description="",
+        verdict="passed",
+        releases={},
+        provider="docker",
+        run="",
+        stages=[{"name": "up", "seconds": 5.0}, {"name": "verify", "seconds": 15.0}],
+        checks=[
+            model.Check("fast", "passed", 0.04),
+            model.Check("slow", "passed", 2.0),
+            model.Check("slowest", "failed", 10.0),
+        ],
+    )
+    printing.print_profile(report)
+    assert capsys.readouterr().out.split("\n")[1:] == [
+        "  seconds  share",
+        "     15.0    75%  verify",
+        "     10.0    50%    slowest",
+        "      2.0    10%    slow",
+        "      0.0     0%    1 shorter checks",
+        "      3.0    15%    other",
+        "      5.0    25%  up",
+        "",
+    ]
 
 
 def verbs(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
