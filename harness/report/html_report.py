@@ -29,6 +29,8 @@ from harness.shipped_files import TEMPLATES
 # Log lines are shown from this many seconds before a check until as many after it, because hosts'
 # clocks differ, and daemons log late.
 _AROUND = 2
+# With more rows, the page would be larger than 10 MB.
+_MOST_JOBS = 20_000
 # Worst first.
 _OUTCOMES = ("failed", "error", "skipped", "passed")
 
@@ -110,8 +112,11 @@ def html(
         for check in report.checks
         if check.outcome in {"failed", "error"} and check.id in ended
     }
-    jobs: dict[str, list[dict[str, Any]]] = {}
+    states: dict[str, Counter[str]] = {}
     for job in report.jobs:
+        states.setdefault(job["cluster"], Counter())[job["state"]] += 1
+    jobs: dict[str, list[dict[str, Any]]] = {}
+    for job in _shown(report.jobs):
         jobs.setdefault(job["cluster"], []).append(job)
     return environment.get_template("report.html.j2").render(
         report=report,
@@ -123,13 +128,22 @@ def html(
         faults=faults(events),
         node_spans=sorted(node_spans(events), key=lambda node_span: node_span[1].begin),
         jobs=jobs,
-        states={cluster: Counter(job["state"] for job in rows) for cluster, rows in jobs.items()},
+        states=states,
         commands=commands(report),
         fidelity={
             state: [entry for entry in fidelity if entry.state == state]
             for state in get_args(_State)
         },
     )
+
+
+def _shown(jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the jobs that the page lists, in their order.
+
+    If there are too many, those that did not complete come before those that did.
+    """
+    by_outcome = sorted(range(len(jobs)), key=lambda number: jobs[number]["state"] == "COMPLETED")
+    return [jobs[number] for number in sorted(by_outcome[:_MOST_JOBS])]
 
 
 def repeat(report: Report) -> str:

@@ -25,6 +25,9 @@ _LANE, _JOBS, _HEADING, _STRIP = 20.0, 32.0, 28.0, 4.0
 # In percent of the axis. Narrower bars would be invisible; in each row, such bars of the same kind
 # are merged if they touch.
 _NARROWEST = 0.15
+# If there are more bars, wider ones are merged, too, so that browsers draw the picture quickly.
+_MOST_BARS = 10_000
+_MERGED = (_NARROWEST, 0.3, 0.6, 1.2, 2.4)
 _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _POWER = {"resume": "coming", "up": "up", "suspend": "going", "down": ""}
 
@@ -300,6 +303,7 @@ def _strip(node: str, kind: str, state: str, begin: float, end: float) -> Span:
 def _draw(drawn: Timeline, rows: Mapping[tuple[str, str], Sequence[Span]]) -> None:
     """Draw the rows one below the other, with a heading above those of each cluster."""
     cluster = ""
+    placed: list[tuple[Sequence[Span], float, float]] = []
     for (group, name), spans in rows.items():
         if group != cluster:
             drawn.lanes.append(Lane(group, drawn.height, _HEADING, heading=True))
@@ -316,9 +320,13 @@ def _draw(drawn: Timeline, rows: Mapping[tuple[str, str], Sequence[Span]]) -> No
         room = height - _STRIP - 3
         for number, row in enumerate(stacked):
             top = lane.top + 1 + room * number / len(stacked)
-            drawn.bars += _bars(drawn, row, top, max(room / len(stacked) - 0.5, 0.5))
-        drawn.bars += _bars(drawn, strips, lane.top + height - _STRIP - 1, _STRIP)
+            placed.append((row, top, max(room / len(stacked) - 0.5, 0.5)))
+        placed.append((strips, lane.top + height - _STRIP - 1, _STRIP))
     drawn.height = round(drawn.height)
+    for merged in _MERGED:
+        drawn.bars = [bar for row in placed for bar in _bars(drawn, *row, merged)]
+        if len(drawn.bars) <= _MOST_BARS:
+            break
 
 
 def _stack(spans: Iterable[Span], slack: float) -> list[list[Span]]:
@@ -339,13 +347,16 @@ def _stack(spans: Iterable[Span], slack: float) -> list[list[Span]]:
     return rows
 
 
-def _bars(drawn: Timeline, spans: Iterable[Span], top: float, height: float) -> Iterator[Bar]:
+def _bars(
+    drawn: Timeline, spans: Iterable[Span], top: float, height: float, merged: float
+) -> Iterator[Bar]:
     """Yield the bars of a row.
 
-    Narrow bars of a kind that touch are merged, which limits their number.
+    Bars of a kind that touch and are narrower than `merged` percent of the axis become one, which
+    limits their number.
     """
     run: list[Span] = []
-    narrow = drawn.seconds * _NARROWEST / 100
+    narrow = drawn.seconds * merged / 100
 
     def bar() -> Bar:
         first, last = run[0], max(span.end for span in run)

@@ -128,6 +128,24 @@ def test_html_report_escapes_text_and_is_self_contained(tmp_path: Path) -> None:
     )
 
 
+def test_html_report_lists_jobs_that_did_not_complete_before_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = ["COMPLETED", "COMPLETED", "FAILED", "COMPLETED", "TIMEOUT"]
+    jobs = [
+        {"cluster": cluster, "job_id": 100 + number, "origin": 0, "state": state, "node_list": "n1"}
+        | {"submit": 10, "start": 20, "end": 30}
+        for cluster in ("a", "b")
+        for number, state in enumerate(states)
+    ]
+    monkeypatch.setattr(html_report, "_MOST_JOBS", 5)
+    html = html_report.html(replace(a_report("passed"), jobs=jobs), [], [])
+    listed = re.findall(r'<th scope="row" class="number">(1\d\d)</th>', html)
+    assert listed == ["100", "102", "104", "102", "104"]
+    assert "<b>a</b>: 5 records: 3 COMPLETED, 1 FAILED, 1 TIMEOUT" in html
+    assert "3 of these records are listed, those of jobs that did not complete first." in html
+
+
 def test_html_report_shows_what_the_daemons_logged_while_a_check_failed(tmp_path: Path) -> None:
     failed_report = replace(
         a_report("failed"), checks=[Check("t.py::test_x[one]", "failed", 5, "job 7 never ended")]

@@ -72,6 +72,20 @@ def test_ten_thousand_short_jobs_become_few_bars_labeled_with_counts() -> None:
     assert picture.bars[0].title == "10000 completed, 0:00 to 2:46:40"
 
 
+def test_wider_bars_are_merged_where_there_would_be_too_many() -> None:
+    def spread(count: int, nodes: int) -> list[dict[str, Any]]:
+        """Jobs of 0.4 % of the axis, which is long enough for a bar each, one after another."""
+        return [
+            job(number, f"n{number % nodes}", number // nodes * 10, number // nodes * 10 + 10)
+            for number in range(count)
+        ]
+
+    assert len(drawn(spread(40 * 250, 40)).bars) == 40 * 250
+    merged = drawn(spread(44 * 250, 44)).bars
+    assert len(merged) == 44
+    assert merged[0].title == "250 completed, 0:00 to 41:40"
+
+
 def test_failed_job_stands_out_among_completed_ones() -> None:
     states = ["COMPLETED", "NODE_FAIL", "COMPLETED"]
     jobs = [
