@@ -97,13 +97,14 @@ def own_ssh_config(machines: Sequence[Machine], sockets: Path | None, own: str) 
 def _unattended(sockets: Path | None, alive: int) -> list[str]:
     """Return the options for ssh(1) without a terminal.
 
-    ssh gives up on a host after three times `alive` seconds of silence.
+    ssh gives up on a host after three times `alive` seconds of silence. ConnectTimeout includes the
+    time that sshd needs to start and to greet, which takes long where CPUs are busy.
     """
     shared = ["    ControlMaster auto", f'    ControlPath "{sockets}/%C"', "    ControlPersist 60"]
     return [
         "    StrictHostKeyChecking yes",
         "    BatchMode yes",
-        "    ConnectTimeout 5",
+        "    ConnectTimeout 15",
         f"    ServerAliveInterval {alive}",
         "    LogLevel ERROR",
         *(shared if sockets else ["    ControlPath none"]),
