@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from harness import interrupts, lifecycle, progress, slurm_options
 from harness.cluster import slurm
 from harness.errors import CannotVerify, UsageError
-from harness.open_run import OpenRun
+from harness.open_run import OpenRun, Say
 from harness.parsing import hostlist
 from harness.plan import Host
 from harness.progress import ShowsSteps, Step
@@ -169,6 +170,7 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
 class _Drive:
     """What the driver on the controller has reported."""
 
+    pid: int = 0
     begin: float = 0.0
     end: float = 0.0
     real: float = 0.0
@@ -184,6 +186,7 @@ class _Drive:
         match report["kind"]:
             case "begin":
                 self.begin = self.end = report["begin"]
+                self.pid = report["pid"]
             case "progress":
                 self.real = report["real"]
                 self.end = self.begin + report["simulated"]
@@ -293,19 +296,32 @@ def _drive(policy: Policy, facts: _Drive) -> None:
     path = f"{_PROGRAM}.request"
     run.ssh.feed(controller.name, ["sh", "-c", f"cat > {path}"], [json.dumps(request).encode()])
     command = ["sh", "-c", f"exec python3 -I {_PROGRAM} < {path}"]
-    with (
-        run.ssh.printed(controller.name, command) as output,
-        progress.steps(run.say) as show,
-    ):
-        live, shown = isinstance(run.say, ShowsSteps), 0.0
+    with run.ssh.printed(controller.name, command) as output:
+        try:
+            _follow(output, run.say, facts)
+        except KeyboardInterrupt:
+            if not facts.begin:
+                raise
+            with interrupts.ignored():
+                _ask(run, controller, {"verb": "stop_driving", "pid": facts.pid})
+                for line in output:
+                    with suppress(ValueError):  # the interrupt may have cut the first line
+                        facts.take(json.loads(line))
+            raise
+    if not facts.ended:
+        raise CannotVerify("the driver of the simulation ended early")
+
+
+def _follow(output: Iterable[bytes], say: Say, facts: _Drive) -> None:
+    """Record what the driver prints until it ends, and show its progress."""
+    with progress.steps(say) as show:
+        live, shown = isinstance(say, ShowsSteps), 0.0
         for line in output:
             report = json.loads(line)
             if report["kind"] == "progress" and (live or report["real"] - shown >= _LINE_EVERY):
                 shown = report["real"]
                 show(_step(report, facts))
             facts.take(report)
-    if not facts.ended:
-        raise CannotVerify("the driver of the simulation ended early")
 
 
 def _step(report: dict[str, Any], before: _Drive) -> Step:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from harness.simulation import results
 from harness.simulation.outcome import JobOutcome, Simulation
-from support import Done, Harness
+from support import Done, Harness, command
 
 SCENARIO = Path(__file__).with_name("simulated.yml")
 BACKFILL, BUILTIN = "simulated", "simulated with clusters.small.options.SchedulerType=sched/builtin"
@@ -314,6 +317,52 @@ def test_what_cannot_be_simulated_is_refused_before_anything_starts(
         answer = harness("simulate", Path(__file__).parents[2] / "scenarios" / f"{scenario}.yml")
         assert answer.returncode == 2
         assert "a simulation does not support" in answer.stderr
+
+
+def test_an_interrupted_simulation_has_what_was_measured(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    write(
+        tmp_path / "trace.csv",
+        "endless,0,100000,200000,1,1,alice,queue",
+        "behind,10,60,120,1,1,alice,queue",
+        "unknown,20,60,120,1,1,carol,limited,,,,,capped",  # a QOS that Carol cannot use
+        *(job for job in PREEMPTED if job.startswith("suspended")),
+        "tomorrow,86400,60,120,1,1,alice,queue",
+    )
+    options = ("--trace", tmp_path / "trace.csv", "--repeat", "1", "--report", tmp_path / "report")
+    with subprocess.Popen(
+        command("simulate", SCENARIO, *options),
+        env=environment,
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stderr
+        for line in process.stderr:
+            # The suspended job is resumed 160 s after the beginning, 30 s later at most.
+            if (clock := re.search(r"(\d+):(\d+):\d+ simulated", line)) and clock[0] > "00:05":
+                process.send_signal(signal.SIGINT)
+                break
+        out, errors = process.communicate()
+    assert process.returncode == 3, out + errors
+    (simulation,) = results.read(tmp_path / "report")
+    found = by_name(simulation)
+    assert {name: job.state for name, job in found.items()} == {
+        "endless": "RUNNING",
+        "behind": "PENDING",
+        "unknown": "REFUSED",
+        "suspended": "COMPLETED",
+        "suspended_by": "COMPLETED",
+        "tomorrow": "NOT_SUBMITTED",
+    }
+    assert "nvalid qos" in found["unknown"].reason
+    assert {*dict(found["behind"].held)} & {"Priority", "Resources"}
+    assert len(found["suspended"].runs) == 2
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (report["verdict"], report["problem"]) == ("unknown", "interrupted")
+    assert report["policies"][0]["refused"] == 1
 
 
 @pytest.fixture(scope="module")
