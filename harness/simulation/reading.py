@@ -14,11 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from pydantic import ValidationError
+
+from harness import releases
 from harness.errors import UsageError
+from harness.parsing import hostlist
+from harness.scenario import NodeGroup
 from harness.simulation import csv_trace, sacct, swf
 from harness.simulation.reading_log import ReadingLog
 from harness.simulation.trace import Trace, TraceJob
-from harness.site import bundle
+from harness.site import bundle, importer
 
 FORMATS = ("swf", "sacct", "csv")
 MOST_LINES = 10_000_000
@@ -38,6 +43,8 @@ _EXPRESSIONS = ("id", "gres", "constraint", "licenses", "dependency")
 # their nodes by then.
 _LEAD = 60.0
 _LARGEST_TASKS = 2**24  # slurm.h: NO_VAL is far beyond
+# A longer run time is an error, such as a record that was never closed.
+_LONGEST_RUN = 366 * 86400.0
 
 _Jobs = Iterable[tuple[int, TraceJob]]
 
@@ -61,7 +68,7 @@ def read(
     Raises UsageError with all problems of the file, as FILE:LINE.
     """
     with ExitStack() as stack:
-        source = path
+        source, system = path, swf.System()
         if bundle.is_bundle(path):
             opened = stack.enter_context(bundle.opened(path))
             source = opened.root / "output" / "jobs.txt"
@@ -69,18 +76,32 @@ def read(
                 raise UsageError(
                     f"{path} has no jobs", hint="collect it with `harness-collect --days 7`"
                 )
+            system = _size(opened, path)
         file = _File(source, path, format_, cluster)
         window = _Window(begin * 3600, None if hours is None else hours * 3600, starting_state)
         if begin:
             window.origin = min((job.submit for _, job in file.jobs(file.log())), default=0.0)
         log = file.log()
-        system = swf.System()
         kept = _kept(file.jobs(log, system), window, log, path, merge=file.format == "sacct")
         log.raise_problems()
     jobs = _finished(kept, window, log)
     if not jobs:
         raise UsageError(f"{path}: no job can be simulated", hint="\n".join(log.notes()) or _HINT)
     return Trace(str(path), tuple(jobs), log.notes(), system.nodes, system.cpus)
+
+
+def _size(site: bundle.Bundle, path: Path) -> swf.System:
+    """Return the size of a site according to its configuration, if that can be read."""
+    try:
+        release = releases.get(bundle.release_of(site, path))
+        data, _ = importer.import_directory(site.configuration, release, for_copy=True)
+        (cluster,) = data["clusters"].values()
+        groups = [NodeGroup.model_validate(group) for group in cluster["nodes"]]
+    except (UsageError, ValidationError):
+        return swf.System()
+    sizes = [(hostlist.count(group.name), group.counted_cpus()) for group in groups]
+    nodes = sum(count for count, _ in sizes)
+    return swf.System(nodes or None, sum(count * cpus for count, cpus in sizes) or None)
 
 
 @dataclass
@@ -181,6 +202,9 @@ def _kept(
             continue
         if problem := _what_is_wrong(job):
             log.problem(number, problem)
+            continue
+        if job.run_time > _LONGEST_RUN:
+            log.count(number, "ran for more than a year, left out")
             continue
         if before := kept.pop(job.id, None):
             if not merge:
