@@ -18,11 +18,11 @@ from pydantic import ValidationError
 
 from harness import releases
 from harness.errors import UsageError
-from harness.parsing import hostlist
+from harness.parsing import hostlist, swf
 from harness.scenario import NodeGroup
-from harness.simulation import csv_trace, sacct, swf
+from harness.simulation import csv_trace, sacct, swf_trace
 from harness.simulation.reading_log import ReadingLog
-from harness.simulation.trace import Trace, TraceJob
+from harness.simulation.trace import System, Trace, TraceJob
 from harness.site import bundle, importer
 
 FORMATS = ("swf", "sacct", "csv")
@@ -68,7 +68,7 @@ def read(
     Raises UsageError with all problems of the file, as FILE:LINE.
     """
     with ExitStack() as stack:
-        source, system = path, swf.System()
+        source, system = path, System()
         if bundle.is_bundle(path):
             opened = stack.enter_context(bundle.opened(path))
             source = opened.root / "output" / "jobs.txt"
@@ -90,7 +90,7 @@ def read(
     return Trace(str(path), tuple(jobs), log.notes(), system.nodes, system.cpus)
 
 
-def _size(site: bundle.Bundle, path: Path) -> swf.System:
+def _size(site: bundle.Bundle, path: Path) -> System:
     """Return the size of a site according to its configuration, if that can be read."""
     try:
         release = releases.get(bundle.release_of(site, path))
@@ -98,10 +98,10 @@ def _size(site: bundle.Bundle, path: Path) -> swf.System:
         (cluster,) = data["clusters"].values()
         groups = [NodeGroup.model_validate(group) for group in cluster["nodes"]]
     except (UsageError, ValidationError):
-        return swf.System()
+        return System()
     sizes = [(hostlist.count(group.name), group.counted_cpus()) for group in groups]
     nodes = sum(count for count, _ in sizes)
-    return swf.System(nodes or None, sum(count * cpus for count, cpus in sizes) or None)
+    return System(nodes or None, sum(count * cpus for count, cpus in sizes) or None)
 
 
 @dataclass
@@ -138,11 +138,11 @@ class _File:
         """Return a new log."""
         return ReadingLog(self._path, _HINT)
 
-    def jobs(self, log: ReadingLog, system: swf.System | None = None) -> _Jobs:
+    def jobs(self, log: ReadingLog, system: System | None = None) -> _Jobs:
         """Return the jobs, read from the beginning."""
         lines = self._lines()
         if self.format == "swf":
-            return swf.jobs(lines, log, system or swf.System())
+            return swf_trace.jobs(lines, log, system or System())
         if self.format == "sacct":
             return sacct.jobs(lines, log, self._cluster)
         return csv_trace.jobs(lines, log)
