@@ -24,7 +24,7 @@ from harness.plan import Host
 from harness.progress import ShowsSteps, Step
 from harness.scenario import Cluster, Scenario
 from harness.simulation import gathering, host_side, quality, usage
-from harness.simulation.outcome import Simulation
+from harness.simulation.model import Simulation
 from harness.simulation.submission import Submission
 from harness.simulation.trace import Trace
 from harness.simulation.usage import Usage

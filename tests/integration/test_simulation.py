@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.simulation import results
-from harness.simulation.outcome import JobOutcome, Simulation
+from harness.simulation import simulation_files
+from harness.simulation.model import JobOutcome, Simulation
 from support import Done, Harness, command
 
 SCENARIO = Path(__file__).with_name("simulated.yml")
@@ -113,7 +113,7 @@ def done(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> tuple[Do
 @pytest.fixture(scope="module")
 def simulations(done: tuple[Done, Path]) -> dict[str, Simulation]:
     answer, directory = done
-    found = {simulation.policy: simulation for simulation in results.read(directory)}
+    found = {simulation.policy: simulation for simulation in simulation_files.read(directory)}
     assert {*found} == {BACKFILL, BUILTIN}, answer.stdout + answer.stderr
     return found
 
@@ -146,7 +146,7 @@ def test_the_report_compares_the_policies(done: tuple[Done, Path]) -> None:
     answer, directory = done
     report = json.loads((directory / "report.json").read_text())
     # A very busy machine may keep a simulation from keeping time, and the report must say so.
-    problems = [found.quality.problems for found in results.read(directory)]
+    problems = [found.quality.problems for found in simulation_files.read(directory)]
     expected = (3, "unknown") if any(problems) else (0, "passed")
     assert (answer.returncode, report["verdict"]) == expected, answer.stdout + answer.stderr
     assert [policy["name"] for policy in report["policies"]] == [BACKFILL, BUILTIN]
@@ -347,7 +347,7 @@ def test_an_interrupted_simulation_has_what_was_measured(
                 break
         out, errors = process.communicate()
     assert process.returncode == 3, out + errors
-    (simulation,) = results.read(tmp_path / "report")
+    (simulation,) = simulation_files.read(tmp_path / "report")
     found = by_name(simulation)
     assert {name: job.state for name, job in found.items()} == {
         "endless": "RUNNING",
@@ -380,8 +380,8 @@ def begun(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> tuple[D
 @pytest.fixture(scope="module")
 def later(begun: tuple[Done, Path]) -> dict[str, JobOutcome]:
     answer, directory = begun
-    assert (directory / results.DIRECTORY).exists(), answer.stdout + answer.stderr
-    (simulation,) = results.read(directory)
+    assert (directory / simulation_files.DIRECTORY).exists(), answer.stdout + answer.stderr
+    (simulation,) = simulation_files.read(directory)
     return by_name(simulation)
 
 

@@ -10,9 +10,9 @@ import pytest
 from harness.cli import simulation_summary
 from harness.cli.printing import Format
 from harness.errors import UsageError
-from harness.simulation import html, plots, report, results
+from harness.simulation import html_report, json_csv_report, plots, simulation_files
 from harness.simulation.comparison import compare
-from harness.simulation.outcome import JobOutcome, Quality, Simulation
+from harness.simulation.model import JobOutcome, Quality, Simulation
 
 _QUALITY = Quality(30.0, 120.0, 0.1, 0.4, 0.2, 0.9, 0, 0.01)
 _EVIL = '<script>alert("1")</script>'
@@ -70,7 +70,7 @@ def _simulations(problems: tuple[str, ...] = (), jobs: int = 30) -> Iterator[Sim
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     for simulation in _simulations():
-        results.write(simulation, tmp_path)
+        simulation_files.write(simulation, tmp_path)
     return tmp_path
 
 
@@ -105,7 +105,7 @@ class _Page(HTMLParser):
 
 
 def test_the_page_is_whole_and_refers_to_nothing_else(directory: Path) -> None:
-    text = html.write(directory).read_text()
+    text = html_report.write(directory).read_text()
     page = _Page(text)
 
     assert page.open == []
@@ -117,7 +117,7 @@ def test_the_page_is_whole_and_refers_to_nothing_else(directory: Path) -> None:
 
 
 def test_the_page_says_what_can_be_concluded(directory: Path) -> None:
-    text = html.write(directory).read_text()
+    text = html_report.write(directory).read_text()
 
     assert "With changed.yml, the mean wait is longer than with site.yml" in text
     assert "scaled by nodes" in text
@@ -128,8 +128,8 @@ def test_the_page_says_what_can_be_concluded(directory: Path) -> None:
 
 def test_the_page_shows_problems_of_the_simulations(tmp_path: Path) -> None:
     for simulation in _simulations(("the clock was too fast",)):
-        results.write(simulation, tmp_path)
-    text = html.write(tmp_path).read_text()
+        simulation_files.write(simulation, tmp_path)
+    text = html_report.write(tmp_path).read_text()
 
     assert '<span class="verdict unknown">? unknown</span>' in text
     assert "repeat 2: the clock was too fast" in text
@@ -137,7 +137,7 @@ def test_the_page_shows_problems_of_the_simulations(tmp_path: Path) -> None:
 
 
 def test_text_from_a_cluster_is_escaped(directory: Path) -> None:
-    text = html.write(directory).read_text()
+    text = html_report.write(directory).read_text()
 
     assert _EVIL not in text
     assert "&lt;script&gt;" in text
@@ -145,15 +145,15 @@ def test_text_from_a_cluster_is_escaped(directory: Path) -> None:
 
 def test_a_page_can_be_made_of_simulations_without_jobs(tmp_path: Path) -> None:
     empty = next(_simulations(jobs=0))
-    results.write(Simulation("p", 1, "24.11", 0, 0, 1.0, (), empty.quality, {}), tmp_path)
-    text = html.write(tmp_path).read_text()
+    simulation_files.write(Simulation("p", 1, "24.11", 0, 0, 1.0, (), empty.quality, {}), tmp_path)
+    text = html_report.write(tmp_path).read_text()
 
     assert _Page(text).open == []
     assert "No job ran." in text
 
 
 def test_programs_get_the_policies_with_their_waits(directory: Path) -> None:
-    report.write(directory)
+    json_csv_report.write(directory)
     data = json.loads((directory / "report.json").read_text())
 
     old, new = data["policies"]
@@ -186,11 +186,11 @@ def test_programs_get_the_policies_with_their_waits(directory: Path) -> None:
 def test_the_verdict_is_unknown_if_a_simulation_did_not_keep_time() -> None:
     comparison = compare([*_simulations(("too late",))])
 
-    assert report.data(comparison)["verdict"] == "unknown"
+    assert json_csv_report.data(comparison)["verdict"] == "unknown"
 
 
 def test_spreadsheets_get_jobs_and_measures(directory: Path) -> None:
-    report.write(directory)
+    json_csv_report.write(directory)
     with (directory / "jobs.csv").open(newline="") as file:
         jobs = [*csv.DictReader(file)]
     with (directory / "measures.csv").open(newline="") as file:
@@ -207,17 +207,17 @@ def test_spreadsheets_get_jobs_and_measures(directory: Path) -> None:
 
 def test_cells_are_no_formulas(tmp_path: Path) -> None:
     simulation = next(_simulations())
-    results.write(
+    simulation_files.write(
         Simulation("=cmd()", 1, "24.11", 5, 20, 1.0, simulation.jobs, _QUALITY, {}), tmp_path
     )
-    report.write(tmp_path)
+    json_csv_report.write(tmp_path)
 
     for name in ("jobs.csv", "measures.csv"):
         assert not re.search(r"(?m)(^|,)=", (tmp_path / name).read_text())
 
 
 def test_a_directory_without_simulations_is_refused(tmp_path: Path) -> None:
-    for write in (html.write, report.write):
+    for write in (html_report.write, json_csv_report.write):
         with pytest.raises(UsageError, match="has no simulations"):
             write(tmp_path)
 
@@ -225,7 +225,7 @@ def test_a_directory_without_simulations_is_refused(tmp_path: Path) -> None:
 def test_the_terminal_shows_policies_side_by_side(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    comparison = report.write(directory)
+    comparison = json_csv_report.write(directory)
     simulation_summary.print_comparison(comparison, Format.text)
 
     printed = capsys.readouterr().out
@@ -235,11 +235,11 @@ def test_the_terminal_shows_policies_side_by_side(
 
 
 def test_the_terminal_shows_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    comparison = report.write(directory)
+    comparison = json_csv_report.write(directory)
     simulation_summary.print_comparison(comparison, Format.json)
 
     printed = capsys.readouterr().out
-    assert json.loads(printed) == json.loads(json.dumps(report.data(comparison)))
+    assert json.loads(printed) == json.loads(json.dumps(json_csv_report.data(comparison)))
 
 
 def test_waits_are_drawn_as_a_distribution() -> None:
@@ -283,6 +283,8 @@ def test_ten_thousand_jobs_make_a_page_of_a_few_megabytes(tmp_path: Path) -> Non
         )
         for number in range(10_000)
     )  # fmt: skip
-    results.write(Simulation("p", 1, "24.11", 200, 800, 24.0, jobs, _QUALITY, {}), tmp_path)
+    simulation_files.write(
+        Simulation("p", 1, "24.11", 200, 800, 24.0, jobs, _QUALITY, {}), tmp_path
+    )
 
-    assert html.write(tmp_path).stat().st_size < 6_000_000
+    assert html_report.write(tmp_path).stat().st_size < 6_000_000

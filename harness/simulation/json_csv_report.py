@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.report.verdict import PASSED, UNKNOWN
-from harness.simulation import measures, results
+from harness.simulation import measures, simulation_files
 from harness.simulation.comparison import (
     HEADLINES,
     Comparison,
@@ -25,7 +25,7 @@ from harness.simulation.comparison import (
     headline_values,
 )
 from harness.simulation.measures import Group, Measures
-from harness.simulation.outcome import JobOutcome, Simulation
+from harness.simulation.model import JobOutcome, Simulation
 
 _JOB_COLUMNS = tuple(
     field.name for field in fields(JobOutcome) if field.name not in {"nodes", "held", "runs"}
@@ -37,7 +37,7 @@ def write(directory: Path) -> Comparison:
 
     Returns their comparison. UsageError if there are no simulations, or if writing fails.
     """
-    comparison = compare(results.read(directory))
+    comparison = compare(simulation_files.read(directory))
     try:
         text = json.dumps(data(comparison), indent=2, allow_nan=False)
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")
