@@ -39,7 +39,7 @@ from harness.simulation.execution import Policy, Rates
 from harness.simulation.model import Simulation
 from harness.simulation.trace import Trace
 
-_FILES = ("report.json", "report.html", "jobs.csv", "measures.csv")
+_FILES = (*json_csv_report.FILES, "report.html")
 
 
 @dataclass(frozen=True, slots=True)

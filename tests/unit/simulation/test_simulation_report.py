@@ -10,7 +10,7 @@ import pytest
 from harness.cli import simulation_summary
 from harness.cli.printing import Format
 from harness.errors import UsageError
-from harness.simulation import html_report, json_csv_report, plots, simulation_files
+from harness.simulation import html_report, json_csv_report, plots, session, simulation_files
 from harness.simulation.comparison import compare
 from harness.simulation.model import JobOutcome, Quality, Simulation
 
@@ -205,6 +205,42 @@ def test_spreadsheets_get_jobs_and_measures(directory: Path) -> None:
     assert {row["group"] for row in rows if row["kind"] == "size"} == {"1 CPU", "5-16 CPUs"}
 
 
+def test_spreadsheets_get_everything_else_by_name(directory: Path) -> None:
+    json_csv_report.write(directory)
+    rows = {}
+    for name in ("over_time.csv", "details.csv", "measures.csv"):
+        with (directory / name).open(newline="") as file:
+            rows[name] = [row for row in csv.DictReader(file) if row["policy"] == "site.yml"]
+
+    first = {(row["kind"], row["name"]): row["value"] for row in rows["details.csv"][:20]}
+    assert first["state", "COMPLETED"] == "30"
+    assert first["refused", f"sbatch: error: {_EVIL}"] == "1"
+    assert (first["share", "physics/user0"], first["usage", "physics/user0"]) == ("0.5", "0.75")
+    assert first["scheduler", "Jobs started"] == "30.0"
+    assert first["quality", "rate"] == "30.0"
+    counts = rows["measures.csv"][0]
+    assert (counts["refused"], counts["timed_out"], counts["backfilled"]) == ("1", "0", "0.5")
+    times = [row for row in rows["over_time.csv"] if row["repeat"] == "1"]
+    # The last job ends at 60 * 29 + 960 s; when the first one begins, at 61 s, it has 8 of 20 CPUs.
+    assert [float(row["begin"]) for row in times] == pytest.approx([27 * n for n in range(100)])
+    assert [row["utilization"] for row in times[:4]] == ["0.0", "0.0", "0.2963", "0.4"]
+    repeats = json.loads((directory / "report.json").read_text())["policies"][0]["repeats"]
+    assert repeats[0]["over_time"]["utilization"][2] == 0.2963
+    assert len(repeats[0]["over_time"]["queue"]) == 100
+
+
+def test_the_reasons_of_waits_are_listed(tmp_path: Path) -> None:
+    job = JobOutcome(
+        "1", 1, "RUNNING", 0.0, 0.0, 7200.0, None, (), 1, "alice", "physics", "batch", "normal",
+        held=(("Priority", 7200.0),),
+    )  # fmt: skip
+    simulation = Simulation("p", 1, "24.11", 1, 1, 3.0, (job,), _QUALITY, {})
+    simulation_files.write(simulation, tmp_path)
+    json_csv_report.write(tmp_path)
+
+    assert 'p,1,"held, in job hours",Priority,2.0\n' in (tmp_path / "details.csv").read_text()
+
+
 def test_cells_are_no_formulas(tmp_path: Path) -> None:
     simulation = next(_simulations())
     simulation_files.write(
@@ -212,8 +248,21 @@ def test_cells_are_no_formulas(tmp_path: Path) -> None:
     )
     json_csv_report.write(tmp_path)
 
-    for name in ("jobs.csv", "measures.csv"):
+    for name in ("jobs.csv", "measures.csv", "over_time.csv", "details.csv"):
         assert not re.search(r"(?m)(^|,)=", (tmp_path / name).read_text())
+
+
+def test_reports_are_written_again_from_the_simulations_of_a_run(directory: Path) -> None:
+    (directory / "report.json").write_text('{"verdict": "unknown", "problem": "interrupted"}')
+    session.write_reports(directory)
+    names = (*json_csv_report.FILES, "report.html")
+    before = {name: (directory / name).read_bytes() for name in names}
+    for name in {*names} - {"report.json"}:
+        (directory / name).unlink()
+
+    session.write_reports(directory)
+    assert {name: (directory / name).read_bytes() for name in names} == before
+    assert json.loads(before["report.json"])["problem"] == "interrupted"
 
 
 def test_a_directory_without_simulations_is_refused(tmp_path: Path) -> None:
