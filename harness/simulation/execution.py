@@ -17,7 +17,7 @@ from typing import Any
 
 from harness import interrupts, lifecycle, progress, slurm_options
 from harness.cluster import slurm
-from harness.errors import CannotVerify, UsageError
+from harness.errors import CannotVerify, CommandFailed, UsageError, WaitTimeout
 from harness.open_run import OpenRun, Say
 from harness.parsing import hostlist
 from harness.plan import Host
@@ -28,6 +28,7 @@ from harness.simulation.model import Simulation
 from harness.simulation.submission import Submission
 from harness.simulation.trace import Trace
 from harness.simulation.usage import Usage
+from harness.wait import wait_until
 
 _PROGRAM = "/usr/local/lib/slurm-harness-simulation.py"
 _SECOND = 10**9
@@ -271,11 +272,29 @@ def _start(run: OpenRun) -> None:
     for daemon in ("slurmdbd", "slurmctld", "slurmd"):
         start = partial(_shell, run, script=f"systemctl start {daemon}")
         _everywhere(run.plan.with_daemon(daemon), start)
+        if daemon == "slurmdbd":
+            _wait_for_slurmdbd(run)
     slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
     # The scenario's own reservations, at times of the simulated clock.
     clock = " ".join(f"{name}={value}" for name, value in host_side.ENVIRONMENT.items())
     reserve = partial(_shell, run, script=f"{clock} /usr/local/sbin/slurm-reservations")
     _everywhere(run.plan.with_reservations(), reserve)
+
+
+def _wait_for_slurmdbd(run: OpenRun) -> None:
+    """Wait until slurmdbd answers: slurmctld ends if it has neither its state nor slurmdbd.
+
+    systemd has started it before it listens, because its unit is of Type=simple.
+    """
+    if client := run.plan.accounting_client():
+        query = ["sacctmgr", "--noheader", "show", "cluster"]
+        wait_until(
+            lambda: run.ssh.run(client.name, query, timeout=30),
+            lambda _: True,
+            what="slurmdbd to answer",
+            timeout=_ANSWERS_WITHIN,
+            ignore=(CommandFailed, WaitTimeout),
+        )
 
 
 def _drive(policy: Policy, facts: _Drive) -> None:
