@@ -367,12 +367,24 @@ def test_an_interrupted_simulation_has_what_was_measured(
 
 @pytest.fixture(scope="module")
 def begun(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
-    """A simulation that begins with usage, and jobs that run, wait, or depend on others."""
+    """A simulation that begins with usage, and jobs that run, wait, or depend on others.
+
+    It is of another release than the others.
+    """
     directory = tmp_path_factory.mktemp("begun")
     write(directory / "trace.csv", *BEGUN)
     (directory / "usage.txt").write_text(USAGE)
     command = ("simulate", SCENARIO, "--trace", directory / "trace.csv", "--repeat", "1")
-    command += ("--begin", "0.1", "--running", "--warm-up", "0.05", "--think-time")
+    command += (
+        "--release",
+        "26.05",
+        "--begin",
+        "0.1",
+        "--running",
+        "--warm-up",
+        "0.05",
+        "--think-time",
+    )
     command += ("--usage", directory / "usage.txt", "--report", directory / "report")
     return harness(*command), directory / "report"
 

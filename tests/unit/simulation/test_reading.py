@@ -541,6 +541,23 @@ def test_what_is_not_a_trace_is_refused(tmp_path: Path) -> None:
         reading.read(_write(tmp_path / "y.swf", "; only a comment\n"))
 
 
+def test_jobs_submitted_long_before_the_period_that_sacct_lists_are_noted(tmp_path: Path) -> None:
+    """Of a job that ran when it begins, whenever that was submitted."""
+    times = [("01T00:00", "05T09:00", "05T11:00")]
+    times += [(f"05T{hour}:00", f"05T{hour}:01", f"05T{hour}:30") for hour in range(11, 20)]
+    rows = []
+    for number, moments in enumerate(times):
+        cells = dict(zip(("Submit", "Start", "End"), moments, strict=True))
+        cells = {name: f"2026-01-{moment}:00" for name, moment in cells.items()}
+        rows.append(_sacct(JobIDRaw=str(number), Timelimit="03:00:00", **cells))
+    (note,) = _read_sacct(tmp_path, *rows).notes
+    assert "107.0 h before any job ended" in note
+    assert "--begin 107" in note
+    later = _read_sacct(tmp_path, *rows, begin=107.0)
+    assert (len(later.jobs), later.notes) == (9, ())
+    assert _read_sacct(tmp_path, *rows[1:]).notes == ()
+
+
 def _bundle(path: Path, jobs: str | None, *conf: str) -> Path:
     files = {
         "manifest.json": json.dumps({"format": 1, "configuration": "/etc/slurm"}),
