@@ -10,7 +10,7 @@ from harness.cli.printing import Format, out, print_json, table_of
 
 if TYPE_CHECKING:
     from harness.simulation.comparison import Comparison
-    from harness.simulation.html import Cell
+    from harness.simulation.html_report import Cell
 
 
 def print_comparison(comparison: Comparison, format_: Format) -> None:
@@ -18,12 +18,12 @@ def print_comparison(comparison: Comparison, format_: Format) -> None:
 
     A range below a value is that of the repeats.
     """
-    from harness.simulation import report
+    from harness.simulation import json_csv_report
     from harness.simulation.comparison import duration
-    from harness.simulation.html import headline_rows
+    from harness.simulation.html_report import headline_rows
 
     if format_ is Format.json:
-        print_json(report.data(comparison))
+        print_json(json_csv_report.data(comparison))
         return
     first = comparison.policies[0].simulations[0]
     out.print(f"trace     {escape(first.trace or 'not recorded')}, {len(first.jobs)} jobs")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Literal
 
 from harness.errors import UsageError
-from harness.parsing import conf, hostlist
+from harness.parsing import conf, hostlist, swf
+from harness.parsing.swf import SwfJob
 from harness.scenario import Cluster, Scenario
 
 Ending = Literal["COMPLETED", "FAILED"]
+_FORMAT = "a job's line is 18 numbers: www.cs.huji.ac.il/labs/parallel/workload/swf.html"
 # A job that requeues itself; its first run ends when slurmctld kills it.
 _REQUEUES_ITSELF = (
     '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] ||'
@@ -150,33 +151,28 @@ def generate(
 def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
     """Return the works of a trace in the Standard Workload Format, `speed` times as fast.
 
-    The format: www.cs.huji.ac.il/labs/parallel/workload/swf.html. Times shrink, sizes do not: a job
-    that requests more than a cluster has gets the whole cluster. Jobs that never ran are left out;
-    jobs that failed in the trace fail again. UsageError names an invalid line.
+    Times shrink, sizes do not: a job that requests more than a cluster has gets the whole cluster.
+    Jobs that never ran, and lines about parts of a job, are left out; jobs that failed in the trace
+    fail again. UsageError names an invalid line.
     """
     users, clusters = _who_and_where(scenario)
     works: list[Work] = []
-    number_of: dict[int, int] = {}
-    for place, line in enumerate(trace.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith(";"):
-            continue
-        job = _traced_job(place, line)
-        if job.run < 0:
-            continue
+    number_of: dict[float, int] = {}
+    for job in _jobs(trace):
         cluster = [*clusters][len(works) % len(clusters)]
         nodes = clusters[cluster].static_nodes()
-        tasks = max(1, min(job.tasks, sum(nodes.values())))
+        tasks = max(1, min(job.processors, sum(nodes.values())))
         number_of[job.number] = len(works)
         works.append(
             Work(
                 len(works),
-                job.submit / speed,
+                job.submit_time / speed,
                 cluster,
-                users[job.user % len(users)],
-                f"sleep {job.run / speed:.2f}" + ("; exit 1" if job.ends == "FAILED" else ""),
+                users[int(job.user) % len(users)],
+                f"sleep {job.run_time / speed:.2f}" + ("; exit 1" if job.failed else ""),
                 (f"--ntasks={tasks}",),
-                ends=job.ends,
-                after=number_of.get(job.preceding),
+                ends="FAILED" if job.failed else "COMPLETED",
+                after=number_of.get(job.preceding_job),
             )
         )
     if not works:
@@ -188,41 +184,20 @@ def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _TracedJob:
-    """A job of a trace; times are in seconds."""
-
-    number: int
-    submit: float
-    run: float
-    tasks: int
-    ends: Ending
-    user: int
-    preceding: int
-
-
-def _traced_job(place: int, line: str) -> _TracedJob:
-    """Return the job of a line; UsageError if it is not 18 numbers."""
-    try:
-        words = [float(word) for word in line.split()]
-        if not all(map(isfinite, words)):
-            raise ValueError("not a finite number")  # noqa: TRY301  reported with the others
-        job, submit, _, run, used, _, _, requested, _, _, status, user, *rest = words
-        preceding, _ = int(rest[4]), rest[5]
-    except (ValueError, IndexError):
-        raise UsageError(
-            f"line {place} of the trace is not a job: {line.strip()[:60]}",
-            hint="a job's line is 18 numbers: www.cs.huji.ac.il/labs/parallel/workload/swf.html",
-        ) from None
-    return _TracedJob(
-        int(job),
-        submit,
-        run,
-        int(requested if requested > 0 else used),
-        "FAILED" if int(status) == 0 else "COMPLETED",
-        int(user),
-        preceding,
-    )
+def _jobs(trace: str) -> Iterator[SwfJob]:
+    """Yield the jobs of a trace that ran; UsageError names a line that is not a job."""
+    for place, line in enumerate(trace.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith(";"):
+            continue
+        try:
+            job = swf.parse(line)
+        except ValueError as error:
+            raise UsageError(
+                f"line {place} of the trace is not a job: {line.strip()[:60]} ({error})",
+                hint=_FORMAT,
+            ) from None
+        if job.ran and not job.is_part:
+            yield job
 
 
 def _who_and_where(scenario: Scenario) -> tuple[list[str], dict[str, Cluster]]:

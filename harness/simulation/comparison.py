@@ -28,7 +28,7 @@ from statistics import fmean, variance
 from typing import Literal
 
 from harness.simulation.measures import Measures, measure
-from harness.simulation.outcome import Simulation
+from harness.simulation.model import Simulation
 
 # Quantiles of Student's t with 1, 2, ... degrees of freedom, two-sided; more count as the last.
 _T_99 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169)

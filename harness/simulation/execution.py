@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from harness import interrupts, lifecycle, progress, slurm_options
 from harness.cluster import slurm
-from harness.errors import CannotVerify, UsageError
-from harness.open_run import OpenRun
+from harness.errors import CannotVerify, CommandFailed, UsageError, WaitTimeout
+from harness.open_run import OpenRun, Say
 from harness.parsing import hostlist
 from harness.plan import Host
 from harness.progress import ShowsSteps, Step
 from harness.scenario import Cluster, Scenario
 from harness.simulation import gathering, host_side, quality, usage
-from harness.simulation.outcome import Simulation
+from harness.simulation.model import Simulation
 from harness.simulation.submission import Submission
 from harness.simulation.trace import Trace
 from harness.simulation.usage import Usage
+from harness.wait import wait_until
 
 _PROGRAM = "/usr/local/lib/slurm-harness-simulation.py"
 _SECOND = 10**9
@@ -169,6 +171,7 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
 class _Drive:
     """What the driver on the controller has reported."""
 
+    pid: int = 0
     begin: float = 0.0
     end: float = 0.0
     real: float = 0.0
@@ -184,6 +187,7 @@ class _Drive:
         match report["kind"]:
             case "begin":
                 self.begin = self.end = report["begin"]
+                self.pid = report["pid"]
             case "progress":
                 self.real = report["real"]
                 self.end = self.begin + report["simulated"]
@@ -268,11 +272,29 @@ def _start(run: OpenRun) -> None:
     for daemon in ("slurmdbd", "slurmctld", "slurmd"):
         start = partial(_shell, run, script=f"systemctl start {daemon}")
         _everywhere(run.plan.with_daemon(daemon), start)
+        if daemon == "slurmdbd":
+            _wait_for_slurmdbd(run)
     slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
     # The scenario's own reservations, at times of the simulated clock.
     clock = " ".join(f"{name}={value}" for name, value in host_side.ENVIRONMENT.items())
     reserve = partial(_shell, run, script=f"{clock} /usr/local/sbin/slurm-reservations")
     _everywhere(run.plan.with_reservations(), reserve)
+
+
+def _wait_for_slurmdbd(run: OpenRun) -> None:
+    """Wait until slurmdbd answers: slurmctld ends if it has neither its state nor slurmdbd.
+
+    systemd has started it before it listens, because its unit is of Type=simple.
+    """
+    if client := run.plan.accounting_client():
+        query = ["sacctmgr", "--noheader", "show", "cluster"]
+        wait_until(
+            lambda: run.ssh.run(client.name, query, timeout=30),
+            lambda _: True,
+            what="slurmdbd to answer",
+            timeout=_ANSWERS_WITHIN,
+            ignore=(CommandFailed, WaitTimeout),
+        )
 
 
 def _drive(policy: Policy, facts: _Drive) -> None:
@@ -293,19 +315,32 @@ def _drive(policy: Policy, facts: _Drive) -> None:
     path = f"{_PROGRAM}.request"
     run.ssh.feed(controller.name, ["sh", "-c", f"cat > {path}"], [json.dumps(request).encode()])
     command = ["sh", "-c", f"exec python3 -I {_PROGRAM} < {path}"]
-    with (
-        run.ssh.printed(controller.name, command) as output,
-        progress.steps(run.say) as show,
-    ):
-        live, shown = isinstance(run.say, ShowsSteps), 0.0
+    with run.ssh.printed(controller.name, command) as output:
+        try:
+            _follow(output, run.say, facts)
+        except KeyboardInterrupt:
+            if not facts.begin:
+                raise
+            with interrupts.ignored():
+                _ask(run, controller, {"verb": "stop_driving", "pid": facts.pid})
+                for line in output:
+                    with suppress(ValueError):  # the interrupt may have cut the first line
+                        facts.take(json.loads(line))
+            raise
+    if not facts.ended:
+        raise CannotVerify("the driver of the simulation ended early")
+
+
+def _follow(output: Iterable[bytes], say: Say, facts: _Drive) -> None:
+    """Record what the driver prints until it ends, and show its progress."""
+    with progress.steps(say) as show:
+        live, shown = isinstance(say, ShowsSteps), 0.0
         for line in output:
             report = json.loads(line)
             if report["kind"] == "progress" and (live or report["real"] - shown >= _LINE_EVERY):
                 shown = report["real"]
                 show(_step(report, facts))
             facts.take(report)
-    if not facts.ended:
-        raise CannotVerify("the driver of the simulation ended early")
 
 
 def _step(report: dict[str, Any], before: _Drive) -> Step:

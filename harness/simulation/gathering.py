@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness.cluster.slurm import SlurmCluster
 from harness.parsing import hostlist
-from harness.simulation.outcome import JobOutcome
+from harness.simulation.model import JobOutcome
 from harness.simulation.submission import Submission
 from harness.simulation.trace import TraceJob
 

@@ -24,6 +24,7 @@ import pwd
 import queue
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -187,6 +188,12 @@ def save(path: str, content: str) -> None:
     os.chown(path, owner.st_uid, owner.st_gid)
 
 
+def stop_driving(pid: int) -> None:
+    """Let a driver end the simulation now and report it; no effect if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+
+
 class Governor:
     """Changes the rate of the clock: `top` while nothing happens, at most `low` while Slurm works.
 
@@ -295,11 +302,16 @@ class Driver:
         self.held: dict[str, dict[str, float]] = {}
         self.changed = 0.0
         self.begin = 0.0
+        self.stopped = False
         self.real_begin = self.looked = self.last_answer = time.monotonic()
         self.news = -1
 
     def drive(self) -> None:
-        """Run until all jobs have ended, none can start any more, or the time is over."""
+        """Run until all jobs have ended, none can start any more, or the time is over.
+
+        SIGTERM ends it early; what was seen until then is reported.
+        """
+        signal.signal(signal.SIGTERM, self._stop)
         self._make_pipes()
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(_SUBMITTERS)]
         for thread in threads:
@@ -311,7 +323,7 @@ class Driver:
         self.changed = self.begin
         self._make_plan()
         self._reserve()
-        self._report("begin", begin=self.begin)
+        self._report("begin", begin=self.begin, pid=os.getpid())
         self.real_begin = time.monotonic()
         watcher.start()
         reported = time.monotonic()
@@ -541,9 +553,12 @@ class Driver:
         self.counts = counts
         return names
 
+    def _stop(self, *_: object) -> None:
+        self.stopped = True
+
     def _finished(self) -> bool:
         now = self.clock.now()
-        if now >= self.begin + self.until:
+        if self.stopped or now >= self.begin + self.until:
             return True
         answers = len(self.ids) + len(self.refused)
         if answers < len(self.jobs) - self.thinkers or not self.gone.empty():

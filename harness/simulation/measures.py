@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from harness.simulation.outcome import JobOutcome, Simulation
+from harness.simulation.model import JobOutcome, Simulation
 
 SHORTEST = 10.0  # seconds of a run time in the bounded slowdown
 REFUSED, PENDING = "REFUSED", "PENDING"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.report.timeline import Span, Timeline, clock, job_kind, lanes, picture
 from harness.simulation import measures
 from harness.simulation.comparison import Policy, duration
-from harness.simulation.outcome import Simulation
+from harness.simulation.model import Simulation
 
 WIDTH, HEIGHT = 560, 220  # of a plot's area, in its own units
 _POINTS = 200

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.simulation.outcome import JobOutcome, Quality
+from harness.simulation.model import JobOutcome, Quality
 from harness.simulation.submission import Submission
 from harness.simulation.trace import TraceJob
 

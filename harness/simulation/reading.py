@@ -6,6 +6,7 @@ Files are read as streams; only the jobs of the chosen hours are kept in memory.
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from pydantic import ValidationError
+
+from harness import releases
 from harness.errors import UsageError
-from harness.simulation import csv_trace, sacct, swf
+from harness.parsing import hostlist, swf
+from harness.scenario import NodeGroup
+from harness.simulation import csv_trace, sacct, swf_trace
 from harness.simulation.reading_log import ReadingLog
-from harness.simulation.trace import Trace, TraceJob
-from harness.site import bundle
+from harness.simulation.trace import System, Trace, TraceJob
+from harness.site import bundle, importer
 
 FORMATS = ("swf", "sacct", "csv")
 MOST_LINES = 10_000_000
@@ -37,7 +43,12 @@ _EXPRESSIONS = ("id", "gres", "constraint", "licenses", "dependency")
 # Jobs that were running at the beginning are submitted so many seconds earlier, so that they have
 # their nodes by then.
 _LEAD = 60.0
+# If no job ended in the first hours and the first part of all submissions, the first jobs were
+# submitted before the period that the trace lists.
+_QUIET, _QUIET_PART = 4 * 3600.0, 0.1
 _LARGEST_TASKS = 2**24  # slurm.h: NO_VAL is far beyond
+# A longer run time is an error, such as a record that was never closed.
+_LONGEST_RUN = 366 * 86400.0
 
 _Jobs = Iterable[tuple[int, TraceJob]]
 
@@ -61,7 +72,7 @@ def read(
     Raises UsageError with all problems of the file, as FILE:LINE.
     """
     with ExitStack() as stack:
-        source = path
+        source, system = path, System()
         if bundle.is_bundle(path):
             opened = stack.enter_context(bundle.opened(path))
             source = opened.root / "output" / "jobs.txt"
@@ -69,34 +80,74 @@ def read(
                 raise UsageError(
                     f"{path} has no jobs", hint="collect it with `harness-collect --days 7`"
                 )
+            system = _size(opened, path)
         file = _File(source, path, format_, cluster)
         window = _Window(begin * 3600, None if hours is None else hours * 3600, starting_state)
         if begin:
             window.origin = min((job.submit for _, job in file.jobs(file.log())), default=0.0)
         log = file.log()
-        system = swf.System()
         kept = _kept(file.jobs(log, system), window, log, path, merge=file.format == "sacct")
         log.raise_problems()
     jobs = _finished(kept, window, log)
+    notes = (*log.notes(), *(window.notes() if file.format == "sacct" else ()))
     if not jobs:
-        raise UsageError(f"{path}: no job can be simulated", hint="\n".join(log.notes()) or _HINT)
-    return Trace(str(path), tuple(jobs), log.notes(), system.nodes, system.cpus)
+        raise UsageError(f"{path}: no job can be simulated", hint="\n".join(notes) or _HINT)
+    return Trace(str(path), tuple(jobs), notes, system.nodes, system.cpus)
+
+
+def _size(site: bundle.Bundle, path: Path) -> System:
+    """Return the size of a site according to its configuration, if that can be read."""
+    try:
+        release = releases.get(bundle.release_of(site, path))
+        data, _ = importer.import_directory(site.configuration, release, for_copy=True)
+        (cluster,) = data["clusters"].values()
+        groups = [NodeGroup.model_validate(group) for group in cluster["nodes"]]
+    except (UsageError, ValidationError):
+        return System()
+    sizes = [(hostlist.count(group.name), group.counted_cpus()) for group in groups]
+    nodes = sum(count for count, _ in sizes)
+    return System(nodes or None, sum(count * cpus for count, cpus in sizes) or None)
 
 
 @dataclass
 class _Window:
-    """The part of a trace that is kept, in seconds; `origin` is the first submission, if known."""
+    """The part of a trace that is kept, in seconds; `origin` is the first submission, if known.
+
+    `first`, `last` and `first_end` are the first and last submission and the first end of all jobs
+    that were read.
+    """
 
     begin: float
     length: float | None
     starting_state: bool
     origin: float | None = None
+    first: float = math.inf
+    last: float = -math.inf
+    first_end: float = math.inf
 
-    def start(self, earliest: float) -> float:
-        return (earliest if self.origin is None else self.origin) + self.begin
+    def extend(self, job: TraceJob) -> None:
+        """Take note of a job that was read."""
+        self.first = min(self.first, job.submit)
+        self.last = max(self.last, job.submit)
+        self.first_end = min(self.first_end, _end(job))
 
-    def has(self, job: TraceJob, earliest: float) -> bool:
-        start = self.start(earliest)
+    def notes(self) -> Iterator[str]:
+        """Yield a note if jobs were submitted long before the period that sacct lists."""
+        before = self.first_end - self.first
+        if before > max(_QUIET, _QUIET_PART * (self.last - self.first), self.begin):
+            yield (
+                f"the first job was submitted {before / 3600:.1f} h before any job ended: sacct "
+                "lists all jobs that ran after its --starttime; leave these hours out with "
+                f"--begin {math.floor(before / 360) / 10:g}"
+            )
+
+    @property
+    def start(self) -> float:
+        """When it begins, as far as the trace has been read."""
+        return (self.first if self.origin is None else self.origin) + self.begin
+
+    def has(self, job: TraceJob) -> bool:
+        start = self.start
         if job.submit < start:
             return self.starting_state and _end(job) > start
         return self.length is None or job.submit < start + self.length
@@ -117,11 +168,11 @@ class _File:
         """Return a new log."""
         return ReadingLog(self._path, _HINT)
 
-    def jobs(self, log: ReadingLog, system: swf.System | None = None) -> _Jobs:
+    def jobs(self, log: ReadingLog, system: System | None = None) -> _Jobs:
         """Return the jobs, read from the beginning."""
         lines = self._lines()
         if self.format == "swf":
-            return swf.jobs(lines, log, system or swf.System())
+            return swf_trace.jobs(lines, log, system or System())
         if self.format == "sacct":
             return sacct.jobs(lines, log, self._cluster)
         return csv_trace.jobs(lines, log)
@@ -174,13 +225,15 @@ def _kept(
 ) -> list[TraceJob]:
     """Return the jobs of the window, those of requeued jobs merged, in the order of the file."""
     kept: dict[str, TraceJob] = {}
-    earliest = float("inf")
     for number, job in jobs:
-        earliest = min(earliest, job.submit)
-        if not window.has(job, earliest):
+        window.extend(job)
+        if not window.has(job):
             continue
         if problem := _what_is_wrong(job):
             log.problem(number, problem)
+            continue
+        if job.run_time > _LONGEST_RUN:
+            log.count(number, "ran for more than a year, left out")
             continue
         if before := kept.pop(job.id, None):
             if not merge:
@@ -195,12 +248,12 @@ def _kept(
             log.count(number, "ran longer than its limit, may time out")
         kept[job.id] = job
         if len(kept) > MOST_JOBS:
-            kept = {name: other for name, other in kept.items() if window.has(other, earliest)}
+            kept = {name: other for name, other in kept.items() if window.has(other)}
         if len(kept) > MOST_JOBS:
             raise UsageError(
                 f"{path}: more than {MOST_JOBS} jobs", hint="choose a part of it with --hours"
             )
-    return [job for job in kept.values() if window.has(job, earliest)]
+    return [job for job in kept.values() if window.has(job)]
 
 
 def _what_is_wrong(job: TraceJob) -> str:
@@ -217,7 +270,9 @@ def _what_is_wrong(job: TraceJob) -> str:
 
 def _finished(kept: list[TraceJob], window: _Window, log: ReadingLog) -> list[TraceJob]:
     """Return jobs in the order of their submission, which counts from the window's beginning."""
-    start = window.start(min((job.submit for job in kept), default=0.0))
+    start = window.start
+    if window.origin is None:
+        start = min((job.submit for job in kept), default=0.0)
     known = {job.id for job in kept} | {job.array for job in kept if job.array}
     jobs = []
     for job in sorted(kept, key=lambda job: _order(job, start)):

@@ -18,6 +18,9 @@ from harness.simulation.trace import Trace, TraceJob
 # How a trace of a larger system is fitted: jobs become smaller, or fewer.
 By = Literal["nodes", "sampling"]
 _MOST_NAMES = 10  # in a note
+# If the size of a system is unknown, at most one job in so many is taken for an error because it is
+# so many times as large as all smaller jobs that ran at once.
+_ONE_ERROR_IN, _TOO_LARGE = 100, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,10 @@ def fit(trace: Trace, target: Target, *, by: By = "nodes", seed: int = 1) -> Tra
     partitions by those of the cluster, in turn, the busiest first; unknown accounts by the user's
     default; other unknown resources are not requested. Jobs that no nodes can hold are left out.
     """
-    source, size = _source_cpus(trace)
     notes = [*trace.notes]
+    if _system(trace)[0] > target.cpus:
+        trace = replace(trace, jobs=tuple(_possible(trace, notes)))
+    source, size = _system(trace)
     jobs: Sequence[TraceJob] = trace.jobs
     if source > target.cpus:
         before = _load(jobs, source)
@@ -93,22 +98,59 @@ def fit(trace: Trace, target: Target, *, by: By = "nodes", seed: int = 1) -> Tra
     return replace(trace, jobs=tuple(_held(jobs, target, notes)), notes=tuple(notes))
 
 
-def _source_cpus(trace: Trace) -> tuple[int, str]:
+def _system(trace: Trace) -> tuple[int, str]:
     """Return the number of CPUs of the system that a trace was recorded on, also in words."""
     if trace.cpus:
         return trace.cpus, f"{trace.cpus} CPUs"
+    if all(job.recorded_wait is None for job in trace.jobs):  # there may be a queue
+        most = max((job.cpus for job in trace.jobs), default=0)
+        return most, f"a system of unknown size, whose largest job has {most} CPUs,"
+    most = _used_at_once(trace.jobs)
+    return most, f"a system of unknown size, which used at most {most} CPUs at once,"
+
+
+def _used_at_once(jobs: Iterable[TraceJob]) -> int:
+    """Return the largest number of CPUs that jobs used at once; unknown waits count as none."""
     changes: list[tuple[float, int]] = []
-    for job in trace.jobs:
+    for job in jobs:
         start = job.submit + (job.recorded_wait or 0)
         changes += [(start, job.cpus), (start + max(job.run_time, 1), -job.cpus)]
     most = used = 0
     for _, cpus in sorted(changes):  # ends first
         used += cpus
         most = max(most, used)
-    if all(job.recorded_wait is None for job in trace.jobs):  # there may be a queue
-        most = max((job.cpus for job in trace.jobs), default=0)
-        return most, f"a system of unknown size, whose largest job has {most} CPUs,"
-    return most, f"a system of unknown size, which used at most {most} CPUs at once,"
+    return most
+
+
+def _possible(trace: Trace, notes: list[str]) -> list[TraceJob]:
+    """Return the jobs that the system of a trace could hold: Slurm would have refused the others.
+
+    A wrong number of nodes or CPUs in a single job would otherwise shrink all the others.
+    """
+    most = trace.cpus or _largest(trace.jobs)
+
+    def possible(job: TraceJob) -> bool:
+        return job.cpus <= most and (job.nodes or 1) <= (trace.nodes or most)
+
+    if wrong := [job for job in trace.jobs if not possible(job)]:
+        shown = ", ".join(f"{job.id}: {job.cpus} CPUs" for job in wrong[:_MOST_NAMES])
+        system = "with its" if trace.cpus else "whose other jobs need at most"
+        notes.append(
+            f"too large for the system that the trace was recorded on, {system} {most} CPUs, left "
+            f"out: {len(wrong)} jobs (such as {shown})"
+        )
+    return _without_missing([job for job in trace.jobs if possible(job)])
+
+
+def _largest(jobs: Sequence[TraceJob]) -> int:
+    """Return the CPUs of the largest job, except those that can only be errors."""
+    ordered = sorted(jobs, key=lambda job: job.cpus)
+    few = max(1, len(ordered) // _ONE_ERROR_IN)
+    for place in range(max(1, len(ordered) - few), len(ordered)):
+        smaller, cpus = ordered[:place], ordered[place].cpus
+        if cpus > _TOO_LARGE * smaller[-1].cpus and cpus > _TOO_LARGE * _used_at_once(smaller):
+            return smaller[-1].cpus
+    return ordered[-1].cpus if ordered else 0
 
 
 def _load(jobs: Sequence[TraceJob], cpus: int) -> float:

@@ -21,25 +21,25 @@ from harness.report.model import Check, Report
 from harness.report.verdict import PASSED
 from harness.scenario import Scenario
 from harness.simulation import (
+    adapted_timeouts,
     execution,
     generator,
     host_side,
-    html,
+    html_report,
+    json_csv_report,
     reading,
-    report,
-    results,
     scaling,
-    settings,
+    simulation_files,
     submission,
     usage,
 )
+from harness.simulation.adapted_timeouts import ScaledSetting
 from harness.simulation.comparison import Comparison
 from harness.simulation.execution import Policy, Rates
-from harness.simulation.outcome import Simulation
-from harness.simulation.settings import ScaledSetting
+from harness.simulation.model import Simulation
 from harness.simulation.trace import Trace
 
-_FILES = ("report.json", "report.html", "jobs.csv", "measures.csv")
+_FILES = (*json_csv_report.FILES, "report.html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def _simulated(
             accounting.slurmdbd if accounting else {},
         ),
     ):
-        new, changes = settings.scaled(file, conf, rate)
+        new, changes = adapted_timeouts.scaled(file, conf, rate)
         changed += changes
         if new:
             names = {option.lower() for option in new}
@@ -253,19 +253,23 @@ def write_reports(run: Path, directory: Path | None = None) -> Comparison | None
 
     Returns the comparison; None if nothing was simulated.
     """
-    if not (run / results.DIRECTORY).is_dir():
+    if not (run / simulation_files.DIRECTORY).is_dir():
         return None
     of_run = json.loads((run / "report.json").read_text())
-    comparison = report.write(run)
+    comparison = json_csv_report.write(run)
     of_policies = json.loads((run / "report.json").read_text())
     # The verdict of the run also counts what interrupted it.
     text = json.dumps({**of_policies, **of_run}, indent=2) + "\n"
     (run / "report.json").write_text(text)
-    html.write(run)
+    html_report.write(run)
     if directory and directory != run:
         for name in _FILES:
             shutil.copyfile(run / name, directory / name)
-        shutil.copytree(run / results.DIRECTORY, directory / results.DIRECTORY, dirs_exist_ok=True)
+        shutil.copytree(
+            run / simulation_files.DIRECTORY,
+            directory / simulation_files.DIRECTORY,
+            dirs_exist_ok=True,
+        )
     return comparison
 
 
@@ -276,9 +280,9 @@ def _simulate(prepared: Prepared, policy: Policy, repeat: int, evaluation: Evalu
     except KeyboardInterrupt as error:
         partial = getattr(error, "simulation", None)
         if isinstance(partial, Simulation) and partial.jobs:
-            results.write(partial, prepared.run.directory.path)
+            simulation_files.write(partial, prepared.run.directory.path)
         raise
-    results.write(simulation, prepared.run.directory.path)
+    simulation_files.write(simulation, prepared.run.directory.path)
     evaluation.checks.append(_check(simulation))
 
 

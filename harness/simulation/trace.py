@@ -60,3 +60,11 @@ class Trace:
     notes: tuple[str, ...] = ()
     nodes: int | None = None
     cpus: int | None = None
+
+
+@dataclass(slots=True)
+class System:
+    """The size of the system that a trace was recorded on, as far as it is known."""
+
+    nodes: int | None = None
+    cpus: int | None = None

@@ -67,13 +67,13 @@ def _number(text: str) -> float | None:
 
 
 def of_cluster(usage: Usage, scenario: Scenario) -> tuple[dict[tuple[str, str], float], list[str]]:
-    """Return the usage of the associations that a scenario has, and a note on those that it lacks.
+    """Return the usage of the associations of a scenario's only cluster, and a note on the others.
 
-    Users of a scenario have associations with their accounts.
+    Users have associations with their accounts on the cluster.
     """
-    known = {
-        (account, user) for user, facts in scenario.users.items() for account in facts.accounts
-    }
+    (name,) = scenario.clusters
+    users = scenario.of_cluster(name).users
+    known = {(account, user) for user, facts in users.items() for account in facts.accounts}
     lacking = [f"{user} in {account}" for account, user in usage if (account, user) not in known]
     notes = []
     if lacking:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from harness.simulation import results
-from harness.simulation.outcome import JobOutcome, Simulation
-from support import Done, Harness
+from harness.simulation import simulation_files
+from harness.simulation.model import JobOutcome, Simulation
+from support import Done, Harness, command
 
 SCENARIO = Path(__file__).with_name("simulated.yml")
 BACKFILL, BUILTIN = "simulated", "simulated with clusters.small.options.SchedulerType=sched/builtin"
@@ -110,7 +113,7 @@ def done(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> tuple[Do
 @pytest.fixture(scope="module")
 def simulations(done: tuple[Done, Path]) -> dict[str, Simulation]:
     answer, directory = done
-    found = {simulation.policy: simulation for simulation in results.read(directory)}
+    found = {simulation.policy: simulation for simulation in simulation_files.read(directory)}
     assert {*found} == {BACKFILL, BUILTIN}, answer.stdout + answer.stderr
     return found
 
@@ -143,7 +146,7 @@ def test_the_report_compares_the_policies(done: tuple[Done, Path]) -> None:
     answer, directory = done
     report = json.loads((directory / "report.json").read_text())
     # A very busy machine may keep a simulation from keeping time, and the report must say so.
-    problems = [found.quality.problems for found in results.read(directory)]
+    problems = [found.quality.problems for found in simulation_files.read(directory)]
     expected = (3, "unknown") if any(problems) else (0, "passed")
     assert (answer.returncode, report["verdict"]) == expected, answer.stdout + answer.stderr
     assert [policy["name"] for policy in report["policies"]] == [BACKFILL, BUILTIN]
@@ -316,14 +319,72 @@ def test_what_cannot_be_simulated_is_refused_before_anything_starts(
         assert "a simulation does not support" in answer.stderr
 
 
+def test_an_interrupted_simulation_has_what_was_measured(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    write(
+        tmp_path / "trace.csv",
+        "endless,0,100000,200000,1,1,alice,queue",
+        "behind,10,60,120,1,1,alice,queue",
+        "unknown,20,60,120,1,1,carol,limited,,,,,capped",  # a QOS that Carol cannot use
+        *(job for job in PREEMPTED if job.startswith("suspended")),
+        "tomorrow,86400,60,120,1,1,alice,queue",
+    )
+    options = ("--trace", tmp_path / "trace.csv", "--repeat", "1", "--report", tmp_path / "report")
+    with subprocess.Popen(
+        command("simulate", SCENARIO, *options),
+        env=environment,
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stderr
+        for line in process.stderr:
+            # The suspended job is resumed 160 s after the beginning, 30 s later at most.
+            if (clock := re.search(r"(\d+):(\d+):\d+ simulated", line)) and clock[0] > "00:05":
+                process.send_signal(signal.SIGINT)
+                break
+        out, errors = process.communicate()
+    assert process.returncode == 3, out + errors
+    (simulation,) = simulation_files.read(tmp_path / "report")
+    found = by_name(simulation)
+    assert {name: job.state for name, job in found.items()} == {
+        "endless": "RUNNING",
+        "behind": "PENDING",
+        "unknown": "REFUSED",
+        "suspended": "COMPLETED",
+        "suspended_by": "COMPLETED",
+        "tomorrow": "NOT_SUBMITTED",
+    }
+    assert "nvalid qos" in found["unknown"].reason
+    assert {*dict(found["behind"].held)} & {"Priority", "Resources"}
+    assert len(found["suspended"].runs) == 2
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (report["verdict"], report["problem"]) == ("unknown", "interrupted")
+    assert report["policies"][0]["refused"] == 1
+
+
 @pytest.fixture(scope="module")
 def begun(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
-    """A simulation that begins with usage, and jobs that run, wait, or depend on others."""
+    """A simulation that begins with usage, and jobs that run, wait, or depend on others.
+
+    It is of another release than the others.
+    """
     directory = tmp_path_factory.mktemp("begun")
     write(directory / "trace.csv", *BEGUN)
     (directory / "usage.txt").write_text(USAGE)
     command = ("simulate", SCENARIO, "--trace", directory / "trace.csv", "--repeat", "1")
-    command += ("--begin", "0.1", "--running", "--warm-up", "0.05", "--think-time")
+    command += (
+        "--release",
+        "26.05",
+        "--begin",
+        "0.1",
+        "--running",
+        "--warm-up",
+        "0.05",
+        "--think-time",
+    )
     command += ("--usage", directory / "usage.txt", "--report", directory / "report")
     return harness(*command), directory / "report"
 
@@ -331,8 +392,8 @@ def begun(harness: Harness, tmp_path_factory: pytest.TempPathFactory) -> tuple[D
 @pytest.fixture(scope="module")
 def later(begun: tuple[Done, Path]) -> dict[str, JobOutcome]:
     answer, directory = begun
-    assert (directory / results.DIRECTORY).exists(), answer.stdout + answer.stderr
-    (simulation,) = results.read(directory)
+    assert (directory / simulation_files.DIRECTORY).exists(), answer.stdout + answer.stderr
+    (simulation,) = simulation_files.read(directory)
     return by_name(simulation)
 
 

@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from harness.simulation.comparison import Comparison, compare, threshold_of
-from harness.simulation.outcome import JobOutcome, Quality, Simulation
+from harness.simulation.model import JobOutcome, Quality, Simulation
 
 _QUALITY = Quality(30.0, 120.0, 0, 0, 0, 0, 0, 0)
 

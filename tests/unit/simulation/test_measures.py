@@ -13,7 +13,7 @@ from harness.simulation.measures import (
     utilization_over_time,
     wait_of,
 )
-from harness.simulation.outcome import JobOutcome, Quality, Simulation
+from harness.simulation.model import JobOutcome, Quality, Simulation
 
 _QUALITY = Quality(30.0, 120.0, 0, 0, 0, 0, 0, 0)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.simulation import quality
-from harness.simulation.outcome import JobOutcome, Quality
+from harness.simulation.model import JobOutcome, Quality
 from harness.simulation.submission import submissions
 from harness.simulation.trace import Trace, TraceJob
 

@@ -541,10 +541,28 @@ def test_what_is_not_a_trace_is_refused(tmp_path: Path) -> None:
         reading.read(_write(tmp_path / "y.swf", "; only a comment\n"))
 
 
-def _bundle(path: Path, jobs: str | None) -> Path:
+def test_jobs_submitted_long_before_the_period_that_sacct_lists_are_noted(tmp_path: Path) -> None:
+    """Of a job that ran when it begins, whenever that was submitted."""
+    times = [("01T00:00", "05T09:00", "05T11:00")]
+    times += [(f"05T{hour}:00", f"05T{hour}:01", f"05T{hour}:30") for hour in range(11, 20)]
+    rows = []
+    for number, moments in enumerate(times):
+        cells = dict(zip(("Submit", "Start", "End"), moments, strict=True))
+        cells = {name: f"2026-01-{moment}:00" for name, moment in cells.items()}
+        rows.append(_sacct(JobIDRaw=str(number), Timelimit="03:00:00", **cells))
+    (note,) = _read_sacct(tmp_path, *rows).notes
+    assert "107.0 h before any job ended" in note
+    assert "--begin 107" in note
+    later = _read_sacct(tmp_path, *rows, begin=107.0)
+    assert (len(later.jobs), later.notes) == (9, ())
+    assert _read_sacct(tmp_path, *rows[1:]).notes == ()
+
+
+def _bundle(path: Path, jobs: str | None, *conf: str) -> Path:
     files = {
         "manifest.json": json.dumps({"format": 1, "configuration": "/etc/slurm"}),
-        "files/etc/slurm/slurm.conf": "ClusterName=alpha\n",
+        "files/etc/slurm/slurm.conf": "\n".join(["ClusterName=alpha", *conf, ""]),
+        "output/version.txt": "slurm-wlm 24.11.5\n",
     }
     if jobs is not None:
         files["output/jobs.txt"] = jobs
@@ -562,6 +580,23 @@ def test_a_site_bundle_has_the_jobs_of_the_days_that_were_collected(tmp_path: Pa
     trace = reading.read(path)
     assert trace.source == str(path)
     assert [job.id for job in trace.jobs] == ["7"]
+
+
+def test_a_site_bundle_says_how_large_the_site_is(tmp_path: Path) -> None:
+    conf = ("NodeName=n[1-10] Sockets=2 CoresPerSocket=4", "NodeName=big CPUs=64")
+    jobs = f"{_HEADER}\n{_sacct()}\n"
+
+    sized = reading.read(_bundle(tmp_path / "sized.tar.gz", jobs, "SlurmctldHost=a", *conf))
+    assert (sized.nodes, sized.cpus) == (11, 10 * 8 + 64)
+    unreadable = reading.read(_bundle(tmp_path / "other.tar.gz", jobs, "NodeName=n[1-"))
+    assert (unreadable.nodes, unreadable.cpus) == (None, None)
+
+
+def test_jobs_of_more_than_a_year_are_errors_and_left_out(tmp_path: Path) -> None:
+    years = _swf(job=2, submit=1, run=5 * 365 * 86400, processors=1)
+    trace = _read_swf(tmp_path, _swf(job=1, submit=0, run=9, processors=1), years)
+    assert [job.id for job in trace.jobs] == ["1"]
+    assert trace.notes == ("ran for more than a year, left out: 1 job (first: line 2)",)
 
 
 def test_a_site_bundle_without_jobs_is_refused(tmp_path: Path) -> None:

@@ -176,3 +176,43 @@ def test_a_scenario_says_what_its_cluster_offers() -> None:
     )
     assert {user for user, _ in target.users} == {*read.users}
     assert {*target.partitions} == {*cluster.partitions}
+
+
+def _day(count: int, **fields: object) -> list[TraceJob]:
+    """Return small jobs, of which 16 use 64 CPUs at once."""
+    return [
+        _job(str(number), submit=10 * number, run_time=160, **fields) for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("known", [{}, {"recorded_wait": 0}])
+@pytest.mark.parametrize("by", ["nodes", "sampling"])
+def test_a_wrong_number_of_nodes_does_not_shrink_the_other_jobs(by: str, known: dict) -> None:
+    wrong = _job("typo", 4_000_000, nodes=1_000_000, submit=5, **known)
+    jobs = [*_day(400, **known), _job("wide", 60, submit=9, **known)]
+    with_error = _fitted(*jobs, wrong, by=by)
+
+    assert with_error.jobs == _fitted(*jobs, by=by).jobs
+    assert with_error.notes[0] == (
+        "too large for the system that the trace was recorded on, whose other jobs need at most 60 "
+        "CPUs, left out: 1 jobs (such as typo: 4000000 CPUs)"
+    )
+    assert f"scaled by {by} from a system of unknown size" in with_error.notes[1]
+
+
+def test_jobs_beyond_the_size_of_their_system_are_left_out() -> None:
+    jobs = (*_day(20), _job("cpus", 81), _job("nodes", 4, nodes=21), _job("all", 80, nodes=20))
+    fitted = fit(Trace("t", jobs, cpus=80, nodes=20), _TARGET)
+
+    assert (
+        "with its 80 CPUs, left out: 2 jobs (such as cpus: 81 CPUs, nodes: 4 C" in fitted.notes[0]
+    )
+    assert "scaled by nodes from 80 CPUs to 40 CPUs: " in fitted.notes[1]
+    assert {"cpus", "nodes", "all"} & {job.id for job in fitted.jobs} == {"all"}
+
+
+def test_large_jobs_are_no_errors_if_there_are_several_or_the_others_used_as_much() -> None:
+    many = [_job(f"wide{number}", 2000, submit=number) for number in range(5)]
+    at_once = [*_day(400), _job("wide", 600, submit=9)]
+    for jobs in ([*_day(400), *many], at_once):
+        assert "left out" not in _fitted(*jobs).notes[0]

@@ -10,9 +10,9 @@ import pytest
 from harness.cli import simulation_summary
 from harness.cli.printing import Format
 from harness.errors import UsageError
-from harness.simulation import html, plots, report, results
+from harness.simulation import html_report, json_csv_report, plots, session, simulation_files
 from harness.simulation.comparison import compare
-from harness.simulation.outcome import JobOutcome, Quality, Simulation
+from harness.simulation.model import JobOutcome, Quality, Simulation
 
 _QUALITY = Quality(30.0, 120.0, 0.1, 0.4, 0.2, 0.9, 0, 0.01)
 _EVIL = '<script>alert("1")</script>'
@@ -70,7 +70,7 @@ def _simulations(problems: tuple[str, ...] = (), jobs: int = 30) -> Iterator[Sim
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     for simulation in _simulations():
-        results.write(simulation, tmp_path)
+        simulation_files.write(simulation, tmp_path)
     return tmp_path
 
 
@@ -105,7 +105,7 @@ class _Page(HTMLParser):
 
 
 def test_the_page_is_whole_and_refers_to_nothing_else(directory: Path) -> None:
-    text = html.write(directory).read_text()
+    text = html_report.write(directory).read_text()
     page = _Page(text)
 
     assert page.open == []
@@ -117,7 +117,7 @@ def test_the_page_is_whole_and_refers_to_nothing_else(directory: Path) -> None:
 
 
 def test_the_page_says_what_can_be_concluded(directory: Path) -> None:
-    text = html.write(directory).read_text()
+    text = html_report.write(directory).read_text()
 
     assert "With changed.yml, the mean wait is longer than with site.yml" in text
     assert "scaled by nodes" in text
@@ -128,8 +128,8 @@ def test_the_page_says_what_can_be_concluded(directory: Path) -> None:
 
 def test_the_page_shows_problems_of_the_simulations(tmp_path: Path) -> None:
     for simulation in _simulations(("the clock was too fast",)):
-        results.write(simulation, tmp_path)
-    text = html.write(tmp_path).read_text()
+        simulation_files.write(simulation, tmp_path)
+    text = html_report.write(tmp_path).read_text()
 
     assert '<span class="verdict unknown">? unknown</span>' in text
     assert "repeat 2: the clock was too fast" in text
@@ -137,7 +137,7 @@ def test_the_page_shows_problems_of_the_simulations(tmp_path: Path) -> None:
 
 
 def test_text_from_a_cluster_is_escaped(directory: Path) -> None:
-    text = html.write(directory).read_text()
+    text = html_report.write(directory).read_text()
 
     assert _EVIL not in text
     assert "&lt;script&gt;" in text
@@ -145,15 +145,15 @@ def test_text_from_a_cluster_is_escaped(directory: Path) -> None:
 
 def test_a_page_can_be_made_of_simulations_without_jobs(tmp_path: Path) -> None:
     empty = next(_simulations(jobs=0))
-    results.write(Simulation("p", 1, "24.11", 0, 0, 1.0, (), empty.quality, {}), tmp_path)
-    text = html.write(tmp_path).read_text()
+    simulation_files.write(Simulation("p", 1, "24.11", 0, 0, 1.0, (), empty.quality, {}), tmp_path)
+    text = html_report.write(tmp_path).read_text()
 
     assert _Page(text).open == []
     assert "No job ran." in text
 
 
 def test_programs_get_the_policies_with_their_waits(directory: Path) -> None:
-    report.write(directory)
+    json_csv_report.write(directory)
     data = json.loads((directory / "report.json").read_text())
 
     old, new = data["policies"]
@@ -186,11 +186,11 @@ def test_programs_get_the_policies_with_their_waits(directory: Path) -> None:
 def test_the_verdict_is_unknown_if_a_simulation_did_not_keep_time() -> None:
     comparison = compare([*_simulations(("too late",))])
 
-    assert report.data(comparison)["verdict"] == "unknown"
+    assert json_csv_report.data(comparison)["verdict"] == "unknown"
 
 
 def test_spreadsheets_get_jobs_and_measures(directory: Path) -> None:
-    report.write(directory)
+    json_csv_report.write(directory)
     with (directory / "jobs.csv").open(newline="") as file:
         jobs = [*csv.DictReader(file)]
     with (directory / "measures.csv").open(newline="") as file:
@@ -205,19 +205,68 @@ def test_spreadsheets_get_jobs_and_measures(directory: Path) -> None:
     assert {row["group"] for row in rows if row["kind"] == "size"} == {"1 CPU", "5-16 CPUs"}
 
 
+def test_spreadsheets_get_everything_else_by_name(directory: Path) -> None:
+    json_csv_report.write(directory)
+    rows = {}
+    for name in ("over_time.csv", "details.csv", "measures.csv"):
+        with (directory / name).open(newline="") as file:
+            rows[name] = [row for row in csv.DictReader(file) if row["policy"] == "site.yml"]
+
+    first = {(row["kind"], row["name"]): row["value"] for row in rows["details.csv"][:20]}
+    assert first["state", "COMPLETED"] == "30"
+    assert first["refused", f"sbatch: error: {_EVIL}"] == "1"
+    assert (first["share", "physics/user0"], first["usage", "physics/user0"]) == ("0.5", "0.75")
+    assert first["scheduler", "Jobs started"] == "30.0"
+    assert first["quality", "rate"] == "30.0"
+    counts = rows["measures.csv"][0]
+    assert (counts["refused"], counts["timed_out"], counts["backfilled"]) == ("1", "0", "0.5")
+    times = [row for row in rows["over_time.csv"] if row["repeat"] == "1"]
+    # The last job ends at 60 * 29 + 960 s; when the first one begins, at 61 s, it has 8 of 20 CPUs.
+    assert [float(row["begin"]) for row in times] == pytest.approx([27 * n for n in range(100)])
+    assert [row["utilization"] for row in times[:4]] == ["0.0", "0.0", "0.2963", "0.4"]
+    repeats = json.loads((directory / "report.json").read_text())["policies"][0]["repeats"]
+    assert repeats[0]["over_time"]["utilization"][2] == 0.2963
+    assert len(repeats[0]["over_time"]["queue"]) == 100
+
+
+def test_the_reasons_of_waits_are_listed(tmp_path: Path) -> None:
+    job = JobOutcome(
+        "1", 1, "RUNNING", 0.0, 0.0, 7200.0, None, (), 1, "alice", "physics", "batch", "normal",
+        held=(("Priority", 7200.0),),
+    )  # fmt: skip
+    simulation = Simulation("p", 1, "24.11", 1, 1, 3.0, (job,), _QUALITY, {})
+    simulation_files.write(simulation, tmp_path)
+    json_csv_report.write(tmp_path)
+
+    assert 'p,1,"held, in job hours",Priority,2.0\n' in (tmp_path / "details.csv").read_text()
+
+
 def test_cells_are_no_formulas(tmp_path: Path) -> None:
     simulation = next(_simulations())
-    results.write(
+    simulation_files.write(
         Simulation("=cmd()", 1, "24.11", 5, 20, 1.0, simulation.jobs, _QUALITY, {}), tmp_path
     )
-    report.write(tmp_path)
+    json_csv_report.write(tmp_path)
 
-    for name in ("jobs.csv", "measures.csv"):
+    for name in ("jobs.csv", "measures.csv", "over_time.csv", "details.csv"):
         assert not re.search(r"(?m)(^|,)=", (tmp_path / name).read_text())
 
 
+def test_reports_are_written_again_from_the_simulations_of_a_run(directory: Path) -> None:
+    (directory / "report.json").write_text('{"verdict": "unknown", "problem": "interrupted"}')
+    session.write_reports(directory)
+    names = (*json_csv_report.FILES, "report.html")
+    before = {name: (directory / name).read_bytes() for name in names}
+    for name in {*names} - {"report.json"}:
+        (directory / name).unlink()
+
+    session.write_reports(directory)
+    assert {name: (directory / name).read_bytes() for name in names} == before
+    assert json.loads(before["report.json"])["problem"] == "interrupted"
+
+
 def test_a_directory_without_simulations_is_refused(tmp_path: Path) -> None:
-    for write in (html.write, report.write):
+    for write in (html_report.write, json_csv_report.write):
         with pytest.raises(UsageError, match="has no simulations"):
             write(tmp_path)
 
@@ -225,7 +274,7 @@ def test_a_directory_without_simulations_is_refused(tmp_path: Path) -> None:
 def test_the_terminal_shows_policies_side_by_side(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    comparison = report.write(directory)
+    comparison = json_csv_report.write(directory)
     simulation_summary.print_comparison(comparison, Format.text)
 
     printed = capsys.readouterr().out
@@ -235,11 +284,11 @@ def test_the_terminal_shows_policies_side_by_side(
 
 
 def test_the_terminal_shows_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    comparison = report.write(directory)
+    comparison = json_csv_report.write(directory)
     simulation_summary.print_comparison(comparison, Format.json)
 
     printed = capsys.readouterr().out
-    assert json.loads(printed) == json.loads(json.dumps(report.data(comparison)))
+    assert json.loads(printed) == json.loads(json.dumps(json_csv_report.data(comparison)))
 
 
 def test_waits_are_drawn_as_a_distribution() -> None:
@@ -283,6 +332,8 @@ def test_ten_thousand_jobs_make_a_page_of_a_few_megabytes(tmp_path: Path) -> Non
         )
         for number in range(10_000)
     )  # fmt: skip
-    results.write(Simulation("p", 1, "24.11", 200, 800, 24.0, jobs, _QUALITY, {}), tmp_path)
+    simulation_files.write(
+        Simulation("p", 1, "24.11", 200, 800, 24.0, jobs, _QUALITY, {}), tmp_path
+    )
 
-    assert html.write(tmp_path).stat().st_size < 6_000_000
+    assert html_report.write(tmp_path).stat().st_size < 6_000_000

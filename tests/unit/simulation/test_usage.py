@@ -53,3 +53,14 @@ def test_usage_of_associations_that_the_cluster_lacks_is_noted() -> None:
     assert kept == {("physics", "alice"): 5.0}
     assert "2 associations" in notes[0]
     assert "carol in physics, zoe in art" in notes[0]
+
+
+def test_the_associations_of_the_cluster_itself_count() -> None:
+    own = [
+        "clusters.sim.accounts={art: {}}",
+        "clusters.sim.associations={alice: {accounts: [art]}}",
+    ]
+    read = scenario.load(Path(__file__).parents[3] / "scenarios" / "simulate.yml", settings=own)
+    kept, notes = usage.of_cluster({("physics", "alice"): 5.0, ("art", "alice"): 7.0}, read)
+    assert kept == {("art", "alice"): 7.0}
+    assert "1 associations that the scenario lacks: alice in physics" in notes[0]

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.errors import UsageError
 from harness.events import what_is_wrong
 from harness.parsing import bounded_json
-from harness.simulation.outcome import JobOutcome, Simulation
+from harness.simulation.model import JobOutcome, Simulation
 
 DIRECTORY = "simulations"
 _NAME = re.compile(r"(\d{1,6})\.jsonl")

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from harness.errors import UsageError
 from harness.shipped_files import TEMPLATES
-from harness.simulation import measures, plots, results
+from harness.simulation import measures, plots, simulation_files
 from harness.simulation.comparison import (
     HEADLINES,
     Comparison,
@@ -73,7 +73,7 @@ def write(directory: Path) -> Path:
     UsageError if the directory has no simulations, or if it cannot be written to.
     """
     path = directory / "report.html"
-    text = html(compare(results.read(directory)))
+    text = html(compare(simulation_files.read(directory)))
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

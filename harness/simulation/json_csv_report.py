@@ -1,4 +1,4 @@
-"""Write a comparison of policies for programs: report.json, jobs.csv, measures.csv.
+"""Write a comparison of policies for programs: report.json and CSV files.
 
 Like report.html, they are generated from the simulations in the directory alone.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.report.verdict import PASSED, UNKNOWN
-from harness.simulation import measures, results
+from harness.simulation import measures, simulation_files
 from harness.simulation.comparison import (
     HEADLINES,
     Comparison,
@@ -25,26 +25,30 @@ from harness.simulation.comparison import (
     headline_values,
 )
 from harness.simulation.measures import Group, Measures
-from harness.simulation.outcome import JobOutcome, Simulation
+from harness.simulation.model import JobOutcome, Simulation
 
+FILES = ("report.json", "jobs.csv", "measures.csv", "over_time.csv", "details.csv")
+# Equal parts of a simulation for which utilization and queue length are listed.
+_PARTS = 100
+_COUNTS = ("refused", "timed_out", "preempted", "not_started", "backfilled", "unfairness")
 _JOB_COLUMNS = tuple(
     field.name for field in fields(JobOutcome) if field.name not in {"nodes", "held", "runs"}
 )
 
 
 def write(directory: Path) -> Comparison:
-    """Write report.json, jobs.csv and measures.csv of a directory's simulations.
+    """Write FILES of a directory's simulations.
 
     Returns their comparison. UsageError if there are no simulations, or if writing fails.
     """
-    comparison = compare(results.read(directory))
+    comparison = compare(simulation_files.read(directory))
     try:
         text = json.dumps(data(comparison), indent=2, allow_nan=False)
-        (directory / "report.json").write_text(text + "\n", encoding="utf-8")
-        for name, rows in (
-            ("jobs.csv", _jobs(comparison.policies)),
-            ("measures.csv", _measures(comparison.policies)),
-        ):
+        json_file, *csv_files = FILES
+        (directory / json_file).write_text(text + "\n", encoding="utf-8")
+        tables = (_jobs, _measures, _over_time, _details)
+        for name, table in zip(csv_files, tables, strict=True):
+            rows = table(comparison.policies)
             with (directory / name).open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows(map(_cells, rows))
     except OSError as error:
@@ -100,10 +104,9 @@ def _policy(policy: Policy) -> dict[str, Any]:
 def _values(measured: Measures) -> dict[str, Any]:
     """Return the measures that are single numbers; those of waits together."""
     names = ("jobs", "slowdown", "slowdown_median", "slowdown_p95", "utilization", "queue")
-    counts = ("refused", "timed_out", "preempted", "not_started", "backfilled", "unfairness")
     return {
         "wait": asdict(measured.wait),
-        **{name: getattr(measured, name) for name in names + counts},
+        **{name: getattr(measured, name) for name in names + _COUNTS},
     }
 
 
@@ -116,6 +119,7 @@ def _repeat(simulation: Simulation, measured: Measures) -> dict[str, Any]:
         "held_unit": measured.held_unit,
         "refusals": measured.refusals,
         "shares": [asdict(share) for share in measured.shares],
+        "over_time": _series(simulation),
         "quality": asdict(simulation.quality),
         "scheduler": simulation.scheduler,
         "settings": [
@@ -198,7 +202,7 @@ def _measures(policies: Sequence[Policy]) -> Iterator[list[Any]]:
     """Yield a header, and a row for all jobs and for each group of each simulation."""
     yield [
         *("policy", "repeat", "kind", "group", "jobs", "wait_mean", "wait_median", "wait_p95"),
-        *("wait_longest", "slowdown", "cpu_hours", "utilization", "queue"),
+        *("wait_longest", "slowdown", "cpu_hours", "utilization", "queue", *_COUNTS),
     ]
     for policy in policies:
         for simulation, measured in zip(policy.simulations, policy.measures, strict=True):
@@ -207,13 +211,63 @@ def _measures(policies: Sequence[Policy]) -> Iterator[list[Any]]:
             cpu_hours = sum(group.cpu_hours for group in measured.groups["size"])
             row = [wait.mean, wait.median, wait.p95, wait.longest, measured.slowdown, cpu_hours]
             row += [measured.utilization, measured.queue]
+            row += [getattr(measured, name) for name in _COUNTS]
             yield [*head, "all", "", measured.jobs, *row]
             for kind, groups in measured.groups.items():
                 for group in groups:
                     wait = group.wait
                     row = [wait.mean, wait.median, wait.p95, wait.longest, group.slowdown]
-                    row += [group.cpu_hours, None, None]
+                    row += [group.cpu_hours, *[None] * (2 + len(_COUNTS))]
                     yield [*head, kind, group.name, group.jobs, *row]
+
+
+def _series(simulation: Simulation) -> dict[str, Any]:
+    """Return utilization and queue length in equal parts of a simulation.
+
+    `seconds` is the length of a part.
+    """
+    values = {
+        "utilization": measures.utilization_over_time(simulation, _PARTS),
+        "queue": measures.queue_over_time(simulation, _PARTS),
+    }
+    return {
+        "seconds": _rounded(measures.end_of(simulation) / _PARTS),
+        **{name: [_rounded(value) for value in own] for name, own in values.items()},
+    }
+
+
+def _over_time(policies: Sequence[Policy]) -> Iterator[list[Any]]:
+    """Yield a header, and a row for each part of each simulation."""
+    yield ["policy", "repeat", "begin", "utilization", "queue"]
+    for policy in policies:
+        for simulation in policy.simulations:
+            series = _series(simulation)
+            values = zip(series["utilization"], series["queue"], strict=True)
+            for part, (utilization, queue) in enumerate(values):
+                begin = part * series["seconds"]
+                yield [policy.name, simulation.repeat, begin, utilization, queue]
+
+
+def _details(policies: Sequence[Policy]) -> Iterator[list[Any]]:
+    """Yield a header, and a row for each value that has a name of its own."""
+    yield ["policy", "repeat", "kind", "name", "value"]
+    for policy in policies:
+        for simulation, measured in zip(policy.simulations, policy.measures, strict=True):
+            quality = asdict(simulation.quality)
+            quality.pop("problems")
+            of_user = {f"{share.account}/{share.user}": share for share in measured.shares}
+            kinds: dict[str, dict[str, Any]] = {
+                "state": measured.states,
+                f"held, in {measured.held_unit}": measured.held,
+                "refused": measured.refusals,
+                "share": {name: share.share for name, share in of_user.items()},
+                "usage": {name: share.usage for name, share in of_user.items()},
+                "scheduler": simulation.scheduler,
+                "quality": quality,
+            }
+            for kind, values in kinds.items():
+                for name, value in values.items():
+                    yield [policy.name, simulation.repeat, kind, name, value]
 
 
 def _cells(row: Iterable[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What happened to a trace's jobs under a policy, and how well the simulation kept time."""
+"""The data of a simulation: what happened to each job of a trace, and how well it kept time."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from harness.simulation import results
-from harness.simulation.outcome import JobOutcome, Quality, Simulation
+from harness.simulation import simulation_files
+from harness.simulation.model import JobOutcome, Quality, Simulation
 
 _QUALITY = Quality(30.0, 120.5, 0.1, 0.4, 0.2, 0.9, 0, 0.01, ("slow",))
 _JOB = JobOutcome(
@@ -52,10 +52,10 @@ _SIMULATION = Simulation(
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    path = results.write(_SIMULATION, tmp_path)
+    path = simulation_files.write(_SIMULATION, tmp_path)
 
     assert path == tmp_path / "simulations" / "001.jsonl"
-    assert results.read(tmp_path) == [_SIMULATION]
+    assert simulation_files.read(tmp_path) == [_SIMULATION]
 
 
 def test_simulations_keep_their_order(tmp_path: Path) -> None:
@@ -65,41 +65,41 @@ def test_simulations_keep_their_order(tmp_path: Path) -> None:
         for repeat in range(1, 7)
     ]
     for simulation in written:
-        results.write(simulation, tmp_path)
+        simulation_files.write(simulation, tmp_path)
 
-    assert results.read(tmp_path) == written
+    assert simulation_files.read(tmp_path) == written
 
 
 def test_a_simulation_replaces_one_of_the_same_policy_and_repeat(tmp_path: Path) -> None:
-    results.write(_SIMULATION, tmp_path)
-    results.write(replace(_SIMULATION, repeat=2), tmp_path)
+    simulation_files.write(_SIMULATION, tmp_path)
+    simulation_files.write(replace(_SIMULATION, repeat=2), tmp_path)
     again = replace(_SIMULATION, jobs=())
-    results.write(again, tmp_path)
+    simulation_files.write(again, tmp_path)
 
-    assert results.read(tmp_path) == [again, replace(_SIMULATION, repeat=2)]
+    assert simulation_files.read(tmp_path) == [again, replace(_SIMULATION, repeat=2)]
 
 
 def test_a_failed_write_leaves_the_earlier_simulation(tmp_path: Path) -> None:
-    results.write(_SIMULATION, tmp_path)
+    simulation_files.write(_SIMULATION, tmp_path)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        results.write(replace(_SIMULATION, hours=float("nan")), tmp_path)
+        simulation_files.write(replace(_SIMULATION, hours=float("nan")), tmp_path)
 
-    assert results.read(tmp_path) == [_SIMULATION]
+    assert simulation_files.read(tmp_path) == [_SIMULATION]
     assert len([*(tmp_path / "simulations").iterdir()]) == 1
 
 
 def test_fields_of_later_versions_are_ignored(tmp_path: Path) -> None:
-    path = results.write(_SIMULATION, tmp_path)
+    path = simulation_files.write(_SIMULATION, tmp_path)
     head, *jobs = map(json.loads, path.read_text().splitlines())
     entries = [head | {"new": 1}, *(job | {"new": {"a": 1}} for job in jobs)]
     path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
 
-    assert results.read(tmp_path) == [_SIMULATION]
+    assert simulation_files.read(tmp_path) == [_SIMULATION]
 
 
 def test_a_directory_without_simulations_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no simulations"):
-        results.read(tmp_path)
+        simulation_files.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -112,23 +112,23 @@ def test_a_directory_without_simulations_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: int, text: str, problem: str) -> None:
-    path = results.write(_SIMULATION, tmp_path)
+    path = simulation_files.write(_SIMULATION, tmp_path)
     lines = path.read_text().splitlines()
     lines[line - 1] = text
     path.write_text("\n".join(lines) + "\n")
 
     with pytest.raises(UsageError, match=problem):
-        results.read(tmp_path)
+        simulation_files.read(tmp_path)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(position=st.integers(0, 900), content=st.binary(max_size=12))
 def test_any_damage_is_refused_or_read(tmp_path: Path, position: int, content: bytes) -> None:
-    path = results.write(_SIMULATION, tmp_path)
+    path = simulation_files.write(_SIMULATION, tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:position] + content + whole[position + len(content) + 1 :])
     try:
-        results.read(tmp_path)
+        simulation_files.read(tmp_path)
     except UsageError as error:
         assert "simulations" in str(error)  # noqa: PT017 - the damage may not matter
     finally:
