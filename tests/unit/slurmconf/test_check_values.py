@@ -178,6 +178,11 @@ def test_numbers_are_read_as_each_release_reads_them(
             ALL - since("24.05"),
         ),
         (
+            "SelectType=select/cray_aries\nSelectTypeParameters=OTHER_CONS_RES",
+            ALL - since("23.11"),
+            ALL - since("23.11"),
+        ),
+        (
             "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/",
             ALL,
             ALL,
@@ -257,6 +262,7 @@ NONE: frozenset[str] = frozenset()
         ("", {"slurmdbd.conf": f"{SLURMDBD}SlurmUser=0"}, ALL - since("23.11")),
         ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=slurm-acct-db"}, ALL),
         ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=1db"}, NONE),
+        ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=Select"}, ALL),
         ("", {"slurmdbd.conf": f"{SLURMDBD}StorageLoc=/var/lib/x"}, NONE),
         ("", {"slurmdbd.conf": f"{SLURMDBD}ArchiveDir=archive"}, ALL),
         ("", {"slurmdbd.conf": f"{SLURMDBD}ArchiveDir=var/archive"}, NONE),
@@ -279,6 +285,9 @@ NONE: frozenset[str] = frozenset()
         ("AccountingStorageType=accounting_storage/slurmdbd\nAccountingStoragePort=0", {}, ALL),
         ("SlurmdUser=4294967295", {}, ALL),
         ("PartitionName=q Nodes=n1 MaxTime=4294967295", {}, NONE),
+        ("PartitionName=q Nodes=n1 TRESBillingWeights=CPU=0x1.8p1,Mem=0x.8G", {}, NONE),
+        ("PartitionName=q Nodes=n1 TRESBillingWeights=CPU=0xG", {}, ALL),
+        ("AcctGatherEnergyType=acct_gather_energy/rsmi", {}, frozenset({"22.05"})),
         (
             "TopologyPlugin=topology/tree",
             {"topology.conf": "SwitchName=a Nodes=n[1-4] Switches=x"},
