@@ -648,6 +648,7 @@ MEANING |= options(
     "SelectType=select/cray_aries\nSelectTypeParameters=CR_Core",
     "SelectType=select/cray_aries\nSelectTypeParameters=OTHER_CONS_RES",
     "AcctGatherEnergyType=acct_gather_energy/gpu",
+    "TaskPlugin=cgroup\nTaskPluginParam=OOMKillStep",
     f"{DATABASE}AccountingStorageTRES=gres/",
 )
 MEANING |= {
@@ -1028,6 +1029,7 @@ TOPOLOGY |= {
         ("tree", "\n".join((*_LEVELS, "SwitchName=s22 Nodes=n[1-4]"))),
         ("tree", "\n".join((*_LEVELS[1:], "SwitchName=s22 Nodes=n[1-4]"))),
         ("tree", 'SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=""'),
+        ("block", 'BlockName=b Nodes=n[1-4]\nBlockSizes=""'),
         ("block", "BlockName=b[1 Nodes=n[1-2]\nBlockName=c Nodes=n[3-4]\nBlockSizes=2,4"),
     )
 }

@@ -127,7 +127,7 @@ def _blocks_conf(source: Source, nodes: Mapping[str, Row] | None) -> Iterator[Fi
     blocks = [_switch(source, row) for row in source.rows("blockname")]
     setting = source.settings.get("blocksizes")
     sizes = [c_numbers.atoi(word) for word in setting.words()] if setting else []
-    if setting and topology_rules.wrong_block_sizes(sizes):
+    if setting and (not sizes or topology_rules.wrong_block_sizes(sizes)):
         message = f'"{setting.value}": each size must be the first one times a power of two'
         yield source.find(setting, FATAL, "value", message)
         return

@@ -817,7 +817,8 @@ def _tasks(source: Source) -> Iterator[Finding]:
         if (
             setting
             and word.lower() in known & {*words}
-            and "task/cgroup" not in (source.get("taskplugin") or "")
+            and "task/cgroup"
+            not in plugins(source.release, "taskplugin", source.get("taskplugin") or "")
         ):
             message = f"{word} must be used with task/cgroup"
             yield source.find(setting, FATAL, "missing", message, "TaskPlugin=task/cgroup")
