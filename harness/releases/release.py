@@ -291,6 +291,8 @@ class Behaviour:
     counts_multiple_files: bool
     # Options, in lower case, whose plugins slurmd does not load, although other releases do.
     slurmd_does_not_load: tuple[str, ...]
+    # Plugins that only slurmd can load: they use its variables, without a weak reference.
+    plugins_of_slurmd: tuple[str, ...]
     # Every node with job_container/tmpfs needs a BasePath in job_container.conf.
     containers_need_base_path: bool
     # slurmdbd starts with StorageType=accounting_storage/none.

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -36,6 +37,7 @@ _UNPRINTABLE = re.compile(
 )
 _FOREIGN = "not a Slurm file"
 _ROWS = {"nodename", "partitionname"}
+_NUMBERED, _LAST_NUMBER = re.compile("[A-Za-z0-9._-]*[0-9]"), re.compile("[0-9]+$")
 # Slurm accepts more than one, and blanks.
 _ONE_HOSTLIST = re.compile(r"[A-Za-z0-9._-]*(\[[0-9,-]+\][A-Za-z0-9._-]*)*")
 
@@ -357,7 +359,7 @@ def _cluster(
         "cgroup": {setting.name: setting.value for setting in cgroup.settings.values()}
         if cgroup
         else {},
-        "nodes": [_node_group(row) for row in node_rows],
+        "nodes": [*_joined(map(_node_group, node_rows))],
         "lines": lines,
         "partitions": dict(_partitions(source)),
         "files": dict(_files(configuration)),
@@ -401,6 +403,35 @@ def _node_group(row: Row) -> dict[str, Any]:
     if "state" not in row.values:
         options["State"] = None
     return {"name": _hosts(row.first.value), "options": options}
+
+
+def _joined(groups: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield groups of nodes; consecutive ones that differ only in name and address become one."""
+    for (_, rest), equal in groupby(groups, key=_common):
+        several = [*equal]
+        names = tuple(group["name"] for group in several)
+        addresses = tuple(
+            str(group["options"]["NodeAddr"]) for group in several if "NodeAddr" in group["options"]
+        )
+        if len(several) > 1 and all(
+            hostlist.expand(hostlist.fold(texts)) == texts for texts in (names, addresses) if texts
+        ):
+            address = {"NodeAddr": hostlist.fold(addresses)} if addresses else {}
+            yield {"name": hostlist.fold(names), "options": {**address, **rest}}
+        else:
+            yield from several
+
+
+def _common(group: dict[str, Any]) -> tuple[object, dict[str, Any]]:
+    """Return what groups to join have in common: names apart from the last number, and options.
+
+    Groups of several nodes are not joined.
+    """
+    name, options = group["name"], group["options"]
+    texts = (name, *(str(options[key]) for key in options if key == "NodeAddr"))
+    stems = [_LAST_NUMBER.sub("", text) for text in texts if _NUMBERED.fullmatch(text)]
+    rest = {key: value for key, value in options.items() if key != "NodeAddr"}
+    return (stems if len(stems) == len(texts) else name), rest
 
 
 def _partitions(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -259,6 +259,10 @@ def take(run: OpenRun, need: str) -> None:
         run.ssh.run("sim1", ["systemctl", "restart", "slurmdbd"])
     elif need == "slurmd":
         on_all(run, "systemctl restart slurmd")
+    elif need == "stop":
+        on_all(run, "systemctl stop slurmctld slurmd")
+        on_all(run, "systemctl start slurmd")
+        run.ssh.run("sim1", ["systemctl", "start", "slurmctld"])
     elif need in {"all", "slurmctld", "state"}:
         run.ssh.run("sim1", ["systemctl", "stop", "slurmctld"])
         if need == "all":
@@ -342,6 +346,40 @@ def test_default_that_is_spelled_out_changes_nothing(cluster: OpenRun, harness: 
     finally:
         on_all(cluster, f"printf %s {shlex.quote(text)} > {path}")
         take(cluster, "all")
+
+
+def test_credentials_change_only_when_every_daemon_was_stopped(
+    cluster: OpenRun, harness: Harness
+) -> None:
+    path = "/etc/slurm/slurm.conf"
+
+    def job() -> tuple[int, str]:
+        srun = ["timeout", "60", "runuser", "-u", "alice", "--", "srun", "-w", "c1", "true"]
+        done = cluster.ssh.run("sim1", srun, check=False)
+        return done.exit_code, done.stdout + done.stderr
+
+    assert job()[0] == 0
+    change = "/^CredType=/ d; $ a CredType=cred/none"
+    on_all(cluster, f"cp {path} {path}.before; sed -i '{change}' {path}")
+    try:
+        tree = cluster.directory.path / "tree"
+        answer = harness("diff", tree, cluster.directory.path, "--format", "json").stdout
+        changes = {one["option"]: one for one in json.loads(answer)["changes"]}
+        assert (changes["CredType"]["needs"], changes["CredType"]["nodes"]) == ("stop", "c[1-4]")
+        take(cluster, "slurmctld")
+        code, text = wait_until(
+            job,
+            lambda ended: "contact slurm controller" not in ended[1],
+            what="slurmctld to answer srun",
+            timeout=180,
+        )
+        assert code, "slurmctld alone would have been enough"
+        assert "failed on node c1" in text, text
+        take(cluster, "stop")
+        wait_until(job, lambda ended: not ended[0], what="a job to run", timeout=180)
+    finally:
+        on_all(cluster, f"mv {path}.before {path}")
+        take(cluster, "stop")
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)

@@ -38,10 +38,6 @@ KNOWN_DIFFERENCES = {
     ): "Debian does not package this plugin of the release",
     (
         "22.05",
-        "AcctGatherEnergyType=acct_gather_energy/rsmi",
-    ): "the plugin it is renamed to has a bug: undefined symbol",
-    (
-        "22.05",
         "NodeName=m[1-3",
     ): "slurmctld looks for a host of this name for longer than the rig waits",
     (

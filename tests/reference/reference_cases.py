@@ -342,6 +342,8 @@ NODES = options(
     ),
     *(
         "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=1.0",
+        "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=0x1.8p1,Mem=0x10G",
+        "PartitionName=q Nodes=n1 TRESBillingWeights=CPU=0xG",
         "AccountingStorageTRES=gres/gpu",
         "AccountingStorageTRES=gpu",
     ),
@@ -644,6 +646,9 @@ MEANING |= options(
     "JobContainerType=tmpfs",
     "SlurmctldParameters=enable_stepmgr\nPrologFlags=X11",
     "SelectType=select/cray_aries\nSelectTypeParameters=CR_Core",
+    "SelectType=select/cray_aries\nSelectTypeParameters=OTHER_CONS_RES",
+    "AcctGatherEnergyType=acct_gather_energy/gpu",
+    "TaskPlugin=cgroup\nTaskPluginParam=OOMKillStep",
     f"{DATABASE}AccountingStorageTRES=gres/",
 )
 MEANING |= {
@@ -1024,6 +1029,7 @@ TOPOLOGY |= {
         ("tree", "\n".join((*_LEVELS, "SwitchName=s22 Nodes=n[1-4]"))),
         ("tree", "\n".join((*_LEVELS[1:], "SwitchName=s22 Nodes=n[1-4]"))),
         ("tree", 'SwitchName=a Nodes=n[1-4]\nSwitchName=b Switches=""'),
+        ("block", 'BlockName=b Nodes=n[1-4]\nBlockSizes=""'),
         ("block", "BlockName=b[1 Nodes=n[1-2]\nBlockName=c Nodes=n[3-4]\nBlockSizes=2,4"),
     )
 }
@@ -1040,6 +1046,45 @@ TOPOLOGY |= {
         f"torus3d: {{toruses: [{{{_SQUARE}}}, {{{_SQUARE}}}]}}",
         f"torus3d: {{toruses: [{{{_SQUARE}, placements: [{{dims: {{x: 3, y: 1, z: 1}}}}]}}]}}",
     )
+}
+
+
+def _torus(*regions: tuple[str, int]) -> str:
+    """Return a torus of 2*2*2 with regions: their nodes, and the row that they are in."""
+    listed = ", ".join(
+        f"{{nodes: 'n[{nodes}]', anchor: {{x: 0, y: {y}, z: 0}}, dims: {{x: 2, y: 1, z: 1}}}}"
+        for nodes, y in regions
+    )
+    dims = "dims: {x: 2, y: 2, z: 2}"
+    return f"torus3d: {{toruses: [{{name: a, {dims}, regions: [{listed}]}}]}}"
+
+
+_RING = "ring: {rings: [{ring: r, nodes: 'n[1-4]'}]}"
+_PLACED = [
+    *((_RING, f"m1 Topology=t:{unit}") for unit in ("r:0", "r:9", "r:16", "r", "s:0", "s:1")),
+    *((_RING, f"m1 Topology=t:{unit}") for unit in ("r:0x3", "r:1:2")),
+    *((_RING, f"m[1-{number}] Topology=t:r:0") for number in (12, 14)),
+    *(
+        (_torus(("1-2", 0), ("3-4", 1)), f"{node} Topology=t:a:{cell}")
+        for node, cell in (
+            ("m1", "0:0:1"),
+            ("m1", "0:0:0"),
+            ("m1", "2:0:0"),
+            ("m1", "0:0"),
+            ("m1", "0:0:1:x"),
+            ("m1", "-1:0:0"),
+            ("m[1-2]", "0:0:1"),
+        )
+    ),
+    (_torus(("1-2", 0)), "m1 Topology=t:b:0:0:0"),
+    *((_torus(("1-2", 0), (nodes, 0)), "m1") for nodes in ("3-4", "7-8")),
+]
+TOPOLOGY |= {
+    f"yaml: {text} and {node}": with_(
+        f"NodeName={node}",
+        **{"topology.yaml": f"- topology: t\n  cluster_default: true\n  {text}\n"},
+    )
+    for text, node in _PLACED
 }
 TOPOLOGY |= {
     f"tree and {text}": with_(TREE, text, topology_conf="SwitchName=s Nodes=n[1-4]\n")
@@ -1226,6 +1271,8 @@ SLURMDBD_CASES = {
             "AuthAltTypes=auth/jwt",
             "SlurmUser=0",
             "StorageLoc=slurm-acct-db",
+            "StorageLoc=select",
+            "StorageLoc=window",
             "CommunicationParameters=DisableIPv4",
         ),
         'ArchiveDir=""',

@@ -65,6 +65,10 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     if timeout and (grammar.number_of(source, "messagetimeout") or 0) > 100:
         severity = WARNING if source.release.logs_warnings else INFO
         yield source.find(timeout, severity, "value", "is too high to notice failures")
+    authentication = source.settings.get("authinfo")
+    if authentication and len(authentication.value.encode()) > values.LONGEST_PASSWORD:
+        message = "is too long: slurmdbd ends with its first message (_global_auth_key)"
+        yield source.find(authentication, INFO, "value", message)
     yield from values.reserved_port(source, "dbdport")
     user = source.settings.get("slurmuser")
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():

@@ -245,8 +245,10 @@ def _unreadable(source: Source, path: str, line: Line) -> Finding:
     elif line.pairs:
         hint = "put quotes around a value with blanks"
     number, column = line.place(line.rest or 0)
-    message = f'cannot be read: "{shown}"'
+    severity, message = FATAL, f'cannot be read: "{shown}"'
+    if source.kind in _IGNORES_UNKNOWN:
+        severity, message = INFO, f"{message}, and is ignored"
     option = line.pairs[0].key if line.pairs else ""
     return Finding(
-        path, number, column, FATAL, "unreadable", option, message, hint, KINDS[source.kind]
+        path, number, column, severity, "unreadable", option, message, hint, KINDS[source.kind]
     )

@@ -14,8 +14,12 @@ from harness.slurmconf.check.parsed_file import Setting, Source
 # TRES that are counted without a database (src/slurmctld/controller.c, _init_tres).
 _TRES = {"cpu", "mem", "energy", "node", "billing", "vmem", "pages", "fs/disk"}
 # _tres_weight_item of src/common/slurm_protocol_api.c: strtod(), and a unit of get_unit_type().
+_DECIMAL, _HEXADECIMAL = (
+    rf"(?:{digit}+\.?{digit}*|\.{digit}+)(?:{exponent}[-+]?\d+)?"
+    for digit, exponent in (("[0-9]", "e"), ("[0-9a-f]", "p"))
+)
 _WEIGHT = re.compile(
-    r"\s*(?:[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|inf|infinity|nan)(?:[kmgtp].*)?|[kmgtp].*)",
+    rf"\s*(?:[-+]?(?:{_DECIMAL}|0x{_HEXADECIMAL}|inf|infinity|nan)(?:[kmgtp].*)?|[kmgtp].*)",
     re.IGNORECASE,
 )
 _TRES_KINDS = ("bb/", "gres/", "license/", "fs/", "ic/")

@@ -14,7 +14,7 @@ from typing import Any
 from harness import releases
 from harness.parsing import bounded_yaml, c_numbers, conf, hostlist, topology_rules
 from harness.releases import Release
-from harness.slurmconf.check import hypercube, toruses, yaml_file
+from harness.slurmconf.check import hypercube, positions, toruses, yaml_file
 from harness.slurmconf.check.findings import (
     ERROR,
     FATAL,
@@ -32,8 +32,6 @@ from harness.slurmconf.check.read_files import NEED_TOPOLOGY, is_read
 _KEYS = {"topology/tree": {"switchname"}, "topology/block": {"blockname", "blocksizes"}}
 _KEYS["topology/block"].add("blocklevels")
 _KEYS["topology/ring"] = {"ringname"}
-# MAX_RING_SIZE of ring_record.h.
-_LARGEST_RING = 16
 # How often switch_record_validate() goes through the switches.
 _MOST_PASSES = 21
 
@@ -52,8 +50,8 @@ class _Unit:
     find: Callable[[str, str, str, str], Finding]
 
 
-# The kind of a topology, and its switches or blocks.
-_Units = tuple[str, Sequence[_Unit]]
+# Returns why a node cannot be on a unit of a topology; "" if it can.
+_Placing = Callable[[str, str], str]
 # Kind of a topology -> where topology.yaml lists its parts, and what one is called.
 _UNITS = {"tree": ("switches", "switch"), "block": ("blocks", "block")}
 
@@ -68,7 +66,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     if yaml:
         yield from _topology_yaml(yaml, configuration)
     elif configuration.whole:
-        yield from _wrong_units(configuration, {"default": _default_topology(configuration)})
+        yield from _wrong_units(configuration, {"default": _default_placing(configuration)})
     plugin = slurm_conf.settings.get("topologyplugin") if slurm_conf else None
     described = yaml and configuration.release.topology_file == "topology.yaml"
     if slurm_conf and plugin and configuration.whole and not described:
@@ -129,7 +127,7 @@ def _blocks_conf(source: Source, nodes: Mapping[str, Row] | None) -> Iterator[Fi
     blocks = [_switch(source, row) for row in source.rows("blockname")]
     setting = source.settings.get("blocksizes")
     sizes = [c_numbers.atoi(word) for word in setting.words()] if setting else []
-    if setting and topology_rules.wrong_block_sizes(sizes):
+    if setting and (not sizes or topology_rules.wrong_block_sizes(sizes)):
         message = f'"{setting.value}": each size must be the first one times a power of two'
         yield source.find(setting, FATAL, "value", message)
         return
@@ -301,8 +299,8 @@ def _rings(
         names = names_of(ring.nodes or "", release) or ()
         size = 0
         for name in names:
-            if size >= _LARGEST_RING:
-                message = f"a ring has at most {_LARGEST_RING} nodes"
+            if size >= positions.LARGEST_RING:
+                message = f"a ring has at most {positions.LARGEST_RING} nodes"
                 yield ring.find("nodes", FATAL, "count", message)
                 break
             size += nodes is None or name in nodes
@@ -329,25 +327,40 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
         return
     for part, place in topologies:
         yield from _one_topology(path, configuration, part, place)
-    known: dict[str, _Units] = {}
-    for part, place in topologies:
-        kind = next((key for key in _UNITS if isinstance(part.get(key), dict)), "")
-        keys = _UNITS.get(kind)
-        units = _units(path, part[kind], yaml_file.at(place, kind), *keys) if keys else []
-        known[str(part.get("topology"))] = kind, units
+    known = {
+        str(part.get("topology")): _placing(path, configuration, part, place)
+        for part, place in topologies
+    }
     yield from _wrong_units(configuration, known)
 
 
-def _default_topology(configuration: Configuration) -> _Units:
-    """Return the kind of the topology of topology.conf, and its switches or blocks."""
+def _placing(path: Path, configuration: Configuration, part: dict[str, Any], node: Any) -> _Placing:
+    """Return the rules of a topology of topology.yaml for nodes that name a unit of it."""
+    slurm_conf, release = configuration.get("slurm.conf"), configuration.release
+    nodes = node_names(slurm_conf) if slurm_conf else ()
+    for kind, keys in _UNITS.items():
+        if isinstance(part.get(kind), dict):
+            units = _units(path, part[kind], yaml_file.at(node, kind), *keys)
+            return lambda _, unit: _wrong_unit(kind, units, unit)
+    if isinstance(part.get("ring"), dict):
+        return positions.Rings(toruses.dicts(part["ring"], "rings"), nodes, release).problem
+    if isinstance(part.get("torus3d"), dict):
+        found = toruses.dicts(part["torus3d"], "toruses")
+        return positions.Toruses(found, nodes, release).problem
+    return lambda *_: ""
+
+
+def _default_placing(configuration: Configuration) -> _Placing:
+    """Return the rules of the topology of topology.conf for nodes that name a unit of it."""
     slurm_conf, source = configuration.get("slurm.conf"), configuration.get("topology.conf")
     kind = ((slurm_conf and slurm_conf.get("topologyplugin")) or "").removeprefix("topology/")
     if kind not in _UNITS or source is None:
-        return "", []
-    return kind, [_switch(source, row) for row in source.rows(f"{_UNITS[kind][1]}name")]
+        return lambda *_: ""
+    units = [_switch(source, row) for row in source.rows(f"{_UNITS[kind][1]}name")]
+    return lambda _, unit: _wrong_unit(kind, units, unit)
 
 
-def _wrong_units(configuration: Configuration, known: Mapping[str, _Units]) -> Iterator[Finding]:
+def _wrong_units(configuration: Configuration, known: Mapping[str, _Placing]) -> Iterator[Finding]:
     """Yield topologies, switches and blocks that nodes and partitions name and that do not exist.
 
     src/interfaces/topology.c, _get_tctx_index_by_name(), and topology_p_add_rm_node() of each
@@ -367,7 +380,9 @@ def _wrong_units(configuration: Configuration, known: Mapping[str, _Units]) -> I
         if setting and not unknown and row.first.name.lower() == "nodename":
             for word in words:
                 name, _, unit = word.partition(":")
-                if unit and (problem := _wrong_unit(*known[name], unit)):
+                nodes = names_of(row.first.value, configuration.release) or ()
+                placed = (known[name](node, unit) for node in nodes) if unit else iter(())
+                if problem := next(filter(None, placed), ""):
                     yield slurm_conf.find(setting, FATAL, "undefined", problem, daemons=SLURMCTLD)
         if setting and unknown:
             message = f"there is no topology {unknown[0]}"

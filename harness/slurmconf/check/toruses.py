@@ -11,6 +11,8 @@ from harness.releases import Release
 from harness.slurmconf.check.nodes import names_of
 
 _Size = tuple[int, int, int]
+# A position in a torus, and the node there.
+_Cells = dict[_Size, str]
 
 
 def problems(
@@ -20,7 +22,12 @@ def problems(
     seen: dict[str, set[str]] = {}
     for place, torus in enumerate(toruses):
         name = str(torus.get("name") or "")
-        yield from ((place, problem) for problem in _problems(torus, release))
+        own_problems = [*_problems(torus, release)]
+        yield from ((place, problem) for problem in own_problems)
+        if not own_problems and len([*_filled(torus, nodes or (), release)]) > len(
+            cells(torus, nodes or (), release)
+        ):
+            yield place, f"regions of torus {name} overlap"
         if name in seen:
             yield place, f"torus {name} is already defined"
         parts = [torus, *dicts(torus, "regions")]
@@ -91,6 +98,27 @@ def _size(data: Mapping[str, Any], key: str) -> _Size:
         conf.number(str(part.get(axis))) or 0 if isinstance(part, dict) else 0 for axis in "xyz"
     )
     return x, y, z
+
+
+def cells(torus: Mapping[str, Any], nodes: Collection[str], release: Release) -> _Cells:
+    """Return the positions of the nodes that slurm.conf has."""
+    return dict(_filled(torus, nodes, release))
+
+
+def _filled(
+    torus: Mapping[str, Any], nodes: Collection[str], release: Release
+) -> Iterator[tuple[_Size, str]]:
+    for part in dicts(torus, "regions") or (torus,):
+        (x, y, z), (width, height, _) = _size(part, "anchor"), size(part)
+        for index, node in enumerate(names_of(str(part.get("nodes") or ""), release) or ()):
+            if node in nodes and width and height:
+                row = index // width
+                yield (x + index % width, y + row % height, z + row // height), node
+
+
+def size(torus: Mapping[str, Any]) -> _Size:
+    """Return the dimensions of a torus or a region; 0 where they are missing."""
+    return _size(torus, "dims")
 
 
 def dicts(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from harness.slurmconf.check.findings import (
 from harness.slurmconf.check.nodes import both_per_cpu_and_per_node, default_select
 from harness.slurmconf.check.parsed_file import Setting, Source
 from harness.slurmconf.check.power import reads_exclusions, uses_multifactor
+from harness.slurmconf.check.sql_words import RESERVED_WORDS
 
 # Option -> type of its plugin.
 PLUGIN_OF = {
@@ -172,7 +173,7 @@ _ROOT = re.compile(
 # Where only root may create directories, whatever the machine.
 _OF_ROOT = re.compile("/|/(dev(?!/shm)|proc|sys)(/.*)?")
 # storage_pass of _global_auth_key (slurm_protocol_api.c).
-_LONGEST_PASSWORD = 511
+LONGEST_PASSWORD = 511
 Rule = Callable[[Source], Iterator[Finding]]
 
 
@@ -269,6 +270,9 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
     if release.none_is_no_file and _is_none(release, kind, word):
         return
     full = _full_name(release, setting.name.lower(), kind, word)
+    if release.renamed_plugins.get(full, full) in release.plugins_of_slurmd:
+        message = f"slurmctld cannot load {full}: undefined symbol conf"
+        yield source.find(setting, FATAL, "plugin", message, daemons=SLURMCTLD)
     if new_name := release.renamed_plugins.get(full):
         message = f"{full} is now called {new_name}"
         yield source.find(setting, INFO, "renamed-plugin", message, f"write {new_name}")
@@ -488,7 +492,7 @@ def _selection(source: Source) -> Iterator[Finding]:
         message, daemons = f"{select} accepts only CR_Memory", _loaded_by(source, "selecttype")
         yield source.find(setting, FATAL, "contradiction", message, daemons=daemons)
     elif (
-        select.startswith("select/cons_")
+        (select.startswith("select/cons_") or (select == "select/cray_aries" and not linear))
         and not consumes
         and about
         and (setting or source.release.cons_needs_parameters)
@@ -629,8 +633,8 @@ def _accounting(source: Source) -> Iterator[Finding]:
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
         )
     password = source.settings.get("accountingstoragepass")
-    if password and source.uses_slurmdbd() and len(password.value) > _LONGEST_PASSWORD:
-        message = f"is longer than {_LONGEST_PASSWORD} characters (_global_auth_key)"
+    if password and source.uses_slurmdbd() and len(password.value) > LONGEST_PASSWORD:
+        message = f"is longer than {LONGEST_PASSWORD} characters (_global_auth_key)"
         yield source.find(password, FATAL, "value", message, daemons=SLURMCTLD)
     port = source.settings.get("accountingstorageport")
     if port and source.uses_slurmdbd() and grammar.number_of(source, "accountingstorageport") == 0:
@@ -781,7 +785,9 @@ def wrong_database(
 ) -> Iterator[Finding]:
     """Yield the name of a database that a query needs quotes for (mysql_db_get_db_connection)."""
     # acct_get_db_name and jobcomp_p_set_location take the default instead of one with "." or "/".
-    if not re.fullmatch(r"(?!\d+$)[\w$]+|.*[./].*", setting.value):
+    if setting.value.upper() in RESERVED_WORDS or not re.fullmatch(
+        r"(?!\d+$)[\w$]+|.*[./].*", setting.value
+    ):
         message = f'"{setting.value}" is not the name of a database without quotes'
         hint = "use letters, digits and _, or create the database before the daemon starts"
         yield source.find(setting, FATAL, "value", message, hint, daemons)
@@ -811,7 +817,8 @@ def _tasks(source: Source) -> Iterator[Finding]:
         if (
             setting
             and word.lower() in known & {*words}
-            and "task/cgroup" not in (source.get("taskplugin") or "")
+            and "task/cgroup"
+            not in plugins(source.release, "taskplugin", source.get("taskplugin") or "")
         ):
             message = f"{word} must be used with task/cgroup"
             yield source.find(setting, FATAL, "missing", message, "TaskPlugin=task/cgroup")

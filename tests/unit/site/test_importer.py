@@ -86,6 +86,35 @@ def test_imported_site_renders_to_its_own_configuration(site: Path, tmp_path: Pa
     ]
 
 
+@pytest.mark.parametrize(
+    ("lines", "groups"),
+    [
+        (["n1 CPUs=2", "n2 CPUs=2", "n3 CPUs=4"], [("n[1-2]", None), ("n3", None)]),
+        (["n2", "n1"], [("n2", None), ("n1", None)]),
+        (["n09", "n10"], [("n[09-10]", None)]),
+        (["n1", "m2"], [("n1", None), ("m2", None)]),
+        (["n[1-2]", "n[3-4]"], [("n[1-2]", None), ("n[3-4]", None)]),
+        (
+            ["n1 NodeAddr=10.0.0.7", "n2 NodeAddr=10.0.0.8", "n3 NodeAddr=10.0.1.1"],
+            [("n[1-2]", "10.0.0.[7-8]"), ("n3", "10.0.1.1")],
+        ),
+        (
+            ["n1 NodeAddr=10.0.0.8", "n2 NodeAddr=10.0.0.7"],
+            [("n1", "10.0.0.8"), ("n2", "10.0.0.7")],
+        ),
+        (["n1 NodeAddr=10.0.0.8", "n2"], [("n1", "10.0.0.8"), ("n2", None)]),
+    ],
+)
+def test_consecutive_nodes_that_differ_in_their_number_are_one_group(
+    tmp_path: Path, lines: list[str], groups: list[tuple[str, str | None]]
+) -> None:
+    text = "".join(f"NodeName={line}\n" for line in lines)
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=c\nSlurmctldHost=ctl\n{text}")
+    data, _ = importer.import_directory(tmp_path, releases.get("24.11"))
+    nodes = data["clusters"]["c"]["nodes"]
+    assert [(group["name"], group["options"].get("NodeAddr")) for group in nodes] == groups
+
+
 def test_unreadable_input_is_not_imported(site: Path) -> None:
     (site / "slurm.conf").write_text(SITE["slurm.conf"] + "what is this\n")
     with pytest.raises(UsageError, match=r"cannot be read: .*slurm\.conf:12"):

@@ -204,6 +204,8 @@ def test_hypercube(tmp_path: Path, text: str, expected: str) -> None:
 SQUARE = "name: a, dims: {x: 2, y: 2, z: 1}"
 WHOLE = f"{SQUARE}, nodes: 'n[1-4]'"
 HALF = "dims: {x: 2, y: 1, z: 1}"
+RING = "ring: {rings: [{ring: r, nodes: 'n[1-4]'}]}"
+TORUS = f"torus3d: {{toruses: [{{{SQUARE}, regions: [{{{HALF}, nodes: 'n[1-2]'}}]}}]}}"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +234,16 @@ HALF = "dims: {x: 2, y: 1, z: 1}"
             f"torus3d: {{toruses: [{{{WHOLE}, placements: [{{dims: {{x: 3, y: 1, z: 1}}}}]}}]}}",
             "a placement exceeds its torus",
         ),
+        (
+            f"torus3d: {{toruses: [{{{SQUARE}, regions: [{{{HALF}, nodes: 'n[1-2]'}},"
+            f" {{anchor: {{y: 1}}, {HALF}, nodes: 'n[3-4]'}}]}}]}}",
+            "",
+        ),
+        (
+            f"torus3d: {{toruses: [{{{SQUARE}, regions: [{{{HALF}, nodes: 'n[1-2]'}},"
+            f" {{{HALF}, nodes: 'n[3-4]'}}]}}]}}",
+            "regions of torus a overlap",
+        ),
     ],
 )
 def test_topology_yaml(tmp_path: Path, text: str, expected: str) -> None:
@@ -253,6 +265,34 @@ def test_switches_that_nodes_name_exist(tmp_path: Path, unit: str, expected: str
     files = {
         "slurm.conf": f"TopologyPlugin=topology/tree\nNodeName=m1 Topology=default:{unit}",
         "topology.conf": "SwitchName=leaf Nodes=n[1-4]\nSwitchName=top Switches=leaf",
+    }
+    assert_fatal(fatal(tmp_path, "26.05", files), expected)
+
+
+@pytest.mark.parametrize(
+    ("topology", "text", "expected"),
+    [
+        (RING, "m1 Topology=t:r:4", ""),
+        (RING, "m1 Topology=t:s:0", ""),
+        (RING, "m1 Topology=t:s:1", "there is no ring s"),
+        (RING, "m1 Topology=t:r:0x10", '"r:0x10" is not RING:POSITION'),
+        (RING, "m1 Topology=t:r", '"r" is not RING:POSITION'),
+        (RING, "m[1-12] Topology=t:r:0", ""),
+        (RING, "m[1-13] Topology=t:r:0", "ring r already has 16 nodes"),
+        (TORUS, "m1 Topology=t:a:1:1:0", ""),
+        (TORUS, "m1 Topology=t:a:0:0:0", "0:0:0 of torus a is the place of n1"),
+        (TORUS, "m[1-2] Topology=t:a:1:1:0", "1:1:0 of torus a is the place of m1"),
+        (TORUS, "m1 Topology=t:a:0:2:0", "0:2:0 is outside of torus a"),
+        (TORUS, "m1 Topology=t:a:0:0", '"a:0:0" is not TORUS:X:Y:Z'),
+        (TORUS, "m1 Topology=t:b:0:0:0", "there is no torus b"),
+    ],
+)
+def test_rings_and_toruses_have_room_for_nodes_that_name_a_position(
+    tmp_path: Path, topology: str, text: str, expected: str
+) -> None:
+    files = {
+        "slurm.conf": f"NodeName={text}",
+        "topology.yaml": f"- topology: t\n  cluster_default: true\n  {topology}",
     }
     assert_fatal(fatal(tmp_path, "26.05", files), expected)
 
