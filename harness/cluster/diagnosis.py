@@ -9,7 +9,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -41,9 +41,13 @@ _REFUSED = re.compile(
 )
 # What differs when a daemon repeats a line.
 _CHANGES = re.compile(r"\d+")
-# slurmstepd logs the cancellation of a job as an error (_rpc_signal_container() in its req.c).
-_CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ \*\*\*$")
+# slurmstepd logs the end of a job that is cancelled or reaches its time limit as an error
+# (_rpc_signal_container() and _rpc_timelimit() in its req.c).
+_CANCELLED = re.compile(
+    r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+(?: DUE TO TIME LIMIT)? \*\*\*$"
+)
 # slurmctld logs each change of a job, such as a hold, and who made it (_slurm_rpc_update_job()).
+# The scenario's users change only their own jobs, as checks do.
 _JOB_CHANGED = re.compile(r"_slurm_rpc_update_job: complete JobId=(\S+) uid=(\d+)")
 
 
@@ -133,7 +137,8 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         if line.startswith(_NOT_ACTIVE)
     ]
     exits = dict.fromkeys(f"{host.name}: {line}" for line in lines if _EXITED in line)
-    changed_jobs, errors = _logged(host.name, logs.dated(lines, zone), since)
+    users = {str(user.uid) for user in plan.scenario.users.values()}
+    changed_jobs, errors = _logged(host.name, logs.dated(lines, zone), since, users)
     return [
         *ended,
         *unreachable,
@@ -163,9 +168,12 @@ def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
 
 
 def _logged(
-    host: str, dated_lines: Iterable[tuple[float, str]], since: float
+    host: str, dated_lines: Iterable[tuple[float, str]], since: float, users: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the jobs that someone changed, and the errors without repeats, since a time."""
+    """Return the jobs that others than `users` (uids) changed, and the errors, since a time.
+
+    Errors are without repeats.
+    """
     now = time.time()
     last: dict[str, str] = {}
     changes: Counter[tuple[str, str]] = Counter()
@@ -174,7 +182,8 @@ def _logged(
         if not since - _AROUND <= at <= now + _AROUND or _CANCELLED.search(text):
             continue
         if changed := _JOB_CHANGED.search(text):
-            changes[changed[1], changed[2]] += 1
+            if changed[2] not in users:
+                changes[changed[1], changed[2]] += 1
         else:
             last[_CHANGES.sub("", text)] = f"{host} logged: {text}"
     changed_jobs = [

@@ -307,7 +307,7 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
     job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
     jobs.left_alone.add(job_key(cluster.name, job_id))
     cluster.wait_for([job_id], {"RUNNING"})
-    cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5")
+    cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5", user=jobs.user)
     return job_id
 
 

@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
 
 import pytest
 from testinfra.host import Host
@@ -330,6 +331,7 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
                     f"{name}:{file.path} is {owner}, "
                     f"should be {(file.owner, file.group, file.mode)}"
                 )
+        wrong += [f"{name}:{line}" for line in open_directories(hosts[name], tree[name])]
         # A file that comes from neither the harness nor a package may change what the daemons do.
         found = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout
         owner = plan.host(name).family.owner_of_file
@@ -340,6 +342,19 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
 
     wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
     assert not any(wrong.values()), "\n".join(line for lines in wrong.values() for line in lines)
+
+
+def open_directories(host: Host, files: Iterable[render.RenderedFile]) -> Iterator[str]:
+    """Yield the directories above rendered files in which others could replace these files."""
+    owners: dict[str, set[str]] = {}
+    for file in files:
+        for directory in PurePosixPath(file.path).parents:
+            owners.setdefault(str(directory), {"root"}).add(file.owner)
+    for mode, owner, path in table(host, f"stat -Lc '%a %U %n' {shlex.join(owners)}", 2):
+        if int(mode, 8) & stat.S_IWOTH and not int(mode, 8) & stat.S_ISVTX:
+            yield f"{path} can be written by everyone (mode {mode}), who can replace its files"
+        if owner not in owners[path]:
+            yield f"{path} belongs to {owner}, who can replace its files"
 
 
 def has_own_image(plan: Plan, host: str) -> bool:

@@ -90,6 +90,18 @@ SINGLE_NODE = [
         "single:/etc/slurm/slurm.conf is not a regular file",
     ),
     on_single(
+        "every_file",
+        "chmod 0777 /etc/slurm",
+        "chmod 0755 /etc/slurm",
+        "single:/etc/slurm can be written by everyone",
+    ),
+    on_single(
+        "devices_that_programs_expect",
+        "mv /dev/null /dev/null.right && touch /dev/null && chmod 0666 /dev/null",
+        "mv /dev/null.right /dev/null",
+        "single:/dev/null is regular empty file",
+    ),
+    on_single(
         "every_user",
         "usermod --shell /usr/sbin/nologin bob",
         "usermod --shell /bin/bash bob",

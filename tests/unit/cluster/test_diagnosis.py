@@ -69,9 +69,10 @@ def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
     assert report == ["single logged: error: no memory for job 8"]
 
 
-def test_change_of_a_job_is_shown_with_who_made_it() -> None:
+def test_change_of_a_job_is_shown_with_who_made_it_unless_it_was_a_user() -> None:
     changed = "_slurm_rpc_update_job: complete JobId=7 uid=0 usec="
-    lines = logged(9, f"{changed}5") + logged(8, f"{changed}6")
+    by_user = logged(8, "_slurm_rpc_update_job: complete JobId=8 uid=2001 usec=5")
+    lines = logged(9, f"{changed}5") + logged(8, f"{changed}6") + by_user
     report = seen(squeue="", node="", reservation="", tail=f"+0000\n{lines}")
     assert report == ["single: uid 0 changed job 7 (scontrol update or hold), 2 times"]
 
