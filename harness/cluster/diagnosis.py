@@ -43,9 +43,7 @@ _REFUSED = re.compile(
 _CHANGES = re.compile(r"\d+")
 # slurmstepd logs the end of a job that is cancelled or reaches its time limit as an error
 # (_rpc_signal_container() and _rpc_timelimit() in its req.c).
-_CANCELLED = re.compile(
-    r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+(?: DUE TO TIME LIMIT)? \*\*\*$"
-)
+_CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+(?: DUE TO TIME LIMIT)? \*\*\*$")
 # slurmctld logs each change of a job, such as a hold, and who made it (_slurm_rpc_update_job()).
 # The scenario's users change only their own jobs, as checks do.
 _JOB_CHANGED = re.compile(r"_slurm_rpc_update_job: complete JobId=(\S+) uid=(\d+)")
