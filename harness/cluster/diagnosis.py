@@ -26,11 +26,18 @@ _PATIENCE, _PING = 15, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
 _EXITED = "Main process exited"
-# Prints the state of each of the units "$@" that does not run, and how it ended.
-_ENDED = f"""for unit; do systemctl is-active --quiet "$unit" ||
-    echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
-        "($(systemctl show --value --property=Result "$unit"))"
+# Prints the state of each of the units "$@" that does not run, and how it ended. A process that a
+# signal has stopped does not run either.
+_ENDED = f"""for unit; do
+    if ! systemctl is-active --quiet "$unit"; then
+        echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
+            "($(systemctl show --value --property=Result "$unit"))"
+    elif grep -q '^State:.T' "/proc/$(systemctl show --value --property=MainPID "$unit")/status"
+    then echo "{_NOT_ACTIVE}$unit is stopped by a signal"
+    fi 2> /dev/null
 done"""
+# The line of such a unit in a report.
+_DOES_NOT_RUN = re.compile(r"^\S+: \S+ is (?:\w+ \([\w-]+\)|stopped by a signal)$")
 # Seconds by which the clocks of a daemon and of the check may differ.
 _AROUND = 2
 # How many lines of each host, and how many jobs, nodes and reservations of each cluster are shown.
@@ -63,6 +70,15 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
     ]
     with ThreadPoolExecutor(8) as pool:
         return [line for lines in pool.map(_answered, looks) for line in lines]
+
+
+def with_causes_first(message: str, lines: Sequence[str]) -> str:
+    """Return a failure's message followed by what `of_failure` returned.
+
+    Daemons that do not run come before the message: commands then fail for that reason only.
+    """
+    causes = [line for line in lines if _DOES_NOT_RUN.search(line)]
+    return "\n".join([*causes, message, *(line for line in lines if line not in causes)])
 
 
 def of_refusal(plan: Plan, message: str) -> list[str]:

@@ -411,10 +411,11 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
 
     def look(name: str) -> tuple[float, str]:
         before = time.time()
-        answer = ssh.run(
-            name, ["sh", "-c", "munge --no-input | unmunge | grep ENCODE_TIME; date +%z"]
-        ).stdout
-        encode_time, zone = re.fullmatch(r".*\((\d+)\)\n(\S+)\n", answer).groups()
+        script = "munge --no-input | unmunge | grep ENCODE_TIME; date +%z"
+        answer = ssh.run(name, ["sh", "-c", script])
+        match = re.fullmatch(r".*\((\d+)\)\n(\S+)\n", answer.stdout)
+        assert match, f"munge of {name} does not tell the time: {answer.stderr}"
+        encode_time, zone = match.groups()
         # On a slow host or network, it may have been encoded at any time between the two.
         nearest = min(max(int(encode_time), before), time.time())
         return int(encode_time) - nearest, zone

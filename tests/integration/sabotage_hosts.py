@@ -174,6 +174,13 @@ FEDERATION = [
         f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
         f"aws4:{SPOOL} cannot be written: mktemp: failed to create file",
     ),
+    on_host(
+        "every_directory",
+        "onprem1",
+        f"mv {SPOOL} /tmp/spool && ln -s /tmp/spool {SPOOL}",
+        f"rm {SPOOL} && mv /tmp/spool {SPOOL}",
+        f"onprem1:{SPOOL} is a symbolic link to /tmp/spool",
+    ),
     on_host("every_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
     on_host(
         "every_name",

@@ -121,3 +121,19 @@ def test_refused_job_leads_to_the_options_for_all_jobs_of_the_checks(tmp_path: P
     assert "checks: {submit: [--time=5]}" in hint
     single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
     assert diagnosis.of_refusal(single, refused) == []
+
+
+def test_daemons_that_do_not_run_come_before_a_command_that_failed() -> None:
+    lines = [
+        "on-prem: job 7 of alice PENDING (Resources)",
+        "cloud: munge is inactive (success)",
+        "cloud: slurmctld is failed (exit-code)",
+        "onprem: slurmd is stopped by a signal",
+        "cloud logged: error: it is late",
+    ]
+    assert diagnosis.with_causes_first("squeue failed", lines).splitlines() == [
+        *lines[1:4],
+        "squeue failed",
+        lines[0],
+        lines[4],
+    ]
