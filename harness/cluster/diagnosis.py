@@ -64,7 +64,7 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
     """
     clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
     looks: list[Callable[[], Iterable[str]]] = [
-        *(partial(_of_cluster, cluster) for cluster in clusters),
+        *(partial(_of_cluster, cluster, plan) for cluster in clusters),
         *(partial(script_failures.of_host, ssh, plan, host) for host in plan.lasting_hosts()),
         *(partial(_of_host, ssh, plan, host, since) for host in plan.lasting_hosts()),
     ]
@@ -106,7 +106,7 @@ def _answered(look: Callable[[], Iterable[str]]) -> list[str]:
         return [" ".join(str(error).splitlines()[-1:])]
 
 
-def _of_cluster(cluster: SlurmCluster) -> list[str]:
+def _of_cluster(cluster: SlurmCluster, plan: Plan) -> list[str]:
     waiting = [
         f"{cluster.name}: job {job.job_id} of {job.user} {job.state} ({job.reason})"
         for job in cluster.jobs("--local", "--all")
@@ -117,8 +117,19 @@ def _of_cluster(cluster: SlurmCluster) -> list[str]:
         for node in cluster.nodes()
         if node_state.is_out_of_service(node.state)
     ]
-    reserved = [f"{cluster.name}: {reservation}" for reservation in cluster.reservations()]
-    return [*_some(waiting), *_some(out_of_service), *_some(reserved)]
+    reservations = cluster.reservations()
+    reserved = [f"{cluster.name}: {reservation}" for reservation in reservations]
+    own = [
+        reservation.name
+        for reservation in reservations
+        if reservation.name in plan.scenario.clusters[cluster.name].reservations
+    ]
+    hints = [
+        f"hint: if no node is left for the checks, `checks: {{submit: [--reservation={name}]}}` in "
+        "the scenario makes their jobs use the reservation"
+        for name in (own[:1] if waiting else ())
+    ]
+    return [*_some(waiting), *_some(out_of_service), *_some(reserved), *hints]
 
 
 def _some(lines: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ class Controller(Ssh):
         raise WaitTimeout(f"{host}: {words}  (no answer in 10 s)")
 
 
-def seen(**answers: str) -> list[str]:
-    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
+def seen(settings: Sequence[str] = (), **answers: str) -> list[str]:
+    single_node = scenario.load(SCENARIO, settings=settings)
+    single = plan.make_plan("single-node", single_node, FakeProvider.capabilities)
     return diagnosis.of_failure(
         Controller(**answers), single, (NOW - timedelta(seconds=30)).timestamp()
     )
@@ -137,3 +139,13 @@ def test_daemons_that_do_not_run_come_before_a_command_that_failed() -> None:
         lines[0],
         lines[4],
     ]
+
+
+def test_reservation_of_the_scenario_that_keeps_jobs_waiting_comes_with_a_hint() -> None:
+    settings = ["clusters.single.reservations={theirs: {StartTime: now, Nodes: ALL, Users: bob}}"]
+    queue = "7|PENDING|||Resources|7|slurm-harness|sh"
+    hint = "hint: if no node is left for the checks, `checks: {submit: [--reservation=theirs]}`"
+    answers = {"node": "", "reservation": RESERVATION, "tail": "+0000\n"}
+    assert [line for line in seen(settings, squeue=queue, **answers) if hint in line]
+    assert not [line for line in seen(squeue=queue, **answers) if hint in line]
+    assert not [line for line in seen(settings, squeue="", **answers) if hint in line]
