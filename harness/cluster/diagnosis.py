@@ -36,8 +36,16 @@ _ENDED = f"""for unit; do
     then echo "{_NOT_ACTIVE}$unit is stopped by a signal"
     fi 2> /dev/null
 done"""
-# The line of such a unit in a report.
-_DOES_NOT_RUN = re.compile(r"^\S+: \S+ is (?:\w+ \([\w-]+\)|stopped by a signal)$")
+# Prints the statements that MariaDB has been executing for at least 5 s, if root may look.
+_STATEMENTS = r"""mariadb --batch --skip-column-names --execute "
+    select concat(time, ' s for a statement of ', user, ', ', state, ': ',
+        left(replace(info, '\n', ' '), 60))
+    from information_schema.processlist
+    where command <> 'Sleep' and info is not null and time >= 5" """
+# Lines of a report that explain why commands and waits fail: of such a unit, or such a statement.
+_CAUSE = re.compile(
+    r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)|stopped by a signal)$|MariaDB takes .*, Waiting for )"
+)
 # Seconds by which the clocks of a daemon and of the check may differ.
 _AROUND = 2
 # How many lines of each host, and how many jobs, nodes and reservations of each cluster are shown.
@@ -67,6 +75,7 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
         *(partial(_of_cluster, cluster, plan) for cluster in clusters),
         *(partial(script_failures.of_host, ssh, plan, host) for host in plan.lasting_hosts()),
         *(partial(_of_host, ssh, plan, host, since) for host in plan.lasting_hosts()),
+        *(partial(_of_database, ssh, host) for host in plan.with_daemon("mariadb")),
     ]
     with ThreadPoolExecutor(8) as pool:
         return [line for lines in pool.map(_answered, looks) for line in lines]
@@ -75,9 +84,10 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
 def with_causes_first(message: str, lines: Sequence[str]) -> str:
     """Return a failure's message followed by what `of_failure` returned.
 
-    Daemons that do not run come before the message: commands then fail for that reason only.
+    Daemons that do not run and statements that wait for a lock come before the message: commands
+    then fail for that reason only.
     """
-    causes = [line for line in lines if _DOES_NOT_RUN.search(line)]
+    causes = [line for line in lines if _CAUSE.search(line)]
     return "\n".join([*causes, message, *(line for line in lines if line not in causes)])
 
 
@@ -171,6 +181,12 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         *_some(changed_jobs),
         *errors[-_MOST:],
     ]
+
+
+def _of_database(ssh: Ssh, host: Host) -> list[str]:
+    """Return the statements that take MariaDB long, such as those that wait for a lock."""
+    answer = ssh.run(host.name, ["sh", "-c", _STATEMENTS], check=False, timeout=_PATIENCE)
+    return _some([f"{host.name}: MariaDB takes {line}" for line in answer.stdout.splitlines()])
 
 
 def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:

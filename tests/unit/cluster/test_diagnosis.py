@@ -125,19 +125,21 @@ def test_refused_job_leads_to_the_options_for_all_jobs_of_the_checks(tmp_path: P
     assert diagnosis.of_refusal(single, refused) == []
 
 
-def test_daemons_that_do_not_run_come_before_a_command_that_failed() -> None:
+def test_daemons_that_do_not_run_and_locks_come_before_a_command_that_failed() -> None:
     lines = [
         "on-prem: job 7 of alice PENDING (Resources)",
         "cloud: munge is inactive (success)",
         "cloud: slurmctld is failed (exit-code)",
         "onprem: slurmd is stopped by a signal",
+        "db: MariaDB takes 9 s for a statement of slurm, Waiting for backup lock: insert",
         "cloud logged: error: it is late",
+        "db: MariaDB takes 9 s for a statement of root, User sleep: SELECT SLEEP(90)",
     ]
     assert diagnosis.with_causes_first("squeue failed", lines).splitlines() == [
-        *lines[1:4],
+        *lines[1:5],
         "squeue failed",
         lines[0],
-        lines[4],
+        *lines[5:],
     ]
 
 
