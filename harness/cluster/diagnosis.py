@@ -42,9 +42,22 @@ _STATEMENTS = r"""mariadb --batch --skip-column-names --execute "
         left(replace(info, '\n', ' '), 60))
     from information_schema.processlist
     where command <> 'Sleep' and info is not null and time >= 5" """
-# Lines of a report that explain why commands and waits fail: of such a unit, or such a statement.
+# Prints the site's programs that have been running for at least 10 s, such as Prolog. Slurm sets
+# SLURM_SCRIPT_CONTEXT for them only; their children inherit it.
+_PROGRAM = "program: "
+_PROGRAMS = f"""set +f
+for file in $(grep -alsz '^SLURM_SCRIPT_CONTEXT=' /proc/[0-9]*/environ); do
+    value() {{ tr '\\0' '\\n' < $file | sed -n "s/^$1=//p"; }}
+    pid=${{file#/proc/}}
+    seconds=$(ps -o etimes= -p ${{pid%/environ}}) && [ $seconds -ge 10 ] &&
+        echo "{_PROGRAM}$(value SLURM_SCRIPT_CONTEXT) of job $(value SLURM_JOB_ID)" \\
+            "has been running for" $seconds s
+done 2> /dev/null
+set -f"""
+# Lines of a report that explain why commands and waits fail: of such a unit, statement or program.
 _CAUSE = re.compile(
-    r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)|stopped by a signal)$|MariaDB takes .*, Waiting for )"
+    r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)|stopped by a signal)$|MariaDB takes .*, Waiting for "
+    r"|\S+ of job \d+ has been running for )"
 )
 # Seconds by which the clocks of a daemon and of the check may differ.
 _AROUND = 2
@@ -84,8 +97,8 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
 def with_causes_first(message: str, lines: Sequence[str]) -> str:
     """Return a failure's message followed by what `of_failure` returned.
 
-    Daemons that do not run and statements that wait for a lock come before the message: commands
-    then fail for that reason only.
+    Daemons that do not run, statements that wait for a lock and programs that do not end come
+    before the message: commands then fail for that reason only.
     """
     causes = [line for line in lines if _CAUSE.search(line)]
     return "\n".join([*causes, message, *(line for line in lines if line not in causes)])
@@ -171,11 +184,15 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         for line in lines
         if line.startswith(_NOT_ACTIVE)
     ]
+    programs = dict.fromkeys(
+        f"{host.name}: {line.removeprefix(_PROGRAM)}" for line in lines if line.startswith(_PROGRAM)
+    )
     exits = dict.fromkeys(f"{host.name}: {line}" for line in lines if _EXITED in line)
     users = {str(user.uid) for user in plan.scenario.users.values()}
     changed_jobs, errors = _logged(host.name, logs.dated(lines, zone), since, users)
     return [
         *ended,
+        *_some([*programs]),
         *unreachable,
         *[*exits][-_MOST:],
         *_some(changed_jobs),
@@ -205,7 +222,7 @@ def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
         "journalctl --quiet --no-pager --output=cat _PID=1"
         f" --since=@{since - _AROUND:.0f} 2> /dev/null | grep -aE '^slurm[^ ]*: {_EXITED}'"
     )
-    return f"set -f; date +%z; {_ENDED}; {exits}; {ping}; {errors or 'true'}; true"
+    return f"set -f; date +%z; {_ENDED}; {_PROGRAMS}; {exits}; {ping}; {errors or 'true'}; true"
 
 
 def _logged(

@@ -272,6 +272,7 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
             lambda left: not left,
             what="all jobs to end on every cluster",
             timeout=180,
+            show=lambda left: "; ".join(f"{name}: job {job_id} is left" for name, job_id in left),
         )
     except WaitTimeout:
         # The check that left them behind has reported them; later clean-ups need not wait again.

@@ -125,21 +125,22 @@ def test_refused_job_leads_to_the_options_for_all_jobs_of_the_checks(tmp_path: P
     assert diagnosis.of_refusal(single, refused) == []
 
 
-def test_daemons_that_do_not_run_and_locks_come_before_a_command_that_failed() -> None:
+def test_daemons_that_do_not_run_locks_and_programs_come_before_a_command_that_failed() -> None:
     lines = [
         "on-prem: job 7 of alice PENDING (Resources)",
         "cloud: munge is inactive (success)",
         "cloud: slurmctld is failed (exit-code)",
         "onprem: slurmd is stopped by a signal",
         "db: MariaDB takes 9 s for a statement of slurm, Waiting for backup lock: insert",
+        "onprem: epilog_slurmd of job 7 has been running for 90 s",
         "cloud logged: error: it is late",
         "db: MariaDB takes 9 s for a statement of root, User sleep: SELECT SLEEP(90)",
     ]
     assert diagnosis.with_causes_first("squeue failed", lines).splitlines() == [
-        *lines[1:5],
+        *lines[1:6],
         "squeue failed",
         lines[0],
-        *lines[5:],
+        *lines[6:],
     ]
 
 
@@ -151,3 +152,9 @@ def test_reservation_of_the_scenario_that_keeps_jobs_waiting_comes_with_a_hint()
     assert [line for line in seen(settings, squeue=queue, **answers) if hint in line]
     assert not [line for line in seen(squeue=queue, **answers) if hint in line]
     assert not [line for line in seen(settings, squeue="", **answers) if hint in line]
+
+
+def test_programs_that_do_not_end_are_shown_once() -> None:
+    line = "program: epilog_slurmctld of job 7 has been running for 90 s\n"
+    report = seen(squeue="", node="", reservation="", tail=f"+0000\n{line}{line}")
+    assert report == ["single: epilog_slurmctld of job 7 has been running for 90 s"]
