@@ -118,10 +118,11 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         shown = (
             "cat /proc/$pid/comm",
             "cut -d' ' -f3 /proc/$pid/stat",
+            "sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status",
             "tail -1 /proc/$pid/cgroup",
         )
         show = "echo " + " ".join(f"$({fact})" for fact in shown)
-        script = f"for pid in $(pgrep -x '{names}'); do {show}; done"
+        script = f"for pid in 1 $(pgrep -x '{names}'); do {show}; done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
     seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
@@ -149,8 +150,13 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                 f"{host.name}: starts {sorted(enabled)} at boot, "
                 f"should start {sorted(host.daemons)}"
             )
-        for line in processes.strip().splitlines():
-            process, state, cgroup = line.split(" ", 2)
+        (_, _, all_cpus, _), *daemons = (
+            line.split(" ", 3) for line in processes.strip().splitlines()
+        )
+        for process, state, cpus, cgroup in daemons:
+            # Elsewhere, slurmd may bind itself to CPUs that jobs do not use (CpuSpecList).
+            if cpus != all_cpus and has_own_image(plan, host.name):
+                wrong.append(f"{host.name}: {process} may use CPUs {cpus}, not {all_cpus}")
             if state == "T":
                 wrong.append(f"{host.name}: {process} is stopped by a signal: {cgroup}")
             unit = next((unit for unit, name in PROCESS_OF.items() if name == process), process)

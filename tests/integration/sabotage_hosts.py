@@ -111,6 +111,13 @@ SINGLE_NODE = [
 
 FEDERATION = [
     on_host(
+        "runs_its_daemons",
+        "aws1",
+        "taskset -acp 0 $(pidof -s slurmd)",
+        "systemctl restart slurmd",
+        "aws1: slurmd may use CPUs 0, not 0-",
+    ),
+    on_host(
         "large_packets",
         "gateway",
         "nft 'add table inet lie; add chain inet lie big { type filter hook forward priority -5; }'"
