@@ -72,9 +72,16 @@ _CHANGES = re.compile(r"\d+")
 # slurmstepd logs the end of a job that is cancelled or reaches its time limit as an error
 # (_rpc_signal_container() and _rpc_timelimit() in its req.c).
 _CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+(?: DUE TO TIME LIMIT)? \*\*\*$")
-# slurmctld logs each change of a job, such as a hold, and who made it (_slurm_rpc_update_job()).
-# The scenario's users change only their own jobs, as checks do.
-_JOB_CHANGED = re.compile(r"_slurm_rpc_update_job: complete JobId=(\S+) uid=(\d+)")
+# slurmctld logs each change of a job, such as a hold, and each cancellation, and who made it
+# (_slurm_rpc_update_job() and _slurm_rpc_kill_job()). The scenario's users change only their own
+# jobs, as checks do.
+_JOB_CHANGED = re.compile(
+    r"(_slurm_rpc_update_job: complete|REQUEST_KILL_JOB) JobId=(\S+) uid[= ](\d+)"
+)
+_CHANGES_OF_A_JOB = {
+    "_slurm_rpc_update_job: complete": "changed job {} (scontrol update or hold)",
+    "REQUEST_KILL_JOB": "cancelled job {} (scancel)",
+}
 
 
 def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
@@ -209,7 +216,7 @@ def _of_database(ssh: Ssh, host: Host) -> list[str]:
 def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
     """Return the shell script that prints what `_of_host` reads, beginning with the time zone."""
     # grep(1) exits with 1 if no line matches.
-    pattern = f"(error|fatal): |{_JOB_CHANGED.pattern.partition('(')[0]}"
+    pattern = f"(error|fatal): |({'|'.join(_CHANGES_OF_A_JOB)}) JobId="
     errors = "; ".join(
         f"grep -aE '{pattern}' {path} | tail -n 300" for path in map(shlex.quote, paths)
     )
@@ -234,18 +241,19 @@ def _logged(
     """
     now = time.time()
     last: dict[str, str] = {}
-    changes: Counter[tuple[str, str]] = Counter()
+    changes: Counter[tuple[str, str, str]] = Counter()
     for at, text in dated_lines:
         # A check may have advanced a daemon's clock.
         if not since - _AROUND <= at <= now + _AROUND or _CANCELLED.search(text):
             continue
         if changed := _JOB_CHANGED.search(text):
-            if changed[2] not in users:
-                changes[changed[1], changed[2]] += 1
+            if changed[3] not in users:
+                changes[changed[1], changed[2], changed[3]] += 1
         else:
             last[_CHANGES.sub("", text)] = f"{host} logged: {text}"
     changed_jobs = [
-        f"{host}: uid {uid} changed job {job_id} (scontrol update or hold), {count} times"
-        for (job_id, uid), count in changes.items()
+        f"{host}: uid {uid} {_CHANGES_OF_A_JOB[change].format(job_id)}"
+        + (f", {count} times" if count > 1 else "")
+        for (change, job_id, uid), count in changes.items()
     ]
     return changed_jobs, [*last.values()]

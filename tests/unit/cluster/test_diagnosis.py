@@ -75,8 +75,13 @@ def test_change_of_a_job_is_shown_with_who_made_it_unless_it_was_a_user() -> Non
     changed = "_slurm_rpc_update_job: complete JobId=7 uid=0 usec="
     by_user = logged(8, "_slurm_rpc_update_job: complete JobId=8 uid=2001 usec=5")
     lines = logged(9, f"{changed}5") + logged(8, f"{changed}6") + by_user
+    lines += logged(7, "_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=9 uid 0")
+    lines += logged(7, "_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=10 uid 2001")
     report = seen(squeue="", node="", reservation="", tail=f"+0000\n{lines}")
-    assert report == ["single: uid 0 changed job 7 (scontrol update or hold), 2 times"]
+    assert report == [
+        "single: uid 0 changed job 7 (scontrol update or hold), 2 times",
+        "single: uid 0 cancelled job 9 (scancel)",
+    ]
 
 
 def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
