@@ -73,6 +73,8 @@ HARMLESS = (
     # slurmd -Z stores what it detects before it knows its spool directory.
     r"xcpuinfo_hwloc_topo_load: failed",
 )
+# What slurmctld logs if it has no saved jobs. Only that of a new cluster has none.
+NO_JOBS = "Could not open job state file"
 
 
 def different_programs(family: Family) -> str:
@@ -221,6 +223,7 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
 ) -> None:
     """Reads only what each logged until the clusters were ready: checks cause errors on purpose."""
     events = [*run.events()]
+    ready = [timeline.seconds(event) for event in events if event.get("name") == "ready"]
 
     def look(of: tuple[str, str, str]) -> list[str]:
         name, daemon, path = of
@@ -234,7 +237,14 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
         started, zone, *lines = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
         assert lines or quiet(plan, name, daemon), f"{name}: {daemon} logged nothing to {path}"
         end = timeline.end_of_start(events, float(started))
-        return [
+        # Jobs that slurmctld has forgotten may get their ids again.
+        forgot = [
+            f"{name}: {daemon} started without the jobs of its cluster: {line}"
+            for line in lines
+            for at, text in logs.dated([line], zone)
+            if ready and ready[0] < math.floor(float(started)) <= at and NO_JOBS in text
+        ]
+        return forgot + [
             f"{name}: {daemon}: {line}"
             for _, line in complaints(lines, zone, float(started), end)
             if not is_known(plan, name, line)

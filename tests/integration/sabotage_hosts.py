@@ -96,6 +96,14 @@ SINGLE_NODE = [
         "single:/etc/slurm can be written by everyone",
     ),
     on_single(
+        "started_without_an_error",
+        f"systemctl stop slurmctld && mv {STATE} /root/state"
+        f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld",
+        f"systemctl stop slurmctld && rm -r {STATE} && mv /root/state {STATE}"
+        " && systemctl start slurmctld",
+        "single: slurmctld started without the jobs of its cluster",
+    ),
+    on_single(
         "devices_that_programs_expect",
         "mv /dev/null /dev/null.right && touch /dev/null && chmod 0666 /dev/null",
         "mv /dev/null.right /dev/null",
