@@ -64,7 +64,7 @@ def list_(
     from harness import faults
 
     try:
-        run = open_run(runs, which)
+        run = open_run(runs, which, only_up=False)
         active, half_injected = faults.active(run), faults.half_injected(run)
     except UsageError:
         active, half_injected = [], []  # there is no run yet

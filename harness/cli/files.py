@@ -411,7 +411,7 @@ def diff_(
 def _configuration_of_run(runs: Path, name: str) -> diff.ConfigurationSource:
     from harness.slurmconf import sources
 
-    run = open_run(runs, name)
+    run = open_run(runs, name, only_up=False)
     is_up = bool(run.provider.runs().get(run.directory.id))
     return sources.of_run(
         name, run.plan, run.tree, run.ssh if is_up else None, run.directory.secrets()

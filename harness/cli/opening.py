@@ -40,12 +40,30 @@ def find_run(runs: Path, which: str | None) -> RunDir:
     return named[-1]
 
 
-def open_run(runs: Path, which: str | None) -> OpenRun:
-    """Open the run that `--run` names, with printed progress."""
+def open_run(runs: Path, which: str | None, *, only_up: bool = True) -> OpenRun:
+    """Open the run that `--run` names, with printed progress.
+
+    Raises UsageError for a run without hosts, unless `only_up` is false.
+    """
     from harness import lifecycle, providers
 
     directory = find_run(runs, which)
-    return lifecycle.open_run(directory, providers.get(directory.provider, runs), progress())
+    provider = providers.get(directory.provider, runs)
+    if only_up:
+        must_be_up(directory, provider)
+    return lifecycle.open_run(directory, provider, progress())
+
+
+def must_be_up(directory: RunDir, provider: providers.Provider) -> None:
+    """Raise UsageError if nothing of a run is left but its directory.
+
+    Hosts that have stopped count as hosts.
+    """
+    if directory.id not in provider.runs():
+        raise UsageError(
+            f"{directory.path} is not up: its hosts have been removed",
+            hint="`harness status` lists the runs, `harness up SCENARIO` starts one",
+        )
 
 
 def with_report(runs: Path, which: str) -> Path:

@@ -38,6 +38,7 @@ from harness.cli.opening import (
     find_host,
     find_provider,
     find_run,
+    must_be_up,
     must_be_writable,
     open_run,
     with_report,
@@ -148,6 +149,7 @@ def deploy(
 
     directory = find_run(runs, which)
     source = find_provider(directory.provider, runs, only_look=check, yes=yes)
+    must_be_up(directory, source)
     run = lifecycle.open_run(directory, source, progress())
     lifecycle.must_start(run.plan, run.tree)
     source.ask(run.plan, run.tree, run.directory)
@@ -509,7 +511,7 @@ def status(
 def _status(source: providers.Provider, runs: Path) -> list[Row]:
     from harness import run_list as run_status
 
-    return run_status.rows(source, runs, lambda run: open_run(runs, str(run.path)))
+    return run_status.rows(source, runs, lambda run: open_run(runs, str(run.path), only_up=False))
 
 
 @app.command()

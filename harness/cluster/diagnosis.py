@@ -9,7 +9,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -26,11 +26,39 @@ _PATIENCE, _PING = 15, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
 _EXITED = "Main process exited"
-# Prints the state of each of the units "$@" that does not run, and how it ended.
-_ENDED = f"""for unit; do systemctl is-active --quiet "$unit" ||
-    echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
-        "($(systemctl show --value --property=Result "$unit"))"
+# Prints the state of each of the units "$@" that does not run, and how it ended. A process that a
+# signal has stopped does not run either.
+_ENDED = f"""for unit; do
+    if ! systemctl is-active --quiet "$unit"; then
+        echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
+            "($(systemctl show --value --property=Result "$unit"))"
+    elif grep -q '^State:.T' "/proc/$(systemctl show --value --property=MainPID "$unit")/status"
+    then echo "{_NOT_ACTIVE}$unit is stopped by a signal"
+    fi 2> /dev/null
 done"""
+# Prints the statements that MariaDB has been executing for at least 5 s, if root may look.
+_STATEMENTS = r"""mariadb --batch --skip-column-names --execute "
+    select concat(time, ' s for a statement of ', user, ', ', state, ': ',
+        left(replace(info, '\n', ' '), 60))
+    from information_schema.processlist
+    where command <> 'Sleep' and info is not null and time >= 5" """
+# Prints the site's programs that have been running for at least 10 s, such as Prolog. Slurm sets
+# SLURM_SCRIPT_CONTEXT for them only; their children inherit it.
+_PROGRAM = "program: "
+_PROGRAMS = f"""set +f
+for file in $(grep -alsz '^SLURM_SCRIPT_CONTEXT=' /proc/[0-9]*/environ); do
+    value() {{ tr '\\0' '\\n' < $file | sed -n "s/^$1=//p"; }}
+    pid=${{file#/proc/}}
+    seconds=$(ps -o etimes= -p ${{pid%/environ}}) && [ $seconds -ge 10 ] &&
+        echo "{_PROGRAM}$(value SLURM_SCRIPT_CONTEXT) of job $(value SLURM_JOB_ID)" \\
+            "has been running for" $seconds s
+done 2> /dev/null
+set -f"""
+# Lines of a report that explain why commands and waits fail: of such a unit, statement or program.
+_CAUSE = re.compile(
+    r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)|stopped by a signal)$|MariaDB takes .*, Waiting for "
+    r"|\S+ of job \d+ has been running for )"
+)
 # Seconds by which the clocks of a daemon and of the check may differ.
 _AROUND = 2
 # How many lines of each host, and how many jobs, nodes and reservations of each cluster are shown.
@@ -41,10 +69,19 @@ _REFUSED = re.compile(
 )
 # What differs when a daemon repeats a line.
 _CHANGES = re.compile(r"\d+")
-# slurmstepd logs the cancellation of a job as an error (_rpc_signal_container() in its req.c).
-_CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ \*\*\*$")
-# slurmctld logs each change of a job, such as a hold, and who made it (_slurm_rpc_update_job()).
-_JOB_CHANGED = re.compile(r"_slurm_rpc_update_job: complete JobId=(\S+) uid=(\d+)")
+# slurmstepd logs the end of a job that is cancelled or reaches its time limit as an error
+# (_rpc_signal_container() and _rpc_timelimit() in its req.c).
+_CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+(?: DUE TO TIME LIMIT)? \*\*\*$")
+# slurmctld logs each change of a job, such as a hold, and each cancellation, and who made it
+# (_slurm_rpc_update_job() and _slurm_rpc_kill_job()). The scenario's users change only their own
+# jobs, as checks do.
+_JOB_CHANGED = re.compile(
+    r"(_slurm_rpc_update_job: complete|REQUEST_KILL_JOB) JobId=(\S+) uid[= ](\d+)"
+)
+_CHANGES_OF_A_JOB = {
+    "_slurm_rpc_update_job: complete": "changed job {} (scontrol update or hold)",
+    "REQUEST_KILL_JOB": "cancelled job {} (scancel)",
+}
 
 
 def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
@@ -55,12 +92,23 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
     """
     clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
     looks: list[Callable[[], Iterable[str]]] = [
-        *(partial(_of_cluster, cluster) for cluster in clusters),
+        *(partial(_of_cluster, cluster, plan) for cluster in clusters),
         *(partial(script_failures.of_host, ssh, plan, host) for host in plan.lasting_hosts()),
         *(partial(_of_host, ssh, plan, host, since) for host in plan.lasting_hosts()),
+        *(partial(_of_database, ssh, host) for host in plan.with_daemon("mariadb")),
     ]
     with ThreadPoolExecutor(8) as pool:
         return [line for lines in pool.map(_answered, looks) for line in lines]
+
+
+def with_causes_first(message: str, lines: Sequence[str]) -> str:
+    """Return a failure's message followed by what `of_failure` returned.
+
+    Daemons that do not run, statements that wait for a lock and programs that do not end come
+    before the message: commands then fail for that reason only.
+    """
+    causes = [line for line in lines if _CAUSE.search(line)]
+    return "\n".join([*causes, message, *(line for line in lines if line not in causes)])
 
 
 def of_refusal(plan: Plan, message: str) -> list[str]:
@@ -88,7 +136,7 @@ def _answered(look: Callable[[], Iterable[str]]) -> list[str]:
         return [" ".join(str(error).splitlines()[-1:])]
 
 
-def _of_cluster(cluster: SlurmCluster) -> list[str]:
+def _of_cluster(cluster: SlurmCluster, plan: Plan) -> list[str]:
     waiting = [
         f"{cluster.name}: job {job.job_id} of {job.user} {job.state} ({job.reason})"
         for job in cluster.jobs("--local", "--all")
@@ -99,8 +147,19 @@ def _of_cluster(cluster: SlurmCluster) -> list[str]:
         for node in cluster.nodes()
         if node_state.is_out_of_service(node.state)
     ]
-    reserved = [f"{cluster.name}: {reservation}" for reservation in cluster.reservations()]
-    return [*_some(waiting), *_some(out_of_service), *_some(reserved)]
+    reservations = cluster.reservations()
+    reserved = [f"{cluster.name}: {reservation}" for reservation in reservations]
+    own = [
+        reservation.name
+        for reservation in reservations
+        if reservation.name in plan.scenario.clusters[cluster.name].reservations
+    ]
+    hints = [
+        f"hint: if no node is left for the checks, `checks: {{submit: [--reservation={name}]}}` in "
+        "the scenario makes their jobs use the reservation"
+        for name in (own[:1] if waiting else ())
+    ]
+    return [*_some(waiting), *_some(out_of_service), *_some(reserved), *hints]
 
 
 def _some(lines: Sequence[str]) -> list[str]:
@@ -132,10 +191,15 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         for line in lines
         if line.startswith(_NOT_ACTIVE)
     ]
+    programs = dict.fromkeys(
+        f"{host.name}: {line.removeprefix(_PROGRAM)}" for line in lines if line.startswith(_PROGRAM)
+    )
     exits = dict.fromkeys(f"{host.name}: {line}" for line in lines if _EXITED in line)
-    changed_jobs, errors = _logged(host.name, logs.dated(lines, zone), since)
+    users = {str(user.uid) for user in plan.scenario.users.values()}
+    changed_jobs, errors = _logged(host.name, logs.dated(lines, zone), since, users)
     return [
         *ended,
+        *_some([*programs]),
         *unreachable,
         *[*exits][-_MOST:],
         *_some(changed_jobs),
@@ -143,10 +207,16 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     ]
 
 
+def _of_database(ssh: Ssh, host: Host) -> list[str]:
+    """Return the statements that take MariaDB long, such as those that wait for a lock."""
+    answer = ssh.run(host.name, ["sh", "-c", _STATEMENTS], check=False, timeout=_PATIENCE)
+    return _some([f"{host.name}: MariaDB takes {line}" for line in answer.stdout.splitlines()])
+
+
 def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
     """Return the shell script that prints what `_of_host` reads, beginning with the time zone."""
     # grep(1) exits with 1 if no line matches.
-    pattern = f"(error|fatal): |{_JOB_CHANGED.pattern.partition('(')[0]}"
+    pattern = f"(error|fatal): |({'|'.join(_CHANGES_OF_A_JOB)}) JobId="
     errors = "; ".join(
         f"grep -aE '{pattern}' {path} | tail -n 300" for path in map(shlex.quote, paths)
     )
@@ -159,26 +229,31 @@ def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
         "journalctl --quiet --no-pager --output=cat _PID=1"
         f" --since=@{since - _AROUND:.0f} 2> /dev/null | grep -aE '^slurm[^ ]*: {_EXITED}'"
     )
-    return f"set -f; date +%z; {_ENDED}; {exits}; {ping}; {errors or 'true'}; true"
+    return f"set -f; date +%z; {_ENDED}; {_PROGRAMS}; {exits}; {ping}; {errors or 'true'}; true"
 
 
 def _logged(
-    host: str, dated_lines: Iterable[tuple[float, str]], since: float
+    host: str, dated_lines: Iterable[tuple[float, str]], since: float, users: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the jobs that someone changed, and the errors without repeats, since a time."""
+    """Return the jobs that others than `users` (uids) changed, and the errors, since a time.
+
+    Errors are without repeats.
+    """
     now = time.time()
     last: dict[str, str] = {}
-    changes: Counter[tuple[str, str]] = Counter()
+    changes: Counter[tuple[str, str, str]] = Counter()
     for at, text in dated_lines:
         # A check may have advanced a daemon's clock.
         if not since - _AROUND <= at <= now + _AROUND or _CANCELLED.search(text):
             continue
         if changed := _JOB_CHANGED.search(text):
-            changes[changed[1], changed[2]] += 1
+            if changed[3] not in users:
+                changes[changed[1], changed[2], changed[3]] += 1
         else:
             last[_CHANGES.sub("", text)] = f"{host} logged: {text}"
     changed_jobs = [
-        f"{host}: uid {uid} changed job {job_id} (scontrol update or hold), {count} times"
-        for (job_id, uid), count in changes.items()
+        f"{host}: uid {uid} {_CHANGES_OF_A_JOB[change].format(job_id)}"
+        + (f", {count} times" if count > 1 else "")
+        for (change, job_id, uid), count in changes.items()
     ]
     return changed_jobs, [*last.values()]

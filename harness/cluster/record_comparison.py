@@ -18,6 +18,7 @@ _JOB_ID = re.compile(r"JobId=(\d+)(?:_\d+\((\d+)\))?")
 _SAME = {
     "name": "name",
     "user": "user",
+    "gid": "group id",
     "account": "account",
     "qos": "QOS",
     "partition": "partition",

@@ -168,6 +168,7 @@ class Record:
     time_limit: str = ""  # minutes, UNLIMITED or Partition_Limit
     work_dir: str = ""
     max_rss: int | None = None  # bytes; None if it was not measured
+    gid: str = ""
 
     @property
     def key(self) -> JobKey:
@@ -419,7 +420,7 @@ class SlurmCluster:
         They include duplicates, and are of this cluster unless `options` say otherwise.
         """
         fields = "JobIDRaw,Cluster,JobName,User,Account,State,ExitCode,NodeList,Submit,Start,End"
-        fields += ",ElapsedRaw,QOS,Partition,AllocCPUS,TimelimitRaw,WorkDir,MaxRSS"
+        fields += ",ElapsedRaw,QOS,Partition,AllocCPUS,TimelimitRaw,WorkDir,MaxRSS,GID"
         answer = self.run(
             "env",
             "SLURM_TIME_FORMAT=%s",
@@ -612,7 +613,7 @@ def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
 def parse_record(line: str) -> Record:
     """Read one line of `sacct --parsable2`."""
     job, cluster, name, user, account, state, exit_code, node_list, *rest = line.split("|")
-    submit, start, end, elapsed, qos, partition, cpus, time_limit, work_dir, max_rss = rest
+    submit, start, end, elapsed, qos, partition, cpus, time_limit, work_dir, max_rss, gid = rest
     job_id, _, step = job.partition(".")
     # A cancelled step may have no exit code.
     code, signal = (exit_code or "0:0").split(":")
@@ -637,6 +638,7 @@ def parse_record(line: str) -> Record:
         time_limit=time_limit,
         work_dir=work_dir,
         max_rss=_bytes(max_rss),
+        gid=gid,
     )
 
 
@@ -671,6 +673,7 @@ def parse_remembered(line: str, cluster: str) -> Record:
         cpus=int(facts["NumCPUs"].partition("-")[0]),
         time_limit=_minutes(facts["TimeLimit"]),
         work_dir=_some(facts.get("WorkDir", "")),
+        gid=re.sub(r".*\((\d+)\)", r"\1", facts.get("GroupId", "")),
     )
 
 

@@ -118,8 +118,13 @@ def pytest_runtest_makereport(
     message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
     if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
         message = call.excinfo.exconly()  # with its class: the message may be empty or unclear
-    if outcome == "failed":
-        message = "\n".join([message, *_circumstances(item, call.start, message)])
+    if call.excinfo and outcome == "failed":
+        circumstances = _circumstances(item, call.start, message)
+        # What a check has found comes first, but a command that failed is no finding.
+        if call.excinfo.errisinstance(ClusterError):
+            message = diagnosis.with_causes_first(message, circumstances)
+        else:
+            message = "\n".join([message, *circumstances])
     seconds = time.monotonic() - item.stash[_STARTED]
     run.event("check", id=item.nodeid, outcome=outcome, seconds=round(seconds, 2), message=message)
     if outcome != "passed":

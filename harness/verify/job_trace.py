@@ -36,6 +36,7 @@ trace={DIRECTORY}/$name
     echo "task=$SLURM_ARRAY_TASK_ID"
     echo "restarts=$SLURM_RESTART_COUNT"
     echo "user=$(id -un 2> /dev/null)"
+    echo "gid=$(id -g)"
     echo "account=$SLURM_JOB_ACCOUNT"
     echo "qos=$SLURM_JOB_QOS"
     echo "nodes=$SLURM_JOB_NODELIST"
@@ -93,6 +94,7 @@ class JobTrace:
     task: int | None = None
     restarts: int = 0
     user: str = ""
+    gid: str = ""
     account: str = ""
     qos: str = ""
     nodes: tuple[str, ...] = ()
@@ -161,6 +163,7 @@ def parse(text: str) -> JobTrace:
         task=int(facts["task"]) if "task" in facts else None,
         restarts=int(facts.get("restarts", 0)),
         user=facts.get("user", ""),
+        gid=facts.get("gid", ""),
         account=facts.get("account", ""),
         qos=facts.get("qos", ""),
         nodes=hostlist.expand(facts["nodes"]) if "nodes" in facts else (),

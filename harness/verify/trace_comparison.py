@@ -64,6 +64,32 @@ def differences(
                 )
             )
             problems.extend(f"job {job_id}: {text}" for text in _compare_steps(trace, steps[key]))
+            problems.extend(
+                f"job {job_id}: {text}"
+                for step in steps[key].values()
+                for text in _outside(step, own[0])
+            )
+    return problems
+
+
+def _outside(step: Record, job: Record) -> list[str]:
+    """Return where a step's record is not within the nodes and the time of its job's record."""
+    problems = []
+    try:
+        stray = {*hostlist.expand(step.node_list)} - {*hostlist.expand(job.node_list)}
+    except ValueError:
+        stray = set()
+    if stray:
+        problems.append(
+            f"its step {step.step} has {step.node_list} in accounting, the job {job.node_list}"
+        )
+    # A step may end after its job, which ends when it is cancelled.
+    earliest, latest = (job.start or 0) - TOLERANCE, (job.end or inf) + TOLERANCE
+    if step.start is None or not earliest <= step.start <= latest:
+        problems.append(
+            f"its step {step.step} starts at {step.start} in accounting, "
+            f"the job ran from {job.start} to {job.end}"
+        )
     return problems
 
 
@@ -145,7 +171,7 @@ def _compare_times(
 def _compare_facts(trace: JobTrace, record: Record) -> list[str]:
     """Return where the job's environment differs from its record, if both have a value."""
     problems = []
-    for what in ("user", "account", "qos", "partition", "work_dir"):
+    for what in ("user", "gid", "account", "qos", "partition", "work_dir"):
         seen, recorded = getattr(trace, what), getattr(record, what)
         if seen and recorded and seen != recorded:
             problems.append(f"its {what} is {seen}, accounting says {recorded}")

@@ -272,6 +272,7 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
             lambda left: not left,
             what="all jobs to end on every cluster",
             timeout=180,
+            show=lambda left: "; ".join(f"{name}: job {job_id} is left" for name, job_id in left),
         )
     except WaitTimeout:
         # The check that left them behind has reported them; later clean-ups need not wait again.
@@ -307,7 +308,7 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
     job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
     jobs.left_alone.add(job_key(cluster.name, job_id))
     cluster.wait_for([job_id], {"RUNNING"})
-    cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5")
+    cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5", user=jobs.user)
     return job_id
 
 

@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
 
 import pytest
 from testinfra.host import Host
@@ -72,6 +73,8 @@ HARMLESS = (
     # slurmd -Z stores what it detects before it knows its spool directory.
     r"xcpuinfo_hwloc_topo_load: failed",
 )
+# What slurmctld logs if it has no saved jobs. Only that of a new cluster has none.
+NO_JOBS = "Could not open job state file"
 
 
 def different_programs(family: Family) -> str:
@@ -117,10 +120,11 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         shown = (
             "cat /proc/$pid/comm",
             "cut -d' ' -f3 /proc/$pid/stat",
+            "sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status",
             "tail -1 /proc/$pid/cgroup",
         )
         show = "echo " + " ".join(f"$({fact})" for fact in shown)
-        script = f"for pid in $(pgrep -x '{names}'); do {show}; done"
+        script = f"for pid in 1 $(pgrep -x '{names}'); do {show}; done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
     seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
@@ -148,8 +152,13 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                 f"{host.name}: starts {sorted(enabled)} at boot, "
                 f"should start {sorted(host.daemons)}"
             )
-        for line in processes.strip().splitlines():
-            process, state, cgroup = line.split(" ", 2)
+        (_, _, all_cpus, _), *daemons = (
+            line.split(" ", 3) for line in processes.strip().splitlines()
+        )
+        for process, state, cpus, cgroup in daemons:
+            # Elsewhere, slurmd may bind itself to CPUs that jobs do not use (CpuSpecList).
+            if cpus != all_cpus and has_own_image(plan, host.name):
+                wrong.append(f"{host.name}: {process} may use CPUs {cpus}, not {all_cpus}")
             if state == "T":
                 wrong.append(f"{host.name}: {process} is stopped by a signal: {cgroup}")
             unit = next((unit for unit, name in PROCESS_OF.items() if name == process), process)
@@ -214,6 +223,7 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
 ) -> None:
     """Reads only what each logged until the clusters were ready: checks cause errors on purpose."""
     events = [*run.events()]
+    ready = [timeline.seconds(event) for event in events if event.get("name") == "ready"]
 
     def look(of: tuple[str, str, str]) -> list[str]:
         name, daemon, path = of
@@ -227,7 +237,14 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
         started, zone, *lines = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
         assert lines or quiet(plan, name, daemon), f"{name}: {daemon} logged nothing to {path}"
         end = timeline.end_of_start(events, float(started))
-        return [
+        # Jobs that slurmctld has forgotten may get their ids again.
+        forgot = [
+            f"{name}: {daemon} started without the jobs of its cluster: {line}"
+            for line in lines
+            for at, text in logs.dated([line], zone)
+            if ready and ready[0] < math.floor(float(started)) <= at and NO_JOBS in text
+        ]
+        return forgot + [
             f"{name}: {daemon}: {line}"
             for _, line in complaints(lines, zone, float(started), end)
             if not is_known(plan, name, line)
@@ -330,6 +347,7 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
                     f"{name}:{file.path} is {owner}, "
                     f"should be {(file.owner, file.group, file.mode)}"
                 )
+        wrong += [f"{name}:{line}" for line in open_directories(hosts[name], tree[name])]
         # A file that comes from neither the harness nor a package may change what the daemons do.
         found = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout
         owner = plan.host(name).family.owner_of_file
@@ -340,6 +358,19 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
 
     wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
     assert not any(wrong.values()), "\n".join(line for lines in wrong.values() for line in lines)
+
+
+def open_directories(host: Host, files: Iterable[render.RenderedFile]) -> Iterator[str]:
+    """Yield the directories above rendered files in which others could replace these files."""
+    owners: dict[str, set[str]] = {}
+    for file in files:
+        for directory in PurePosixPath(file.path).parents:
+            owners.setdefault(str(directory), {"root"}).add(file.owner)
+    for mode, owner, path in table(host, f"stat -Lc '%a %U %n' {shlex.join(owners)}", 2):
+        if int(mode, 8) & stat.S_IWOTH and not int(mode, 8) & stat.S_ISVTX:
+            yield f"{path} can be written by everyone (mode {mode}), who can replace its files"
+        if owner not in owners[path]:
+            yield f"{path} belongs to {owner}, who can replace its files"
 
 
 def has_own_image(plan: Plan, host: str) -> bool:
@@ -396,10 +427,11 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
 
     def look(name: str) -> tuple[float, str]:
         before = time.time()
-        answer = ssh.run(
-            name, ["sh", "-c", "munge --no-input | unmunge | grep ENCODE_TIME; date +%z"]
-        ).stdout
-        encode_time, zone = re.fullmatch(r".*\((\d+)\)\n(\S+)\n", answer).groups()
+        script = "munge --no-input | unmunge | grep ENCODE_TIME; date +%z"
+        answer = ssh.run(name, ["sh", "-c", script])
+        match = re.fullmatch(r".*\((\d+)\)\n(\S+)\n", answer.stdout)
+        assert match, f"munge of {name} does not tell the time: {answer.stderr}"
+        encode_time, zone = match.groups()
         # On a slow host or network, it may have been encoded at any time between the two.
         nearest = min(max(int(encode_time), before), time.time())
         return int(encode_time) - nearest, zone

@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 
 import pytest
 from conftest import Jobs, current_reservations, only, reserved_nodes, slurm_conf
-from test_hosts import everywhere
+from test_hosts import everywhere, has_own_image
 
 from harness import render, slurm_options, topology
 from harness.cluster import logs, slurm
@@ -24,6 +24,8 @@ from harness.wait import wait_until
 # The maximum number of other nodes on which each node starts a step: so few that there is no
 # fan-out (slurm.conf(5), TreeWidth).
 _MOST_NEIGHBOURS = 16
+# The maximum number of other nodes to whose slurmd each node connects: all pairs of 64 nodes.
+_MOST_CONNECTIONS = 63
 # Seconds by which the time that a daemon logs may differ from the kernel's time of the write.
 _SAME_TIME = 5
 # Limits that the kernel derives from a host's memory.
@@ -32,7 +34,7 @@ _OF_MEMORY = {"Max processes", "Max pending signals"}
 _PATIENCE = 400
 # Prints the task's limits, then runs a step on the next nodes of its job, where each task reads
 # more than fits into a packet. If that fails, a separate step on each node shows which of them is
-# to blame. Steps inherit only the job's id.
+# to blame. Steps inherit only the job's id. To nodes that follow these, it only connects.
 _STEPS = r"""
 me=$SLURMD_NODENAME
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -44,8 +46,12 @@ step() {
         --nodelist="$(echo "$@" | tr ' ' ,)" \
         sh -c "echo reached $me \$SLURMD_NODENAME \$(wc -c)" 2>&1
 }
-others=$(($(echo "$nodes" | wc -l) - 1))
-set -- $(printf '%s\n' "$nodes" "$nodes" | sed "0,/^$me\$/d" | head -n $others | head -n MOST)
+count=$(($(echo "$nodes" | wc -l) - 1))
+others=$(printf '%s\n' "$nodes" "$nodes" | sed "0,/^$me\$/d" | head -n $count)
+further=$(echo "$others" | head -n CONNECTIONS | tail -n +$((NEIGHBOURS + 1)) | paste -sd ,)
+[ -z "$further" ] || scontrol --oneliner show node "$further" |
+    python3 -c "$CONNECT" PORT | sed "s/^/unreached $me /"
+set -- $(echo "$others" | head -n NEIGHBOURS)
 for other; do echo asks $me $other; done
 output=$(step "$@")
 echo "$output"
@@ -54,9 +60,46 @@ for other; do step $other | sed "s/^/$me $other: /" & done
 wait
 """
 
-# Prints the mode and owner of a directory, and an error if a user cannot write there.
+# Connects to the slurmd of each node in `scontrol --oneliner show node`, at the same time, and
+# prints the nodes with which that fails. A busy node gets several attempts.
+_CONNECT = r"""
+import asyncio, os, re, sys
+
+async def connect(node, address, port):
+    for _ in range(3):
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), 10)
+            return writer.close()
+        except (OSError, asyncio.TimeoutError) as error:
+            number = getattr(error, "errno", None)
+            problem = os.strerror(number) if number else str(error) or "no answer in 10 s"
+    print(node, problem)
+
+async def connect_all():
+    nodes = (dict(re.findall(r"(\S+?)=(\S+)", line)) for line in sys.stdin)
+    await asyncio.gather(*(
+        connect(node["NodeName"], node["NodeAddr"], int(node.get("Port", sys.argv[1])))
+        for node in nodes if node
+    ))
+
+asyncio.run(connect_all())
+"""
+
+# The device number of each device that programs expect: null(4), random(4), tty(4). Everyone may
+# read and write them.
+_DEVICES = {
+    "/dev/null": "1:3",
+    "/dev/zero": "1:5",
+    "/dev/full": "1:7",
+    "/dev/random": "1:8",
+    "/dev/urandom": "1:9",
+    "/dev/tty": "5:0",
+}
+
+# Prints the mode and owner of a directory, where it is, and an error if a user cannot write there.
 _STAT_AND_WRITE = """
 stat -Lc '%a %U %G' {path} 2>&1
+realpath -m {path}
 runuser -u {user} -- sh -c 'file=$(mktemp -p {path}) && rm $file' 2>&1
 echo end
 """
@@ -126,9 +169,12 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
         wanted = {"/tmp": "1777 root root", **{path: " ".join(facts) for path, *facts in rendered}}
         wrong = []
         for path, answer in zip(writers, answers, strict=True):
-            actual, *refused = answer.splitlines()
+            actual, real_path, *refused = answer.splitlines()
             if actual != wanted[path]:
                 wrong.append(f"{name}:{path} is {actual}, should be {wanted[path]}")
+            # Machines, and images of users, may have reasons for links.
+            if real_path != path and has_own_image(plan, name):
+                wrong.append(f"{name}:{path} is a symbolic link to {real_path}")
             wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
         return [*wrong, *_unwritable_power_log(ssh, plan, name)]
 
@@ -147,6 +193,26 @@ def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:
         script = f"[ ! -e {log} ] || runuser -u {user} -- test -w {log}"
         if ssh.run(name, ["sh", "-c", script], check=False).exit_code:
             yield f"{name}:{log} cannot be written by {user}"
+
+
+def test_every_host_has_the_devices_that_programs_expect(ssh: Ssh, plan: Plan) -> None:
+    """A program that replaces /dev/null by a regular file makes others read what was discarded."""
+    # Not into /dev/null, of all files.
+    look_at = "[ -e $path ] && stat -Lc '%F, mode %a, device %t:%T' $path || echo missing"
+    script = f"for path in {shlex.join(_DEVICES)}; do {look_at}; done"
+
+    def look(name: str) -> list[str]:
+        answers = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
+        wanted = [f"character special file, mode 666, device {at}" for at in _DEVICES.values()]
+        return [
+            f"{name}:{path} is {actual}, should be {device}"
+            for path, actual, device in zip(_DEVICES, answers, wanted, strict=True)
+            if actual != device
+        ]
+
+    wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    problems = [line for lines in wrong.values() for line in lines]
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.needs("two_hosts")
@@ -301,12 +367,13 @@ def _wait_until_reached(
 
 
 @pytest.mark.needs("users", "two_hosts")
+@pytest.mark.provokes("Zero Bytes were transmitted")  # a connection without a message
 def test_every_node_starts_steps_on_every_other_and_gives_them_the_same_limits(
     ssh: Ssh, plan: Plan, jobs: Jobs
 ) -> None:
     """Runs a job on a node of each host in a partition.
 
-    If there are many nodes, each starts steps only on the next ones.
+    If there are many nodes, each starts steps only on the next ones, and connects to more.
     """
 
     def look(cluster: SlurmCluster) -> list[str]:
@@ -352,6 +419,7 @@ def _wrong_steps(
     where = [] if placed else [f"--nodelist={','.join(nodes)}"]
     count = min(count, placed.most_nodes()) if placed else count
     line = slurm_conf(plan, cluster.name).partitions.get(partition.name, {})
+    conf = plan.slurm_conf(cluster.name)
     answer = cluster.run(
         "srun",
         *only(cluster, plan),
@@ -361,7 +429,7 @@ def _wrong_steps(
         f"--nodes={count}",
         "--ntasks-per-node=1",
         "--overlap",
-        *("bash", "-c", _STEPS.replace("MOST", str(_MOST_NEIGHBOURS))),
+        *("bash", "-c", steps_script(slurm_options.port_of(conf, "slurmd"))),
         user="root" if partition.root_only else jobs.user_of(cluster.name, line),
         check=False,
     )
@@ -384,7 +452,22 @@ def _wrong_steps(
             if line.startswith(f"{node} {other}: ") and "error:" in line
         ]
         yield f"{node} cannot run a step on {other}: {'; '.join(errors) or 'no answer in 25 s'}"
+    for unreached in re.findall(r"^unreached (\S+) (\S+) (.*)", answer.stdout, re.M):
+        yield "{} cannot connect to slurmd of {}: {}".format(*unreached)
     yield from _different_limits(cluster, plan, lines)
+
+
+def steps_script(port: str) -> str:
+    """Return the script of each task; `port` is that of each slurmd without a port of its own."""
+    numbers = {
+        "NEIGHBOURS": _MOST_NEIGHBOURS,
+        "CONNECTIONS": _MOST_CONNECTIONS,
+        "PORT": port.partition("-")[0],
+    }
+    script = _STEPS
+    for name, number in numbers.items():
+        script = re.sub(rf"\b{name}\b", str(number), script)
+    return f"CONNECT={shlex.quote(_CONNECT)}\n{script}"
 
 
 def _different_limits(cluster: SlurmCluster, plan: Plan, lines: list[str]) -> Iterator[str]:

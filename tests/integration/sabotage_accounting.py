@@ -70,6 +70,8 @@ FEDERATION = [
         "its account is physics, accounting says chemistry",
     ),
     lie(_SAW, JOB_TABLES, f"new.tres_alloc = {_CPUS}", "it had 1 CPUs, accounting says 200"),
+    lie(_SAW, JOB_TABLES, "new.id_group = 0", "its gid is 2001, accounting says 0"),
+    lie(_SAW, STEP_TABLES, "new.nodelist = 'ghost'", "has ghost in accounting, the job"),
     lie(_SAW, JOB_TABLES, "new.id_qos = 2", "its qos is normal, accounting says urgent"),
     lie(
         _SAW, JOB_TABLES, "new.partition = 'other'", "its partition is batch, accounting says other"

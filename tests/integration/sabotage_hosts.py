@@ -90,6 +90,26 @@ SINGLE_NODE = [
         "single:/etc/slurm/slurm.conf is not a regular file",
     ),
     on_single(
+        "every_file",
+        "chmod 0777 /etc/slurm",
+        "chmod 0755 /etc/slurm",
+        "single:/etc/slurm can be written by everyone",
+    ),
+    on_single(
+        "started_without_an_error",
+        f"systemctl stop slurmctld && mv {STATE} /root/state"
+        f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld",
+        f"systemctl stop slurmctld && rm -r {STATE} && mv /root/state {STATE}"
+        " && systemctl start slurmctld",
+        "single: slurmctld started without the jobs of its cluster",
+    ),
+    on_single(
+        "devices_that_programs_expect",
+        "mv /dev/null /dev/null.right && touch /dev/null && chmod 0666 /dev/null",
+        "mv /dev/null.right /dev/null",
+        "single:/dev/null is regular empty file",
+    ),
+    on_single(
         "every_user",
         "usermod --shell /usr/sbin/nologin bob",
         "usermod --shell /bin/bash bob",
@@ -98,6 +118,13 @@ SINGLE_NODE = [
 ]
 
 FEDERATION = [
+    on_host(
+        "runs_its_daemons",
+        "aws1",
+        "taskset -acp 0 $(pidof -s slurmd)",
+        "systemctl restart slurmd",
+        "aws1: slurmd may use CPUs 0, not 0-",
+    ),
     on_host(
         "large_packets",
         "gateway",
@@ -161,6 +188,13 @@ FEDERATION = [
         f"mv {SPOOL} {SPOOL}.right && ln -s /proc {SPOOL}",
         f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
         f"aws4:{SPOOL} cannot be written: mktemp: failed to create file",
+    ),
+    on_host(
+        "every_directory",
+        "onprem1",
+        f"mv {SPOOL} /tmp/spool && ln -s /tmp/spool {SPOOL}",
+        f"rm {SPOOL} && mv /tmp/spool {SPOOL}",
+        f"onprem1:{SPOOL} is a symbolic link to /tmp/spool",
     ),
     on_host("every_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
     on_host(

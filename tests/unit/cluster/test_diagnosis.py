@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ class Controller(Ssh):
         raise WaitTimeout(f"{host}: {words}  (no answer in 10 s)")
 
 
-def seen(**answers: str) -> list[str]:
-    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
+def seen(settings: Sequence[str] = (), **answers: str) -> list[str]:
+    single_node = scenario.load(SCENARIO, settings=settings)
+    single = plan.make_plan("single-node", single_node, FakeProvider.capabilities)
     return diagnosis.of_failure(
         Controller(**answers), single, (NOW - timedelta(seconds=30)).timestamp()
     )
@@ -69,11 +71,17 @@ def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
     assert report == ["single logged: error: no memory for job 8"]
 
 
-def test_change_of_a_job_is_shown_with_who_made_it() -> None:
+def test_change_of_a_job_is_shown_with_who_made_it_unless_it_was_a_user() -> None:
     changed = "_slurm_rpc_update_job: complete JobId=7 uid=0 usec="
-    lines = logged(9, f"{changed}5") + logged(8, f"{changed}6")
+    by_user = logged(8, "_slurm_rpc_update_job: complete JobId=8 uid=2001 usec=5")
+    lines = logged(9, f"{changed}5") + logged(8, f"{changed}6") + by_user
+    lines += logged(7, "_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=9 uid 0")
+    lines += logged(7, "_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=10 uid 2001")
     report = seen(squeue="", node="", reservation="", tail=f"+0000\n{lines}")
-    assert report == ["single: uid 0 changed job 7 (scontrol update or hold), 2 times"]
+    assert report == [
+        "single: uid 0 changed job 7 (scontrol update or hold), 2 times",
+        "single: uid 0 cancelled job 9 (scancel)",
+    ]
 
 
 def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
@@ -120,3 +128,38 @@ def test_refused_job_leads_to_the_options_for_all_jobs_of_the_checks(tmp_path: P
     assert "checks: {submit: [--time=5]}" in hint
     single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
     assert diagnosis.of_refusal(single, refused) == []
+
+
+def test_daemons_that_do_not_run_locks_and_programs_come_before_a_command_that_failed() -> None:
+    lines = [
+        "on-prem: job 7 of alice PENDING (Resources)",
+        "cloud: munge is inactive (success)",
+        "cloud: slurmctld is failed (exit-code)",
+        "onprem: slurmd is stopped by a signal",
+        "db: MariaDB takes 9 s for a statement of slurm, Waiting for backup lock: insert",
+        "onprem: epilog_slurmd of job 7 has been running for 90 s",
+        "cloud logged: error: it is late",
+        "db: MariaDB takes 9 s for a statement of root, User sleep: SELECT SLEEP(90)",
+    ]
+    assert diagnosis.with_causes_first("squeue failed", lines).splitlines() == [
+        *lines[1:6],
+        "squeue failed",
+        lines[0],
+        *lines[6:],
+    ]
+
+
+def test_reservation_of_the_scenario_that_keeps_jobs_waiting_comes_with_a_hint() -> None:
+    settings = ["clusters.single.reservations={theirs: {StartTime: now, Nodes: ALL, Users: bob}}"]
+    queue = "7|PENDING|||Resources|7|slurm-harness|sh"
+    hint = "hint: if no node is left for the checks, `checks: {submit: [--reservation=theirs]}`"
+    answers = {"node": "", "reservation": RESERVATION, "tail": "+0000\n"}
+    assert [line for line in seen(settings, squeue=queue, **answers) if hint in line]
+    assert not [line for line in seen(squeue=queue, **answers) if hint in line]
+    assert not [line for line in seen(settings, squeue="", **answers) if hint in line]
+
+
+def test_programs_that_do_not_end_are_shown_once() -> None:
+    line = "program: epilog_slurmctld of job 7 has been running for 90 s\n"
+    report = seen(squeue="", node="", reservation="", tail=f"+0000\n{line}{line}")
+    assert report == ["single: epilog_slurmctld of job 7 has been running for 90 s"]

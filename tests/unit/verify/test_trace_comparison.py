@@ -168,3 +168,32 @@ def test_jobs_of_unfederated_clusters_may_share_an_id() -> None:
     records += [replace(record, cluster="other", node_list="o1") for record in records]
     assert differences([here.key, there.key], [here, there], records, HOSTS) == []
     assert job_trace.ran_twice([here, here, there]) == ["job 7 ran 2 times"]
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (replace(BATCH, start=1002), []),
+        (replace(BATCH, end=1300), []),
+        (
+            replace(BATCH, node_list="ghost"),
+            ["job 67108871: its step batch has ghost in accounting, the job aws3"],
+        ),
+        (
+            replace(BATCH, start=400),
+            [
+                "job 67108871: its step batch starts at 400 in accounting, "
+                "the job ran from 1000 to 1010"
+            ],
+        ),
+    ],
+)
+def test_steps_are_within_the_nodes_and_the_time_of_their_job(
+    step: Record, expected: list[str]
+) -> None:
+    assert differences([SEEN.key], [SEEN], [JOB, step], HOSTS) == expected
+
+
+def test_group_of_the_job_is_that_of_its_process() -> None:
+    found = compare(replace(SEEN, gid="2001"), replace(JOB, gid="0"), HOSTS["aws"])
+    assert found == ["its gid is 2001, accounting says 0"]
