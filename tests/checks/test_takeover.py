@@ -208,6 +208,10 @@ def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
     recorded: dict[int, tuple[str, int | None]] = {}
     for lost in (accounting.host, accounting.backup):
         with faults.injected(harness_run, Fault("kill-daemon", lost, "slurmdbd")):
+            other = accounting.backup if lost == accounting.host else accounting.host
+            command = ["systemctl", "is-active", "slurmdbd"]
+            state = ssh.run(other, command, check=False).stdout.strip()
+            assert state == "active", f"slurmdbd of {other} is {state}"
             began = time.monotonic()
             job_id = jobs.submit_here(cluster, "true")
             cluster.wait_for([job_id], {"COMPLETED"})
@@ -216,7 +220,6 @@ def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
             harness_run.directory.event(
                 "takeover", daemon="slurmdbd", seconds=round(time.monotonic() - began, 1)
             )
-            other = accounting.backup if lost == accounting.host else accounting.host
             wrong = [f"slurmdbd of {other}: {line}" for line in slurmdbd_differences(cluster, plan)]
             assert not wrong, "\n".join(wrong)
         wait_for_standby(ssh, plan)
