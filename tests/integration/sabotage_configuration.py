@@ -187,7 +187,7 @@ HA = [
             f" mv {CONF}.right {CONF}",
         ),
         ("ctl2", "systemctl --no-block restart slurmctld"),
-        "SlurmctldTimeout is 5 s: timed out",
+        "slurmctld of ctl2: SlurmctldTimeout is 60",
     ),
     Sabotage(
         ("backup_controller_takes_over",),

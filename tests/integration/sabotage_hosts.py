@@ -263,29 +263,33 @@ HA = [
         "mv /etc/passwd.right /etc/passwd",
         f"ctl2 does not see what ctl1 writes to {STATE}",
     ),
-    on_host(
-        "every_host_reaches_every_slurmctld",
-        NETWORK_OF + "ctl2",
-        *dropped_from("n2", 6817),
-        "n2 does not reach slurmctld of ctl2",
+    at_once(
+        on_host(
+            "every_host_reaches_every_slurmctld",
+            NETWORK_OF + "ctl2",
+            *dropped_from("n2", 6817),
+            "n2 does not reach slurmctld of ctl2",
+        ),
+        on_host(
+            "every_host_reaches_every_slurmctld",
+            NETWORK_OF + "ctl1",
+            *dropped_from("ctl2", 6817),
+            "ctl2 does not reach slurmctld of ctl1",
+        ),
     ),
-    on_host(
-        "every_host_reaches_every_slurmctld",
-        NETWORK_OF + "ctl1",
-        *dropped_from("ctl2", 6817),
-        "ctl2 does not reach slurmctld of ctl1",
-    ),
-    on_host(
-        "every_controller_and_slurmdbd",
-        NETWORK_OF + "db1",
-        *dropped_from("ctl2", 6819),
-        "ctl2 does not reach slurmdbd",
-    ),
-    on_host(
-        "every_controller_and_slurmdbd",
-        NETWORK_OF + "ctl2",
-        *dropped_from("db2", 6817),
-        "db2 does not reach slurmctld of ctl2",
+    at_once(
+        on_host(
+            "every_controller_and_slurmdbd",
+            NETWORK_OF + "db1",
+            *dropped_from("ctl2", 6819),
+            "ctl2 does not reach slurmdbd",
+        ),
+        on_host(
+            "every_controller_and_slurmdbd",
+            NETWORK_OF + "ctl2",
+            *dropped_from("db2", 6817),
+            "db2 does not reach slurmctld of ctl2",
+        ),
     ),
     on_host(
         "backup_slurmdbd_takes_over",
