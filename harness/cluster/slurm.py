@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -61,6 +61,10 @@ UNCERTAIN = (
 _NODES_TAKEN = frozenset(
     {"None", "Resources", "Priority", "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved"}
 )
+
+
+# The reason of a job that slurmd could not start, until an administrator releases it.
+_LAUNCH_FAILED = "launch_failed_requeued_held"
 
 
 def origin_id(job_id: int) -> int:
@@ -313,9 +317,17 @@ class SlurmCluster:
         ]
 
     def wait_for(
-        self, job_ids: Iterable[int], states: Iterable[str] = FINISHED, timeout: float = 120
+        self,
+        job_ids: Iterable[int],
+        states: Iterable[str] = FINISHED,
+        timeout: float = 120,
+        give_up: Callable[[list[Job]], bool] = lambda jobs: False,
     ) -> list[Job]:
-        """Wait until all jobs, and all tasks of arrays, are in one of `states` on this cluster."""
+        """Wait until all jobs, and all tasks of arrays, are in one of `states` on this cluster.
+
+        Raises WaitTimeout early if a job has ended in another state, or is held because its launch
+        failed, or `give_up` holds.
+        """
         wanted, states = set(job_ids), frozenset(states)
 
         def look() -> list[Job]:
@@ -327,13 +339,18 @@ class SlurmCluster:
             known = {job_id for job in jobs for job_id in (job.job_id, job.array_id)}
             return wanted <= known and all(job.state in states for job in jobs)
 
+        def lost(job: Job) -> bool:
+            return job.state in FINISHED - states or (
+                job.state == "PENDING" and job.reason.replace(" ", "_") == _LAUNCH_FAILED
+            )
+
         try:
             return wait_until(
                 look,
                 done,
                 what=f"jobs {sorted(wanted)} on {self.name} to be {'/'.join(sorted(states))}",
                 timeout=timeout,
-                give_up=lambda jobs: any(job.state in FINISHED - states for job in jobs),
+                give_up=lambda jobs: any(map(lost, jobs)) or give_up(jobs),
                 show=_shown,
             )
         except WaitTimeout as error:

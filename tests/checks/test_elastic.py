@@ -10,7 +10,7 @@ import secrets
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from conftest import Jobs, only
 from harness import providers, slurm_options
 from harness.cluster.history import Recorder, Sighting
 from harness.cluster.node_state import is_draining, is_powered_down, is_suspended
-from harness.cluster.slurm import FINISHED, SlurmCluster, job_key
+from harness.cluster.slurm import FINISHED, Job, SlurmCluster, job_key
 from harness.elastic import node_failures
 from harness.parsing import hostlist
 from harness.plan import Plan
@@ -135,6 +135,13 @@ class Elastic:
         text = self.cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout
         return [json.loads(line) for line in text.splitlines()]
 
+    def gave_up(self, jobs: Iterable[Job], node: str, since: float) -> bool:
+        """Return whether slurmctld has requeued a job and noted that its node did not come."""
+        return any(job.state == "PENDING" and job.reason == "BeginTime" for job in jobs) and any(
+            note["action"] == "resume-fail" and node in note["nodes"] and note["time"] >= since
+            for note in self.notes()
+        )
+
     def last_request(self, node: str) -> str:
         """Return a node with the last request for it that is in the log."""
         actions = [note["action"] for note in self.notes() if node in note["nodes"]]
@@ -179,7 +186,10 @@ def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, job
     began = time.time()
     job_id = jobs.submit_here(elastic.cluster, "srun true", f"--nodelist={node}")
     elastic.cluster.wait_for(
-        [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+        [job_id],
+        {"COMPLETED"},
+        timeout=elastic.seconds("ResumeTimeout") + ROUNDS,
+        give_up=lambda jobs: elastic.gave_up(jobs, node, began),
     )
     seen = wait_until(
         lambda: [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from conftest import Jobs, origin_of
 
-from harness.cluster.slurm import SlurmCluster
+from harness.cluster.slurm import SlurmCluster, parse_details
 from harness.plan import Plan
 from harness.testing import Federation
 from harness.verify import job_trace
@@ -71,6 +71,8 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
 ) -> None:
     bursting = [jobs.submit(federation.origin, "sleep 1") for _ in range(4)]
     siblings = {*federation.members} - {federation.origin.name}
+    for job_id in bursting:
+        assert_may_run_on(siblings, federation, job_id)
     assert {ran_on(job_id) for job_id in bursting} <= siblings
     for job_id in bursting:
         # The sibling informs the origin in the background; a short job may have ended by then.
@@ -85,6 +87,14 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
     assert {trace.cluster for trace in seen} <= siblings
     assert sorted(trace.job_id for trace in seen) == sorted(bursting), "each ran exactly once"
     assert_full(federation, full_origin)
+
+
+def assert_may_run_on(names: set[str], federation: Federation, job_id: int) -> None:
+    """Fail unless the origin lets a job run on these clusters: otherwise it never will."""
+    details = federation.origin.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
+    viable = parse_details(details)["FedViableSiblings"]
+    missing = names - {*viable.split(",")}
+    assert not missing, f"job {job_id} cannot run on {missing}: FedViableSiblings={viable}"
 
 
 def assert_full(federation: Federation, filling: list[int]) -> None:
@@ -106,7 +116,9 @@ def test_clusters_option_with_several_uses_the_free_one(
     federation: Federation, full_origin: list[int], jobs: Jobs, ran_on: Callable[[int], str]
 ) -> None:
     both = f"--clusters={federation.sibling.name},{federation.origin.name}"
-    assert ran_on(jobs.submit(federation.origin, "true", both)) == federation.sibling.name
+    job_id = jobs.submit(federation.origin, "true", both)
+    assert_may_run_on({federation.sibling.name}, federation, job_id)
+    assert ran_on(job_id) == federation.sibling.name
     assert_full(federation, full_origin)
 
 

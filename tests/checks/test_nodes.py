@@ -322,7 +322,8 @@ def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan)
         ]
 
     hosts = [host for host in plan.lasting_hosts() if host.cluster]
-    _wait_until_reached(look, hosts, "every host to reach every slurmctld of its cluster")
+    looks = [(look, host) for host in hosts]
+    _wait_until_reached(looks, "every host to reach every slurmctld of its cluster")
 
 
 @pytest.mark.needs("backup_controllers", "accounting")
@@ -348,20 +349,19 @@ def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) ->
                 unreached.append(f"{host.name} does not reach slurmctld of {controller.name}")
         return unreached
 
-    _wait_until_reached(slurmdbd_from, controllers, "every controller to reach slurmdbd")
-    _wait_until_reached(
-        controllers_from, plan.with_daemon("slurmdbd"), "every slurmdbd to reach every controller"
-    )
+    looks = [(slurmdbd_from, host) for host in controllers]
+    looks += [(controllers_from, host) for host in plan.with_daemon("slurmdbd")]
+    _wait_until_reached(looks, "every controller and slurmdbd to reach each other")
 
 
 def _wait_until_reached(
-    look: Callable[[Host], list[str]], hosts: Sequence[Host], what: str
+    looks: Sequence[tuple[Callable[[Host], list[str]], Host]], what: str
 ) -> None:
-    """Wait until `look` finds nothing wrong on any host; a busy daemon may answer late."""
+    """Wait until no function finds anything wrong on its host; a busy daemon may answer late."""
 
     def unreached() -> list[str]:
         with ThreadPoolExecutor(8) as pool:
-            return [*chain.from_iterable(pool.map(look, hosts))]
+            return [*chain.from_iterable(pool.map(lambda one: one[0](one[1]), looks))]
 
     wait_until(unreached, lambda left: not left, what=what, timeout=120, show="; ".join)
 

@@ -26,6 +26,7 @@ from harness.faults import Fault
 from harness.open_run import OpenRun
 from harness.plan import Plan
 from harness.rehearsal import execution
+from harness.slurmconf import drift
 from harness.ssh import Ssh
 from harness.verify import job_trace
 from harness.wait import wait_until
@@ -83,6 +84,9 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
         seconds = round(time.monotonic() - began, 1)
         harness_run.directory.event("takeover", daemon="slurmctld", seconds=seconds)
         try:
+            held = drift.printed(second.run("scontrol", "show", "config").stdout)
+            wrong = [*drift.config("slurm.conf", slurm_conf(plan, name).options, held)]
+            assert not wrong, f"slurmctld of {second.controller}: {'; '.join(wrong)}"
             wait_for_every_slurmd(second, plan, jobs)
             second.wait_for([during, array, running, pending], {"COMPLETED"}, timeout=PATIENCE)
         except WaitTimeout as error:
@@ -208,6 +212,10 @@ def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
     recorded: dict[int, tuple[str, int | None]] = {}
     for lost in (accounting.host, accounting.backup):
         with faults.injected(harness_run, Fault("kill-daemon", lost, "slurmdbd")):
+            other = accounting.backup if lost == accounting.host else accounting.host
+            command = ["systemctl", "is-active", "slurmdbd"]
+            state = ssh.run(other, command, check=False).stdout.strip()
+            assert state == "active", f"slurmdbd of {other} is {state}"
             began = time.monotonic()
             job_id = jobs.submit_here(cluster, "true")
             cluster.wait_for([job_id], {"COMPLETED"})
@@ -216,7 +224,6 @@ def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
             harness_run.directory.event(
                 "takeover", daemon="slurmdbd", seconds=round(time.monotonic() - began, 1)
             )
-            other = accounting.backup if lost == accounting.host else accounting.host
             wrong = [f"slurmdbd of {other}: {line}" for line in slurmdbd_differences(cluster, plan)]
             assert not wrong, "\n".join(wrong)
         wait_for_standby(ssh, plan)

@@ -243,10 +243,12 @@ def test_job_completion_records_match_accounting(
             if int(job_id) in given
         }
 
+    sent = all_records_sent([cluster])
     # Both kinds of records are written in the background.
     wait_until(
         lambda: (in_accounting(), in_completion()),
         lambda seen: len(seen[0]) == len(given) and seen[0] == seen[1],
         what="completion records to agree with those of accounting",
         timeout=120,
+        give_up=lambda seen: sent(seen) and all(len(records) == len(given) for records in seen),
     )

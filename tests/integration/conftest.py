@@ -22,7 +22,7 @@ _BY_CASE = ("change", "reference", "releases", "scenarios", "site_bundle", "upgr
 _BY_TEST = ("elastic", "sabotage")
 # Modules in which the sabotages of each sabotage_*.py have a run of their own, unless `make test`
 # selects only a few.
-_BY_KIND = ("sabotage",)
+_BY_KIND = ("ha", "sabotage")
 # The longest modules, which start first, so that no worker still runs one when the others are done.
 _LONGEST = (
     "sources",
@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     first_of_each_kind = {
         (
             item.originalname,
-            item.callspec.id.partition("-")[0] if _module(item.nodeid) in _BY_KIND else "",
+            item.callspec.id.partition("-")[0] if _module(item.nodeid) == "sabotage" else "",
         ): item
         for item in reversed(with_sabotage)
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, JOB_TABLES, Sabotage, trigger
+from sabotage import CONF, JOB_TABLES, Sabotage, at_once, trigger
 
 AWS_JOBS = "slurm_acct_db.aws_job_table"
 STEP_TABLES = JOB_TABLES.replace("job_table", "step_table")
@@ -63,119 +63,134 @@ FEDERATION = [
         f"new.id_assoc = {_BOB.format('physics')}",
         "its user is alice, accounting says bob",
     ),
-    lie(
-        _SAW,
-        AWS_JOBS,
-        f"new.id_assoc = {_BOB.format('chemistry')}",
-        "its account is physics, accounting says chemistry",
+    at_once(
+        lie(
+            _SAW,
+            AWS_JOBS,
+            f"new.id_assoc = {_BOB.format('chemistry')}",
+            "its account is physics, accounting says chemistry",
+        ),
+        lie(_SAW, JOB_TABLES, f"new.tres_alloc = {_CPUS}", "it had 1 CPUs, accounting says 200"),
+        lie(_SAW, JOB_TABLES, "new.id_group = 0", "its gid is 2001, accounting says 0"),
+        lie(_SAW, STEP_TABLES, "new.nodelist = 'ghost'", "has ghost in accounting, the job"),
+        lie(_SAW, JOB_TABLES, "new.id_qos = 2", "its qos is normal, accounting says urgent"),
+        lie(
+            _SAW,
+            JOB_TABLES,
+            "new.partition = 'other'",
+            "its partition is batch, accounting says other",
+        ),
+        lie(
+            _SAW,
+            JOB_TABLES,
+            "new.work_dir = '/tmp'",
+            "its work_dir is /home/alice, accounting says /tmp",
+        ),
+        lie(
+            _SAW,
+            JOB_TABLES,
+            "new.timelimit = 60",
+            "submitted with --job-name=accounting --time=3, accounting says accounting, 60",
+        ),
+        lie(_SAW, STEP_TABLES, "new.exit_code = 0", "its step 1 exited with 3, accounting says 0"),
+        lie(_SAW, STEP_TABLES, "new.tres_usage_in_max = ''", "MaxRSS in accounting is none"),
     ),
-    lie(_SAW, JOB_TABLES, f"new.tres_alloc = {_CPUS}", "it had 1 CPUs, accounting says 200"),
-    lie(_SAW, JOB_TABLES, "new.id_group = 0", "its gid is 2001, accounting says 0"),
-    lie(_SAW, STEP_TABLES, "new.nodelist = 'ghost'", "has ghost in accounting, the job"),
-    lie(_SAW, JOB_TABLES, "new.id_qos = 2", "its qos is normal, accounting says urgent"),
-    lie(
-        _SAW, JOB_TABLES, "new.partition = 'other'", "its partition is batch, accounting says other"
-    ),
-    lie(
-        _SAW,
-        JOB_TABLES,
-        "new.work_dir = '/tmp'",
-        "its work_dir is /home/alice, accounting says /tmp",
-    ),
-    lie(
-        _SAW,
-        JOB_TABLES,
-        "new.timelimit = 60",
-        "submitted with --job-name=accounting --time=3, accounting says accounting, 60",
-    ),
-    lie(_SAW, STEP_TABLES, "new.exit_code = 0", "its step 1 exited with 3, accounting says 0"),
-    lie(_SAW, STEP_TABLES, "new.tres_usage_in_max = ''", "MaxRSS in accounting is none"),
-    lie(
-        _REMEMBERS,
-        JOB_TABLES,
-        "new.time_end = if(new.time_end, new.time_end + 8, 0)",
-        "for slurmctld, accounting says",
-    ),
-    lie(_REMEMBERS, JOB_TABLES, "new.timelimit = 59", "its time limit is 60, accounting says 59"),
-    invented(
-        134299998, "state = 1, time_end = 0", "is RUNNING in accounting, but unknown to slurmctld"
+    at_once(
+        lie(
+            _REMEMBERS,
+            JOB_TABLES,
+            "new.time_end = if(new.time_end, new.time_end + 8, 0)",
+            "for slurmctld, accounting says",
+        ),
+        lie(
+            _REMEMBERS, JOB_TABLES, "new.timelimit = 59", "its time limit is 60, accounting says 59"
+        ),
+        invented(
+            134299998,
+            "state = 1, time_end = 0",
+            "is RUNNING in accounting, but unknown to slurmctld",
+        ),
     ),
     invented(
         134299999, "state = 5, exit_code = 256", "is FAILED in accounting, but was never submitted"
     ),
-    changed(
-        _TREE,
-        "modify account physics set fairshare=1",
-        "modify account physics set fairshare=60",
-        f"Share {_OF_PHYSICS} is 1, should be 60",
+    at_once(
+        changed(
+            _TREE,
+            "modify account physics set fairshare=1",
+            "modify account physics set fairshare=60",
+            f"Share {_OF_PHYSICS} is 1, should be 60",
+        ),
+        changed(
+            _TREE,
+            "modify user alice where cluster=aws set qos=normal",
+            "modify user alice where cluster=aws set qos=normal,urgent",
+            "aws: QOS of association of user alice in account physics is normal, should be"
+            " normal,urgent",
+        ),
+        changed(
+            _TREE,
+            "modify account chemistry set parent=physics",
+            "modify account chemistry set parent=root",
+            "ParentName of association of account chemistry is physics, should be root",
+        ),
+        changed(
+            _TREE,
+            "modify qos urgent set priority=1",
+            "modify qos urgent set priority=1000",
+            "Priority of QOS urgent is 1, should be 1000",
+        ),
+        changed(
+            _TREE,
+            "modify qos urgent set maxwall=1-00",
+            "modify qos urgent set maxwall=-1",
+            "MaxWall of QOS urgent is 86400, should be unset",
+        ),
+        changed(
+            _TREE,
+            "modify user bob where account=physics set maxsubmitjobs=0",
+            "modify user bob where account=physics set maxsubmitjobs=-1",
+            f"MaxSubmit {_OF_BOB} is 0, should be unset",
+        ),
+        changed(
+            _TREE,
+            "modify user bob where account=physics cluster=aws set maxjobs=0",
+            "modify user bob where account=physics cluster=aws set maxjobs=-1",
+            f"aws: MaxJobs {_OF_BOB} is 0, should be unset",
+        ),
+        changed(_TREE, "add qos secret", "delete qos secret", "the scenario has no QOS secret"),
     ),
-    changed(
-        _TREE,
-        "modify user alice where cluster=aws set qos=normal",
-        "modify user alice where cluster=aws set qos=normal,urgent",
-        "aws: QOS of association of user alice in account physics is normal, should be"
-        " normal,urgent",
-    ),
-    changed(
-        _TREE,
-        "modify account chemistry set parent=physics",
-        "modify account chemistry set parent=root",
-        "ParentName of association of account chemistry is physics, should be root",
-    ),
-    changed(
-        _TREE,
-        "modify qos urgent set priority=1",
-        "modify qos urgent set priority=1000",
-        "Priority of QOS urgent is 1, should be 1000",
-    ),
-    changed(
-        _TREE,
-        "modify qos urgent set maxwall=1-00",
-        "modify qos urgent set maxwall=-1",
-        "MaxWall of QOS urgent is 86400, should be unset",
-    ),
-    changed(
-        _TREE,
-        "modify user bob where account=physics set maxsubmitjobs=0",
-        "modify user bob where account=physics set maxsubmitjobs=-1",
-        f"MaxSubmit {_OF_BOB} is 0, should be unset",
-    ),
-    changed(
-        _TREE,
-        "modify user bob where account=physics cluster=aws set maxjobs=0",
-        "modify user bob where account=physics cluster=aws set maxjobs=-1",
-        f"aws: MaxJobs {_OF_BOB} is 0, should be unset",
-    ),
-    changed(_TREE, "add qos secret", "delete qos secret", "the scenario has no QOS secret"),
     Sabotage(
         (_TREE,),
         ("aws-ctl", "sacctmgr -i delete user name=bob account=physics cluster=aws"),
         ("onprem-ctl", "slurm-accounting-objects"),
         "aws: there is no association of user bob in account physics",
     ),
-    changed(
-        _PEOPLE,
-        "modify user bob set defaultaccount=physics",
-        "modify user bob set defaultaccount=chemistry",
-        "DefaultAccount of user bob is physics, should be chemistry",
-    ),
-    changed(
-        _PEOPLE,
-        "add coordinator account=physics names=bob",
-        "delete coordinator account=physics names=bob",
-        "Coordinators of user bob is physics, should be unset",
-    ),
-    changed(
-        _PEOPLE,
-        "modify user bob set adminlevel=operator",
-        "modify user bob set adminlevel=none",
-        "AdminLevel of user bob is operator, should be none",
-    ),
-    changed(
-        _PEOPLE,
-        "add account biology",
-        "delete account biology",
-        "the scenario has no account biology",
+    at_once(
+        changed(
+            _PEOPLE,
+            "modify user bob set defaultaccount=physics",
+            "modify user bob set defaultaccount=chemistry",
+            "DefaultAccount of user bob is physics, should be chemistry",
+        ),
+        changed(
+            _PEOPLE,
+            "add coordinator account=physics names=bob",
+            "delete coordinator account=physics names=bob",
+            "Coordinators of user bob is physics, should be unset",
+        ),
+        changed(
+            _PEOPLE,
+            "modify user bob set adminlevel=operator",
+            "modify user bob set adminlevel=none",
+            "AdminLevel of user bob is operator, should be none",
+        ),
+        changed(
+            _PEOPLE,
+            "add account biology",
+            "delete account biology",
+            "the scenario has no account biology",
+        ),
     ),
     # slurmdbd notifies slurmctld of the change, then the database is corrected without slurmdbd.
     Sabotage(

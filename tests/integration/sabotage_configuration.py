@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, Sabotage, on_single
+from sabotage import CONF, Sabotage, at_once, on_single
 
 STATE = "/var/lib/slurm/slurmctld"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
@@ -79,38 +79,42 @@ SINGLE_NODE = [
         "systemctl restart slurmd",
         "single: the slurm.conf that slurmd of single has read is not that of slurmctld",
     ),
-    on_single(
-        "slurmctld_holds_the_rendered_partitions",
-        *partition("main", "MaxNodes=1", "MaxNodes=UNLIMITED"),
-        "partition main: MaxNodes is 1, slurm.conf leaves it at UNLIMITED",
+    at_once(
+        on_single(
+            "slurmctld_holds_the_rendered_partitions",
+            *partition("main", "MaxNodes=1", "MaxNodes=UNLIMITED"),
+            "partition main: MaxNodes is 1, slurm.conf leaves it at UNLIMITED",
+        ),
+        on_single(
+            "slurmctld_holds_the_rendered_partitions",
+            *partition("main", "MaxTime=5", "MaxTime=UNLIMITED"),
+            "partition main: MaxTime is 00:05:00",
+        ),
+        on_single(
+            "slurmctld_holds_the_rendered_partitions",
+            *partition("main", "Default=NO", "Default=YES"),
+            "partition main: Default is NO, slurm.conf has YES",
+        ),
     ),
-    on_single(
-        "slurmctld_holds_the_rendered_partitions",
-        *partition("main", "MaxTime=5", "MaxTime=UNLIMITED"),
-        "partition main: MaxTime is 00:05:00",
-    ),
-    on_single(
-        "slurmctld_holds_the_rendered_partitions",
-        *partition("main", "Default=NO", "Default=YES"),
-        "partition main: Default is NO, slurm.conf has YES",
-    ),
-    on_single(
-        "slurmctld_holds_the_rendered_nodes",
-        "scontrol update NodeName=single AvailableFeatures=big ActiveFeatures=big",
-        "scontrol update NodeName=single AvailableFeatures= ActiveFeatures=",
-        "node single: Features is big, slurm.conf leaves it at none",
-    ),
-    on_single(
-        "slurmctld_holds_the_rendered_nodes",
-        "scontrol update NodeName=single Weight=7",
-        "scontrol update NodeName=single Weight=1",
-        "node single: Weight is 7, slurm.conf leaves it at 1",
-    ),
-    on_single(
-        "slurmctld_holds_the_rendered_nodes",
-        "scontrol update NodeName=single CpuBind=thread",
-        "scontrol update NodeName=single CpuBind=off",
-        "node single: CpuBind is threads, slurm.conf leaves it at off",
+    at_once(
+        on_single(
+            "slurmctld_holds_the_rendered_nodes",
+            "scontrol update NodeName=single AvailableFeatures=big ActiveFeatures=big",
+            "scontrol update NodeName=single AvailableFeatures= ActiveFeatures=",
+            "node single: Features is big, slurm.conf leaves it at none",
+        ),
+        on_single(
+            "slurmctld_holds_the_rendered_nodes",
+            "scontrol update NodeName=single Weight=7",
+            "scontrol update NodeName=single Weight=1",
+            "node single: Weight is 7, slurm.conf leaves it at 1",
+        ),
+        on_single(
+            "slurmctld_holds_the_rendered_nodes",
+            "scontrol update NodeName=single CpuBind=thread",
+            "scontrol update NodeName=single CpuBind=off",
+            "node single: CpuBind is threads, slurm.conf leaves it at off",
+        ),
     ),
     on_single(
         "every_directory",
@@ -145,21 +149,23 @@ FEDERATION = [
         ("aws-ctl", RECONFIGURE),
         "aws: AccountingStorageEnforce is none, slurm.conf has associations,limits,qos",
     ),
-    Sabotage(
-        ("slurmctld_holds_the_rendered_partitions",),
-        *(
-            ("aws-ctl", script)
-            for script in partition("batch", "AllowAccounts=chemistry", "AllowAccounts=ALL")
+    at_once(
+        Sabotage(
+            ("slurmctld_holds_the_rendered_partitions",),
+            *(
+                ("aws-ctl", script)
+                for script in partition("batch", "AllowAccounts=chemistry", "AllowAccounts=ALL")
+            ),
+            "aws: partition batch: AllowAccounts is chemistry, slurm.conf leaves it at ALL",
         ),
-        "aws: partition batch: AllowAccounts is chemistry, slurm.conf leaves it at ALL",
-    ),
-    Sabotage(
-        ("slurmctld_holds_the_rendered_partitions",),
-        *(
-            ("onprem-ctl", script)
-            for script in partition("batch", "AllowQos=urgent", "AllowQos=ALL")
+        Sabotage(
+            ("slurmctld_holds_the_rendered_partitions",),
+            *(
+                ("onprem-ctl", script)
+                for script in partition("batch", "AllowQos=urgent", "AllowQos=ALL")
+            ),
+            "on-prem: partition batch: AllowQos is urgent, slurm.conf leaves it at ALL",
         ),
-        "on-prem: partition batch: AllowQos is urgent, slurm.conf leaves it at ALL",
     ),
     Sabotage(
         ("slurmdbd_holds_the_rendered_configuration",),
@@ -181,7 +187,7 @@ HA = [
             f" mv {CONF}.right {CONF}",
         ),
         ("ctl2", "systemctl --no-block restart slurmctld"),
-        "SlurmctldTimeout is 5 s: timed out",
+        "slurmctld of ctl2: SlurmctldTimeout is 60",
     ),
     Sabotage(
         ("backup_controller_takes_over",),

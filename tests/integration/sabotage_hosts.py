@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import FAKETIME, NETWORK_OF, Sabotage, drop_in, on_single, wrapper
+from sabotage import FAKETIME, NETWORK_OF, Sabotage, at_once, drop_in, on_single, wrapper
 
 PLUGINS = "/usr/lib/*/slurm-wlm"
 SPOOL = "/var/lib/slurm/slurmd"
@@ -140,54 +140,58 @@ FEDERATION = [
         f"mv /root/proctrack_linuxproc.so {PLUGINS}",
         "proctrack_linuxproc.so is ",
     ),
-    on_host(
-        "every_user",
-        "aws2",
-        "usermod -u 3002 bob",
-        "usermod -u 2002 bob",
-        "aws2: bob has uid 3002, should have 2002",
+    at_once(
+        on_host(
+            "every_user",
+            "aws2",
+            "usermod -u 3002 bob",
+            "usermod -u 2002 bob",
+            "aws2: bob has uid 3002, should have 2002",
+        ),
+        on_host(
+            "every_user",
+            "onprem2",
+            "userdel bob",
+            "systemd-sysusers",
+            "onprem2 has no user bob",
+        ),
+        on_host(
+            "every_user",
+            "onprem1",
+            "usermod --append --groups adm bob",
+            "gpasswd --delete bob adm",
+            "onprem1: bob has groups adm bob, should have bob",
+        ),
+        on_host(
+            "every_user",
+            "aws4",
+            "usermod --home /nowhere bob",
+            "usermod --home /home/bob bob",
+            "aws4: bob has home /nowhere, should have /home/bob",
+        ),
     ),
-    on_host(
-        "every_user",
-        "onprem2",
-        "userdel bob",
-        "systemd-sysusers",
-        "onprem2 has no user bob",
-    ),
-    on_host(
-        "every_user",
-        "onprem1",
-        "usermod --append --groups adm bob",
-        "gpasswd --delete bob adm",
-        "onprem1: bob has groups adm bob, should have bob",
-    ),
-    on_host(
-        "every_user",
-        "aws4",
-        "usermod --home /nowhere bob",
-        "usermod --home /home/bob bob",
-        "aws4: bob has home /nowhere, should have /home/bob",
-    ),
-    on_host(
-        "every_directory",
-        "aws3",
-        f"chmod 0700 {SPOOL}",
-        f"chmod 0755 {SPOOL}",
-        f"aws3:{SPOOL} is 700 root root, should be 755 root root",
-    ),
-    on_host(
-        "every_directory",
-        "aws2",
-        "chmod 0755 /tmp",
-        "chmod 1777 /tmp",
-        "aws2:/tmp is 755 root root",
-    ),
-    on_host(
-        "every_directory",
-        "aws4",
-        f"mv {SPOOL} {SPOOL}.right && ln -s /proc {SPOOL}",
-        f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
-        f"aws4:{SPOOL} cannot be written: mktemp: failed to create file",
+    at_once(
+        on_host(
+            "every_directory",
+            "aws3",
+            f"chmod 0700 {SPOOL}",
+            f"chmod 0755 {SPOOL}",
+            f"aws3:{SPOOL} is 700 root root, should be 755 root root",
+        ),
+        on_host(
+            "every_directory",
+            "aws2",
+            "chmod 0755 /tmp",
+            "chmod 1777 /tmp",
+            "aws2:/tmp is 755 root root",
+        ),
+        on_host(
+            "every_directory",
+            "aws4",
+            f"mv {SPOOL} {SPOOL}.right && ln -s /proc {SPOOL}",
+            f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
+            f"aws4:{SPOOL} cannot be written: mktemp: failed to create file",
+        ),
     ),
     on_host(
         "every_directory",
@@ -204,30 +208,36 @@ FEDERATION = [
         "scontrol update NodeName=aws1 NodeAddr=aws1",
         "slurmctld of aws has aws2 as the address of aws1",
     ),
-    on_host(
-        "time_of_its_host",
-        "aws-ctl",
-        *late("slurmctld"),
-        "aws-ctl: the clock of slurmctld is -90 s off",
+    at_once(
+        on_host(
+            "time_of_its_host",
+            "aws-ctl",
+            *late("slurmctld"),
+            "aws-ctl: the clock of slurmctld is -90 s off",
+        ),
+        on_host(
+            "time_of_its_host", "aws3", *late("slurmd"), "aws3: the clock of slurmd is -90 s off"
+        ),
+        on_host(
+            "time_of_its_host",
+            "accounting",
+            *late("slurmdbd"),
+            "accounting: the clock of slurmdbd is -90 s off",
+        ),
     ),
-    on_host("time_of_its_host", "aws3", *late("slurmd"), "aws3: the clock of slurmd is -90 s off"),
-    on_host(
-        "time_of_its_host",
-        "accounting",
-        *late("slurmdbd"),
-        "accounting: the clock of slurmdbd is -90 s off",
-    ),
-    on_host(
-        "no_reservation",
-        "aws-ctl",
-        *reserved("aws4", "now"),
-        "aws: reservation theirs of aws4 for bob",
-    ),
-    on_host(
-        "no_reservation",
-        "onprem-ctl",
-        *reserved("onprem2", "now+1hour"),
-        "on-prem: reservation theirs of onprem2 for bob",
+    at_once(
+        on_host(
+            "no_reservation",
+            "aws-ctl",
+            *reserved("aws4", "now"),
+            "aws: reservation theirs of aws4 for bob",
+        ),
+        on_host(
+            "no_reservation",
+            "onprem-ctl",
+            *reserved("onprem2", "now+1hour"),
+            "on-prem: reservation theirs of onprem2 for bob",
+        ),
     ),
     on_host(
         "every_node_takes_jobs", "aws-ctl", *in_maintenance("aws4"), "aws: aws4 IDLE+MAINTENANCE"
@@ -287,29 +297,33 @@ HA = [
         "mv /etc/passwd.right /etc/passwd",
         f"ctl2 does not see what ctl1 writes to {STATE}",
     ),
-    on_host(
-        "every_host_reaches_every_slurmctld",
-        NETWORK_OF + "ctl2",
-        *dropped_from("n2", 6817),
-        "n2 does not reach slurmctld of ctl2",
+    at_once(
+        on_host(
+            "every_host_reaches_every_slurmctld",
+            NETWORK_OF + "ctl2",
+            *dropped_from("n2", 6817),
+            "n2 does not reach slurmctld of ctl2",
+        ),
+        on_host(
+            "every_host_reaches_every_slurmctld",
+            NETWORK_OF + "ctl1",
+            *dropped_from("ctl2", 6817),
+            "ctl2 does not reach slurmctld of ctl1",
+        ),
     ),
-    on_host(
-        "every_host_reaches_every_slurmctld",
-        NETWORK_OF + "ctl1",
-        *dropped_from("ctl2", 6817),
-        "ctl2 does not reach slurmctld of ctl1",
-    ),
-    on_host(
-        "every_controller_and_slurmdbd",
-        NETWORK_OF + "db1",
-        *dropped_from("ctl2", 6819),
-        "ctl2 does not reach slurmdbd",
-    ),
-    on_host(
-        "every_controller_and_slurmdbd",
-        NETWORK_OF + "ctl2",
-        *dropped_from("db2", 6817),
-        "db2 does not reach slurmctld of ctl2",
+    at_once(
+        on_host(
+            "every_controller_and_slurmdbd",
+            NETWORK_OF + "db1",
+            *dropped_from("ctl2", 6819),
+            "ctl2 does not reach slurmdbd",
+        ),
+        on_host(
+            "every_controller_and_slurmdbd",
+            NETWORK_OF + "ctl2",
+            *dropped_from("db2", 6817),
+            "db2 does not reach slurmctld of ctl2",
+        ),
     ),
     on_host(
         "backup_slurmdbd_takes_over",
