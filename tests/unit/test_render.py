@@ -63,7 +63,7 @@ def test_clusters_with_accounts_of_their_own_get_these_and_no_others() -> None:
     plan = plan_of("federation", own)
     text = text_of(plan, "onprem-ctl", "/usr/local/sbin/slurm-accounting-objects")
     common, _, of_on_prem = text.partition('clusters="on-prem"\n')
-    assert 'clusters="aws"\nwhere=$(lacking physics)' in common
+    assert 'clusters="aws"\n! lacking physics ||' in common
     assert "set_options account physics cluster=aws set Fairshare=60" in common
     assert "set_options account optics cluster=on-prem set Fairshare=7" in of_on_prem
     assert "set_options user alice cluster=on-prem set qos=normal,urgent" in of_on_prem
@@ -309,7 +309,7 @@ def test_admin_levels_and_the_accounts_of_slurm_user_are_set() -> None:
     )
     assert "set_options user carol set adminlevel=Administrator" in script
     assert "set_options user alice" not in script
-    assert 'add user slurm cluster="${where%,}" account=suite defaultaccount=suite' in script
+    assert "add_users slurm suite '' suite" in script
 
 
 def test_all_hosts_have_the_shared_directories() -> None:
