@@ -458,6 +458,21 @@ def test_nodes_that_share_a_host_each_have_a_slurmd(tmp_path: Path) -> None:
     )
 
 
+def test_elastic_nodes_have_hosts_of_their_own_beside_shared_ones(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    elastic = '      - {name: "e[1-2]", cpus: 4, provision: create}\n'
+    path.write_text(SHARED.replace("configless: true", "") + elastic)
+    plan = make_plan("s", scenario.load(path), capabilities.CONTAINERS)
+    conf = text_of(plan, "ctl", "/etc/slurm/slurm.conf")
+    assert "NodeName=c[1-2] NodeHostname=h1" in conf
+    assert "NodeName=e1 NodeHostname=e1 NodeAddr=e1 Port=[20001] CPUs=4" in conf
+    assert "State=CLOUD" in conf
+    assert plan.hosts_of("one")["e2"] == "e2"
+    assert {host.name: host.lasts for host in plan.hosts}["e2"] is False
+    wanted = text_of(plan, "e2", "/etc/systemd/system/slurmd.service")
+    assert "Wants=slurmd@e2.service\n" in wanted
+
+
 def test_simulated_gpus_have_devices(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("configless: true", ""))
