@@ -17,7 +17,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from harness import releases, run_secrets, slurm_options
+from harness import association_groups, releases, run_secrets, slurm_options
 from harness.capabilities import Capabilities
 from harness.parsing import hostlist
 from harness.plan import Host, Plan
@@ -252,6 +252,7 @@ def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFacts]) -> Re
         slurm_users=sorted(slurm_users),
         late_tres=slurm_options.late_tres(plan.scenario),
         late_federations=plan.late_federations(),
+        groups=association_groups,
     )
     return RenderedFile(path, text, mode="0755")
 

@@ -117,7 +117,7 @@ def simulate(
     usage: Annotated[
         Path | None,
         typer.Option(
-            help="Fair-share usage at the beginning: the output of "
+            help="Fair-share usage at the beginning: a site bundle, or the output of "
             "sshare --all --parsable2 --format=Account,User,RawUsage. Default: none.",
             exists=True,
             dir_okay=False,

@@ -214,9 +214,10 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             )
         yield from _wrong_shared_hosts(cluster, name, owner)
         # Nodes that share hosts only need to differ from one another.
-        owner_of_node = {} if cluster.hosts else owner
+        of_shared: dict[str, str] = {}
         for index, group in enumerate(cluster.nodes):
             at = ("clusters", name, "nodes", index, "name")
+            owner_of_node = of_shared if cluster.hosts and group.provision == "static" else owner
             yield from _claim(owner_of_node, at, "node", group.name, f"clusters.{name}")
         yield from _wrong_partitions(cluster, name)
     for key, hosts in (("disks", scenario.disks), ("machines", scenario.machines)):
@@ -282,11 +283,11 @@ def _wrong_shared_hosts(
         return
     at = ("clusters", name, "hosts")
     yield from _claim(owner, at, "host", cluster.hosts, f"clusters.{name}")
-    node_count = len(cluster.node_names())
-    if (count := len(hostlist.expand(cluster.hosts))) > node_count > 0:
-        yield at, f"{count} hosts are too many for {node_count} nodes"
+    nodes = [node for node, how in cluster.provision_of().items() if how == "static"]
+    if (count := len(hostlist.expand(cluster.hosts))) > len(nodes) > 0:
+        yield at, f"{count} hosts are too many for {len(nodes)} nodes"
     if max(map(len, cluster.nodes_on().values()), default=0) > MOST_NODES_OF_A_HOST:
-        yield at, f"too few for {node_count} nodes; a host has ports for {MOST_NODES_OF_A_HOST}"
+        yield at, f"too few for {len(nodes)} nodes; a host has ports for {MOST_NODES_OF_A_HOST}"
     if not cluster.defaults:
         yield at, "requires the defaults, with a port and directories for each slurmd"
 
@@ -312,8 +313,6 @@ def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]
         if group.provision == "static":
             continue
         here = (*at, index, "provision")
-        if cluster.hosts:
-            yield here, "nodes that share hosts are always up"
         if not cluster.defaults:
             yield here, "requires the defaults, with the programs that power nodes up and down"
         if cluster.controller in hostlist.expand(group.name):

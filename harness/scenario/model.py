@@ -580,7 +580,8 @@ class Cluster(Part):
     hosts: Hostlist | None = Field(
         None,
         description=(
-            "hosts that share the nodes, each with several slurmds; default: one host for each node"
+            "hosts that share the nodes that are always up, each with several slurmds; default: "
+            "one host for each node"
         ),
     )
     partitions: Mapping[Word, Partition] = Field(
@@ -740,14 +741,23 @@ class Cluster(Part):
     def nodes_on(self) -> dict[str, tuple[str, ...]]:
         """Return the hosts with the nodes whose slurmd each runs.
 
-        A host runs the node of its name, or an even share of all nodes.
+        A host runs the node of its name, or an even share of all nodes that are always up.
         """
-        nodes = self.node_names()
+        provision_of = self.provision_of()
+        alone = {
+            node: (node,)
+            for node, provision in provision_of.items()
+            if provision != "static" or not self.hosts
+        }
         if not self.hosts:
-            return {node: (node,) for node in nodes}
+            return alone
+        nodes = [node for node in provision_of if node not in alone]
         hosts = hostlist.expand(self.hosts)
         bounds = [len(nodes) * index // len(hosts) for index in range(len(hosts) + 1)]
-        return {host: nodes[bounds[index] : bounds[index + 1]] for index, host in enumerate(hosts)}
+        shared = {
+            host: (*nodes[bounds[index] : bounds[index + 1]],) for index, host in enumerate(hosts)
+        }
+        return shared | alone
 
 
 class Qos(Model):

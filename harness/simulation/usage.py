@@ -1,4 +1,4 @@
-"""Fair-share usage at the beginning of a simulation: read it, and write what slurmctld loads. Pure.
+"""Fair-share usage at the beginning of a simulation: read it, and write what slurmctld loads.
 
 Slurm has no command that sets usage. slurmctld loads it from `assoc_usage` in StateSaveLocation,
 whose format has been the same since 20.11: load_assoc_usage() of src/common/assoc_mgr.c.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.scenario import Scenario
+from harness.site import bundle
 from harness.simulation.reading_log import ReadingLog
 
 # By account and user, in seconds of a CPU.
@@ -20,14 +21,27 @@ Usage = Mapping[tuple[str, str], float]
 _COLUMNS = ("Account", "User", "RawUsage")
 _LARGEST = 1 << 26  # bytes of a file
 _MOST = 5  # names in a note
+_OF_BUNDLE = "output/sshare.txt"
 _HINT = "sshare --all --parsable2 --format=Account,User,RawUsage prints it"
 
 
 def read(path: Path) -> dict[tuple[str, str], float]:
-    """Return the usage of each user's associations from the output of sshare.
+    """Return the usage of each user's associations from the output of sshare, or a site bundle.
 
     Raises UsageError with all lines that are wrong.
     """
+    if not bundle.is_bundle(path):
+        return _read(path)
+    with bundle.opened(path) as opened:
+        if not (opened.root / _OF_BUNDLE).is_file():
+            raise UsageError(
+                f"{path} has no fair-share usage",
+                hint="harness-collect collects it on a cluster with PriorityType=priority/multifactor",
+            )
+        return _read(opened.root / _OF_BUNDLE)
+
+
+def _read(path: Path) -> dict[tuple[str, str], float]:
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)

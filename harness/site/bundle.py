@@ -39,6 +39,7 @@ from harness.site import collect
 _FILES = "files"
 _LIMITS = transfer.Limits(256 * 2**20, 64 * 2**20, 20_000)
 # A user's line of `sacctmgr dump`.
+_COORDINATOR = re.compile(r"(?m)^User - '([^'\n]*)':.*?\bCoordinator='([^'\n]*)'")
 _DEFAULT_ACCOUNT = re.compile(
     r"(?m)^User - '([^'\n]*)'(?::Partition='[^'\n]*')?:DefaultAccount='([^'\n]*)'"
 )
@@ -147,10 +148,23 @@ class Bundle:
 
         The table of users has the default accounts of one of the clusters only.
         """
-        path = self.tables / f"dump-{cluster}.cfg"
-        text = path.read_text(errors="replace") if path.is_file() else ""
         of_any = {row["User"]: row.get("DefaultAccount", "") for row in self.table("user")}
-        return of_any | dict(_DEFAULT_ACCOUNT.findall(text))
+        return of_any | dict(_DEFAULT_ACCOUNT.findall(self.dump(cluster)))
+
+    def coordinated_accounts(self, cluster: str) -> dict[str, list[str]]:
+        """Return the accounts that each user coordinates, without those below them.
+
+        The table of users has those, too; Slurm lets a coordinator manage them.
+        """
+        if not (dump := self.dump(cluster)):
+            rows = {row["User"]: row.get("Coordinators", "") for row in self.table("user")}
+            return {user: accounts.split(",") for user, accounts in rows.items() if accounts}
+        return {user: accounts.split(",") for user, accounts in _COORDINATOR.findall(dump)}
+
+    def dump(self, cluster: str) -> str:
+        """Return what `sacctmgr dump` has written about a cluster; "" if nothing."""
+        path = self.tables / f"dump-{cluster}.cfg"
+        return path.read_text(errors="replace") if path.is_file() else ""
 
 
 class ConfigurationDirectory(Bundle):
@@ -546,6 +560,7 @@ def _users(
             of_user.setdefault(row["User"], {})
     people = {row["User"]: row for row in bundle.table("user")}
     defaults = bundle.default_accounts(cluster)
+    coordinated = bundle.coordinated_accounts(cluster)
     uids = _uids(bundle)
     for name, own in of_user.items():
         if name not in uids:
@@ -555,8 +570,7 @@ def _users(
         if why:
             found.emulated.append(f"user {name}: {why}; has uid {uid} here")
         person = people.get(name, {})
-        coordinated = person.get("Coordinators", "").split(",")
-        coordinates = [account for account in coordinated if account in accounts]
+        coordinates = [account for account in coordinated.get(name, ()) if account in accounts]
         level = person.get("AdminLevel", "None")
         yield (
             name,

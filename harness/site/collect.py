@@ -81,6 +81,8 @@ _COMMANDS = {
     "units.txt": "systemctl cat slurmctld slurmdbd slurmd munge mariadb mysql",
     "kernel.txt": "uname -srm",
 }
+# With fair-share only: sshare needs it.
+_USAGE = "sshare --all --parsable2 --format=Account,User,RawUsage"
 _PACKAGES = {"dpkg-query": "dpkg-query --show", "rpm": "rpm --query --all"}
 SYSTEM_FILES = ("/etc/os-release", "/etc/security/limits.conf", "/etc/security/limits.d/*.conf")
 
@@ -182,6 +184,10 @@ class Bundle:
             return ""
         self.note("files", file=name, mode="{:04o}".format(mode))
         return self.text(name, content.decode("utf-8", "surrogateescape"))
+
+    def text_of(self, name: str) -> str:
+        """Return what a command has printed; "" if nothing."""
+        return self.texts.get("output/" + name, "")
 
     def output(self, name: str, command: List[str]) -> str:
         """Run a command; add what it prints, and return it."""
@@ -321,7 +327,7 @@ def _table(bundle: Bundle, what: str, fields: List[str]) -> List[str]:
 
 def _column(bundle: Bundle, table: str, name: str) -> Set[str]:
     """Return the words in a column of a table of sacctmgr or sacct."""
-    header, *rows = bundle.texts.get("output/" + table, "").splitlines() or [""]
+    header, *rows = bundle.text_of(table).splitlines() or [""]
     columns = header.split("|")
     if name not in columns:
         return set()
@@ -531,6 +537,8 @@ def collect(directory: str, days: int, pseudonyms: bool) -> Bundle:
     _say("accounting")
     _accounting(bundle)
     _users(bundle)
+    if re.search(r"(?m)^PriorityType\s*=.*multifactor", bundle.text_of("scontrol/config.txt")):
+        bundle.output("sshare.txt", shlex.split(_USAGE))
     if days:
         _say("jobs of {} days".format(days))
         _trace(bundle, days)

@@ -144,6 +144,12 @@ _WHY = (
     (_SITES, "needs the site's hardware, services or plugins"),
     (_POWER, "all nodes are up from the start"),
 )
+# With CLOUD nodes, whose power saving is emulated: what the harness has its own options for, the
+# longest SuspendTime in seconds, and words of SlurmctldParameters.
+_POWER_OF_CLOUD = _POWER | {"treewidth"}
+_LONGEST_SUSPEND_TIME = 60
+_CLOUD_WORDS = ("cloud_dns", "idle_on_node_suspend", "power_save_interval=0")
+_CREATED = "the harness creates the hosts of CLOUD nodes for jobs, and removes them"
 _POWER_WORDS = re.compile(r"(cloud|power_save|idle_on_node_suspend|enable_configless)")
 # Defaults of the harness that are removed unless the site sets the option.
 _UNASKED = (
@@ -229,6 +235,7 @@ def shrink(
         replaced.append(Replaced("hosts", "", None, why))
         hosts = max(len(nodes), 1)
     controllers = _controllers(cluster, {*nodes, *_node_hosts(cluster)}, prefix)
+    cluster = _with_cloud_nodes(cluster, hosts, replaced)
     copy: dict[str, Any] = {
         **data,
         "description": f"{data['description']} A rehearsal copy on {hosts} host{'s'[: hosts > 1]}.",
@@ -359,6 +366,10 @@ def _hosts(cluster: Mapping[str, Any], hosts: int, prefix: str) -> str | None:
     """Return the hosts that share the nodes; None if each node has its own."""
     if any(group.get("dynamic") for group in cluster["nodes"]):
         return None
+    groups = [group for group in cluster["nodes"] if "provision" not in group]
+    hosts = min(hosts, sum(len(names_of(group["name"]) or ()) for group in groups))
+    if not hosts:
+        return None
     return f"{prefix}[1-{hosts}]" if hosts > 1 else f"{prefix}1"
 
 
@@ -372,6 +383,56 @@ def _controllers(cluster: Mapping[str, Any], node_hosts: Collection[str], prefix
     ]
     count = max(len([hosts] if isinstance(hosts, str) else hosts), 1)
     return [f"{prefix}-ctl{number}" for number in range(1, count + 1)]
+
+
+def _with_cloud_nodes(
+    cluster: Mapping[str, Any], hosts: int, replaced: list[Replaced]
+) -> Mapping[str, Any]:
+    """Return a cluster of which as many CLOUD nodes as it has hosts are created for jobs."""
+    options = cluster["options"]
+    if not (get(options, "ResumeProgram") and get(options, "SuspendProgram")):
+        return cluster
+    groups: list[dict[str, Any]] = []
+    free = hosts
+    for group in cluster["nodes"]:
+        own = {name: value for name, value in group["options"].items() if name.lower() != "state"}
+        if str(get(group["options"], "State")).upper() != "CLOUD":
+            groups.append(group)
+            continue
+        names = names_of(group["name"]) or ()
+        created, others = names[:free], names[free:]
+        free -= len(created)
+        if created:
+            name = hostlist.fold(created)
+            groups.append({**group, "name": name, "provision": "create", "options": own})
+        if others:
+            name = hostlist.fold(others)
+            why = f"always up; only {hosts} nodes come and go"
+            replaced.append(Replaced("slurm.conf", f"NodeName {name} State", "CLOUD", why))
+            groups.append({**group, "name": name, "options": own})
+    return {**cluster, "nodes": groups}
+
+
+def _power_saving(
+    options: Mapping[str, Any], replaced: list[Replaced]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options that power saving does not replace, and those of the copy."""
+    others = {}
+    for name, value in options.items():
+        if name.lower() in _POWER_OF_CLOUD:
+            replaced.append(Replaced("slurm.conf", name, value, _CREATED))
+        elif name.lower() != "slurmctldparameters":
+            others[name] = value
+    time = c_numbers.strtol(str(get(options, "SuspendTime") or ""))
+    power: dict[str, Any] = {
+        "SuspendTime": min(time, _LONGEST_SUSPEND_TIME) if time > 0 else _LONGEST_SUSPEND_TIME
+    }
+    if parameters := get(options, "SlurmctldParameters"):
+        words = [word for word in str(parameters).split(",") if not _POWER_WORDS.match(word)]
+        power["SlurmctldParameters"] = ",".join(dict.fromkeys([*words, *_CLOUD_WORDS]))
+        if power["SlurmctldParameters"] != parameters:
+            replaced.append(Replaced("slurm.conf", "SlurmctldParameters", parameters, _CREATED))
+    return others, power
 
 
 def _dynamic_nodes(cluster: Mapping[str, Any], hosts: int, prefix: str) -> list[dict[str, Any]]:
@@ -406,7 +467,10 @@ def _cluster(
     own = scripts.options if scripts else {}
     unwanted = {**refused, **({} if with_accounting else _OF_ACCOUNTING)}
     others = {name: value for name, value in cluster["options"].items() if name not in own}
-    options = dict(_options(others, unwanted, replaced))
+    power: dict[str, Any] = {}
+    if any("provision" in group for group in cluster["nodes"]):
+        others, power = _power_saving(others, replaced)
+    options = dict(_options(others, unwanted, replaced)) | power
     options |= {name: value for name, value in own.items() if value is not None}
     present = {option.lower() for option in options}
     options |= {option: None for option in _UNASKED if option.lower() not in present}
@@ -512,6 +576,7 @@ def _nodes(
     options |= {option: None for option in ("CPUs", "RealMemory") if option.lower() not in present}
     return {
         "name": group["name"],
+        **({"provision": group["provision"]} if "provision" in group else {}),
         # Sockets, such as (S:0-1), depend on the site's hardware.
         **({"gres": re.sub(r"\([^)]*\)", "", str(gres)).split(",")} if gres else {}),
         "options": options,

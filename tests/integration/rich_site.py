@@ -45,7 +45,7 @@ end
 
 
 def rich_site(users: int, accounts: int) -> dict[str, Any]:
-    """Return the scenario of a site with so many users and accounts, at least five."""
+    """Return the scenario of a site with so many users and accounts, at least seven."""
     tree = _accounts(accounts)
     people = _users(users, [*tree])
     staff = [name for number, name in enumerate(people) if number % 10 == 0]
@@ -122,7 +122,7 @@ def _cluster() -> dict[str, Any]:
 
 
 def _accounts(count: int) -> dict[str, Any]:
-    """Return fields, each with groups below it, with every kind of limit."""
+    """Return fields, groups below them, and teams below those, with every kind of limit."""
     limits: tuple[dict[str, Any], ...] = (
         {"Fairshare": 30, "GrpTRES": "cpu=12,mem=4G"},
         {"MaxJobs": 20, "MaxSubmitJobs": 40},
@@ -134,11 +134,15 @@ def _accounts(count: int) -> dict[str, Any]:
         {"GrpTRESRunMins": "cpu=90000", "Priority": 5},
     )
     tree: dict[str, Any] = {"root": {"options": {"MaxSubmitJobs": 400}}}
+    groups = 5 + (count - 4) // 2
     for number in range(count):
-        field = f"field{number % 5}"
-        name = field if number < 5 else f"group{number}"
+        name, parent = f"field{number % 5}", ""
+        if number >= groups:
+            name, parent = f"team{number}", f"group{number - groups + 5}"
+        elif number >= 5:
+            name, parent = f"group{number}", name
         tree[name] = {
-            **({} if number < 5 else {"parent": field}),
+            **({"parent": parent} if parent else {}),
             "options": {**limits[number % len(limits)], "Description": f"no. {number}"},
         }
     return tree

@@ -63,7 +63,7 @@ def test_clusters_with_accounts_of_their_own_get_these_and_no_others() -> None:
     plan = plan_of("federation", own)
     text = text_of(plan, "onprem-ctl", "/usr/local/sbin/slurm-accounting-objects")
     common, _, of_on_prem = text.partition('clusters="on-prem"\n')
-    assert 'clusters="aws"\nwhere=$(lacking physics)' in common
+    assert 'clusters="aws"\n! lacking physics ||' in common
     assert "set_options account physics cluster=aws set Fairshare=60" in common
     assert "set_options account optics cluster=on-prem set Fairshare=7" in of_on_prem
     assert "set_options user alice cluster=on-prem set qos=normal,urgent" in of_on_prem
@@ -309,7 +309,7 @@ def test_admin_levels_and_the_accounts_of_slurm_user_are_set() -> None:
     )
     assert "set_options user carol set adminlevel=Administrator" in script
     assert "set_options user alice" not in script
-    assert 'add user slurm cluster="${where%,}" account=suite defaultaccount=suite' in script
+    assert "add_users slurm suite '' suite" in script
 
 
 def test_all_hosts_have_the_shared_directories() -> None:
@@ -456,6 +456,21 @@ def test_nodes_that_share_a_host_each_have_a_slurmd(tmp_path: Path) -> None:
         "20001-20002",
         "60001-63000",
     )
+
+
+def test_elastic_nodes_have_hosts_of_their_own_beside_shared_ones(tmp_path: Path) -> None:
+    path = tmp_path / "s.yml"
+    elastic = '      - {name: "e[1-2]", cpus: 4, provision: create}\n'
+    path.write_text(SHARED.replace("configless: true", "") + elastic)
+    plan = make_plan("s", scenario.load(path), capabilities.CONTAINERS)
+    conf = text_of(plan, "ctl", "/etc/slurm/slurm.conf")
+    assert "NodeName=c[1-2] NodeHostname=h1" in conf
+    assert "NodeName=e1 NodeHostname=e1 NodeAddr=e1 Port=[20001] CPUs=4" in conf
+    assert "State=CLOUD" in conf
+    assert plan.hosts_of("one")["e2"] == "e2"
+    assert {host.name: host.lasts for host in plan.hosts}["e2"] is False
+    wanted = text_of(plan, "e2", "/etc/systemd/system/slurmd.service")
+    assert "Wants=slurmd@e2.service\n" in wanted
 
 
 def test_simulated_gpus_have_devices(tmp_path: Path) -> None:

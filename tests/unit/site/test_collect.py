@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import UsageError
 from harness.site import collect
+from harness.simulation import usage
 
 SLURM_CONF = """\
 ClusterName=site
@@ -27,6 +29,7 @@ PrologFlags=Alloc
 COMMANDS = {
     "scontrol": """\
 case $* in
+*"show config") echo "PriorityType            = priority/multifactor" ;;
 *"show node") echo "NodeName=quark1 NodeAddr=quark1 State=IDLE" ;;
 *) echo ;;
 esac""",
@@ -39,6 +42,7 @@ case $* in
 *"show user"*) printf 'User|Admin\\nalice|None\\n' ;;
 *dump*) echo "User - 'alice'" > "${4#file=}" ;;
 esac""",
+    "sshare": r"""printf 'Account|User|RawUsage\nroot||70\n physics|alice|70\n'""",
     "sacct": """\
 case $* in
 --helpformat) echo JobIDRaw User JobName Account ;;
@@ -136,6 +140,25 @@ def test_field_that_sacctmgr_does_not_know_is_left_out(collected: Collect) -> No
     assert rows[1] == "site|physics|alice"
     assert bundle["output/sacctmgr/dump-site.cfg"] == "User - 'alice'\n"
     assert "output/jobs.txt" not in bundle
+
+
+@pytest.mark.parametrize("options", [(), ("--pseudonyms",)])
+def test_bundle_has_the_fair_share_usage(
+    collected: Collect, site: Path, options: tuple[str, ...]
+) -> None:
+    collected(*options)
+    account, user = ("account-a", "user-a") if options else ("physics", "alice")
+    assert usage.read(site / "bundle.tar.gz") == {(account, user): 70.0}
+
+
+def test_usage_is_collected_only_where_slurm_computes_fair_share(
+    collected: Collect, site: Path
+) -> None:
+    scontrol = site / "bin" / "scontrol"
+    scontrol.write_text(scontrol.read_text().replace("multifactor", "basic"))
+    assert "output/sshare.txt" not in collected()
+    with pytest.raises(UsageError, match="bundle.tar.gz has no fair-share usage"):
+        usage.read(site / "bundle.tar.gz")
 
 
 def test_pseudonyms_are_the_same_in_all_files(collected: Collect) -> None:

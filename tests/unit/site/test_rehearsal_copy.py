@@ -118,3 +118,50 @@ def test_site_whose_nodes_register_themselves_gets_some_for_each_node_set(
         ("copy[1,3]", ["small"]),
         ("copy2", ["big"]),
     ]
+
+
+CLOUD = """\
+ResumeProgram=/opt/site/resume
+SuspendProgram=/opt/site/suspend
+SuspendTime={time}
+SuspendExcNodes=n1
+SlurmctldParameters=node_reg_mem_percent=80,cloud_reg_addrs
+TreeWidth=16
+NodeName=c[1-6] CPUs=4 State=CLOUD Feature=cloud
+"""
+
+
+@pytest.mark.parametrize(("time", "kept"), [(600, 60), (20, 20), (-1, 60)])
+def test_hosts_of_cloud_nodes_are_created_for_jobs(
+    tmp_path: Path, release: Release, time: int, kept: int
+) -> None:
+    cluster, notes = copy(tmp_path, release, SITE + CLOUD.format(time=time))
+    assert cluster["hosts"] == "copy[1-2]"
+    assert [(group["name"], group.get("provision")) for group in cluster["nodes"]] == [
+        ("n[1-4]", None),
+        ("c[1-2]", "create"),
+        ("c[3-6]", None),
+    ]
+    options = cluster["options"]
+    assert options["SuspendTime"] == kept
+    assert options["SlurmctldParameters"] == (
+        "node_reg_mem_percent=80,cloud_dns,idle_on_node_suspend,power_save_interval=0"
+    )
+    assert not {"ResumeProgram", "SuspendExcNodes", "TreeWidth"} & {*options}
+    assert "NodeName c[3-6] State=CLOUD: always up; only 2 nodes come and go" in notes
+    created = "the harness creates the hosts of CLOUD nodes for jobs, and removes them"
+    assert f"SuspendExcNodes=n1: {created}" in notes
+
+
+def test_site_with_cloud_nodes_only_shares_no_hosts(tmp_path: Path, release: Release) -> None:
+    text = SITE.replace("NodeName=n[1-4] CPUs=4\n", "") + CLOUD.format(time=60)
+    cluster, _ = copy(tmp_path, release, text.replace("c[1-6]", "c[1-2]"))
+    assert "hosts" not in cluster
+    assert [group["name"] for group in cluster["nodes"]] == ["c[1-2]"]
+
+
+def test_cloud_nodes_without_power_saving_are_always_up(tmp_path: Path, release: Release) -> None:
+    text = SITE + CLOUD.format(time=600).replace("ResumeProgram", "#ResumeProgram")
+    cluster, notes = copy(tmp_path, release, text)
+    assert not [group for group in cluster["nodes"] if "provision" in group]
+    assert "NodeName c[1-6] State=CLOUD: all nodes are up from the start" in notes

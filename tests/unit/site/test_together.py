@@ -47,7 +47,8 @@ Name|Server|Type|Count|Cluster|Allowed|Flags
 matlab|flexlm|License|20|alpha|50|
 matlab|flexlm|License|20|beta|25|
 """,
-    "dump-alpha.cfg": "User - 'alice':DefaultAccount='optics':AdminLevel='Operator'\n",
+    "dump-alpha.cfg": "User - 'alice':DefaultAccount='optics':AdminLevel='Operator'"
+    ":Coordinator='optics'\n",
     "dump-beta.cfg": "User - 'alice':Partition='x':DefaultAccount='physics'\n",
 }
 SLURM_CONF = """\
