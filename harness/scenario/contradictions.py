@@ -212,6 +212,9 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 ("clusters", name, "packages"),
                 "are for the harness's image; install them in your own image",
             )
+        if cluster.login:
+            at = ("clusters", name, "login")
+            yield from _claim(owner, at, "host", cluster.login, f"clusters.{name}.login")
         yield from _wrong_shared_hosts(cluster, name, owner)
         # Nodes that share hosts only need to differ from one another.
         owner_of_node = {} if cluster.hosts else owner

@@ -583,6 +583,13 @@ class Cluster(Part):
             "hosts that share the nodes, each with several slurmds; default: one host for each node"
         ),
     )
+    login: Hostlist | None = Field(
+        None,
+        description=(
+            "its login hosts, such as login[1-2], on which users submit jobs and no slurmd runs: "
+            "see docs/login.md"
+        ),
+    )
     partitions: Mapping[Word, Partition] = Field(
         {"main": Partition(default=True)},
         min_length=1,
@@ -686,6 +693,10 @@ class Cluster(Part):
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes, in the scenario's order."""
         return tuple(name for group in self.nodes for name in hostlist.expand(group.name))
+
+    def login_hosts(self) -> tuple[str, ...]:
+        """Return the names of all login hosts."""
+        return hostlist.expand(self.login) if self.login else ()
 
     def provision_of(self) -> dict[str, Provision]:
         """Return how each node is provisioned."""
