@@ -119,11 +119,26 @@ def slurm_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dic
     )
     conf = merged(*layers, repeated=_repeated(scenario, cluster))
     parameters = get(conf, "SlurmctldParameters")
-    if cluster.configless and "enable_configless" not in (parameters or "").lower():
+    if (
+        serves_configuration(scenario, cluster)
+        and "enable_configless" not in (parameters or "").lower()
+    ):
         conf = merged(
             conf, {"SlurmctldParameters": ",".join(filter(None, [parameters, "enable_configless"]))}
         )
     return conf
+
+
+def serves_configuration(scenario: Scenario, cluster: Cluster) -> bool:
+    """Return whether hosts get their configuration from slurmctld (enable_configless)."""
+    has_sackd = releases.get(scenario.release_of(cluster)).has_sackd
+    return cluster.configless or bool(cluster.login and has_sackd)
+
+
+def conf_servers(cluster: Cluster, conf: Mapping[str, str]) -> list[str]:
+    """Return the slurmctlds that serve the configuration (slurmd(8), --conf-server)."""
+    port = ports(port_of(conf, "slurmctld"))[0]
+    return [f"{host}:{port}" for host in (cluster.controller, *cluster.backup_controllers)]
 
 
 def late(values: Mapping[str, Value]) -> dict[str, str]:
