@@ -35,12 +35,12 @@ class Host:
     """One host.
 
     `ports` are the TCP ports and ranges that other sites can reach. `image` is the user's own
-    image. `login`: users log in to it and submit jobs. `nodes` are the nodes whose slurmd it
-    runs: none, the node of its name, or several that share the host. `provision` is how its node is powered up and down; `with_elastic` marks the
-    controller of such nodes. `disks` are directories on separate small disks in memory, with their
-    sizes. `apptainer`: users can run Apptainer containers. `packages` are packages in addition
-    to those of every host. `origin` is where Slurm comes from, if that is not Debian's packages of
-    the release.
+    image. `login`: users log in to it and submit jobs. `nodes` are the nodes whose slurmd it runs:
+    none, the node of its name, or several that share the host. `provision` is how its node is
+    powered up and down; `with_elastic` marks the controller of such nodes. `disks` are directories
+    on separate small disks in memory, with their sizes. `apptainer`: users can run Apptainer
+    containers. `packages` are packages in addition to those of every host. `origin` is where Slurm
+    comes from, if that is not Debian's packages of the release.
     """
 
     name: str

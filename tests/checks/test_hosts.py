@@ -52,6 +52,8 @@ HARMLESS = (
     r" mpi/pmix_v4: init: .* can not load PMIx library",
     r"Couldn't load specified plugin name for mpi/pmix",
     r"MPI: Cannot create context for mpi/pmix",
+    # Nodes have files, and only login hosts get theirs from slurmctld.
+    r"Running with local config file despite slurmctld having been setup for configless operation",
     # The backup controller starts after the first controller.
     r"_shutdown_bu_thread: ?send/recv \S+: Connection refused",
     # A client asked a backup before it asked the first controller; it retries.

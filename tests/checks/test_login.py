@@ -98,11 +98,12 @@ def test_interactive_job_of_a_login_host_has_its_input_output_and_exit_code(
         assert answer.exit_code == 7, (
             f"{host.name}: {program} ends with {answer.exit_code}, its task with 7: {answer.stderr}"
         )
-        node, uid, typed = answer.stdout.split()
+        node, *printed = answer.stdout.split()
+        uid = plan.scenario.users[jobs.user].uid
+        assert printed == [str(uid), "typed"], f"{host.name}: {program} prints {answer.stdout!r}"
         assert node in plan.scenario.clusters[cluster.name].nodes_on(), (
             f"{host.name}: ran on {node}"
         )
-        assert (int(uid), typed) == (plan.scenario.users[jobs.user].uid, "typed")
 
 
 @pytest.mark.needs("users_log_in")
@@ -128,7 +129,19 @@ def test_users_log_in_to_login_hosts_but_not_to_controllers_or_the_database(
 def log_in(ssh: Ssh, run: RunDir, host: str, user: str) -> subprocess.CompletedProcess[str]:
     """Return the answer of a host to a user who logs in with the users' key and runs `id -u`."""
     key = run.path / "secrets" / "user_ssh_key"
-    own = ["-o", "ControlPath=none", "-o", "IdentityAgent=none", "-i", str(key), "-l", user]
+    # A host says why it refuses a user in a banner, which ssh shows from this level on.
+    own = [
+        "-o",
+        "LogLevel=INFO",
+        "-o",
+        "ControlPath=none",
+        "-o",
+        "IdentityAgent=none",
+        "-i",
+        str(key),
+        "-l",
+        user,
+    ]
     program, *options = ssh.command(host, ["id", "-u"])
     return subprocess.run(
         [program, *own, *options],
