@@ -212,7 +212,9 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 ("clusters", name, "packages"),
                 "are for the harness's image; install them in your own image",
             )
-        yield from _wrong_login(cluster, name, owner)
+        if cluster.login:
+            place = ("clusters", name, "login")
+            yield from _claim(owner, place, "host", cluster.login, f"clusters.{name}.login")
         yield from _wrong_shared_hosts(cluster, name, owner)
         # Nodes that share hosts only need to differ from one another.
         owner_of_node = {} if cluster.hosts else owner
@@ -274,14 +276,6 @@ def _wrong_rest(cluster: Cluster, name: str, owner: dict[str, str]) -> Iterator[
         yield at, "requires the defaults, with AuthAltTypes"
     if cluster.rest.host not in {None, cluster.controller}:
         yield from _claim(owner, (*at, "host"), "host", cluster.rest.host, f"clusters.{name}")
-
-
-def _wrong_login(cluster: Cluster, name: str, owner: dict[str, str]) -> Iterator[tuple[Path_, str]]:
-    if cluster.login:
-        at = ("clusters", name, "login")
-        if cluster.controller in cluster.login_hosts():
-            yield at, f"{cluster.controller} is the controller, to which no user can log in"
-        yield from _claim(owner, at, "host", cluster.login, f"clusters.{name}.login")
 
 
 def _wrong_shared_hosts(
