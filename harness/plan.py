@@ -241,7 +241,7 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
             name=accounting.host,
             site=accounting.site or next(iter(scenario.sites)),
             release=scenario.release_of(accounting),
-            daemons=("munge", "mariadb", "slurmdbd"),
+            daemons=(*authentication(scenario), "mariadb", "slurmdbd"),
             ports=tuple(ports),
             image=accounting.image,
             packages=_package_names(scenario, accounting),
@@ -253,7 +253,8 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
             else [_both(host, member) for member in hosts]
         )
         if accounting.backup:
-            hosts.insert(1, replace(host, name=accounting.backup, daemons=("munge", "slurmdbd")))
+            daemons = (*authentication(scenario), "slurmdbd")
+            hosts.insert(1, replace(host, name=accounting.backup, daemons=daemons))
     disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
     shared = tuple(
         Volume(f"shared-{number}", directory, public=True)
@@ -318,7 +319,7 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
                 name=host,
                 site=cluster.site or next(iter(scenario.sites)),
                 release=scenario.release_of(cluster),
-                daemons=("munge", *started),
+                daemons=(*authentication(scenario), *started),
                 ports=("22", *(port_of[daemon] for daemon in daemons), srun_ports),
                 cluster=name,
                 image=cluster.image,
@@ -336,6 +337,11 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
             )
         )
     return hosts
+
+
+def authentication(scenario: Scenario) -> tuple[str, ...]:
+    """Return the daemons that authenticate others: with auth/slurm, Slurm's own do that."""
+    return ("munge",) if scenario.auth == "munge" else ()
 
 
 def _package_names(scenario: Scenario, part: Part) -> tuple[str, ...]:

@@ -80,6 +80,8 @@ class _ClusterFacts:
     flags: Mapping[str, Sequence[str]]
 
 
+# The daemons that sign credentials of auth/slurm.
+_SIGNING = ("slurmctld", "slurmdbd", "sackd", "slurmd")
 _NO_LOGIN = "/etc/nologin"
 _RESERVATIONS = "/usr/local/sbin/slurm-reservations"
 
@@ -137,8 +139,7 @@ def manifest(files: Iterable[RenderedFile]) -> dict[str, dict[str, str | None]]:
 
 def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFile]:
     scenario, clusters = plan.scenario, shared.clusters
-    key = run_secrets.secret("munge_key")
-    yield RenderedFile("/etc/munge/munge.key", key, "munge", "munge", "0400", "munge", "restart")
+    yield from _authentication_key(plan, host, clusters)
     yield from shared.user_files
     if plan.users_log_in() and {"slurmctld", "slurmdbd", "mariadb"} & {*host.daemons}:
         text = template(_NO_LOGIN, hosts=[login.name for login in plan.login_hosts()])
@@ -156,6 +157,24 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
         if host.name == cluster.controller and cluster.reservations:
             text = template(_RESERVATIONS, reservations=cluster.reservations)
             yield RenderedFile(_RESERVATIONS, text, mode="0755")
+
+
+def _authentication_key(
+    plan: Plan, host: Host, clusters: Mapping[str, _ClusterFacts]
+) -> Iterator[RenderedFile]:
+    """Yield the key that a host shares with all others, if something on it needs the key."""
+    if plan.scenario.auth == "munge":
+        key = run_secrets.secret("munge_key")
+        path, owner = "/etc/munge/munge.key", "munge"
+        yield RenderedFile(path, key, owner, owner, "0400", "munge", "restart")
+        return
+    daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
+    unit = next((name for name in _SIGNING if name in daemons), None)
+    if unit:
+        conf = clusters[host.cluster].conf if host.cluster else {"SlurmUser": "slurm"}
+        owner = slurm_options.get(conf, "SlurmUser") or "root"
+        key = run_secrets.secret("slurm_key")
+        yield RenderedFile(slurm_options.AUTH_KEY, key, owner, owner, "0600", unit, "restart")
 
 
 def _files_of_member(

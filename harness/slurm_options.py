@@ -65,6 +65,8 @@ LOG_LEVELS = (
     "debug5",
 )
 LOG_INFO = LOG_LEVELS.index("info")
+# The key with which auth/slurm signs credentials: all hosts of a scenario have the same one.
+AUTH_KEY = "/etc/slurm/slurm.key"
 # The key that signs tokens: slurmctld and slurmdbd must have the same one.
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 _DEVICES = "/dev/slurm-gpu"
@@ -186,7 +188,8 @@ def _slurm_conf_defaults(
         "ClusterName": name,
         "SlurmctldHost": [cluster.controller, *cluster.backup_controllers],
         "SlurmUser": "slurm",
-        "AuthType": "auth/munge",
+        "AuthType": f"auth/{scenario.auth}",
+        "CredType": "cred/slurm" if scenario.auth == "slurm" else None,
         "SlurmctldPort": releases.DEFAULT_PORTS["slurmctld"],
         "SlurmdPort": releases.DEFAULT_PORTS["slurmd"],
         "SrunPortRange": "60001-63000",
@@ -458,7 +461,7 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
     if accounting is None:
         return {}
     defaults: dict[str, Any] = {
-        "AuthType": "auth/munge",
+        "AuthType": f"auth/{scenario.auth}",
         "DbdHost": accounting.host,
         "DbdBackupHost": accounting.backup,
         "DbdPort": releases.DEFAULT_PORTS["slurmdbd"],

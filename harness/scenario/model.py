@@ -918,6 +918,13 @@ class Scenario(Installed):
         releases.DEFAULT,
         description="Slurm release of every cluster and slurmdbd that does not name its own",
     )
+    auth: Literal["munge", "slurm"] = Field(
+        "munge",
+        description=(
+            "how all daemons and commands authenticate: with munge, or with Slurm's own plugin "
+            "(auth/slurm) and no munge: see docs/login.md"
+        ),
+    )
     sites: Mapping[Word, Site] = Field(
         {"site": Site()}, min_length=1, description="networks that a gateway connects; default: one"
     )
