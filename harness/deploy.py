@@ -88,7 +88,7 @@ def copy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh) -> None:
     _write_payloads(payloads, tree, run.secrets())
 
     def install(host: Host) -> None:
-        units = json.dumps(["munge", *host.daemons])
+        units = json.dumps(host.daemons)
         program = [PYTHON, "-c", _INSTALL_FILES.read_text(), "[]", units]
         ssh.run(host.name, program, stdin=(payloads / f"{host.name}.json").read_text())
         # The next deployment must not restart what has read its files by then.
@@ -102,7 +102,7 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
     """Return whether the playbook would change no host; also create objects that slurmdbd lacks."""
 
     def is_in_place(host: Host) -> bool:
-        units = json.dumps(["munge", *host.daemons])
+        units = json.dumps(host.daemons)
         look = [PYTHON, "-c", _INSTALL_FILES.read_text(), units, "[]", "look"]
         payload = (payloads / f"{host.name}.json").read_text()
         return ssh.run(host.name, look, stdin=payload, check=False).exit_code == 0

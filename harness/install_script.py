@@ -12,6 +12,7 @@ _STAGES = {
     "slurmdbd": "The accounting host",
     "slurmctld": "The controllers",
     "slurmrestd": "The REST API",
+    "sackd": "The login hosts",
     "slurmd": "The nodes",
 }
 

@@ -14,7 +14,7 @@ SHARED_DIRECTORY = "/var/tmp/slurm-harness-traces"  # noqa: S108  each job write
 # How nodes are provisioned whose host is not always up.
 _MADE_OR_STARTED = {"power", "create"}
 # Daemons in the order in which they start; each is an inventory group, a role and a systemd unit.
-DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "slurmd")
+DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "sackd", "slurmd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Host:
     """One host.
 
     `ports` are the TCP ports and ranges that other sites can reach. `image` is the user's own
-    image. `nodes` are the nodes whose slurmd it runs: none, the node of its name, or several that
-    share the host. `provision` is how its node is powered up and down; `with_elastic` marks the
-    controller of such nodes. `disks` are directories on separate small disks in memory, with their
-    sizes. `apptainer`: users can run Apptainer containers. `packages` are packages in addition
-    to those of every host. `origin` is where Slurm comes from, if that is not Debian's packages of
-    the release.
+    image. `login`: users log in to it and submit jobs. `nodes` are the nodes whose slurmd it runs:
+    none, the node of its name, or several that share the host. `provision` is how its node is
+    powered up and down; `with_elastic` marks the controller of such nodes. `disks` are directories
+    on separate small disks in memory, with their sizes. `apptainer`: users can run Apptainer
+    containers. `packages` are packages in addition to those of every host. `origin` is where Slurm
+    comes from, if that is not Debian's packages of the release.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Host:
     ports: tuple[str, ...]
     cluster: str | None = None
     image: str | None = None
+    login: bool = False
     nodes: tuple[str, ...] = ()
     provision: Provision = "static"
     with_elastic: bool = False
@@ -117,6 +118,15 @@ class Plan:
         None if the scenario has no accounting.
         """
         return self.with_daemon("slurmctld")[0] if self.scenario.accounting else None
+
+    def login_hosts(self) -> tuple[Host, ...]:
+        """Return the hosts on which users log in and submit jobs."""
+        return tuple(host for host in self.hosts if host.login)
+
+    def users_log_in(self) -> bool:
+        """Return whether users log in over SSH; on the user's own machines, these decide that."""
+        users = self.scenario.users
+        return bool(users and self.login_hosts() and self.capabilities.engine)
 
     def with_reservations(self) -> tuple[Host, ...]:
         """Return the hosts on which scontrol creates the reservations of their cluster."""
@@ -231,7 +241,7 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
             name=accounting.host,
             site=accounting.site or next(iter(scenario.sites)),
             release=scenario.release_of(accounting),
-            daemons=("munge", "mariadb", "slurmdbd"),
+            daemons=(*authentication(scenario), "mariadb", "slurmdbd"),
             ports=tuple(ports),
             image=accounting.image,
             packages=_package_names(scenario, accounting),
@@ -243,7 +253,8 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
             else [_both(host, member) for member in hosts]
         )
         if accounting.backup:
-            hosts.insert(1, replace(host, name=accounting.backup, daemons=("munge", "slurmdbd")))
+            daemons = (*authentication(scenario), "slurmdbd")
+            hosts.insert(1, replace(host, name=accounting.backup, daemons=daemons))
     disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
     shared = tuple(
         Volume(f"shared-{number}", directory, public=True)
@@ -279,18 +290,25 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
     packaged = bool(known.apptainer_suite) and not (cluster.origin and cluster.origin.base)
     controllers = (cluster.controller, *cluster.backup_controllers)
     rest_hosts = [cluster.rest.host or cluster.controller] if cluster.rest else []
-    runs_on = {"slurmctld": {*controllers}, "slurmrestd": {*rest_hosts}, "slurmd": {*nodes_on}}
+    login = cluster.login_hosts()
+    runs_on = {
+        "slurmctld": {*controllers},
+        "slurmrestd": {*rest_hosts},
+        "sackd": {*login} if known.has_sackd else set(),
+        "slurmd": {*nodes_on},
+    }
     port_of = {daemon: slurm_options.port_of(conf, daemon) for daemon in ("slurmctld", "slurmd")}
     if cluster.rest:
         port_of["slurmrestd"] = str(cluster.rest.port)
     if cluster.hosts:
         port_of["slurmd"] = slurm_options.node_ports(max(map(len, nodes_on.values())))
-    # srun and salloc listen on the host on which they run: the controller, or the node of a job.
+    port_of["sackd"] = port_of["slurmd"]  # _listen_for_reconf() in Slurm's sackd.c
+    # srun and salloc listen on the host on which they run, which can be any.
     srun_ports = slurm_options.get(conf, "SrunPortRange") or "1024-65535"
     shared = (Volume("shared", SHARED_DIRECTORY, public=True),)
     state = (Volume(f"{name}-state", slurm_options.state_save_location(conf)),)
     hosts = []
-    for host in dict.fromkeys((*controllers, *rest_hosts, *nodes_on)):
+    for host in dict.fromkeys((*controllers, *rest_hosts, *login, *nodes_on)):
         daemons = [daemon for daemon, hosts_of in runs_on.items() if host in hosts_of]
         provision = provision_of.get(host, "static")
         # The provisioner starts slurmd on the other hosts.
@@ -301,10 +319,11 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
                 name=host,
                 site=cluster.site or next(iter(scenario.sites)),
                 release=scenario.release_of(cluster),
-                daemons=("munge", *started),
+                daemons=(*authentication(scenario), *started),
                 ports=("22", *(port_of[daemon] for daemon in daemons), srun_ports),
                 cluster=name,
                 image=cluster.image,
+                login=host in login,
                 nodes=nodes_on.get(host, ()),
                 provision=provision,
                 with_elastic=with_elastic,
@@ -318,6 +337,11 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
             )
         )
     return hosts
+
+
+def authentication(scenario: Scenario) -> tuple[str, ...]:
+    """Return the daemons that authenticate others: with auth/slurm, Slurm's own do that."""
+    return ("munge",) if scenario.auth == "munge" else ()
 
 
 def _package_names(scenario: Scenario, part: Part) -> tuple[str, ...]:

@@ -51,9 +51,12 @@ def _sha256(text: str) -> str:
 
 
 Tree = dict[str, tuple[RenderedFile, ...]]
+# The key with which all users log in; its private half stays in the run's directory.
+USER_KEY = "user_ssh_key_pub"
 TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _POWER_KEY = "/etc/slurm/power_ssh_key"
+_SACKD = "/etc/systemd/system/sackd.service.d/options.conf"
 _NODE_POWER = "/usr/local/sbin/slurm-node-power"
 # The program that stands in for those that the site's scripts call and the hosts lack.
 _STAND_IN = "/usr/local/lib/slurm-harness/stand-in"
@@ -77,6 +80,9 @@ class _ClusterFacts:
     flags: Mapping[str, Sequence[str]]
 
 
+# The daemons that sign credentials of auth/slurm.
+_SIGNING = ("slurmctld", "slurmdbd", "sackd", "slurmd")
+_NO_LOGIN = "/etc/nologin"
 _RESERVATIONS = "/usr/local/sbin/slurm-reservations"
 
 
@@ -96,11 +102,12 @@ def render(plan: Plan, hosts: Iterable[Host] | None = None) -> Tree:
     """
     users, groups = plan.scenario.users, plan.scenario.groups
     paths = ("/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf")
+    facts = {"users": users, "groups": groups, "key": ""}
+    if plan.users_log_in():
+        facts["key"] = run_secrets.secret(USER_KEY)
     shared = _Shared(
         {name: _cluster_facts(plan, name) for name in plan.scenario.clusters},
-        [RenderedFile(path, template(path, users=users, groups=groups)) for path in paths]
-        if users or groups
-        else [],
+        [RenderedFile(path, template(path, **facts)) for path in paths] if users or groups else [],
         plan.accounting_client(),
     )
     seen: dict[RenderedFile, RenderedFile] = {}
@@ -132,9 +139,11 @@ def manifest(files: Iterable[RenderedFile]) -> dict[str, dict[str, str | None]]:
 
 def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFile]:
     scenario, clusters = plan.scenario, shared.clusters
-    key = run_secrets.secret("munge_key")
-    yield RenderedFile("/etc/munge/munge.key", key, "munge", "munge", "0400", "munge", "restart")
+    yield from _authentication_key(plan, host, clusters)
     yield from shared.user_files
+    if plan.users_log_in() and {"slurmctld", "slurmdbd", "mariadb"} & {*host.daemons}:
+        text = template(_NO_LOGIN, hosts=[login.name for login in plan.login_hosts()])
+        yield RenderedFile(_NO_LOGIN, text)
     if host.cluster:
         yield from _files_of_member(plan, host, host.cluster, clusters[host.cluster])
     if "slurmdbd" in host.daemons:
@@ -150,6 +159,24 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
             yield RenderedFile(_RESERVATIONS, text, mode="0755")
 
 
+def _authentication_key(
+    plan: Plan, host: Host, clusters: Mapping[str, _ClusterFacts]
+) -> Iterator[RenderedFile]:
+    """Yield the key that a host shares with all others, if something on it needs the key."""
+    if plan.scenario.auth == "munge":
+        key = run_secrets.secret("munge_key")
+        path, owner = "/etc/munge/munge.key", "munge"
+        yield RenderedFile(path, key, owner, owner, "0400", "munge", "restart")
+        return
+    daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
+    unit = next((name for name in _SIGNING if name in daemons), None)
+    if unit:
+        conf = clusters[host.cluster].conf if host.cluster else {"SlurmUser": "slurm"}
+        owner = slurm_options.get(conf, "SlurmUser") or "root"
+        key = run_secrets.secret("slurm_key")
+        yield RenderedFile(slurm_options.AUTH_KEY, key, owner, owner, "0600", unit, "restart")
+
+
 def _files_of_member(
     plan: Plan, host: Host, name: str, facts: _ClusterFacts
 ) -> Iterator[RenderedFile]:
@@ -161,15 +188,26 @@ def _files_of_member(
         text = _shared_template(path, nodes=host.nodes, flags=flags)
         yield RenderedFile(path, text, unit="slurmd", action="restart")
     yield from _power_files(cluster, host, conf)
-    unit = next((unit for unit in ("slurmctld", "slurmrestd") if unit in host.daemons), "slurmd")
-    for path, text in texts.items() if not cluster.configless or unit != "slurmd" else ():
-        reloads = path == _SLURM_CONF and unit != "slurmrestd"
-        mode = "0755" if text.startswith("#!") else "0644"
-        action = "reload" if reloads else "restart"
-        yield RenderedFile(path, text, mode=mode, unit=unit, action=action)
+    yield from _slurm_files(cluster, host, texts)
     yield from _scripts(cluster, host, plan.capabilities)
+    if "sackd" in host.daemons:
+        text = template(_SACKD, servers=",".join(slurm_options.conf_servers(cluster, conf)))
+        yield RenderedFile(_SACKD, text, unit="sackd", action="restart")
     if cluster.rest and "slurmrestd" in host.daemons:
         yield from _rest_files(plan.scenario, cluster, host.name, cluster.rest.port)
+
+
+def _slurm_files(cluster: Cluster, host: Host, texts: Mapping[str, str]) -> Iterator[RenderedFile]:
+    """Yield slurm.conf and the files beside it, unless a host gets them from slurmctld."""
+    daemons = ("slurmctld", "slurmrestd", *(() if host.login else ("slurmd",)))
+    unit = next((name for name in daemons if name in host.daemons or name == "slurmd"), None)
+    if "sackd" in host.daemons or (cluster.configless and unit == "slurmd"):
+        return
+    for path, text in texts.items():
+        mode = "0755" if text.startswith("#!") else "0644"
+        reloads = path == _SLURM_CONF and unit != "slurmrestd"
+        action = ("reload" if reloads else "restart") if unit else None
+        yield RenderedFile(path, text, mode=mode, unit=unit, action=action)
 
 
 def _scripts(cluster: Cluster, host: Host, capabilities: Capabilities) -> Iterator[RenderedFile]:
@@ -197,8 +235,7 @@ def _slurmd_flags(cluster: Cluster, host: Host, facts: _ClusterFacts) -> tuple[s
     """
     flags = []
     if cluster.configless and host.nodes:
-        port = slurm_options.ports(slurm_options.port_of(facts.conf, "slurmctld"))[0]
-        flags.append(f"--conf-server={cluster.controller}:{port}")
+        flags.append(f"--conf-server={slurm_options.conf_servers(cluster, facts.conf)[0]}")
     if host.provision != "static":
         flags.append("-b")
     return (*flags, *(flag for node in host.nodes for flag in facts.flags.get(node, ())))

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 
 _SECRET = re.compile(r"%secret:(\w+)%")
+_SSH_KEY = re.compile(r"(\w+_ssh_key)(_pub)?")
 # A password in a file of Slurm or MariaDB: what precedes it on its line, and the password.
 PASSWORD = re.compile(r"(?im)^(\s*\w*pass\s*=\s*)(?!%secret:)(\S+)")
 
@@ -47,13 +48,11 @@ def hide(text: str, secrets: Mapping[str, str]) -> str:
 def new_secrets(names: Set[str]) -> dict[str, str]:
     """Return random values for secrets.
 
-    NAME_ssh_key is a private key; its public half, NAME_ssh_key_pub, comes with it.
+    NAME_ssh_key is a private key, and NAME_ssh_key_pub its public half; each comes with the other.
     """
+    private_keys = {match[1] for match in map(_SSH_KEY.fullmatch, names) if match}
     ssh_keys = {
-        name: value
-        for private in names
-        if private.endswith("_ssh_key")
-        for name, value in _ssh_key(private).items()
+        name: value for private in private_keys for name, value in _ssh_key(private).items()
     }
     # munge needs at least 32 bytes; text is good for passwords, too.
     return ssh_keys | {

@@ -65,6 +65,8 @@ LOG_LEVELS = (
     "debug5",
 )
 LOG_INFO = LOG_LEVELS.index("info")
+# The key with which auth/slurm signs credentials: all hosts of a scenario have the same one.
+AUTH_KEY = "/etc/slurm/slurm.key"
 # The key that signs tokens: slurmctld and slurmdbd must have the same one.
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 _DEVICES = "/dev/slurm-gpu"
@@ -119,11 +121,26 @@ def slurm_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dic
     )
     conf = merged(*layers, repeated=_repeated(scenario, cluster))
     parameters = get(conf, "SlurmctldParameters")
-    if cluster.configless and "enable_configless" not in (parameters or "").lower():
+    if (
+        serves_configuration(scenario, cluster)
+        and "enable_configless" not in (parameters or "").lower()
+    ):
         conf = merged(
             conf, {"SlurmctldParameters": ",".join(filter(None, [parameters, "enable_configless"]))}
         )
     return conf
+
+
+def serves_configuration(scenario: Scenario, cluster: Cluster) -> bool:
+    """Return whether hosts get their configuration from slurmctld (enable_configless)."""
+    has_sackd = releases.get(scenario.release_of(cluster)).has_sackd
+    return cluster.configless or bool(cluster.login and has_sackd)
+
+
+def conf_servers(cluster: Cluster, conf: Mapping[str, str]) -> list[str]:
+    """Return the slurmctlds that serve the configuration (slurmd(8), --conf-server)."""
+    port = ports(port_of(conf, "slurmctld"))[0]
+    return [f"{host}:{port}" for host in (cluster.controller, *cluster.backup_controllers)]
 
 
 def late(values: Mapping[str, Value]) -> dict[str, str]:
@@ -171,7 +188,8 @@ def _slurm_conf_defaults(
         "ClusterName": name,
         "SlurmctldHost": [cluster.controller, *cluster.backup_controllers],
         "SlurmUser": "slurm",
-        "AuthType": "auth/munge",
+        "AuthType": f"auth/{scenario.auth}",
+        "CredType": "cred/slurm" if scenario.auth == "slurm" else None,
         "SlurmctldPort": releases.DEFAULT_PORTS["slurmctld"],
         "SlurmdPort": releases.DEFAULT_PORTS["slurmd"],
         "SrunPortRange": "60001-63000",
@@ -443,7 +461,7 @@ def slurmdbd_conf(scenario: Scenario) -> dict[str, str]:
     if accounting is None:
         return {}
     defaults: dict[str, Any] = {
-        "AuthType": "auth/munge",
+        "AuthType": f"auth/{scenario.auth}",
         "DbdHost": accounting.host,
         "DbdBackupHost": accounting.backup,
         "DbdPort": releases.DEFAULT_PORTS["slurmdbd"],

@@ -223,6 +223,10 @@ class SlurmCluster:
         self._submit_options = (f"--comment={MARK}", *submit_options)
         self._accounting = accounting
 
+    def marked(self) -> tuple[str, ...]:
+        """Return the options with which jobs are submitted elsewhere than on the controller."""
+        return self._submit_options
+
     def run(
         self, *command: str, user: str | None = None, stdin: str = "", check: bool = True
     ) -> Result:

@@ -307,7 +307,9 @@ def build(client: docker.DockerClient, slurm: Slurm, say: Callable[[str], None])
         what = f"Slurm {slurm.version} on {slurm.base}"
         more = base.family.loaded_packages
     else:
-        what, more = f"Slurm {slurm.release} of {slurm.base}", base.family.slurm_packages
+        what = f"Slurm {slurm.release} of {slurm.base}"
+        sackd = ("sackd",) if releases.get(slurm.release).has_sackd else ()
+        more = (*base.family.slurm_packages, *sackd)
     own = base_image(client, base, say)
     say(f"image {name}: installing {what}")
     arguments = {

@@ -243,6 +243,8 @@ class Behaviour:
     # neither.
     reports_no_power_saving: bool
     reports_cloud_without_power_saving: bool
+    # Debian packages sackd, which gets login hosts their configuration from slurmctld.
+    has_sackd: bool
     # The default of bf_max_job_test, a word of SchedulerParameters.
     tested_jobs: int
     # Words of PrologFlags that imply Contain, in lower case.

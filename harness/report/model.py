@@ -144,7 +144,9 @@ def layout(plan: Plan) -> list[Box]:
         hosts_with: dict[str, list[str]] = {}
         for host in hosts:
             daemons = [daemon for daemon in host.daemons if daemon != "munge"]
-            hosts_with.setdefault(" ".join(daemons) or host.provision, []).append(host.name)
+            hosts_with.setdefault(
+                " ".join(daemons) or ("login" if host.login else host.provision), []
+            ).append(host.name)
         site = f", site {hosts[0].site}" if len(plan.sites()) > 1 else ""
         return Box(
             name + site,

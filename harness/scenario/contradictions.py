@@ -135,6 +135,7 @@ def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
 
     Slurm's guide to upgrades explains which releases slurmdbd serves.
     """
+    yield from _wrong_authentication(scenario)
     for name, cluster in scenario.clusters.items():
         release = scenario.release_of(cluster)
         most, count = releases.get(release).most_nodes, len(cluster.node_names())
@@ -181,6 +182,29 @@ def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
         yield at, f"{release}, but slurmdbd is {slurmdbd}; rule: {rule}"
 
 
+def _wrong_authentication(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    """Yield what keeps a scenario from using auth/slurm."""
+    if scenario.auth != "slurm":
+        return
+    able = [
+        name
+        for name in releases.KNOWN
+        if "slurm" in releases.get(name).plugins.get("auth", frozenset())
+    ]
+    for name, part in scenario.parts().items():
+        release = scenario.release_of(part)
+        if release not in able:
+            yield ("auth",), f"release {release} of {name} has no auth/slurm; {', '.join(able)} do"
+    for name, cluster in scenario.clusters.items():
+        if not cluster.defaults:
+            yield (*place_of(name), "defaults"), "auth: slurm requires the defaults, with AuthType"
+        if cluster.login and not releases.get(scenario.release_of(cluster)).has_sackd:
+            yield (
+                (*place_of(name), "login"),
+                f"auth: slurm requires sackd, which is packaged from {_first('has_sackd')} on",
+            )
+
+
 def _first(behaviour: str) -> str:
     """Return the first release that has a behaviour."""
     return next(name for name in releases.KNOWN if getattr(releases.get(name), behaviour))
@@ -212,6 +236,9 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 ("clusters", name, "packages"),
                 "are for the harness's image; install them in your own image",
             )
+        if cluster.login:
+            place = ("clusters", name, "login")
+            yield from _claim(owner, place, "host", cluster.login, f"clusters.{name}.login")
         yield from _wrong_shared_hosts(cluster, name, owner)
         # Nodes that share hosts only need to differ from one another.
         of_shared: dict[str, str] = {}

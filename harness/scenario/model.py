@@ -43,6 +43,7 @@ _PRIVATE_DIRECTORIES = frozenset(
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
     r"|/etc/(munge|my\.cnf\.d|mysql|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
+    r"|/etc/nologin$"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )
 # src/interfaces/gres.c, MAX_GRES_BITMAP: each GPU has a bit.
@@ -584,6 +585,13 @@ class Cluster(Part):
             "one host for each node"
         ),
     )
+    login: Hostlist | None = Field(
+        None,
+        description=(
+            "its login hosts, such as login[1-2], on which users submit jobs and no slurmd runs: "
+            "see docs/login.md"
+        ),
+    )
     partitions: Mapping[Word, Partition] = Field(
         {"main": Partition(default=True)},
         min_length=1,
@@ -687,6 +695,10 @@ class Cluster(Part):
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes, in the scenario's order."""
         return tuple(name for group in self.nodes for name in hostlist.expand(group.name))
+
+    def login_hosts(self) -> tuple[str, ...]:
+        """Return the names of all login hosts."""
+        return hostlist.expand(self.login) if self.login else ()
 
     def provision_of(self) -> dict[str, Provision]:
         """Return how each node is provisioned."""
@@ -915,6 +927,13 @@ class Scenario(Installed):
     release: Release = Field(
         releases.DEFAULT,
         description="Slurm release of every cluster and slurmdbd that does not name its own",
+    )
+    auth: Literal["munge", "slurm"] = Field(
+        "munge",
+        description=(
+            "how all daemons and commands authenticate: with munge, or with Slurm's own plugin "
+            "(auth/slurm) and no munge: see docs/login.md"
+        ),
     )
     sites: Mapping[Word, Site] = Field(
         {"site": Site()}, min_length=1, description="networks that a gateway connects; default: one"

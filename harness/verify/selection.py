@@ -331,6 +331,30 @@ def _rest(plan: Plan) -> bool:
     return any(cluster.rest for cluster in _clusters(plan))
 
 
+@feature("munge")
+def _munge(plan: Plan) -> bool:
+    """Daemons and commands that authenticate with munge."""
+    return plan.scenario.auth == "munge"
+
+
+@feature("auth_slurm")
+def _auth_slurm(plan: Plan) -> bool:
+    """Daemons and commands that authenticate with Slurm's own plugin."""
+    return plan.scenario.auth == "slurm"
+
+
+@feature("login")
+def _login(plan: Plan) -> bool:
+    """Users, and login hosts."""
+    return _users(plan) and bool(plan.login_hosts())
+
+
+@feature("users_log_in")
+def _users_log_in(plan: Plan) -> bool:
+    """Login hosts that the harness made: only there is a key with which users can log in."""
+    return plan.users_log_in()
+
+
 @feature("rehearsal")
 def _rehearsal(plan: Plan) -> bool:
     """A rehearsal."""

@@ -53,6 +53,10 @@ HARMLESS = (
     r" mpi/pmix_v4: init: .* can not load PMIx library",
     r"Couldn't load specified plugin name for mpi/pmix",
     r"MPI: Cannot create context for mpi/pmix",
+    # Debian's unit of slurmd, which runs as root, creates the directory of auth/slurm's socket.
+    r"_prepare_run_dir: /run/slurm exists but is owned by root, not SlurmUser",
+    # Nodes have files, and only login hosts get theirs from slurmctld.
+    r"Running with local config file despite slurmctld having been setup for configless operation",
     # The backup controller starts after the first controller.
     r"_shutdown_bu_thread: ?send/recv \S+: Connection refused",
     # A client asked a backup before it asked the first controller; it retries.
@@ -190,7 +194,9 @@ def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, 
     def look(name: str) -> str:
         host = plan.host(name)
         daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
-        script = "; ".join(f"{daemon} -V" for daemon in daemons if daemon.startswith("slurm"))
+        # sackd does not print its release.
+        programs = [name for name in daemons if name.startswith("slurm")] or ["sinfo"]
+        script = "; ".join(f"{program} -V" for program in programs)
         return ssh.run(name, ["sh", "-c", script]).stdout
 
     for name, answer in everywhere(look, [host.name for host in plan.lasting_hosts()]).items():
@@ -398,7 +404,7 @@ def table(host: Host, command: str, gaps: int) -> list[list[str]]:
     return [line.split(maxsplit=gaps) for line in host.run(command).stdout.splitlines()]
 
 
-@pytest.mark.needs("users")
+@pytest.mark.needs("users", "munge")
 def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid(
     ssh: Ssh, plan: Plan
 ) -> None:
@@ -424,12 +430,13 @@ def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid
 
 def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
     """Asks munge for the time: it refuses credentials that are too old or from the future."""
+    by_munge = "munge --no-input | unmunge | sed -n 's/^ENCODE_TIME.*(\\(.*\\))$/\\1/p'"
+    ask = by_munge if plan.scenario.auth == "munge" else "date +%s"
 
     def look(name: str) -> tuple[float, str]:
         before = time.time()
-        script = "munge --no-input | unmunge | grep ENCODE_TIME; date +%z"
-        answer = ssh.run(name, ["sh", "-c", script])
-        match = re.fullmatch(r".*\((\d+)\)\n(\S+)\n", answer.stdout)
+        answer = ssh.run(name, ["sh", "-c", f"{ask}; date +%z"])
+        match = re.fullmatch(r"(\d+)\n(\S+)\n", answer.stdout)
         assert match, f"munge of {name} does not tell the time: {answer.stderr}"
         encode_time, zone = match.groups()
         # On a slow host or network, it may have been encoded at any time between the two.
@@ -443,7 +450,7 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
     assert len({*zones.values()}) == 1, f"time zones differ: {zones}"
 
 
-@pytest.mark.needs("users")
+@pytest.mark.needs("users", "munge")
 def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
     stranger = plan.lasting_hosts()[-1].name
     # A second munged with a different key, on the same host so that only the key differs.

@@ -546,7 +546,7 @@ def test_job_credential_that_is_too_old_is_refused(
     assert answer.stdout == "healed\n"
 
 
-@pytest.mark.needs("two_users")
+@pytest.mark.needs("two_users", "munge")
 def test_munge_credential_is_good_once_for_its_time_and_its_user(
     cluster: SlurmCluster, plan: Plan, users: list[str]
 ) -> None:

@@ -22,7 +22,7 @@ from harness import (
     scenario,
     slurm_options,
 )
-from harness.capabilities import Capabilities
+from harness.capabilities import OWN_MACHINES, Capabilities
 from harness.plan import Plan, Volume, make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -501,6 +501,53 @@ def test_configless_nodes_have_no_files_of_slurm(tmp_path: Path, hosts: str) -> 
     for host in files.keys() - {"ctl"}:
         assert not any(name.startswith("/etc/slurm/") for name in files[host])
         assert any("--conf-server=ctl:6817" in text for text in files[host].values())
+
+
+@pytest.mark.parametrize(
+    ("release", "daemons"), [("22.05", ["munge"]), ("24.11", ["munge", "sackd"])]
+)
+def test_login_host_gets_slurm_conf_through_sackd_or_as_a_file(
+    release: str, daemons: list[str]
+) -> None:
+    plan = plan_of("login", {"release": release})
+    files = {file.path: file for file in render.render(plan)["login"]}
+    assert [*plan.host("login").daemons] == daemons
+    assert "slurmd" not in {file.unit for file in files.values()}
+    has_sackd = "sackd" in daemons
+    conf = text_of(plan, "ctl", "/etc/slurm/slurm.conf")
+    assert ("SlurmctldParameters=enable_configless" in conf) == has_sackd
+    assert ("/etc/slurm/slurm.conf" not in files) == has_sackd
+    if has_sackd:
+        unit = files["/etc/systemd/system/sackd.service.d/options.conf"].text
+        assert 'Environment="SACKD_OPTIONS=--conf-server=ctl:6817"' in unit
+    assert text_of(plan, "n1", "/etc/slurm/slurm.conf") == conf
+
+
+def test_sackd_can_ask_every_controller() -> None:
+    plan = plan_of("login", {"backup_controllers": ["ctl2"]})
+    unit = text_of(plan, "login", "/etc/systemd/system/sackd.service.d/options.conf")
+    assert "--conf-server=ctl:6817,ctl2:6817" in unit
+
+
+def test_users_cannot_log_in_to_controllers_and_databases_that_the_harness_made() -> None:
+    def hosts_with(path: str, plan: Plan) -> list[str]:
+        tree = render.render(plan)
+        return [host for host, files in tree.items() if path in {file.path for file in files}]
+
+    plan = plan_of("login")
+    assert hosts_with("/etc/nologin", plan) == ["accounting", "ctl"]
+    keys = text_of(plan, "ctl", "/etc/tmpfiles.d/cluster-users.conf")
+    assert "authorized_keys 0600 alice alice - %secret:user_ssh_key_pub%" in keys
+    own = plan_of("login", capabilities=OWN_MACHINES)
+    assert hosts_with("/etc/nologin", own) == []
+    assert "key" not in text_of(own, "ctl", "/etc/tmpfiles.d/cluster-users.conf")
+    assert hosts_with("/etc/nologin", plan_of("federation")) == []
+
+
+def test_each_half_of_an_ssh_key_comes_with_the_other() -> None:
+    secrets = run_secrets.new_secrets({"user_ssh_key_pub"})
+    assert secrets["user_ssh_key"].startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
+    assert secrets["user_ssh_key_pub"].startswith("ssh-ed25519 ")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ _NEEDS = {
     },
     "slurmctld": {"slurmctld": ["slurmctld"], "commands": ["scontrol"]},
     "slurmrestd": {"slurmrestd": ["slurmrestd"]},
+    "sackd": {"sackd": ["sackd"], "commands": ["scontrol"]},
     "slurmd": {"slurmd": ["slurmd"], "commands": ["scontrol"]},
 }
 

@@ -239,6 +239,8 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             CLUSTER % ", release: '20.11', rest: {}",
             "release 20.11 neither checks the token of each request",
         ),
+        (CLUSTER % ", login: 'c[1-2]'", "node c1 is already clusters.one.login"),
+        (CLUSTER % ", login: ctl", "login: host ctl is already clusters.one.controller"),
         (CLUSTER % ", rest: {host: c1}", "node c1 is already clusters.one.rest.host"),
         (CLUSTER % ", defaults: false, rest: {}", "requires the defaults, with AuthAltTypes"),
         (CLUSTER % ", rest: {port: 80}", "greater than or equal to 1024"),
