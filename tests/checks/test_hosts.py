@@ -363,7 +363,8 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
         return wrong
 
     wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
-    assert not any(wrong.values()), "\n".join(line for lines in wrong.values() for line in lines)
+    problems = [line for lines in wrong.values() for line in lines]
+    assert not problems, "\n".join(problems)
 
 
 def open_directories(host: Host, files: Iterable[render.RenderedFile]) -> Iterator[str]:
