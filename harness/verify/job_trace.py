@@ -94,7 +94,6 @@ class JobTrace:
     task: int | None = None
     restarts: int = 0
     user: str = ""
-    gid: str = ""
     account: str = ""
     qos: str = ""
     nodes: tuple[str, ...] = ()
@@ -103,6 +102,7 @@ class JobTrace:
     work_dir: str = ""
     steps: tuple[StepSeen, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    gid: str = ""
 
     @property
     def key(self) -> JobKey:
