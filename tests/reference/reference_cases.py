@@ -641,6 +641,7 @@ MEANING |= options(
     "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/home/",
     "StateSaveLocation=/",
     "StateSaveLocation=/dev/null",
+    "StateSaveLocation=state\nAuthAltTypes=auth/jwt",
     "PrologSlurmctld=prolog.sh",
     "PrepPlugins=none\nEpilogSlurmctld=x/epilog",
     "JobContainerType=tmpfs",
