@@ -639,6 +639,7 @@ MEANING |= options(
     "PartitionName=q Nodes=n1 MaxTime=4294967295",
     "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=",
     "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/home/",
+    "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=x/y",
     "StateSaveLocation=/",
     "StateSaveLocation=/dev/null",
     "StateSaveLocation=state\nAuthAltTypes=auth/jwt",
