@@ -824,6 +824,47 @@ def _unnamed(
             nodes_of.setdefault(change, []).append(node)
     for change, nodes in nodes_of.items():
         yield replace(change, nodes=hostlist.fold(filter(None, nodes)))
+    changed = {node for nodes in nodes_of.values() for node in nodes}
+    yield from _exchanged(release, section, before, after, changed)
+
+
+def _exchanged(
+    release: Release,
+    section: str,
+    before: Sequence[Row],
+    after: Sequence[Row],
+    changed: Collection[str],
+) -> Iterator[_OptionChange]:
+    """Yield lines between which only values moved, such as File between the Types of a GRES."""
+    old, new = (_lines_of(release, section, rows) for rows in (before, after))
+    nodes_of: dict[tuple[str, str], list[str]] = {}
+    for node in (node for node in old if node in new and node not in changed):
+        only_old, only_new = (
+            "; ".join(sorted((one - other).elements()))
+            for one, other in ((old[node], new[node]), (new[node], old[node]))
+        )
+        if only_old != only_new:
+            nodes_of.setdefault((only_old, only_new), []).append(node)
+    known = release.options[section]
+    name = known["file"].name if "file" in known else section.partition(" ")[2]
+    for (only_old, only_new), nodes in nodes_of.items():
+        yield _OptionChange(name, only_old, only_new, nodes=hostlist.fold(filter(None, nodes)))
+
+
+def _lines_of(release: Release, section: str, rows: Sequence[Row]) -> dict[str, Counter[str]]:
+    """Count the lines of each node, in one spelling; "" stands for all nodes."""
+    key = section.partition(" ")[2].lower()
+    counted: dict[str, Counter[str]] = {}
+    for row in rows:
+        options = [
+            f"{option}={canonical.canonical(release, section, option, value)}"
+            for option, value in sorted(row.values.items())
+        ]
+        nodes = (names_of(row.first.value) if key == "nodename" else None) or ("",)
+        text = " ".join(options if key == "nodename" else [row.first.value, *options])
+        for node in nodes:
+            counted.setdefault(node, Counter())[text] += 1
+    return counted
 
 
 def _counted(

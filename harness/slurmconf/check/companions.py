@@ -337,8 +337,10 @@ def _jwt_file(source: Source) -> Iterator[Finding]:
     key = re.search("jwt_key=([^,]*)", setting.value, re.IGNORECASE) if setting else None
     if setting is None or key is None or not _uses_jwt(source):
         return
-    if key[1].endswith("/") or (not key[1] and source.release.refuses_empty_jwt_key):
-        message = f'"{key[0]}" does not name a file'
+    is_missing = bool(key[1]) and values.is_missing_path(key[1])
+    is_empty = not key[1] and source.release.refuses_empty_jwt_key
+    if key[1].endswith("/") or is_missing or is_empty:
+        message = f'"{key[0]}" does not name a file that exists'
         daemons = SLURMCTLD if source.kind == "slurm.conf" else ()
         yield source.find(setting, FATAL, "path", message, daemons=daemons)
 

@@ -793,11 +793,16 @@ def wrong_database(
         yield source.find(setting, FATAL, "value", message, hint, daemons)
 
 
+def is_missing_path(path: str) -> bool:
+    """Return whether a path is relative, and in a directory that does not exist in /."""
+    return path[:1] != "/" and not _ROOT.match(path)
+
+
 def relative_path(
     source: Source, setting: Setting, daemons: tuple[str, ...] = ()
 ) -> Iterator[Finding]:
     """Yield a path in a directory that does not exist in /, where services start."""
-    if setting.value[:1] != "/" and not _ROOT.match(setting.value):
+    if is_missing_path(setting.value):
         message = f'"{setting.value}" is not an absolute path: it does not exist'
         yield source.find(setting, FATAL, "path", message, daemons=daemons)
 

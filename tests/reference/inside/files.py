@@ -161,7 +161,8 @@ def _keys(conf: Conf, files: Files) -> None:
     if http or any("jwt" in value for value in conf.all("authtype", "authalttypes")):
         for option in ("authaltparameters", "slurmctldhttpauthparameters"):
             key = conf.setting(option, "jwt_key") or f"{_state(conf)}/jwt_hs256.key"
-            files.file(Path(key), secret[:32], 0o600)
+            if key.startswith("/"):  # with a relative one, its directory would exist too
+                files.file(Path(key), secret[:32], 0o600)
             jwks = conf.setting(option, "jwks")
             if jwks:
                 files.file(Path(jwks), b'{"keys": []}')

@@ -309,6 +309,8 @@ NONE: frozenset[str] = frozenset()
         ("AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=", {}, ALL - since("23.11")),
         ("AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/home/", {}, ALL),
         ("AuthAltParameters=jwt_key=/home/", {}, NONE),
+        ("AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=x/y", {}, ALL),
+        ("AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=etc/y", {}, NONE),
         ("", {"cgroup.conf": "CgroupPlugin=cgroup/odd"}, ALL),
         ("", {"cgroup.conf": "CgroupPlugin=cgroup/v1"}, ALL - since("21.08")),
         ("", {"cgroup.conf": "CgroupPlugin=disabled"}, ALL),

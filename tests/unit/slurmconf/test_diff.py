@@ -328,6 +328,23 @@ def test_drained_are_only_the_nodes_whose_lines_of_gres_conf_change(tmp_path: Pa
     assert (change.option, change.drain, change.nodes) == ("File", True, "n4")
 
 
+def test_several_lines_of_a_gres_are_compared_as_wholes(tmp_path: Path) -> None:
+    line = "NodeName={} Name=gpu Type={} File=/dev/gpu{}\n"
+    nodes = ("n[1-3]", "n4")
+    files = {"slurm_conf": SLURM_CONF}
+    both = [line.format(node, *one) for one in (("a", 0), ("b", 1)) for node in nodes]
+    before = source(tmp_path, "before", **files, gres_conf="".join(both))
+    moved = source(tmp_path, "moved", **files, gres_conf="".join(reversed(both)))
+    assert diff.changes(before, moved, "24.11") == []
+    exchanged = "".join(both).replace("n4 Name=gpu Type=a", "n4 Name=gpu Type=x")
+    exchanged = exchanged.replace("n4 Name=gpu Type=b", "n4 Name=gpu Type=a").replace("=x", "=b")
+    [change] = diff.changes(
+        before, source(tmp_path, "after", **files, gres_conf=exchanged), "24.11"
+    )
+    assert (change.option, change.drain, change.nodes) == ("File", True, "n4")
+    assert "file=/dev/gpu0 name=gpu type=a" in str(change.before)
+
+
 def test_passwords_are_compared_and_not_shown(tmp_path: Path) -> None:
     before, after, same = (
         source(tmp_path, name, slurmdbd_conf=f"DbdHost=a\nStoragePass={word}\n")
