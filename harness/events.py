@@ -87,6 +87,12 @@ class _Log(_Event):
     line: str
 
 
+class _LogTimes(_Event):
+    cluster: str
+    job_id: int
+    times: list[Seconds]
+
+
 class _NoEvidence(_Event):
     of: str
     where: str
@@ -98,6 +104,7 @@ _OF_KIND: dict[str, type[_Event]] = {
     "check": _Check,
     "fault": _Fault,
     "log": _Log,
+    "log_times": _LogTimes,
     "no_evidence": _NoEvidence,
     "node": _Node,
     "old_records": _OldRecords,
