@@ -14,6 +14,7 @@ from harness.parsing import bounded_json
 
 # The duration of a run, a stage or a check; the timeline cannot show more.
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]  # seconds since 1970
 
 
 def _time(text: str) -> str:
@@ -90,7 +91,7 @@ class _Log(_Event):
 class _LogTimes(_Event):
     cluster: str
     job_id: int
-    times: list[Seconds]
+    times: list[Moment]
 
 
 class _NoEvidence(_Event):
