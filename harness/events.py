@@ -14,6 +14,7 @@ from harness.parsing import bounded_json
 
 # The duration of a run, a stage or a check; the timeline cannot show more.
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]  # seconds since 1970
 
 
 def _time(text: str) -> str:
@@ -87,6 +88,12 @@ class _Log(_Event):
     line: str
 
 
+class _LogTimes(_Event):
+    cluster: str
+    job_id: int
+    times: list[Moment]
+
+
 class _NoEvidence(_Event):
     of: str
     where: str
@@ -98,6 +105,7 @@ _OF_KIND: dict[str, type[_Event]] = {
     "check": _Check,
     "fault": _Fault,
     "log": _Log,
+    "log_times": _LogTimes,
     "no_evidence": _NoEvidence,
     "node": _Node,
     "old_records": _OldRecords,

@@ -20,7 +20,7 @@ from typing import Any
 from harness import faults, interrupts, releases
 from harness.cluster import logs, slurm
 from harness.cluster.history import Recorder
-from harness.cluster.slurm import FINISHED, SlurmCluster
+from harness.cluster.slurm import FINISHED, JobKey, SlurmCluster
 from harness.errors import CannotVerify, ClusterError, CommandFailed, HarnessError, WaitTimeout
 from harness.faults import Fault
 from harness.open_run import OpenRun
@@ -28,7 +28,7 @@ from harness.rehearsal.invariants import SYMPTOMS, UNSAVED
 from harness.rehearsal.workload import Work
 from harness.scenario import ScheduledFault
 from harness.ssh import Result
-from harness.verify import job_trace
+from harness.verify import job_events, job_trace
 from harness.wait import wait_until
 
 # Once all jobs are submitted and all faults are healed: seconds in which at least one more job must
@@ -367,6 +367,7 @@ def _standstill(patience: float) -> Callable[[list[str] | HarnessError], bool]:
 
 def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> None:
     """Record the evidence of a rehearsal's jobs, and which evidence is not available."""
+    ran: set[JobKey] = set()
 
     def note(kind: str, where: str, look: Callable[..., Iterable[Any]], *options: str) -> None:
         try:
@@ -374,6 +375,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
         except HarnessError as error:
             run.directory.event("no_evidence", of=kind, where=where, why=str(error))
             return
+        ran.update(record.key for record in records if kind == "trace")
         for record in records:
             if kind == "usage" or record.name.startswith(f"{token}-"):
                 run.directory.event(kind, **{"seen_by": where, **asdict(record)})
@@ -386,6 +388,10 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
         if run.plan.scenario.accounting:
             note("record", name, cluster.records, "--local", "--allocations")
             note("usage", name, cluster.usage)
+    with suppress(HarnessError):
+        for (cluster_name, job_id), times in job_events.logged_times(run.ssh, run.plan).items():
+            if (cluster_name, job_id) in ran:
+                run.directory.event("log_times", cluster=cluster_name, job_id=job_id, times=times)
     _note_symptoms(run)  # last, so that it finds what explains the rest
 
 

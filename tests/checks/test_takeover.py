@@ -26,7 +26,6 @@ from harness.faults import Fault
 from harness.open_run import OpenRun
 from harness.plan import Plan
 from harness.rehearsal import execution
-from harness.slurmconf import drift
 from harness.ssh import Ssh
 from harness.verify import job_trace
 from harness.wait import wait_until
@@ -84,9 +83,6 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
         seconds = round(time.monotonic() - began, 1)
         harness_run.directory.event("takeover", daemon="slurmctld", seconds=seconds)
         try:
-            held = drift.printed(second.run("scontrol", "show", "config").stdout)
-            wrong = [*drift.config("slurm.conf", slurm_conf(plan, name).options, held)]
-            assert not wrong, f"slurmctld of {second.controller}: {'; '.join(wrong)}"
             wait_for_every_slurmd(second, plan, jobs)
             second.wait_for([during, array, running, pending], {"COMPLETED"}, timeout=PATIENCE)
         except WaitTimeout as error:

@@ -47,7 +47,7 @@ class Sabotage:
 
 
 def at_once(first: Sabotage, *others: Sabotage) -> Sabotage:
-    """Return sabotages that the same checks must notice as one: each message must be there."""
+    """Combine sabotages of the same checks, which must fail with the messages of all of them."""
     assert all(other.checks == first.checks for other in others)
     return replace(first, also=others)
 

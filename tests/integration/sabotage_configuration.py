@@ -187,7 +187,7 @@ HA = [
             f" mv {CONF}.right {CONF}",
         ),
         ("ctl2", "systemctl --no-block restart slurmctld"),
-        "slurmctld of ctl2: SlurmctldTimeout is 60",
+        "SlurmctldTimeout is 5 s: timed out",
     ),
     Sabotage(
         ("backup_controller_takes_over",),

@@ -432,6 +432,7 @@ EVENTS: list[dict[str, Any]] = [
     },
     {**TIME, "kind": "old_records", "cluster": "aws", "tables": ["1\t2", "3\t4"]},
     {**TIME, "kind": "log", "seen_by": "aws1", "daemon": "slurmd", "line": "x"},
+    {**TIME, "kind": "log_times", "cluster": "aws", "job_id": 7, "times": [1795576947.008]},
     {**TIME, "kind": "no_evidence", "of": "usage", "where": "aws", "why": "gone"},
     {**TIME, "kind": "rehearsal", "action": "end", "token": "r"},
     {

@@ -188,6 +188,17 @@ def test_states_of_many_jobs_are_counted(tmp_path: Path) -> None:
         cluster_with(tmp_path, "squeue", squeue).wait_for([1], {"COMPLETED"})
 
 
+@pytest.mark.parametrize("separator", [" ", "_"])
+def test_wait_for_a_job_that_is_held_after_a_failed_launch_ends_early(
+    tmp_path: Path, separator: str
+) -> None:
+    reason = separator.join(("launch", "failed", "requeued", "held"))
+    cluster = cluster_with(tmp_path, "squeue", f'echo "8|PENDING||alice|{reason}|8||j"')
+    with pytest.raises(WaitTimeout, match=r"cannot succeed any more .* 8 PENDING \(launch"):
+        cluster.wait_for([8], {"COMPLETED"}, timeout=60)
+    assert cluster.wait_for([8], {"PENDING"}, timeout=60)
+
+
 def test_names_and_comments_of_others_do_not_confuse_the_queue(tmp_path: Path) -> None:
     squeue = (
         'printf "%s\\n" "7|RUNNING|n1|alice|None|7|two" "lines|a|b"'

@@ -638,6 +638,18 @@ def test_cpus_are_counted_as_slurmctld_does(options: dict[str, int | None], cpus
     assert scenario.NodeGroup(name="n1", options=options).counted_cpus() == cpus
 
 
+def test_job_that_slurmd_starts_late_is_accepted_if_slurmctlds_log_has_its_start() -> None:
+    history = good()
+    history.traces[0] = replace(history.traces[0], start=109.0, end=112.0)
+    history.records[0] = replace(history.records[0], end=112, elapsed=11)
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed"
+    history.log_times["", ID] = [101.4, 112.3]
+    assert outcomes(history)["accounting_equals_the_trace"] == "passed"
+    history.records[0] = replace(history.records[0], end=130, elapsed=29)
+    history.log_times["", ID] = [101.4, 130.3]
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "its end was noticed late"
+
+
 def test_job_that_ends_while_a_sibling_does_not_answer_is_recorded_late_but_not_later() -> None:
     history = good()
     history.records[0] = replace(history.records[0], end=130, elapsed=29)
