@@ -44,7 +44,11 @@ def script(plan: Plan, tree: Tree) -> str:
         )
         steps[last].append((client.name, "/usr/local/sbin/slurm-accounting-objects late"))
     return template(
-        "/install.sh", name=plan.name, accounting=plan.scenario.accounting, stages=steps
+        "/install.sh",
+        name=plan.name,
+        auth=plan.scenario.auth,
+        accounting=plan.scenario.accounting,
+        stages=steps,
     )
 
 

@@ -172,7 +172,8 @@ def _authentication_key(
     daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
     unit = next((name for name in _SIGNING if name in daemons), None)
     if unit:
-        conf = clusters[host.cluster].conf if host.cluster else {"SlurmUser": "slurm"}
+        of_dbd = slurm_options.slurmdbd_conf(plan.scenario)
+        conf = clusters[host.cluster].conf if host.cluster else of_dbd
         owner = slurm_options.get(conf, "SlurmUser") or "root"
         key = run_secrets.secret("slurm_key")
         yield RenderedFile(slurm_options.AUTH_KEY, key, owner, owner, "0600", unit, "restart")
