@@ -56,7 +56,9 @@ def signing(plan: Plan) -> list[Host]:
 
 def signed(ssh: Ssh, host: str, user: str, reader: int = ANYONE) -> str:
     """Return a user's credential that only the user `reader` can verify."""
-    return ssh.run(host, ["python3", "-c", ASK, "sign", str(reader)], user=user).stdout.strip()
+    # Not in the user's home, which a user with a wrong uid cannot read.
+    as_user = ["runuser", "-u", user, "--"]
+    return ssh.run(host, [*as_user, "python3", "-c", ASK, "sign", str(reader)]).stdout.strip()
 
 
 def verified(ssh: Ssh, host: str, credentials: list[str], user: str | None = None) -> list[bool]:

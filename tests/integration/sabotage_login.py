@@ -81,8 +81,9 @@ LOGIN = [
     on(
         "n2",
         "accepted_on_every_other",
-        "usermod -u 3001 alice",
-        "usermod -u 2001 alice",
+        # usermod would also change the owner of her home, which all hosts share.
+        "sed -i s/:2001:2001:/:3001:2001:/ /etc/passwd",
+        "sed -i s/:3001:2001:/:2001:2001:/ /etc/passwd",
         "n2 signs for uid 3001 what alice asks for",
     ),
     on(
