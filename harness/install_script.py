@@ -44,7 +44,11 @@ def script(plan: Plan, tree: Tree) -> str:
         )
         steps[last].append((client.name, "/usr/local/sbin/slurm-accounting-objects late"))
     return template(
-        "/install.sh", name=plan.name, accounting=plan.scenario.accounting, stages=steps
+        "/install.sh",
+        name=plan.name,
+        auth=plan.scenario.auth,
+        accounting=plan.scenario.accounting,
+        stages=steps,
     )
 
 
@@ -69,10 +73,17 @@ def _command(plan: Plan, host: Host, files: tuple[RenderedFile, ...]) -> str:
         if file.mode != "0644":
             steps.append(f"{unless_absent}chmod {file.mode} {path}")
     steps.append(f"systemctl enable --quiet {' '.join(host.daemons)}")
+    creates_objects = "/usr/local/sbin/slurm-accounting-objects"
     for daemon in (daemon for daemon in DAEMONS if daemon in host.daemons):
         if daemon == "slurmctld" and host == plan.accounting_client():
-            steps.append("/usr/local/sbin/slurm-accounting-objects")
+            steps.append(creates_objects)
         steps.append(f"systemctl restart {daemon}")
+        if (
+            daemon == "slurmdbd"
+            and "slurmctld" not in host.daemons
+            and host == plan.accounting_client()
+        ):
+            steps.append(creates_objects)
         if daemon == "slurmctld" and host in plan.with_reservations():
             steps.append("until scontrol ping | grep --quiet UP; do sleep 1; done")
             steps.append("/usr/local/sbin/slurm-reservations")

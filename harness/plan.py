@@ -115,9 +115,12 @@ class Plan:
     def accounting_client(self) -> Host | None:
         """Return the host on which sacctmgr sets up the accounting database.
 
-        None if the scenario has no accounting.
+        None if the scenario has no accounting. With auth/slurm, commands work only where a daemon
+        signs their credentials, and slurmctld has not been started yet.
         """
-        return self.with_daemon("slurmctld")[0] if self.scenario.accounting else None
+        if not self.scenario.accounting:
+            return None
+        return self.with_daemon("slurmctld" if self.scenario.auth == "munge" else "mariadb")[0]
 
     def login_hosts(self) -> tuple[Host, ...]:
         """Return the hosts on which users log in and submit jobs."""

@@ -57,6 +57,7 @@ TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _POWER_KEY = "/etc/slurm/power_ssh_key"
 _SACKD = "/etc/systemd/system/sackd.service.d/options.conf"
+_SACCTMGR_CONF = "/usr/local/lib/slurm-harness/slurm.conf"
 _NODE_POWER = "/usr/local/sbin/slurm-node-power"
 # The program that stands in for those that the site's scripts call and the hosts lack.
 _STAND_IN = "/usr/local/lib/slurm-harness/stand-in"
@@ -152,7 +153,7 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
         yield _token_key(scenario, host, clusters)
     yield from _tmpfiles(plan, host, clusters)
     if host == shared.accounting_client:
-        yield _accounting_objects(plan, clusters)
+        yield from _accounting_objects(plan, host, clusters)
     for cluster in scenario.clusters.values():
         if host.name == cluster.controller and cluster.reservations:
             text = template(_RESERVATIONS, reservations=cluster.reservations)
@@ -171,7 +172,8 @@ def _authentication_key(
     daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
     unit = next((name for name in _SIGNING if name in daemons), None)
     if unit:
-        conf = clusters[host.cluster].conf if host.cluster else {"SlurmUser": "slurm"}
+        of_dbd = slurm_options.slurmdbd_conf(plan.scenario)
+        conf = clusters[host.cluster].conf if host.cluster else of_dbd
         owner = slurm_options.get(conf, "SlurmUser") or "root"
         key = run_secrets.secret("slurm_key")
         yield RenderedFile(slurm_options.AUTH_KEY, key, owner, owner, "0600", unit, "restart")
@@ -277,8 +279,13 @@ def _tmpfiles(
         yield RenderedFile(path, text)
 
 
-def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFacts]) -> RenderedFile:
-    """Return the program that creates accounts, users, QOS and federations in slurmdbd."""
+def _accounting_objects(
+    plan: Plan, host: Host, clusters: Mapping[str, _ClusterFacts]
+) -> Iterator[RenderedFile]:
+    """Yield the program that creates accounts, users, QOS and federations in slurmdbd.
+
+    On a host without a cluster, it needs a slurm.conf that tells sacctmgr where slurmdbd is.
+    """
     path = "/usr/local/sbin/slurm-accounting-objects"
     slurm_users = {
         slurm_options.get(facts.conf, "SlurmUser") or "root" for facts in clusters.values()
@@ -290,8 +297,12 @@ def _accounting_objects(plan: Plan, clusters: Mapping[str, _ClusterFacts]) -> Re
         late_tres=slurm_options.late_tres(plan.scenario),
         late_federations=plan.late_federations(),
         groups=association_groups,
+        slurm_conf="" if host.cluster else _SACCTMGR_CONF,
     )
-    return RenderedFile(path, text, mode="0755")
+    yield RenderedFile(path, text, mode="0755")
+    if not host.cluster:
+        first = next(iter(clusters.values()))
+        yield RenderedFile(_SACCTMGR_CONF, first.texts[_SLURM_CONF])
 
 
 def _takes_tokens(scenario: Scenario, host: Host) -> bool:

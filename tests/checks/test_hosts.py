@@ -53,6 +53,8 @@ HARMLESS = (
     r" mpi/pmix_v4: init: .* can not load PMIx library",
     r"Couldn't load specified plugin name for mpi/pmix",
     r"MPI: Cannot create context for mpi/pmix",
+    # slurmdbd treats the connections of auth/slurm's local socket as if they were TCP.
+    r"Unable to set keepalive (interval|probes|socket time): Operation not supported",
     # Debian's unit of slurmd, which runs as root, creates the directory of auth/slurm's socket.
     r"_prepare_run_dir: /run/slurm exists but is owned by root, not SlurmUser",
     # Nodes have files, and only login hosts get theirs from slurmctld.

@@ -1,4 +1,4 @@
-"""Sabotages of login hosts: of their configuration, their commands, and who can log in where."""
+"""Sabotages of login.yml: of login hosts, of who can log in where, and of auth/slurm."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ def on(host: str, check: str, do: str, undo: str, message: str) -> Sabotage:
     return Sabotage((check,), (host, do), (host, undo), message)
 
 
+# A daemon that accepts every credential, in place of slurmd.
+CREDULOUS = """
+import socket
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind("/run/slurm/sack.socket")
+    listener.listen()
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(bytes(4))
+"""
 LOGIN = [
     on(
         "ctl",
@@ -44,7 +56,7 @@ LOGIN = [
         "runs_its_daemons",
         "systemctl stop sackd",
         "systemctl start sackd",
-        "login: runs ['munge'], should run ['munge', 'sackd']",
+        "login: runs [], should run ['sackd']",
     ),
     on(
         "login",
@@ -57,5 +69,38 @@ LOGIN = [
         "interactive_job_of_a_login_host",
         *wrapper("srun", '/usr/bin/srun "$@" < /dev/null'),
         "prints",
+    ),
+    on(
+        "n1",
+        "accepted_on_every_other",
+        "cp -p /etc/slurm/slurm.key /root && date | sha256sum > /etc/slurm/slurm.key &&"
+        " systemctl restart slurmd",
+        "cp -p /root/slurm.key /etc/slurm && systemctl restart slurmd",
+        "refuses a credential of",
+    ),
+    on(
+        "n2",
+        "accepted_on_every_other",
+        # usermod would also change the owner of her home, which all hosts share.
+        "sed -i s/:2001:2001:/:3001:2001:/ /etc/passwd",
+        "sed -i s/:3001:2001:/:2001:2001:/ /etc/passwd",
+        "n2 signs for uid 3001 what alice asks for",
+    ),
+    on(
+        "n1",
+        "foreign_forged_or_expired",
+        "mv /run/slurm/sack.socket /run/slurm/aside;"
+        f" systemd-run --quiet --unit=credulous python3 -c '{CREDULOUS}';"
+        " until [ -e /run/slurm/sack.socket ]; do sleep 0.1; done;"
+        " chmod 0777 /run/slurm/sack.socket",
+        "systemctl stop credulous; mv /run/slurm/aside /run/slurm/sack.socket",
+        "n1 accepts a credential made with another key",
+    ),
+    on(
+        "login",
+        "every_file",
+        "chmod 0640 /etc/slurm/slurm.key",
+        "chmod 0600 /etc/slurm/slurm.key",
+        "slurm.key is ('slurm', 'slurm', '0640')",
     ),
 ]

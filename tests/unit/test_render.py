@@ -30,13 +30,19 @@ CONTAINERS = Capabilities(cgroups=False, own_hardware=False)
 
 
 def plan_of(
-    name: str, changes: dict[str, Any] | None = None, capabilities: Capabilities = CONTAINERS
+    name: str,
+    changes: dict[str, Any] | None = None,
+    capabilities: Capabilities = CONTAINERS,
+    **common: Any,
 ) -> Plan:
-    """Return the plan of a shipped scenario; `changes` override its first cluster."""
+    """Return the plan of a shipped scenario.
+
+    `changes` override its first cluster, and `common` its own keys.
+    """
     read = scenario.load(ROOT / "scenarios" / f"{name}.yml")
-    if changes:
-        data = read.model_dump(mode="json")
-        next(iter(data["clusters"].values())).update(changes)
+    if changes or common:
+        data = read.model_dump(mode="json") | common
+        next(iter(data["clusters"].values())).update(changes or {})
         read = scenario.Scenario.model_validate(data)
     return make_plan(name, read, capabilities)
 
@@ -509,7 +515,7 @@ def test_configless_nodes_have_no_files_of_slurm(tmp_path: Path, hosts: str) -> 
 def test_login_host_gets_slurm_conf_through_sackd_or_as_a_file(
     release: str, daemons: list[str]
 ) -> None:
-    plan = plan_of("login", {"release": release})
+    plan = plan_of("login", {"release": release}, auth="munge")
     files = {file.path: file for file in render.render(plan)["login"]}
     assert [*plan.host("login").daemons] == daemons
     assert "slurmd" not in {file.unit for file in files.values()}
@@ -521,6 +527,39 @@ def test_login_host_gets_slurm_conf_through_sackd_or_as_a_file(
         unit = files["/etc/systemd/system/sackd.service.d/options.conf"].text
         assert 'Environment="SACKD_OPTIONS=--conf-server=ctl:6817"' in unit
     assert text_of(plan, "n1", "/etc/slurm/slurm.conf") == conf
+
+
+def test_auth_slurm_replaces_munge_everywhere() -> None:
+    plan = plan_of("login")
+    assert not [host.name for host in plan.hosts if "munge" in host.daemons]
+    tree = render.render(plan)
+    for host in ("accounting", "ctl", "login", "n1"):
+        files = {file.path: file for file in tree[host]}
+        key = files["/etc/slurm/slurm.key"]
+        assert (key.text, key.owner, key.mode) == ("%secret:slurm_key%", "slurm", "0600")
+        assert "/etc/munge/munge.key" not in files
+        assert "munge" not in "".join(
+            file.text for path, file in files.items() if path.endswith(".conf") and "/slurm" in path
+        ).replace("After=munge.service", "")
+    conf = text_of(plan, "ctl", "/etc/slurm/slurm.conf")
+    assert "AuthType=auth/slurm\nCredType=cred/slurm\n" in conf
+    assert "AuthType=auth/slurm\n" in text_of(plan, "accounting", "/etc/slurm/slurmdbd.conf")
+
+
+def test_accounting_objects_are_created_where_commands_can_authenticate() -> None:
+    def client(plan: Plan) -> str:
+        host = plan.accounting_client()
+        return host.name if host else ""
+
+    assert client(plan_of("login", auth="munge")) == "ctl"
+    plan = plan_of("login")
+    assert client(plan) == "accounting"
+    program = text_of(plan, "accounting", "/usr/local/sbin/slurm-accounting-objects")
+    path = "/usr/local/lib/slurm-harness/slurm.conf"
+    assert f"export SLURM_CONF={path}\n" in program
+    assert text_of(plan, "accounting", path) == text_of(plan, "ctl", "/etc/slurm/slurm.conf")
+    script = install_script.script(plan, render.render(plan))
+    assert "systemctl restart slurmdbd; /usr/local/sbin/slurm-accounting-objects" in script
 
 
 def test_sackd_can_ask_every_controller() -> None:

@@ -239,6 +239,18 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             CLUSTER % ", release: '20.11', rest: {}",
             "release 20.11 neither checks the token of each request",
         ),
+        (
+            CLUSTER % ", release: '22.05'" + "auth: slurm\n",
+            "auth: release 22.05 of one has no auth/slurm; 23.11, 24.05, 24.11,",
+        ),
+        (
+            CLUSTER % ", release: '23.11', login: l" + "auth: slurm\n",
+            "login: auth: slurm requires sackd, which is packaged from 24.11 on",
+        ),
+        (
+            CLUSTER % ", defaults: false" + "auth: slurm\n",
+            "defaults: auth: slurm requires the defaults, with AuthType",
+        ),
         (CLUSTER % ", login: 'c[1-2]'", "node c1 is already clusters.one.login"),
         (CLUSTER % ", login: ctl", "login: host ctl is already clusters.one.controller"),
         (CLUSTER % ", rest: {host: c1}", "node c1 is already clusters.one.rest.host"),
