@@ -8,7 +8,7 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 
@@ -369,16 +369,14 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
     assert not problems, "\n".join(problems)
 
 
-def open_directories(host: Host, files: Iterable[render.RenderedFile]) -> Iterator[str]:
+def open_directories(host: Host, files: Sequence[render.RenderedFile]) -> Iterator[str]:
     """Yield the directories above rendered files in which others could replace these files."""
-    owners: dict[str, set[str]] = {}
-    for file in files:
-        for directory in PurePosixPath(file.path).parents:
-            owners.setdefault(str(directory), {"root"}).add(file.owner)
-    for mode, owner, path in table(host, f"stat -Lc '%a %U %n' {shlex.join(owners)}", 2):
+    owners = {"root", *(file.owner for file in files)}
+    directories = {str(above) for file in files for above in PurePosixPath(file.path).parents}
+    for mode, owner, path in table(host, f"stat -Lc '%a %U %n' {shlex.join(directories)}", 2):
         if int(mode, 8) & stat.S_IWOTH and not int(mode, 8) & stat.S_ISVTX:
             yield f"{path} can be written by everyone (mode {mode}), who can replace its files"
-        if owner not in owners[path]:
+        if owner not in owners:
             yield f"{path} belongs to {owner}, who can replace its files"
 
 
