@@ -38,7 +38,7 @@ clusters:
       SuspendTime: 3
       SuspendTimeout: 3
       ResumeTimeout: 24  # six hosts at once take 5 s on two idle cores
-      SlurmdTimeout: 30
+      SlurmdTimeout: 10
       # A job that lost its node is not tried again before its credential has expired.
       AuthInfo: cred_expire=6
       SchedulerParameters:
