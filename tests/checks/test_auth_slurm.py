@@ -88,7 +88,7 @@ def test_slurm_credential_of_every_host_is_accepted_on_every_other_with_the_same
         assert not refused, f"{name} refuses a credential of {', '.join(refused)}"
 
 
-@pytest.mark.provokes("decode_jwt", "verify_internal")
+@pytest.mark.provokes("decode_jwt", "verify_internal", r"sack\.socket.*on_data returned rc")
 def test_slurm_credential_that_is_foreign_forged_or_expired_is_refused(
     ssh: Ssh, plan: Plan, run: RunDir
 ) -> None:

@@ -45,6 +45,7 @@ def test_plain_configuration_has_no_findings(tmp_path: Path, release: str) -> No
 FIRST = {
     "dynamic": "22.05",
     "kubernetes-hybrid": "24.05",
+    "login": "24.11",
     "oci": "21.08",
     "rest": "22.05",
     "schedmd-suite": "22.05",
