@@ -134,14 +134,12 @@ def users(scenario: Scenario) -> Table:
         "root": "administrator",
         **{name: user.admin for name, user in scenario.users.items() if user.admin},
     }
+    coordinated = _coordinated(scenario)
     return {
         (name,): {
             "DefaultAccount": account.lower(),
             "AdminLevel": level_of.get(name, "none").lower(),
-            "Coordinators": {
-                account.lower()
-                for account in (scenario.users[name].coordinates if name in scenario.users else ())
-            },
+            "Coordinators": coordinated.get(name, set()),
         }
         for name, account in account_of.items()
     }
@@ -154,9 +152,9 @@ def accounts(scenario: Scenario) -> Table:
     root.
     """
     coordinators: dict[str, set[str]] = {}
-    for user_name, user in scenario.users.items():
-        for coordinated in user.coordinates:
-            coordinators.setdefault(coordinated.lower(), set()).add(user_name)
+    for user_name, coordinated in _coordinated(scenario).items():
+        for account_name in coordinated:
+            coordinators.setdefault(account_name, set()).add(user_name)
     table: Table = {("root",): {"Coordinators": coordinators.get("root", set())}}
     for name, account in _every_account(scenario):
         if name == "root" or (name.lower(),) in table:
@@ -171,6 +169,26 @@ def accounts(scenario: Scenario) -> Table:
             "Coordinators": coordinators.get(name.lower(), set()),
         }
     return table
+
+
+def _coordinated(scenario: Scenario) -> dict[str, set[str]]:
+    """Return the accounts of which sacctmgr shows each user as a coordinator.
+
+    Whoever coordinates an account also coordinates those below it: as_mysql_user_get_users() and
+    as_mysql_get_accts() in Slurm's accounting_storage/mysql.
+    """
+    above = [
+        (name.lower(), (account.parent or "root").lower())
+        for name, account in _every_account(scenario)
+        if name.lower() != "root"
+    ]
+    found = {}
+    for name, user in scenario.users.items():
+        known = {account.lower() for account in user.coordinates}
+        while below := {account for account, parent in above if parent in known} - known:
+            known |= below
+        found[name] = known
+    return found
 
 
 def _every_account(scenario: Scenario) -> Iterator[tuple[str, Account]]:
