@@ -412,6 +412,10 @@ def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
         if not cluster.hosts:
             yield _node_line(cluster, group, {"NodeName": group.name})
             continue
+        if group.provision != "static":
+            names = {"NodeName": group.name, "Port": slurm_options.node_ports(1)}
+            yield _node_line(cluster, group, names)
+            continue
         for host, run in groupby(hostlist.expand(group.name), key=lambda node: place[node][0]):
             nodes = list(run)
             ports = slurm_options.node_ports(len(nodes), skip=place[nodes[0]][1])

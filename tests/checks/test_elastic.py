@@ -57,6 +57,12 @@ class Elastic:
             name: provision for name, provision in provision_of.items() if provision != "static"
         }
 
+    def ways_in(self) -> list[str]:
+        """Return options that submit a job to a partition with all nodes that come and go."""
+        partitions = self.cluster.partitions()
+        names = [part.name for part in partitions if {*self.nodes} <= {*part.nodes}]
+        return [f"--partition={name}" for name in names[:1]]
+
     def seconds(self, option: str) -> int:
         """Return the value of a time option in slurm.conf, in seconds."""
         conf = self.plan.slurm_conf(self.cluster.name)
@@ -177,7 +183,7 @@ def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, job
     elastic.wait_until_down()
     node = list(elastic.nodes)[-1]
     began = time.time()
-    job_id = jobs.submit_here(elastic.cluster, "srun true", f"--nodelist={node}")
+    job_id = jobs.submit_here(elastic.cluster, "srun true", *elastic.ways_in(), f"--nodelist={node}")
     elastic.cluster.wait_for(
         [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
     )
@@ -205,7 +211,7 @@ def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, job
 
 
 def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, jobs: Jobs) -> None:
-    job_id = jobs.submit_here(elastic.cluster, "true", f"--nodelist={first(elastic, 1)}")
+    job_id = jobs.submit_here(elastic.cluster, "true", *elastic.ways_in(), f"--nodelist={first(elastic, 1)}")
     elastic.cluster.wait_for(
         [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
     )
@@ -222,14 +228,22 @@ def test_jobs_bring_as_many_nodes_as_they_request_at_once(elastic: Elastic, jobs
     count = max(1, len(elastic.nodes) - 1)
     began = time.time()
     wide = jobs.submit_here(
-        elastic.cluster, "srun true", f"--nodes={count}", f"--nodelist={first(elastic, count)}"
+        elastic.cluster,
+        "srun true",
+        *elastic.ways_in(),
+        f"--nodes={count}",
+        f"--nodelist={first(elastic, count)}",
     )
     elastic.cluster.wait_for(
         [wide], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
     )
     assert len(elastic.resumed(began)) == count
     array = jobs.submit_here(
-        elastic.cluster, "true", "--array=1-4", f"--nodelist={first(elastic, 1)}"
+        elastic.cluster,
+        "true",
+        *elastic.ways_in(),
+        "--array=1-4",
+        f"--nodelist={first(elastic, 1)}",
     )
     wait_until(
         lambda: [
@@ -253,6 +267,7 @@ def test_every_user_is_the_same_on_nodes_that_come(elastic: Elastic, jobs: Jobs)
         "srun",
         *only(elastic.cluster, elastic.plan),
         *jobs.ways_in(elastic.cluster),
+        *elastic.ways_in(),
         f"--nodelist={','.join(nodes)}",
         f"--nodes={len(nodes)}",
         "--ntasks-per-node=1",
@@ -307,14 +322,18 @@ def test_administrator_powers_a_node_up_and_down(elastic: Elastic) -> None:
 def test_static_nodes_are_filled_first_and_never_suspended(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     provision_of = elastic.plan.scenario.clusters[elastic.cluster.name].provision_of()
-    static = {name for name, provision in provision_of.items() if provision == "static"}
+    partitions = elastic.cluster.partitions()
+    usual = next((part for part in partitions if part.default), partitions[0])
+    static = {name for name in usual.nodes if provision_of[name] == "static"}
     began = time.time()
     signal = Signal(elastic, jobs)
     given = [jobs.submit_here(elastic.cluster, signal.awaited, "--exclusive") for _ in static]
     elastic.cluster.wait_for(given, {"RUNNING"})
     signal.give()
     elastic.cluster.wait_for(given, {"COMPLETED"})
-    assert {trace.host for trace in jobs.traces() if trace.job_id in given} == static
+    host_of = elastic.plan.hosts_of(elastic.cluster.name)
+    ran = {trace.host for trace in jobs.traces() if trace.job_id in given}
+    assert ran == {host_of[node] for node in static}
     assert elastic.resumed(began) == set()
     assert not [
         sighting
