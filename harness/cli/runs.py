@@ -338,9 +338,10 @@ def rehearse_change(
 
     must_be_writable(report_directory)
     source = find_provider(provider, runs)
+    plan = lifecycle.read_plan(before, source, release or ())
+    new, changes = change.plan_change(plan, source, after)
+    rows = table.read(table_path, plan.scenario) if table_path else []
     run = lifecycle.create(before, source, runs, progress(), release or ())
-    new, changes = change.plan_change(run, after)
-    rows = table.read(table_path, run.plan.scenario) if table_path else []
     wanted = change.Rehearsal(new, changes, rows, rate, seed)
     report = change.run(run, wanted, after, keep=keep, directory=report_directory)
     print_report(report, format_, every_check=True)

@@ -24,7 +24,7 @@ from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Host, Plan, make_plan
-from harness.providers import image_reader
+from harness.providers import Provider, image_reader
 from harness.rehearsal import invariants
 from harness.rehearsal.execution import rehearsing
 from harness.rehearsal.upgrade import drain, promises, steps_since, submit_meanwhile
@@ -76,19 +76,21 @@ class Rehearsal:
 
 
 def plan_change(
-    run: OpenRun, path: Path, settings: Sequence[str] = ()
+    plan: Plan, provider: Provider, path: Path, settings: Sequence[str] = ()
 ) -> tuple[Plan, list[Change]]:
-    """Return the plan of a run with another scenario, and what differs.
+    """Return a plan with another scenario, and what differs.
 
     UsageError if nothing does, if it requires different hosts, different releases or manual steps,
-    or if daemons would refuse it.
+    or if daemons would refuse one of the two.
     """
-    releases = run.plan.releases()
-    known = scenario.load(path, (), image_reader(run.provider), run.provider.lacks, settings)
+    tree = render(plan)
+    lifecycle.must_start(plan, tree)
+    releases = plan.releases()
+    known = scenario.load(path, (), image_reader(provider), provider.lacks, settings)
     choices = [f"{name}={releases[name]}" for name in releases if name in known.clusters]
-    read = scenario.load(path, choices, image_reader(run.provider), run.provider.lacks, settings)
-    new = make_plan(run.plan.name, read, run.plan.capabilities)
-    if differing := {*map(_identity, run.plan.hosts)} ^ {*map(_identity, new.hosts)}:
+    read = scenario.load(path, choices, image_reader(provider), provider.lacks, settings)
+    new = make_plan(plan.name, read, plan.capabilities)
+    if differing := {*map(_identity, plan.hosts)} ^ {*map(_identity, new.hosts)}:
         names = hostlist.fold(sorted({host for host, *_ in differing}))
         raise UsageError(
             f"{names}: a change of hosts, daemons or releases cannot be rehearsed on clusters that "
@@ -97,7 +99,7 @@ def plan_change(
         )
     lifecycle.must_start(new, render(new))
     changes = diff.changes(
-        diff.plan_source("before", run.plan, run.tree), diff.plan_source("after", new, render(new))
+        diff.plan_source("before", plan, tree), diff.plan_source("after", new, render(new))
     )
     if not changes:
         raise UsageError(f"{path}: there is no change that Slurm would see")

@@ -30,8 +30,8 @@ def planned(tmp_path: Path, old: str, new: str) -> list[diff.Change]:
     before, after = tmp_path / "before.yml", tmp_path / "after.yml"
     before.write_text(SITE)
     after.write_text(SITE.replace(old, new))
-    run = lifecycle.create(before, FakeProvider(), tmp_path / "runs", print)
-    return change.plan_change(run, after)[1]
+    provider = FakeProvider()
+    return change.plan_change(lifecycle.read_plan(before, provider, ()), provider, after)[1]
 
 
 def test_change_is_planned_with_the_steps_of_diff(tmp_path: Path) -> None:
