@@ -744,7 +744,7 @@ class Cluster(Part):
         A host runs the node of its name, or an even share of all nodes that are always up.
         """
         provision_of = self.provision_of()
-        alone = {
+        alone: dict[str, tuple[str, ...]] = {
             node: (node,)
             for node, provision in provision_of.items()
             if provision != "static" or not self.hosts

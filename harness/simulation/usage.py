@@ -13,8 +13,8 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.scenario import Scenario
-from harness.site import bundle
 from harness.simulation.reading_log import ReadingLog
+from harness.site import bundle
 
 # By account and user, in seconds of a CPU.
 Usage = Mapping[tuple[str, str], float]
@@ -36,7 +36,7 @@ def read(path: Path) -> dict[tuple[str, str], float]:
         if not (opened.root / _OF_BUNDLE).is_file():
             raise UsageError(
                 f"{path} has no fair-share usage",
-                hint="harness-collect collects it on a cluster with PriorityType=priority/multifactor",
+                hint="harness-collect collects it where PriorityType=priority/multifactor",
             )
         return _read(opened.root / _OF_BUNDLE)
 

@@ -183,7 +183,9 @@ def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, job
     elastic.wait_until_down()
     node = list(elastic.nodes)[-1]
     began = time.time()
-    job_id = jobs.submit_here(elastic.cluster, "srun true", *elastic.ways_in(), f"--nodelist={node}")
+    job_id = jobs.submit_here(
+        elastic.cluster, "srun true", *elastic.ways_in(), f"--nodelist={node}"
+    )
     elastic.cluster.wait_for(
         [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
     )
@@ -211,7 +213,9 @@ def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, job
 
 
 def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, jobs: Jobs) -> None:
-    job_id = jobs.submit_here(elastic.cluster, "true", *elastic.ways_in(), f"--nodelist={first(elastic, 1)}")
+    job_id = jobs.submit_here(
+        elastic.cluster, "true", *elastic.ways_in(), f"--nodelist={first(elastic, 1)}"
+    )
     elastic.cluster.wait_for(
         [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.site import collect
 from harness.simulation import usage
+from harness.site import collect
 
 SLURM_CONF = """\
 ClusterName=site
@@ -157,7 +157,7 @@ def test_usage_is_collected_only_where_slurm_computes_fair_share(
     scontrol = site / "bin" / "scontrol"
     scontrol.write_text(scontrol.read_text().replace("multifactor", "basic"))
     assert "output/sshare.txt" not in collected()
-    with pytest.raises(UsageError, match="bundle.tar.gz has no fair-share usage"):
+    with pytest.raises(UsageError, match="has no fair-share usage"):
         usage.read(site / "bundle.tar.gz")
 
 
