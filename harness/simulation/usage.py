@@ -36,7 +36,7 @@ def read(path: Path) -> dict[tuple[str, str], float]:
         if not (opened.root / _OF_BUNDLE).is_file():
             raise UsageError(
                 f"{path} has no fair-share usage",
-                hint="harness-collect collects it where PriorityType is priority/multifactor",
+                hint="harness-collect collects it where PriorityType=priority/multifactor",
             )
         return _read(opened.root / _OF_BUNDLE)
 

@@ -274,6 +274,13 @@ def test_options_of_submissions_that_contradict_each_other_are_refused(
     assert problem in completed.stderr
 
 
+def test_change_that_is_refused_leaves_no_run_behind(tmp_path: Path) -> None:
+    completed = harness("rehearse-change", SINGLE_NODE, SINGLE_NODE, cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "there is no change that Slurm would see" in completed.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 SCENARIO_MODULES = {"jinja2", "docker", "harness.scenario", "harness.lifecycle"}
 
 

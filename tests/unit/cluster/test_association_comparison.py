@@ -255,3 +255,25 @@ def test_cluster_with_accounts_of_its_own_is_compared_with_these() -> None:
     assert {key[0] for key in association_comparison.accounts(scenario)} == {
         *("root", "science", "physics", "optics")
     }
+
+
+def test_coordinators_of_an_account_are_those_of_the_accounts_below_it() -> None:
+    scenario = Scenario.model_validate(
+        {
+            "clusters": {"c": {"controller": "ctl", "nodes": [{"name": "n1"}]}},
+            "accounting": {
+                "host": "ctl",
+                "accounts": {
+                    "physics": {},
+                    "optics": {"parent": "physics"},
+                    "lasers": {"parent": "optics"},
+                    "art": {},
+                },
+            },
+            "users": {"alice": {"uid": 2001, "accounts": ["art"], "coordinates": ["physics"]}},
+        }
+    )
+    below = {"physics", "optics", "lasers"}
+    assert association_comparison.users(scenario)["alice",]["Coordinators"] == below
+    accounts = association_comparison.accounts(scenario)
+    assert {name for (name,), row in accounts.items() if row["Coordinators"]} == below

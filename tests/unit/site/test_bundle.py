@@ -78,6 +78,7 @@ def imported(tmp_path: Path) -> Import:
 
 def test_coordinators_do_not_get_the_accounts_below_as_their_own(imported: Import) -> None:
     """Sacctmgr shows a coordinator of an account as one of all accounts below it."""
+    user = "User - 'alice':DefaultAccount='physics':Coordinator='physics':Fairshare=1\n"
     tables = {
         "assoc.txt": """\
 Cluster|Account|User|Partition|ParentName
@@ -86,10 +87,8 @@ site|physics|||root
 site|optics|||physics
 site|physics|alice||
 """,
-        "user.txt": "User|AdminLevel|DefaultAccount|Coordinators\n"
-        "alice|None|physics|optics,physics\n",
-        "dump-site.cfg": "User - 'alice':DefaultAccount='physics':"
-        "Coordinator='physics':Fairshare=1\n",
+        "user.txt": "User|DefaultAccount|Coordinators\nalice|physics|optics,physics\n",
+        "dump-site.cfg": user,
     }
     data, _ = imported(files={f"output/sacctmgr/{name}": text for name, text in tables.items()})
     assert data["users"]["alice"]["coordinates"] == ["physics"]

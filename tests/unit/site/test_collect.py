@@ -157,7 +157,7 @@ def test_usage_is_collected_only_where_slurm_computes_fair_share(
     scontrol = site / "bin" / "scontrol"
     scontrol.write_text(scontrol.read_text().replace("multifactor", "basic"))
     assert "output/sshare.txt" not in collected()
-    with pytest.raises(UsageError, match=r"bundle\.tar\.gz has no fair-share usage"):
+    with pytest.raises(UsageError, match="has no fair-share usage"):
         usage.read(site / "bundle.tar.gz")
 
 
