@@ -62,8 +62,9 @@ _OLD_CONTROLLERS = ("controlmachine", "controladdr", "backupcontroller", "backup
 _PER_NAME = ("nodehostname", "nodeaddr", "bcastaddr", "port")
 # The program that creates accounts, users and QOS, and the objects and options in it.
 _OBJECTS = "/usr/local/sbin/slurm-accounting-objects"
-_ADDED = re.compile(r"\badd ((?:qos|account|federation) \S+|user \S+(?= .*( account=\S+)))")
-_SET = re.compile(r"^ *set_options (\S+ \S+) set (.*)", re.MULTILINE)
+_ADDED = re.compile(r"\badd ((?:qos|account|federation) \S+)")
+_ADDED_USERS = re.compile(r"^ *add_users (\S+) (\S+)", re.MULTILINE)
+_SET = re.compile(r"^ *set_options (\S+) (\S+) set (.*)", re.MULTILINE)
 # What changed files of the system need.
 _SYSTEM = {
     "/etc/sysusers.d": "run systemd-sysusers",
@@ -437,8 +438,8 @@ def changes(
 def _object_changes(hosts: str, before: str, after: str) -> Iterator[Change]:
     """Yield which accounts, users and QOS differ: the program adds them, but removes none."""
     change = partial(Change, hosts, _OBJECTS, drain=False)
-    old, new = ({"".join(found) for found in _ADDED.findall(text)} for text in (before, after))
-    old_options, new_options = (dict(_SET.findall(text)) for text in (before, after))
+    old, new = map(_objects, (before, after))
+    old_options, new_options = map(_object_options, (before, after))
     for name in sorted(new - old):
         yield change(f"{name} added", None, new_options.get(name, ""), "objects", why="")
     for name in sorted(old - new):
@@ -453,6 +454,25 @@ def _object_changes(hosts: str, before: str, after: str) -> Iterator[Change]:
             yield change(name, *values, "sacctmgr", why=why)
         elif values[0] != values[1]:
             yield change(name, *values, "objects", why="")
+
+
+def _objects(program: str) -> set[str]:
+    """Return the objects that the program adds; it adds several users at once."""
+    users = {
+        f"user {user} account={account}"
+        for names, account in _ADDED_USERS.findall(program)
+        for user in names.split(",")
+    }
+    return {*_ADDED.findall(program)} | users
+
+
+def _object_options(program: str) -> dict[str, str]:
+    """Return the options that the program sets, by object."""
+    return {
+        f"{kind} {name}": options
+        for kind, names, options in _SET.findall(program)
+        for name in names.split(",")
+    }
 
 
 def _merged(changes_: Sequence[Change]) -> list[Change]:
