@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -163,12 +163,12 @@ def test_each_task_has_a_container_that_sees_its_cpus_and_gpus(
 class Cancelled:
     """The processes and files of a job that ignores SIGTERM.
 
-    `running` has those before it was cancelled, `left` those afterwards. `ended_by` has the uids
-    that ran the hooks of its bundle, at its end and at the end of another job.
+    `running` has those before it was cancelled, `left` returns those that are left. `ended_by` has
+    the uids that ran the hooks of its bundle, at its end and at the end of another job.
     """
 
     running: str
-    left: str
+    left: Callable[[], str]
     ended_by: set[str]
 
 
@@ -207,12 +207,15 @@ def cancelled(containers: Containers, plan: Plan, ssh: Ssh) -> Cancelled:
         timeout=60,
     )
     ended_by = containers.srun("cat", containers.ended_by, inside=False, check=False).stdout
-    return Cancelled(running, traces(), {*ended_by.split()})
+    return Cancelled(running, traces, {*ended_by.split()})
 
 
 def test_nothing_is_left_of_a_container_that_is_cancelled(cancelled: Cancelled) -> None:
+    """The end of the container is in the background: slurmstepd deletes it."""
     assert "/oci-job" in cancelled.running
-    assert not cancelled.left, cancelled.left
+    wait_until(
+        cancelled.left, lambda left: not left, what="nothing to be left of the job", timeout=60
+    )
 
 
 def test_hooks_of_a_bundle_run_as_its_user(
