@@ -8,9 +8,22 @@ AWS_JOBS = "slurm_acct_db.aws_job_table"
 STEP_TABLES = JOB_TABLES.replace("job_table", "step_table")
 
 
-def lie(check: str, table: str, text: str, message: str) -> Sabotage:
-    """Return a sabotage: the database changes the record of every job or step of one cluster."""
-    return Sabotage((check,), *trigger(table, "update", text), message)
+def lie(check: str, tables: str, text: str, message: str) -> Sabotage:
+    """Return a sabotage: the database changes the record of every job or step in tables."""
+    return Sabotage((check,), *trigger(tables, "update", text), message)
+
+
+def of_bob(account: str, message: str) -> Sabotage:
+    """Return a sabotage: the database changes the record of every job to bob's in an account."""
+    steps = []
+    for table in JOB_TABLES.split():
+        users = table.replace("job_table", "assoc_table")
+        one = f"(select id_assoc from {users} where user = 'bob' and acct = '{account}')"
+        steps.append(trigger(table, "update", f"new.id_assoc = {one}"))
+    do, undo = (
+        ("accounting", "; ".join(script for _, script in part)) for part in zip(*steps, strict=True)
+    )
+    return Sabotage((_SAW,), do, undo, message)
 
 
 def invented(job_id: int, changes: str, message: str) -> Sabotage:
@@ -38,7 +51,6 @@ def changed(check: str, do: str, undo: str, message: str) -> Sabotage:
     )
 
 
-_BOB = "(select id_assoc from slurm_acct_db.aws_assoc_table where user = 'bob' and acct = '{}')"
 _CPUS = "regexp_replace(new.tres_alloc, '^1=[0-9]+', '1=200')"
 _SAW = "accounting_matches_what_every_job_saw"
 _REMEMBERS = "what_slurmctld_remembers"
@@ -57,19 +69,9 @@ _SHARES = (
 )
 
 FEDERATION = [
-    lie(
-        _SAW,
-        AWS_JOBS,
-        f"new.id_assoc = {_BOB.format('physics')}",
-        "its user is alice, accounting says bob",
-    ),
+    of_bob("physics", "its user is alice, accounting says bob"),
     at_once(
-        lie(
-            _SAW,
-            AWS_JOBS,
-            f"new.id_assoc = {_BOB.format('chemistry')}",
-            "its account is physics, accounting says chemistry",
-        ),
+        of_bob("chemistry", "its account is physics, accounting says chemistry"),
         lie(_SAW, JOB_TABLES, f"new.tres_alloc = {_CPUS}", "it had 1 CPUs, accounting says 200"),
         lie(_SAW, JOB_TABLES, "new.id_group = 0", "its gid is 2001, accounting says 0"),
         lie(_SAW, STEP_TABLES, "new.nodelist = 'ghost'", "has ghost in accounting, the job"),
