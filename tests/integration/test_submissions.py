@@ -139,7 +139,13 @@ def test_interrupt_leaves_no_job(
 ) -> None:
     before = jobs_and_usage(cluster)
     line = command("submissions", TABLE, "--run", policy.directory.path)
-    with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        line,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        # A shell starts background processes with SIGINT ignored; a terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         wait_until(
             lambda: [job for job in cluster.jobs() if job.state == "PENDING"],
             bool,
