@@ -94,6 +94,6 @@ def test_daemon_that_does_not_restart_is_the_only_failure(harness: Harness, tmp_
     done = verified(harness, path, ["rehearsal_shows"])
     assert done.returncode == 1, done.stdout + done.stderr
     assert "slurmctld on ctl failed: fatal: " in done.stdout
-    failed = {*re.findall(r"failed +(\S+)", done.stderr)}
+    failed = {*re.findall(r"failed +(test_\S+)", done.stderr)}
     assert failed == {"test_rehearsal.py::test_rehearsal_shows_that[no_accepted_job_is_lost]"}
     assert "1 failed" in done.stdout
