@@ -763,6 +763,9 @@ def rotate_key(
     rotate(run.secrets()["jwt_key"])
 
 
+# A slurmdbd that is stopped wakes its own thread with SIGUSR1, perhaps when it no longer handles
+# signals: rpc_mgr_wake() in Slurm's rpc_mgr.c.
+@pytest.mark.provokes(r"slurmdbd\.service: Main process exited, code=killed, status=10/USR1")
 def test_tokens_of_an_old_key_are_refused_after_its_rotation(
     api: Api, users: list[str], rotate_key: Any
 ) -> None:
