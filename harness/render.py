@@ -201,8 +201,8 @@ def _files_of_member(
 
 def _slurm_files(cluster: Cluster, host: Host, texts: Mapping[str, str]) -> Iterator[RenderedFile]:
     """Yield slurm.conf and the files beside it, unless a host gets them from slurmctld."""
-    daemons = ("slurmctld", "slurmrestd", *(() if host.login else ("slurmd",)))
-    unit = next((name for name in daemons if name in host.daemons or name == "slurmd"), None)
+    units = (unit for unit in ("slurmctld", "slurmrestd") if unit in host.daemons)
+    unit = next(units, None if host.login else "slurmd")
     if "sackd" in host.daemons or (cluster.configless and unit == "slurmd"):
         return
     for path, text in texts.items():

@@ -174,8 +174,8 @@ def accounts(scenario: Scenario) -> Table:
 def _coordinated(scenario: Scenario) -> dict[str, set[str]]:
     """Return the accounts of which sacctmgr shows each user as a coordinator.
 
-    Whoever coordinates an account also coordinates those below it: as_mysql_user_get_users() and
-    as_mysql_get_accts() in Slurm's accounting_storage/mysql.
+    The coordinators of an account also coordinate the accounts below it: as_mysql_user_get_users()
+    and as_mysql_get_accts() in Slurm's accounting_storage/mysql.
     """
     above = [
         (name.lower(), (account.parent or "root").lower())

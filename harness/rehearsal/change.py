@@ -97,9 +97,10 @@ def plan_change(
             "are up",
             hint="`harness upgrade` rehearses other releases",
         )
-    lifecycle.must_start(new, render(new))
+    new_tree = render(new)
+    lifecycle.must_start(new, new_tree)
     changes = diff.changes(
-        diff.plan_source("before", plan, tree), diff.plan_source("after", new, render(new))
+        diff.plan_source("before", plan, tree), diff.plan_source("after", new, new_tree)
     )
     if not changes:
         raise UsageError(f"{path}: there is no change that Slurm would see")
