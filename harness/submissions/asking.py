@@ -15,7 +15,7 @@ many as the limits allow. A row that others could affect is then submitted once 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ _RESERVED = "ReqNodeNotAvail,_Reserved_for_maintenance"
 # job_scheduler.c.
 _LOCKED = "FedJobLock"
 # Reasons that may come from other jobs.
-_OF_OTHERS = frozenset({"None", "Priority", "Resources", "Dependency"})
+_OF_OTHERS = frozenset({"Priority", "Resources", "Dependency"})
 # What slurmctld decides when a job is submitted; a scheduler may change the others.
 _DECIDED = ("partition", "qos", "account", "time", "gres", "constraint", "licenses", "reservation")
 # The most rows that are pending at a time; a scheduler looks at no more than these options say.
@@ -127,6 +127,14 @@ def _reserve(cluster: SlurmCluster) -> None:
             f"cannot reserve the nodes of {cluster.name}: {error}",
             hint=f"if a killed command has left a reservation: {delete}",
         ) from error
+
+
+def _is_unconsidered(details: Mapping[str, str]) -> bool:
+    """Return whether a job waits for a federation, or for a cycle that did not end too early.
+
+    A cycle ends after max_sched_time, without the jobs that are left (slurm.conf(5)).
+    """
+    return details["JobState"] == "PENDING" and details["Reason"] in {_LOCKED, "None"}
 
 
 def _depends_on_others(together: Answer, alone: Answer) -> bool:
@@ -246,27 +254,31 @@ class _Asking:
         return wait_until(
             look,
             lambda details: (
-                self._interrupted() or all(details[job]["Reason"] != _LOCKED for job in job_ids)
+                self._interrupted()
+                or not any(_is_unconsidered(details[job_id]) for job_id in job_ids)
             ),
-            what=f"the federation to let {self._cluster.name} consider {len(job_ids)} jobs",
+            what=f"{self._cluster.name} to consider {len(job_ids)} jobs",
             timeout=_CONSIDERED_WITHIN,
         )
 
     def _wait_for_scheduler(self, count: int) -> None:
-        """Wait until the main scheduler has considered all pending jobs."""
-        self._schedule()  # ends after a cycle that began before the last job came
+        """Wait until a cycle of the main scheduler has begun and ended.
+
+        slurmctld counts a cycle after it has released the cycle's locks (_sched_agent() in
+        job_scheduler.c), so the first that it counts may have begun before the last job came.
+        """
         before = self._cycles()
-        self._schedule()
 
         def look() -> int:
             nonlocal before
+            self._schedule()
             cycles = self._cycles()
             before = min(before, cycles)  # sdiag(1): counters restart at midnight UTC
             return cycles - before
 
         wait_until(
             look,
-            lambda cycles: cycles > 0 or self._interrupted(),
+            lambda cycles: cycles > 1 or self._interrupted(),
             what=f"the scheduler of {self._cluster.name} to consider {count} jobs",
             timeout=_CONSIDERED_WITHIN,
         )
@@ -274,7 +286,6 @@ class _Asking:
     def _schedule(self) -> None:
         """Make slurmctld schedule soon, by an update that changes nothing.
 
-        It waits for the end of a cycle, which holds a lock that the update needs:
         _slurm_rpc_resv_update() in slurmctld's proc_req.c.
         """
         update = ("scontrol", "update", f"ReservationName={_RESERVATION}", "Duration=1-0")

@@ -27,8 +27,8 @@ class FakeSlurm(Ssh):
     """A controller whose users may have `most` jobs; its scheduler runs when a reservation changes.
 
     The name of a job says what becomes of it: "refuse", "limited", "federated", which another
-    cluster considers at first, or "sociable", whose QOS depends on other jobs. `on_submit` is
-    called with the number of each submission.
+    cluster considers at first, "left over", which the first cycles do not consider, or "sociable",
+    whose QOS depends on other jobs.
     """
 
     def __init__(self, most: int = 100, config: str = "") -> None:
@@ -39,6 +39,9 @@ class FakeSlurm(Ssh):
         self.cycles = self.submitted = self.most_seen = 0
         self.error = "Batch job submission failed: Invalid qos specification"
         self.interrupt_at = 0
+        # Whether an update does not wait for a cycle, and the cycle before is counted only now.
+        self.busy = False
+        self.asked = 0
 
     def run(
         self,
@@ -61,12 +64,20 @@ class FakeSlurm(Ssh):
                 other = "7|PENDING||bob|None|7||x\n" if self.other_job else ""
                 return Result(0, other, "")
             case ("sdiag",):
+                if self.busy:
+                    self.asked += 1
+                    if self.asked % 3 == 2:
+                        self._count_cycle()
+                    if self.asked % 3 == 0:
+                        self._consider_jobs()
                 return Result(0, f"Main schedule statistics\n\tTotal cycles: {self.cycles}\n", "")
             case "scontrol", "create", *_:
                 assert not self.reserved
                 self.reserved = True
             case "scontrol", "update", *_:
-                self._schedule()
+                if not self.busy:
+                    self._consider_jobs()
+                    self._count_cycle()
             case "scontrol", "delete", *_:
                 assert not self.jobs, "these would start"
                 self.reserved = False
@@ -94,11 +105,15 @@ class FakeSlurm(Ssh):
         self.most_seen = max(self.most_seen, len(self.jobs))
         return Result(0, f"{self.submitted}\n", "sbatch: be nice\n" if name == "noted" else "")
 
-    def _schedule(self) -> None:
+    def _count_cycle(self) -> None:
         self.cycles += 1
+
+    def _consider_jobs(self) -> None:
         for job in self.jobs.values():
             if job["name"] == "limited":
                 job["reason"] = "AssocGrpCpuLimit"
+            if job["name"] == "left over":
+                job["reason"] = "None" if self.cycles < 5 else RESERVED
             if job["name"] == "federated":
                 job["reason"] = "FedJobLock" if self.cycles < 5 else RESERVED
 
@@ -140,9 +155,17 @@ def test_answers_say_what_becomes_of_each_row_in_order() -> None:
     assert (slurm.jobs, slurm.reserved) == ({}, False)
 
 
-def test_job_that_another_cluster_considers_is_looked_at_again() -> None:
-    (answer,) = ask(FakeSlurm(), "federated")
+@pytest.mark.parametrize("name", ["federated", "left over"])
+def test_job_that_is_not_considered_yet_is_looked_at_again(name: str) -> None:
+    (answer,) = ask(FakeSlurm(), name)
     assert (answer.outcome, answer.reason) == ("starts", "")
+
+
+def test_cycle_that_began_before_the_last_job_does_not_count() -> None:
+    slurm = FakeSlurm()
+    slurm.busy = True
+    (answer,) = ask(slurm, "limited")
+    assert (answer.outcome, answer.reason) == ("waits", "AssocGrpCpuLimit")
 
 
 def test_limit_of_submitted_jobs_does_not_let_rows_affect_each_other() -> None:
