@@ -1,10 +1,12 @@
 """What a node's state means. Pure.
 
 A state is Slurm's text, a base state and its flags: `DOWN+CLOUD+POWERED_DOWN` (scontrol(1), "show
-node"; `node_state_flags` in slurm_protocol_defs.c).
+node"; `node_state_flags` in slurm_protocol_defs.c), or what `normalized` makes of a text of 20.11.
 """
 
 from __future__ import annotations
+
+import re
 
 from harness.slurm_options import LEDGER_GRES
 
@@ -42,6 +44,28 @@ RESUMED = "resumed"
 # Why slurmctld drains a node that registers again after its gres was cut while jobs use it:
 # _node_config_validate() in gres.c.
 _CUT_IN_USE = tuple(f"gres/{name} count changed and jobs are using them" for name in LEDGER_GRES)
+# What 20.11 prints after a base state (node_state_string() in slurm_protocol_defs.c).
+_SYMBOLS = {
+    "*": "NOT_RESPONDING",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "#": "POWERING_UP",
+    "%": "POWERING_DOWN",
+    "~": "POWERED_DOWN",
+}
+
+
+def normalized(state: str) -> str:
+    """Return a state with the flags of later releases in place of those of 20.11.
+
+    slurm_sprint_node_table() in 20.11's node_info.c names power saving POWER.
+
+    >>> normalized("DOWN*+CLOUD+POWER"), normalized("IDLE+CLOUD+POWERED_DOWN")
+    ('DOWN+NOT_RESPONDING+CLOUD+POWERED_DOWN', 'IDLE+CLOUD+POWERED_DOWN')
+    """
+    for symbol, flag in _SYMBOLS.items():
+        state = state.replace(symbol, f"+{flag}")
+    return re.sub(r"\+POWER\b", "+POWERED_DOWN", state)
 
 
 def words(state: str) -> set[str]:

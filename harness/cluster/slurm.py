@@ -552,7 +552,7 @@ def parse_node(line: str) -> Node:
     name = line.partition(" ")[0].removeprefix("NodeName=")
     return Node(
         name,
-        state[1] if state else "",
+        node_state.normalized(state[1]) if state else "",
         reason[1] if reason else "",
         _time(start[1]) if start else None,
     )

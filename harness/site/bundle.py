@@ -38,7 +38,7 @@ from harness.site import collect
 # The directory of a bundle's files, which have their full paths below it.
 _FILES = "files"
 _LIMITS = transfer.Limits(256 * 2**20, 64 * 2**20, 20_000)
-# A user's line of `sacctmgr dump`.
+# The line of a coordinator in the output of `sacctmgr dump`: the user, and the accounts.
 _COORDINATOR = re.compile(r"(?m)^User - '([^'\n]*)':.*?\bCoordinator='([^'\n]*)'")
 _DEFAULT_ACCOUNT = re.compile(
     r"(?m)^User - '([^'\n]*)'(?::Partition='[^'\n]*')?:DefaultAccount='([^'\n]*)'"
@@ -520,7 +520,7 @@ def node_states(bundle: Bundle) -> Iterator[str]:
             found[1] if (found := re.search(pattern, line)) else ""
             for pattern in (r"^NodeName=(\S+)", r"\bState=(\S+)", r"\bReason=(.*?)(?: \[|$)")
         )
-        if node_state.is_out_of_service(state.replace("*", "+NOT_RESPONDING")):
+        if node_state.is_out_of_service(node_state.normalized(state)):
             why = f" ({reason})" if reason else ""
             yield f"node {name} {state}{why}: all nodes are up from the start"
 

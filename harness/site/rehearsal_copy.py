@@ -235,9 +235,7 @@ def shrink(
         replaced.append(Replaced("hosts", "", None, why))
         hosts = max(len(nodes), 1)
     controllers = _controllers(cluster, {*nodes, *_node_hosts(cluster)}, prefix)
-    # 20.11 shows CLOUD nodes that were never up as IDLE+CLOUD+POWER, which is not seen as ready.
-    if str(data.get("release")) != "20.11":
-        cluster = _with_cloud_nodes(cluster, hosts, replaced)
+    cluster = _with_cloud_nodes(cluster, hosts, replaced)
     copy: dict[str, Any] = {
         **data,
         "description": f"{data['description']} A rehearsal copy on {hosts} host{'s'[: hosts > 1]}.",
