@@ -14,7 +14,7 @@ def test_submitit_calls_functions_in_jobs(run_client: Callable[..., Result], slu
     # github.com/facebookincubator/submitit/issues/1807
     done = run_client("clients/with_submitit.py", "submitit", python=">=3.10")
     assert done.stdout.split("\n") == ["3", "[11, 22, 33]", "True", ""]
-    states = Counter((job.user, job.name, job.state) for _, job in slurm.jobs())
+    states = Counter((job.user, job.name, job.state) for _, job in slurm.wait_all())
     assert states == {("alice", "submitit", "COMPLETED"): 4, ("alice", "submitit", "FAILED"): 1}
 
 

@@ -179,6 +179,16 @@ class Slurm:
 
         return [(identity[0], job) for identity, job in listed if not is_earlier(identity, job)]
 
+    def wait_all(self, *, timeout: float = 180) -> list[tuple[str, Job]]:
+        """Wait until all jobs of `jobs` have ended and return them.
+
+        For jobs of clients that return before Slurm has finished them. Raises WaitTimeout, which
+        names those left, after `timeout` seconds.
+        """
+        __tracebackhide__ = True
+        _wait_until_ended(self._active, timeout)
+        return self.jobs()
+
     def cancel_all(self) -> None:
         """Cancel the jobs submitted during the test and wait until they have ended.
 
@@ -198,14 +208,7 @@ class Slurm:
                     cancelled.update((name, job_id) for job_id in new)
             return active
 
-        wait_until(
-            cancel,
-            lambda left: not left,
-            what="all jobs of the test to end",
-            timeout=_GONE_WITHIN,
-            show=_shown,
-            ignore=(CommandFailed,),
-        )
+        _wait_until_ended(cancel, _GONE_WITHIN)
 
     def _listed(self) -> list[tuple[Identity, Job]]:
         """Return the jobs that squeue lists on each cluster."""
@@ -512,6 +515,17 @@ def _wait(
     except WaitTimeout as error:
         raise error.with_traceback(None) from None
     return [job for _, job in seen]
+
+
+def _wait_until_ended(active: Callable[[], list[tuple[str, Job]]], timeout: float) -> None:
+    wait_until(
+        active,
+        lambda left: not left,
+        what="all jobs of the test to end",
+        timeout=timeout,
+        show=_shown,
+        ignore=(CommandFailed,),
+    )
 
 
 def _known(states: Sequence[str]) -> frozenset[str]:

@@ -336,7 +336,11 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
             what=f"{node} to take jobs with {offered}",
             timeout=180,
         )
-        assert cluster.job(job_id).state == "PENDING"
+        state = cluster.job(job_id).state
+        assert state == "PENDING", (
+            f"a job that needs what a pod has is {state} although the operator has set {offered}: "
+            "something else changes Gres of nodes, or the operator resumes them too early"
+        )
         reasons = {candidate.name: candidate.reason for candidate in cluster.nodes()}
         assert "no fan" in reasons[other], (
             f"the operator has resumed {other}, which an administrator drained"

@@ -325,6 +325,16 @@ def test_job_that_cannot_be_cancelled_at_once_is_cancelled_later(
     assert clusters.jobs["single"] == {9: ["CANCELLED"]}
 
 
+def test_all_jobs_of_the_test_are_awaited() -> None:
+    clusters, slurm = user_of({"single": {7: ["RUNNING"]}})
+    clusters.jobs["single"] |= {8: ["COMPLETING", "COMPLETING", "FAILED"], 9: ["COMPLETED"]}
+    ended = [(job.job_id, job.state) for _, job in slurm.wait_all()]
+    assert ended == [(8, "FAILED"), (9, "COMPLETED")]
+    clusters.jobs["single"][8] = ["COMPLETING"]
+    with pytest.raises(WaitTimeout, match=r"all jobs of the test to end.*8 COMPLETING"):
+        slurm.wait_all(timeout=0)
+
+
 def test_job_that_does_not_end_fails_the_test_that_left_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
