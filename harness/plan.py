@@ -11,6 +11,8 @@ from harness.scenario import Cluster, Part, Provision, Scenario
 
 # A directory that hosts that come and go share with their controllers: its files outlive the hosts.
 SHARED_DIRECTORY = "/var/tmp/slurm-harness-traces"  # noqa: S108  each job writes its own file
+# Where the users' home directories are. If hosts share it, only root creates directories in it.
+HOMES = "/home"
 # How nodes are provisioned whose host is not always up.
 _MADE_OR_STARTED = {"power", "create"}
 # Daemons in the order in which they start; each is an inventory group, a role and a systemd unit.
@@ -130,6 +132,10 @@ class Plan:
         """Return whether users log in over SSH; on the user's own machines, these decide that."""
         users = self.scenario.users
         return bool(users and self.login_hosts() and self.capabilities.engine)
+
+    def shares_homes(self) -> bool:
+        """Return whether all hosts share the users' home directories."""
+        return bool(self.scenario.users) and HOMES in self.scenario.shared_directories
 
     def with_reservations(self) -> tuple[Host, ...]:
         """Return the hosts on which scontrol creates the reservations of their cluster."""
@@ -260,7 +266,7 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
             hosts.insert(1, replace(host, name=accounting.backup, daemons=daemons))
     disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
     shared = tuple(
-        Volume(f"shared-{number}", directory, public=True)
+        Volume(f"shared-{number}", directory, public=directory != HOMES)
         for number, directory in enumerate(scenario.shared_directories, 1)
     )
     return Plan(

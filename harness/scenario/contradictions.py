@@ -113,6 +113,20 @@ def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Pa
         yield from _wrong_values(cluster.options, ("clusters", name, "options"), only)
     if scenario.accounting:
         yield from _wrong_values(scenario.accounting.slurmdbd, ("accounting", "slurmdbd"), ())
+    yield from _hidden_shared_directories(scenario)
+
+
+def _hidden_shared_directories(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    """Yield what would be mounted over a shared directory, so that a host no longer shares it."""
+    shared = scenario.shared_directories
+    for index, directory in enumerate(shared):
+        if directory in shared[:index]:
+            yield ("shared_directories", index), f"{directory} is listed twice"
+    for host, disks in scenario.disks.items():
+        for disk in disks:
+            for directory in shared:
+                if f"{directory}/".startswith(f"{disk}/"):
+                    yield ("disks", host, disk), f"hides the shared {directory}"
 
 
 def _wrong_values(options: Options, at: Path_, only: Sequence[str]) -> Iterator[tuple[Path_, str]]:

@@ -349,6 +349,12 @@ def _login(plan: Plan) -> bool:
     return _users(plan) and bool(plan.login_hosts())
 
 
+@feature("shared_homes")
+def _shared_homes(plan: Plan) -> bool:
+    """Users whose home directories all hosts share."""
+    return plan.shares_homes()
+
+
 @feature("users_log_in")
 def _users_log_in(plan: Plan) -> bool:
     """Login hosts that the harness made: only there is a key with which users can log in."""

@@ -25,6 +25,8 @@ BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 Step = tuple[str, str]  # host, shell script
 # Prefix of a step's host: the script runs in its network and may change its packet filter.
 NETWORK_OF = "network of "
+# The script runs in its mount namespace and may mount.
+MOUNTS_OF = "mounts of "
 _NUMBERS = count()  # of triggers: a table may have several at once
 
 
@@ -1286,12 +1288,15 @@ def undetected(sabotage: Sabotage, checks: Sequence[model.Check]) -> list[str]:
 
 
 def on_host(run: OpenRun, host: str, script: str) -> None:
-    """Run a script on a host, in its network, or on the gateway.
+    """Run a script on a host, in its network, among its mounts, or on the gateway.
 
     The gateway has SSH only if it is a virtual machine.
     """
     if host.startswith(NETWORK_OF):
         in_network(f"{run.directory.id}-{host.removeprefix(NETWORK_OF)}", script)
+        return
+    if host.startswith(MOUNTS_OF):
+        among_mounts(f"{run.directory.id}-{host.removeprefix(MOUNTS_OF)}", script)
         return
     if host == "gateway" and run.provider.name == "vagrant":
         host = "_gateway"
@@ -1322,5 +1327,24 @@ def in_network(name: str, script: str) -> None:
         network_mode=f"container:{container.id}",
         cap_drop=["ALL"],
         cap_add=["NET_ADMIN"],
+        remove=True,
+    )
+
+
+def among_mounts(name: str, script: str) -> None:
+    """Run a script in a container's mount namespace with CAP_SYS_ADMIN.
+
+    The container itself lacks this capability.
+    """
+    client = docker.from_env()
+    container = client.containers.get(name)
+    client.containers.run(
+        container.attrs["Config"]["Image"],
+        ["--target=1", "--mount", "sh", "-c", script],
+        entrypoint="nsenter",
+        pid_mode=f"container:{container.id}",
+        cap_drop=["ALL"],
+        cap_add=["SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE"],
+        security_opt=["apparmor=unconfined"],
         remove=True,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import Sabotage, wrapper
+from sabotage import MOUNTS_OF, Sabotage, at_once, wrapper
 
 
 def on(host: str, check: str, do: str, undo: str, message: str) -> Sabotage:
@@ -58,11 +58,43 @@ LOGIN = [
         "systemctl start sackd",
         "login: runs [], should run ['sackd']",
     ),
-    on(
-        "login",
-        "submits_from_a_login_host",
-        *wrapper("sbatch", '/usr/bin/sbatch "$@" --output=/dev/null'),
+    Sabotage(
+        ("submits_from_a_login_host", "output_of_a_job_is_in"),
+        *(
+            ("login", script)
+            for script in wrapper("sbatch", '/usr/bin/sbatch "$@" --output=/dev/null')
+        ),
         "the output of job",
+    ),
+    on(
+        f"{MOUNTS_OF}n1",
+        "home_is_the_same_file_system",
+        "mount -t tmpfs none /home",
+        "umount /home",
+        "n1: /home is a separate tmpfs, without the files of accounting, ctl, login, n2",
+    ),
+    at_once(
+        on(
+            "ctl",
+            "homes_belong_to_their_users",
+            "chown bob /home/alice",
+            "chown alice /home/alice",
+            "n1: /home/alice belongs to bob, mode 700",
+        ),
+        on(
+            "ctl",
+            "homes_belong_to_their_users",
+            "chmod 0755 /home/bob",
+            "chmod 0700 /home/bob",
+            "n1: alice reads /home/bob",
+        ),
+        on(
+            "ctl",
+            "homes_belong_to_their_users",
+            "chmod 1777 /home",
+            "chmod 0755 /home",
+            "n1: /home belongs to root, mode 1777",
+        ),
     ),
     on(
         "login",

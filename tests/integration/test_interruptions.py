@@ -57,16 +57,17 @@ def left(runs: Path) -> Left:
             str(one.name) for run in own for one in engine.containers.list(all=True, filters=run)
         ]
         networks = [str(one.name) for run in own for one in engine.networks.list(filters=run)]
+        volumes = [str(one.name) for run in own for one in engine.volumes.list(filters=run)]
         sockets = [str(run.control_directory) for run in there if run.control_directory.exists()]
-        return containers + networks + sockets
+        return containers + networks + volumes + sockets
 
     return listed
 
 
 def start(environment: dict[str, str], until: str) -> subprocess.Popen[str]:
-    """Start a run and return it when its progress shows `until`."""
+    """Start a run with a volume, and return it when its progress shows `until`."""
     process = subprocess.Popen(
-        command("run", SINGLE_NODE),
+        command("run", SINGLE_NODE, "--set", "shared_directories=[/home]"),
         env=environment,
         text=True,
         stderr=subprocess.PIPE,

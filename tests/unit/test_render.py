@@ -320,7 +320,7 @@ def test_admin_levels_and_the_accounts_of_slurm_user_are_set() -> None:
 
 def test_all_hosts_have_the_shared_directories() -> None:
     plan = plan_of("schedmd-suite")
-    assert {host.volumes for host in plan.hosts} == {(Volume("shared-1", "/home", public=True),)}
+    assert {host.volumes for host in plan.hosts} == {(Volume("shared-1", "/home"),)}
 
 
 def test_hosts_with_cgroups_use_them() -> None:

@@ -23,6 +23,7 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.models.networks import Network
+from docker.models.volumes import Volume
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from harness import interrupts, origins, releases
@@ -138,7 +139,14 @@ class DockerProvider:
         return images.origin_of(self._client, image)
 
     def lacks(self, scenario: Scenario) -> tuple[tuple[Path_, str], ...]:
-        """Return nothing: containers support everything that a scenario can ask for."""
+        """Return what several engines do not support; one supports everything."""
+        if len(self._contexts) > 1 and scenario.shared_directories:
+            return (
+                (
+                    ("shared_directories",),
+                    "hosts on several engines share no directories yet: --provider docker",
+                ),
+            )
         return ()
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
@@ -476,9 +484,9 @@ class DockerProvider:
             )
         if client is self._client:
             for network in client.networks.list(filters=label):
-                _remove_network(network)
+                _remove_unused(network)
         for volume in client.volumes.list(filters=label):
-            volume.remove()
+            _remove_unused(volume)
 
     def _endpoint(self, address: str) -> EndpointConfig:
         return EndpointConfig(self._client.api.api_version, ipv4_address=address)
@@ -729,28 +737,26 @@ def taken(clients: Iterable[docker.DockerClient]) -> list[IPv4Network]:
         ]
 
 
-def _remove_network(network: Network) -> None:
-    """Remove a network; the engine releases a container's address a moment after its removal."""
+def _remove_unused(resource: Network | Volume) -> None:
+    """Remove a network or volume; the engine releases those of a container after its removal."""
+    name = f"{'network' if isinstance(resource, Network) else 'volume'} {resource.name}"
     try:
-        wait_until(
-            lambda: _gone(network), bool, what=f"network {network.name} to be removed", timeout=120
-        )
+        wait_until(lambda: _gone(resource), bool, what=f"{name} to be removed", timeout=120)
     except WaitTimeout as error:
         raise EngineError(
-            f"cannot remove network {network.name}: "
-            "the engine still counts a container that is gone",
+            f"cannot remove {name}: the engine still counts a container that is gone",
             hint="restart the Docker engine, then `harness down --all`",
         ) from error
 
 
-def _gone(network: Network) -> bool:
-    """Remove a network; False while a container is still attached."""
+def _gone(resource: Network | Volume) -> bool:
+    """Remove a network or volume; False while a container still uses it."""
     try:
-        network.remove()
+        resource.remove()
     except NotFound:
         return True
     except APIError as error:
-        if re.search("active endpoints|in use by", str(error.explanation)):
+        if re.search("active endpoints|in use", str(error.explanation)):
             return False
         raise
     return True

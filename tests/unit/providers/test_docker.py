@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import requests
-from docker.errors import APIError, ImageNotFound
+from docker.errors import APIError, ImageNotFound, NotFound
 
 from harness import origins, releases, scenario
-from harness.errors import EngineError
+from harness.errors import EngineError, ScenarioError
 from harness.plan import make_plan
 from harness.providers import dockerfiles, images, packet_filters
-from harness.providers.docker import engine
+from harness.providers.docker import containers, engine
 from harness.providers.docker.containers import DockerProvider
 from harness.providers.subnets import routes
 from harness.rundir import RunDir
@@ -118,6 +118,40 @@ def test_host_that_cannot_be_frozen_for_another_reason_is_reported_at_once() -> 
     with pytest.raises(EngineError, match="cannot pause host: Container is not running"):
         provider.pause("run", "host")
     assert busy.errors == [""]
+
+
+def test_several_engines_share_no_directories() -> None:
+    one, two = DockerProvider("big"), DockerProvider("big,other")
+    assert scenario.load(SCENARIOS / "login.yml", (), None, one.lacks).shared_directories
+    with pytest.raises(ScenarioError) as caught:
+        scenario.load(SCENARIOS / "login.yml", (), None, two.lacks)
+    assert "login.yml:21:21: shared_directories: hosts on several engines share no" in str(
+        caught.value
+    )
+
+
+class Held:
+    """A volume that a container uses until its second removal."""
+
+    name = "run_shared-1"
+
+    def __init__(self) -> None:
+        self.errors = [
+            APIError("409 Client Error", explanation="remove run_shared-1: volume is in use - [c]"),
+            None,
+            NotFound("no such volume"),
+        ]
+
+    def remove(self) -> None:
+        if error := self.errors.pop(0):
+            raise error
+
+
+def test_volume_is_removed_as_soon_as_no_container_uses_it() -> None:
+    volume = Held()
+    containers._remove_unused(volume)  # type: ignore[arg-type]
+    containers._remove_unused(volume)  # type: ignore[arg-type]
+    assert volume.errors == []
 
 
 class Making:

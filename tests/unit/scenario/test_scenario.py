@@ -279,6 +279,14 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (CLUSTER % "" + "shared_directories: [/etc]", "every host needs its own /etc"),
         (CLUSTER % "" + "shared_directories: [/run/x]", "every host needs its own /run/x"),
         (
+            CLUSTER % "" + "shared_directories: [/home, /home]",
+            "shared_directories.1: /home is listed twice",
+        ),
+        (
+            CLUSTER % "" + "shared_directories: [/home/all]\ndisks: {c1: {/home: 10M}}",
+            "disks.c1./home: hides the shared /home/all",
+        ),
+        (
             CLUSTER % "" + "users: {a: {uid: 2001, admin: Operator}}",
             "users.a.admin: needs accounts",
         ),
