@@ -139,14 +139,7 @@ class DockerProvider:
         return images.origin_of(self._client, image)
 
     def lacks(self, scenario: Scenario) -> tuple[tuple[Path_, str], ...]:
-        """Return what several engines do not support; one supports everything."""
-        if len(self._contexts) > 1 and scenario.shared_directories:
-            return (
-                (
-                    ("shared_directories",),
-                    "hosts on several engines share no directories yet: --provider docker",
-                ),
-            )
+        """Return nothing: containers support everything that a scenario can ask for."""
         return ()
 
     def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:

@@ -16,7 +16,7 @@ import requests
 from docker.errors import APIError, ImageNotFound, NotFound
 
 from harness import origins, releases, scenario
-from harness.errors import EngineError, ScenarioError
+from harness.errors import EngineError
 from harness.plan import make_plan
 from harness.providers import dockerfiles, images, packet_filters
 from harness.providers.docker import containers, engine
@@ -118,16 +118,6 @@ def test_host_that_cannot_be_frozen_for_another_reason_is_reported_at_once() -> 
     with pytest.raises(EngineError, match="cannot pause host: Container is not running"):
         provider.pause("run", "host")
     assert busy.errors == [""]
-
-
-def test_several_engines_share_no_directories() -> None:
-    one, two = DockerProvider("big"), DockerProvider("big,other")
-    assert scenario.load(SCENARIOS / "login.yml", (), None, one.lacks).shared_directories
-    with pytest.raises(ScenarioError) as caught:
-        scenario.load(SCENARIOS / "login.yml", (), None, two.lacks)
-    assert "login.yml:21:21: shared_directories: hosts on several engines share no" in str(
-        caught.value
-    )
 
 
 class Held:
