@@ -189,7 +189,8 @@ def _files_of_member(
     for path in _units(cluster, host, flags):
         text = _shared_template(path, nodes=host.nodes, flags=flags)
         yield RenderedFile(path, text, unit="slurmd", action="restart")
-    yield from _power_files(cluster, host, conf)
+    opened = releases.get(plan.scenario.release_of(cluster)).slurmd_opens_controller_scripts
+    yield from _power_files(cluster, host, conf, everywhere=opened)
     yield from _slurm_files(cluster, host, texts)
     yield from _scripts(cluster, host, plan.capabilities)
     if "sackd" in host.daemons:
@@ -361,10 +362,17 @@ def _units(cluster: Cluster, host: Host, flags: Sequence[str]) -> list[str]:
     return ["/etc/systemd/system/slurmd.service.d/options.conf"] if flags else []
 
 
-def _power_files(cluster: Cluster, host: Host, conf: Mapping[str, str]) -> Iterator[RenderedFile]:
-    """Yield the programs that power nodes up and down, and what they need on both ends."""
+def _power_files(
+    cluster: Cluster, host: Host, conf: Mapping[str, str], *, everywhere: bool
+) -> Iterator[RenderedFile]:
+    """Yield the programs that power nodes up and down, and what they need on both ends.
+
+    Nodes get PrologSlurmctld only if it must be `everywhere`.
+    """
     if host.name == cluster.controller and cluster.elastic():
         yield from _power_programs(cluster, conf)
+    elif everywhere and cluster.elastic():
+        yield _program("wait-for-nodes")
     if host.provision == "remote":
         yield RenderedFile(_NODE_POWER, template(_NODE_POWER), mode="0755")
         # sshd_config(5): read in addition to authorized_keys, which is the administrator's.
@@ -386,10 +394,9 @@ def _power_programs(cluster: Cluster, conf: Mapping[str, str]) -> Iterator[Rende
             "suspend": int(slurm_options.get(conf, "SuspendTimeout") or 30),
         },
     }
-    for name in (*slurm_options.POWER_PROGRAMS.values(), "wait-for-nodes"):
-        source = "slurm-wait-for-nodes" if name == "wait-for-nodes" else "slurm-power"
-        text = template(f"{slurm_options.PROGRAMS}/{source}", **facts)
-        yield RenderedFile(f"{slurm_options.PROGRAMS}/slurm-{name}", text, mode="0755")
+    for name in slurm_options.POWER_PROGRAMS.values():
+        yield _program(name, "power", **facts)
+    yield _program("wait-for-nodes")
     owner = slurm_options.get(conf, "SlurmUser") or "root"
     if {"power", "create"} & {*levels.values()}:
         token = run_secrets.secret("provision_token")
@@ -397,6 +404,12 @@ def _power_programs(cluster: Cluster, conf: Mapping[str, str]) -> Iterator[Rende
     if "remote" in levels.values():
         key = run_secrets.secret("power_ssh_key")
         yield RenderedFile(_POWER_KEY, key, owner, owner, "0400")
+
+
+def _program(name: str, source: str = "", **facts: Any) -> RenderedFile:
+    """Return the program slurm-NAME, rendered from its own template or that of `source`."""
+    text = template(f"{slurm_options.PROGRAMS}/slurm-{source or name}", **facts)
+    return RenderedFile(f"{slurm_options.PROGRAMS}/slurm-{name}", text, mode="0755")
 
 
 def _cluster_facts(plan: Plan, name: str) -> _ClusterFacts:

@@ -209,6 +209,8 @@ class Behaviour:
     largest_user_id: int
     # DebugFlags=Script logs the path and output of each script: run_command().
     logs_scripts: bool
+    # slurmd, too, logs an error if PrologSlurmctld cannot be executed: init() in prep_script.c.
+    slurmd_opens_controller_scripts: bool
     # A SuspendTime that does not fit in 32 bits is refused; negative numbers do not.
     bounds_suspend_time: bool
     # Without slurmdbd, priority/multifactor crashes if PriorityFlags removes FAIR_TREE.

@@ -28,16 +28,17 @@ from support import Harness, deployed
 
 # Deadline in seconds for steps that take up to 80 s on an idle machine.
 PATIENCE = 400
-FAILING = """
+RESUME_TIMEOUT = 45  # six hosts at once take 5 s on two idle cores
+FAILING = f"""
 description: Nodes that are made for jobs, with little patience.
 clusters:
   cloud:
     controller: ctl
-    nodes: [{name: "c[1-6]", provision: create}]
+    nodes: [{{name: "c[1-6]", provision: create}}]
     options:
       SuspendTime: 3
       SuspendTimeout: 3
-      ResumeTimeout: 45  # six hosts at once take 5 s on two idle cores
+      ResumeTimeout: {RESUME_TIMEOUT}
       SlurmdTimeout: 10
       # A job that lost its node is not tried again before its credential has expired.
       AuthInfo: cred_expire=6
@@ -45,7 +46,7 @@ clusters:
         [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
          requeue_delay=1]
       MinJobAge: 3600
-users: {alice: {uid: 2001}}
+users: {{alice: {{uid: 2001}}}}
 """
 
 
@@ -325,7 +326,7 @@ def test_slurmd_that_registers_after_its_node_was_given_up_is_accepted_and_runs_
     failing: OpenRun, cluster: SlurmCluster
 ) -> None:
     late = {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "[Service]"}
-    late["new"] = "[Service]\nExecStartPre=/bin/sleep 32"
+    late["new"] = f"[Service]\nExecStartPre=/bin/sleep {RESUME_TIMEOUT + 8}"
     began = len(power_log(failing))
     with (
         Recorder(cluster, failing.directory) as recorder,

@@ -479,6 +479,15 @@ def test_elastic_nodes_have_hosts_of_their_own_beside_shared_ones(tmp_path: Path
     assert "Wants=slurmd@e2.service\n" in wanted
 
 
+@pytest.mark.parametrize(("release", "hosts"), [("20.11", {"ctl", "c1"}), ("22.05", {"ctl"})])
+def test_nodes_have_prolog_slurmctld_where_slurmd_opens_it(release: str, hosts: set[str]) -> None:
+    """20.11 logs "Invalid PrologSlurmctld" otherwise."""
+    tree = render.render(plan_of("elastic-l0", release=release))
+    path = "/usr/local/sbin/slurm-wait-for-nodes"
+    having = {name for name in ("ctl", "c1") if any(file.path == path for file in tree[name])}
+    assert having == hosts
+
+
 def test_simulated_gpus_have_devices(tmp_path: Path) -> None:
     path = tmp_path / "s.yml"
     path.write_text(SHARED.replace("configless: true", ""))
