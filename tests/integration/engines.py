@@ -105,6 +105,7 @@ class Engines:
             what=f"engine {name} to start",
             timeout=180,
             give_up=lambda _: self._daemons[name].poll() is not None,
+            show=lambda _: (directory / "log").read_text()[-500:],
         )
         self.client(name).ping()
 
@@ -118,7 +119,10 @@ class Engines:
         self._kill_helpers(name)
         for init in inits:
             os.kill(init, signal.SIGKILL)
-        (self._directory(name) / "sock").unlink()
+        # What is in /run of a machine: an engine does not start if another process has, by now, the
+        # process id in its file.
+        for file in ("sock", "pid", "exec/containerd/containerd.pid"):
+            (self._directory(name) / file).unlink()
 
     def _kill_helpers(self, name: str) -> None:
         """Kill an engine's helper processes, which have its directory on their command lines."""

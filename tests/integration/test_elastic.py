@@ -28,8 +28,8 @@ POWER_ACTION = """\
 
 
 @pytest.mark.parametrize(("name", "release"), LADDER)
-def test_ladder(harness: Harness, name: str, release: str) -> None:
-    verify(harness, SCENARIOS / f"{name}.yml", release)
+def test_ladder(harness: Harness, runs: Path, name: str, release: str) -> None:
+    verify(harness, runs, SCENARIOS / f"{name}.yml", release)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_nodes_may_power_themselves_down(harness: Harness, runs: Path, tmp_path:
     path.write_text(
         (SCENARIOS / "elastic-l2.yml").read_text().replace("    options:\n", POWER_ACTION)
     )
-    verify(harness, path, "26.05")
+    verify(harness, runs, path, "26.05")
     asked = [event for event in rundir.find(runs, "self").events() if event["kind"] == "power"]
     assert {event["action"] for event in asked} >= {"resume", "up"}
     assert not [event for event in asked if event["action"] == "suspend"], (
@@ -56,7 +56,8 @@ def test_nodes_may_power_themselves_down(harness: Harness, runs: Path, tmp_path:
     )
 
 
-def verify(harness: Harness, path: Path, release: str) -> None:
+def verify(harness: Harness, runs: Path, path: Path, release: str) -> None:
     done = verified(harness, path, CHECKS, "--release", release)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not docker.from_env().volumes.list(filters={"label": f"harness.scenario={path.stem}"})
+    of_run = {"label": f"harness.run={rundir.find(runs, path.stem).id}"}
+    assert not docker.from_env().volumes.list(filters=of_run)
