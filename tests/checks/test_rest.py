@@ -741,7 +741,11 @@ def wait_for_slurmdbd(cluster: SlurmCluster) -> None:
 def rotate_key(
     ssh: Ssh, plan: Plan, run: RunDir, clusters: dict[str, SlurmCluster]
 ) -> Iterator[Any]:
-    """Return a function that replaces the key everywhere; afterwards, the run's key is restored."""
+    """Return a function that replaces the key everywhere; afterwards, the run's key is restored.
+
+    The file is replaced, because daemons map it into memory: SIGBUS ends one that verifies a token
+    while an overwritten file is empty. See _init_hs256() in Slurm's auth_jwt.c.
+    """
     tree = render.render(plan)
     places = [
         host
@@ -749,11 +753,14 @@ def rotate_key(
         if any(file.path == slurm_options.JWT_KEY for file in tree[host.name])
     ]
 
+    path, new = slurm_options.JWT_KEY, f"{slurm_options.JWT_KEY}.new"
+    replace = f"cp --preserve {path} {new} && cat > {new} && mv {new} {path}"
+
     def rotate(key: str) -> None:
         for daemon in ("slurmdbd", "slurmctld"):
             for host in places:
                 if daemon in host.daemons:
-                    ssh.run(host.name, ["sh", "-c", f"cat > {slurm_options.JWT_KEY}"], stdin=key)
+                    ssh.run(host.name, ["sh", "-c", replace], stdin=key)
                     ssh.run(host.name, ["systemctl", "restart", daemon])
             if daemon == "slurmdbd" and plan.scenario.accounting:
                 wait_for_slurmdbd(next(iter(clusters.values())))
