@@ -135,6 +135,12 @@ def _two_users(plan: Plan) -> bool:
     return sum(not user.privileged for user in plan.scenario.users.values()) > 1
 
 
+@feature("administrators")
+def _administrators(plan: Plan) -> bool:
+    """Users with an AdminLevel, or who coordinate accounts."""
+    return _accounting(plan) and any(user.privileged for user in plan.scenario.users.values())
+
+
 @feature("two_hosts")
 def _two_hosts(plan: Plan) -> bool:
     """At least two hosts."""
