@@ -363,7 +363,7 @@ def check_of(user: str) -> str:
 
 
 @REFUSALS
-@pytest.mark.needs("two_users")
+@pytest.mark.needs("private_data")
 def test_user_sees_what_private_data_does_not_hide_and_no_more(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
