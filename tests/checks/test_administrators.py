@@ -19,8 +19,12 @@ from harness.plan import Plan
 from harness.scenario import Scenario
 from harness.wait import wait_until
 
-# What Slurm prints for ESLURM_USER_ID_MISSING, ESLURM_ACCESS_DENIED and EPERM.
-DENIED = re.compile(r"Invalid user id|[Pp]ermission denied|[Oo]nly admins|must be a super user")
+# What Slurm prints for ESLURM_USER_ID_MISSING, ESLURM_ACCESS_DENIED and EPERM, and about an account
+# that PrivateData hides: sacctmgr_add_user() in user_functions.c of 22.05.
+DENIED = re.compile(
+    r"Invalid user id|[Pp]ermission denied|[Oo]nly admins|must be a super user"
+    r"|account '.*' doesn't exist"
+)
 # No job may last as long, so that no job is kept from the node: slurm.conf(5), MaxTime.
 NOT_BEFORE = "now+400days"
 # The errors of slurmctld and slurmdbd about the requests that they must refuse.
@@ -115,6 +119,18 @@ def answers(cluster: SlurmCluster, user: str, commands: list[str]) -> list[tuple
     return [(int(code), text.strip()) for text, code in found]
 
 
+def hides(options: dict[str, str], item: str) -> bool:
+    """Return whether PrivateData hides something: Slurm looks for parts of words.
+
+    See _validate_and_set_defaults() in read_config.c, and read_slurmdbd_conf().
+
+    >>> hides({"PrivateData": "job,usage"}, "jobs"), hides({"PrivateData": "all"}, "nodes")
+    (True, True)
+    """
+    value = str(slurm_options.get(options, "PrivateData") or "").lower()
+    return "all" in value or item.removesuffix("s") in value
+
+
 class Rights:
     """What each actor may do on a cluster: sacctmgr(1), AdminLevel and coordinators."""
 
@@ -125,6 +141,9 @@ class Rights:
         options = slurm_options.slurmdbd_conf(plan.scenario)
         revoked = str(slurm_options.get(options, "DisableCoordDBD") or "no").lower()
         self.coordinators_count = revoked not in {"yes", "true"}
+        # To a coordinator who does not see a user, sacctmgr of 20.11 treats that user as new, which
+        # slurmdbd refuses: as_mysql_add_assocs().
+        self.users_are_hidden = hides(options, "users")
         self.slurmctld = self._of_slurmctld()
         accounting = self.scenario.accounting
         self.accounts = [*accounting.accounts] if accounting else []
@@ -160,20 +179,19 @@ class Rights:
         """
         new = f"ReservationName=check_{actor.name}"
         nodes = self.scenario.clusters[self.cluster.name].node_names()[0]
-        make = f"StartTime={NOT_BEFORE} Duration=1 Users=root Nodes={nodes}"
+        make = f"StartTime={NOT_BEFORE} Duration=1 Users=root Nodes={nodes} Flags=OVERLAP"
         reserve = (f"scontrol create reservation {new} {make}", f"scontrol delete {new}")
         yield Action("make and delete a reservation", reserve, actor.is_operator)
         for command in self.slurmctld:
             what = "change " + command.removeprefix("scontrol ").removeprefix("update ")
             yield Action(what, (command,), actor.is_administrator)
-        priority = show(self.cluster, "qos", "normal", "format=priority")
-        change = f"sacctmgr -i modify qos normal set priority={priority}"
-        yield Action("change QOS normal", (change,), actor.is_administrator)
-        user, level = show(self.cluster, "user", self.jobs.user, "format=user,adminlevel").split(
-            "|"
-        )
-        change = f"sacctmgr -i modify user {user} set adminlevel={level}"
-        yield Action(f"set the AdminLevel of {user}", (change,), actor.is_administrator)
+        if priority := show(self.cluster, "qos", "normal", "format=priority"):
+            change = f"sacctmgr -i modify qos normal set priority={priority}"
+            yield Action("change QOS normal", (change,), actor.is_administrator)
+        user = self.jobs.user
+        if level := show(self.cluster, "user", user, "format=adminlevel"):
+            change = f"sacctmgr -i modify user {user} set adminlevel={level}"
+            yield Action(f"set the AdminLevel of {user}", (change,), actor.is_administrator)
         if not actor.is_administrator:
             node = self.slurmctld[0].split()[2]
             for command in (
@@ -209,6 +227,8 @@ class Rights:
             change = f"sacctmgr -i modify user {user} where {where} set fairshare={limit}"
             what = f"set the fairshare of {user} in account {account}"
             yield Action(what, (change,), in_slurmdbd)
+        if coordinates and self.users_are_hidden:
+            strangers = []
         for user in [user for user in strangers[:1] if not self._association(user, where)]:
             commands = (
                 f"sacctmgr -i add user {user} {where}",
@@ -249,7 +269,9 @@ class Rights:
                 if action.allowed and (denied or code):
                     problems.append(f"{actor} cannot {action.what}: {command}: {text or code}")
                 elif not action.allowed and not denied and number == 0:
-                    problems.append(f"{actor} may not {action.what}, but can: {command}")
+                    problems.append(
+                        f"{actor} may not {action.what}, but can: {command}: {text or code}"
+                    )
         return problems
 
 
@@ -289,18 +311,6 @@ class View:
             yield f"{verb} {self.item} of others: {self.command}: {text[:200] or code}"
         if self.own and not re.search(self.own, text, re.M):
             yield f"does not see the own {self.item}: {self.command}: {text[:200] or code}"
-
-
-def hides(options: dict[str, str], item: str) -> bool:
-    """Return whether PrivateData hides something: Slurm looks for parts of words.
-
-    See _validate_and_set_defaults() in read_config.c, and read_slurmdbd_conf().
-
-    >>> hides({"PrivateData": "job,usage"}, "jobs"), hides({"PrivateData": "all"}, "nodes")
-    (True, True)
-    """
-    value = str(slurm_options.get(options, "PrivateData") or "").lower()
-    return "all" in value or item.removesuffix("s") in value
 
 
 def views_of_slurmctld(
