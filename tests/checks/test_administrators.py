@@ -167,8 +167,10 @@ class Rights:
     def actions(self, actor: Actor) -> Iterator[Action]:
         """Yield what to try as an actor."""
         yield from self._of_slurmctld_and_qos(actor)
-        coordinated = [name for name in self.accounts if name.lower() in actor.accounts]
-        others = [name for name in self.accounts if name.lower() not in actor.accounts]
+        # Those with jobs of others first.
+        accounts = sorted(self.accounts, key=lambda account: not self._others_of(actor, account))
+        coordinated = [name for name in accounts if name.lower() in actor.accounts]
+        others = [name for name in accounts if name.lower() not in actor.accounts]
         for account in (*coordinated[:1], *others[:1]):
             yield from self._in_account(actor, account, coordinates=account in coordinated)
 
@@ -206,15 +208,8 @@ class Rights:
 
         See _update_job(), job_str_signal(), as_mysql_modify_assocs() and as_mysql_add_assocs().
         """
-        ordinary = {
-            name: user
-            for name, user in self.scenario.users.items()
-            if not user.privileged and name != actor.name and not user.has_partitions
-        }
-        members = [name for name, user in ordinary.items() if account in user.accounts]
-        strangers = [
-            name for name, user in ordinary.items() if user.accounts and name not in members
-        ]
+        members = self._others_of(actor, account)
+        strangers = [user for user in self._others_of(actor) if user not in members]
         in_slurmctld = actor.is_operator or coordinates
         in_slurmdbd = actor.is_operator or (coordinates and self.coordinators_count)
         where = f"account={account} cluster={self.cluster.name}"
@@ -238,6 +233,15 @@ class Rights:
         text = show(self.cluster, "account", account, "format=description")
         change = f"sacctmgr -i modify account {account} set {shlex.quote(f'description={text}')}"
         yield Action(f"change account {account}", (change,), actor.is_operator)
+
+    def _others_of(self, actor: Actor, account: str | None = None) -> list[str]:
+        """Return users without rights, except the actor, of an account, or of any."""
+        return [
+            name
+            for name, user in self.scenario.users.items()
+            if not user.privileged and name != actor.name and not user.has_partitions
+            if (account in user.accounts if account else user.accounts)
+        ]
 
     def _association(self, user: str, where: str) -> str:
         """Return the fairshare of a user's association; "" if there is none."""
