@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
-from harness import releases
+from harness import releases, slurm_options
 from harness.cluster import policy
 from harness.errors import UsageError
 from harness.plan import Plan
@@ -133,6 +133,21 @@ def _users(plan: Plan) -> bool:
 def _two_users(plan: Plan) -> bool:
     """At least two users who have no rights over each other's jobs."""
     return sum(not user.privileged for user in plan.scenario.users.values()) > 1
+
+
+@feature("administrators")
+def _administrators(plan: Plan) -> bool:
+    """Users with an AdminLevel, or who coordinate accounts."""
+    return _accounting(plan) and any(user.privileged for user in plan.scenario.users.values())
+
+
+@feature("private_data")
+def _private_data(plan: Plan) -> bool:
+    """Two users, and a PrivateData that hides what one has from the other."""
+    conf = [slurm_options.slurmdbd_conf(plan.scenario)]
+    conf += [plan.slurm_conf(name) for name in plan.scenario.clusters]
+    private = {str(slurm_options.get(options, "PrivateData") or "none") for options in conf}
+    return _two_users(plan) and not {word.lower() for word in private} <= {"none", "cloud"}
 
 
 @feature("two_hosts")

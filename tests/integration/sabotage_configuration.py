@@ -9,7 +9,7 @@ DBD_CONF = "/etc/slurm/slurmdbd.conf"
 # slurmdbd listens once it has read its file.
 RESTART_SLURMDBD = (
     "systemctl restart slurmdbd;"
-    " until bash -c '</dev/tcp/accounting/6819' 2>/dev/null; do sleep 0.1; done"
+    " until bash -c '</dev/tcp/127.0.0.1/6819' 2>/dev/null; do sleep 0.1; done"
 )
 # A slurmdbd on standby does not listen, but logs a line. Once it has given control back, it ignores
 # SIGTERM.

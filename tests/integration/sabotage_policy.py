@@ -1,13 +1,27 @@
-"""Sabotages of a policy: a limit, a partition and a preemption that differ from the scenario's."""
+"""Sabotages of a policy: limits, partitions, preemption, users' rights and PrivateData."""
 
 from __future__ import annotations
 
-from sabotage import Sabotage
+from sabotage import CONF, Sabotage, at_once
+from sabotage_configuration import DBD_CONF, RECONFIGURE, RESTART_SLURMDBD
+
+_RIGHTS = "administrators_and_coordinators"
+_PRIVATE = "private_data"
 
 
 def changed(check: str, do: str, undo: str, message: str) -> Sabotage:
     """Return a sabotage of the scenario policy.yml: a command, and one that undoes it."""
     return Sabotage((check,), ("p1", do), ("p1", undo), message)
+
+
+def _read(private: str, conf: str, reload: str) -> tuple[str, str]:
+    """Return scripts that make a daemon read another PrivateData than its file then has."""
+    change = f"sed -i.right s/^PrivateData=.*/PrivateData={private}/ {conf}"
+    # A daemon may not read a file that belongs to another user.
+    restore = (
+        f"sed -i s/^PrivateData=.*/$(grep ^PrivateData= {conf}.right)/ {conf}; rm {conf}.right"
+    )
+    return f"{change}; {reload}; {restore}", reload
 
 
 POLICY = [
@@ -28,5 +42,52 @@ POLICY = [
         "sacctmgr -i modify qos quick set preempt-=patient",
         "sacctmgr -i modify qos quick set preempt=patient",
         "RUNNING",
+    ),
+    at_once(
+        changed(
+            _RIGHTS,
+            "sacctmgr -i modify user olga set adminlevel=none",
+            "sacctmgr -i modify user olga set adminlevel=operator",
+            "olga (AdminLevel operator) cannot make and delete a reservation",
+        ),
+        changed(
+            _RIGHTS,
+            "sacctmgr -i modify user alice set adminlevel=operator",
+            "sacctmgr -i modify user alice set adminlevel=none",
+            "alice (AdminLevel none) may not cancel a job of bob in account chemistry, but can",
+        ),
+        changed(
+            _RIGHTS,
+            "sacctmgr -i delete coordinator account=physics names=carol",
+            "sacctmgr -i add coordinator account=physics names=carol",
+            "carol (AdminLevel none, coordinator of physics) cannot add bob to account physics",
+        ),
+        changed(
+            _RIGHTS,
+            "sacctmgr -i modify user adam set adminlevel=operator",
+            "sacctmgr -i modify user adam set adminlevel=administrator",
+            "adam (AdminLevel administrator) cannot change QOS normal",
+        ),
+    ),
+    changed(
+        _RIGHTS,
+        "sacctmgr -i modify user alice set adminlevel=administrator",
+        "sacctmgr -i modify user alice set adminlevel=none",
+        "alice (AdminLevel none) may not change NodeName=n1 Weight=1, but can",
+    ),
+    changed(
+        _PRIVATE,
+        *_read("partitions", CONF, RECONFIGURE),
+        "bob sees jobs of others",
+    ),
+    changed(
+        _PRIVATE,
+        *_read("partitions", CONF, RECONFIGURE),
+        "bob does not see partitions of others",
+    ),
+    changed(
+        _PRIVATE,
+        *_read("none", DBD_CONF, RESTART_SLURMDBD),
+        "bob sees accounts of others",
     ),
 ]
