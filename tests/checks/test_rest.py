@@ -602,10 +602,11 @@ def bad_tokens(api: Api, run: RunDir, users: list[str]) -> dict[str, dict[str, s
     key, now = run.secrets()["jwt_key"], int(time.time())
     claims = {"iat": now - 120, "exp": now + 600, "sun": users[0]}
     tokens = {
+        # The first, before it is much older than that.
+        "expired a minute ago": jwt.encode(claims | {"exp": now - 60}, key, "HS256"),
         "not a token at all": "nonsense",
         "signed with a foreign key": jwt.encode(claims, secrets.token_hex(32), "HS256"),
         "not signed": jwt.encode(claims, None, "none"),
-        "expired a minute ago": jwt.encode(claims | {"exp": now - 60}, key, "HS256"),
         "another user's": api.token(users[1]),
     }
     return {

@@ -867,7 +867,7 @@ DBD_KEY = (
 )
 FAKETIME = "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)"
 LATE = drop_in(
-    "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-90s FAKETIME_DONT_FAKE_MONOTONIC=1"
+    "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-180s FAKETIME_DONT_FAKE_MONOTONIC=1"
 )
 REST = [
     Sabotage(
