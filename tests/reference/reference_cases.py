@@ -976,6 +976,20 @@ PLUGIN_OPTIONS = options(
 )
 # Files that only a plugin reads.
 PLUGIN_FILES = {
+    f"knl_generic.conf: {text}": with_(
+        "NodeFeaturesPlugins=node_features/knl_generic", **{"knl_generic.conf": f"{text}\n"}
+    )
+    for text in (
+        "AllowMCDRAM=cache,odd\nDefaultMCDRAM=flat,memory\nAllowNUMA=a2a,SNC2\nSystemType=dell",
+        "AllowMCDRAM=odd",
+        "DefaultNUMA=a2a,quad",
+        "SystemType=odd",
+        "AllowUserBoot=@@x",
+        "NodeRebootWeight=5",
+        "NoSuch=5",
+    )
+}
+PLUGIN_FILES |= {
     f"helpers: {text}": with_("NodeFeaturesPlugins=node_features/helpers", helpers_conf=text)
     for text in (
         "Feature=a Helper=/bin/true\n",

@@ -383,6 +383,15 @@ def reserved_port(source: Source, key: str) -> Iterator[Finding]:
         yield source.find(setting, FATAL, "value", message)
 
 
+def wrong_boot_users(source: Source) -> Iterator[Finding]:
+    """Yield users of AllowUserBoot that cannot exist: _make_uid_array of node_features plugins."""
+    users = source.settings.get("allowuserboot")
+    severity = FATAL if "helpers.conf NodeName" in source.release.options else ERROR
+    for user in filter(None, users.value.split(",")) if users else ():
+        if users and not is_user(source.release, user):
+            yield source.find(users, severity, "value", f'"{user}" is not the name of a user')
+
+
 def is_user(release: Release, name: str) -> bool:
     """Return whether a user with this name or number can exist."""
     too_large = c_numbers.strtol(name) > release.largest_user_id

@@ -119,7 +119,26 @@ def test_acct_gather_conf(tmp_path: Path, plugin: str, text: str, expected: str)
     assert_fatal(fatal(tmp_path, "26.05", files), expected)
 
 
-@pytest.mark.parametrize("name", ["helpers.conf", "burst_buffer.conf", "topology.conf"])
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "AllowMCDRAM=Cache,odd\nDefaultMCDRAM=flat,memory\nSystemType=dell", ""),
+        ("24.11", "AllowMCDRAM=odd", '"odd" must be at least one of cache, hybrid, flat'),
+        ("24.11", "DefaultNUMA=a2a,quad", '"a2a,quad" must be one of a2a, snc2'),
+        ("24.11", "SystemType=odd", "must be Intel or Dell"),
+        ("24.11", "AllowUserBoot=@", '"@" is not the name of a user'),
+        ("22.05", "AllowUserBoot=@\nNodeRebootWeight=5", ""),
+        ("24.11", "NodeRebootWeight=5", "NodeRebootWeight"),
+    ],
+)
+def test_knl_generic_conf(tmp_path: Path, release: str, text: str, expected: str) -> None:
+    files = {"slurm.conf": "NodeFeaturesPlugins=knl_generic", "knl_generic.conf": text}
+    assert_fatal(fatal(tmp_path, release, files), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["helpers.conf", "burst_buffer.conf", "topology.conf", "knl_generic.conf"]
+)
 def test_files_that_no_plugin_reads_are_not_checked(tmp_path: Path, name: str) -> None:
     assert fatal(tmp_path, "24.11", {"slurm.conf": "", name: "NoSuch=1"}) == ""
 
