@@ -587,6 +587,7 @@ MEANING |= options(
     "SuspendTime=-2",
     "PropagatePrioProcess=yes",
     "SlurmctldDebug=info,debug",
+    "SlurmctldDebug=65534",
     "SchedulerParameters=max_script_size=600000000",
     "SchedulerParameters=max_submit_line_size=999999999",
     "SchedulerParameters=max_job_bf=5",
@@ -635,6 +636,7 @@ MEANING |= options(
     "JobCompType=jobcomp/filetxt\nJobCompLoc=tmp/y",
     "JobCompType=jobcomp/filetxt\nJobCompLoc=y",
     "JobCompType=jobcomp/mysql\nJobCompLoc=a-b",
+    "JobCompType=jobcomp/mysql\nJobCompPassScript=x/y",
     "JobCompType=jobcomp/mysql\nJobCompLoc=/var/log/x",
     "PartitionName=q Nodes=n1 MaxTime=4294967295",
     "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=",
@@ -1321,6 +1323,8 @@ SLURMDBD_CASES = {
         'AuthType=""',
         "AuthInfo=x",
         "PurgeJobAfter=4294967294",
+        "DebugLevelSyslog=4294967294",
+        "StoragePassScript=x/y",
         "AuthAltTypes=auth/jwt\nAuthAltParameters=jwks=/etc/slurm/jwks.json",
     )
 }

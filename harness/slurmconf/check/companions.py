@@ -256,6 +256,10 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
             yield from values.relative_path(slurm_conf, location, SLURMCTLD)
     if completion and location and location.value and completion.value == "jobcomp/mysql":
         yield from values.wrong_database(slurm_conf, location, SLURMCTLD)
+    script = slurm_conf.settings.get("jobcomppassscript")
+    if completion and script and completion.value == "jobcomp/mysql":
+        # _check_storage_pass_script_permissions of mysql_common.c
+        yield from values.relative_path(slurm_conf, script, SLURMCTLD)
     if release.checks_controller_scripts and "script" in (
         slurm_conf.get("prepplugins") or "script"
     ):

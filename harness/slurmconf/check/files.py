@@ -91,7 +91,8 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
         for host in hosts:
             message = f'"{host.value}" is not the name of a host'
             yield source.find(host, FATAL, "value", message)
-    for key in ("archivedir", "archivescript", "plugindir"):
+    # _check_storage_pass_script_permissions of mysql_common.c looks for the last one.
+    for key in ("archivedir", "archivescript", "plugindir", "storagepassscript"):
         setting = source.settings.get(key)
         if setting and not setting.value:
             yield source.find(setting, FATAL, "path", "the value is empty")
@@ -132,7 +133,7 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
         )
     if key in {"debuglevel", "debuglevelsyslog"}:
         words = source.release.words["slurmctlddebug"]
-        if value.lower() not in words.known and not value[:1].isdigit():
+        if value.lower() not in words.known and not values.is_level_number(value):
             yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
     if key == "debugflags":
         words = source.release.words["debugflags"]

@@ -210,6 +210,14 @@ def _limits_excepted(source: Source) -> bool:
     return "propagateresourcelimitsexcept" in source.settings
 
 
+def is_level_number(word: str) -> bool:
+    """Return whether log_string2num() reads a word as a number that is a level.
+
+    The number has 16 bits, and NO_VAL16 stands for an unknown word.
+    """
+    return word[:1].isdigit() and c_numbers.atoi(word) % 2**16 != 2**16 - 2
+
+
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
     """Yield the unknown words of a value, with severity and since or before when, if known."""
     key = setting.name.lower()
@@ -227,7 +235,7 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
         stem = f"{bare.partition('=')[0]}="
         if (not bare and not one_word) or bare in words.known or stem in words.known:
             continue
-        if "<number>" in words.known and bare[:1].isdigit():
+        if "<number>" in words.known and is_level_number(bare):
             continue
         since = next(
             (
