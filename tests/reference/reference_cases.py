@@ -196,6 +196,7 @@ PLUGINS |= options(
     "HashPlugin=none",
     "JobSubmitPlugins=none",
     'JobCompType=""',
+    "JobCompType=priority/multifactor",
     'PriorityType=""',
 )
 PLUGINS |= {
@@ -1324,6 +1325,7 @@ SLURMDBD_CASES = {
         "AuthInfo=x",
         "PurgeJobAfter=4294967294",
         "DebugLevelSyslog=4294967294",
+        "DbdPort=10M",
         "StoragePassScript=x/y",
         "AuthAltTypes=auth/jwt\nAuthAltParameters=jwks=/etc/slurm/jwks.json",
     )

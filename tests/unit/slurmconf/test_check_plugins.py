@@ -152,6 +152,8 @@ def test_files_that_no_plugin_reads_are_not_checked(tmp_path: Path, name: str) -
         ("24.11", "PurgeJobAfter=4294967294", "is not an age"),
         ("24.11", "DebugLevelSyslog=4294967294", "is not a debug level"),
         ("24.11", "DebugLevel=9x", ""),
+        ("20.11", "SlurmUser=slurm\nDbdPort=10", "only root may listen below 1024"),
+        ("20.11", "SlurmUser=slurm\nDbdPort=10M", ""),
         ("26.05", "StoragePassScript=x/y", '"x/y" is not an absolute path'),
         ("26.05", "StoragePassScript=/x/y", ""),
         ("24.11", 'AuthType=""', ""),

@@ -55,6 +55,7 @@ def refused_by(directory: Path, known_by: frozenset[str]) -> frozenset[str]:
         ("MetricsType=metrics/openmetrics", since("25.11"), frozenset()),
         ('JobSubmitPlugins=""', ALL, frozenset()),
         ('JobCompType=""', ALL, since("23.02")),
+        ("JobCompType=priority/multifactor", ALL, ALL),
         ('PriorityType=""', ALL, ALL),
         ("ExtSensorsType=ext_sensors/nothing", ALL, ALL - since("23.11")),
     ],
