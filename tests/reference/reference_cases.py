@@ -196,6 +196,7 @@ PLUGINS |= options(
     "HashPlugin=none",
     "JobSubmitPlugins=none",
     'JobCompType=""',
+    "JobCompType=priority/multifactor",
     'PriorityType=""',
 )
 PLUGINS |= {
@@ -587,6 +588,7 @@ MEANING |= options(
     "SuspendTime=-2",
     "PropagatePrioProcess=yes",
     "SlurmctldDebug=info,debug",
+    "SlurmctldDebug=65534",
     "SchedulerParameters=max_script_size=600000000",
     "SchedulerParameters=max_submit_line_size=999999999",
     "SchedulerParameters=max_job_bf=5",
@@ -635,6 +637,7 @@ MEANING |= options(
     "JobCompType=jobcomp/filetxt\nJobCompLoc=tmp/y",
     "JobCompType=jobcomp/filetxt\nJobCompLoc=y",
     "JobCompType=jobcomp/mysql\nJobCompLoc=a-b",
+    "JobCompType=jobcomp/mysql\nJobCompPassScript=x/y",
     "JobCompType=jobcomp/mysql\nJobCompLoc=/var/log/x",
     "PartitionName=q Nodes=n1 MaxTime=4294967295",
     "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=",
@@ -925,6 +928,26 @@ RESOURCES = {
         "- {resource: r, mode: MODE_3, layers: [{nodes: n1, count: 1}, {nodes: n2, count: 1}]}",
     )
 }
+_LEVELS_OF_MODE_3 = [f"{{nodes: 'm[1-{number}]', count: 1}}" for number in range(1, 18)]
+_MODE_3 = "- {resource: r, mode: MODE_3, %s layers: [%s]}"
+_UNEVEN = ["{nodes: m1, count: 1}", "{nodes: m3, count: 1}", "{nodes: 'm[1-2]', count: 1}"]
+RESOURCES |= {
+    f"resources.yaml MODE_3: {name}": with_(
+        "NodeName=m[1-17]", **{"resources.yaml": _MODE_3 % (keys, ", ".join(layers)) + "\n"}
+    )
+    for name, keys, layers in (
+        ("16 levels", "", _LEVELS_OF_MODE_3[1:]),
+        ("17 levels", "", _LEVELS_OF_MODE_3),
+        ("uneven leaves that are compared", "", [*_UNEVEN, _LEVELS_OF_MODE_3[3]]),
+        (
+            "uneven leaves that are not",
+            "",
+            [_UNEVEN[0], _UNEVEN[2], _UNEVEN[1], _LEVELS_OF_MODE_3[3]],
+        ),
+        ("topology", "topology: x, variables: [{name: v, value: 1}],", _LEVELS_OF_MODE_3[:2]),
+        ("topology without variables", "topology: x,", _LEVELS_OF_MODE_3[:2]),
+    )
+}
 RESOURCES |= {
     f"rpc_queue.yaml {text}": with_(
         "SlurmctldParameters=enable_rpc_queue", **{"rpc_queue.yaml": f"{text}\n"}
@@ -956,6 +979,20 @@ PLUGIN_OPTIONS = options(
 )
 # Files that only a plugin reads.
 PLUGIN_FILES = {
+    f"knl_generic.conf: {text}": with_(
+        "NodeFeaturesPlugins=node_features/knl_generic", **{"knl_generic.conf": f"{text}\n"}
+    )
+    for text in (
+        "AllowMCDRAM=cache,odd\nDefaultMCDRAM=flat,memory\nAllowNUMA=a2a,SNC2\nSystemType=dell",
+        "AllowMCDRAM=odd",
+        "DefaultNUMA=a2a,quad",
+        "SystemType=odd",
+        "AllowUserBoot=@@x",
+        "NodeRebootWeight=5",
+        "NoSuch=5",
+    )
+}
+PLUGIN_FILES |= {
     f"helpers: {text}": with_("NodeFeaturesPlugins=node_features/helpers", helpers_conf=text)
     for text in (
         "Feature=a Helper=/bin/true\n",
@@ -1063,8 +1100,9 @@ def _torus(*regions: tuple[str, int]) -> str:
 
 _RING = "ring: {rings: [{ring: r, nodes: 'n[1-4]'}]}"
 _PLACED = [
-    *((_RING, f"m1 Topology=t:{unit}") for unit in ("r:16", "r", "s:1", "r:1:2")),
-    (_RING, "m[1-14] Topology=t:r:0"),
+    *((_RING, f"m1 Topology=t:{unit}") for unit in ("r:0", "r:9", "r:16", "r", "s:0", "s:1")),
+    *((_RING, f"m1 Topology=t:{unit}") for unit in ("r:0x3", "r:1:2")),
+    *((_RING, f"m[1-{number}] Topology=t:r:0") for number in (12, 14)),
     *(
         (_torus(("1-2", 0), ("3-4", 1)), f"{node} Topology=t:a:{cell}")
         for node, cell in (
@@ -1078,7 +1116,7 @@ _PLACED = [
         )
     ),
     (_torus(("1-2", 0)), "m1 Topology=t:b:0:0:0"),
-    (_torus(("1-2", 0), ("3-4", 0)), "m1"),
+    *((_torus(("1-2", 0), (nodes, 0)), "m1") for nodes in ("3-4", "7-8")),
 ]
 TOPOLOGY |= {
     f"yaml: {text} and {node}": with_(
@@ -1286,6 +1324,9 @@ SLURMDBD_CASES = {
         'AuthType=""',
         "AuthInfo=x",
         "PurgeJobAfter=4294967294",
+        "DebugLevelSyslog=4294967294",
+        "DbdPort=10M",
+        "StoragePassScript=x/y",
         "AuthAltTypes=auth/jwt\nAuthAltParameters=jwks=/etc/slurm/jwks.json",
     )
 }

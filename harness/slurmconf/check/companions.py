@@ -10,7 +10,7 @@ from harness.releases import Release
 from harness.slurmconf.check import grammar, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
-from harness.slurmconf.check.read_files import is_read
+from harness.slurmconf.check.read_files import is_read, uses_knl_generic
 
 # Plugin -> options of acct_gather.conf that it needs: acct_gather_profile_p_conf_set.
 _PROFILES = {
@@ -190,11 +190,7 @@ def _features(source: Source) -> Iterator[Finding]:
                 message = f"{name} is already in line {first.first.line.number}"
                 daemons = SLURMD if by_node else ()
                 yield source.find(feature, FATAL, "twice", message, daemons=daemons)
-    users = source.settings.get("allowuserboot")
-    severity = FATAL if by_node else ERROR  # _make_uid_array
-    for user in filter(None, users.value.split(",")) if users else ():
-        if users and not values.is_user(source.release, user):
-            yield source.find(users, severity, "value", f'"{user}" is not the name of a user')
+    yield from values.wrong_boot_users(source)
 
 
 def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -260,6 +256,10 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
             yield from values.relative_path(slurm_conf, location, SLURMCTLD)
     if completion and location and location.value and completion.value == "jobcomp/mysql":
         yield from values.wrong_database(slurm_conf, location, SLURMCTLD)
+    script = slurm_conf.settings.get("jobcomppassscript")
+    if completion and script and completion.value == "jobcomp/mysql":
+        # _check_storage_pass_script_permissions of mysql_common.c
+        yield from values.relative_path(slurm_conf, script, SLURMCTLD)
     if release.checks_controller_scripts and "script" in (
         slurm_conf.get("prepplugins") or "script"
     ):
@@ -271,12 +271,7 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         message = "only one burst buffer plugin can be used (bb_g_init)"
         yield slurm_conf.find(buffers, FATAL, "contradiction", message, daemons=SLURMCTLD)
     features = slurm_conf.settings.get("nodefeaturesplugins")
-    if (
-        features
-        and {"knl_generic", "node_features/knl_generic"} & {*features.words()}
-        and "knl_generic" in release.plugins["node_features"]
-        and "resumeprogram" in slurm_conf.settings
-    ):
+    if features and uses_knl_generic(slurm_conf) and "resumeprogram" in slurm_conf.settings:
         message = "node_features/knl_generic does not work with ResumeProgram"
         yield slurm_conf.find(features, FATAL, "contradiction", message)
 

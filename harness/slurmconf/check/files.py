@@ -38,6 +38,14 @@ _PURGE = re.compile(
     r"\d+(h|ho|hou|hour|hours|d|da|day|days|m|mo|mon|mont|month|months)?", re.IGNORECASE
 )
 
+# Options of knl_generic.conf without Allow and Default -> their modes, by the names for them:
+# _knl_mcdram_token and _knl_numa_token.
+_KNL_MODES = {
+    "mcdram": {word: word for word in ("cache", "hybrid", "flat", "equal", "auto")},
+    "numa": {word: word for word in ("a2a", "snc2", "snc4", "hemi", "quad")},
+}
+_KNL_MODES["mcdram"]["memory"] = "flat"
+
 
 def check(configuration: Configuration) -> Iterator[Finding]:
     """Yield problems in the other files, and contradictions between them and slurm.conf."""
@@ -47,6 +55,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         ("gres.conf", gres.check),
         ("acct_gather.conf", _acct_gather),
         ("job_container.conf", _job_container),
+        ("knl_generic.conf", _knl_generic),
     ):
         source = configuration.get(kind)
         if source and is_read(configuration, kind):
@@ -82,7 +91,8 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
         for host in hosts:
             message = f'"{host.value}" is not the name of a host'
             yield source.find(host, FATAL, "value", message)
-    for key in ("archivedir", "archivescript", "plugindir"):
+    # _check_storage_pass_script_permissions of mysql_common.c looks for the last one.
+    for key in ("archivedir", "archivescript", "plugindir", "storagepassscript"):
         setting = source.settings.get(key)
         if setting and not setting.value:
             yield source.find(setting, FATAL, "path", "the value is empty")
@@ -123,7 +133,7 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
         )
     if key in {"debuglevel", "debuglevelsyslog"}:
         words = source.release.words["slurmctlddebug"]
-        if value.lower() not in words.known and not value[:1].isdigit():
+        if value.lower() not in words.known and not values.is_level_number(value):
             yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
     if key == "debugflags":
         words = source.release.words["debugflags"]
@@ -154,6 +164,21 @@ def _job_container(source: Source, _: Source | None) -> Iterator[Finding]:
         and not source.rows("nodename")
     ):
         yield source.find_here(FATAL, "missing", "BasePath", "is required")
+
+
+def _knl_generic(source: Source, _: Source | None) -> Iterator[Finding]:
+    """Yield what init() of node_features_knl_generic.c refuses: it ignores unknown modes."""
+    for setting in source.settings.values():
+        key = setting.name.lower()
+        if modes := _KNL_MODES.get(key.removeprefix("allow").removeprefix("default")):
+            known = {modes[word] for word in map(str.lower, setting.words()) if word in modes}
+            if not known or (key.startswith("default") and len(known) > 1):
+                number = "one" if key.startswith("default") else "at least one"
+                message = f'"{setting.value}" must be {number} of {", ".join(modes)}'
+                yield source.find(setting, FATAL, "value", message)
+        if key == "systemtype" and setting.value.lower() not in {"intel", "dell"}:
+            yield source.find(setting, FATAL, "value", "must be Intel or Dell")
+    yield from values.wrong_boot_users(source)
 
 
 def _plugstack(path: Path) -> Iterator[Finding]:

@@ -18,6 +18,8 @@ _SAID_ABOUT = {
     "DownNode ": "DownNodes",
     "switches lack access|no switch can reach|No switches|neither child": "SwitchName",
     "both child switches and nodes": "SwitchName",
+    "Rings lack access": "RingName|ring",
+    "Position .* in ring must be": "Topology",
     "(?i)blocks lack access|blocks do not contain": "BlockName",
     "Invalid hostnames in|Multiple leaf switches": "Nodes",
     "CONMGR_THREADS=": "SlurmctldParameters",

@@ -33,6 +33,7 @@ KINDS = {
     "job_container.conf": SLURMD,
     "burst_buffer.conf": SLURMCTLD,
     "helpers.conf": SLURMCTLD + SLURMD,
+    "knl_generic.conf": SLURMCTLD + SLURMD,
     "oci.conf": SLURMSTEPD,
     "mpi.conf": SLURMCTLD + SLURMD,
 }

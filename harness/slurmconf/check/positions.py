@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.releases import Release
 from harness.slurmconf.check import toruses
+from harness.slurmconf.check.findings import ERROR, FATAL
 from harness.slurmconf.check.nodes import names_of
 
 # MAX_RING_SIZE of ring_record.h.
@@ -31,21 +32,26 @@ class Rings:
             for ring in rings
         }
 
-    def problem(self, node: str, unit: str) -> str:
-        """Move a node to RING:POSITION; return why that is impossible, or ""."""
+    def problem(self, node: str, unit: str) -> tuple[str, str]:
+        """Move a node to RING:POSITION; return the severity of a problem and what it is, or ""."""
         name, _, position = unit.partition(":")
         numbers = _numbers(position)
         if len(numbers) != 1 or numbers[0] >= LARGEST_RING:
-            return f'"{unit}" is not RING:POSITION, with a position below {LARGEST_RING}'
+            return FATAL, f'"{unit}" is not RING:POSITION, with a position below {LARGEST_RING}'
         members = self._members.get(name)
         if members is None and numbers[0]:
-            return f"there is no ring {name}, and the position in a new ring must be 0"
-        if members and node not in members and len(members) == LARGEST_RING:
-            return f"ring {name} already has {LARGEST_RING} nodes"
+            return FATAL, f"there is no ring {name}, and the position in a new ring must be 0"
+        members = self._members.setdefault(name, set())
+        if node not in members and len(members) == LARGEST_RING:
+            return FATAL, f"ring {name} already has {LARGEST_RING} nodes"
         for other in self._members.values():
             other.discard(node)
-        self._members.setdefault(name, set()).add(node)
-        return ""
+        size = len(members)  # of the others: the node itself can be the last
+        members.add(node)
+        if numbers[0] > size:
+            message = f"ring {name} ends at position {size}, so {node} is at position 0"
+            return ERROR, message
+        return ERROR, ""
 
 
 class Toruses:
@@ -60,8 +66,11 @@ class Toruses:
             str(torus.get("name")): toruses.cells(torus, nodes, release) for torus in found
         }
 
-    def problem(self, node: str, unit: str) -> str:
-        """Move a node to TORUS:X:Y:Z; return why that is impossible, or ""."""
+    def problem(self, node: str, unit: str) -> tuple[str, str]:
+        """Move a node to TORUS:X:Y:Z; return FATAL and why that is impossible, or ""."""
+        return FATAL, self._problem(node, unit)
+
+    def _problem(self, node: str, unit: str) -> str:
         name, _, position = unit.partition(":")
         numbers = _numbers(position, most=3)
         if len(numbers) != 3 or max(numbers) > _LARGEST_POSITION:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.slurmconf.check.parsed_file import Configuration
+from harness.slurmconf.check.parsed_file import Configuration, Source
 
 NEED_TOPOLOGY = {"topology/tree", "topology/block", "topology/hypercube", "topology/ring"}
 
@@ -23,6 +23,8 @@ def unused(configuration: Configuration, kind: str) -> str:
         words = {"helpers", "node_features/helpers"} & {*slurm_conf.words("nodefeaturesplugins")}
         if not words or kind not in configuration.release.options:
             reason = "NodeFeaturesPlugins with helpers"
+    elif kind == "knl_generic.conf" and not uses_knl_generic(slurm_conf):
+        reason = "NodeFeaturesPlugins with knl_generic"
     elif kind == "burst_buffer.conf" and "none" in (slurm_conf.get("burstbuffertype") or "none"):
         reason = "BurstBufferType"
     elif kind == "topology.conf":
@@ -31,6 +33,14 @@ def unused(configuration: Configuration, kind: str) -> str:
         if slurm_conf.get("topologyplugin") not in NEED_TOPOLOGY:
             reason = "a TopologyPlugin that needs it"
     return reason and f"is not read without {reason} in slurm.conf"
+
+
+def uses_knl_generic(slurm_conf: Source) -> bool:
+    """Return whether daemons load node_features/knl_generic."""
+    words = {"knl_generic", "node_features/knl_generic"} & {
+        *slurm_conf.words("nodefeaturesplugins")
+    }
+    return bool(words) and "knl_generic" in slurm_conf.release.plugins["node_features"]
 
 
 def is_read(configuration: Configuration, kind: str) -> bool:

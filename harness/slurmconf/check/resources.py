@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.parsing import bounded_yaml, conf, hostlist
-from harness.slurmconf.check import yaml_file
+from harness.slurmconf.check import hierarchies, topologies, yaml_file
 from harness.slurmconf.check.findings import FATAL, SLURMCTLD, Finding, only_in
+from harness.slurmconf.check.hierarchies import Layer
 from harness.slurmconf.check.nodes import names_of, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Source
 
@@ -50,21 +50,6 @@ def _rpc_queue(
         yield yaml_file.find(path, 1, FATAL, "value", "", "must be a mapping")
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """A layer of a resource, with the line that it begins on.
-
-    `base` is what of its `count` is always in use.
-    """
-
-    resource: str
-    mode: str
-    nodes: frozenset[str]
-    count: int
-    base: int
-    line: int
-
-
 def _resources(
     path: Path, document: bounded_yaml.Document, configuration: Configuration
 ) -> Iterator[Finding]:
@@ -76,7 +61,8 @@ def _resources(
     if not isinstance(data, list):
         yield yaml_file.find(path, 1, FATAL, "value", "", "must be a list of resources")
         return
-    layers: list[_Layer] = []
+    layers: list[Layer] = []
+    known = topologies.names(configuration)
     for index, resource in enumerate(data):
         node = yaml_file.at(document.node, index)
         problem = _problem(resource, _RESOURCE)
@@ -85,6 +71,8 @@ def _resources(
         if problem:
             yield yaml_file.find(path, yaml_file.line_of(node), FATAL, "value", *problem)
             continue
+        if problem := _wrong_topology(resource, known):
+            yield yaml_file.find(path, yaml_file.line_of(node), FATAL, "undefined", *problem)
         for place, layer in enumerate(resource["layers"] or ()):
             line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, "layers"), place))
             problem = _problem(layer, _LAYER)
@@ -97,9 +85,23 @@ def _resources(
     yield from _compared(path, layers, configuration.get("slurm.conf"))
 
 
-def _layer(resource: dict[str, Any], layer: dict[str, Any], line: int) -> _Layer:
+def _wrong_topology(
+    resource: Mapping[str, Any], known: Collection[str] | None
+) -> tuple[str, str] | None:
+    """Return the key and the message if a MODE_3 names a topology that does not exist.
+
+    _foreach_layer() of the data_parser passes the topology on with variables only.
+    """
+    name = resource.get("topology")
+    if name is None or not resource.get("variables") or resource["mode"] != "MODE_3":
+        return None
+    is_known = known is None or str(name) in known or not resource["layers"]
+    return None if is_known else ("topology", f"there is no topology {name}")
+
+
+def _layer(resource: dict[str, Any], layer: dict[str, Any], line: int) -> Layer:
     base = sum(_number(variable["value"]) or 0 for variable in layer.get("base") or ())
-    return _Layer(
+    return Layer(
         str(resource["resource"]),
         str(resource["mode"]),
         frozenset(_nodes(layer["nodes"]) or ()),
@@ -109,12 +111,13 @@ def _layer(resource: dict[str, Any], layer: dict[str, Any], line: int) -> _Layer
     )
 
 
-def _compared(path: Path, layers: list[_Layer], slurm_conf: Source | None) -> Iterator[Finding]:
+def _compared(path: Path, layers: list[Layer], slurm_conf: Source | None) -> Iterator[Finding]:
     """Yield layers that contradict each other, or slurm.conf."""
     nodes = node_names(slurm_conf) if slurm_conf else None
     licenses = re.split("[,;|]", (slurm_conf.get("licenses") or "") if slurm_conf else "")
     names = {re.split("[:=]", name)[0] for name in licenses} - {""}
-    earlier: dict[str, list[_Layer]] = {}
+    earlier: dict[str, list[Layer]] = {}
+    problems = []
     for layer in layers:
         missing = [] if nodes is None else sorted(layer.nodes - nodes.keys())
         same = earlier.setdefault(layer.resource, [])
@@ -128,32 +131,12 @@ def _compared(path: Path, layers: list[_Layer], slurm_conf: Source | None) -> It
         elif missing:
             problem = f"no such node: {hostlist.fold(missing)}"
         if problem:
+            problems.append(problem)
             yield yaml_file.find(path, layer.line, FATAL, "contradiction", option, problem)
         same.append(layer)
-    for of_resource in earlier.values():
-        yield from _hierarchy(path, of_resource)
-
-
-def _hierarchy(path: Path, layers: list[_Layer]) -> Iterator[Finding]:
-    """Yield layers of a resource whose base is too large, and a MODE_3 that is not one tree.
-
-    _foreach_license_set_mode3() and _foreach_license_set_base(); in MODE_3, the base of a layer
-    counts in those above it too.
-    """
-    is_tree = layers[0].mode == "MODE_3"
-    roots = [layer for layer in layers if not any(layer.nodes < other.nodes for other in layers)]
-    if is_tree and len(roots) > 1:
-        message = f"{layers[0].resource} has no layer with all nodes, which MODE_3 requires"
-        yield yaml_file.find(path, roots[1].line, FATAL, "contradiction", "nodes", message)
-    for layer in layers:
-        base = sum(
-            other.base
-            for other in layers
-            if other is layer or (is_tree and other.nodes < layer.nodes)
-        )
-        if base > layer.count:
-            message = f"{base} is more than the count of {layer.count}"
-            yield yaml_file.find(path, layer.line, FATAL, "contradiction", "base", message)
+    if not problems and (found := hierarchies.problem(layers, len(names))):
+        layer, option, problem = found
+        yield yaml_file.find(path, layer.line, FATAL, "contradiction", option, problem)
 
 
 def _problem(data: object, keys: Mapping[str, Callable[[Any], bool]]) -> tuple[str, str] | None:

@@ -50,8 +50,9 @@ class _Unit:
     find: Callable[[str, str, str, str], Finding]
 
 
-# Returns why a node cannot be on a unit of a topology; "" if it can.
-_Placing = Callable[[str, str], str]
+# Returns the severity of a problem of a node with its unit of a topology, and the problem; "" if
+# there is none.
+_Placing = Callable[[str, str], tuple[str, str]]
 # Kind of a topology -> where topology.yaml lists its parts, and what one is called.
 _UNITS = {"tree": ("switches", "switch"), "block": ("blocks", "block")}
 
@@ -285,8 +286,9 @@ def _blocks(
 def _rings(
     release: Release, rings: Sequence[_Unit], nodes: Mapping[str, Row] | None
 ) -> Iterator[Finding]:
-    """Yield what ring_record_validate() refuses."""
+    """Yield what ring_record_validate() refuses, or warns about."""
     seen: set[str] = set()
+    in_rings: set[str] = set()
     for ring in rings:
         if ring.name in seen:
             yield ring.find("", FATAL, "twice", f"ring {ring.name} is already defined")
@@ -296,7 +298,12 @@ def _rings(
             finding = ring.find("nodes", ERROR, "hostlist", f"{problem}; the ring is not used")
             yield replace(finding, daemons=SLURMCTLD)
             yield replace(finding, daemons=SLURMD, severity=FATAL, message=problem)
+            return
         names = names_of(ring.nodes or "", release) or ()
+        in_rings.update(names)
+        if missing := [name for name in names if nodes is not None and name not in nodes]:
+            message = f"no such node: {hostlist.fold(missing)}"
+            yield ring.find("nodes", WARNING, "undefined", message)
         size = 0
         for name in names:
             if size >= positions.LARGEST_RING:
@@ -304,6 +311,9 @@ def _rings(
                 yield ring.find("nodes", FATAL, "count", message)
                 break
             size += nodes is None or name in nodes
+    if rings and (lacking := [node for node in nodes or {} if node not in in_rings]):
+        message = f"no ring has {hostlist.fold(lacking)}"
+        yield rings[-1].find("", WARNING, "incomplete", message)
 
 
 def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding]:
@@ -312,15 +322,10 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
         yield yaml_file.find(path, 1, INFO, "too-new", "", f"is not read before {first}")
         return
     try:
-        document = bounded_yaml.Document(yaml_file.first_document(conf.read_text(path)))
-        node, data = document.node, document.data()
+        topologies = _topologies(path)
     except bounded_yaml.NotPlain as error:
         yield yaml_file.find(path, error.line, FATAL, "unreadable", "", error.message)
         return
-    # A single topology needs no list.
-    topologies = [(data, node)] if isinstance(data, dict) else []
-    if isinstance(data, list):
-        topologies = [(part, yaml_file.at(node, index)) for index, part in enumerate(data)]
     if not topologies or not all(isinstance(part, dict) for part, _ in topologies):
         message = "must be a list of topologies, each with its name under the key topology"
         yield yaml_file.find(path, 1, FATAL, "value", "topology", message)
@@ -334,6 +339,29 @@ def _topology_yaml(path: Path, configuration: Configuration) -> Iterator[Finding
     yield from _wrong_units(configuration, known)
 
 
+def _topologies(path: Path) -> list[tuple[Any, Any]]:
+    """Return the topologies of topology.yaml with their nodes in the document."""
+    document = bounded_yaml.Document(yaml_file.first_document(conf.read_text(path)))
+    node, data = document.node, document.data()
+    if isinstance(data, list):
+        return [(part, yaml_file.at(node, index)) for index, part in enumerate(data)]
+    # A single topology needs no list.
+    return [(data, node)] if isinstance(data, dict) else []
+
+
+def names(configuration: Configuration) -> set[str] | None:
+    """Return the names of the topologies of slurmctld; None if they are unknown."""
+    yaml = configuration.others.get("topology.yaml")
+    if yaml is None:
+        return {"default"} if configuration.whole else None
+    try:
+        return {
+            str(part.get("topology")) for part, _ in _topologies(yaml) if isinstance(part, dict)
+        }
+    except bounded_yaml.NotPlain:
+        return None
+
+
 def _placing(path: Path, configuration: Configuration, part: dict[str, Any], node: Any) -> _Placing:
     """Return the rules of a topology of topology.yaml for nodes that name a unit of it."""
     slurm_conf, release = configuration.get("slurm.conf"), configuration.release
@@ -341,13 +369,13 @@ def _placing(path: Path, configuration: Configuration, part: dict[str, Any], nod
     for kind, keys in _UNITS.items():
         if isinstance(part.get(kind), dict):
             units = _units(path, part[kind], yaml_file.at(node, kind), *keys)
-            return lambda _, unit: _wrong_unit(kind, units, unit)
+            return lambda _, unit: (FATAL, _wrong_unit(kind, units, unit))
     if isinstance(part.get("ring"), dict):
         return positions.Rings(toruses.dicts(part["ring"], "rings"), nodes, release).problem
     if isinstance(part.get("torus3d"), dict):
         found = toruses.dicts(part["torus3d"], "toruses")
         return positions.Toruses(found, nodes, release).problem
-    return lambda *_: ""
+    return lambda *_: (FATAL, "")
 
 
 def _default_placing(configuration: Configuration) -> _Placing:
@@ -355,16 +383,16 @@ def _default_placing(configuration: Configuration) -> _Placing:
     slurm_conf, source = configuration.get("slurm.conf"), configuration.get("topology.conf")
     kind = ((slurm_conf and slurm_conf.get("topologyplugin")) or "").removeprefix("topology/")
     if kind not in _UNITS or source is None:
-        return lambda *_: ""
+        return lambda *_: (FATAL, "")
     units = [_switch(source, row) for row in source.rows(f"{_UNITS[kind][1]}name")]
-    return lambda _, unit: _wrong_unit(kind, units, unit)
+    return lambda _, unit: (FATAL, _wrong_unit(kind, units, unit))
 
 
 def _wrong_units(configuration: Configuration, known: Mapping[str, _Placing]) -> Iterator[Finding]:
     """Yield topologies, switches and blocks that nodes and partitions name and that do not exist.
 
     src/interfaces/topology.c, _get_tctx_index_by_name(), and topology_p_add_rm_node() of each
-    plugin end slurmctld's read_slurm_conf().
+    plugin end slurmctld's read_slurm_conf(), or log an error and choose another place.
     """
     slurm_conf = configuration.get("slurm.conf")
     options = configuration.release.options["slurm.conf PartitionName"]
@@ -381,13 +409,24 @@ def _wrong_units(configuration: Configuration, known: Mapping[str, _Placing]) ->
             for word in words:
                 name, _, unit = word.partition(":")
                 nodes = names_of(row.first.value, configuration.release) or ()
-                placed = (known[name](node, unit) for node in nodes) if unit else iter(())
-                if problem := next(filter(None, placed), ""):
-                    yield slurm_conf.find(setting, FATAL, "undefined", problem, daemons=SLURMCTLD)
+                for severity, problem in _placed(known[name], nodes, unit) if unit else ():
+                    code = "undefined" if severity == FATAL else "count"
+                    yield slurm_conf.find(setting, severity, code, problem, daemons=SLURMCTLD)
         if setting and unknown:
             message = f"there is no topology {unknown[0]}"
             hint = f"known: {', '.join(sorted(known))}"
             yield slurm_conf.find(setting, FATAL, "undefined", message, hint, SLURMCTLD)
+
+
+def _placed(place: _Placing, nodes: Sequence[str], unit: str) -> Iterator[tuple[str, str]]:
+    """Put nodes on a unit; yield the first problem of each severity, and end if it is FATAL."""
+    seen: set[str] = set()
+    for severity, problem in (place(node, unit) for node in nodes):
+        if problem and severity not in seen:
+            seen.add(severity)
+            yield severity, problem
+        if problem and severity == FATAL:
+            return
 
 
 def _wrong_unit(kind: str, units: Sequence[_Unit], path: str) -> str:
@@ -487,6 +526,11 @@ def _toruses(
     for place, problem in toruses.problems(found, nodes, release):
         line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, "toruses"), place))
         yield yaml_file.find(path, line, FATAL, "value", "toruses", problem)
+    for place, torus in enumerate(found):
+        if nodes is not None and (missing := toruses.unknown(torus, nodes, release)):
+            line = yaml_file.line_of(yaml_file.at(yaml_file.at(node, "toruses"), place))
+            message = f"no such node: {hostlist.fold(missing)}"
+            yield yaml_file.find(path, line, WARNING, "undefined", "nodes", message)
 
 
 def _block_yaml(

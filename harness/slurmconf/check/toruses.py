@@ -92,6 +92,13 @@ def _count(what: str, nodes: str, size: _Size, release: Release) -> Iterator[str
         yield f"the {what} has {len(names)} nodes, but its dims make {prod(size)}"
 
 
+def unknown(torus: Mapping[str, Any], nodes: Collection[str], release: Release) -> list[str]:
+    """Return the nodes of a torus that slurm.conf does not have."""
+    parts = dicts(torus, "regions") or (torus,)
+    lists = (names_of(str(part.get("nodes") or ""), release) for part in parts)
+    return [name for names in lists for name in names or () if name not in nodes]
+
+
 def _size(data: Mapping[str, Any], key: str) -> _Size:
     part = data.get(key)
     x, y, z = (

@@ -210,6 +210,14 @@ def _limits_excepted(source: Source) -> bool:
     return "propagateresourcelimitsexcept" in source.settings
 
 
+def is_level_number(word: str) -> bool:
+    """Return whether log_string2num() reads a word as a number that is a level.
+
+    The number has 16 bits, and NO_VAL16 stands for an unknown word.
+    """
+    return word[:1].isdigit() and c_numbers.atoi(word) % 2**16 != 2**16 - 2
+
+
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
     """Yield the unknown words of a value, with severity and since or before when, if known."""
     key = setting.name.lower()
@@ -227,7 +235,7 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
         stem = f"{bare.partition('=')[0]}="
         if (not bare and not one_word) or bare in words.known or stem in words.known:
             continue
-        if "<number>" in words.known and bare[:1].isdigit():
+        if "<number>" in words.known and is_level_number(bare):
             continue
         since = next(
             (
@@ -288,11 +296,17 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
         return
     gone = release.gone_plugins.get(full)
     message = f"plugin {full} was removed in {gone}" if gone else f"there is no plugin {full}"
+    # plugin_load_and_link() does not survive a plugin that lacks the functions of its family.
+    is_other = family != kind and name in release.plugins.get(family, frozenset())
+    if is_other:
+        message = f"{full} is not a plugin of {kind}"
     names = set(release.plugins.get(kind, ()))
     if kind == "cred" and "cred" in release.bare_plugins:
         names.add("slurm")
     known = ", ".join(f"{kind}/{name_}" for name_ in sorted(names))
-    severity = ERROR if kind in release.dispensable_plugins else _UNNEEDED.get(kind, FATAL)
+    severity = _UNNEEDED.get(kind, FATAL)
+    if kind in release.dispensable_plugins and not is_other:
+        severity = ERROR
     if kind == "site_factor" and not uses_multifactor(source):
         severity = INFO
     yield source.find(
@@ -378,9 +392,21 @@ def runs_as_root(source: Source) -> bool:
 def reserved_port(source: Source, key: str) -> Iterator[Finding]:
     """Yield a port on which only root may listen (slurm_init_msg_engine_port, _open_ports)."""
     setting = source.settings.get(key)
-    if setting and 0 < c_numbers.atoi(setting.value) < 1024 and not runs_as_root(source):
+    # DbdPort is a number, SlurmctldPort a text.
+    is_text = source.release.options[source.kind][key].type == "string"
+    port = c_numbers.atoi(setting.value) if setting and is_text else grammar.number_of(source, key)
+    if setting and 0 < (port or 0) < 1024 and not runs_as_root(source):
         message = f"{setting.value}: only root may listen below 1024, and SlurmUser is not root"
         yield source.find(setting, FATAL, "value", message)
+
+
+def wrong_boot_users(source: Source) -> Iterator[Finding]:
+    """Yield users of AllowUserBoot that cannot exist: _make_uid_array of node_features plugins."""
+    users = source.settings.get("allowuserboot")
+    severity = FATAL if "helpers.conf NodeName" in source.release.options else ERROR
+    for user in filter(None, users.value.split(",")) if users else ():
+        if users and not is_user(source.release, user):
+            yield source.find(users, severity, "value", f'"{user}" is not the name of a user')
 
 
 def is_user(release: Release, name: str) -> bool:

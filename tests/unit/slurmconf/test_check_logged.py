@@ -166,3 +166,33 @@ def test_incomplete_tree_is_an_error_until_slurm_logs_warnings(
     }[severity]
     assert reporting(tmp_path, option, "error") == expected[0]
     assert reporting(tmp_path, option, "warning") == expected[1]
+
+
+RING = "ring: {rings: [{ring: r, nodes: 'n[1-4]'}]}"
+TORUS = (
+    "torus3d: {toruses: [{name: a, dims: {x: 2, y: 1, z: 1},"
+    " regions: [{anchor: {x: 0}, dims: {x: 2, y: 1, z: 1}, nodes: '%s'}]}]}"
+)
+
+
+@pytest.mark.parametrize(
+    ("topology", "line", "option", "severity"),
+    [
+        (RING, "", "ring", ""),
+        (RING, "NodeName=m1", "ring", "warning"),
+        (RING.replace("1-4", "1-5"), "", "nodes", "warning"),
+        (RING, "NodeName=m1 Topology=t:r:4", "Topology", ""),
+        (RING, "NodeName=m1 Topology=t:r:5", "Topology", "error"),
+        (RING, "NodeName=m[1-2] Topology=t:r:5", "Topology", "error"),
+        (RING, "NodeName=m1 Topology=t:s:0", "Topology", ""),
+        (TORUS % "n[1-2]", "", "nodes", ""),
+        (TORUS % "n[1,9]", "", "nodes", "warning"),
+    ],
+)
+def test_what_slurmctld_logs_about_rings_and_toruses_is_reported(
+    tmp_path: Path, topology: str, line: str, option: str, severity: str
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{line}\n")
+    (tmp_path / "topology.yaml").write_text(f"- topology: t\n  {topology}\n")
+    logged = [name for name in ("error", "warning") if "26.05" in reporting(tmp_path, option, name)]
+    assert logged == ([severity] if severity else [])

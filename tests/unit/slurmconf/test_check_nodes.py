@@ -397,6 +397,28 @@ def layers(text: str, mode: str = "MODE_1") -> str:
             ),
             "6 is more than the count of 5",
         ),
+        (
+            layers(
+                "{nodes: 'n[1-2]', count: 1}, {nodes: 'n[2-3]', count: 1}, {nodes: n2, count: 1,"
+                " base: [{name: a, value: 1}]}, {nodes: 'n[1-4]', count: 1}",
+                "MODE_3",
+            ),
+            "",
+        ),
+        (
+            layers(
+                "{nodes: n1, count: 5}", "MODE_3\n  topology: x\n  variables: [{name: v, value: 1}]"
+            ),
+            "topology: there is no topology x",
+        ),
+        (
+            layers(
+                "{nodes: n1, count: 5}",
+                "MODE_3\n  topology: default\n  variables: [{name: v, value: 1}]",
+            ),
+            "",
+        ),
+        (layers("{nodes: n1, count: 5}", "MODE_3\n  topology: x"), ""),
     ],
 )
 def test_resources_are_refused_where_slurmctld_refuses_them(
@@ -405,6 +427,24 @@ def test_resources_are_refused_where_slurmctld_refuses_them(
     licenses = "Licenses=matlab:5"
     assert_fatal(fatal(tmp_path, "26.05", licenses, resources_yaml=text), expected)
     assert_fatal(fatal(tmp_path, "24.11", licenses, resources_yaml=text), "")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([f"m[1-{number}]" for number in range(1, 17)], ""),
+        ([f"m[1-{number}]" for number in range(1, 18)], "r has more than 16 levels"),
+        # The leaves m1 and m3 are next to each other after sorting, or m[1-2] is between them.
+        (["m1", "m3", "m[1-2]", "m[1-4]"], "r has lowest layers on different levels"),
+        (["m1", "m[1-2]", "m3", "m[1-4]"], ""),
+    ],
+)
+def test_the_layers_of_mode_3_are_a_tree_that_is_even_in_the_order_of_slurmctld(
+    tmp_path: Path, nodes: list[str], expected: str
+) -> None:
+    text = layers(", ".join(f"{{nodes: '{part}', count: 1}}" for part in nodes), "MODE_3")
+    conf = "NodeName=m[1-17]"
+    assert_fatal(fatal(tmp_path, "26.05", conf, resources_yaml=text), expected)
 
 
 @pytest.mark.parametrize(

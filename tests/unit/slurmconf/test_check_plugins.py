@@ -67,6 +67,8 @@ def assert_fatal(actual: str, expected: str) -> None:
         ("22.05", "PowerPlugin=power/nothing", "there is no plugin power/nothing"),
         ("23.11", "PowerPlugin=none", ""),
         ("24.11", 'JobCompType=jobcomp/filetxt\nJobCompLoc=""', "JobCompLoc: the value is empty"),
+        ("26.05", "JobCompType=jobcomp/mysql\nJobCompPassScript=x/y", "not an absolute path"),
+        ("26.05", "JobCompPassScript=x/y", ""),
         ("22.05", "AuthInfo=password", ""),
         ("24.11", "AuthInfo=password", "path of a munge socket"),
         ("24.11", "AuthInfo=cred_expire=60", ""),
@@ -119,7 +121,26 @@ def test_acct_gather_conf(tmp_path: Path, plugin: str, text: str, expected: str)
     assert_fatal(fatal(tmp_path, "26.05", files), expected)
 
 
-@pytest.mark.parametrize("name", ["helpers.conf", "burst_buffer.conf", "topology.conf"])
+@pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "AllowMCDRAM=Cache,odd\nDefaultMCDRAM=flat,memory\nSystemType=dell", ""),
+        ("24.11", "AllowMCDRAM=odd", '"odd" must be at least one of cache, hybrid, flat'),
+        ("24.11", "DefaultNUMA=a2a,quad", '"a2a,quad" must be one of a2a, snc2'),
+        ("24.11", "SystemType=odd", "must be Intel or Dell"),
+        ("24.11", "AllowUserBoot=@", '"@" is not the name of a user'),
+        ("22.05", "AllowUserBoot=@\nNodeRebootWeight=5", ""),
+        ("24.11", "NodeRebootWeight=5", "NodeRebootWeight"),
+    ],
+)
+def test_knl_generic_conf(tmp_path: Path, release: str, text: str, expected: str) -> None:
+    files = {"slurm.conf": "NodeFeaturesPlugins=knl_generic", "knl_generic.conf": text}
+    assert_fatal(fatal(tmp_path, release, files), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["helpers.conf", "burst_buffer.conf", "topology.conf", "knl_generic.conf"]
+)
 def test_files_that_no_plugin_reads_are_not_checked(tmp_path: Path, name: str) -> None:
     assert fatal(tmp_path, "24.11", {"slurm.conf": "", name: "NoSuch=1"}) == ""
 
@@ -129,6 +150,12 @@ def test_files_that_no_plugin_reads_are_not_checked(tmp_path: Path, name: str) -
     [
         ("24.11", 'ArchiveDir=""', "the value is empty"),
         ("24.11", "PurgeJobAfter=4294967294", "is not an age"),
+        ("24.11", "DebugLevelSyslog=4294967294", "is not a debug level"),
+        ("24.11", "DebugLevel=9x", ""),
+        ("20.11", "SlurmUser=slurm\nDbdPort=10", "only root may listen below 1024"),
+        ("20.11", "SlurmUser=slurm\nDbdPort=10M", ""),
+        ("26.05", "StoragePassScript=x/y", '"x/y" is not an absolute path'),
+        ("26.05", "StoragePassScript=/x/y", ""),
         ("24.11", 'AuthType=""', ""),
         ("22.05", "AuthInfo=x", ""),
         ("24.11", "AuthInfo=x", "munge socket"),
