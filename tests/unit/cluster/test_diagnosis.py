@@ -103,6 +103,24 @@ def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
         assert report == [f"single does not reach slurmctld: {shown}"]
 
 
+def test_silent_node_whose_slurmd_the_controller_does_not_reach_comes_first() -> None:
+    class Unreached(Controller):
+        def run(self, host: str, command: Any, **more: Any) -> Result:
+            if "/dev/tcp/192.0.2.7/6818" in command[-1]:
+                return Result(124, "", "")
+            return super().run(host, command, **more)
+
+    node = "NodeName=single NodeAddr=192.0.2.7 State=IDLE+NOT_RESPONDING"
+    controller = Unreached(squeue="", node=node, reservation="", tail="+0000\n")
+    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
+    report = diagnosis.of_failure(controller, single, 0)
+    unreached = "single does not reach slurmd of single at 192.0.2.7:6818: no answer in 5 s"
+    state = "single: node single IDLE+NOT_RESPONDING ()"
+    assert report == [unreached, state]
+    message = diagnosis.with_causes_first("timed out", report)
+    assert message.splitlines() == [unreached, "timed out", state]
+
+
 def test_daemon_that_has_ended_is_shown_with_how_it_ended() -> None:
     report = seen(
         squeue="",
