@@ -26,12 +26,14 @@ _PATIENCE, _PING = 15, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
 _EXITED = "Main process exited"
-# Prints the state of each of the units "$@" that does not run, and how it ended. A process that a
-# signal has stopped does not run either.
+# Prints the state of each of the units "$@" that does not run, how it ended, and the last line of
+# its daemon if that is a fatal error. A process that a signal has stopped does not run either.
 _ENDED = f"""for unit; do
     if ! systemctl is-active --quiet "$unit"; then
+        fatal=$(journalctl --quiet --no-pager --output=cat --lines=1 \\
+            --unit="$unit" --identifier="${{unit%@*}}" | grep -o 'fatal: .*')
         echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
-            "($(systemctl show --value --property=Result "$unit"))"
+            "($(systemctl show --value --property=Result "$unit"))${{fatal:+: $fatal}}"
     elif grep -q '^State:.T' "/proc/$(systemctl show --value --property=MainPID "$unit")/status"
     then echo "{_NOT_ACTIVE}$unit is stopped by a signal"
     fi 2> /dev/null
@@ -54,10 +56,13 @@ for file in $(grep -alsz '^SLURM_SCRIPT_CONTEXT=' /proc/[0-9]*/environ); do
             "has been running for" $seconds s
 done 2> /dev/null
 set -f"""
-# Lines of a report that explain why commands and waits fail: of such a unit, statement or program.
+# Lines of a report that explain why commands and waits fail: of such a unit, statement or program,
+# of a slurmd that cannot be reached, or of a statement that MariaDB refused, which Slurm's
+# _mysql_query_internal() logs.
 _CAUSE = re.compile(
-    r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)|stopped by a signal)$|MariaDB takes .*, Waiting for "
-    r"|\S+ of job \d+ has been running for )"
+    r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)(?:: fatal: .*)?|stopped by a signal)$"
+    r"|MariaDB takes .*, Waiting for |\S+ of job \d+ has been running for )"
+    r"|^\S+ logged: error: mysql_query failed: |^\S+ does not reach slurmd of "
 )
 # Seconds by which the clocks of a daemon and of the check may differ.
 _AROUND = 2
@@ -142,10 +147,14 @@ def _of_cluster(cluster: SlurmCluster, plan: Plan) -> list[str]:
         for job in cluster.jobs("--local", "--all")
         if job.state not in {*slurm.FINISHED, "RUNNING"}
     ]
+    nodes = cluster.nodes()
     out_of_service = [
         f"{cluster.name}: node {node.name} {node.state} ({node.reason})"
-        for node in cluster.nodes()
+        for node in nodes
         if node_state.is_out_of_service(node.state)
+    ]
+    silent = [
+        node.name for node in nodes if "NOT_RESPONDING" in node.state and "POWER" not in node.state
     ]
     reservations = cluster.reservations()
     reserved = [f"{cluster.name}: {reservation}" for reservation in reservations]
@@ -159,7 +168,31 @@ def _of_cluster(cluster: SlurmCluster, plan: Plan) -> list[str]:
         "the scenario makes their jobs use the reservation"
         for name in (own[:1] if waiting else ())
     ]
-    return [*_some(waiting), *_some(out_of_service), *_some(reserved), *hints]
+    return [
+        *_unreached(cluster, plan, silent[:_MOST]),
+        *_some(waiting),
+        *_some(out_of_service),
+        *_some(reserved),
+        *hints,
+    ]
+
+
+def _unreached(cluster: SlurmCluster, plan: Plan, nodes: Collection[str]) -> list[str]:
+    """Return to which of these nodes' slurmd the controller's host cannot connect."""
+    unreached = []
+    for node in nodes:
+        answer = cluster.run("scontrol", "--oneliner", "show", "node", node).stdout
+        facts = dict(re.findall(r"\b(NodeAddr|Port)=(\S+)", answer))
+        usual = slurm_options.port_of(plan.slurm_conf(cluster.name), "slurmd")
+        at = f"{facts.get('NodeAddr', node)}/{facts.get('Port', usual)}"
+        connect = ["timeout", "5", "bash", "-c", f": < /dev/tcp/{at}"]
+        if (connected := cluster.run(*connect, check=False)).exit_code:
+            problem = connected.stderr.strip().rpartition(": ")[2] or "no answer in 5 s"
+            unreached.append(
+                f"{cluster.controller} does not reach slurmd of {node} at "
+                f"{at.replace('/', ':')}: {problem}"
+            )
+    return unreached
 
 
 def _some(lines: Sequence[str]) -> list[str]:
@@ -178,7 +211,9 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         return []
     paths = [path for daemon in sorted(daemons) for path in logs.log_files(plan, host, daemon)]
     script = _script(paths, since, pings=bool(host.nodes))
-    answer = ssh.run(host.name, ["sh", "-c", script, "sh", *host.daemons], timeout=_PATIENCE)
+    # Programs such as Prolog may need the journal.
+    units = [*host.daemons, "systemd-journald"]
+    answer = ssh.run(host.name, ["sh", "-c", script, "sh", *units], timeout=_PATIENCE)
     zone, *lines = answer.stdout.splitlines()
     unreachable = [
         f"{host.name} does not reach slurmctld: "
@@ -256,4 +291,5 @@ def _logged(
         + (f", {count} times" if count > 1 else "")
         for (change, job_id, uid), count in changes.items()
     ]
-    return changed_jobs, [*last.values()]
+    # Causes last, because only the last errors are shown.
+    return changed_jobs, sorted(last.values(), key=lambda line: bool(_CAUSE.search(line)))

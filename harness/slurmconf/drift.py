@@ -36,6 +36,22 @@ _UNSET_WORDS = {
 }
 _UNIT = re.compile(r"(\d+) (?:secs?|min|usec|percent|nodes/min)")
 _NAMES_PLUGINS = re.compile(r"type|plugins?")
+# Words that imply others: those of PrologFlags in prolog_str2flags() of Slurm's read_config.c.
+# In releases in which DeferBatch does not imply Alloc, this hides a missing Alloc.
+_IMPLIED = {
+    "accountingstorageenforce": ENFORCE_TOO,
+    "prologflags": {
+        "contain": {"alloc"},
+        "deferbatch": {"alloc"},
+        "forcerequeueonfail": {"alloc"},
+        "nohold": {"alloc"},
+        "runinjob": {"alloc", "contain"},
+        "x11": {"alloc", "contain"},
+    },
+}
+# Options of a node that keep CPUs and memory from jobs. Slurm prints them only if one is set, but
+# not as in slurm.conf.
+_SPECIALIZED = {"corespeccount", "cpuspeclist", "memspeclimit"}
 # Options of slurm.conf that have other names in `scontrol show`.
 _NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cputot",)}
 
@@ -125,6 +141,8 @@ def canonical(option: str, value: str) -> str:
     '60'
     >>> canonical("AccountingStorageEnforce", "qos,limits")
     'associations,limits,qos'
+    >>> canonical("PrologFlags", "X11")
+    'alloc,contain,x11'
     """
     name = option.lower()
     text = value.strip().strip('"').lower()
@@ -141,8 +159,8 @@ def canonical(option: str, value: str) -> str:
     items = {_item(name, item.strip()) for item in text.split(",")}
     if name == "privatedata":  # Slurm reads singular and plural, and prints the plural
         items = {item.removesuffix("s") for item in items}
-    if name == "accountingstorageenforce":
-        items |= {more for item in items for more in ENFORCE_TOO.get(item, ())}
+    implied = _IMPLIED.get(name, {})
+    items |= {more for item in items for more in implied.get(item, ())}
     return ",".join(sorted(items - {"-"})) or "-"
 
 
@@ -215,6 +233,13 @@ def nodes(
         if name not in actual:
             yield f"node {name} is unknown to slurmctld"
             continue
+        if not _SPECIALIZED & line.keys():
+            yield from (
+                f"node {name}: {_spelling('slurm.conf NodeName', key)} is {actual[name][key]}, "
+                "slurm.conf has no such option"
+                for key in sorted(_SPECIALIZED & actual[name].keys())
+                if actual[name][key] not in {"0", ""}
+            )
         for key, value in _node_options(name, line, options).items():
             shown = [
                 actual[name][printed]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import Jobs, only
+from test_nodes import users_script, wrong_users
 
 from harness import providers, slurm_options
 from harness.cluster.history import Recorder, Sighting
@@ -274,9 +274,6 @@ def test_jobs_bring_as_many_nodes_as_they_request_at_once(elastic: Elastic, jobs
 def test_every_user_is_the_same_on_nodes_that_come(elastic: Elastic, jobs: Jobs) -> None:
     """A job on all such nodes looks, because they may be gone when other checks look on hosts."""
     nodes = [*elastic.nodes]
-    users = elastic.plan.scenario.users
-    look = "echo $SLURMD_NODENAME $user $(id -u $user 2> /dev/null)"
-    script = f"for user in {shlex.join(users)}; do {look}; done"
     answer = elastic.cluster.run(
         "srun",
         *only(elastic.cluster, elastic.plan),
@@ -287,18 +284,14 @@ def test_every_user_is_the_same_on_nodes_that_come(elastic: Elastic, jobs: Jobs)
         "--ntasks-per-node=1",
         "sh",
         "-c",
-        script,
+        f'{users_script(elastic.plan)} | sed "s/^/$SLURMD_NODENAME /"',
         user=jobs.user,
     )
-    seen = {(node, user): uid for node, user, *uid in map(str.split, answer.stdout.splitlines())}
-    wrong = [
-        f"{node}: {user} has uid {' '.join(seen[node, user])}, should have {facts.uid}"
-        if seen.get((node, user))
-        else f"{node} has no user {user}"
-        for node in nodes
-        for user, facts in users.items()
-        if seen.get((node, user)) != [str(facts.uid)]
-    ]
+    seen: dict[str, list[str]] = {node: [] for node in nodes}
+    for line in answer.stdout.splitlines():
+        node, _, facts = line.partition(" ")
+        seen[node].append(facts)
+    wrong = wrong_users(seen, elastic.plan)
     assert not wrong, "\n".join(wrong)
 
 

@@ -8,7 +8,7 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 
@@ -111,7 +111,9 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
     wrong = []
 
     def look(name: str) -> str:
-        properties = ["--property=Id,ActiveState,UnitFileState,ControlGroup"]
+        properties = [
+            "--property=Id,ActiveState,UnitFileState,ControlGroup,MainPID,ExecStart,LimitNOFILESoft"
+        ]
         shared = [f"slurmd@{node}" for node in shared_nodes(plan.host(name), plan)]
         units = ssh.run(
             name,
@@ -128,8 +130,10 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
             "cut -d' ' -f3 /proc/$pid/stat",
             "sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status",
             "tail -1 /proc/$pid/cgroup",
+            "sed -n 's/^Max open files//p' /proc/$pid/limits",
+            "tr '\\0' ' ' < /proc/$pid/cmdline",
         )
-        show = "echo " + " ".join(f"$({fact})" for fact in shown)
+        show = "echo $pid " + " ".join(f"$({fact})" for fact in shown)
         script = f"for pid in 1 $(pgrep -x '{names}'); do {show}; done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
@@ -149,19 +153,19 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         if running != wanted:
             wrong.append(f"{host.name}: runs {sorted(running)}, should run {sorted(wanted)}")
             wrong += [
-                f"{host.name}: {last}"
+                f"{host.name}: {line}"
                 for unit in sorted(wanted - running)
-                if (last := last_line(ssh, host, unit))
+                for line in last_lines(ssh, host, unit)
             ]
         if enabled != {*host.daemons}:
             wrong.append(
                 f"{host.name}: starts {sorted(enabled)} at boot, "
                 f"should start {sorted(host.daemons)}"
             )
-        (_, _, all_cpus, _), *daemons = (
-            line.split(" ", 3) for line in processes.strip().splitlines()
+        (_, _, _, all_cpus, _, _, most_files, *_), *daemons = (
+            line.split(" ", 8) for line in processes.strip().splitlines()
         )
-        for process, state, cpus, cgroup in daemons:
+        for pid, process, state, cpus, cgroup, files, _, _, command in daemons:
             # Elsewhere, slurmd may bind itself to CPUs that jobs do not use (CpuSpecList).
             if cpus != all_cpus and has_own_image(plan, host.name):
                 wrong.append(f"{host.name}: {process} may use CPUs {cpus}, not {all_cpus}")
@@ -170,21 +174,56 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
             unit = next((unit for unit, name in PROCESS_OF.items() if name == process), process)
             if not re.search(rf"/{unit}(@[^/]*)?\.service(/|$)", cgroup):
                 wrong.append(f"{host.name}: {process} runs outside of {unit}.service: {cgroup}")
+            if process.startswith("slurm") and has_own_image(plan, host.name):
+                started = (fact for fact in facts if fact["MainPID"] == pid)
+                wrong += [
+                    f"{host.name}: {process} {difference}"
+                    for fact in started
+                    for difference in different_start(fact, command, files, most_files)
+                ]
     assert not wrong, "\n".join(wrong)
 
 
-def last_line(ssh: Ssh, host: PlannedHost, unit: str) -> str:
-    """Return the last line that the daemon of a unit wrote to its host's journal."""
+def different_start(
+    unit: Mapping[str, str], command: str, files: str, most_files: str
+) -> Iterator[str]:
+    """Yield how a daemon's command and limit of open files differ from its unit's.
+
+    A variable in the unit's command stands for any words. systemd cannot give a daemon more files
+    than `most_files`; daemons may raise their own limit.
+    """
+    (of_unit,) = re.findall(r"argv\[\]=(.*?) ; ", unit["ExecStart"])
+    pattern = "".join(
+        ".*" if word.startswith("$") else re.escape(f"{word} ") for word in of_unit.split()
+    )
+    if not re.fullmatch(pattern, f"{command} "):
+        yield f"was started as {command!r}, its unit now has {of_unit!r}"
+    wanted = min(_number(unit["LimitNOFILESoft"]), _number(most_files))
+    if _number(files) < wanted:
+        yield f"may open {files} files, its unit allows {wanted:.0f}"
+
+
+def _number(limit: str) -> float:
+    return math.inf if limit in {"infinity", "unlimited"} else float(limit)
+
+
+def last_lines(ssh: Ssh, host: PlannedHost, unit: str) -> list[str]:
+    """Return the last errors that the daemon of a unit wrote to its host's journal.
+
+    If there are none among its last lines, return the last one.
+    """
     process = PROCESS_OF.get(unit, unit.partition("@")[0])
     command = [
         "journalctl",
         f"--unit={unit}",
         f"--identifier={process}",
-        "--lines=1",
+        "--lines=10",
         "--output=cat",
         "--quiet",
     ]
-    return ssh.run(host.name, command).stdout.strip()
+    lines = ssh.run(host.name, command).stdout.splitlines()
+    errors = [line for line in lines if re.search(r"\b(error|fatal): ", line)]
+    return errors[-4:] or lines[-1:]
 
 
 def shared_nodes(host: PlannedHost, plan: Plan) -> tuple[str, ...]:

@@ -479,6 +479,7 @@ def test_signals_reach_those_they_are_meant_for(
         assert received[: len(first)] == first, f"signals arrived as {received} on {host}"
         assert sorted(received[len(first) :]) == last, f"signals arrived as {received} on {host}"
         time_of = {event.what: event.time for event in seen if event.host == host}
+        assert "Epilog begins" in time_of, f"job {job_id} was freed on {host} without its Epilog"
         survived = time_of["Epilog begins"] - time_of["task got TERM"]
         assert wait - 1 < survived < wait + 20, (
             f"killed on {host} {survived:.1f} s after TERM, KillWait is {wait}"

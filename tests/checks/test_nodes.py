@@ -107,11 +107,23 @@ echo end
 
 @pytest.mark.needs("users")
 def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
-    names = shlex.join(plan.scenario.users)
-    look = 'echo "$(getent passwd $user || echo ::::::):$(id -nG $user)"'
-    script = f"for user in {names}; do {look}; done"
+    script = users_script(plan)
     hosts = [host.name for host in plan.lasting_hosts()]
-    seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
+    wrong = wrong_users(
+        everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts),
+        plan,
+    )
+    assert not wrong, "\n".join(wrong)
+
+
+def users_script(plan: Plan) -> str:
+    """Return a script that prints what a host knows about each of the scenario's users."""
+    look = 'echo "$(getent passwd $user || echo ::::::):$(id -nG $user)"'
+    return f"for user in {shlex.join(plan.scenario.users)}; do {look}; done"
+
+
+def wrong_users(seen: Mapping[str, Sequence[str]], plan: Plan) -> list[str]:
+    """Return how users differ from the scenario, given what users_script printed on each host."""
     wrong = []
     for number, (user, configured) in enumerate(plan.scenario.users.items()):
         facts = {host: _user_facts(lines[number]) for host, lines in seen.items()}
@@ -133,7 +145,7 @@ def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
                 f"{host}: {user} has {fact} {user_facts[fact]}, should have {wanted[fact]}"
                 for fact in differing
             ]
-    assert not wrong, "\n".join(wrong)
+    return wrong
 
 
 def _user_facts(line: str) -> dict[str, str]:
@@ -352,6 +364,29 @@ def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) ->
     looks = [(slurmdbd_from, host) for host in controllers]
     looks += [(controllers_from, host) for host in plan.with_daemon("slurmdbd")]
     _wait_until_reached(looks, "every controller and slurmdbd to reach each other")
+
+
+@pytest.mark.needs("two_hosts")
+@pytest.mark.provokes("Zero Bytes were transmitted")  # a connection without a message
+def test_every_slurmctld_reaches_the_slurmd_of_every_host(
+    ssh: Ssh, plan: Plan, clusters: dict[str, SlurmCluster]
+) -> None:
+    """Covers hosts that are always up, and one slurmd on each."""
+    wrong = []
+    for name, cluster in clusters.items():
+        lasting = {host.name for host in plan.hosts if host.provision == "static"}
+        nodes = {host: node for node, host in plan.hosts_of(name).items() if host in lasting}
+        show = ["scontrol", "--all", "--oneliner", "show", "node", ",".join(nodes.values())]
+        shown = cluster.run(*show).stdout if nodes else ""
+        port = slurm_options.port_of(plan.slurm_conf(name), "slurmd").partition("-")[0]
+        for host in plan.with_daemon("slurmctld"):
+            if host.cluster == name:
+                answer = ssh.run(host.name, ["python3", "-c", _CONNECT, port], stdin=shown)
+                wrong += [
+                    f"{host.name} cannot connect to slurmd of {line.replace(' ', ': ', 1)}"
+                    for line in answer.stdout.splitlines()
+                ]
+    assert not wrong, "\n".join(wrong)
 
 
 def _wait_until_reached(

@@ -9,7 +9,8 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,19 +94,24 @@ PATIENCE = 30
 
 @dataclass(frozen=True)
 class Api:
-    """The REST API of a cluster, reached through SSH; `document` is its OpenAPI document.
+    """The REST API of a cluster, reached through SSH.
 
-    `unreached` are the daemons that slurmrestd's host does not reach. Once there are any, requests
-    fail at once, because slurmrestd waits for each of them until its own timeout.
+    `unreached` are the daemons that slurmrestd's host does not reach, and slurmrestd itself if it
+    did not answer in time. Once there are any, requests fail at once, because each would wait for
+    a timeout.
     """
 
     cluster: SlurmCluster
     host: str
     client: httpx2.Client
-    document: dict[str, Any]
     ssh: Ssh
     daemons: tuple[str, ...]
     unreached: list[str] = field(default_factory=list)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        return self.ask("GET", "/openapi/v3", "root").json()
 
     def token(self, user: str, lifespan: int = 600) -> str:
         """Return a token for a user, as an administrator gets it, valid for `lifespan` seconds."""
@@ -134,21 +140,24 @@ class Api:
         try:
             return self.client.request(method, path, **more)
         except httpx2.TransportError as error:
-            raise ClusterError(
-                f"slurmrestd on {self.host} does not answer {method} {path}: {error}"
-            ) from error
+            problem = f"slurmrestd on {self.host} does not answer {method} {path}: {error}"
+            if isinstance(error, httpx2.TimeoutException):
+                self.unreached.append(problem)
+            raise ClusterError(problem) from error
         finally:
             if time.monotonic() - began > LATE:
                 self.look_for_daemons()
 
     def look_for_daemons(self) -> None:
         """Fail if slurmrestd's host does not reach the daemons that slurmrestd asks."""
+        unreached = []
         for daemon in self.daemons:
             command = ["timeout", str(PATIENCE), *REACHES[daemon].split()]
             answer = self.ssh.run(self.host, command, check=False)
             if answer.exit_code:
                 problem = " ".join(answer.stderr.split()) or f"no answer in {PATIENCE} s"
-                self.unreached.append(f"{self.host} does not reach {daemon}: {problem}")
+                unreached.append(f"{self.host} does not reach {daemon}: {problem}")
+        self.unreached[:0] = unreached
         if self.unreached:
             raise ClusterError("\n".join(self.unreached))
 
@@ -215,8 +224,7 @@ def api(
         ) as client,
     ):
         daemons = ("slurmctld", *["slurmdbd"] * bool(plan.scenario.accounting))
-        unknown = Api(clusters[name], host, client, {}, ssh, daemons)
-        yield replace(unknown, document=unknown.ask("GET", "/openapi/v3", "root").json())
+        yield Api(clusters[name], host, client, ssh, daemons)
 
 
 def test_slurmrestd_runs_as_a_user_of_its_own_without_rights(api: Api, ssh: Ssh) -> None:

@@ -300,11 +300,19 @@ FEDERATION = [
         ),
         "onprem1:6819",
     ),
-    Sabotage(
-        ("settings_of_its_file",),
-        ("accounting", "mariadb -e 'set global innodb_lock_wait_timeout = 50'"),
-        ("accounting", "mariadb -e 'set global innodb_lock_wait_timeout = 900'"),
-        "MariaDB's innodb_lock_wait_timeout is 50",
+    at_once(
+        Sabotage(
+            ("settings_of_its_file",),
+            ("accounting", "mariadb -e 'set global innodb_lock_wait_timeout = 50'"),
+            ("accounting", "mariadb -e 'set global innodb_lock_wait_timeout = 900'"),
+            "MariaDB's innodb_lock_wait_timeout is 50",
+        ),
+        Sabotage(
+            ("settings_of_its_file",),
+            ("accounting", "mariadb -e 'set global read_only = 1'"),
+            ("accounting", "mariadb -e 'set global read_only = 0'"),
+            "MariaDB's read_only is ON",
+        ),
     ),
     Sabotage(
         ("one_collation",),
@@ -549,18 +557,27 @@ ELASTIC = [
         (f"{NETWORK_OF}ctl", "nft delete table inet lie"),
         "main: no output of c1: ",
     ),
-    Sabotage(
-        ("same_on_nodes_that_come",),
-        (
-            "ctl",
-            "scontrol update SuspendExcNodes=n1,c2"
-            " && srun --nodelist=c2 sed -i s/^bob:x:2002:/bob:x:2003:/ /etc/passwd",
+    at_once(
+        Sabotage(
+            ("same_on_nodes_that_come",),
+            (
+                "ctl",
+                "scontrol update SuspendExcNodes=n1,c2"
+                " && srun --nodelist=c2 sed -i s/^bob:x:2002:/bob:x:2003:/ /etc/passwd",
+            ),
+            (
+                "ctl",
+                "scontrol update SuspendExcNodes=n1"
+                " && scontrol update NodeName=c2 State=POWER_DOWN",
+            ),
+            "c2: bob has uid 2003, should have 2002",
         ),
-        (
-            "ctl",
-            "scontrol update SuspendExcNodes=n1 && scontrol update NodeName=c2 State=POWER_DOWN",
+        Sabotage(
+            ("same_on_nodes_that_come",),
+            ("ctl", "srun --nodelist=c2 sed -i s,:/home/bob:,:/tmp/bob:, /etc/passwd"),
+            ("ctl", "true"),  # the node is created anew
+            "c2: bob has home /tmp/bob, should have /home/bob",
         ),
-        "c2: bob has uid 2003, should have 2002",
     ),
     Sabotage(
         ("every_directory",),
@@ -809,6 +826,13 @@ def drop_in(unit: str, lines: str) -> tuple[str, str]:
     return do, f"rm -r {directory} && {restart}"
 
 
+def stale(unit: str, lines: str) -> tuple[str, str]:
+    """Return scripts that start a unit with settings that it then loses, and start it again."""
+    do, _ = drop_in(unit, lines)
+    forget = f"rm -r /run/systemd/system/{unit}.service.d; systemctl daemon-reload"
+    return f"{do}; {forget}", f"systemctl restart {unit}"
+
+
 def on_rest(checks: str, lines: str, message: str) -> Sabotage:
     do, undo = drop_in("slurmrestd", lines)
     return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), message)
@@ -869,6 +893,8 @@ FAKETIME = "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)"
 LATE = drop_in(
     "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-180s FAKETIME_DONT_FAKE_MONOTONIC=1"
 )
+FEW_FILES = stale("slurmctld", "LimitNOFILE=99")
+OTHER_OPTIONS = stale("slurmrestd", "ExecStart=\nExecStart=/usr/sbin/slurmrestd -t 4 rest:6820")
 REST = [
     Sabotage(
         ("as_new_as_the_request",),
@@ -895,6 +921,33 @@ REST = [
         ),
         ("rest", "systemctl stop killer; systemctl reset-failed; systemctl restart slurmrestd"),
         "rest: slurmrestd.service: Main process exited, code=killed, status=9/KILL",
+    ),
+    at_once(
+        Sabotage(
+            ("runs_its_daemons",),
+            ("rest", OTHER_OPTIONS[0]),
+            ("rest", OTHER_OPTIONS[1]),
+            "slurmrestd was started as '/usr/sbin/slurmrestd -t 4 rest:6820',"
+            " its unit now has '/usr/sbin/slurmrestd rest:6820'",
+        ),
+        Sabotage(
+            ("runs_its_daemons",),
+            ("ctl", FEW_FILES[0]),
+            ("ctl", FEW_FILES[1]),
+            "slurmctld may open 99 files, its unit allows ",
+        ),
+    ),
+    Sabotage(
+        ("offers_every_version",),
+        ("rest", "systemctl kill --signal=STOP slurmrestd"),
+        ("rest", "systemctl kill --signal=CONT slurmrestd"),
+        "slurmrestd on rest does not answer GET /openapi/v3: timed out",
+    ),
+    Sabotage(
+        ("after_its_rotation",),
+        ("ctl", f"chmod 0644 {JWT_KEY}"),
+        ("ctl", f"chmod 0400 {JWT_KEY}; systemctl restart slurmctld"),
+        "ctl: slurmctld is failed (exit-code): fatal: auth/jwt: key file is insecure",
     ),
     on_rest("runs_as_a_user_of_its_own", "SupplementaryGroups=shadow", "['shadow', 'slurmrestd']"),
     Sabotage(

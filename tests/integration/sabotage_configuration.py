@@ -70,6 +70,11 @@ SINGLE_NODE = [
     ),
     on_single(
         "slurmctld_holds_the_rendered_configuration",
+        *held_back("PrologFlags=NoHold,Serial"),
+        "PrologFlags is Alloc,NoHold,Serial, slurm.conf leaves it at none",
+    ),
+    on_single(
+        "slurmctld_holds_the_rendered_configuration",
         *held_back("UnkillableStepTimeout=99"),
         "the slurm.conf that slurmctld has read is not the one on single",
     ),
@@ -97,6 +102,13 @@ SINGLE_NODE = [
         ),
     ),
     at_once(
+        on_single(
+            "slurmctld_holds_the_rendered_nodes",
+            f"sed -i.right '/^NodeName=/s/$/ CoreSpecCount=1/' {CONF} && {RECONFIGURE};"
+            f" mv {CONF}.right {CONF}",
+            RECONFIGURE,
+            "node single: CoreSpecCount is 1, slurm.conf has no such option",
+        ),
         on_single(
             "slurmctld_holds_the_rendered_nodes",
             "scontrol update NodeName=single AvailableFeatures=big ActiveFeatures=big",

@@ -334,6 +334,12 @@ HA = [
 ]
 
 REST = [
+    on_host(
+        "reaches_the_slurmd_of_every_host",
+        NETWORK_OF + "n2",
+        *dropped_from("ctl", 6818),
+        "ctl cannot connect to slurmd of n2: no answer in 10 s",
+    ),
     Sabotage(
         ("administrator_changes_what", "agree_about_accounting", "openapi_document_says"),
         (NETWORK_OF + "accounting", dropped_from("rest", 6819)[0]),

@@ -9,8 +9,8 @@ import pytest
 
 from harness import lifecycle
 from harness.open_run import OpenRun
-from sabotage import REST, Sabotage, break_and_verify
-from support import SCENARIOS, Harness, deployed
+from sabotage import Sabotage, break_and_verify
+from support import SCENARIOS, Harness, deployed, sabotages
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,6 @@ def test_daemons_that_a_check_restarted_have_started_without_an_error(rest: Open
         assert outcomes == ["passed"], (evaluation.checks, evaluation.problem)
 
 
-@pytest.mark.parametrize("sabotage", REST, ids=str)
+@pytest.mark.parametrize("sabotage", sabotages("REST"))
 def test_check_fails_on_a_broken_rest_api(rest: OpenRun, sabotage: Sabotage) -> None:
     break_and_verify(rest, sabotage)

@@ -71,6 +71,16 @@ def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
     assert report == ["single logged: error: no memory for job 8"]
 
 
+def test_statement_that_the_database_refused_is_shown_before_its_consequences() -> None:
+    refused = "error: mysql_query failed: 1290 The MariaDB server is running with --read-only"
+    later = [f"error: Couldn't modify {what}" for what in ("cluster", "job", "step", "event")]
+    lines = logged(9, refused) + "".join(logged(8, line) for line in later)
+    report = seen(squeue="", node="", reservation="", tail=f"+0000\n{lines}")
+    assert report == [f"single logged: {line}" for line in [*later[-2:], refused]]
+    message = diagnosis.with_causes_first("timed out", report)
+    assert message.splitlines()[:2] == [f"single logged: {refused}", "timed out"]
+
+
 def test_change_of_a_job_is_shown_with_who_made_it_unless_it_was_a_user() -> None:
     changed = "_slurm_rpc_update_job: complete JobId=7 uid=0 usec="
     by_user = logged(8, "_slurm_rpc_update_job: complete JobId=8 uid=2001 usec=5")
@@ -91,6 +101,24 @@ def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
     ):
         report = seen(squeue="", node="", reservation="", tail=f"+0000\nscontrol ping: {said}\n")
         assert report == [f"single does not reach slurmctld: {shown}"]
+
+
+def test_silent_node_whose_slurmd_the_controller_does_not_reach_comes_first() -> None:
+    class Unreached(Controller):
+        def run(self, host: str, command: Any, **more: Any) -> Result:
+            if "/dev/tcp/192.0.2.7/6818" in command[-1]:
+                return Result(124, "", "")
+            return super().run(host, command, **more)
+
+    node = "NodeName=single NodeAddr=192.0.2.7 State=IDLE+NOT_RESPONDING"
+    controller = Unreached(squeue="", node=node, reservation="", tail="+0000\n")
+    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
+    report = diagnosis.of_failure(controller, single, 0)
+    unreached = "single does not reach slurmd of single at 192.0.2.7:6818: no answer in 5 s"
+    state = "single: node single IDLE+NOT_RESPONDING ()"
+    assert report == [unreached, state]
+    message = diagnosis.with_causes_first("timed out", report)
+    assert message.splitlines() == [unreached, "timed out", state]
 
 
 def test_daemon_that_has_ended_is_shown_with_how_it_ended() -> None:
@@ -134,7 +162,7 @@ def test_daemons_that_do_not_run_locks_and_programs_come_before_a_command_that_f
     lines = [
         "on-prem: job 7 of alice PENDING (Resources)",
         "cloud: munge is inactive (success)",
-        "cloud: slurmctld is failed (exit-code)",
+        "cloud: slurmctld is failed (exit-code): fatal: auth/jwt: key file is insecure",
         "onprem: slurmd is stopped by a signal",
         "db: MariaDB takes 9 s for a statement of slurm, Waiting for backup lock: insert",
         "onprem: epilog_slurmd of job 7 has been running for 90 s",

@@ -98,6 +98,11 @@ def test_option_that_differs_in_memory_is_named(before: str, after: str, message
             "node n1: CpuBind is threads, slurm.conf leaves it at off",
         ),
         (
+            "Weight=3",
+            "Weight=3 CoreSpecCount=1",
+            "node n1: CoreSpecCount is 1, slurm.conf has no such option",
+        ),
+        (
             "ActiveFeatures=local",
             "ActiveFeatures=big",
             "node n1: Features is big, slurm.conf has local",
