@@ -38,6 +38,7 @@ REFUSALS = pytest.mark.provokes(
     "tried to access events",
     r"(ability to modify|not coordinators? of|[Cc]oordinator .* where they were not allowed)",
     "You can only change your own",
+    "Your user doesn't have privilege to perform this action",
     r"Processing last message from connection .* uid\([1-9]",
 )
 
