@@ -179,11 +179,11 @@ def _of_cluster(cluster: SlurmCluster, plan: Plan) -> list[str]:
 
 def _unreached(cluster: SlurmCluster, plan: Plan, nodes: Collection[str]) -> list[str]:
     """Return to which of these nodes' slurmd the controller's host cannot connect."""
+    usual = slurm_options.port_of(plan.slurm_conf(cluster.name), "slurmd")
     unreached = []
     for node in nodes:
         answer = cluster.run("scontrol", "--oneliner", "show", "node", node).stdout
         facts = dict(re.findall(r"\b(NodeAddr|Port)=(\S+)", answer))
-        usual = slurm_options.port_of(plan.slurm_conf(cluster.name), "slurmd")
         at = f"{facts.get('NodeAddr', node)}/{facts.get('Port', usual)}"
         connect = ["timeout", "5", "bash", "-c", f": < /dev/tcp/{at}"]
         if (connected := cluster.run(*connect, check=False)).exit_code:

@@ -138,6 +138,7 @@ class Rights:
     def __init__(self, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
         self.cluster = cluster
         self.scenario = plan.scenario.of_cluster(cluster.name)
+        self.node = self.scenario.clusters[cluster.name].node_names()[0]
         self.jobs = jobs
         options = slurm_options.slurmdbd_conf(plan.scenario)
         revoked = str(slurm_options.get(options, "DisableCoordDBD") or "no").lower()
@@ -151,8 +152,7 @@ class Rights:
 
     def _of_slurmctld(self) -> list[str]:
         """Return commands that set what they find: a node's weight, a partition's state, ..."""
-        node = self.scenario.clusters[self.cluster.name].node_names()[0]
-        shown = self.cluster.run("scontrol", "--oneliner", "show", "node", node).stdout
+        shown = self.cluster.run("scontrol", "--oneliner", "show", "node", self.node).stdout
         weight = re.search(r" Weight=(\d+)", shown)
         config = self.cluster.run("scontrol", "show", "config").stdout
         level = re.search(r"SlurmctldDebug\s*=\s*(\S+)", config)
@@ -160,7 +160,7 @@ class Rights:
         assert weight, shown
         assert level, config
         return [
-            f"scontrol update NodeName={node} Weight={weight[1]}",
+            f"scontrol update NodeName={self.node} Weight={weight[1]}",
             f"scontrol update PartitionName={partition.name} State={partition.state}",
             f"scontrol setdebug {level[1]}",
         ]
@@ -180,9 +180,8 @@ class Rights:
 
         See _slurm_rpc_*() in slurmctld's proc_req.c, and as_mysql_modify_qos().
         """
-        new = f"ReservationName=check_{actor.name}"
-        nodes = self.scenario.clusters[self.cluster.name].node_names()[0]
-        make = f"StartTime={NOT_BEFORE} Duration=1 Users=root Nodes={nodes} Flags=OVERLAP"
+        new = f"ReservationName={check_of(actor.name)}"
+        make = f"StartTime={NOT_BEFORE} Duration=1 Users=root Nodes={self.node} Flags=OVERLAP"
         reserve = (f"scontrol create reservation {new} {make}", f"scontrol delete {new}")
         yield Action("make and delete a reservation", reserve, actor.is_operator)
         for command in self.slurmctld:
@@ -196,12 +195,8 @@ class Rights:
             change = f"sacctmgr -i modify user {user} set adminlevel={level}"
             yield Action(f"set the AdminLevel of {user}", (change,), actor.is_administrator)
         if not actor.is_administrator:
-            node = self.slurmctld[0].split()[2]
-            for command in (
-                "reconfigure",
-                "shutdown",
-                f"update {node} State=DOWN Reason=check",
-            ):
+            down = f"update NodeName={self.node} State=DOWN Reason=check"
+            for command in ("reconfigure", "shutdown", down):
                 yield Action(command, (f"scontrol {command}",), allowed=False, only_refused=True)
 
     def _in_account(self, actor: Actor, account: str, *, coordinates: bool) -> Iterator[Action]:

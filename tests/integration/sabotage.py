@@ -575,7 +575,7 @@ ELASTIC = [
         Sabotage(
             ("same_on_nodes_that_come",),
             ("ctl", "srun --nodelist=c2 sed -i s,:/home/bob:,:/tmp/bob:, /etc/passwd"),
-            ("ctl", "true"),  # the node is created anew
+            ("ctl", "true"),  # the node is created again
             "c2: bob has home /tmp/bob, should have /home/bob",
         ),
     ),
