@@ -175,11 +175,14 @@ class History:
         )
         return all(any(re.search(line, logged) for logged in self.log) for line in lines)
 
-    def uncommitted(self, at: float) -> bool:
-        """Return whether slurmdbd may have lost an event: a commit failed in a killed database."""
+    def uncommitted(self, begin: float, end: float) -> bool:
+        """Return whether slurmdbd may have lost an event that lies between two times.
+
+        It may if the database was killed then, and slurmdbd logged that a commit failed.
+        """
         failed = any(words in line for line in self.log for words in SYMPTOMS["slurmdbd"])
         return failed and any(
-            since - _BACKLOG <= at <= until + 1 for since, until in self.database_kills()
+            since - _BACKLOG <= end and begin <= until + 1 for since, until in self.database_kills()
         )
 
     def database_kills(self) -> list[tuple[float, float]]:
@@ -467,9 +470,18 @@ def no_accepted_job_is_lost(history: History) -> Iterator[Violation]:
         }
         if len(known) < submission.tasks:
             lost = f"{submission.tasks - len(known)} of {submission.tasks} are lost"
+            unrecorded = [
+                run
+                for run in history.traces
+                if run.name == submission.name and run.job_id not in known
+            ]
+            excused = len(known) + len(unrecorded) == submission.tasks and all(
+                _record_uncommitted(history, run) for run in unrecorded
+            )
             yield Violation(
                 submission.name,
                 f"job {submission.job_id} ({submission.name}) of {submission.cluster}: {lost}",
+                _COMMIT_FAILED if excused else "",
             )
         for job in jobs.values():
             if job.state not in FINISHED:
@@ -492,14 +504,18 @@ def _reserved(history: History, cluster: str, reason: str) -> str:
 
 
 def _end_uncommitted(history: History, job: Record | Job) -> str:
-    """Return the excuse for a record that is RUNNING although the job has ended."""
-    ends = [run.end for run in history.traces if (run.name, run.job_id) == (job.name, job.job_id)]
-    lost = all(end is not None and history.uncommitted(end) for end in ends)
-    return (
-        _COMMIT_FAILED
-        if ends and lost and isinstance(job, Record) and job.state == "RUNNING"
-        else ""
-    )
+    """Return the excuse for a job that has ended, but whose last record says otherwise.
+
+    The record is RUNNING if its end was not committed, and that of a run before if a requeued job's
+    new record was not.
+    """
+    runs = [run for run in history.traces if (run.name, run.job_id) == (job.name, job.job_id)]
+    if not runs or not isinstance(job, Record):
+        return ""
+    if job.state in _KILLED:
+        return _record_uncommitted(history, max(runs, key=lambda run: run.restarts))
+    lost = all(run.end is not None and history.uncommitted(run.end, run.end) for run in runs)
+    return _COMMIT_FAILED if lost and job.state == "RUNNING" else ""
 
 
 @checker("queue", "record")
@@ -779,7 +795,9 @@ def accounting_equals_the_trace(history: History) -> Iterator[Violation]:
             yield Violation(
                 trace.name,
                 text,
-                _written_over(history, trace) or _start_uncommitted(history, trace),
+                _written_over(history, trace)
+                or _start_uncommitted(history, trace)
+                or _record_uncommitted(history, trace),
             )
             continue
         records_of[trace.name, trace.job_id].remove(near[0])
@@ -835,7 +853,30 @@ def _start_uncommitted(history: History, trace: JobTrace) -> str:
         and record.state == "COMPLETED"
         and not record.start
     ]
-    return _COMMIT_FAILED if ended and history.uncommitted(trace.start) else ""
+    return _COMMIT_FAILED if ended and history.uncommitted(trace.start, trace.start) else ""
+
+
+def _record_uncommitted(history: History, trace: JobTrace) -> str:
+    """Return the excuse for a run that has ended and has no record at all.
+
+    slurmctld has a record inserted once, when a job is submitted or requeued, and then updated; an
+    update of a record that was not committed does nothing (as_mysql_job_start() in
+    as_mysql_job.c).
+    """
+    begin = max(
+        [submission.asked for submission in history.accepted if submission.name == trace.name]
+        + [
+            record.end
+            for record in history.records
+            if (record.name, record.job_id, record.cluster)
+            == (trace.name, trace.job_id, trace.cluster)
+            and record.state in _KILLED
+            and record.end is not None
+        ],
+        default=trace.start,
+    )
+    lost = trace.end is not None and history.uncommitted(begin, trace.start)
+    return _COMMIT_FAILED if lost else ""
 
 
 def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:

@@ -457,8 +457,45 @@ def test_record_may_lack_what_slurmdbd_did_not_commit_when_the_database_was_kill
     assert "failed" in outcomes(history).values(), "killed before"
     history.faults, history.log = killed, []
     assert "failed" in outcomes(history).values(), "no commit failed"
-    history.log, history.records[0] = [symptom], replace(history.records[0], job_id=ID + 99)
-    assert "failed" in outcomes(history).values(), "no record at all"
+
+
+@pytest.mark.parametrize(
+    ("name", "killed_at", "excused"),
+    [
+        ("r-0", 100, f"job {ID} (r-0) of on-prem: 1 of 1 are lost"),
+        ("r-2", 105, f"job {AWS_ID} (r-2) of aws has not ended: REQUEUED"),
+    ],
+    ids=["submitted", "requeued"],
+)
+def test_job_may_lack_the_record_that_slurmdbd_did_not_commit_when_the_database_was_killed(
+    name: str, killed_at: float, excused: str
+) -> None:
+    history = good()
+    (lost,) = (
+        record for record in history.records if record.name == name and record.state == "COMPLETED"
+    )
+    history.records.remove(lost)
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "no database was killed"
+    history.faults = [
+        FaultSeen(killed_at, "inject", "kill-daemon accounting mariadb"),
+        FaultSeen(killed_at + 1, "injected", "kill-daemon accounting mariadb"),
+    ]
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "no commit failed"
+    history.log = ["error: commit failed"]
+    findings = invariants.evaluate(history)
+    assert {one.outcome for one in findings} <= {"passed", "skipped"}
+    for words in (excused, "has no record of its run on aws1"):
+        assert [text for one in findings for text in one.excused if words in text]
+    history.faults = [replace(fault, at=fault.at - 20) for fault in history.faults]
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "killed before"
+    history.faults = [replace(fault, at=fault.at + 100) for fault in history.faults]
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "killed long after"
+    history.faults = [replace(fault, at=fault.at - 80) for fault in history.faults]
+    history.traces = [
+        replace(run, end=None) if (run.name, run.restarts) == (name, lost.job_id == AWS_ID) else run
+        for run in history.traces
+    ]
+    assert "failed" in outcomes(history).values(), "the job has not ended"
 
 
 def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
