@@ -148,7 +148,7 @@ def _built(names: Sequence[str] | None) -> list[str]:
     from harness.providers import images
     from harness.providers.docker import engine
 
-    slurms = [_slurm(name) for name in names or releases.PACKAGED]
+    slurms = [_slurm(name) for name in names or releases.packaged()]
     client = engine.connect()
     return [images.ensure(client, slurm, progress()) for slurm in slurms]
 

@@ -107,7 +107,7 @@ def base(text: str) -> Base:
     name = names.get(version, version)
     version = next((number for number, named in names.items() if named == name), version)
     packaged = [
-        release for release in map(releases.get, releases.PACKAGED) if release.suite == name
+        release for release in map(releases.get, releases.packaged()) if release.suite == name
     ]
     of_debian = packaged[0] if distribution == "debian" and packaged else None
     known_family = family(facts["family"])
@@ -130,7 +130,7 @@ def default_base(release: str) -> str:
     >>> default_base("23.11"), default_base("25.11")
     ('debian:bookworm', 'debian:trixie')
     """
-    older = [name for name in releases.PACKAGED if name <= release] or [releases.PACKAGED[0]]
+    older = [name for name in releases.packaged() if name <= release] or [releases.packaged()[0]]
     return f"debian:{releases.get(older[-1]).suite}"
 
 

@@ -167,7 +167,7 @@ def current_origins(client: docker.DockerClient) -> set[str]:
         built_ones = client.images.list(name=REPOSITORY, filters={"label": _FILES})
     return {
         name for image in built_ones if image.labels[_FILES] in _files() for name in image.tags
-    } - {tag(releases.get(name)) for name in releases.PACKAGED}
+    } - {tag(releases.get(name)) for name in releases.packaged()}
 
 
 def _files() -> set[str]:
@@ -177,7 +177,7 @@ def _files() -> set[str]:
 
 def wanted() -> set[str]:
     """Return the names of all images that this version of the harness builds and uses."""
-    known = [releases.get(name) for name in releases.PACKAGED]
+    known = [releases.get(name) for name in releases.packaged()]
     return {tag(release) for base in known for release in (base, releases.with_apptainer(base))}
 
 
@@ -341,7 +341,7 @@ def base_of(slurm: Slurm) -> Base:
     if not slurm.suite:
         raise UsageError(
             f"Debian has no packages of Slurm {slurm.name}",
-            hint=f"it has {', '.join(releases.PACKAGED)}; for others, name a source, packages or "
+            hint=f"it has {', '.join(releases.packaged())}; for others, name a source, packages or "
             "an image of your own: docs/how-to/your-own-slurm.md",
         )
     return origins.base(f"debian:{slurm.suite}")

@@ -179,7 +179,7 @@ def _supported_path(name: str, plans: Sequence[Plan]) -> str:
     for (older, newer), choice in zip(pairwise(plans), choices[1:], strict=True):
         way = releases.upgrade_path(older.releases()[name], newer.releases()[name])
         path += [*way[1:-1], choice]
-    lacking = {*releases.KNOWN} - {*releases.PACKAGED}
+    lacking = {*releases.KNOWN} - {*releases.packaged()}
     return ":".join(
         f"source:slurm-{choice}.X.tar.bz2" if choice in lacking else choice for choice in path
     )

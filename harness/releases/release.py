@@ -719,5 +719,7 @@ def _keyword_bounds(before: Release, data: dict[str, Any]) -> dict[str, dict[str
     return bounds_of
 
 
-# The releases that Debian packages.
-PACKAGED = tuple(name for name in KNOWN if get(name).suite)
+@cache
+def packaged() -> tuple[str, ...]:
+    """Return the releases that Debian packages."""
+    return tuple(name for name in KNOWN if get(name).suite)

@@ -221,7 +221,7 @@ def test_user_builds_a_container_image_and_runs_it_as_slurm_says(
     ):
         if not any(host.apptainer and host.cluster == name for host in plan.hosts):
             able = [
-                release for release in releases.PACKAGED if releases.get(release).apptainer_suite
+                release for release in releases.packaged() if releases.get(release).apptainer_suite
             ]
             pytest.skip(
                 f"Debian has Apptainer for Slurm {', '.join(able)}, not for {plan.releases()[name]}"

@@ -31,7 +31,7 @@ users: {alice: {uid: 2001, accounts: [physics]}}
 
 
 @pytest.mark.parametrize(
-    "release", [name for name in releases.PACKAGED if name != releases.DEFAULT]
+    "release", [name for name in releases.packaged() if name != releases.DEFAULT]
 )
 def test_single_node_passes(release: str, harness: Harness) -> None:
     done = harness("run", SCENARIOS / "single-node.yml", "--release", release)

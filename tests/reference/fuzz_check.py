@@ -298,7 +298,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
-    parser.add_argument("--release", choices=releases.PACKAGED, default=releases.DEFAULT)
+    parser.add_argument("--release", choices=releases.packaged(), default=releases.DEFAULT)
     parser.add_argument("--corpus", type=Path, help="a directory of configuration directories")
     parser.add_argument("--grid", action="store_true", help="try each option with plausible values")
     given = parser.parse_args()

@@ -180,7 +180,7 @@ def verdicts(release: str, cases: Iterable[Case]) -> Iterator[tuple[Case, Verdic
 
 def tested() -> tuple[str, ...]:
     """Return the releases to test: the version of SOURCE, or all that Debian packages."""
-    return (ORIGIN.version,) if ORIGIN else releases.PACKAGED
+    return (ORIGIN.version,) if ORIGIN else releases.packaged()
 
 
 def hostnames(release: str, hostlists: Iterable[str]) -> Iterator[tuple[str, ...] | None]:

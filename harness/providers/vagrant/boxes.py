@@ -56,7 +56,7 @@ def known() -> list[tuple[str, str, int]]:
 
 def wanted() -> set[str]:
     """Return the names of all boxes that this version of the harness builds and uses."""
-    return {name(releases.get(release)) for release in releases.PACKAGED}
+    return {name(releases.get(release)) for release in releases.packaged()}
 
 
 def _build(slurm: Slurm, say: Callable[[str], None]) -> None:

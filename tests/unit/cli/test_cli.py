@@ -115,7 +115,7 @@ def test_init_writes_a_valid_scenario_and_overwrites_none(tmp_path: Path) -> Non
     completed = harness("init", "lab", cwd=tmp_path)
     assert completed.returncode == 0
     assert completed.stdout.endswith("harness run lab.yml\n")
-    for release in releases.PACKAGED:
+    for release in releases.packaged():
         path = tmp_path / "lab.yml"
         assert check.check_scenario(path, scenario.load(path, [release]), None) == []
     (schema,) = tmp_path.glob("*.json")

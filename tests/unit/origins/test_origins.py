@@ -126,7 +126,7 @@ def test_packages_that_no_host_needs_are_left_out(tmp_path: Path) -> None:
     assert taken == {"slurm-smd", "slurm-smd-slurmd"}
 
 
-@pytest.mark.parametrize("release", releases.PACKAGED)
+@pytest.mark.parametrize("release", releases.packaged())
 def test_debian_has_its_own_slurm_by_name_and_by_number(release: str) -> None:
     suite = releases.get(release).suite
     assert origins.resolve(Wanted(base=f"debian:{suite}")).release == release

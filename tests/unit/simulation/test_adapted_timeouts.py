@@ -43,7 +43,7 @@ def test_at_the_rate_of_real_time_nothing_changes() -> None:
 
 @pytest.mark.parametrize("setting", adapted_timeouts.known(), ids=lambda setting: setting.name)
 def test_every_release_knows_the_settings(setting: adapted_timeouts.TimeSetting) -> None:
-    for name in releases.PACKAGED:
+    for name in releases.packaged():
         assert setting.option.lower() in {
             option.lower() for option in releases.get(name).options[setting.file]
         }
