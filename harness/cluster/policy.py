@@ -1,10 +1,13 @@
-"""Jobs that a scenario's own policy must accept or refuse: partitions, limits, preemption. Pure.
+"""Jobs that a scenario's own policy must accept or refuse, and the preemption of jobs. Pure.
 
-The policy is that of accounts, users, QOS and partitions; job_submit.lua can change it.
+The policy is that of accounts, users, QOS, partitions, reservations and licenses; job_submit.lua
+can change it.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +23,10 @@ NO_ACCESS = (
     r"account/partition|[Ii]nvalid qos|not permitted to use this partition|Access(?:/permission)? "
     r"denied|AccountNotAllowed|QOSNotAllowed|QOS? not permitted|Job's (?:account|QOS) not permitted"
 )
+# Slurm's answers to a job that a reservation does not accept, or that requests more licenses than
+# there are. The reservation may have ended.
+_NO_RESERVATION = "Access denied to requested reservation|Requested reservation is invalid"
+_NO_LICENSE = "Invalid license specification"
 # Columns of limits -> the reason of a job that exceeds them, with {0} for a TRES. Slurm's
 # job_reason_string() begins the names with Assoc or QOS, except for limits of a QOS per account.
 _REASONS = {
@@ -47,7 +54,8 @@ _IN_MINUTES = ("MaxTRESMins", "GrpTRESMins", "GrpTRESRunMins")
 class Submission:
     """A job of a user, what it tests, and the reason for which Slurm must hold or refuse it.
 
-    `reason` is a regular expression; "" if the cluster must accept the job.
+    `reason` is a regular expression; "" if the cluster must accept the job. A job with `refused`
+    must not even wait.
     """
 
     cluster: str
@@ -55,6 +63,7 @@ class Submission:
     what: str
     options: tuple[str, ...]
     reason: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,25 @@ class _Policy:
                 refusing.append(f"deny{kind}")
         return refusing
 
+    def partition_for(self, way: _Way) -> str | None:
+        """Return a partition that accepts a user's jobs."""
+        return next((name for name in self.partitions() if not self.refusals(name, way)), None)
+
+    def is_reserved_for(self, options: Mapping[str, Any], way: _Way) -> bool:
+        """Return whether a reservation's lists of users and accounts accept a user's job.
+
+        An account stands for those below it, and a list that begins with "-" for all others: see
+        _valid_job_access_resv() in slurmctld's reservation.c.
+        """
+        accounts = {str(row.get("ParentName") or "") for row in self.chain(way.account, "")}
+        own = {"users": {way.user}, "accounts": {way.account.lower()} | accounts}
+        for kind, names in own.items():
+            listed = str(get(options, kind) or get(options, kind[:-1]) or "").lower()
+            named = {name.lstrip("-") for name in listed.split(",") if name}
+            if named and bool(names & named) == ("-" in listed):
+                return False
+        return True
+
     def limits_of(self, way: _Way, column: str) -> Iterator[tuple[str, Any]]:
         """Yield the limits of a kind that apply to a user's jobs, and whose they are."""
         of_qos = self.qos.get((way.qos,), {}).get(column)
@@ -177,13 +205,14 @@ def _policy(plan: Plan, cluster: str) -> _Policy:
 
 
 def submissions(plan: Plan) -> list[Submission]:
-    """Return jobs for each partition that restricts its users, and for each kind of limit."""
+    """Return jobs for what restricts users: partitions, limits, reservations and licenses."""
     found: list[Submission] = []
     if not plan.scenario.accounting:
         return found
     for cluster in plan.clusters_with_limits():
         policy = _policy(plan, cluster)
         found += [*_of_partitions(policy), *_of_limits(policy)]
+        found += [*_of_reservations(policy), *_of_licenses(policy)]
     return found
 
 
@@ -222,6 +251,41 @@ def _of_limits(policy: _Policy) -> Iterator[Submission]:
                         reason = _reasons(policy, way, job)
                         options = (*way.options, *_options(job))
                         yield Submission(policy.cluster, way.user, what, options, reason)
+
+
+def _of_reservations(policy: _Policy) -> Iterator[Submission]:
+    """Yield a job that each reservation for users or accounts accepts, and one that it refuses."""
+    for name, options in policy.plan.scenario.clusters[policy.cluster].reservations.items():
+        flags = str(get(options, "Flags") or "").upper()
+        if get(options, "Groups") or "TIME_FLOAT" in flags:
+            continue
+        chosen: dict[bool, tuple[_Way, str]] = {}
+        for way in policy.ways():
+            if partition := policy.partition_for(way):
+                chosen.setdefault(policy.is_reserved_for(options, way), (way, partition))
+        for accepted, (way, partition) in chosen.items():
+            what = f"reservation {name} {'accepts' if accepted else 'refuses'} {way.user}"
+            what += f" with account {way.account}"
+            asked = (f"--reservation={name}", f"--partition={partition}", *way.options)
+            asked += ("--time=1", "--ntasks=1")
+            reason = "" if accepted else _NO_RESERVATION
+            yield Submission(policy.cluster, way.user, what, asked, reason, refused=not accepted)
+
+
+def _of_licenses(policy: _Policy) -> Iterator[Submission]:
+    """Yield a job that requests one license more than slurm.conf has of each kind."""
+    licenses = str(get(policy.plan.slurm_conf(policy.cluster), "Licenses") or "")
+    counts: Counter[str] = Counter()
+    for name, count in re.findall(r"([^,;:]+)(?::(\d+))?", licenses):
+        counts[name] += int(count or 1)
+    for way in policy.ways():
+        if partition := policy.partition_for(way):
+            options = (f"--partition={partition}", *way.options, "--time=1", "--ntasks=1")
+            for name, total in counts.items():
+                what = f"{total + 1} of {total} licenses {name}"
+                asked = (f"--licenses={name}:{total + 1}", *options)
+                yield Submission(policy.cluster, way.user, what, asked, _NO_LICENSE, refused=True)
+            return
 
 
 @dataclass(frozen=True, slots=True)

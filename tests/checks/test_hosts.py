@@ -73,6 +73,7 @@ HARMLESS = (
     r"System GPU detection failed",
     # slurmds that share a host start one after the other.
     r"_?forward_thread: failed to \S+ .*Connection refused",
+    r"_fwd_tree_thread: Abandon tree forward by",
     r"forward_thread to \S+: Connection refused",
     # slurmctld asks again, and makes nodes DOWN that do not answer in the end.
     r"Nodes \S+ not responding$",

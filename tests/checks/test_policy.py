@@ -13,7 +13,7 @@ from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
 from harness.ssh import Ssh
 from harness.submissions import asking
-from harness.submissions.answers import STARTS
+from harness.submissions.answers import REFUSED, STARTS
 from harness.submissions.table import Row
 from harness.wait import wait_until
 
@@ -29,7 +29,7 @@ PREEMPTED = {
 def test_partitions_and_limits_accept_and_refuse_whom_they_should(
     plan: Plan, ssh: Ssh, jobs: Jobs
 ) -> None:
-    """A job for each partition and each kind of limit; none of them runs."""
+    """A job for each partition, reservation, license and kind of limit; none of them runs."""
     submissions = policy.submissions(plan)
     rows = [
         Row(job.what, job.user, job.cluster, job.what, (*plan.scenario.checks.submit, *job.options))
@@ -44,6 +44,8 @@ def test_partitions_and_limits_accept_and_refuse_whom_they_should(
             # Limits and scripts may refuse what the partition accepts.
             if re.search(policy.NO_ACCESS, answer.reason):
                 problems.append(f"{seen}; should be accepted")
+        elif job.refused and answer.outcome != REFUSED:
+            problems.append(f"{seen}; should be refused: {job.reason}")
         elif answer.outcome == STARTS:
             problems.append(f"{seen}; should wait or be refused: {job.reason}")
         elif not plugins and not re.search(job.reason, answer.reason):

@@ -7,6 +7,8 @@ from sabotage_configuration import DBD_CONF, RECONFIGURE, RESTART_SLURMDBD
 
 _RIGHTS = "administrators_and_coordinators"
 _PRIVATE = "private_data"
+_POLICY = "partitions_and_limits"
+_HIDDEN = "PrivateData"
 
 
 def changed(check: str, do: str, undo: str, message: str) -> Sabotage:
@@ -14,25 +16,34 @@ def changed(check: str, do: str, undo: str, message: str) -> Sabotage:
     return Sabotage((check,), ("p1", do), ("p1", undo), message)
 
 
-def _read(private: str, conf: str, reload: str) -> tuple[str, str]:
-    """Return scripts that make a daemon read another PrivateData than its file then has."""
-    change = f"sed -i.right s/^PrivateData=.*/PrivateData={private}/ {conf}"
+def _read(option: str, value: str, conf: str, reload: str) -> tuple[str, str]:
+    """Return scripts that make a daemon read another value than its file then has."""
+    change = f"sed -i.right s/^{option}=.*/{option}={value}/ {conf}"
     # A daemon may not read a file that belongs to another user.
-    restore = (
-        f"sed -i s/^PrivateData=.*/$(grep ^PrivateData= {conf}.right)/ {conf}; rm {conf}.right"
-    )
+    restore = f"sed -i s/^{option}=.*/$(grep ^{option}= {conf}.right)/ {conf}; rm {conf}.right"
     return f"{change}; {reload}; {restore}", reload
 
 
 POLICY = [
-    changed(
-        "partitions_and_limits",
-        "sacctmgr -i modify account physics set grptres=cpu=-1",
-        "sacctmgr -i modify account physics set grptres=cpu=8",
-        "Assoc limit GrpTRES cpu=8 of alice",
+    at_once(
+        changed(
+            _POLICY,
+            "sacctmgr -i modify account physics set grptres=cpu=-1",
+            "sacctmgr -i modify account physics set grptres=cpu=8",
+            "Assoc limit GrpTRES cpu=8 of alice",
+        ),
+        changed(
+            _POLICY,
+            "scontrol update reservationname=lab accounts=physics,chemistry",
+            "scontrol update reservationname=lab accounts=physics",
+            "reservation lab refuses bob",
+        ),
+        changed(
+            _POLICY, *_read("Licenses", "matlab:3", CONF, RECONFIGURE), "3 of 2 licenses matlab"
+        ),
     ),
     changed(
-        "partitions_and_limits",
+        _POLICY,
         "scontrol update partitionname=long allowaccounts=all",
         "scontrol update partitionname=long allowaccounts=physics",
         "partition long refuses bob",
@@ -77,17 +88,17 @@ POLICY = [
     ),
     changed(
         _PRIVATE,
-        *_read("partitions", CONF, RECONFIGURE),
+        *_read(_HIDDEN, "partitions", CONF, RECONFIGURE),
         "bob sees jobs of others",
     ),
     changed(
         _PRIVATE,
-        *_read("partitions", CONF, RECONFIGURE),
+        *_read(_HIDDEN, "partitions", CONF, RECONFIGURE),
         "bob does not see partitions of others",
     ),
     changed(
         _PRIVATE,
-        *_read("none", DBD_CONF, RESTART_SLURMDBD),
+        *_read(_HIDDEN, "none", DBD_CONF, RESTART_SLURMDBD),
         "bob sees accounts of others",
     ),
 ]

@@ -27,6 +27,12 @@ clusters:
       AccountingStorageEnforce: limits,qos
       PreemptType: preempt/qos
       PreemptMode: REQUEUE
+      Licenses: "matlab:2,ansys,matlab:3"
+    reservations:
+      course: {StartTime: now, Duration: 60, Nodes: n4, Users: "bob,dora"}
+      lab: {StartTime: now, Duration: 60, Nodes: n4, Accounts: physics}
+      others: {StartTime: now, Duration: 60, Nodes: n4, Accounts: -physics}
+      moving: {StartTime: now+60, Duration: 60, Nodes: n4, Users: bob, Flags: "MAINT,TIME_FLOAT"}
 accounting:
   host: ctl
   accounts:
@@ -82,6 +88,46 @@ def test_partition_accepts_accounts_below_those_that_it_lists_since_23_02(
     ]
     assert all(what.startswith(f"partition long {verb}") for what in of_bob)
     assert of_bob or verb == "accepts"
+
+
+def test_reservations_are_asked_by_those_whom_they_accept_and_those_whom_they_do_not(
+    found: dict[str, Submission],
+) -> None:
+    of_reservations = {
+        what: one.reason for what, one in found.items() if what.startswith("reservation ")
+    }
+    no = "Access denied to requested reservation|Requested reservation is invalid"
+    assert of_reservations == {
+        "reservation course refuses alice with account physics": no,
+        "reservation course accepts bob with account chemistry": "",
+        "reservation lab accepts alice with account physics": "",
+        "reservation lab refuses bob with account chemistry": no,
+        "reservation others refuses alice with account physics": no,
+        "reservation others accepts bob with account chemistry": "",
+    }
+    assert found["reservation lab accepts alice with account physics"].options == (
+        "--reservation=lab",
+        "--partition=main",
+        "--account=physics",
+        "--qos=high",
+        "--time=1",
+        "--ntasks=1",
+    )
+
+
+def test_reservation_for_an_account_is_for_those_below_it(tmp_path: Path) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text(SITE.replace("chemistry: {", "chemistry: {parent: physics, ", 1))
+    plan = make_plan("site", scenario.load(path), CONTAINERS)
+    of_lab = [one.what for one in policy.submissions(plan) if "reservation lab" in one.what]
+    assert of_lab == ["reservation lab accepts alice with account physics"]
+
+
+def test_more_licenses_are_requested_than_there_are(found: dict[str, Submission]) -> None:
+    assert {what: one.options[0] for what, one in found.items() if "licenses" in what} == {
+        "6 of 5 licenses matlab": "--licenses=matlab:6",
+        "2 of 1 licenses ansys": "--licenses=ansys:2",
+    }
 
 
 def test_each_kind_of_limit_is_exceeded_by_the_smallest_job_with_all_its_reasons(
