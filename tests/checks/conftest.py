@@ -347,19 +347,22 @@ def all_records_sent(
 ) -> Callable[[object], bool]:
     """Return a `give_up` for waits for records.
 
-    It gives up once no slurmctld has had anything to send to slurmdbd for `seconds`.
+    It gives up once no slurmctld had had anything to send to slurmdbd for `seconds` when the last
+    look began, that is after the look before: a slow look may have missed what came in meanwhile.
     """
-    last = time.monotonic()
+    last = before = time.monotonic()
 
     def nothing_to_send(_: object) -> bool:
-        nonlocal last
+        nonlocal last, before
+        began = before
         try:
             waiting = any(cluster.waiting_for_slurmdbd() for cluster in clusters)
         except CommandFailed:  # no slurmctld is in control
             waiting = True
+        before = time.monotonic()
         if waiting:
-            last = time.monotonic()
-        return time.monotonic() - last > seconds
+            last = before
+        return began - last > seconds
 
     return nothing_to_send
 

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.cluster.history import Sighting
-from harness.shipped_files import CHECKS
 
 BEGAN = 100.0
 COMING, UP, GOING = "IDLE+CLOUD+POWERING_UP", "IDLE+CLOUD", "IDLE+CLOUD+POWERING_DOWN"
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module tests/checks/test_elastic.py, with those that it imports."""
-    monkeypatch.setattr(pytest.mark, "_config", None)  # its markers are unknown to unit tests
-    for name in ("conftest", "test_hosts", "test_nodes", "test_elastic"):
-        spec = importlib.util.spec_from_file_location(f"checks_{name}", CHECKS / f"{name}.py")
-        assert spec
-        assert spec.loader
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-        monkeypatch.setitem(sys.modules, name, module)
-    return module
+def checks(load: Callable[..., ModuleType]) -> ModuleType:
+    """The module tests/checks/test_elastic.py."""
+    return load("conftest", "test_hosts", "test_nodes", "test_elastic")
 
 
 @pytest.mark.parametrize(

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
-
-from harness.shipped_files import CHECKS
 
 AT = 1767225600.25  # 2026-01-01T00:00:00.250 UTC
 
 
 @pytest.fixture
-def host_checks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def host_checks(load: Callable[..., ModuleType]) -> ModuleType:
     """The module tests/checks/test_hosts.py."""
-    monkeypatch.setattr(
-        pytest.mark, "_config", None
-    )  # its markers are unknown to the configuration of unit tests
-    spec = importlib.util.spec_from_file_location("checks_test_hosts", CHECKS / "test_hosts.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("test_hosts")
 
 
 # slurm.conf(5), LogTimeFormat: iso8601_ms, the default, and rfc5424_ms.
