@@ -414,6 +414,17 @@ def slurmdbd_differences(cluster: SlurmCluster, plan: Plan) -> list[str]:
     return [*drift.config("slurmdbd.conf", wanted, held)]
 
 
+def wait_until_answers(cluster: SlurmCluster, timeout: float = 180) -> None:
+    """Wait until slurmctld answers: systemd has started it before it listens."""
+    wait_until(
+        lambda: cluster.jobs("--local"),
+        lambda _: True,
+        what=f"{cluster.controller} to answer",
+        timeout=timeout,
+        ignore=(CommandFailed,),
+    )
+
+
 def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
     """Wait until slurmctld has saved a job with `mark`: it saves every 5 s (SAVE_MAX_WAIT)."""
     directory = slurm_options.get(plan.slurm_conf(cluster.name), "StateSaveLocation")

@@ -16,6 +16,7 @@ from conftest import (
     slurm_conf,
     slurmdbd_differences,
     wait_for_records,
+    wait_until_answers,
     wait_until_saved,
 )
 
@@ -117,13 +118,7 @@ def answering_again(cluster: SlurmCluster) -> Iterator[None]:
         yield
     finally:
         with suppress(WaitTimeout):
-            wait_until(
-                lambda: cluster.jobs("--local"),
-                lambda _: True,
-                what=f"{cluster.controller} to answer",
-                timeout=PATIENCE,
-                ignore=(CommandFailed,),
-            )
+            wait_until_answers(cluster, PATIENCE)
 
 
 def submit_to(backup: SlurmCluster, jobs: Jobs, timeout: float) -> int:
