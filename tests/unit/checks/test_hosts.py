@@ -44,3 +44,9 @@ def test_errors_before_a_start_do_not_count_even_in_its_second(host_checks: Modu
     assert [*host_checks.complaints([line], "+0000", AT + 0.1, AT + 9)] == []
     line = "[2026-01-01T00:00:00] error: in a log of whole seconds"
     assert [*host_checks.complaints([line], "+0000", AT + 0.1, AT + 9)] == [(int(AT), line)]
+
+
+def test_process_that_ends_while_it_is_looked_at_does_not_count(host_checks: ModuleType) -> None:
+    slurmd = "7 slurmd S 0-1 0::/system.slice/slurmd.service 1024 4096 files /usr/sbin/slurmd -D"
+    (facts,) = host_checks.facts_of_processes(f"{slurmd}\n8\n9 slurmd Z\n")
+    assert facts[::4] == ["7", "0::/system.slice/slurmd.service", "/usr/sbin/slurmd -D"]
