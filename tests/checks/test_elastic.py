@@ -212,8 +212,14 @@ def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, job
     times = elastic.cluster.times("--local").get(job_id, {})
     waited = (times.get("start") or ran[0].start) - up.at
     assert waited < BEGINS, f"the job began {waited:.0f} s after its node was up"
-    lost = [*node_failures.unnoted(elastic.notes(), [node], elastic.cluster.controller)]
-    assert not lost, "\n".join(lost)
+    # The program notes the request once it is answered, which may be after the node is up.
+    wait_until(
+        lambda: [*node_failures.unnoted(elastic.notes(), [node], elastic.cluster.controller)],
+        lambda lost: not lost,
+        what="the request to be noted",
+        timeout=ROUNDS,
+        show="\n".join,
+    )
 
 
 def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, jobs: Jobs) -> None:
