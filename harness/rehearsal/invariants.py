@@ -27,7 +27,7 @@ from harness.plan import Plan
 from harness.report.verdict import FAILED, PASSED, UNKNOWN
 from harness.scenario import Accounting
 from harness.verify.job_trace import JobTrace
-from harness.verify.trace_comparison import OVERHEAD, compare
+from harness.verify.trace_comparison import compare
 
 # Seconds until slurmctld saves a change (SAVE_MAX_WAIT in its state_save.c); if it is killed before
 # that, the change is lost.
@@ -39,6 +39,9 @@ _BACKLOG = 60
 # Seconds for which a sibling that does not answer may delay slurmctld after the sibling's fault is
 # healed: MessageTimeout twice, for the call and for reopening the connection.
 _HELD_UP = 20
+# Seconds by which slurmctld may notice the end of a job late without any fault: a busy sibling may
+# delay it by MessageTimeout.
+_SLOW = 10 + TOLERANCE
 # NO_VAL of slurm.h: while slurmdbd is down, 22.05 writes a record without an id for each copy that
 # it revokes.
 _NO_ID = 0xFFFFFFFE
@@ -926,7 +929,7 @@ def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:
             "and noticed it late"
         )
     logged = history.log_times.get(trace.key, ())
-    if record.end <= trace.end + OVERHEAD and any(0 <= at - record.end < 2 for at in logged):
+    if record.end <= trace.end + _SLOW and any(0 <= at - record.end < 2 for at in logged):
         return f"{trace.cluster}'s slurmctld logged it then: the machine was busy"
     return ""
 
