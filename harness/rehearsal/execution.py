@@ -264,10 +264,35 @@ def _wait_until_saved(users: Users) -> None:
     def is_saved() -> bool:
         check_daemons(users.run)
         resting = all(recorder.jobs_rested() > UNSAVED + 2 for recorder in users.recorders)
-        return resting and all(answer.done() for answer in users.answers.values())
+        answered = all(answer.done() for answer in users.answers.values())
+        return resting and answered and not unsent(users.run, users.clusters.values())
 
     what = "every slurmctld to have saved its state"
-    wait_until(is_saved, bool, what=what, timeout=_LIMIT, interval=1)
+    wait_until(
+        is_saved,
+        bool,
+        what=what,
+        timeout=_LIMIT,
+        interval=1,
+        ignore=(CommandFailed, WaitTimeout),
+    )
+
+
+def unsent(run: OpenRun, clusters: Iterable[SlurmCluster]) -> list[str]:
+    """Return the clusters whose slurmctld has messages for a slurmdbd that no fault affects.
+
+    It would lose them if it were killed: it saves them only when it is stopped (_agent() in
+    slurmdbd_agent.c).
+    """
+    affected = faults.affected(run)
+    of_slurmdbd = (*run.plan.with_daemon("slurmdbd"), *run.plan.with_daemon("mariadb"))
+    if affected.intersection(host.name for host in of_slurmdbd):
+        return []
+    return [
+        cluster.name
+        for cluster in clusters
+        if cluster.controller not in affected and cluster.waiting_for_slurmdbd()
+    ]
 
 
 def check_daemons(run: OpenRun) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from itertools import pairwise
@@ -39,6 +39,9 @@ _BACKLOG = 60
 # Seconds for which a sibling that does not answer may delay slurmctld after the sibling's fault is
 # healed: MessageTimeout twice, for the call and for reopening the connection.
 _HELD_UP = 20
+# Seconds by which slurmctld may notice the end of a job late without any fault: a busy sibling may
+# delay it by MessageTimeout.
+_SLOW = 10 + TOLERANCE
 # NO_VAL of slurm.h: while slurmdbd is down, 22.05 writes a record without an id for each copy that
 # it revokes.
 _NO_ID = 0xFFFFFFFE
@@ -182,8 +185,23 @@ class History:
         """
         failed = any(words in line for line in self.log for words in SYMPTOMS["slurmdbd"])
         return failed and any(
-            since - _BACKLOG <= end and begin <= until + 1 for since, until in self.database_kills()
+            self._queued_since(since) <= end and begin <= until + 1
+            for since, until in self.database_kills()
         )
+
+    def _queued_since(self, at: float) -> float:
+        """Return when the oldest message for slurmdbd that may be queued at a time was sent.
+
+        That is earlier if slurmdbd or its database has failed: slurmctld kept all messages since.
+        """
+        hosts = {
+            host.name
+            for daemon in ("slurmdbd", "mariadb")
+            for host in self.plan.with_daemon(daemon)
+        }
+        spans = self.spans(hosts)
+        outages = [began for began, healed in spans if began <= at <= healed + _BACKLOG]
+        return min([at - _BACKLOG, *(began - TOLERANCE for began in outages)])
 
     def database_kills(self) -> list[tuple[float, float]]:
         """Return the spans in which the database was killed."""
@@ -198,20 +216,23 @@ class History:
 
     def unsaved(self) -> set[str]:
         """Return the jobs whose last change slurmctld may not have saved before it was killed."""
-        # A job begins a moment after slurmctld has started it.
+        # From when to when slurmctld may have learned something: it accepts a job before sbatch
+        # prints its id, and starts a job before its first line.
         learned = [
-            (submission.name, submission.cluster, submission.answered, 1)
+            (submission.name, submission.cluster, submission.asked, submission.answered)
             for submission in self.accepted
         ]
-        learned += [(run.name, run.cluster, run.start, TOLERANCE) for run in self.traces]
+        learned += [(run.name, run.cluster, *self._allocated(run)) for run in self.traces]
         learned += [
-            (run.name, run.cluster, run.end, 1) for run in self.traces if run.end is not None
+            (run.name, run.cluster, run.end, run.end) for run in self.traces if run.end is not None
         ]
         kills = {cluster: self.kills(cluster) for cluster in self.plan.scenario.clusters}
         names = {
             name
-            for name, cluster, at, late in learned
-            if any(since - UNSAVED <= at <= until + late for since, until in kills[cluster])
+            for name, cluster, first, last in learned
+            if any(
+                since - UNSAVED <= last and first <= until + 1 for since, until in kills[cluster]
+            )
         }
         # A reused id also affects the job that it is given to next.
         given_again = {
@@ -225,19 +246,25 @@ class History:
             if (submission.cluster, submission.job_id) in given_again
         }
 
+    def _allocated(self, run: JobTrace) -> tuple[float, float]:
+        """Return the times between which slurmctld started a run: its log's time, if it has one."""
+        logged = [at for at in self.log_times.get(run.key, ()) if at <= run.start]
+        return (max(logged), max(logged)) if logged else (run.start - TOLERANCE, run.start)
+
     def struck(self, cluster: str) -> list[tuple[float, float]]:
         """Return the start and end of each fault of a cluster's controller or site.
 
         The end is math.inf if the fault was not healed.
         """
-        hosts = {
-            self.plan.scenario.clusters[cluster].controller,
-            self.plan.scenario.clusters[cluster].site,
-        }
+        part = self.plan.scenario.clusters[cluster]
+        return self.spans({part.controller, part.site})
+
+    def spans(self, hosts: Collection[str | None]) -> list[tuple[float, float]]:
+        """Return the start and end of each fault of some hosts or sites, as `struck` does."""
         began: dict[str, float] = {}
         spans = []
         for seen in self.faults:
-            if not hosts & {*seen.fault.split()[1:]}:
+            if not {*hosts} & {*seen.fault.split()[1:]}:
                 continue
             if seen.action == "inject":
                 began[seen.fault] = seen.at
@@ -506,16 +533,20 @@ def _reserved(history: History, cluster: str, reason: str) -> str:
 def _end_uncommitted(history: History, job: Record | Job) -> str:
     """Return the excuse for a job that has ended, but whose last record says otherwise.
 
-    The record is RUNNING if its end was not committed, and that of a run before if a requeued job's
-    new record was not.
+    The record is RUNNING if its end was not committed, and that of a run before, or of a copy that
+    did not run, if the last run's own record was not. slurmdbd commits each message by itself.
     """
     runs = [run for run in history.traces if (run.name, run.job_id) == (job.name, job.job_id)]
     if not runs or not isinstance(job, Record):
         return ""
-    if job.state in _KILLED:
-        return _record_uncommitted(history, max(runs, key=lambda run: run.restarts))
-    lost = all(run.end is not None and history.uncommitted(run.end, run.end) for run in runs)
-    return _COMMIT_FAILED if lost and job.state == "RUNNING" else ""
+    if job.state == "RUNNING":
+        own = min(runs, key=lambda run: abs((job.start or 0) - run.start))
+        lost = own.end is not None and history.uncommitted(own.end, own.end)
+        return _COMMIT_FAILED if lost else ""
+    last = max(runs, key=lambda run: run.restarts)
+    if job.state in _KILLED or (job.state == "PENDING" and job.cluster != last.cluster):
+        return _record_uncommitted(history, last)
+    return ""
 
 
 @checker("queue", "record")
@@ -787,7 +818,11 @@ def accounting_equals_the_trace(history: History) -> Iterator[Violation]:
     for trace in sorted(history.traces, key=lambda run: run.start, reverse=True):
         # If a job ran more than once, each run has its own record, with the same start.
         near = sorted(
-            records_of[trace.name, trace.job_id],
+            (
+                record
+                for record in records_of[trace.name, trace.job_id]
+                if record.end is None or record.end + TOLERANCE > trace.start
+            ),
             key=lambda record: abs((record.start or 0) - trace.start),
         )
         if not near:
@@ -880,7 +915,10 @@ def _record_uncommitted(history: History, trace: JobTrace) -> str:
 
 
 def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:
-    """Return the excuse for a late end: slurmctld was down, or waited for a sibling."""
+    """Return the excuse for a late end: slurmctld was down, waited for a sibling, or was slow.
+
+    A slow one logs the end when accounting has it.
+    """
     if trace.end is None or record.end is None or record.end <= trace.end + TOLERANCE:
         return ""
     if history.away(trace.cluster, trace.end, trace.end):
@@ -890,6 +928,9 @@ def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:
             f"{trace.cluster}'s slurmctld waited for {sibling}, which did not answer, "
             "and noticed it late"
         )
+    logged = history.log_times.get(trace.key, ())
+    if record.end <= trace.end + _SLOW and any(0 <= at - record.end < 2 for at in logged):
+        return f"{trace.cluster}'s slurmctld logged it then: the machine was busy"
     return ""
 
 
@@ -1061,7 +1102,8 @@ def usage_is_that_of_the_jobs(history: History) -> Iterator[Violation]:
     for cluster in _counted(history):
         used: Counter[tuple[str, str]] = Counter()
         for record in history.records:
-            if record.cluster == cluster and record.job_id in cpus_of:
+            # The elapsed time of a record without an end grows: see no_accepted_job_is_lost.
+            if record.cluster == cluster and record.job_id in cpus_of and record.end:
                 used[record.account, record.user] += record.elapsed * cpus_of[record.job_id]
         for row in history.usage[cluster]:
             took = used[row.account, row.user]

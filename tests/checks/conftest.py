@@ -5,6 +5,7 @@ A check leaves the clusters as it found them: its jobs are gone before the next 
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -114,6 +115,21 @@ class Jobs:
     def places(self) -> list[str]:
         """Return the hosts with the directories that jobs write to."""
         return [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
+
+
+class Signal:
+    """Lets a check end its jobs, so that they run for as long as it needs them on any machine."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._file = f"{job_trace.DIRECTORY}/.end-{secrets.token_hex(4)}"
+        self.awaited = f"until [ -e {self._file} ]; do sleep 0.5; done"
+
+    def give(self) -> None:
+        """Let the jobs end."""
+        command = f"mkdir -p -m 1777 {job_trace.DIRECTORY} && touch {self._file}"
+        for host in self._jobs.places():
+            self._jobs.ssh.run(host, ["sh", "-c", command])
 
 
 def longest(plan: Plan, cluster: str) -> float:
@@ -347,19 +363,22 @@ def all_records_sent(
 ) -> Callable[[object], bool]:
     """Return a `give_up` for waits for records.
 
-    It gives up once no slurmctld has had anything to send to slurmdbd for `seconds`.
+    It gives up once no slurmctld had had anything to send to slurmdbd for `seconds` when the last
+    look began, that is after the look before: a slow look may have missed what came in meanwhile.
     """
-    last = time.monotonic()
+    last = before = time.monotonic()
 
     def nothing_to_send(_: object) -> bool:
-        nonlocal last
+        nonlocal last, before
+        began = before
         try:
             waiting = any(cluster.waiting_for_slurmdbd() for cluster in clusters)
         except CommandFailed:  # no slurmctld is in control
             waiting = True
+        before = time.monotonic()
         if waiting:
-            last = time.monotonic()
-        return time.monotonic() - last > seconds
+            last = before
+        return began - last > seconds
 
     return nothing_to_send
 
@@ -409,6 +428,17 @@ def slurmdbd_differences(cluster: SlurmCluster, plan: Plan) -> list[str]:
     for option in release.shown_from_slurm_conf:
         held.pop(option, None)
     return [*drift.config("slurmdbd.conf", wanted, held)]
+
+
+def wait_until_answers(cluster: SlurmCluster, timeout: float = 180) -> None:
+    """Wait until slurmctld answers: systemd has started it before it listens."""
+    wait_until(
+        lambda: cluster.jobs("--local"),
+        lambda _: True,
+        what=f"{cluster.controller} to answer",
+        timeout=timeout,
+        ignore=(CommandFailed,),
+    )
 
 
 def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:

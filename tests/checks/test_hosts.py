@@ -163,9 +163,7 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                 f"{host.name}: starts {sorted(enabled)} at boot, "
                 f"should start {sorted(host.daemons)}"
             )
-        (_, _, _, all_cpus, _, _, most_files, *_), *daemons = (
-            line.split(" ", 8) for line in processes.strip().splitlines()
-        )
+        (_, _, _, all_cpus, _, _, most_files, *_), *daemons = facts_of_processes(processes)
         for pid, process, state, cpus, cgroup, files, _, _, command in daemons:
             # Elsewhere, slurmd may bind itself to CPUs that jobs do not use (CpuSpecList).
             if cpus != all_cpus and has_own_image(plan, host.name):
@@ -183,6 +181,16 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                     for difference in different_start(fact, command, files, most_files)
                 ]
     assert not wrong, "\n".join(wrong)
+
+
+def facts_of_processes(printed: str) -> list[list[str]]:
+    """Return the facts of each process, of which there are nine.
+
+    A process that ended while it was looked at has fewer: slurmd and slurmctld fork for each
+    program that they run.
+    """
+    lines = (line.split(" ", 8) for line in printed.strip().splitlines())
+    return [facts for facts in lines if len(facts) == 9]
 
 
 def different_start(

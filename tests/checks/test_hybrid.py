@@ -17,7 +17,7 @@ from operator import ge
 from threading import Event
 
 import pytest
-from conftest import Jobs, wait_until_saved
+from conftest import Jobs, wait_until_answers, wait_until_saved
 
 from harness import faults
 from harness.cluster import node_state
@@ -172,7 +172,14 @@ def test_external_node_is_given_to_external_jobs_only_and_only_once_whatever_res
         first = int(cluster.run(*ask, user=jobs.user).stdout)
         cluster.wait_for([first], {"RUNNING"})
         cluster.run("systemctl", "restart", "slurmctld")
-        cluster.run("scontrol", "reconfigure")
+        wait_until_answers(cluster)
+        # A slurmctld that holds locks at that moment refuses, and continues ("Locks left set").
+        wait_until(
+            lambda: cluster.run("scontrol", "reconfigure", check=False),
+            lambda answer: answer.exit_code == 0,
+            what="slurmctld to be reconfigured",
+            timeout=120,
+        )
         second = int(cluster.run(*ask, user=jobs.user).stdout)
         assert_waits(cluster, second)
         cluster.run("scancel", str(first), user=jobs.user)
@@ -487,6 +494,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
         jobs.submit_here(hybrid.cluster, "true", "--hold", f"--job-name={mark}")
         wait_until_saved(hybrid.cluster, mark, plan)
         kill("slurmctld")
+        wait_until_answers(hybrid.cluster)
 
     with ThreadPoolExecutor(2) as side:
         ended = Event()

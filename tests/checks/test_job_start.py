@@ -458,11 +458,14 @@ def test_signals_reach_those_they_are_meant_for(
 
     step = f"srun sh -c '{REPORT} {DEAF.format('task')}'"
     script = f"#!/bin/bash\n{REPORT}\n{step} &\n{DEAF.format('script')}\n"
-    # Slurm checks time limits every half minute, and warns up to a minute early.
     warned, job_id = (
-        cluster.submit(script, "--output=/dev/null", *size, *more, user=jobs.user)
-        for more in (["--time=1", "--signal=B:USR1@60"], ["--time=10"])
+        cluster.submit(script, "--output=/dev/null", *size, "--time=10", *more, user=jobs.user)
+        for more in (["--signal=B:USR1@60"], [])
     )
+    # Slurm checks time limits every half minute, and warns up to half a minute early: a script that
+    # had only just started would not handle the signal yet (send_job_warn_signal() in job_mgr.c).
+    events.wait(cluster, warned, "script begins")
+    cluster.run("scontrol", "update", f"JobId={warned}", "EndTime=now+60", user=jobs.user)
     events.wait(cluster, job_id, "task begins", len(nodes))
     events.wait(cluster, job_id, "script begins")
     cluster.run("scancel", "--signal=USR1", str(job_id), user=jobs.user)

@@ -1,7 +1,8 @@
 """Runs on a host, with the library of the simulated clock: waits in every way that Slurm uses.
 
-Prints, for each way, how many simulated seconds a wait of WAIT seconds took, and how many real
-ones. /proc/uptime is not simulated.
+Prints, for each way, how many simulated seconds a wait of WAIT seconds took at least and at most,
+and how many real ones. /proc/uptime is not simulated; a busy machine may stop the program between
+two looks at the clocks.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ WAYS: dict[str, Callable[[], object]] = {
 def main() -> None:
     found = {}
     for name, wait in WAYS.items():
-        real, simulated = uptime(), time.time()
+        first, real, last = time.time(), uptime(), time.time()
         wait()
-        found[name] = (time.time() - simulated, uptime() - real)
+        before, end, after = time.time(), uptime(), time.time()
+        found[name] = (before - last, after - first, end - real)
     print(json.dumps(found))
 
 

@@ -26,9 +26,9 @@ waiting = subprocess.Popen(
 )
 while waiting.poll() is None and {changes}:
     for rate in ({rate}, {top}):
-        before = clock.now()
+        began, before = time.monotonic(), clock.now()
         clock.set_rate(rate)
-        assert 0 <= clock.now() - before < 60
+        assert 0 <= clock.now() - before <= {top} * (time.monotonic() - began) + 0.001
         time.sleep(0.3)
 print(waiting.communicate()[0])
 """
@@ -48,8 +48,8 @@ def host(harness: Harness, runs: Path) -> Iterator[OpenRun]:
 
 def waits(
     run: OpenRun, rate: float, top: float, *, changes: bool
-) -> dict[str, tuple[float, float]]:
-    """Return the simulated and the real seconds of each wait."""
+) -> dict[str, tuple[float, float, float]]:
+    """Return the simulated seconds of each wait, at least and at most, and the real ones."""
     source = inspect.getsource(host_side).partition('if __name__ == "__main__":')[0]
     facts = {"rate": rate, "top": top, "waits": WAITS.read_text(), "changes": changes}
     program = source + PROGRAM.format(**facts)
@@ -59,16 +59,16 @@ def waits(
 
 @pytest.mark.core
 def test_waits_are_as_long_as_the_clock_says(host: OpenRun) -> None:
-    for name, (simulated, real) in waits(host, 20, 20, changes=False).items():
-        assert simulated >= WAIT - 0.1, name
+    for name, (least, most, real) in waits(host, 20, 20, changes=False).items():
+        assert least >= WAIT - 0.1, name
         # /proc/uptime counts hundredths of a second.
-        assert real == pytest.approx(simulated / 20, abs=0.05), name
+        assert least / 20 - 0.02 <= real <= most / 20 + 0.02, name
 
 
 @pytest.mark.core
 def test_waits_follow_a_rate_that_changes(host: OpenRun) -> None:
-    for name, (simulated, real) in waits(host, 1, 50, changes=True).items():
-        assert simulated >= WAIT - 0.1, name
+    for name, (least, _, real) in waits(host, 1, 50, changes=True).items():
+        assert least >= WAIT - 0.1, name
         # At the low rate it would take 20 s: no process sleeps through a change of the rate.
         assert real < WAIT / 2, name
 

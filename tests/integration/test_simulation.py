@@ -90,12 +90,13 @@ USAGE = "Account|User|RawUsage\nchemistry||90000\nchemistry|carol|90000\nchemist
 # A hundred seconds after the beginning, for a hundred seconds.
 FAILURE, FAILED = "n13@0.02778+0.02778", (100, 200)
 # slurmctld starts jobs at most 3 s (batch_sched_delay) and the time of a message after it could,
-# and its backfill scheduler runs every 30 s (bf_interval): slurm.conf(5), SchedulerParameters.
-DELAY, BACKFILL_DELAY = 8, 45
+# and its backfill scheduler runs every 30 s (bf_interval): slurm.conf(5), SchedulerParameters. A
+# simulation whose figures are known lets one job in twenty be 12 s late (simulation/quality.py).
+DELAY, BACKFILL_DELAY = 15, 45
 # The end of a reservation is no event: sched/builtin looks every 60 s (sched_interval).
 INTERVAL_DELAY = 75
 # Slurm ends jobs up to 30 s after their limit: slurm.conf(5), OverTimeLimit.
-LATE_END = 35
+LATE_END = 30 + DELAY
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,8 @@ def simulations(done: tuple[Done, Path]) -> dict[str, Simulation]:
     answer, directory = done
     found = {simulation.policy: simulation for simulation in simulation_files.read(directory)}
     assert {*found} == {BACKFILL, BUILTIN}, answer.stdout + answer.stderr
+    if problems := [text for one in found.values() for text in one.quality.problems]:
+        pytest.skip(f"a very busy machine: {'; '.join(problems)}")
     return found
 
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
-
-from harness.shipped_files import CHECKS
 
 AT = 1767225600.25  # 2026-01-01T00:00:00.250 UTC
 
 
 @pytest.fixture
-def host_checks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def host_checks(load: Callable[..., ModuleType]) -> ModuleType:
     """The module tests/checks/test_hosts.py."""
-    monkeypatch.setattr(
-        pytest.mark, "_config", None
-    )  # its markers are unknown to the configuration of unit tests
-    spec = importlib.util.spec_from_file_location("checks_test_hosts", CHECKS / "test_hosts.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("test_hosts")
 
 
 # slurm.conf(5), LogTimeFormat: iso8601_ms, the default, and rfc5424_ms.
@@ -54,3 +44,9 @@ def test_errors_before_a_start_do_not_count_even_in_its_second(host_checks: Modu
     assert [*host_checks.complaints([line], "+0000", AT + 0.1, AT + 9)] == []
     line = "[2026-01-01T00:00:00] error: in a log of whole seconds"
     assert [*host_checks.complaints([line], "+0000", AT + 0.1, AT + 9)] == [(int(AT), line)]
+
+
+def test_process_that_ends_while_it_is_looked_at_does_not_count(host_checks: ModuleType) -> None:
+    slurmd = "7 slurmd S 0-1 0::/system.slice/slurmd.service 1024 4096 files /usr/sbin/slurmd -D"
+    (facts,) = host_checks.facts_of_processes(f"{slurmd}\n8\n9 slurmd Z\n")
+    assert facts[::4] == ["7", "0::/system.slice/slurmd.service", "/usr/sbin/slurmd -D"]

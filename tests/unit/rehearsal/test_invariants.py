@@ -498,6 +498,96 @@ def test_job_may_lack_the_record_that_slurmdbd_did_not_commit_when_the_database_
     assert "failed" in outcomes(history).values(), "the job has not ended"
 
 
+def kill_database(history: History, at: float) -> None:
+    """Let the database be killed, and a commit fail."""
+    fault = "kill-daemon accounting mariadb"
+    history.faults += [FaultSeen(at, "inject", fault), FaultSeen(at + 1, "injected", fault)]
+    history.log = ["error: commit failed"]
+
+
+def test_requeued_jobs_first_record_may_lack_the_end_that_slurmdbd_did_not_commit() -> None:
+    history = good()
+    history.records[4] = replace(history.records[4], state="RUNNING", end=None)
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "no database was killed"
+    kill_database(history, 104)
+    assert outcomes(history)["accounting_equals_the_trace"] == "passed"
+    history.faults.clear()
+    kill_database(history, 80)
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "killed before"
+
+
+def test_copys_record_may_be_the_only_one_if_slurmdbd_did_not_commit_that_of_the_run() -> None:
+    history = good()
+    history.records[0] = replace(
+        history.records[1], state="PENDING", end=None, node_list="None assigned"
+    )
+    del history.records[1]
+    assert outcomes(history)["no_accepted_job_is_lost"] == "failed", "no database was killed"
+    kill_database(history, 104)
+    assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
+    history.records[0] = replace(history.records[0], cluster="aws")
+    assert outcomes(history)["no_accepted_job_is_lost"] == "failed", "not the copy's record"
+
+
+def test_record_without_an_end_does_not_count_as_usage() -> None:
+    history = good()
+    history.records[0] = replace(history.records[0], state="RUNNING", end=None, elapsed=90)
+    assert outcomes(history)["usage_is_that_of_the_jobs"] == "passed"
+    assert outcomes(history)["no_accepted_job_is_lost"] == "failed"
+    kill_database(history, 104)
+    assert {*outcomes(history).values()} <= {"passed", "skipped"}
+
+
+def test_messages_that_slurmdbd_may_lose_were_kept_while_it_was_down() -> None:
+    history = good()
+    history.records[0] = replace(history.records[0], state="RUNNING", end=None)
+    kill_database(history, 170)
+    assert outcomes(history)["no_accepted_job_is_lost"] == "failed", "the end was a minute before"
+    down = [
+        FaultSeen(at, action, "stop-daemon accounting slurmdbd")
+        for at, action in ((90, "inject"), (91, "injected"), (165, "heal"))
+    ]
+    history.faults = [*down, *history.faults]
+    assert outcomes(history)["no_accepted_job_is_lost"] == "passed"
+    history.faults[2] = replace(down[2], at=105)
+    assert outcomes(history)["no_accepted_job_is_lost"] == "failed", "up for more than a minute"
+
+
+def test_job_may_be_forgotten_if_slurmctld_was_killed_after_it_started_it_on_a_slow_node() -> None:
+    history = good()
+    killed = "kill-daemon aws-ctl slurmctld"
+    history.faults = [FaultSeen(91, "inject", killed), FaultSeen(92, "injected", killed)]
+    history.submissions[0] = replace(history.submissions[0], asked=80, answered=81)
+    history.log_times["", ID] = [90.5]
+    assert "r-0" in history.unsaved()
+    for logged in ([80.5], [93.5], []):
+        history.log_times["", ID] = logged
+        assert "r-0" not in history.unsaved(), "saved, or started after the kill"
+
+
+def test_submission_may_be_forgotten_if_slurmctld_was_killed_before_sbatch_answered() -> None:
+    history = good()
+    history.submissions[2] = replace(history.submissions[2], asked=90, answered=99)
+    killed = "kill-daemon aws-ctl slurmctld"
+    history.faults = [FaultSeen(92, "inject", killed), FaultSeen(93, "injected", killed)]
+    assert "r-2" in history.unsaved()
+    history.submissions[2] = replace(history.submissions[2], asked=95)
+    assert "r-2" not in history.unsaved()
+
+
+def test_end_that_a_busy_slurmctld_notices_late_is_excused_if_its_log_has_it() -> None:
+    history = good()
+    history.records[0] = replace(history.records[0], end=116, elapsed=15)
+    history.log_times["", ID] = [101.4, 105.0]
+    assert outcomes(history)["accounting_equals_the_trace"] == "failed", "slurmctld logged 105"
+    history.log_times["", ID] = [101.4, 116.3]
+    result = next(
+        one for one in invariants.evaluate(history) if one.name == "accounting_equals_the_trace"
+    )
+    assert (result.outcome, len(result.excused)) == ("passed", 1)
+    assert "slurmctld logged it then" in result.excused[0]
+
+
 def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
     history = good()
     history.records[0] = replace(history.records[0], state="FAILED", exit_code=2)
