@@ -65,10 +65,24 @@ def in_maintenance(node: str) -> tuple[str, str]:
 
 
 SINGLE_NODE = [
-    on_single(
-        "every_program",
-        *wrapper("srun", 'exec /usr/bin/srun "$@"'),
-        "single: /usr/local/bin/srun comes before /usr/bin/srun",
+    at_once(
+        on_single(
+            "every_program",
+            *wrapper("srun", 'exec /usr/bin/srun "$@"'),
+            "single: /usr/local/bin/srun comes before /usr/bin/srun",
+        ),
+        on_single(
+            "every_program",
+            "chmod u+s /usr/bin/sacct",
+            "chmod u-s /usr/bin/sacct",
+            "single: /usr/bin/sacct has mode 4755 and owner root",
+        ),
+        on_single(
+            "every_program",
+            "echo SLURMCTLD_OPTIONS=-c >> /etc/default/slurmctld",
+            "sed -i '$d' /etc/default/slurmctld",
+            "single: /etc/default/slurmctld is not as packaged",
+        ),
     ),
     on_single(
         "every_file",
@@ -169,6 +183,13 @@ FEDERATION = [
             "usermod --home /home/bob bob",
             "aws4: bob has home /nowhere, should have /home/bob",
         ),
+        on_host(
+            "every_user",
+            "aws1",
+            "chmod 0600 /etc/passwd",
+            "chmod 0644 /etc/passwd",
+            "aws1:/etc/passwd cannot be read by users",
+        ),
     ),
     at_once(
         on_host(
@@ -187,6 +208,13 @@ FEDERATION = [
         ),
         on_host(
             "every_directory",
+            "onprem2",
+            "chmod 0755 /dev/shm",
+            "chmod 1777 /dev/shm",
+            "onprem2:/dev/shm is 755 root root, should be 1777 root root",
+        ),
+        on_host(
+            "every_directory",
             "aws4",
             f"mv {SPOOL} {SPOOL}.right && ln -s /proc {SPOOL}",
             f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
@@ -200,7 +228,16 @@ FEDERATION = [
         f"rm {SPOOL} && mv /tmp/spool {SPOOL}",
         f"onprem1:{SPOOL} is a symbolic link to /tmp/spool",
     ),
-    on_host("every_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
+    at_once(
+        on_host("every_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
+        on_host(
+            "every_name",
+            "aws3",
+            "cp /etc/hosts /root/hosts && sed '1i 127.0.1.1 aws3' /root/hosts > /etc/hosts",
+            "cat /root/hosts > /etc/hosts",
+            "on aws3, aws3 is 127.0.1.1",
+        ),
+    ),
     on_host(
         "every_name",
         "aws-ctl",
