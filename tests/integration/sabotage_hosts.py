@@ -5,6 +5,7 @@ from __future__ import annotations
 from sabotage import FAKETIME, NETWORK_OF, Sabotage, at_once, drop_in, on_single, wrapper
 
 PLUGINS = "/usr/lib/*/slurm-wlm"
+FREEZE = "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.freeze"
 SPOOL = "/var/lib/slurm/slurmd"
 STATE = "/var/lib/slurm/slurmctld"
 
@@ -132,12 +133,28 @@ SINGLE_NODE = [
 ]
 
 FEDERATION = [
-    on_host(
-        "runs_its_daemons",
-        "aws1",
-        "taskset -acp 0 $(pidof -s slurmd)",
-        "systemctl restart slurmd",
-        "aws1: slurmd may use CPUs 0, not 0-",
+    at_once(
+        on_host(
+            "runs_its_daemons",
+            "aws1",
+            "taskset -acp 0 $(pidof -s slurmd)",
+            "systemctl restart slurmd",
+            "aws1: slurmd may use CPUs 0, not 0-",
+        ),
+        on_host(
+            "runs_its_daemons",
+            "aws2",
+            "kill -STOP $(pidof munged)",
+            "kill -CONT $(pidof munged)",
+            "aws2: munged is stopped by a signal",
+        ),
+        on_host(
+            "runs_its_daemons",
+            "aws3",
+            f"echo 1 > {FREEZE}",
+            f"echo 0 > {FREEZE}",
+            "aws3: slurmd is frozen",
+        ),
     ),
     on_host(
         "large_packets",
@@ -236,6 +253,16 @@ FEDERATION = [
             "cp /etc/hosts /root/hosts && sed '1i 127.0.1.1 aws3' /root/hosts > /etc/hosts",
             "cat /root/hosts > /etc/hosts",
             "on aws3, aws3 is 127.0.1.1",
+        ),
+        on_host(
+            "every_name",
+            "aws4",
+            # Nobody has the address, so the resolver waits.
+            "cp /etc/resolv.conf /etc/nsswitch.conf /root && sed -i 's/^hosts:/& dns/'"
+            " /etc/nsswitch.conf && for last in 250 251; do hostname -I |"
+            ' sed -E "s/^([0-9.]+)\\.[0-9]+ .*/nameserver \\1.$last/"; done > /etc/resolv.conf',
+            "cat /root/resolv.conf > /etc/resolv.conf && cp /root/nsswitch.conf /etc",
+            "aws4 takes 4 s or more for the address of ",
         ),
     ),
     on_host(
