@@ -16,7 +16,7 @@ from functools import partial
 from harness import slurm_options
 from harness.cluster import logs, node_state, script_failures, slurm
 from harness.cluster.slurm import SlurmCluster
-from harness.errors import HarnessError
+from harness.errors import HarnessError, WaitTimeout
 from harness.plan import Host, Plan
 from harness.ssh import Ssh
 
@@ -27,15 +27,22 @@ _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
 _EXITED = "Main process exited"
 # Prints the state of each of the units "$@" that does not run, how it ended, and the last line of
-# its daemon if that is a fatal error. A process that a signal has stopped does not run either.
+# its daemon if that is a fatal error. A process that a signal has stopped, or whose cgroup is
+# frozen, does not run either.
 _ENDED = f"""for unit; do
     if ! systemctl is-active --quiet "$unit"; then
         fatal=$(journalctl --quiet --no-pager --output=cat --lines=1 \\
             --unit="$unit" --identifier="${{unit%@*}}" | grep -o 'fatal: .*')
         echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
             "($(systemctl show --value --property=Result "$unit"))${{fatal:+: $fatal}}"
-    elif grep -q '^State:.T' "/proc/$(systemctl show --value --property=MainPID "$unit")/status"
-    then echo "{_NOT_ACTIVE}$unit is stopped by a signal"
+    else
+        pid=$(systemctl show --value --property=MainPID "$unit")
+        cgroup=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
+        if grep -q '^State:.T' "/proc/$pid/status"
+        then echo "{_NOT_ACTIVE}$unit is stopped by a signal"
+        elif grep -q '^frozen 1' "$cgroup/cgroup.events"
+        then echo "{_NOT_ACTIVE}$unit is frozen"
+        fi
     fi 2> /dev/null
 done"""
 # Prints the statements that MariaDB has been executing for at least 5 s, if root may look.
@@ -57,12 +64,13 @@ for file in $(grep -alsz '^SLURM_SCRIPT_CONTEXT=' /proc/[0-9]*/environ); do
 done 2> /dev/null
 set -f"""
 # Lines of a report that explain why commands and waits fail: of such a unit, statement or program,
-# of a slurmd that cannot be reached, or of a statement that MariaDB refused, which Slurm's
-# _mysql_query_internal() logs.
+# of a slurmd that cannot be reached, of a statement that MariaDB refused, which Slurm's
+# _mysql_query_internal() logs, or of a request that the provisioning API did not answer.
 _CAUSE = re.compile(
-    r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)(?:: fatal: .*)?|stopped by a signal)$"
+    r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)(?:: fatal: .*)?|stopped by a signal|frozen)$"
     r"|MariaDB takes .*, Waiting for |\S+ of job \d+ has been running for )"
     r"|^\S+ logged: error: mysql_query failed: |^\S+ does not reach slurmd of "
+    r"|^\S+: slurm-(?:resume|suspend) \S+: "
 )
 # Seconds by which the clocks of a daemon and of the check may differ.
 _AROUND = 2
@@ -213,8 +221,12 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     script = _script(paths, since, pings=bool(host.nodes))
     # Programs such as Prolog may need the journal.
     units = [*host.daemons, "systemd-journald"]
-    answer = ssh.run(host.name, ["sh", "-c", script, "sh", *units], timeout=_PATIENCE)
-    zone, *lines = answer.stdout.splitlines()
+    hangs = []
+    try:
+        output = ssh.run(host.name, ["sh", "-c", script, "sh", *units], timeout=_PATIENCE).stdout
+    except WaitTimeout as error:
+        output, hangs = error.printed, [f"{host.name}: no answer in {_PATIENCE} s"]
+    zone, *lines = output.splitlines() or [""]
     unreachable = [
         f"{host.name} does not reach slurmctld: "
         f"{line.removeprefix(_NO_ANSWER) or f'no answer in {_PING} s'}"
@@ -234,6 +246,7 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     changed_jobs, errors = _logged(host.name, logs.dated(lines, zone), since, users)
     return [
         *ended,
+        *hangs,
         *_some([*programs]),
         *unreachable,
         *[*exits][-_MOST:],

@@ -451,7 +451,8 @@ def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
             ).exit_code
         ),
         lambda code: code == 0,
-        what=f"slurmctld of {cluster.name} to save its jobs in {directory}",
+        what=f"slurmctld of {cluster.name} to save its jobs in {directory} (StateSaveLocation), "
+        f"as seen on {cluster.controller}",
         timeout=120,
     )
 

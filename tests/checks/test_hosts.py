@@ -28,6 +28,10 @@ from harness.ssh import Ssh
 
 PORT_OF = {daemon: DEFAULT_PORTS[daemon] for daemon in ("slurmctld", "slurmd", "slurmdbd")}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
+# Succeeds if the cgroup of process $pid is frozen, as by `systemctl freeze`.
+FROZEN = (
+    "grep -qs '^frozen 1' \"/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup)/cgroup.events\""
+)
 # A daemon sends a message to a client that ends at this moment, such as srun after its last step.
 # _writev_timeout() of Slurm notices it in one of three places, and each has its own words.
 PEER_ENDED = (
@@ -82,6 +86,8 @@ HARMLESS = (
 )
 # What slurmctld logs if it has no saved jobs. Only that of a new cluster has none.
 NO_JOBS = "Could not open job state file"
+# Where changed configuration files of a package change what daemons do.
+SETTINGS = r"/etc/(slurm|munge|default|sysconfig|logrotate\.d)/"
 
 
 def different_programs(family: Family) -> str:
@@ -89,13 +95,17 @@ def different_programs(family: Family) -> str:
 
     It prints which of their files are missing or changed, and which programs the shell does not
     find because another of the same name comes first. Links to the packaged program, such as those
-    that stand_ins of a scenario create, are none.
+    that stand_ins of a scenario create, are none. dpkg does not compare owners and modes.
     """
     return rf"""
 packages=$({family.installed_packages})
 {family.verify_packages} |
-    sed -En 's,^missing .* (/usr/.*),\1 is missing,p; t; s,^.* (/usr/.*),\1 is not as packaged,p'
-for path in $({family.list_files} | grep -E '^/usr/s?bin/'); do
+    sed -En 's,^missing .* (/usr/.*),\1 is missing,p; t; s,^.* (/usr/.*),\1 is not as packaged,p
+        s,^..5.* c ({SETTINGS}.*),\1 is not as packaged,p'
+files=$({family.list_files} | grep -E '^/usr/(s?bin/.|lib.*\.so$)')
+find $files -maxdepth 0 -type f \( ! -user root -o -perm /6022 -o ! -perm -0444 \
+    -o ! -name '*.so' ! -perm -0111 \) -printf '%p has mode %m and owner %u\n' 2> /dev/null
+for path in $(echo "$files" | grep -v '\.so$'); do
     first=$(command -v "${{path##*/}}")
     [ "$first" -ef "$path" ] || echo "$first comes before $path"
 done
@@ -128,7 +138,7 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         names = "|".join(PROCESS_OF.get(unit, unit) for unit in DAEMONS)
         shown = (
             "cat /proc/$pid/comm",
-            "cut -d' ' -f3 /proc/$pid/stat",
+            f"{FROZEN} && echo frozen || cut -d' ' -f3 /proc/$pid/stat",
             "sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status",
             "tail -1 /proc/$pid/cgroup",
             "sed -n 's/^Max open files//p' /proc/$pid/limits",
@@ -168,8 +178,8 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
             # Elsewhere, slurmd may bind itself to CPUs that jobs do not use (CpuSpecList).
             if cpus != all_cpus and has_own_image(plan, host.name):
                 wrong.append(f"{host.name}: {process} may use CPUs {cpus}, not {all_cpus}")
-            if state == "T":
-                wrong.append(f"{host.name}: {process} is stopped by a signal: {cgroup}")
+            if problem := {"T": "stopped by a signal", "frozen": "frozen"}.get(state):
+                wrong.append(f"{host.name}: {process} is {problem}: {cgroup}")
             unit = next((unit for unit, name in PROCESS_OF.items() if name == process), process)
             if not re.search(rf"/{unit}(@[^/]*)?\.service(/|$)", cgroup):
                 wrong.append(f"{host.name}: {process} runs outside of {unit}.service: {cgroup}")
@@ -262,15 +272,19 @@ def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, 
 def test_every_program_and_plugin_of_slurm_is_the_packaged_one(ssh: Ssh, plan: Plan) -> None:
     """A wrapper in front of a program, or a plugin that is missing, affects later jobs only.
 
-    Machines, and images of users, may have Slurm from elsewhere.
+    A packaged file of settings takes effect when its daemon starts again. Machines, and images of
+    users, may have Slurm from elsewhere.
     """
     hosts = [host.name for host in plan.lasting_hosts() if has_own_image(plan, host.name)]
+    tree = render.render(plan)
 
-    def look(name: str) -> str:
-        return ssh.run(name, ["sh", "-c", different_programs(plan.host(name).family)]).stdout
+    def look(name: str) -> list[str]:
+        rendered = {file.path for file in tree[name]}
+        answer = ssh.run(name, ["sh", "-c", different_programs(plan.host(name).family)])
+        return [line for line in answer.stdout.splitlines() if line.split(" ")[0] not in rendered]
 
     seen = everywhere(look, hosts)
-    wrong = [f"{name}: {line}" for name in hosts for line in seen[name].splitlines()]
+    wrong = [f"{name}: {line}" for name in hosts for line in seen[name]]
     assert not wrong, "\n".join(wrong)
 
 

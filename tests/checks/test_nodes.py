@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from itertools import chain, pairwise
 
 import pytest
@@ -96,6 +97,23 @@ _DEVICES = {
     "/dev/tty": "5:0",
 }
 
+# Directories in which every user writes; libraries of MPI use /dev/shm.
+_OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
+
+# Succeeds if the address of a host takes long, each time: a name server does not answer, for which
+# the resolver waits 5 s (resolv.conf(5)).
+_LONG, _SLOW = 4, 9
+_LOOKUP_IS_SLOW = f"""(
+    for attempt in 1 2 3; do
+        begin=$(date +%s)
+        timeout 8 getent ahosts {{name}} > /dev/null
+        [ $(($(date +%s) - begin)) -ge {_LONG} ] || exit 1
+    done)"""
+# Prints which files of name lookups a user cannot read.
+_UNREADABLE = """runuser -u nobody -- sh -c '
+    for path in /etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf /etc/resolv.conf; do
+        [ ! -e $path ] || [ -r $path ] || echo $path
+    done'"""
 # Prints the mode and owner of a directory, where it is, and an error if a user cannot write there.
 _STAT_AND_WRITE = """
 stat -Lc '%a %U %G' {path} 2>&1
@@ -107,12 +125,16 @@ echo end
 
 @pytest.mark.needs("users")
 def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
-    script = users_script(plan)
+    """Also looks whether users can read the files that programs find users and hosts in."""
+    script = f"{users_script(plan)}\n{_UNREADABLE}"
     hosts = [host.name for host in plan.lasting_hosts()]
-    wrong = wrong_users(
-        everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts),
-        plan,
-    )
+    seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
+    wrong = wrong_users(seen, plan)
+    wrong += [
+        f"{host}:{path} cannot be read by users"
+        for host, lines in seen.items()
+        for path in lines[len(plan.scenario.users) :]
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -158,7 +180,7 @@ def _user_facts(line: str) -> dict[str, str]:
 def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
     ssh: Ssh, plan: Plan
 ) -> None:
-    """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and /tmp."""
+    """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and those of all."""
     tree = render.render(plan)
     user = next(iter(plan.scenario.users), "root")
     static = {host.name for host in plan.hosts if host.provision == "static"}
@@ -170,7 +192,7 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
         rendered = [
             facts for facts in rendered if name in static or not facts[0].startswith("/run/")
         ]
-        writers = {"/tmp": user, **{path: owner for path, _, owner, _ in rendered}}
+        writers = dict.fromkeys(_OF_ALL, user) | {path: owner for path, _, owner, _ in rendered}
         script = "".join(
             map(
                 _STAT_AND_WRITE.format_map,
@@ -178,7 +200,9 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
             )
         )
         *answers, _ = ssh.run(name, ["sh", "-c", script]).stdout.split("\nend\n")
-        wanted = {"/tmp": "1777 root root", **{path: " ".join(facts) for path, *facts in rendered}}
+        wanted = dict.fromkeys(_OF_ALL, "1777 root root") | {
+            path: " ".join(facts) for path, *facts in rendered
+        }
         wrong = []
         for path, answer in zip(writers, answers, strict=True):
             actual, real_path, *refused = answer.splitlines()
@@ -234,15 +258,30 @@ def test_every_name_of_a_host_leads_to_that_host(
     hosts = [host.name for host in plan.lasting_hosts()]
     names = shlex.join(host.name for host in plan.hosts)
     script = (
-        f"hostname -I; for name in {names}; do echo $name $(getent ahosts $name | head -n 1); done"
+        f"hostname -I; {_LOOKUP_IS_SLOW.format(name=hosts[0])} && exit {_SLOW};"
+        f" for name in {names}; do echo $name $(getent ahosts $name | head -n 1); done"
     )
-    seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
+    answers = everywhere(lambda name: ssh.run(name, ["sh", "-c", script], check=False), hosts)
+    seen = {host: answer.stdout.splitlines() for host, answer in answers.items()}
     host_at = {address: host for host, (own, *_) in seen.items() for address in own.split()}
     wrong = [
         f"on {host}, {name} is {address}, which is {host_at[address]}"
         for host, (_, *lines) in seen.items()
         for name, address in (line.split()[:2] for line in lines if " " in line)
         if host_at.get(address, name) != name
+    ]
+    wrong += [
+        f"{host} takes {_LONG} s or more for the address of {hosts[0]}: "
+        "see hosts in /etc/nsswitch.conf, and /etc/resolv.conf"
+        for host, answer in answers.items()
+        if answer.exit_code == _SLOW
+    ]
+    # An installer may give a machine a second name for itself, such as Debian's 127.0.1.1.
+    wrong += [
+        f"on {host}, {name} is {address}, which leads to {host} itself from every host"
+        for host, (_, *lines) in seen.items()
+        for name, address in (line.split()[:2] for line in lines if " " in line)
+        if ip_address(address).is_loopback and (name != host or has_own_image(plan, host))
     ]
     wrong += _wrong_names({host: lines for host, (_, *lines) in seen.items()}, {*hosts})
     for name, cluster in clusters.items():

@@ -9,6 +9,7 @@ import re
 
 import pytest
 from conftest import Jobs, active_jobs, all_records_sent, over_time, wait_for_records
+from test_hosts import has_own_image
 
 from harness import render, slurm_options
 from harness.cluster.slurm import JobKey, Record, SlurmCluster, job_key
@@ -64,6 +65,54 @@ def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
         number = re.fullmatch(r"(\d+)M", wanted[name])
         if value != (str(int(number[1]) << 20) if number else wanted[name]):
             wrong.append(f"MariaDB's {name} is {value}")
+    if has_own_image(plan, host):
+        query = (
+            "select lower(variable_name), global_value from information_schema.system_variables"
+            " where global_value_origin = 'SQL' and not global_value <=> default_value"
+        )
+        changed = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines()
+        wrong += [
+            "someone has set MariaDB's {} to {}".format(*line.split("\t"))
+            for line in changed
+            if line.split("\t")[0] not in wanted
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_daemons_change_the_database(plan: Plan, ssh: Ssh) -> None:
+    """A trigger or an event changes records, and so does whoever needs no password.
+
+    Machines, and images of users, may have such accounts for databases of their own.
+    """
+    databases = ", ".join(f"'{name}'" for name in slurm_options.database_grants(plan.scenario))
+    triggers = f"""
+        select 'trigger', trigger_name, event_object_table from information_schema.triggers
+        where trigger_schema in ({databases})
+        union select 'event', event_name, event_schema from information_schema.events
+        where event_schema in ({databases})
+    """
+    accounts = """
+        select user, host from mysql.global_priv
+        where json_value(priv, '$.plugin') in ('', 'mysql_native_password')
+        and ifnull(json_value(priv, '$.authentication_string'), '') = ''
+        and not json_value(priv, '$.account_locked') <=> true
+    """
+
+    def rows(host: str, query: str) -> list[list[str]]:
+        answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query])
+        return [line.split("\t") for line in answer.stdout.splitlines()]
+
+    wrong = []
+    for host in (host.name for host in plan.with_daemon("mariadb")):
+        wrong += [
+            "{}: MariaDB's {} {} may change records of {}".format(host, *row)
+            for row in rows(host, triggers)
+        ]
+        if has_own_image(plan, host):
+            wrong += [
+                "{}: MariaDB asks '{}'@'{}' for no password".format(host, *row)
+                for row in rows(host, accounts)
+            ]
     assert not wrong, "\n".join(wrong)
 
 

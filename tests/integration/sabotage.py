@@ -313,6 +313,35 @@ FEDERATION = [
             ("accounting", "mariadb -e 'set global read_only = 0'"),
             "MariaDB's read_only is ON",
         ),
+        Sabotage(
+            ("settings_of_its_file",),
+            ("accounting", "mariadb -e 'set global wait_timeout = 5'"),
+            ("accounting", "mariadb -e 'set global wait_timeout = default'"),
+            "someone has set MariaDB's wait_timeout to 5",
+        ),
+    ),
+    at_once(
+        Sabotage(
+            ("only_daemons_change",),
+            ("accounting", "mariadb -e 'create user backup'"),
+            ("accounting", "mariadb -e 'drop user backup'"),
+            "accounting: MariaDB asks 'backup'@'%' for no password",
+        ),
+        Sabotage(
+            ("only_daemons_change",),
+            (
+                "accounting",
+                "mariadb -e 'create event slurm_acct_db.purge on schedule every 1 day"
+                " do delete from slurm_acct_db.aws_step_table'",
+            ),
+            ("accounting", "mariadb -e 'drop event slurm_acct_db.purge'"),
+            "accounting: MariaDB's event purge may change records of slurm_acct_db",
+        ),
+        Sabotage(
+            ("only_daemons_change",),
+            *trigger("slurm_acct_db.aws_job_table", "insert", "new.state = 3"),
+            "may change records of aws_job_table",
+        ),
     ),
     Sabotage(
         ("one_collation",),
@@ -538,6 +567,12 @@ ELASTIC = [
             " until ss -Hltn sport = :8470 | grep -q .; do sleep 0.1; done",
         ),
         "the provisioning API was not asked for c3, although port 8470 of ctl says so",
+    ),
+    Sabotage(
+        ("job_brings_the_node",),
+        (f"{NETWORK_OF}ctl", f"{NEW_CHAIN} tcp dport 8470 drop"),
+        (f"{NETWORK_OF}ctl", "nft delete table inet lie"),
+        "ctl: slurm-resume c3: http://127.0.0.1:8470/v1: timed out",
     ),
     Sabotage(
         ("job_brings_the_node",),

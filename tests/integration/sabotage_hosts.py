@@ -5,6 +5,7 @@ from __future__ import annotations
 from sabotage import FAKETIME, NETWORK_OF, Sabotage, at_once, drop_in, on_single, wrapper
 
 PLUGINS = "/usr/lib/*/slurm-wlm"
+FREEZE = "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.freeze"
 SPOOL = "/var/lib/slurm/slurmd"
 STATE = "/var/lib/slurm/slurmctld"
 
@@ -65,10 +66,24 @@ def in_maintenance(node: str) -> tuple[str, str]:
 
 
 SINGLE_NODE = [
-    on_single(
-        "every_program",
-        *wrapper("srun", 'exec /usr/bin/srun "$@"'),
-        "single: /usr/local/bin/srun comes before /usr/bin/srun",
+    at_once(
+        on_single(
+            "every_program",
+            *wrapper("srun", 'exec /usr/bin/srun "$@"'),
+            "single: /usr/local/bin/srun comes before /usr/bin/srun",
+        ),
+        on_single(
+            "every_program",
+            "chmod u+s /usr/bin/sacct",
+            "chmod u-s /usr/bin/sacct",
+            "single: /usr/bin/sacct has mode 4755 and owner root",
+        ),
+        on_single(
+            "every_program",
+            "echo SLURMCTLD_OPTIONS=-c >> /etc/default/slurmctld",
+            "sed -i '$d' /etc/default/slurmctld",
+            "single: /etc/default/slurmctld is not as packaged",
+        ),
     ),
     on_single(
         "every_file",
@@ -118,12 +133,28 @@ SINGLE_NODE = [
 ]
 
 FEDERATION = [
-    on_host(
-        "runs_its_daemons",
-        "aws1",
-        "taskset -acp 0 $(pidof -s slurmd)",
-        "systemctl restart slurmd",
-        "aws1: slurmd may use CPUs 0, not 0-",
+    at_once(
+        on_host(
+            "runs_its_daemons",
+            "aws1",
+            "taskset -acp 0 $(pidof -s slurmd)",
+            "systemctl restart slurmd",
+            "aws1: slurmd may use CPUs 0, not 0-",
+        ),
+        on_host(
+            "runs_its_daemons",
+            "aws2",
+            "kill -STOP $(pidof munged)",
+            "kill -CONT $(pidof munged)",
+            "aws2: munged is stopped by a signal",
+        ),
+        on_host(
+            "runs_its_daemons",
+            "aws3",
+            f"echo 1 > {FREEZE}",
+            f"echo 0 > {FREEZE}",
+            "aws3: slurmd is frozen",
+        ),
     ),
     on_host(
         "large_packets",
@@ -169,6 +200,13 @@ FEDERATION = [
             "usermod --home /home/bob bob",
             "aws4: bob has home /nowhere, should have /home/bob",
         ),
+        on_host(
+            "every_user",
+            "aws1",
+            "chmod 0600 /etc/passwd",
+            "chmod 0644 /etc/passwd",
+            "aws1:/etc/passwd cannot be read by users",
+        ),
     ),
     at_once(
         on_host(
@@ -187,6 +225,13 @@ FEDERATION = [
         ),
         on_host(
             "every_directory",
+            "onprem2",
+            "chmod 0755 /dev/shm",
+            "chmod 1777 /dev/shm",
+            "onprem2:/dev/shm is 755 root root, should be 1777 root root",
+        ),
+        on_host(
+            "every_directory",
             "aws4",
             f"mv {SPOOL} {SPOOL}.right && ln -s /proc {SPOOL}",
             f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
@@ -200,7 +245,26 @@ FEDERATION = [
         f"rm {SPOOL} && mv /tmp/spool {SPOOL}",
         f"onprem1:{SPOOL} is a symbolic link to /tmp/spool",
     ),
-    on_host("every_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
+    at_once(
+        on_host("every_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
+        on_host(
+            "every_name",
+            "aws3",
+            "cp /etc/hosts /root/hosts && sed '1i 127.0.1.1 aws3' /root/hosts > /etc/hosts",
+            "cat /root/hosts > /etc/hosts",
+            "on aws3, aws3 is 127.0.1.1",
+        ),
+        on_host(
+            "every_name",
+            "aws4",
+            # Nobody has the address, so the resolver waits.
+            "cp /etc/resolv.conf /etc/nsswitch.conf /root && sed -i 's/^hosts:/& dns/'"
+            " /etc/nsswitch.conf && for last in 250 251; do hostname -I |"
+            ' sed -E "s/^([0-9.]+)\\.[0-9]+ .*/nameserver \\1.$last/"; done > /etc/resolv.conf',
+            "cat /root/resolv.conf > /etc/resolv.conf && cp /root/nsswitch.conf /etc",
+            "aws4 takes 4 s or more for the address of ",
+        ),
+    ),
     on_host(
         "every_name",
         "aws-ctl",

@@ -71,6 +71,25 @@ def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
     assert report == ["single logged: error: no memory for job 8"]
 
 
+def test_what_a_host_printed_before_it_hung_is_shown() -> None:
+    class Hangs(Controller):
+        def run(self, host: str, command: Any, **options: Any) -> Result:
+            if "scontrol ping" in " ".join(command):
+                raise WaitTimeout(
+                    "...", printed="+0000\nnot active: munge is stopped by a signal\n"
+                )
+            return super().run(host, command, **options)
+
+    single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
+    report = diagnosis.of_failure(Hangs(squeue="", node="", reservation=""), single, 0)
+    causes = ["single: munge is stopped by a signal"]
+    assert report == [*causes, "single: no answer in 15 s"]
+    assert diagnosis.with_causes_first("timed out", report).splitlines()[:2] == [
+        *causes,
+        "timed out",
+    ]
+
+
 def test_statement_that_the_database_refused_is_shown_before_its_consequences() -> None:
     refused = "error: mysql_query failed: 1290 The MariaDB server is running with --read-only"
     later = [f"error: Couldn't modify {what}" for what in ("cluster", "job", "step", "event")]

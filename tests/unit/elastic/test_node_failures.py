@@ -16,11 +16,12 @@ from harness.elastic.node_failures import wrong_notes
 
 
 class Api(HTTPServer):
-    """An API that accepts everything, and counts its requests."""
+    """An API that accepts everything, and counts its requests; at first, it may be unavailable."""
 
     asked = 0
 
-    def __init__(self) -> None:
+    def __init__(self, unavailable: int = 0) -> None:
+        self.unavailable = unavailable
         super().__init__(("127.0.0.1", 0), Accepts)
 
 
@@ -30,7 +31,7 @@ class Accepts(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.server.asked += 1
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(202)
+        self.send_response(503 if self.server.asked <= self.server.unavailable else 202)
         self.end_headers()
         self.wfile.write(b'{"accepted": ["c1"]}')
 
@@ -73,6 +74,20 @@ def test_api_is_called_once_even_if_the_log_cannot_be_written(
     assert api.asked == 1
     if writable:
         assert json.loads(log.read_text())["answer"] == {"accepted": ["c1"]}
+
+
+def test_api_that_does_not_answer_is_noted_at_once(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later is too late: slurmctld kills the program at ResumeTimeout."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # must not be used
+    api.unavailable = 2
+    (token := tmp_path / "token").write_text("secret")
+    log = tmp_path / "power.log"
+    program(api.server_port, log, token).ask("resume", ["c1"])
+    first, last = map(json.loads, log.read_text().splitlines())
+    assert first["problem"].endswith('/v1: {"accepted": ["c1"]}; tries again')
+    assert last["answer"] == {"accepted": ["c1"]}
 
 
 def test_node_failures_are_explained_by_comparing_both_ends() -> None:
