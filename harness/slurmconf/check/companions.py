@@ -169,6 +169,7 @@ def _features(source: Source) -> Iterator[Finding]:
     names, and slurmd accepts a second line of a feature with the same Helper.
     """
     by_node = "helpers.conf NodeName" in source.release.options
+    has_flags = "flags" in source.release.options.get("helpers.conf Feature", {})
     features = [(row, row.first) for row in source.rows("feature")]
     for row in source.rows("nodename"):
         if "feature" in row.own:
@@ -179,6 +180,11 @@ def _features(source: Source) -> Iterator[Finding]:
         yield source.find_here(FATAL, "missing", "Feature", "there is none")
     first_of: dict[str, Row] = {}
     for row, feature in features:
+        flags = row.own.get("flags") if has_flags else None
+        bad = [word for word in flags.words() if word.lower() != "rebootless"] if flags else []
+        if flags and bad:
+            message = f'"{bad[0]}" is not rebootless, and ignored (_parse_feature)'
+            yield source.find(flags, ERROR, "word", message)
         for name in filter(None, feature.value.split(",")) if by_node else [feature.value]:
             if not _FEATURE.fullmatch(name):
                 yield source.find(feature, FATAL, "value", f'"{name}" is not the name of a feature')

@@ -137,6 +137,13 @@ def _unusable(source: Source) -> Iterator[Finding]:
     if setting and "enable_rpc_queue" in setting.value.lower():
         message = "enable_rpc_queue is experimental (rpc_queue_init)"
         yield source.find(setting, ERROR, "word", message, daemons=SLURMCTLD)
+    if (
+        setting
+        and source.release.ignores_threadpool
+        and "threadpool=enabled" in setting.value.lower().split(",")
+    ):
+        message = "threadpool=enabled is ignored (_parse_params of src/common/threadpool.c)"
+        yield source.find(setting, WARNING, "word", message, daemons=SLURMCTLD)
 
 
 def _contradictions(source: Source) -> Iterator[Finding]:
@@ -144,6 +151,11 @@ def _contradictions(source: Source) -> Iterator[Finding]:
     if parameters and mcs and "none" in mcs:
         severity = WARNING if source.release.logs_warnings else INFO
         yield source.find(parameters, severity, "contradiction", f"has no effect with {mcs}")
+    groups = parameters.value.partition(":")[2] if parameters else ""
+    if parameters and mcs == "mcs/group" and not groups:
+        severity = WARNING if source.release.logs_warnings else INFO
+        message = "no group after a colon: only the defaults of mcs/group apply (init)"
+        yield source.find(parameters, severity, "missing", message, "such as ondemand,select:g1|g2")
     slurmd = source.settings.get("slurmdparameters")
     words = slurmd.value.lower() if slurmd else ""
     if (
