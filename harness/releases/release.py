@@ -293,6 +293,8 @@ class Behaviour:
     unusable_munge_socket: str
     # Daemons log an error for a node with a shared GRES and without a gpu (gres_init_node_config).
     needs_shared_gpu: bool
+    # Daemons check Links of gres.conf (gres_links_validate).
+    checks_links: bool
     # slurmctld ignores threadpool=enabled, with a warning (_parse_params of threadpool.c).
     ignores_threadpool: bool
     # MultipleFiles of gres.conf must have more than one file.

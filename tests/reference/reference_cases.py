@@ -893,7 +893,13 @@ LOGGED |= options(
     "GresTypes=gpu\nNodeName=m1 Gres=gpu:5x",
     f"{_SHARED}NodeName=m1 Gres=mps:100",
     "AuthInfo=cred_expire=4",
+    "RequeueExit=255-256",
     "AuthInfo=cred_expire=5,ttl=5",
+)
+LOGGED["burst_buffer.conf with what burst_buffer/lua ignores"] = with_(
+    "BurstBufferType=burst_buffer/lua",
+    burst_buffer_conf="AllowUsers=slurm,root\nGetSysState=/x\nGetSysStatus=/x\nDefaultPool=a\n"
+    "Granularity=0\nFlags=EnablePersistent,EmulateCray\nStageInTimeout=2073601\nOtherTimeout=2073600\n",
 )
 LOGGED["helpers.conf with an unknown flag"] = with_(
     "NodeFeaturesPlugins=node_features/helpers",
@@ -909,6 +915,8 @@ LOGGED |= {
         "Name=gpu File=/dev/null,/dev/zero",
         "Name=gpu Type=a File=/dev/null",
         "Name=gpu File=/dev/null\nName=nic Count=2",
+        "Name=gpu File=/dev/null Links=0,x\nName=odd Count=2",
+        "NodeName=cloud0 Name=gpu,nic\nNodeName=cloud1 Name=gpu File=/dev/null Links=-1",
     )
 }
 LOGGED |= {

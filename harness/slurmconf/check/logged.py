@@ -23,6 +23,7 @@ _WORLD_WRITABLE = {"/tmp", "/var/tmp", "/dev/shm"}  # noqa: S108
 # _cpu_freq_check_gov of src/common/cpu_frequency.c reads the beginning of a word only.
 _GOVERNOR = re.compile("co|perf|pow|onde|sche", re.IGNORECASE)
 _GOVERNORS = re.compile("((co|perf|pow|user|onde|sche)[^,]*(,|$))+$", re.IGNORECASE)
+_HIGHEST_EXIT_CODE = 255  # MAX_EXIT_VAL of src/slurmctld/job_mgr.c
 _DEFAULT_HEALTH_CHECK_TIMEOUT = 60  # seconds: src/common/read_config.h
 
 
@@ -127,7 +128,7 @@ def _unusable(source: Source) -> Iterator[Finding]:
     for name in ("requeueexit", "requeueexithold"):
         codes = source.settings.get(name)
         numbers = names_of(f"[{codes.value}]", source.release) if codes else ()
-        if codes and not (numbers and all(re.fullmatch("[0-9]+", code) for code in numbers)):
+        if codes and not (numbers and all(map(_is_exit_code, numbers))):
             message = f'"{codes.value}" is not a list of exit codes (_make_requeue_array)'
             yield source.find(codes, ERROR, "value", message, daemons=SLURMCTLD)
     port = source.settings.get("slurmdport")
@@ -144,6 +145,10 @@ def _unusable(source: Source) -> Iterator[Finding]:
     ):
         message = "threadpool=enabled is ignored (_parse_params of src/common/threadpool.c)"
         yield source.find(setting, WARNING, "word", message, daemons=SLURMCTLD)
+
+
+def _is_exit_code(word: str) -> bool:
+    return bool(re.fullmatch("[0-9]+", word)) and int(word) <= _HIGHEST_EXIT_CODE
 
 
 def _contradictions(source: Source) -> Iterator[Finding]:

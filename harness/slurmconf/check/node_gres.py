@@ -32,6 +32,7 @@ from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Sou
 _COUNT = re.compile(r"\s*([+-]?[0-9]+)?([kmgtp](i?b)?)?", re.IGNORECASE)
 _UNITS = " kmgtp"
 _LIMIT = 2**63 - 1
+_MOST_LINKS = 1023  # GRES_MAX_LINK of src/common/gres.h
 # Plugins of src/plugins/gres that refuse to load a file twice (gres_p_node_config_load).
 _WITH_UNIQUE_FILES = {"gpu", "nic"}
 
@@ -181,6 +182,10 @@ class _Gres:
         ):
             message = "does not contain multiple files"
             yield source.find(files, FATAL, "count", message, "use File")
+        links = row.own.get("link") or row.own.get("links")
+        if links and source.release.checks_links and not _are_links(links.value):
+            message = f'"{links.value}" is not a list of links with one -1; it is ignored'
+            yield source.find(links, ERROR, "value", message)
         if setting := row.own.get("count"):
             record = self._record(row)
             count = _count(setting.value)
@@ -438,6 +443,13 @@ def _count(value: str) -> int | None:
     size = number * int(base ** _UNITS.index(unit[0])) % 2**64
     # LONG_MIN, LONG_MAX and NO_VAL64
     return None if not -_LIMIT <= number < _LIMIT or size >= 2**64 - 2 else size
+
+
+def _are_links(value: str) -> bool:
+    """Return whether gres_links_validate accepts the Links of a GPU."""
+    links = [re.fullmatch(r"\s*([+-]?[0-9]+)", word) for word in value.split(",") if word]
+    numbers = [int(link[1]) if link else _LIMIT for link in links]
+    return numbers.count(-1) == 1 and all(-2 <= link <= _MOST_LINKS for link in numbers)
 
 
 def _highest(cores: str) -> int | None:

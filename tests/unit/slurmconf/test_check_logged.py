@@ -128,6 +128,8 @@ def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
         ("PartitionName=q AllowAccounts=ALL DenyAccounts=b", "DenyAccounts", NONE, NONE),
         (f"{POWER}SuspendExcNodes=ALL", "SuspendExcNodes", NONE, NONE),
         ("PartitionName=q PreemptMode=GANG", "PreemptMode", since("24.11"), NONE),
+        ("RequeueExit=1-256", "RequeueExit", ALL, NONE),
+        ("RequeueExit=0,255", "RequeueExit", NONE, NONE),
         ("AuthInfo=cred_expire=4", "AuthInfo", ALL, NONE),
         ("AuthInfo=cred_expire=5", "AuthInfo", NONE, NONE),
         ("AuthInfo=password", "AuthInfo", since("22.05") - since("23.11"), NONE),
@@ -154,6 +156,45 @@ def test_unknown_user_in_helpers_conf_is_an_error_until_it_is_fatal(tmp_path: Pa
     (tmp_path / "helpers.conf").write_text("Feature=a\nAllowUserBoot=root,@\n")
     assert reporting(tmp_path, "AllowUserBoot", "error") == since("21.08") - since("23.02")
     assert reporting(tmp_path, "AllowUserBoot", "fatal") == since("23.02")
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("DenyUsers=0", "DenyUsers"),
+        ("GetSysStatus=/x", "GetSysStatus"),
+        ("Flags=DisablePersistent,EmulateCray", "Flags"),
+        ("OtherTimeout=2073601", "OtherTimeout"),
+        ("StageOutTimeout=2073600\nAllowUsers=slurm\nFlags=DisablePersistent", None),
+    ],
+)
+def test_what_burst_buffer_lua_ignores_is_an_error(
+    tmp_path: Path, text: str, option: str | None
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}BurstBufferType=burst_buffer/lua\n")
+    (tmp_path / "burst_buffer.conf").write_text(f"{text}\n")
+    findings = check.check_path(tmp_path, releases.get("24.11"))
+    assert [one.option for one in findings if one.severity == "error"] == [option] * bool(option)
+
+
+@pytest.mark.parametrize(
+    ("links", "is_valid"),
+    [
+        ("0,-1", True),
+        ("-1,-2,1023", True),
+        ("0,x,-1", False),
+        ("0,1", False),
+        ("-1,-1", False),
+        ("-1,1024", False),
+    ],
+)
+def test_links_without_one_own_place_are_an_error(
+    tmp_path: Path, links: str, is_valid: bool
+) -> None:
+    node = "GresTypes=gpu\nNodeName=m State=CLOUD Gres=gpu:1\n"
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{node}")
+    (tmp_path / "gres.conf").write_text(f"Name=gpu File=/dev/a Links={links}\n")
+    assert reporting(tmp_path, "Links", "error") == (NONE if is_valid else since("21.08"))
 
 
 @pytest.mark.parametrize(("flags", "is_logged"), [("REBOOTLESS", False), ("rebootless,x", True)])
