@@ -893,6 +893,7 @@ LOGGED |= options(
     "GresTypes=gpu\nNodeName=m1 Gres=gpu:5x",
     f"{_SHARED}NodeName=m1 Gres=mps:100",
     "AuthInfo=cred_expire=4",
+    "AuthInfo=socket=,ttl=60",
     "RequeueExit=255-256",
     "AuthInfo=cred_expire=5,ttl=5",
 )

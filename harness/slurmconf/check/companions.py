@@ -353,6 +353,8 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
 
 
 def _is_no_socket(value: str) -> bool:
+    if re.search("socket=(,|$)", value, re.IGNORECASE):
+        return True
     return bool(value) and not value.startswith("/") and "=" not in value
 
 
