@@ -293,8 +293,8 @@ class Behaviour:
     unusable_munge_socket: str
     # Daemons log an error for a node with a shared GRES and without a gpu (gres_init_node_config).
     needs_shared_gpu: bool
-    # Daemons check Links of gres.conf (gres_links_validate).
-    checks_links: bool
+    # Links of gres.conf need one -1 (gres_links_validate).
+    needs_own_link: bool
     # slurmctld ignores threadpool=enabled, with a warning (_parse_params of threadpool.c).
     ignores_threadpool: bool
     # MultipleFiles of gres.conf must have more than one file.

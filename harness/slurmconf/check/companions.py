@@ -345,16 +345,16 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
         message = "is the path of a munge socket, not a password: slurmdbd cannot be reached"
         yield source.find(password, FATAL, "value", message, "remove it", SLURMCTLD)
     info = source.settings.get("authinfo")
-    if info and _is_no_socket(info.value):
-        # init of auth_munge.c tests munge; releases without that test fail when they need it.
-        severity = source.release.unusable_munge_socket
+    # init of auth_munge.c tests munge; releases without that test fail when they need it, and do
+    # not skip an empty socket.
+    severity = source.release.unusable_munge_socket
+    is_empty = info and severity != FATAL and re.search("socket=(,|$)", info.value)
+    if info and (is_empty or _is_no_socket(info.value)):
         message = "is neither options nor the path of a munge socket: nothing can authenticate"
         yield source.find(info, severity, "value", message, "remove it")
 
 
 def _is_no_socket(value: str) -> bool:
-    if re.search("socket=(,|$)", value, re.IGNORECASE):
-        return True
     return bool(value) and not value.startswith("/") and "=" not in value
 
 

@@ -183,8 +183,9 @@ class _Gres:
             message = "does not contain multiple files"
             yield source.find(files, FATAL, "count", message, "use File")
         links = row.own.get("link") or row.own.get("links")
-        if links and source.release.checks_links and not _are_links(links.value):
-            message = f'"{links.value}" is not a list of links with one -1; it is ignored'
+        own_place = 1 if source.release.needs_own_link else None
+        if links and not _are_links(links.value, own_place):
+            message = f'"{links.value}" is not a list of links, with -1 for itself; it is ignored'
             yield source.find(links, ERROR, "value", message)
         if setting := row.own.get("count"):
             record = self._record(row)
@@ -445,11 +446,13 @@ def _count(value: str) -> int | None:
     return None if not -_LIMIT <= number < _LIMIT or size >= 2**64 - 2 else size
 
 
-def _are_links(value: str) -> bool:
-    """Return whether gres_links_validate accepts the Links of a GPU."""
+def _are_links(value: str, own_places: int | None) -> bool:
+    """Return whether gres_links_validate accepts Links, with a number of -1 if it counts them."""
     links = [re.fullmatch(r"\s*([+-]?[0-9]+)", word) for word in value.split(",") if word]
     numbers = [int(link[1]) if link else _LIMIT for link in links]
-    return numbers.count(-1) == 1 and all(-2 <= link <= _MOST_LINKS for link in numbers)
+    return own_places in {None, numbers.count(-1)} and all(
+        -2 <= link <= _MOST_LINKS for link in numbers
+    )
 
 
 def _highest(cores: str) -> int | None:

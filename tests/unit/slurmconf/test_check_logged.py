@@ -180,23 +180,23 @@ def test_what_burst_buffer_lua_ignores_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("links", "is_valid"),
+    ("links", "errors"),
     [
-        ("0,-1", True),
-        ("-1,-2,1023", True),
-        ("0,x,-1", False),
-        ("0,1", False),
-        ("-1,-1", False),
-        ("-1,1024", False),
+        ("0,-1", NONE),
+        ("-1,-2,1023", NONE),
+        ("0,x,-1", ALL),
+        ("0,1", since("21.08")),
+        ("-1,-1", since("21.08")),
+        ("-1,1024", ALL),
     ],
 )
 def test_links_without_one_own_place_are_an_error(
-    tmp_path: Path, links: str, is_valid: bool
+    tmp_path: Path, links: str, errors: frozenset[str]
 ) -> None:
     node = "GresTypes=gpu\nNodeName=m State=CLOUD Gres=gpu:1\n"
     (tmp_path / "slurm.conf").write_text(f"{BASE}{node}")
     (tmp_path / "gres.conf").write_text(f"Name=gpu File=/dev/a Links={links}\n")
-    assert reporting(tmp_path, "Links", "error") == (NONE if is_valid else since("21.08"))
+    assert reporting(tmp_path, "Links", "error") == errors
 
 
 @pytest.mark.parametrize(("flags", "is_logged"), [("REBOOTLESS", False), ("rebootless,x", True)])
