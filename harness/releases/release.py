@@ -291,6 +291,12 @@ class Behaviour:
     one_burst_buffer: bool
     # Severity of an AuthInfo with which munge does not answer.
     unusable_munge_socket: str
+    # Daemons log an error for a node with a shared GRES and without a gpu (gres_init_node_config).
+    needs_shared_gpu: bool
+    # Links of gres.conf need one -1 (gres_links_validate).
+    needs_own_link: bool
+    # slurmctld ignores threadpool=enabled, with a warning (_parse_params of threadpool.c).
+    ignores_threadpool: bool
     # MultipleFiles of gres.conf must have more than one file.
     counts_multiple_files: bool
     # Options, in lower case, whose plugins slurmd does not load, although other releases do.

@@ -885,6 +885,41 @@ LOGGED = options(
     # Not SlurmctldHost=spare/1: slurmctld looks for that host for 110 s.
     "SlurmctldHost=spare/1(10.0.0.2)",
 )
+_SHARED = "GresTypes=gpu,mps\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+LOGGED |= options(
+    "MCSPlugin=mcs/group\nMCSParameters=ondemand,select",
+    "MCSPlugin=mcs/group\nMCSParameters=ondemand:root",
+    "SlurmctldParameters=threadpool=enabled",
+    "GresTypes=gpu\nNodeName=m1 Gres=gpu:5x",
+    f"{_SHARED}NodeName=m1 Gres=mps:100",
+    "AuthInfo=cred_expire=4",
+    "AuthInfo=socket=,ttl=60",
+    "RequeueExit=255-256",
+    "AuthInfo=cred_expire=5,ttl=5",
+)
+LOGGED["burst_buffer.conf with what burst_buffer/lua ignores"] = with_(
+    "BurstBufferType=burst_buffer/lua",
+    burst_buffer_conf="AllowUsers=slurm,root\nGetSysState=/x\nGetSysStatus=/x\nDefaultPool=a\n"
+    "Granularity=0\nFlags=EnablePersistent,EmulateCray\nStageInTimeout=2073601\nOtherTimeout=2073600\n",
+)
+LOGGED["helpers.conf with an unknown flag"] = with_(
+    "NodeFeaturesPlugins=node_features/helpers",
+    helpers_conf="Feature=a Helper=/opt/h Flags=Rebootless\nFeature=b Helper=/opt/h Flags=odd\n",
+)
+LOGGED |= {
+    f"cloud gres with more: {text}": with_(
+        "GresTypes=gpu,nic",
+        "NodeName=cloud[0-1] CPUs=1 Gres=gpu:1 State=CLOUD",
+        gres_conf=f"{text}\n",
+    )
+    for text in (
+        "Name=gpu File=/dev/null,/dev/zero",
+        "Name=gpu Type=a File=/dev/null",
+        "Name=gpu File=/dev/null\nName=nic Count=2",
+        "Name=gpu File=/dev/null Links=0,x\nName=odd Count=2",
+        "NodeName=cloud0 Name=gpu,nic\nNodeName=cloud1 Name=gpu File=/dev/null Links=-1",
+    )
+}
 LOGGED |= {
     "cgroup.conf CgroupPlugin=cgroup/v1": with_(
         "ProctrackType=proctrack/cgroup", cgroup_conf="CgroupPlugin=cgroup/v1\n"

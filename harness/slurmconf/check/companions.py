@@ -42,6 +42,9 @@ _CERTIFICATE_SCRIPTS = {
 _PROFILE = re.compile("none|all|energy|task|lustre|network", re.IGNORECASE)
 # Values of CgroupPlugin that are not the name of a plugin.
 _NO_CGROUPS = {"autodetect", "disabled"}
+# _test_config of burst_buffer/lua.
+_UNUSED_BY_LUA = {"defaultpool", "getsysstate", "getsysstatus"}
+_LONGEST_BURST_BUFFER_TIMEOUT = 24 * 24 * 60 * 60  # seconds
 # _is_feature_valid of node_features/helpers.
 _FEATURE = re.compile("[A-Za-z_=][A-Za-z0-9_.=]*")
 
@@ -64,6 +67,9 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     helpers_conf = configuration.get("helpers.conf")
     if helpers_conf and is_read(configuration, "helpers.conf"):
         yield from _features(helpers_conf)
+    burst_buffer_conf = configuration.get("burst_buffer.conf")
+    if slurm_conf and burst_buffer_conf and is_read(configuration, "burst_buffer.conf"):
+        yield from _burst_buffers(slurm_conf, burst_buffer_conf)
     if slurmdbd_conf := configuration.get("slurmdbd.conf"):
         yield from _jwt_key(slurmdbd_conf)
         yield from _jwt_file(slurmdbd_conf)
@@ -169,6 +175,7 @@ def _features(source: Source) -> Iterator[Finding]:
     names, and slurmd accepts a second line of a feature with the same Helper.
     """
     by_node = "helpers.conf NodeName" in source.release.options
+    has_flags = "flags" in source.release.options.get("helpers.conf Feature", {})
     features = [(row, row.first) for row in source.rows("feature")]
     for row in source.rows("nodename"):
         if "feature" in row.own:
@@ -179,6 +186,11 @@ def _features(source: Source) -> Iterator[Finding]:
         yield source.find_here(FATAL, "missing", "Feature", "there is none")
     first_of: dict[str, Row] = {}
     for row, feature in features:
+        flags = row.own.get("flags") if has_flags else None
+        bad = [word for word in flags.words() if word.lower() != "rebootless"] if flags else []
+        if flags and bad:
+            message = f'"{bad[0]}" is not rebootless, and ignored (_parse_feature)'
+            yield source.find(flags, ERROR, "word", message)
         for name in filter(None, feature.value.split(",")) if by_node else [feature.value]:
             if not _FEATURE.fullmatch(name):
                 yield source.find(feature, FATAL, "value", f'"{name}" is not the name of a feature')
@@ -191,6 +203,33 @@ def _features(source: Source) -> Iterator[Finding]:
                 daemons = SLURMD if by_node else ()
                 yield source.find(feature, FATAL, "twice", message, daemons=daemons)
     yield from values.wrong_boot_users(source)
+
+
+def _burst_buffers(slurm_conf: Source, source: Source) -> Iterator[Finding]:
+    """Yield what is ignored in burst_buffer.conf: _test_config of burst_buffer_lua.c.
+
+    Users are read by _parse_users of burst_buffer_common.c.
+    """
+    for name in ("allowusers", "denyusers"):
+        users = source.settings.get(name)
+        if users and {"root", "0"} & {*users.words()}:
+            yield source.find(users, ERROR, "value", "root is ignored")
+    granularity = source.settings.get("granularity")
+    if granularity and c_numbers.atoi(granularity.value) == 0:  # bb_load_config
+        yield source.find(granularity, ERROR, "value", "cannot be 0; 1 is used")
+    plugins = {"lua", "burst_buffer/lua"} & {*slurm_conf.words("burstbuffertype")}
+    if not plugins or "lua" not in slurm_conf.release.plugins["burst_buffer"]:
+        return
+    for name in _UNUSED_BY_LUA & {*source.settings}:
+        yield source.find(source.settings[name], ERROR, "word", "burst_buffer/lua does not use it")
+    flags = source.settings.get("flags")
+    for word in ("enablepersistent", "emulatecray"):
+        if flags and word in flags.value.lower():
+            yield source.find(flags, ERROR, "word", f"burst_buffer/lua does not support {word}")
+    for name in ("othertimeout", "stageintimeout", "stageouttimeout"):
+        if (grammar.number_of(source, name) or 0) > _LONGEST_BURST_BUFFER_TIMEOUT:
+            message = f"cannot be more than {_LONGEST_BURST_BUFFER_TIMEOUT} (24 days)"
+            yield source.find(source.settings[name], ERROR, "value", message)
 
 
 def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator[Finding]:
@@ -306,9 +345,11 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
         message = "is the path of a munge socket, not a password: slurmdbd cannot be reached"
         yield source.find(password, FATAL, "value", message, "remove it", SLURMCTLD)
     info = source.settings.get("authinfo")
-    if info and _is_no_socket(info.value):
-        # init of auth_munge.c tests munge; releases without that test fail when they need it.
-        severity = source.release.unusable_munge_socket
+    # init of auth_munge.c tests munge; releases without that test fail when they need it, and do
+    # not skip an empty socket.
+    severity = source.release.unusable_munge_socket
+    is_empty = info and severity != FATAL and re.search("socket=(,|$)", info.value)
+    if info and (is_empty or _is_no_socket(info.value)):
         message = "is neither options nor the path of a munge socket: nothing can authenticate"
         yield source.find(info, severity, "value", message, "remove it")
 

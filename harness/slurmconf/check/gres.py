@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.parsing import hostlist
-from harness.slurmconf.check.findings import ERROR, SLURMD, WARNING, Finding
-from harness.slurmconf.check.nodes import names_of, node_names
+from harness.slurmconf.check.findings import ERROR, SLURMCTLD, SLURMD, WARNING, Finding
+from harness.slurmconf.check.nodes import is_cloud, names_of, node_names
 from harness.slurmconf.check.parsed_file import Source
 
 
@@ -17,14 +17,17 @@ def check(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
         return
     known = {word.lower() for word in slurm_conf.words("grestypes")}
     nodes = node_names(slurm_conf)
+    cloud = {name for name, row in nodes.items() if is_cloud(row)}
     gres_of: dict[str, set[str]] = {}
     for row in rows:
         is_name = row.first.name.lower() == "name"
         name = row.first if is_name else row.all.get("name")
+        where = None if is_name else names_of(row.first.value, source.release)
         if name and name.value.lower() not in known:
             message = f"{name.value} is not in GresTypes of slurm.conf; the line is ignored"
-            yield source.find(name, ERROR, "gres", message, f"GresTypes={name.value}")
-        where = None if is_name else names_of(row.first.value, source.release)
+            of_cloud = cloud if where is None else cloud & {*where}
+            daemons = SLURMCTLD + SLURMD if of_cloud else SLURMD
+            yield source.find(name, ERROR, "gres", message, f"GresTypes={name.value}", daemons)
         missing = [node for node in where or () if node not in nodes]
         if missing and len(missing) == len(where or ()):
             yield source.find(

@@ -23,6 +23,7 @@ _WORLD_WRITABLE = {"/tmp", "/var/tmp", "/dev/shm"}  # noqa: S108
 # _cpu_freq_check_gov of src/common/cpu_frequency.c reads the beginning of a word only.
 _GOVERNOR = re.compile("co|perf|pow|onde|sche", re.IGNORECASE)
 _GOVERNORS = re.compile("((co|perf|pow|user|onde|sche)[^,]*(,|$))+$", re.IGNORECASE)
+_HIGHEST_EXIT_CODE = 255  # MAX_EXIT_VAL of src/slurmctld/job_mgr.c
 _DEFAULT_HEALTH_CHECK_TIMEOUT = 60  # seconds: src/common/read_config.h
 
 
@@ -127,7 +128,7 @@ def _unusable(source: Source) -> Iterator[Finding]:
     for name in ("requeueexit", "requeueexithold"):
         codes = source.settings.get(name)
         numbers = names_of(f"[{codes.value}]", source.release) if codes else ()
-        if codes and not (numbers and all(re.fullmatch("[0-9]+", code) for code in numbers)):
+        if codes and not (numbers and all(map(_is_exit_code, numbers))):
             message = f'"{codes.value}" is not a list of exit codes (_make_requeue_array)'
             yield source.find(codes, ERROR, "value", message, daemons=SLURMCTLD)
     port = source.settings.get("slurmdport")
@@ -137,6 +138,17 @@ def _unusable(source: Source) -> Iterator[Finding]:
     if setting and "enable_rpc_queue" in setting.value.lower():
         message = "enable_rpc_queue is experimental (rpc_queue_init)"
         yield source.find(setting, ERROR, "word", message, daemons=SLURMCTLD)
+    if (
+        setting
+        and source.release.ignores_threadpool
+        and "threadpool=enabled" in setting.value.lower().split(",")
+    ):
+        message = "threadpool=enabled is ignored (_parse_params of src/common/threadpool.c)"
+        yield source.find(setting, WARNING, "word", message, daemons=SLURMCTLD)
+
+
+def _is_exit_code(word: str) -> bool:
+    return bool(re.fullmatch("[0-9]+", word)) and int(word) <= _HIGHEST_EXIT_CODE
 
 
 def _contradictions(source: Source) -> Iterator[Finding]:
@@ -144,6 +156,11 @@ def _contradictions(source: Source) -> Iterator[Finding]:
     if parameters and mcs and "none" in mcs:
         severity = WARNING if source.release.logs_warnings else INFO
         yield source.find(parameters, severity, "contradiction", f"has no effect with {mcs}")
+    groups = parameters.value.partition(":")[2] if parameters else ""
+    if parameters and mcs == "mcs/group" and not groups:
+        severity = WARNING if source.release.logs_warnings else INFO
+        message = "no group after a colon: only the defaults of mcs/group apply (init)"
+        yield source.find(parameters, severity, "missing", message, "such as ondemand,select:g1|g2")
     slurmd = source.settings.get("slurmdparameters")
     words = slurmd.value.lower() if slurmd else ""
     if (

@@ -16,7 +16,15 @@ from itertools import groupby
 from typing import NamedTuple
 
 from harness.parsing import c_numbers
-from harness.slurmconf.check.findings import ERROR, FATAL, SLURMCTLD, SLURMD, WARNING, Finding
+from harness.slurmconf.check.findings import (
+    ERROR,
+    FATAL,
+    INFO,
+    SLURMCTLD,
+    SLURMD,
+    WARNING,
+    Finding,
+)
 from harness.slurmconf.check.nodes import cpus_of, is_cloud, names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
@@ -24,6 +32,7 @@ from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Sou
 _COUNT = re.compile(r"\s*([+-]?[0-9]+)?([kmgtp](i?b)?)?", re.IGNORECASE)
 _UNITS = " kmgtp"
 _LIMIT = 2**63 - 1
+_MOST_LINKS = 1023  # GRES_MAX_LINK of src/common/gres.h
 # Plugins of src/plugins/gres that refuse to load a file twice (gres_p_node_config_load).
 _WITH_UNIQUE_FILES = {"gpu", "nic"}
 
@@ -66,7 +75,10 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     """
     slurm_conf = configuration.get("slurm.conf")
     source = configuration.get("gres.conf")
-    if not slurm_conf or not slurm_conf.words("grestypes") or not (source or configuration.whole):
+    if not slurm_conf or not slurm_conf.words("grestypes"):
+        return
+    yield from _unusable(slurm_conf)
+    if not (source or configuration.whole):
         return
     gres = _Gres(slurm_conf, source)
     nodes = list(gres.nodes())
@@ -121,6 +133,7 @@ class _Gres:
         records = (self._record(self._rows[number]) for number in node.lines)
         lines = [record for record in records if record.name]
         yield from self._mixed(node, lines)
+        yield from self._unexpected(node, lines)
         if not detect:
             yield from self._merged(node, lines)
 
@@ -169,6 +182,11 @@ class _Gres:
         ):
             message = "does not contain multiple files"
             yield source.find(files, FATAL, "count", message, "use File")
+        links = row.own.get("link") or row.own.get("links")
+        own_place = 1 if source.release.needs_own_link else None
+        if links and not _are_links(links.value, own_place):
+            message = f'"{links.value}" is not a list of links, with -1 for itself; it is ignored'
+            yield source.find(links, ERROR, "value", message)
         if setting := row.own.get("count"):
             record = self._record(row)
             count = _count(setting.value)
@@ -271,6 +289,31 @@ class _Gres:
                 message = f"{name} is already described, and neither line has File or Type"
                 yield self._source.find(own[1].setting, FATAL, "twice", message)
 
+    def _unexpected(self, node: _Node, records: list[_Record]) -> Iterator[Finding]:
+        """Yield lines that have more than slurm.conf (_check_conf_mismatch).
+
+        The slurmd of a node without Gres logs it, too, but the lines are meant for other nodes.
+        """
+        if node.gres is None and node.cpus is None:
+            return
+        severity = WARNING if self._release.logs_warnings else INFO
+        for name in self._slurm_conf.words("grestypes"):
+            own = [record for record in records if record.name == name]
+            left = [record.count for record in own]
+            kinds, total = _configured(node.gres, name)
+            for kind, expected in kinds.items() if kinds else (("", total),):
+                for number, record in enumerate(own):
+                    if record.kind and record.kind.lower() != kind.lower():
+                        continue
+                    if left[number] > expected:
+                        left[number] -= expected
+                        break
+                    expected, left[number] = expected - left[number], 0
+            for record, count in zip(own, left, strict=True):
+                if count > 0:
+                    message = f"{count} {name} more than in slurm.conf; they are ignored"
+                    yield self._source.find(record.setting, severity, "count", message)
+
     def _merged(self, node: _Node, records: list[_Record]) -> Iterator[Finding]:
         """Yield what plugins refuse after _merge_config (gres_node_config_load, gres_c_s.c)."""
         if node.gres is None:
@@ -310,6 +353,21 @@ class _Gres:
             yield self._slurm_conf.find(node.gres, WARNING, "gres", message)
 
 
+def _unusable(slurm_conf: Source) -> Iterator[Finding]:
+    """Yield Gres of nodes that daemons cannot use (_get_gres_cnt, gres_init_node_config)."""
+    release = slurm_conf.release
+    names = slurm_conf.words("grestypes")
+    rows = (row for row in node_names(slurm_conf).values() if "gres" in row.all)
+    for gres in dict.fromkeys(row.all["gres"] for row in rows):
+        for bad in filter(None, (_bad_word(gres, name) for name in names)):
+            message = f'"{bad}" has no count such as 4 or 2K; it and what follows are ignored'
+            yield slurm_conf.find(gres, ERROR, "value", message)
+        shared = [name for name in names if name in release.shared_gres and _total(gres, name)]
+        if shared and release.needs_shared_gpu and not _total(gres, "gpu"):
+            message = f"{shared[-1]} shares the gpu of a node, and this one has none"
+            yield slurm_conf.find(gres, ERROR, "gres", message)
+
+
 def _name(row: Row) -> str:
     is_name = row.first.name.lower() == "name"
     return row.first.value if is_name else row.get("name") or ""
@@ -324,6 +382,8 @@ def _configured(gres: Setting | None, name: str) -> tuple[dict[str, int], int]:
             return kinds, 1
         if not word.startswith(f"{name}:"):
             continue
+        if _has_bad_count(word):
+            break
         rest = word[len(name) + 1 :].partition("(")[0]
         kind, _, last = rest.rpartition(":")
         number = _count(last) if last[:1].isdigit() else None
@@ -334,6 +394,25 @@ def _configured(gres: Setting | None, name: str) -> tuple[dict[str, int], int]:
             kinds[kind] = kinds.get(kind, 0) + count
         total += count
     return kinds, total
+
+
+def _total(gres: Setting, name: str) -> int:
+    return _configured(gres, name)[1]
+
+
+def _bad_word(gres: Setting, name: str) -> str | None:
+    """Return the first word of Gres whose count cannot be read, such as gpu:5x."""
+    for word in gres.words():
+        if word == name:
+            return None
+        if word.startswith(f"{name}:") and _has_bad_count(word):
+            return word
+    return None
+
+
+def _has_bad_count(word: str) -> bool:
+    last = word.partition("(")[0].rpartition(":")[2]
+    return last[:1].isdigit() and not _COUNT.fullmatch(last)
 
 
 def _merge(records: Iterable[_Record], name: str, gres: Setting) -> Iterator[_Record]:
@@ -365,6 +444,15 @@ def _count(value: str) -> int | None:
     size = number * int(base ** _UNITS.index(unit[0])) % 2**64
     # LONG_MIN, LONG_MAX and NO_VAL64
     return None if not -_LIMIT <= number < _LIMIT or size >= 2**64 - 2 else size
+
+
+def _are_links(value: str, own_places: int | None) -> bool:
+    """Return whether gres_links_validate accepts Links, with a number of -1 if it counts them."""
+    links = [re.fullmatch(r"\s*([+-]?[0-9]+)", word) for word in value.split(",") if word]
+    numbers = [int(link[1]) if link else _LIMIT for link in links]
+    return own_places in {None, numbers.count(-1)} and all(
+        -2 <= link <= _MOST_LINKS for link in numbers
+    )
 
 
 def _highest(cores: str) -> int | None:

@@ -18,6 +18,7 @@ PartitionName=p Nodes=ALL Default=YES
 ALL = frozenset(releases.KNOWN)
 NONE: frozenset[str] = frozenset()
 POWER = "SuspendTime=60\nSuspendProgram=/suspend\nResumeProgram=/resume\n"
+MPS = "GresTypes=gpu,mps\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
 MULTIFACTOR = "PriorityType=priority/multifactor\nPriorityWeightAge=1\n"
 
 
@@ -68,6 +69,20 @@ def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
             since("23.02"),
         ),
         ("MCSPlugin=mcs/none\nMCSParameters=x", "MCSParameters", NONE, since("23.02")),
+        ("MCSPlugin=mcs/group\nMCSParameters=select", "MCSParameters", NONE, since("23.02")),
+        ("MCSPlugin=mcs/group\nMCSParameters=select:", "MCSParameters", NONE, since("23.02")),
+        ("MCSPlugin=mcs/group\nMCSParameters=select:root", "MCSParameters", NONE, NONE),
+        ("GresTypes=gpu\nNodeName=m Gres=gpu:5x", "Gres", ALL, NONE),
+        ("GresTypes=gpu\nNodeName=m Gres=gpu:a:2(S:0),gpu:b", "Gres", NONE, NONE),
+        (f"{MPS}NodeName=m Gres=mps:9", "Gres", since("22.05"), NONE),
+        (f"{MPS}NodeName=m Gres=mps:9,gpu:1", "Gres", NONE, NONE),
+        (
+            "SlurmctldParameters=threadpool=enabled",
+            "SlurmctldParameters",
+            NONE,
+            since("26.05"),
+        ),
+        ("SlurmctldParameters=threadpool=disabled", "SlurmctldParameters", NONE, NONE),
         ("CliFilterPlugins=lua,none", "CliFilterPlugins", since("23.11"), NONE),
         ("MpiDefault=openmpi", "MpiDefault", ALL - since("23.11"), NONE),
         ("EpilogMsgTime=1000001", "EpilogMsgTime", since("25.11"), NONE),
@@ -113,6 +128,12 @@ def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
         ("PartitionName=q AllowAccounts=ALL DenyAccounts=b", "DenyAccounts", NONE, NONE),
         (f"{POWER}SuspendExcNodes=ALL", "SuspendExcNodes", NONE, NONE),
         ("PartitionName=q PreemptMode=GANG", "PreemptMode", since("24.11"), NONE),
+        ("RequeueExit=1-256", "RequeueExit", ALL, NONE),
+        ("RequeueExit=0,255", "RequeueExit", NONE, NONE),
+        ("AuthInfo=cred_expire=4", "AuthInfo", ALL, NONE),
+        ("AuthInfo=cred_expire=5", "AuthInfo", NONE, NONE),
+        ("AuthInfo=socket=,ttl=9", "AuthInfo", since("22.05") - since("23.11"), NONE),
+        ("AuthInfo=socket=/run/x,ttl=9", "AuthInfo", NONE, NONE),
         ("AuthInfo=password", "AuthInfo", since("22.05") - since("23.11"), NONE),
         ("SlurmctldHost=spare/1", "SlurmctldHost", ALL, NONE),
         ("SlurmctldHost=spare/1(10.0.0.2)", "SlurmctldHost", NONE, NONE),
@@ -137,6 +158,77 @@ def test_unknown_user_in_helpers_conf_is_an_error_until_it_is_fatal(tmp_path: Pa
     (tmp_path / "helpers.conf").write_text("Feature=a\nAllowUserBoot=root,@\n")
     assert reporting(tmp_path, "AllowUserBoot", "error") == since("21.08") - since("23.02")
     assert reporting(tmp_path, "AllowUserBoot", "fatal") == since("23.02")
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("DenyUsers=0", "DenyUsers"),
+        ("GetSysStatus=/x", "GetSysStatus"),
+        ("Flags=DisablePersistent,EmulateCray", "Flags"),
+        ("OtherTimeout=2073601", "OtherTimeout"),
+        ("StageOutTimeout=2073600\nAllowUsers=slurm\nFlags=DisablePersistent", None),
+    ],
+)
+def test_what_burst_buffer_lua_ignores_is_an_error(
+    tmp_path: Path, text: str, option: str | None
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}BurstBufferType=burst_buffer/lua\n")
+    (tmp_path / "burst_buffer.conf").write_text(f"{text}\n")
+    findings = check.check_path(tmp_path, releases.get("24.11"))
+    assert [one.option for one in findings if one.severity == "error"] == [option] * bool(option)
+
+
+@pytest.mark.parametrize(
+    ("links", "errors"),
+    [
+        ("0,-1", NONE),
+        ("-1,-2,1023", NONE),
+        ("0,x,-1", ALL),
+        ("0,1", since("21.08")),
+        ("-1,-1", since("21.08")),
+        ("-1,1024", ALL),
+    ],
+)
+def test_links_without_one_own_place_are_an_error(
+    tmp_path: Path, links: str, errors: frozenset[str]
+) -> None:
+    node = "GresTypes=gpu\nNodeName=m State=CLOUD Gres=gpu:1\n"
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{node}")
+    (tmp_path / "gres.conf").write_text(f"Name=gpu File=/dev/a Links={links}\n")
+    assert reporting(tmp_path, "Links", "error") == errors
+
+
+@pytest.mark.parametrize(("flags", "is_logged"), [("REBOOTLESS", False), ("rebootless,x", True)])
+def test_unknown_flag_of_a_feature_is_an_error(tmp_path: Path, flags: str, is_logged: bool) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}NodeFeaturesPlugins=node_features/helpers\n")
+    (tmp_path / "helpers.conf").write_text(f"Feature=a Flags={flags}\n")
+    assert reporting(tmp_path, "Flags", "error") == (since("24.05") if is_logged else NONE)
+
+
+@pytest.mark.parametrize(
+    ("gres", "text", "is_logged"),
+    [
+        ("gpu:1", "Name=gpu File=/dev/a[0-1]", True),
+        ("gpu:2", "Name=gpu File=/dev/a[0-1]", False),
+        ("gpu:2", "Name=gpu Type=a File=/dev/a[0-1]", True),
+        ("gpu:A:1,gpu:b:1", "Name=gpu Type=a File=/dev/a\nName=gpu Type=b File=/dev/b", False),
+        ("gpu:a:1,gpu:b:1", "Name=gpu File=/dev/a[0-1]", False),
+        ("gpu:2", "Name=gpu File=/dev/a[0-1]\nName=nic Count=1", True),
+        ("gpu:2", "NodeName=m Name=gpu File=/dev/a[0-1]\nNodeName=x Name=gpu Count=9", False),
+    ],
+)
+def test_gres_conf_with_more_than_slurm_conf_is_a_warning(
+    tmp_path: Path, gres: str, text: str, is_logged: bool
+) -> None:
+    node = f"GresTypes=gpu,nic\nNodeName=m CPUs=2 State=CLOUD Gres={gres}\n"
+    (tmp_path / "slurm.conf").write_text(f"{BASE}{node}")
+    (tmp_path / "gres.conf").write_text(f"{text}\n")
+    option = "NodeName" if text.startswith("NodeName") else "Name"
+    found = [
+        one for one in check.check_path(tmp_path, releases.get("24.11")) if one.code == "count"
+    ]
+    assert [(one.option, one.severity) for one in found] == [(option, "warning")] * is_logged
 
 
 @pytest.mark.parametrize(
