@@ -5,7 +5,6 @@ A check leaves the clusters as it found them: its jobs are gone before the next 
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -115,21 +114,6 @@ class Jobs:
     def places(self) -> list[str]:
         """Return the hosts with the directories that jobs write to."""
         return [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
-
-
-class Signal:
-    """Lets a check end its jobs, so that they run for as long as it needs them on any machine."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-        self._file = f"{job_trace.DIRECTORY}/.end-{secrets.token_hex(4)}"
-        self.awaited = f"until [ -e {self._file} ]; do sleep 0.5; done"
-
-    def give(self) -> None:
-        """Let the jobs end."""
-        command = f"mkdir -p -m 1777 {job_trace.DIRECTORY} && touch {self._file}"
-        for host in self._jobs.places():
-            self._jobs.ssh.run(host, ["sh", "-c", command])
 
 
 def longest(plan: Plan, cluster: str) -> float:

@@ -6,6 +6,7 @@ No more nodes come than are needed, and nothing is left behind.
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from conftest import Jobs, Signal, only
+from conftest import Jobs, only
 from test_nodes import users_script, wrong_users
 
 from harness import providers, slurm_options
@@ -177,6 +178,21 @@ def _awake(seen: Sighting) -> bool:
     return not is_suspended(seen.state)
 
 
+class Signal:
+    """Lets a check end its jobs, so that they run for as long as it needs them on any machine."""
+
+    def __init__(self, elastic: Elastic, jobs: Jobs) -> None:
+        self._elastic, self._jobs = elastic, jobs
+        self._file = f"{job_trace.DIRECTORY}/.end-{secrets.token_hex(4)}"
+        self.awaited = f"until [ -e {self._file} ]; do sleep 0.5; done"
+
+    def give(self) -> None:
+        """Let the jobs end."""
+        command = f"mkdir -p -m 1777 {job_trace.DIRECTORY} && touch {self._file}"
+        for host in self._jobs.places():
+            self._elastic.ssh.run(host, ["sh", "-c", command])
+
+
 @pytest.fixture(scope="module")
 def elastic(
     clusters: dict[str, SlurmCluster], plan: Plan, run: RunDir, ssh: Ssh
@@ -332,7 +348,7 @@ def test_static_nodes_are_filled_first_and_never_suspended(elastic: Elastic, job
     usual = next((part for part in partitions if part.default), partitions[0])
     static = {name for name in usual.nodes if provision_of[name] == "static"}
     began = time.time()
-    signal = Signal(jobs)
+    signal = Signal(elastic, jobs)
     given = [jobs.submit_here(elastic.cluster, signal.awaited, "--exclusive") for _ in static]
     elastic.cluster.wait_for(given, {"RUNNING"})
     signal.give()
@@ -372,7 +388,7 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_n
     elastic.wait_until_down()
     cpus = 2  # of each job
     began = time.time()
-    signal = Signal(jobs)
+    signal = Signal(elastic, jobs)
     job = (signal.awaited, "--nodes=1", f"--cpus-per-task={cpus}")
     on_origin = sum(room for _, room in rooms(plan, federation.origin.name, cpus))
     # If both clusters have room, the one that schedules first takes a job, so fill the origin.
