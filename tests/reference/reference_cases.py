@@ -885,13 +885,11 @@ LOGGED = options(
     # Not SlurmctldHost=spare/1: slurmctld looks for that host for 110 s.
     "SlurmctldHost=spare/1(10.0.0.2)",
 )
-_SHARED = "GresTypes=gpu,mps\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
 LOGGED |= options(
     "MCSPlugin=mcs/group\nMCSParameters=ondemand,select",
     "MCSPlugin=mcs/group\nMCSParameters=ondemand:root",
     "SlurmctldParameters=threadpool=enabled",
     "GresTypes=gpu\nNodeName=m1 Gres=gpu:5x",
-    f"{_SHARED}NodeName=m1 Gres=mps:100",
     "AuthInfo=cred_expire=4",
     "AuthInfo=socket=,ttl=60",
     "RequeueExit=255-256",
