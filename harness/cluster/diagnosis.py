@@ -26,6 +26,10 @@ _PATIENCE, _PING = 15, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
 _EXITED = "Main process exited"
+# Succeeds if the cgroup of process $pid is frozen, as by `systemctl freeze`.
+FROZEN = (
+    "grep -qs '^frozen 1' \"/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup)/cgroup.events\""
+)
 # Prints the state of each of the units "$@" that does not run, how it ended, and the last line of
 # its daemon if that is a fatal error. A process that a signal has stopped, or whose cgroup is
 # frozen, does not run either.
@@ -37,10 +41,9 @@ _ENDED = f"""for unit; do
             "($(systemctl show --value --property=Result "$unit"))${{fatal:+: $fatal}}"
     else
         pid=$(systemctl show --value --property=MainPID "$unit")
-        cgroup=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
         if grep -q '^State:.T' "/proc/$pid/status"
         then echo "{_NOT_ACTIVE}$unit is stopped by a signal"
-        elif grep -q '^frozen 1' "$cgroup/cgroup.events"
+        elif {FROZEN}
         then echo "{_NOT_ACTIVE}$unit is frozen"
         fi
     fi 2> /dev/null

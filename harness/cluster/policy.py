@@ -90,6 +90,10 @@ class _Way:
     def options(self) -> tuple[str, ...]:
         return f"--account={self.account}", f"--qos={self.qos}"
 
+    def smallest_job(self, partition: str) -> tuple[str, ...]:
+        """Return sbatch's options for a task of a minute."""
+        return (f"--partition={partition}", *self.options, "--time=1", "--ntasks=1")
+
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
@@ -119,11 +123,15 @@ class _Policy:
 
     def listed_accounts(self, account: str) -> set[str]:
         """Return the names in a partition's lists of accounts that an account is part of."""
-        names = {account.lower()}
         release = releases.get(self.plan.releases()[self.cluster])
         if release.account_lists_include_subaccounts:
-            names |= {str(row.get("ParentName") or "").lower() for row in self.chain(account, "")}
-        return names
+            return self.with_parents(account)
+        return {account.lower()}
+
+    def with_parents(self, account: str) -> set[str]:
+        """Return the names of an account and of those above it, in lower case."""
+        above = {str(row.get("ParentName") or "").lower() for row in self.chain(account, "")}
+        return {account.lower()} | above
 
     def nearest(self, account: str, user: str, column: str) -> Any:
         """Return the value that an association has or inherits."""
@@ -177,8 +185,7 @@ class _Policy:
         An account stands for those below it, and a list that begins with "-" for all others: see
         _valid_job_access_resv() in slurmctld's reservation.c.
         """
-        accounts = {str(row.get("ParentName") or "") for row in self.chain(way.account, "")}
-        own = {"users": {way.user}, "accounts": {way.account.lower()} | accounts}
+        own = {"users": {way.user}, "accounts": self.with_parents(way.account)}
         for kind, names in own.items():
             listed = str(get(options, kind) or get(options, kind[:-1]) or "").lower()
             named = {name.lstrip("-") for name in listed.split(",") if name}
@@ -227,8 +234,8 @@ def _of_partitions(policy: _Policy) -> Iterator[Submission]:
         for cause, way in chosen.items():
             what = f"partition {name} {'refuses' if cause else 'accepts'} {way.user}"
             what += f" with account {way.account} and QOS {way.qos}"
-            options = (f"--partition={name}", *way.options, "--time=1", "--ntasks=1")
-            yield Submission(policy.cluster, way.user, what, options, NO_ACCESS if cause else "")
+            reason = NO_ACCESS if cause else ""
+            yield Submission(policy.cluster, way.user, what, way.smallest_job(name), reason)
 
 
 def _of_limits(policy: _Policy) -> Iterator[Submission]:
@@ -266,8 +273,7 @@ def _of_reservations(policy: _Policy) -> Iterator[Submission]:
         for accepted, (way, partition) in chosen.items():
             what = f"reservation {name} {'accepts' if accepted else 'refuses'} {way.user}"
             what += f" with account {way.account}"
-            asked = (f"--reservation={name}", f"--partition={partition}", *way.options)
-            asked += ("--time=1", "--ntasks=1")
+            asked = (f"--reservation={name}", *way.smallest_job(partition))
             reason = "" if accepted else _NO_RESERVATION
             yield Submission(policy.cluster, way.user, what, asked, reason, refused=not accepted)
 
@@ -280,10 +286,9 @@ def _of_licenses(policy: _Policy) -> Iterator[Submission]:
         counts[name] += int(count or 1)
     for way in policy.ways():
         if partition := policy.partition_for(way):
-            options = (f"--partition={partition}", *way.options, "--time=1", "--ntasks=1")
             for name, total in counts.items():
                 what = f"{total + 1} of {total} licenses {name}"
-                asked = (f"--licenses={name}:{total + 1}", *options)
+                asked = (f"--licenses={name}:{total + 1}", *way.smallest_job(partition))
                 yield Submission(policy.cluster, way.user, what, asked, _NO_LICENSE, refused=True)
             return
 

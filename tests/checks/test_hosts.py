@@ -16,7 +16,7 @@ import pytest
 from testinfra.host import Host
 
 from harness import render, run_secrets, slurm_options
-from harness.cluster import logs
+from harness.cluster import diagnosis, logs
 from harness.origins import Family
 from harness.plan import DAEMONS, Plan
 from harness.plan import Host as PlannedHost
@@ -28,10 +28,6 @@ from harness.ssh import Ssh
 
 PORT_OF = {daemon: DEFAULT_PORTS[daemon] for daemon in ("slurmctld", "slurmd", "slurmdbd")}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
-# Succeeds if the cgroup of process $pid is frozen, as by `systemctl freeze`.
-FROZEN = (
-    "grep -qs '^frozen 1' \"/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup)/cgroup.events\""
-)
 # A daemon sends a message to a client that ends at this moment, such as srun after its last step.
 # _writev_timeout() of Slurm notices it in one of three places, and each has its own words.
 PEER_ENDED = (
@@ -138,7 +134,7 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         names = "|".join(PROCESS_OF.get(unit, unit) for unit in DAEMONS)
         shown = (
             "cat /proc/$pid/comm",
-            f"{FROZEN} && echo frozen || cut -d' ' -f3 /proc/$pid/stat",
+            f"{diagnosis.FROZEN} && echo frozen || cut -d' ' -f3 /proc/$pid/stat",
             "sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status",
             "tail -1 /proc/$pid/cgroup",
             "sed -n 's/^Max open files//p' /proc/$pid/limits",

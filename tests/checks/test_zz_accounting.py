@@ -80,7 +80,7 @@ def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
 
 
 def test_only_daemons_change_the_database(plan: Plan, ssh: Ssh) -> None:
-    """A trigger or an event changes records, and so does whoever needs no password.
+    """Triggers and events can change records, and so can anyone who needs no password.
 
     Machines, and images of users, may have such accounts for databases of their own.
     """
