@@ -66,11 +66,16 @@ for file in $(grep -alsz '^SLURM_SCRIPT_CONTEXT=' /proc/[0-9]*/environ); do
             "has been running for" $seconds s
 done 2> /dev/null
 set -f"""
+# What slurmd logs of a slurmstepd that cannot be executed or ends at once; which of them depends on
+# whether slurmd was still writing to it (_forkexec_slurmstepd() in its req.c).
+_NO_SLURMSTEPD = re.compile("Unable to init slurmstepd|Can not read return code from slurmstepd")
 # Lines of a report that explain why commands and waits fail: of such a unit, statement or program,
-# of a slurmd that cannot be reached, of a statement that MariaDB refused, which Slurm's
-# _mysql_query_internal() logs, or of a request that the provisioning API did not answer.
+# of a slurmstepd that does not start, of a slurmd that cannot be reached, of a statement that
+# MariaDB refused, which Slurm's _mysql_query_internal() logs, or of a request that the provisioning
+# API did not answer.
 _CAUSE = re.compile(
     r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)(?:: fatal: .*)?|stopped by a signal|frozen)$"
+    r"|slurmd cannot start slurmstepd$"
     r"|MariaDB takes .*, Waiting for |\S+ of job \d+ has been running for )"
     r"|^\S+ logged: error: mysql_query failed: |^\S+ does not reach slurmd of "
     r"|^\S+: slurm-(?:resume|suspend) \S+: "
@@ -300,6 +305,8 @@ def _logged(
         if changed := _JOB_CHANGED.search(text):
             if changed[3] not in users:
                 changes[changed[1], changed[2], changed[3]] += 1
+        elif _NO_SLURMSTEPD.search(text):
+            last["slurmstepd"] = f"{host}: slurmd cannot start slurmstepd"
         else:
             last[_CHANGES.sub("", text)] = f"{host} logged: {text}"
     changed_jobs = [

@@ -317,7 +317,7 @@ FEDERATION = [
         "aws4",
         "chmod 0644 $(readlink -f /usr/sbin/slurmstepd) && systemctl restart slurmd",
         "chmod 0755 $(readlink -f /usr/sbin/slurmstepd) && systemctl restart slurmd",
-        "aws4 logged: error: _handle_return_code: Can not read return code from slurmstepd",
+        "aws4: slurmd cannot start slurmstepd",
     ),
     on_host(
         "batch_job_runs_once",
