@@ -1,4 +1,4 @@
-"""Jobs that a scenario's own policy must accept or refuse, and the preemption of jobs. Pure.
+"""Jobs that a scenario's own policy must accept or refuse, their order and preemption. Pure.
 
 The policy is that of accounts, users, QOS, partitions, reservations and licenses; job_submit.lua
 can change it.
@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby, product
 from typing import Any
 
 from harness import releases
@@ -48,6 +49,9 @@ _REASONS = {
 _TRES = {"cpu": "C(?:pu|PU)", "node": "Node"}
 _OF_GROUPS = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "GrpSubmit")
 _IN_MINUTES = ("MaxTRESMins", "GrpTRESMins", "GrpTRESRunMins")
+# Options PriorityWeight* of factors in which two jobs of a user can differ at will, and by how much
+# a nice value lowers the priority of one.
+_WEIGHED, _NICE = ("QOS", "Partition"), 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,21 @@ class Preemption:
     high: str
     low: str
     mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Two jobs of a user, and by how much the priority of the first is above the second's.
+
+    `factor` is what the jobs differ in, and `columns` are their partitions and QOS.
+    """
+
+    cluster: str
+    user: str
+    factor: str
+    options: tuple[tuple[str, ...], tuple[str, ...]]
+    columns: tuple[tuple[str, str], tuple[str, str]]
+    difference: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +194,19 @@ class _Policy:
                 refusing.append(f"deny{kind}")
         return refusing
 
+    def factors(self) -> dict[str, dict[str, float]]:
+        """Return the priority of each QOS and partition, as it is configured."""
+        partitions = self.plan.scenario.clusters[self.cluster].partitions
+        return {
+            "QOS": {name: float(row.get("Priority") or 0) for (name,), row in self.qos.items()},
+            "Partition": {
+                name: float(
+                    get(part.options, "PriorityJobFactor") or get(part.options, "Priority") or 1
+                )
+                for name, part in partitions.items()
+            },
+        }
+
     def partition_for(self, way: _Way) -> str | None:
         """Return a partition that accepts a user's jobs."""
         return next((name for name in self.partitions() if not self.refusals(name, way)), None)
@@ -192,6 +224,13 @@ class _Policy:
             if named and bool(names & named) == ("-" in listed):
                 return False
         return True
+
+    def takes_two_small_jobs(self, way: _Way) -> bool:
+        """Return whether no limit of a size or of a number of jobs refuses two of a user's jobs."""
+        numbers = ("MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA")
+        return not [*self.limits_of(way, "MinTRES")] and all(
+            value >= 2 for column in numbers for _, value in self.limits_of(way, column)
+        )
 
     def limits_of(self, way: _Way, column: str) -> Iterator[tuple[str, Any]]:
         """Yield the limits of a kind that apply to a user's jobs, and whose they are."""
@@ -390,3 +429,62 @@ def preemptions(plan: Plan) -> Iterator[Preemption]:
                 if able and mode not in seen and mode in {"requeue", "cancel", "suspend"}:
                     seen.add(mode)
                     yield Preemption(cluster, way.user, way.account, way.qos, low, mode)
+
+
+def orders(plan: Plan) -> Iterator[Order]:
+    """Yield two jobs for each factor of priority that a cluster weighs and that two jobs can show.
+
+    These are QOS, partition and nice value: see set_priority_factors() in Slurm's
+    priority_multifactor.c. All others are the same for two jobs of one size, account and user,
+    except for the age that PriorityFlags=ACCRUE_ALWAYS gives to jobs that may not start yet, and
+    for what a plugin of the site adds.
+    """
+    for cluster in plan.clusters_with_limits() if plan.scenario.accounting else ():
+        conf = plan.slurm_conf(cluster)
+        flags = (get(conf, "PriorityFlags") or "").upper()
+        release = releases.get(plan.releases()[cluster])
+        default = releases.default_of(release, "slurm.conf", "PriorityType")
+        weights = {kind: int(get(conf, f"PriorityWeight{kind}") or 0) for kind in _WEIGHED}
+        if (
+            any(weights.values())
+            and (get(conf, "PriorityType") or default) == "priority/multifactor"
+            and "ACCRUE_ALWAYS" not in flags
+            and not get(conf, "PrioritySiteFactorPlugin")
+        ):
+            policy = _policy(plan, cluster)
+            yield from _ordered(policy, weights, flags)
+
+
+def _ordered(policy: _Policy, weights: Mapping[str, int], flags: str) -> Iterator[Order]:
+    """Yield two jobs of a cluster's users for each factor in which they can differ."""
+    parts = {}
+    for kind, values in policy.factors().items():
+        normal = 1.0 if f"NO_NORMAL_{kind[:4].upper()}" in flags else max(values.values()) or 1.0
+        parts[kind] = {name: weights[kind] * value / normal for name, value in values.items()}
+    found: dict[str, Order] = {}
+    for _, ways in groupby(policy.ways(), lambda way: (way.user, way.account)):
+        jobs = [
+            (way, partition)
+            for way in ways
+            if policy.takes_two_small_jobs(way)
+            for partition in policy.partitions()
+            if not policy.refusals(partition, way)
+        ]
+        for (way, partition), (other, elsewhere) in product(jobs, repeat=2):
+            nice: tuple[str, ...] = ()
+            if way == other and partition == elsewhere:
+                factor, difference, nice = "nice value", float(_NICE), (f"--nice={_NICE}",)
+            elif way == other:
+                of = parts["Partition"]
+                factor, difference = "partition", of[partition] - of[elsewhere]
+            elif partition == elsewhere:
+                factor, difference = "QOS", parts["QOS"][way.qos] - parts["QOS"][other.qos]
+            else:
+                continue
+            if difference > 0 and factor not in found:
+                options = (way.smallest_job(partition), (*other.smallest_job(elsewhere), *nice))
+                columns = ((partition, way.qos), (elsewhere, other.qos))
+                found[factor] = Order(
+                    policy.cluster, way.user, factor, options, columns, difference
+                )
+    yield from found.values()

@@ -278,6 +278,13 @@ class SlurmCluster:
         ).stdout
         return [parse_job(line) for line in _lines(answer) if re.match(r"\d+\|", line)]
 
+    def priorities(self, job_ids: Iterable[int]) -> list[tuple[str, str, int]]:
+        """Return the partition, QOS and priority of pending jobs of one moment, by id."""
+        jobs = f"--jobs={','.join(map(str, job_ids))}"
+        answer = self.run("squeue", "--noheader", "--local", "--all", jobs, "--format=%A|%P|%q|%Q")
+        rows = sorted(line.split("|") for line in _lines(answer.stdout))
+        return [(partition, qos, int(priority)) for _, partition, qos, priority in rows]
+
     def times(self, *options: str) -> dict[int, dict[str, int | None]]:
         """Return when the jobs that squeue lists were submitted, started and ended.
 

@@ -291,6 +291,12 @@ def _preemption(plan: Plan) -> bool:
     return not _federation(plan) and any(policy.preemptions(plan))
 
 
+@feature("priority")
+def _priority(plan: Plan) -> bool:
+    """Priority that depends on QOS or partitions."""
+    return not _federation(plan) and any(policy.orders(plan))
+
+
 @feature("gpus")
 def _gpus(plan: Plan) -> bool:
     """GPUs."""

@@ -82,3 +82,33 @@ def test_jobs_preempt_those_of_lower_qos(
         )
         cluster.run("scancel", str(high), str(low), user=pair.user)
         cluster.wait_for([high, low])
+
+
+@pytest.mark.needs("priority")
+def test_priority_follows_qos_partition_and_nice_value(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    """Two jobs that may not start yet differ in one factor, and by its weight in priority."""
+    wrong = []
+    for order in policy.orders(plan):
+        cluster = clusters[order.cluster]
+        ids = [
+            jobs.submit(cluster, "true", *options, "--begin=now+1hour", user=order.user)
+            for options in order.options
+        ]
+        found = cluster.priorities(ids)
+        cluster.run("scancel", *map(str, ids), user=order.user)
+        cluster.wait_for(ids)
+        assert len(found) == 2, f"{cluster.name}: squeue does not show jobs {ids} of {order.user}"
+        (*_, first), (*_, second) = found
+        # job_submit.lua of the site may have changed the jobs. Slurm cuts fractions off, and 0 is
+        # the priority of held jobs.
+        as_asked = tuple((partition, qos) for partition, qos, _ in found) == order.columns
+        expected = max(1, first - order.difference)
+        if as_asked and abs(second - expected) > 1:
+            wrong.append(
+                f"{cluster.name}: jobs of {order.user} that differ in {order.factor}"
+                f" ({' and '.join(' with QOS '.join(one) for one in order.columns)})"
+                f" have priorities {first} and {second}, should have {first} and {expected:.0f}"
+            )
+    assert not wrong, "\n".join(wrong)

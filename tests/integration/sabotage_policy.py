@@ -54,6 +54,17 @@ POLICY = [
         "sacctmgr -i modify qos quick set preempt=patient",
         "RUNNING",
     ),
+    changed(
+        "priority_follows",
+        *_read("PriorityWeightQOS", "5000", CONF, RECONFIGURE),
+        "jobs of alice that differ in QOS (short with QOS quick and short with QOS strict) have",
+    ),
+    changed(
+        "priority_follows",
+        "scontrol update partitionname=long priorityjobfactor=1",
+        "scontrol update partitionname=long priorityjobfactor=4",
+        "jobs of alice that differ in partition (long with QOS patient and short with QOS patient)",
+    ),
     at_once(
         changed(
             _RIGHTS,

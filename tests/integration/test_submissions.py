@@ -112,7 +112,7 @@ def test_row_that_is_not_as_expected_is_named(asked: Callable[..., Done]) -> Non
 def test_checks_of_the_policy_pass(harness: Harness, policy: OpenRun) -> None:
     done = harness("verify", "--run", policy.directory.path, "--select", "test_policy")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,43 @@ def test_each_kind_of_limit_is_exceeded_by_the_smallest_job_with_all_its_reasons
 def test_pairs_of_qos_preempt_if_a_user_has_both(plan: Plan) -> None:
     (pair,) = policy.preemptions(plan)
     assert (pair.user, pair.high, pair.low, pair.mode) == ("alice", "high", "low", "requeue")
+
+
+@pytest.fixture
+def weighted(tmp_path: Path) -> Callable[..., list[tuple[str, str, str, float]]]:
+    """Return what differs between two jobs: factor, first, second, and their priority."""
+
+    def orders(**options: str) -> list[tuple[str, str, str, float]]:
+        lines = "".join(f"      {name}: {value}\n" for name, value in options.items())
+        text = SITE.replace("    options:\n", f"    options:\n{lines}")
+        text = text.replace("DenyQos: high", "PriorityJobFactor: 8")
+        path = tmp_path / "weighted.yml"
+        path.write_text(text.replace("Preempt: low,", "Preempt: low, Priority: 40,"))
+        plan = make_plan("site", scenario.load(path), CONTAINERS)
+        return [
+            (order.factor, *map("/".join, order.columns), order.difference)
+            for order in policy.orders(plan)
+        ]
+
+    return orders
+
+
+def test_priority_of_two_jobs_differs_by_the_weight_of_their_factor(
+    weighted: Callable[..., list[tuple[str, str, str, float]]],
+) -> None:
+    always = [
+        ("nice value", "main/high", "main/high", 50),
+        ("QOS", "main/high", "main/normal", 1000),
+    ]
+    weights = {"PriorityWeightQOS": "1000", "PriorityWeightPartition": "400"}
+    assert weighted(**weights) == [
+        *always,
+        ("partition", "long/high", "main/high", 350),
+    ]
+    assert weighted(**weights, PriorityFlags="NO_NORMAL_PART") == [
+        *always,
+        ("partition", "long/high", "main/high", 2800),
+    ]
+    assert weighted(**weights, PriorityFlags="ACCRUE_ALWAYS") == []
+    assert weighted(**weights, PriorityType="priority/basic") == []
+    assert weighted(PriorityWeightAge="1000") == []
