@@ -201,7 +201,9 @@ class _Policy:
             "QOS": {name: float(row.get("Priority") or 0) for (name,), row in self.qos.items()},
             "Partition": {
                 name: float(
-                    get(part.options, "PriorityJobFactor") or get(part.options, "Priority") or 1
+                    str(
+                        get(part.options, "PriorityJobFactor") or get(part.options, "Priority") or 1
+                    )
                 )
                 for name, part in partitions.items()
             },
