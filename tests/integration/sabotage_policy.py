@@ -57,13 +57,13 @@ POLICY = [
     changed(
         "priority_follows",
         *_read("PriorityWeightQOS", "5000", CONF, RECONFIGURE),
-        "jobs of alice that differ in QOS (short with QOS quick and short with QOS strict) have",
+        "jobs of alice that differ in QOS (short with QOS patient and short with QOS normal) have",
     ),
     changed(
         "priority_follows",
         "scontrol update partitionname=long priorityjobfactor=1",
         "scontrol update partitionname=long priorityjobfactor=4",
-        "jobs of alice that differ in partition (long with QOS patient and short with QOS patient)",
+        "jobs of alice that differ in partition (long with QOS normal and short with QOS normal)",
     ),
     at_once(
         changed(
