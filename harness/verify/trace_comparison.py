@@ -186,7 +186,10 @@ def _compare_end(trace: JobTrace, record: Record) -> list[str]:
         return ["was killed or still runs, accounting says COMPLETED"]
     if trace.exit_code == 0 and record.state != "COMPLETED":
         return [f"exited with 0, accounting says {record.state}"]
-    if trace.exit_code and record.state not in {"FAILED", "CANCELLED", "TIMEOUT"}:
+    ends = {"FAILED", "CANCELLED", "TIMEOUT"}
+    if (trace.exit_code or 0) > 128:  # by a signal
+        ends.add("PREEMPTED")
+    if trace.exit_code and record.state not in ends:
         return [f"exited with {trace.exit_code}, accounting says {record.state}"]
     if record.state in {"COMPLETED", "FAILED"} and record.exit_code != trace.exit_code:
         return [f"exited with {trace.exit_code}, accounting says {record.exit_code}"]

@@ -110,9 +110,11 @@ def test_row_that_is_not_as_expected_is_named(asked: Callable[..., Done]) -> Non
 
 
 def test_checks_of_the_policy_pass(harness: Harness, policy: OpenRun) -> None:
-    done = harness("verify", "--run", policy.directory.path, "--select", "test_policy")
+    # Accounting must agree with the jobs that were preempted.
+    checks = ("--select", "test_policy", "--select", "accounting_matches")
+    done = harness("verify", "--run", policy.directory.path, *checks)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=str)

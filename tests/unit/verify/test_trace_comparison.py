@@ -108,6 +108,17 @@ def test_failed_job_must_be_recorded_with_its_exit_code() -> None:
     ) == ["job 67108871: exited with 3, accounting says 4"]
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "problems"),
+    [(143, []), (3, ["job 67108871: exited with 3, accounting says PREEMPTED"])],
+)
+def test_preempted_job_was_ended_by_a_signal(exit_code: int, problems: list[str]) -> None:
+    ended = replace(SEEN, exit_code=exit_code)
+    record = replace(JOB, state="PREEMPTED", exit_code=0)
+    batch = replace(BATCH, exit_code=exit_code)
+    assert differences([SEEN.key], [ended], [record, batch], HOSTS) == problems
+
+
 def test_steps_must_be_recorded_with_their_exit_code_and_memory() -> None:
     text = "job_id=67108871\ncluster=aws\nhost=aws3\nstart=1000\nend=1010\nexit_code=0\n"
     seen = job_trace.parse(f"{text}step.0.exit_code=3\nstep.1.rss_kib=20480\nstep.1.exit_code=0\n")
