@@ -179,6 +179,9 @@ def _environment(run: RunDir) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
         # The run's ssh_config has all options of connections, including how they are shared.
         "ANSIBLE_SSH_ARGS": f"-F {run.ssh_config}",
+        # Ansible overrides ConnectTimeout of that file with this, by default 10 s. It includes the
+        # time that sshd needs to start, which takes long where CPUs are busy.
+        "ANSIBLE_TIMEOUT": "60",
         "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_FORKS": str(max(8, 4 * (os.cpu_count() or 1))),
         "ANSIBLE_HOST_KEY_CHECKING": "True",

@@ -153,7 +153,7 @@ class Elastic:
             self.running,
             lambda left: not left,
             what="their hosts to be removed",
-            timeout=60,
+            timeout=180,
             show=lambda left: ", ".join(map(self.last_request, sorted(left))),
         )
 
@@ -427,7 +427,7 @@ def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_n
             },
             lambda recorded: recorded == seen,
             what="sacct --federation to agree with what the jobs saw",
-            timeout=ROUNDS,
+            timeout=180,
         )
     elastic.wait_until_down()
 

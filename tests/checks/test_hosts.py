@@ -46,6 +46,11 @@ HARMLESS = (
     r"slurm_persist_conn_open_without_init: .* Connection refused",
     r"fed_mgr: Unable to open connection to cluster",
     r"slurm_persist_conn_open: .* no fed_mgr_fed_rec on cluster",
+    # A member of a federation that is busy does not answer within MessageTimeout. The other one
+    # closes the connection (slurm_receive_msg() in slurm_protocol_api.c), and sends the message
+    # again on a new one: _agent_thread() in fed_mgr.c.
+    r"slurm_(receive_msg|persist_conn_open): No response to persist_init$",
+    r"_agent_thread: Failed to send RPC: (Unspecified error|Socket timed out)",
     # Debian's plugstack.conf, if slurmctld serves it.
     r"Slurm does not support glob parsing\. /etc/slurm/plugstack",
     r'"Include" failed in file /etc/slurm/plugstack.conf',
@@ -69,6 +74,9 @@ HARMLESS = (
     PEER_ENDED,
     # The machine is busy.
     r"High latency for \d+ calls to gettimeofday",
+    # It is busy, too, if a daemon answers late: slurm_recv_timeout() in slurm_protocol_socket.c.
+    # slurmd registers again, slurmctld asks again. Without any answer, clusters are never ready.
+    r"(.*: )?Socket timed out on send/recv operation$",
     # slurmd -Z of 26.05 looks for GPUs, and there are none.
     r"System GPU detection failed",
     # slurmds that share a host start one after the other.

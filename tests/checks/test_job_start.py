@@ -484,7 +484,9 @@ def test_signals_reach_those_they_are_meant_for(
         time_of = {event.what: event.time for event in seen if event.host == host}
         assert "Epilog begins" in time_of, f"job {job_id} was freed on {host} without its Epilog"
         survived = time_of["Epilog begins"] - time_of["task got TERM"]
-        assert wait - 1 < survived < wait + 20, (
+        # The first 0.7 s count as one for slurmd (_pause_for_job_completion() in its req.c), and a
+        # busy machine reports the signal late.
+        assert wait - 3 < survived < wait + 20, (
             f"killed on {host} {survived:.1f} s after TERM, KillWait is {wait}"
         )
     seen = events.wait(cluster, warned, "script got USR1", timeout=120)

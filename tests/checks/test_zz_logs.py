@@ -29,6 +29,9 @@ HARMLESS = (
     r"stepd_connect to StepId=\S+ failed: No such file",
     # The machine is busy; checks notice missing answers.
     r"(Socket|Connection) timed out|Connection (refused|reset)",
+    # A job was cancelled before its node received the message that starts it. slurmctld sends both
+    # at the same time, and calls this "not a real error": _slurm_rpc_complete_batch_script().
+    r"error: Job(Id=| )\d+.* already killed, do not launch batch job$",
 )
 # The same without slurmdbd: slurmctld 23.11 looks for new QOS in accounting_storage/none.
 HARMLESS_WITHOUT_SLURMDBD = (r"_refresh_assoc_mgr_qos_list: no new list given back",)

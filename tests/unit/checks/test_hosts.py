@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import ModuleType
 
@@ -33,6 +34,11 @@ def test_errors_are_found_by_their_time_with_a_zone_and_without(
         " slurm_bufs_sendto(msg_type=SRUN_JOB_COMPLETE) failed: Message send failure",
         f"[{time}] error: slurm_msg_sendto: address:port=192.0.2.7:40312 msg_type=7004:"
         " Message send failure",
+        f"[{time}] error: slurm_receive_msgs: [[n1]:41498] failed:"
+        " Socket timed out on send/recv operation",
+        f"[{time}] error: Unable to register: Socket timed out on send/recv operation",
+        f"[{time}] error: slurm_receive_msg: No response to persist_init",
+        f"[{time}] error: _agent_thread: Failed to send RPC: Unspecified error",
         "error: no time",
     ]
     assert [*host_checks.complaints(lines, "+0100", AT - 1, AT + 1)] == [(AT, line)]
@@ -50,3 +56,16 @@ def test_process_that_ends_while_it_is_looked_at_does_not_count(host_checks: Mod
     slurmd = "7 slurmd S 0-1 0::/system.slice/slurmd.service 1024 4096 files /usr/sbin/slurmd -D"
     (facts,) = host_checks.facts_of_processes(f"{slurmd}\n8\n9 slurmd Z\n")
     assert facts[::4] == ["7", "0::/system.slice/slurmd.service", "/usr/sbin/slurmd -D"]
+
+
+@pytest.mark.parametrize("job", ["Job 7", "JobId=7 SLUID=s8NBM1J2A3G"])  # until 25.11, since then
+def test_start_of_a_job_that_is_cancelled_meanwhile_is_expected(
+    load: Callable[..., ModuleType], job: str
+) -> None:
+    log_checks = load("test_hosts", "test_zz_logs")
+    line = f"[2026-01-01T00:00:00.250] error: {job} already killed, do not launch batch job"
+    other = f"[2026-01-01T00:00:00.250] error: {job} already running, do not launch second copy"
+    found = [
+        any(re.search(pattern, text) for pattern in log_checks.HARMLESS) for text in (line, other)
+    ]
+    assert found == [True, False]
