@@ -30,11 +30,14 @@ _EXITED = "Main process exited"
 FROZEN = (
     "grep -qs '^frozen 1' \"/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup)/cgroup.events\""
 )
+# Waits until journald has written what daemons printed, unless it hangs itself.
+JOURNAL_IS_WRITTEN = "timeout 3 journalctl --sync"
 # Prints the state of each of the units "$@" that does not run, how it ended, and the last line of
 # its daemon if that is a fatal error. A process that a signal has stopped, or whose cgroup is
 # frozen, does not run either.
 _ENDED = f"""for unit; do
     if ! systemctl is-active --quiet "$unit"; then
+        {JOURNAL_IS_WRITTEN}
         fatal=$(journalctl --quiet --no-pager --output=cat --lines=1 \\
             --unit="$unit" --identifier="${{unit%@*}}" | grep -o 'fatal: .*')
         echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
@@ -285,7 +288,9 @@ def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
         "journalctl --quiet --no-pager --output=cat _PID=1"
         f" --since=@{since - _AROUND:.0f} 2> /dev/null | grep -aE '^slurm[^ ]*: {_EXITED}'"
     )
-    return f"set -f; date +%z; {_ENDED}; {_PROGRAMS}; {exits}; {ping}; {errors or 'true'}; true"
+    # A ping without an answer takes as long as all the others may.
+    beside = f"{{ {_ENDED}; {_PROGRAMS}; {exits}; }}"
+    return f"set -f; date +%z; {{ {ping}; }} & {beside}; wait; {errors or 'true'}; true"
 
 
 def _logged(

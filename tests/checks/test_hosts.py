@@ -236,15 +236,9 @@ def last_lines(ssh: Ssh, host: PlannedHost, unit: str) -> list[str]:
     If there are none among its last lines, return the last one.
     """
     process = PROCESS_OF.get(unit, unit.partition("@")[0])
-    command = [
-        "journalctl",
-        f"--unit={unit}",
-        f"--identifier={process}",
-        "--lines=10",
-        "--output=cat",
-        "--quiet",
-    ]
-    lines = ssh.run(host.name, command).stdout.splitlines()
+    look = f"journalctl --unit={unit} --identifier={process} --lines=10 --output=cat --quiet"
+    script = f"{diagnosis.JOURNAL_IS_WRITTEN}; {look}"
+    lines = ssh.run(host.name, ["sh", "-c", script]).stdout.splitlines()
     errors = [line for line in lines if re.search(r"\b(error|fatal): ", line)]
     return errors[-4:] or lines[-1:]
 

@@ -577,8 +577,14 @@ def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
             for path in logs.log_files(plan, host, daemon)
             if daemon != "munge"
         }
-        look_at = "stat -c '%n %.3Y' $path; tail -n 1 $path"
-        script = f"date +%z; for path in {shlex.join(paths)}; do {look_at}; done"
+        # Once more if the daemon has written to it meanwhile.
+        script = f"""date +%z
+            for path in {shlex.join(paths)}; do
+                until written=$(stat -c '%n %.3Y' $path); last=$(tail -n 1 $path)
+                    [ "$(stat -c '%n %.3Y' $path)" = "$written" ]
+                do :; done
+                printf '%s\\n' "$written" "$last"
+            done"""
         zone, *lines = ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines()
         for line, following in pairwise(lines):
             path, _, written = line.partition(" ")

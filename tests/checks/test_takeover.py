@@ -80,7 +80,7 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
         faults.injected(harness_run, killed, how=faults.inject_between_saves),
     ):
         began = time.monotonic()
-        during = submit_to(second, jobs, patience)
+        during = submit_to(second, jobs, patience, allowed)
         seconds = round(time.monotonic() - began, 1)
         harness_run.directory.event("takeover", daemon="slurmctld", seconds=seconds)
         try:
@@ -121,10 +121,10 @@ def answering_again(cluster: SlurmCluster) -> Iterator[None]:
             wait_until_answers(cluster, PATIENCE)
 
 
-def submit_to(backup: SlurmCluster, jobs: Jobs, timeout: float) -> int:
+def submit_to(backup: SlurmCluster, jobs: Jobs, timeout: float, allowed: int) -> int:
     """Submit a job as soon as the backup controller takes it, and return its id.
 
-    Connections are reset at the moment of the takeover, so retry.
+    Connections are reset at the moment of the takeover, so retry. `allowed` is SlurmctldTimeout.
     """
 
     def look() -> tuple[str, int]:
@@ -134,7 +134,7 @@ def submit_to(backup: SlurmCluster, jobs: Jobs, timeout: float) -> int:
     _, job_id = wait_until(
         look,
         lambda seen: seen[1] > 0,
-        what=f"{backup.controller} to take jobs",
+        what=f"{backup.controller} to take jobs, SlurmctldTimeout is {allowed} s",
         timeout=timeout,
         give_up=lambda seen: seen[0] != "active",
         show=lambda seen: f"slurmctld is {seen[0]}",

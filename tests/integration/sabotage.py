@@ -21,6 +21,11 @@ from harness.wait import wait_until
 JOB_TABLES = r"slurm_acct_db.aws_job_table slurm_acct_db.\`on-prem_job_table\`"
 CONF = "/etc/slurm/slurm.conf"
 TRACES = "/var/tmp/slurm-harness-traces"
+# slurmdbd listens once it has read its file.
+RESTART_SLURMDBD = (
+    "systemctl restart slurmdbd;"
+    " until bash -c '</dev/tcp/127.0.0.1/6819' 2>/dev/null; do sleep 0.1; done"
+)
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 Step = tuple[str, str]  # host, shell script
 # Prefix of a step's host: the script runs in its network and may change its packet filter.
@@ -202,14 +207,26 @@ SINGLE_NODE = [
         "job_on_all_nodes",
         f"printf '#!/bin/sh\\nexec sleep 1000\\n' > /root/epilog && chmod 755 /root/epilog &&"
         f"echo Epilog=/root/epilog >> {CONF} && systemctl restart slurmd",
-        f"sed -i '$d' {CONF} && pkill -f '[s]leep 1000' && systemctl restart slurmd;"
+        # A slurmd that ends now may not report the end of Epilog.
+        f"sed -i '$d' {CONF} && pkill -f '[s]leep 1000';"
         "until scontrol show node single | grep -q 'Epilog error'; do sleep 0.1; done;"
-        "scontrol update NodeName=single State=RESUME",
+        "systemctl restart slurmd && scontrol update NodeName=single State=RESUME",
         "waiting for all jobs to end on every cluster",
     ),
 ]
 
 
+# slurmctld of aws, which has no jobs, marks it DRAINED within five seconds. A cluster that is set
+# active at that moment would be DRAINED afterwards: _mark_self_as_drained() in Slurm's fed_mgr.c.
+DRAIN_AWS = (
+    (
+        "onprem-ctl",
+        "sacctmgr -i modify cluster aws set fedstate=DRAIN;"
+        " until sacctmgr -nP show federation format=cluster,fedstate | grep -q '^aws|DRAINED';"
+        " do sleep 0.2; done",
+    ),
+    ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=ACTIVE"),
+)
 ONLY_ON_PREM = (
     ("onprem-ctl", wrapper("sbatch", 'exec /usr/bin/sbatch "$@" --clusters=on-prem')[0]),
     ("onprem-ctl", "rm /usr/local/bin/sbatch"),
@@ -251,7 +268,8 @@ FEDERATION = [
             "rm -r /run/systemd/system/munge.service.d; systemctl daemon-reload;"
             " systemctl restart munge",
         ),
-        "clocks that are off: {'aws3': '-9",
+        # 90 s, minus the time that a busy host takes to answer.
+        "clocks that are off: {'aws3': '-",
     ),
     Sabotage(
         ("clocks_and_time_zones",),
@@ -283,7 +301,7 @@ FEDERATION = [
             "accounting",
             "echo PurgeJobAfter=1hours >> /etc/slurm/slurmdbd.conf && systemctl restart slurmdbd",
         ),
-        ("accounting", "sed -i '$d' /etc/slurm/slurmdbd.conf && systemctl restart slurmdbd"),
+        ("accounting", f"sed -i '$d' /etc/slurm/slurmdbd.conf; {RESTART_SLURMDBD}"),
         "accounting:/etc/slurm/slurmdbd.conf is not the rendered file",
     ),
     Sabotage(
@@ -376,12 +394,7 @@ FEDERATION = [
         ),
         "('open', 'open')",
     ),
-    Sabotage(
-        ("federation_is_formed",),
-        ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=DRAIN"),
-        ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=ACTIVE"),
-        "DRAIN",
-    ),
+    Sabotage(("federation_is_formed",), *DRAIN_AWS, "DRAINED"),
     Sabotage(
         ("job_ids_carry_the_origin",),
         (
@@ -393,8 +406,7 @@ FEDERATION = [
     ),
     Sabotage(
         ("burst_to_the_sibling",),
-        ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=DRAIN"),
-        ("onprem-ctl", "sacctmgr -i modify cluster aws set fedstate=ACTIVE"),
+        *DRAIN_AWS,
         "cannot run on {'aws'}: FedViableSiblings=on-prem",
     ),
     Sabotage(("clusters_option_keeps",), *ONLY_ON_PREM, "'on-prem' == 'aws'"),
@@ -514,6 +526,9 @@ REHEARSAL = [
     ),
 ]
 SUSPEND = "/usr/local/sbin/slurm-suspend"
+# Matches new connections to srun. Answers to a host's own connections may have the same ports:
+# ip_local_port_range of Linux is 32768 to 60999.
+TO_SRUN = "tcp flags == syn tcp dport 60001-63000"
 # Add a rule to a chain of its own.
 NEW_CHAIN = (
     "nft add table inet lie && nft 'add chain inet lie in { type filter hook input priority 0; }'"
@@ -587,7 +602,7 @@ ELASTIC = [
         ("job_on_all_nodes",),
         (
             f"{NETWORK_OF}ctl",
-            f"{NEW_CHAIN} ip saddr $(getent hosts c1 | cut -d ' ' -f 1) tcp dport 60001-63000 drop",
+            f"{NEW_CHAIN} ip saddr $(getent hosts c1 | cut -d ' ' -f 1) {TO_SRUN} drop",
         ),
         (f"{NETWORK_OF}ctl", "nft delete table inet lie"),
         "main: no output of c1: ",
@@ -636,7 +651,7 @@ ELASTIC = [
         ("filled_first",),
         ("ctl", "scontrol update NodeName=n1 State=DRAIN Reason=broken"),
         ("ctl", "scontrol update NodeName=n1 State=RESUME"),
-        "'n1'",
+        "cloud: node n1 IDLE+DRAIN (broken",
     ),
     Sabotage(
         ("that_came_ran_once",),
@@ -868,8 +883,19 @@ def stale(unit: str, lines: str) -> tuple[str, str]:
     return f"{do}; {forget}", f"systemctl restart {unit}"
 
 
+def listening(port: int) -> str:
+    """Return a script that waits until slurmrestd, or what takes its place, listens or has failed.
+
+    systemd does not: slurmrestd.service has Type=simple.
+    """
+    return (
+        f"until ss -Hltn sport = :{port} | grep -q . || systemctl is-failed --quiet slurmrestd;"
+        " do sleep 0.2; done"
+    )
+
+
 def on_rest(checks: str, lines: str, message: str) -> Sabotage:
-    do, undo = drop_in("slurmrestd", lines)
+    do, undo = (f"{script}; {listening(6820)}" for script in drop_in("slurmrestd", lines))
     return Sabotage(tuple(checks.split()), ("rest", do), ("rest", undo), message)
 
 
@@ -891,11 +917,19 @@ while True:
 ASIDE = drop_in("slurmrestd", "ExecStart=\nExecStart=/usr/sbin/slurmrestd 127.0.0.1:6821")
 
 
+def by_proxy(check: str, program: str, arguments: str, message: str) -> Sabotage:
+    """Return a sabotage by a program that listens in place of slurmrestd."""
+    do = (
+        f"{ASIDE[0]}; systemd-run --quiet --unit=liar python3 -c '{program}' {arguments};"
+        f" {listening(6820)}; {listening(6821)}"
+    )
+    undo = f"systemctl stop liar; {ASIDE[1]}; {listening(6820)}"
+    return Sabotage((check,), ("rest", do), ("rest", undo), message)
+
+
 def liar(check: str, asked: tuple[str, str], answered: tuple[str, str], message: str) -> Sabotage:
     """Return a sabotage by a proxy that replaces texts with others of the same length."""
-    lies = shlex.join([*asked, *answered])
-    do = f"{ASIDE[0]};systemd-run --quiet --unit=liar python3 -c '{LIAR}' {lies}"
-    return Sabotage((check,), ("rest", do), ("rest", f"systemctl stop liar; {ASIDE[1]}"), message)
+    return by_proxy(check, LIAR, shlex.join([*asked, *answered]), message)
 
 
 # A proxy in place of slurmrestd that answers each query as it did the first time.
@@ -920,23 +954,16 @@ http.server.HTTPServer(("rest", 6820), Proxy).serve_forever()
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 OTHER_KEY = "/var/lib/slurm/other.key"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
-DBD_KEY = (
-    f"sed -i.right s,jwt_key={JWT_KEY},jwt_key={OTHER_KEY}, {DBD_CONF} &&"
-    " systemctl restart slurmdbd"
-)
+DBD_KEY = f"sed -i.right s,jwt_key={JWT_KEY},jwt_key={OTHER_KEY}, {DBD_CONF} && {RESTART_SLURMDBD}"
 FAKETIME = "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)"
 LATE = drop_in(
     "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-180s FAKETIME_DONT_FAKE_MONOTONIC=1"
 )
 FEW_FILES = stale("slurmctld", "LimitNOFILE=99")
+ONCE = drop_in("slurmrestd", "Restart=no")
 OTHER_OPTIONS = stale("slurmrestd", "ExecStart=\nExecStart=/usr/sbin/slurmrestd -t 4 rest:6820")
 REST = [
-    Sabotage(
-        ("as_new_as_the_request",),
-        ("rest", f"{ASIDE[0]};systemd-run --quiet --unit=liar python3 -c '{STALE}'"),
-        ("rest", f"systemctl stop liar; {ASIDE[1]}"),
-        "is answered with comment",
-    ),
+    by_proxy("as_new_as_the_request", STALE, "", "is answered with comment"),
     on_rest(
         "runs_as_a_user_of_its_own", "User=daemon\nGroup=daemon", "{'daemon'} == {'slurmrestd'}"
     ),
@@ -954,14 +981,18 @@ REST = [
             " 'while sleep 0.3; do systemctl kill --signal=KILL slurmrestd;"
             " systemctl reset-failed; done'",
         ),
-        ("rest", "systemctl stop killer; systemctl reset-failed; systemctl restart slurmrestd"),
+        (
+            "rest",
+            "systemctl stop killer; systemctl reset-failed; systemctl restart slurmrestd;"
+            f" {listening(6820)}",
+        ),
         "rest: slurmrestd.service: Main process exited, code=killed, status=9/KILL",
     ),
     at_once(
         Sabotage(
             ("runs_its_daemons",),
             ("rest", OTHER_OPTIONS[0]),
-            ("rest", OTHER_OPTIONS[1]),
+            ("rest", f"{OTHER_OPTIONS[1]}; {listening(6820)}"),
             "slurmrestd was started as '/usr/sbin/slurmrestd -t 4 rest:6820',"
             " its unit now has '/usr/sbin/slurmrestd rest:6820'",
         ),
@@ -996,8 +1027,13 @@ REST = [
     ),
     Sabotage(
         ("runs_its_daemons",),
-        ("rest", "usermod --append --groups slurm slurmrestd; systemctl restart slurmrestd"),
-        ("rest", "gpasswd --delete slurmrestd slurm; systemctl restart slurmrestd"),
+        (
+            "rest",
+            # A slurmrestd that systemd starts again is active for a moment, each time.
+            f"usermod --append --groups slurm slurmrestd; {ONCE[0]};"
+            " until systemctl is-failed --quiet slurmrestd; do sleep 0.1; done",
+        ),
+        ("rest", f"gpasswd --delete slurmrestd slurm; {ONCE[1]}; {listening(6820)}"),
         "SlurmUser",
     ),
     on_rest(
@@ -1105,7 +1141,7 @@ REST = [
         ),
         (
             "accounting",
-            f"mv {DBD_CONF}.right {DBD_CONF}; systemctl restart slurmdbd; rm {OTHER_KEY}",
+            f"mv {DBD_CONF}.right {DBD_CONF}; {RESTART_SLURMDBD}; rm {OTHER_KEY}",
         ),
         "a valid token is refused: /slurmdb/",
     ),
@@ -1391,7 +1427,9 @@ def on_host(run: OpenRun, host: str, script: str) -> None:
     if host != "gateway":
         # systemd refuses to start a unit for the sixth time in ten seconds unless its counter is
         # reset.
-        run.ssh.run(host, ["sh", "-c", f"systemctl reset-failed; {script}"])
+        command = ["sh", "-c", f"systemctl reset-failed; {script}"]
+        # It may restart daemons, copy a database or wait for a node that is created.
+        run.ssh.run(host, command, timeout=300)
         return
     code, output = (
         docker.from_env()

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, Sabotage, at_once, on_single
+from sabotage import CONF, RESTART_SLURMDBD, Sabotage, at_once, on_single
 
 STATE = "/var/lib/slurm/slurmctld"
 DBD_CONF = "/etc/slurm/slurmdbd.conf"
-# slurmdbd listens once it has read its file.
-RESTART_SLURMDBD = (
-    "systemctl restart slurmdbd;"
-    " until bash -c '</dev/tcp/127.0.0.1/6819' 2>/dev/null; do sleep 0.1; done"
-)
 # A slurmdbd on standby does not listen, but logs a line. Once it has given control back, it ignores
 # SIGTERM.
 RESTART_STANDBY = """
@@ -198,12 +193,13 @@ HA = [
         ("backup_controller_takes_over",),
         (
             "ctl2",
-            f"sed -i.right s/^SlurmctldTimeout=.*/SlurmctldTimeout=60/ {CONF} &&"
+            # Longer than the check waits for the takeover.
+            f"sed -i.right s/^SlurmctldTimeout=.*/SlurmctldTimeout=600/ {CONF} &&"
             " systemctl restart slurmctld;"
             f" mv {CONF}.right {CONF}",
         ),
         ("ctl2", "systemctl --no-block restart slurmctld"),
-        "SlurmctldTimeout is 5 s: timed out",
+        "waiting for ctl2 to take jobs, SlurmctldTimeout is 5 s",
     ),
     Sabotage(
         ("backup_controller_takes_over",),
@@ -213,7 +209,7 @@ HA = [
             f" mv {CONF}.right {CONF}",
         ),
         ("n2", "systemctl restart slurmd"),
-        "slurmctld of ctl2 and each slurmd to reach each other; last state: job",
+        "slurmctld of ctl2 and each slurmd to reach each other",
     ),
     Sabotage(
         ("backup_slurmdbd_takes_over",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import FAKETIME, NETWORK_OF, Sabotage, at_once, drop_in, on_single, wrapper
+from sabotage import FAKETIME, NETWORK_OF, TO_SRUN, Sabotage, at_once, drop_in, on_single, wrapper
 
 PLUGINS = "/usr/lib/*/slurm-wlm"
 FREEZE = "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.freeze"
@@ -122,7 +122,8 @@ SINGLE_NODE = [
         "devices_that_programs_expect",
         "mv /dev/null /dev/null.right && touch /dev/null && chmod 0666 /dev/null",
         "mv /dev/null.right /dev/null",
-        "single:/dev/null is regular empty file",
+        # "regular empty file" until a program writes to it.
+        "single:/dev/null is regular ",
     ),
     on_single(
         "every_user",
@@ -334,7 +335,7 @@ FEDERATION = [
     on_host(
         "starts_steps_on_every_other",
         NETWORK_OF + "aws3",
-        *dropped("tcp dport 60001-63000"),
+        *dropped(TO_SRUN),
         "aws3 cannot run a step on aws1",
     ),
     on_host(
