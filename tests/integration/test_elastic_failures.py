@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from harness.elastic import provisioning
 from harness.errors import CommandFailed
 from harness.open_run import OpenRun
 from harness.providers import CanCreate, ability
+from harness.rehearsal.change import reconfigure
 from harness.verify import job_trace
 from harness.wait import wait_until
 from support import Harness, deployed
@@ -195,6 +196,15 @@ def wait_until_at_rest(run: OpenRun, cluster: SlurmCluster) -> None:
     )
 
 
+def wait_until_made(run: OpenRun, node: str) -> None:
+    wait_until(
+        lambda: run.provider.hosts(run.directory.id),
+        lambda there: there.get(node) is True,
+        what=f"{node} to be made",
+        timeout=PATIENCE,
+    )
+
+
 def submit(cluster: SlurmCluster, body: str, *options: str) -> int:
     return cluster.submit(job_trace.script(body), "--output=/dev/null", *options, user="alice")
 
@@ -333,12 +343,7 @@ def test_slurmd_that_registers_after_its_node_was_given_up_is_accepted_and_runs_
     began = len(power_log(failing))
     with spoiled_api(failing, {"c1": late}) as api:
         job_id = submit(cluster, "true", "--nodelist=c1")
-        wait_until(
-            lambda: failing.provider.hosts(failing.directory.id),
-            lambda there: there.get("c1"),
-            what="c1 to be made",
-            timeout=PATIENCE,
-        )
+        wait_until_made(failing, "c1")
         # Otherwise the host would be removed before its slurmd starts.
         api.send_signal(signal.SIGSTOP)
         cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
@@ -357,12 +362,7 @@ def test_host_that_could_not_be_suspended_is_named(
     began = len(power_log(failing))
     with spoiled_api(failing, {}) as api:
         job_id = submit(cluster, "true", "--nodelist=c1")
-        wait_until(
-            lambda: failing.provider.hosts(failing.directory.id),
-            lambda there: there.get("c1"),
-            what="c1 to be made",
-            timeout=PATIENCE,
-        )
+        wait_until_made(failing, "c1")
         # Before slurmctld can ask the API to remove it.
         api.send_signal(signal.SIGSTOP)
         cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
@@ -462,14 +462,11 @@ def test_last_of_contradicting_requests_counts(failing: OpenRun, cluster: SlurmC
 def test_program_that_slurmctld_refuses_keeps_the_job_waiting(
     failing: OpenRun, cluster: SlurmCluster, spoil: str, fix: str
 ) -> None:
-    do: Callable[[str], object] = lambda script: failing.ssh.run(  # noqa: E731
-        "ctl",
-        [
-            "sh",
-            "-c",
-            script.replace("FILE", "/usr/local/sbin/slurm-resume") + "; scontrol reconfigure",
-        ],
-    )
+    def do(script: str) -> None:
+        program = "/usr/local/sbin/slurm-resume"
+        failing.ssh.run("ctl", ["sh", "-c", script.replace("FILE", program)])
+        reconfigure(cluster)
+
     began = len(slurmctld_log(failing))
     do(spoil)
     try:
@@ -491,7 +488,7 @@ def test_rates_spread_resumes_and_suspends(failing: OpenRun, cluster: SlurmClust
     nodes = ["c1", "c2", "c3"]
     began, logged = len(power_log(failing)), len(slurmctld_log(failing))
     # A minute: one node may go every three seconds, and one permission can be saved up.
-    set_rates(failing, 20)
+    set_rates(cluster, 20)
     try:
         cluster.wait_for(
             [submit(cluster, "sleep 8", f"--nodelist={node}") for node in nodes],
@@ -500,7 +497,7 @@ def test_rates_spread_resumes_and_suspends(failing: OpenRun, cluster: SlurmClust
         )
         wait_until_at_rest(failing, cluster)
     finally:
-        set_rates(failing, 0)
+        set_rates(cluster, 0)
     noted = notes(failing, began)
     # The programs start later than slurmctld decides, on a busy machine by seconds.
     decisions = [*logs.dated(slurmctld_log(failing)[logged:].splitlines(), "+0000")]
@@ -513,9 +510,7 @@ def test_rates_spread_resumes_and_suspends(failing: OpenRun, cluster: SlurmClust
         assert times[2] - times[0] > 2, times
 
 
-def set_rates(run: OpenRun, rate: int) -> None:
-    change = (
-        f"sed -i 's/^\\(ResumeRate\\|SuspendRate\\)=.*/\\1={rate}/' /etc/slurm/slurm.conf &&"
-        " scontrol reconfigure"
-    )
-    run.ssh.run("ctl", ["sh", "-c", change])
+def set_rates(cluster: SlurmCluster, rate: int) -> None:
+    change = f"s/^\\(ResumeRate\\|SuspendRate\\)=.*/\\1={rate}/"
+    cluster.run("sed", "-i", change, "/etc/slurm/slurm.conf")
+    reconfigure(cluster)
