@@ -92,13 +92,14 @@ class Machines:
     def states(self) -> dict[str, dict[str, Any]]:
         """Return, for each host, whether it is wanted, whether it runs, and its last problem.
 
-        `runs` is None for a host that does not exist.
+        `runs` is None for a host that does not exist; `busy` says that it is being worked on.
         """
         running = self._provider.hosts(self._run.id)
         return {
             name: {
                 "wanted": self._wanted.get(name, False),
                 "runs": running.get(name),
+                "busy": name in self._busy,
                 "problem": self._problems.get(name, ""),
             }
             for name in self._hosts
@@ -291,7 +292,7 @@ def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> Fas
         machines.want(names, up=False)
         return {"accepted": names}
 
-    @app.get("/v1/nodes", summary="Which nodes are wanted, which run, and what went wrong")
+    @app.get("/v1/nodes", summary="Which nodes are wanted, run or are worked on; problems")
     def nodes() -> dict[str, dict[str, Any]]:
         return machines.states()
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.cluster import logs
 from harness.errors import HarnessError
 from harness.testing import Slurm, Submission
+from harness.wait import wait_until
 
 # How many of a failed test's last jobs are shown, and how many characters of each job's output.
 _JOBS_SHOWN, _OUTPUT_SHOWN = 5, 2000
 _NOTHING = {"", "(null)", "N/A", "None"}
 # Seconds by which clocks of hosts may differ, and by which daemons may log late.
 _AROUND = 2
+# Seconds in which slurmdbd should take what slurmctld sends to it.
+_RECORDED_WITHIN = 30
 
 
 def of_failure(used: Slurm, begin: float, end: float, message: str) -> list[tuple[str, str]]:
@@ -24,6 +28,7 @@ def of_failure(used: Slurm, begin: float, end: float, message: str) -> list[tupl
     The times are in seconds since 1970. Daemons' lines about jobs that `message` names are
     included, too.
     """
+    _wait_until_recorded(used)
     try:
         jobs = used.jobs()
         last = {job.job_id: name for name, job in jobs if job.state != "REVOKED"}
@@ -50,6 +55,18 @@ def of_failure(used: Slurm, begin: float, end: float, message: str) -> list[tupl
             "\n".join([*log_lines, *problems]) or "nothing about these jobs, and no errors",
         ),
     ]
+
+
+def _wait_until_recorded(used: Slurm) -> None:
+    """Wait until slurmdbd has taken what slurmctld has to tell it; what is late is not shown."""
+    for cluster in used.clusters.values() if used.plan.scenario.accounting else ():
+        with suppress(HarnessError):
+            wait_until(
+                cluster.waiting_for_slurmdbd,
+                lambda waiting: not waiting,
+                what="slurmdbd to take all messages",
+                timeout=_RECORDED_WITHIN,
+            )
 
 
 def _section(job: Submission) -> tuple[str, str]:

@@ -365,6 +365,31 @@ def _resuming(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], objec
     )
 
 
+def reconfigure(cluster: SlurmCluster) -> None:
+    """Reconfigure slurmctld; repeat the request if its answer does not arrive.
+
+    slurmctld answers once a new process has read everything (_attempt_reconfig() in controller.c),
+    which on a busy machine may take longer than scontrol waits: MessageTimeout.
+    """
+
+    def ask() -> str:
+        try:
+            cluster.run("scontrol", "reconfigure")
+        except CommandFailed as error:
+            if not any(words in error.stderr for words in slurm.UNCERTAIN):
+                raise
+            return str(error)
+        return ""
+
+    wait_until(
+        ask,
+        lambda problem: not problem,
+        what=f"slurmctld of {cluster.name} to be reconfigured",
+        timeout=_PATIENCE,
+        give_up=lambda _: cluster.controller_failed(),
+    )
+
+
 def _ready(run: OpenRun, new: Plan) -> None:
     slurm.wait_until_ready(new, slurm.clusters(run.ssh, new))
 
@@ -404,7 +429,7 @@ class _Action:
                 self._systemctl("restart", self.need)
             case "reconfigure":
                 for name in self.clusters:
-                    slurm.clusters(self.run.ssh, new)[name].run("scontrol", "reconfigure")
+                    reconfigure(slurm.clusters(self.run.ssh, new)[name])
             case "objects":
                 client = new.accounting_client()
                 if client:

@@ -19,6 +19,10 @@ from harness.providers import images
 from harness.providers.docker import engine
 from harness.wait import wait_until
 
+# Seconds in which an engine must start, answer a request or end: 5 s on an idle machine. An engine
+# that starts accepts connections before it answers.
+_PATIENCE = 180
+
 
 class Engines:
     """Engines "e1", "e2", ... in one Swarm that the first manages.
@@ -36,7 +40,7 @@ class Engines:
     def client(self, name: str) -> docker.DockerClient:
         """Return a client of an engine."""
         if name not in self._clients:
-            self._clients[name] = docker.DockerClient(self.host(name))
+            self._clients[name] = docker.DockerClient(self.host(name), timeout=_PATIENCE)
         return self._clients[name]
 
     def host(self, name: str) -> str:
@@ -103,7 +107,7 @@ class Engines:
             (directory / "sock").exists,
             bool,
             what=f"engine {name} to start",
-            timeout=180,
+            timeout=_PATIENCE,
             give_up=lambda _: self._daemons[name].poll() is not None,
             show=lambda _: (directory / "log").read_text()[-500:],
         )
@@ -139,7 +143,7 @@ class Engines:
                 with suppress(DockerException):
                     self.client(name).swarm.leave(force=True)
                 daemon.terminate()
-                daemon.wait(60)
+                daemon.wait(_PATIENCE)
             self._kill_helpers(name)
         for client in self._clients.values():
             client.close()

@@ -339,7 +339,7 @@ def test_unreachable_host_is_reported_and_given_back_when_it_answers_again(
         provider = ability(owner.provider, CanPause, "test")
         provider.pause(owner.directory.id, "worker")
         try:
-            said, _ = process.communicate(timeout=400)
+            said, _ = process.communicate(timeout=900)
         finally:
             provider.unpause(owner.directory.id, "worker")
     assert process.returncode == 3

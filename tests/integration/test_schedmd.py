@@ -136,7 +136,7 @@ def test_only_unexpected_results_are_printed_and_a_test_that_does_not_end_is_sto
         "--expected",
         suite.parent / "nothing.toml",
         "--seconds",
-        "30",
+        "90",
         "--select",
         "1.*",
         "--user",
@@ -148,7 +148,7 @@ def test_only_unexpected_results_are_printed_and_a_test_that_does_not_end_is_sto
     assert lines[:2] == ["test1.1: passed", "    expected: failed (srun is broken)"]
     assert "test1.2: failed: this job is lost" in lines
     assert "test1.3: skipped: exit 255: no output" in lines
-    assert "test1.4: failed: did not end within 30 s" in lines
+    assert "test1.4: failed: did not end within 90 s" in lines
     assert "4 NOT AS EXPECTED  4 tests: 1 passed, 2 failed, 1 skipped" in lines
     node = cluster.ssh.run("suite-ctl", ["scontrol", "--oneliner", "show", "node", "node0"]).stdout
     assert "State=IDLE" in node, node

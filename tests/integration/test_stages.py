@@ -15,6 +15,7 @@ import pytest
 
 from harness import faults, lifecycle, providers, rundir
 from harness.cluster import slurm
+from harness.errors import CommandFailed
 from harness.open_run import OpenRun
 from harness.wait import wait_until
 from support import SCENARIOS, Harness, command
@@ -99,11 +100,22 @@ def second_partition(run: OpenRun, harness: Harness) -> Iterator[None]:
     finally:
         scenario.write_text(text)
         assert harness("deploy", "--run", run.directory.id).returncode == 0
-    assert partitions(run) == ["main*"]
+    wait_for_partitions(run, "main*")
 
 
 def partitions(run: OpenRun) -> list[str]:
     return run.ssh.run("single", ["sinfo", "--noheader", "--format=%P"]).stdout.split()
+
+
+def wait_for_partitions(run: OpenRun, *names: str) -> None:
+    """Wait until slurmctld, which reloads on a signal, has these partitions."""
+    wait_until(
+        lambda: partitions(run),
+        lambda seen: seen == [*names],
+        what=f"slurmctld to have the partitions {', '.join(names)}",
+        timeout=180,
+        ignore=(CommandFailed,),
+    )
 
 
 def test_changed_partition_takes_effect_without_a_restart(
@@ -112,7 +124,7 @@ def test_changed_partition_takes_effect_without_a_restart(
     before = starts(single_node)
     with second_partition(single_node, harness):
         assert harness("deploy", "--run", single_node.directory.id).returncode == 0
-        assert partitions(single_node) == ["main*", "second"]
+        wait_for_partitions(single_node, "main*", "second")
         assert starts(single_node) == before
 
 
@@ -131,7 +143,7 @@ def test_deploy_completes_one_that_failed_half_way(single_node: OpenRun, harness
             single_node.ssh.run("single", ["sh", "-c", f"rm {drop_in} && systemctl daemon-reload"])
         assert partitions(single_node) == ["main*"]
         assert harness("deploy", "--run", single_node.directory.id).returncode == 0
-        assert partitions(single_node) == ["main*", "second"]
+        wait_for_partitions(single_node, "main*", "second")
 
 
 @pytest.mark.core

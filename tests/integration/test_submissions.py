@@ -153,12 +153,12 @@ def test_interrupt_leaves_no_job(
             lambda: [job for job in cluster.jobs() if job.state == "PENDING"],
             bool,
             what="a job of the table",
-            timeout=120,
+            timeout=400,
             interval=0.05,
             give_up=lambda _: process.poll() is not None,
         )
         process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 3
+        assert process.wait(400) == 3
     assert nothing_is_left(cluster, *before)
 
 

@@ -262,9 +262,16 @@ def test_suspend_in_the_middle_of_a_resume_counts(client: TestClient, engine: En
     engine.go.clear()
     client.post("/v1/resume", json={"nodes": ["c1"]})
     client.post("/v1/suspend", json={"nodes": ["c1"]})
+    assert engine.running == {}
+    assert client.get("/v1/nodes").json()["c1"]["busy"], "it will be made"
     engine.go.set()
-    wait_until(lambda: engine.made, lambda made: made == ["c1"], what="made after all", timeout=30)
-    wait_for(engine, {})
+    wait_until(
+        lambda: client.get("/v1/nodes").json()["c1"],
+        lambda state: not state["busy"],
+        what="the last request to be done",
+        timeout=30,
+    )
+    assert (engine.made, engine.running) == (["c1"], {})
 
 
 def test_refused_capacity_is_reported_and_retried_while_it_is_needed(
@@ -279,7 +286,7 @@ def test_refused_capacity_is_reported_and_retried_while_it_is_needed(
         what="reported",
         timeout=30,
     )
-    assert state == {"wanted": True, "runs": None, "problem": "no capacity"}
+    assert state == {"wanted": True, "runs": None, "busy": True, "problem": "no capacity"}
     engine.refused = set()
     wait_for(engine, {"c1": True, "c2": True})
     wait_until(
