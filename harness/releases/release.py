@@ -69,8 +69,9 @@ class Bounds:
     `read_by` is how `function` of Slurm's source reads it: as a number by atoi, atoul, strtol,
     uint32 or timespec, or as one of `words`. `otherwise` is a number that it also accepts.
     `only_with` is a word without which it is not read, and `scheduler` the SchedulerType that reads
-    it. `anywhere`: it is found even in the middle of a different word. With a wrong value, a daemon
-    refuses to start (`severity` fatal) or uses a different one (error).
+    it. `anywhere`: it is found even in the middle of a different word; `exact_case`: only if it is
+    spelled like this. With a wrong value, a daemon refuses to start (`severity` fatal) or uses a
+    different one (error).
     """
 
     function: str
@@ -83,6 +84,7 @@ class Bounds:
     severity: str = "fatal"
     words: tuple[str, ...] = ()
     anywhere: bool = False
+    exact_case: bool = False
 
 
 @dataclass(frozen=True, slots=True)

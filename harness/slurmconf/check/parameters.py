@@ -31,7 +31,8 @@ def check(source: Source) -> Iterator[Finding]:
             continue
         for word, bounds in words.items():
             begin = "" if bounds.anywhere else "(?:^|,)"
-            found = re.search(rf"{begin}{re.escape(word)}([^,]*)", setting.value, re.IGNORECASE)
+            case = re.NOFLAG if bounds.exact_case else re.IGNORECASE
+            found = re.search(rf"{begin}{re.escape(word)}([^,]*)", setting.value, case)
             scheduler = source.get("schedulertype") or "sched/backfill"
             if (
                 found

@@ -132,6 +132,7 @@ def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
         ("RequeueExit=0,255", "RequeueExit", NONE, NONE),
         ("AuthInfo=cred_expire=4", "AuthInfo", ALL, NONE),
         ("AuthInfo=cred_expire=5", "AuthInfo", NONE, NONE),
+        ("AuthInfo=CRED_EXPIRE=4", "AuthInfo", NONE, NONE),
         ("AuthInfo=socket=,ttl=9", "AuthInfo", since("22.05") - since("23.11"), NONE),
         ("AuthInfo=socket=/run/x,ttl=9", "AuthInfo", NONE, NONE),
         ("AuthInfo=password", "AuthInfo", since("22.05") - since("23.11"), NONE),
