@@ -263,7 +263,9 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
     assert starting.result() == job_id
     seen = events.wait(cluster, job_id, "freed", len(nodes))
     order = [event.what for event in seen if event.what in {"Prolog ends", "task begins"}]
-    assert order == (sorted(order) if waits_for_all else ["Prolog ends", "task begins"] * 2), order
+    assert order == (sorted(order) if waits_for_all else ["Prolog ends", "task begins"] * 2), (
+        f"while Prolog runs on {other}: {order}"
+    )
 
 
 def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
