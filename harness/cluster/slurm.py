@@ -278,12 +278,13 @@ class SlurmCluster:
         ).stdout
         return [parse_job(line) for line in _lines(answer) if re.match(r"\d+\|", line)]
 
-    def priorities(self, job_ids: Iterable[int]) -> list[tuple[str, str, int]]:
-        """Return the partition, QOS and priority of pending jobs of one moment, by id."""
+    def priorities(self, job_ids: Sequence[int]) -> list[tuple[str, str, int]]:
+        """Return the partition, QOS and priority of pending jobs at one moment, in their order."""
         jobs = f"--jobs={','.join(map(str, job_ids))}"
         answer = self.run("squeue", "--noheader", "--local", "--all", jobs, "--format=%A|%P|%q|%Q")
-        rows = sorted(line.split("|") for line in _lines(answer.stdout))
-        return [(partition, qos, int(priority)) for _, partition, qos, priority in rows]
+        rows = [line.split("|") for line in _lines(answer.stdout)]
+        found = {int(row[0]): (row[1], row[2], int(row[3])) for row in rows}
+        return [found[job_id] for job_id in job_ids if job_id in found]
 
     def times(self, *options: str) -> dict[int, dict[str, int | None]]:
         """Return when the jobs that squeue lists were submitted, started and ended.

@@ -188,6 +188,12 @@ def test_states_of_many_jobs_are_counted(tmp_path: Path) -> None:
         cluster_with(tmp_path, "squeue", squeue).wait_for([1], {"COMPLETED"})
 
 
+def test_priorities_have_the_order_of_the_jobs_that_were_asked_for(tmp_path: Path) -> None:
+    cluster = cluster_with(tmp_path, "squeue", "echo '10|main|high|950'; echo '9|main|low|1000'")
+    assert cluster.priorities([9, 10]) == [("main", "low", 1000), ("main", "high", 950)]
+    assert cluster.priorities([8, 9]) == [("main", "low", 1000)]
+
+
 @pytest.mark.parametrize("separator", [" ", "_"])
 def test_wait_for_a_job_that_is_held_after_a_failed_launch_ends_early(
     tmp_path: Path, separator: str
