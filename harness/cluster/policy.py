@@ -48,6 +48,7 @@ _REASONS = {
 }
 _TRES = {"cpu": "C(?:pu|PU)", "node": "Node"}
 _OF_GROUPS = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "GrpSubmit")
+_OF_SUBMISSION = ("MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA")
 _IN_MINUTES = ("MaxTRESMins", "GrpTRESMins", "GrpTRESRunMins")
 # Options PriorityWeight* of factors in which two jobs of a user can differ at will, and by how much
 # a nice value lowers the priority of one.
@@ -229,9 +230,8 @@ class _Policy:
 
     def takes_two_small_jobs(self, way: _Way) -> bool:
         """Return whether no limit of a size or of a number of jobs refuses two of a user's jobs."""
-        numbers = ("MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA")
         return not [*self.limits_of(way, "MinTRES")] and all(
-            value >= 2 for column in numbers for _, value in self.limits_of(way, column)
+            value >= 2 for column in _OF_SUBMISSION for _, value in self.limits_of(way, column)
         )
 
     def limits_of(self, way: _Way, column: str) -> Iterator[tuple[str, Any]]:
@@ -361,7 +361,7 @@ def _job_beyond(policy: _Policy, way: _Way, column: str, tres: str, value: float
             job = _Job(name, minutes=beyond) if tres in {"cpu", "node"} else None
         elif column == "MaxWall":
             job = _Job(name, minutes=int(value // 60) + 1)
-        elif column in {"MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA"}:
+        elif column in _OF_SUBMISSION:
             job = _Job(name, tasks_of_array=beyond)
         elif tres == "cpu" and column == "MaxTRESPerNode":
             job = _Job(name, cpus=beyond) if beyond <= max(cpus, default=0) else None
@@ -394,7 +394,7 @@ def _reasons(policy: _Policy, way: _Way, job: _Job) -> str:
     """Return the reasons of all limits that a job exceeds: Slurm names one of them."""
     amounts = {
         "MaxWall": job.minutes * 60,
-        **dict.fromkeys(("MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA"), 0),
+        **dict.fromkeys(_OF_SUBMISSION, 0),
     }
     reasons = []
     for column, form in _REASONS.items():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, RESTART_SLURMDBD, Sabotage, at_once, on_single
+from sabotage import CONF, DBD_CONF, RESTART_SLURMDBD, Sabotage, at_once, on_single
 
 STATE = "/var/lib/slurm/slurmctld"
-DBD_CONF = "/etc/slurm/slurmdbd.conf"
 # A slurmdbd on standby does not listen, but logs a line. Once it has given control back, it ignores
 # SIGTERM.
 RESTART_STANDBY = """

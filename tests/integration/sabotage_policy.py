@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, RESTART_SLURMDBD, Sabotage, at_once
-from sabotage_configuration import DBD_CONF, RECONFIGURE
+from sabotage import CONF, DBD_CONF, RESTART_SLURMDBD, Sabotage, at_once
+from sabotage_configuration import RECONFIGURE
 
 _RIGHTS = "administrators_and_coordinators"
 _PRIVATE = "private_data"

@@ -130,21 +130,11 @@ def fates(failing: OpenRun) -> dict[str, Fate]:
             for node, nodes in wanted.items()
         }
         cluster.wait_for([job_of["c6"]], {"COMPLETED"}, timeout=PATIENCE)
-        failed = wait_until(
-            lambda: resume_failed(failing, began),
-            lambda nodes: {*SPOILED} <= nodes,
-            what="slurmctld to give the nodes up",
-            timeout=PATIENCE,
-        )
+        failed = wait_until_given_up(failing, {*SPOILED}, began)
         before = {node: ran(failing, job_id) for node, job_id in job_of.items()}
     cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=PATIENCE)
     wait_until_at_rest(failing, cluster)
-    return {
-        node: Fate(
-            actions(failing, began, node), node in failed, before[node], ran(failing, job_id)
-        )
-        for node, job_id in job_of.items()
-    }
+    return fates_of(failing, job_of, began, failed, before)
 
 
 @contextmanager
@@ -235,6 +225,33 @@ def notes(run: OpenRun, since: int) -> list[dict[str, Any]]:
     return [*map(json.loads, power_log(run)[since:].splitlines())]
 
 
+def wait_until_given_up(run: OpenRun, nodes: set[str], since: int) -> set[str]:
+    """Wait until ResumeFailProgram has run for these nodes; return all for which it has."""
+    return wait_until(
+        lambda: resume_failed(run, since),
+        lambda failed: nodes <= failed,
+        what="slurmctld to give the nodes up",
+        timeout=PATIENCE,
+    )
+
+
+def fates_of(
+    run: OpenRun,
+    job_of: Mapping[str, int],
+    since: int,
+    failed: set[str],
+    before: Mapping[str, list[str]],
+) -> dict[str, Fate]:
+    """Return the fate of each node and of its job, which has ended.
+
+    `failed` are the nodes that were given up, and `before` is where the jobs had run by then.
+    """
+    return {
+        node: Fate(actions(run, since, node), node in failed, before[node], ran(run, job_id))
+        for node, job_id in job_of.items()
+    }
+
+
 def slurmctld_log(run: OpenRun) -> str:
     return run.ssh.run("ctl", ["cat", LOG]).stdout
 
@@ -303,23 +320,13 @@ def bad_programs(failing: OpenRun) -> dict[str, Fate]:
         for node in ("c1", "c2"):
             job_of[node] = submit(cluster, "true", f"--nodelist={node}")
             wait_for_state(cluster, node, "POWERING_UP")
-        failed = wait_until(
-            lambda: resume_failed(failing, began),
-            lambda nodes: {*job_of} <= nodes,
-            what="slurmctld to give the nodes up",
-            timeout=PATIENCE,
-        )
+        failed = wait_until_given_up(failing, {*job_of}, began)
         before = {node: ran(failing, job_id) for node, job_id in job_of.items()}
     finally:
         failing.ssh.run("ctl", ["mv", "/root/slurm-resume", program])
     cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=PATIENCE)
     wait_until_at_rest(failing, cluster)
-    return {
-        node: Fate(
-            actions(failing, began, node), node in failed, before[node], ran(failing, job_id)
-        )
-        for node, job_id in job_of.items()
-    }
+    return fates_of(failing, job_of, began, failed, before)
 
 
 @pytest.mark.parametrize("node", ["c1", "c2"], ids=["fails", "hangs"])
