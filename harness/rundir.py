@@ -180,7 +180,8 @@ class RunDir:
 
     def ssh(self) -> Ssh:
         """Return an Ssh that runs commands on this run's hosts."""
-        return Ssh(self.ssh_config, self.control_directory, sudo=not self._capabilities.root)
+        root = self._capabilities.root
+        return Ssh(self.ssh_config, self.control_directory, self.machines, sudo=not root)
 
     @contextmanager
     def worked_on(self) -> Iterator[None]:

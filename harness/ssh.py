@@ -12,13 +12,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import IO
 
-from harness import file_ownership
+from harness import file_ownership, ssh_multiplexing
 from harness.errors import CannotVerify, CommandFailed, Unreachable, WaitTimeout
 from harness.wait import wait_until
 
@@ -59,13 +59,18 @@ def as_user(user: str, script: str) -> str:
 class Ssh:
     """The hosts of an ssh_config, by name.
 
-    With `sudo`, the login users are not root, but can run anything with sudo.
+    With `sudo`, the login users are not root, but can run anything with sudo. The configuration of
+    a host that comes and goes is a file of its name in `more`.
     """
 
-    def __init__(self, config: Path, sockets: Path, *, sudo: bool = False) -> None:
+    def __init__(
+        self, config: Path, sockets: Path, more: Path | None = None, *, sudo: bool = False
+    ) -> None:
         self.config = config
         self.sudo = sudo
         self._sockets = sockets
+        self._more = more
+        self._shared: dict[tuple[object, ...], Path | None] = {}
 
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
         """Return the local command that runs `command` on a host as root, or opens a shell there.
@@ -110,7 +115,7 @@ class Ssh:
         shown = shlex.join(local)
         _LOG.debug("%s%s$ %s", f"{user}@" if user else "", host, shlex.join(command))
         try:
-            result = _answer(local, stdin, timeout)
+            result = self._answer(host, local, stdin, timeout)
         except subprocess.TimeoutExpired as error:
             printed = (error.output or b"").decode(errors="replace")
             raise WaitTimeout(
@@ -121,6 +126,75 @@ class Ssh:
         if check and result.exit_code != 0:
             raise CommandFailed(shown, result.exit_code, result.stdout, result.stderr)
         return result
+
+    def _answer(self, host: str, local: Sequence[str], stdin: str, timeout: float) -> Result:
+        """Run the command that `local` runs on a host and return its result.
+
+        Raises TimeoutExpired, or CannotVerify if it prints too much.
+        """
+        deadline = time.monotonic() + timeout
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin.encode())
+            file.seek(0)
+            with self._started(host, local, file, timeout) as running:
+                texts = _read_both(running, shlex.join(local), deadline)
+                code = running.wait(max(0, deadline - time.monotonic()))
+        # A job can print any bytes.
+        stdout, stderr = (
+            text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+            for text in texts
+        )
+        return Result(code, stdout, stderr)
+
+    @contextmanager
+    def _started(
+        self, host: str, local: Sequence[str], stdin: IO[bytes], timeout: float
+    ) -> Iterator[ssh_multiplexing.Session | subprocess.Popen[bytes]]:
+        """Yield the command that `local` runs on a host, over the connection that ssh(1) shares.
+
+        If there is none, yield `local` itself, which shares its connection.
+        """
+        with ExitStack() as stack:
+            if path := self._shared_connection(host):
+                command = " ".join(local[local.index("--") + 1 :])
+                session = ssh_multiplexing.session(path, command, stdin, timeout)
+                if running := stack.enter_context(session):
+                    yield running
+                    return
+            process = stack.enter_context(
+                subprocess.Popen(
+                    local,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    # Otherwise Ctrl-C in a terminal would also end the shared connection.
+                    start_new_session=True,
+                )
+            )
+            try:
+                yield process
+            except BaseException:
+                process.kill()
+                raise
+
+    def _shared_connection(self, host: str) -> Path | None:
+        """Return the socket of the connection to a host that ssh(1) shares, or would share.
+
+        Its name depends on the host's address, which changes with the configuration.
+        """
+        files = [self.config, *([self._more / host] if self._more else [])]
+        key = (host, *map(_version, files))
+        if key not in self._shared:
+            shown = subprocess.run(
+                ["ssh", "-F", str(self.config), "-G", host],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            ).stdout
+            found = re.search(r"^controlpath (/.+)$", shown, re.MULTILINE)
+            self._shared[key] = Path(found[1]) if found else None
+        return self._shared[key]
 
     @contextmanager
     def forwarded(self, host: str, target: str) -> Iterator[Path]:
@@ -241,44 +315,25 @@ def _running(
         listener.join()
 
 
-def _answer(command: Sequence[str], stdin: str, timeout: float) -> Result:
-    """Run a local command and return its result.
-
-    Raises TimeoutExpired, or CannotVerify if it prints too much.
-    """
-    deadline = time.monotonic() + timeout
-    with tempfile.TemporaryFile() as file:
-        file.write(stdin.encode())
-        file.seek(0)
-        with subprocess.Popen(
-            command,
-            stdin=file,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Otherwise Ctrl-C in a terminal would also end the shared connection.
-            start_new_session=True,
-        ) as process:
-            try:
-                texts = _read_both(process, deadline)
-                code = process.wait(max(0, deadline - time.monotonic()))
-            except BaseException:
-                process.kill()
-                raise
-    # A job can print any bytes.
-    stdout, stderr = (
-        text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n") for text in texts
-    )
-    return Result(code, stdout, stderr)
+def _version(file: Path) -> tuple[int, int] | None:
+    """Return what changes when a file does."""
+    try:
+        facts = file.stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_mtime_ns, facts.st_size
 
 
-def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytearray, bytearray]:
-    """Return what a process prints on both streams until they end.
+def _read_both(
+    running: ssh_multiplexing.Session | subprocess.Popen[bytes], shown: str, deadline: float
+) -> tuple[bytearray, bytearray]:
+    """Return what a command prints on both streams until they end.
 
-    Raises the errors of `_answer`.
+    Raises the errors of `Ssh._answer`.
     """
     texts = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
-        for stream, text in zip((process.stdout, process.stderr), texts, strict=True):
+        for stream, text in zip((running.stdout, running.stderr), texts, strict=True):
             selector.register(stream, selectors.EVENT_READ, text)  # type: ignore[arg-type]
         while selector.get_map():
             for key, _ in selector.select(max(0, deadline - time.monotonic())):
@@ -287,8 +342,7 @@ def _read_both(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytea
                 if not chunk:
                     selector.unregister(key.fileobj)
             if max(map(len, texts)) > _MOST_OUTPUT:
-                line = shlex.join(process.args)  # type: ignore[arg-type]
-                raise CannotVerify(f"{line}  (prints more than {_MOST_OUTPUT >> 20} MiB)")
+                raise CannotVerify(f"{shown}  (prints more than {_MOST_OUTPUT >> 20} MiB)")
             if time.monotonic() > deadline and selector.get_map():
-                raise subprocess.TimeoutExpired(process.args, 0, bytes(texts[0]))
+                raise subprocess.TimeoutExpired(shown, 0, bytes(texts[0]))
     return texts
