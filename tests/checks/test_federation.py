@@ -111,9 +111,11 @@ def assert_full(federation: Federation, filling: list[int]) -> None:
 def test_clusters_option_keeps_jobs_where_it_says(
     federation: Federation, jobs: Jobs, ran_on: Callable[[int], str]
 ) -> None:
-    for name in federation.members:
-        job_id = jobs.submit(federation.origin, "true", f"--clusters={name}")
-        assert ran_on(job_id) == name
+    given = {
+        jobs.submit(federation.origin, "true", f"--clusters={name}"): name
+        for name in federation.members
+    }
+    assert {job_id: ran_on(job_id) for job_id in given} == given
 
 
 def test_clusters_option_with_several_uses_the_free_one(
@@ -138,12 +140,14 @@ def test_cluster_constraint_chooses_clusters_by_their_features(
     }
     if not only:
         pytest.skip("no cluster has a feature that no other has: clusters.NAME.features")
-    for feature, name in only.items():
-        job_id = jobs.submit(federation.origin, "true", f"--cluster-constraint={feature}")
-        assert ran_on(job_id) == name, feature
-        others = {other for other in federation.members if other != name}
-        job_id = jobs.submit(federation.origin, "true", f"--cluster-constraint=!{feature}")
-        assert ran_on(job_id) in others, f"!{feature}"
+    able = {feature: {name} for feature, name in only.items()}
+    able |= {f"!{feature}": {*federation.members} - {name} for feature, name in only.items()}
+    given = {
+        constraint: jobs.submit(federation.origin, "true", f"--cluster-constraint={constraint}")
+        for constraint in able
+    }
+    for constraint, job_id in given.items():
+        assert ran_on(job_id) in able[constraint], constraint
 
 
 @pytest.fixture

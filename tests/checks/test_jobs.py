@@ -200,13 +200,13 @@ def test_job_gets_the_variables_that_its_user_exports(
     clusters: dict[str, SlurmCluster], jobs: Jobs
 ) -> None:
     """For such a job, slurmd runs a login shell of the user to get the environment."""
-    for cluster in clusters.values():
-        job_id = jobs.submit_here(
-            cluster,
-            '[ "$PASSWORD" = sesame ] && [ "$USER" = "$(id -un)" ]',
-            "--export=PASSWORD=sesame",
-        )
-        cluster.wait_for([job_id], {"COMPLETED"})
+    script = '[ "$PASSWORD" = sesame ] && [ "$USER" = "$(id -un)" ]'
+    given = {
+        name: jobs.submit_here(cluster, script, "--export=PASSWORD=sesame")
+        for name, cluster in clusters.items()
+    }
+    for name, cluster in clusters.items():
+        cluster.wait_for([given[name]], {"COMPLETED"})
 
 
 @pytest.mark.needs("two_users")

@@ -198,20 +198,20 @@ def test_accounting_matches_what_every_job_saw(
     All records are correct, none are missing, and there are no duplicates.
     """
     cluster = next(iter(clusters.values()))
-    fresh = [
-        job_key(target.name, jobs.submit(target, body, *REQUEST))
-        for target in clusters.values()
-        for body in ("srun true", "srun true; sleep 1", _job_with_steps())
-    ]
     measured = [
         (target, user)
         for target in clusters.values()
         if (user := _measured_user(target, plan, jobs))
     ]
     body = job_trace.step_with_memory(0, mebibytes=20)
-    fresh += [
+    fresh = [  # the longest first
         job_key(target.name, jobs.submit(target, body, *REQUEST, user=user))
         for target, user in measured
+    ]
+    fresh += [
+        job_key(target.name, jobs.submit(target, body, *REQUEST))
+        for target in clusters.values()
+        for body in ("srun true", "srun true; sleep 1", _job_with_steps())
     ]
     wait_until(
         lambda: active_jobs(clusters), lambda left: not left, what="all jobs to end", timeout=180

@@ -477,7 +477,7 @@ def lines(events: list[dict[str, Any]]) -> str:
         mutated(lines(EVENTS), ["NaN", "[" * 100_000, "\0", "null", "\n", "\u2028"]),
     ),
 )
-@settings(max_examples=200)
+@settings(max_examples=50)  # each renders two reports
 def test_report_and_verify(report_json: str, events: str) -> None:
     with TemporaryDirectory() as name:
         directory = Path(name)

@@ -20,7 +20,7 @@ class Here(Ssh):
     """Hosts that are this machine."""
 
     def __init__(self) -> None:
-        pass
+        super().__init__(Path("/dev/null"), Path())
 
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
         return [*command]
@@ -41,6 +41,7 @@ class Shim(Here):
     """A host whose programs are those of a directory."""
 
     def __init__(self, programs: Path) -> None:
+        super().__init__()
         self._programs = programs
 
     def command(self, host: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
