@@ -41,8 +41,16 @@ def test_login_hosts_get_slurm_conf_from_slurmctld(ssh: Ssh, plan: Plan, run: Ru
             assert ssh.run(host.name, ["find", "/etc/slurm", "-name", "slurm.conf"]).stdout == "", (
                 f"{host.name} has a slurm.conf of its own, which commands use instead"
             )
-        answer = ssh.run(host.name, ["sinfo", "--noheader", "--format=%N"], check=False)
-        assert answer.exit_code == 0, f"{host.name}: sinfo fails: {answer.stderr}"
+
+
+def test_login_hosts_reach_slurmctld_and_slurmdbd(ssh: Ssh, plan: Plan) -> None:
+    queries = [["sinfo", "--noheader", "--format=%N"]]
+    if plan.scenario.accounting:
+        queries.append(["sacct", "--noheader", "--allocations"])
+    for host in plan.login_hosts():
+        for query in queries:
+            answer = ssh.run(host.name, query, check=False)
+            assert answer.exit_code == 0, f"{host.name}: {query[0]} fails: {answer.stderr}"
 
 
 @pytest.mark.needs("lasting")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sabotage import MOUNTS_OF, Sabotage, at_once, wrapper
+from sabotage import MOUNTS_OF, NETWORK_OF, Sabotage, at_once, wrapper
+from sabotage_hosts import dropped_from
 
 
 def on(host: str, check: str, do: str, undo: str, message: str) -> Sabotage:
@@ -50,6 +51,12 @@ LOGIN = [
         "cp /run/slurm/conf/slurm.conf /etc/slurm",
         "rm /etc/slurm/slurm.conf",
         "login has a slurm.conf of its own",
+    ),
+    on(
+        f"{NETWORK_OF}accounting",
+        "login_hosts_reach",
+        *dropped_from("login", 6819),
+        "login: sacct fails",
     ),
     on(
         "login",
