@@ -45,7 +45,9 @@ def test_interactive_job_runs_on_a_node_as_its_user(
             f"{name}: {program} ends with {answer.exit_code}, its task with 7: {answer.stderr}"
         )
         host, uid = answer.stdout.split()
-        assert host in plan.scenario.clusters[name].nodes_on()
+        assert host in plan.scenario.clusters[name].nodes_on(), (
+            f"{name}: {program} ran on {host}, the host of no node"
+        )
         assert int(uid) == plan.scenario.users[users[0]].uid
 
 
