@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from harness.errors import CommandFailed, HarnessError
 from harness.faults import Fault
 from harness.open_run import OpenRun
 from harness.wait import wait_until
-from support import Harness, deployed
+from support import Harness, deployed, kept
 
 # Deadline in seconds for steps that take 20 s on an idle machine.
 PATIENCE = 180
@@ -108,6 +109,12 @@ CASES = [
         "srun --immediate=15 --nodelist=aws4 true && echo fine",
     ),
 ]
+
+
+@pytest.fixture(scope="module")
+def federation(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
+    """A federation of these tests only: daemons that a fault restarts log errors afterwards."""
+    yield from kept(harness, runs, "federation", quick=quick)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
