@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread, Timer
@@ -137,7 +137,7 @@ class Ssh:
             file.write(stdin.encode())
             file.seek(0)
             with self._started(host, local, file, timeout) as running:
-                texts = _read_both(running, shlex.join(local), deadline)
+                texts = _read_both(running, local, deadline)
                 code = running.wait(max(0, deadline - time.monotonic()))
         # A job can print any bytes.
         stdout, stderr = (
@@ -154,23 +154,20 @@ class Ssh:
 
         If there is none, yield `local` itself, which shares its connection.
         """
-        with ExitStack() as stack:
-            if path := self._shared_connection(host):
-                command = " ".join(local[local.index("--") + 1 :])
-                session = ssh_multiplexing.session(path, command, stdin, timeout)
-                if running := stack.enter_context(session):
-                    yield running
+        if path := self._shared_connection(host):
+            command = " ".join(local[local.index("--") + 1 :])
+            with ssh_multiplexing.session(path, command, stdin, timeout) as session:
+                if session:
+                    yield session
                     return
-            process = stack.enter_context(
-                subprocess.Popen(
-                    local,
-                    stdin=stdin,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    # Otherwise Ctrl-C in a terminal would also end the shared connection.
-                    start_new_session=True,
-                )
-            )
+        with subprocess.Popen(
+            local,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Otherwise Ctrl-C in a terminal would also end the shared connection.
+            start_new_session=True,
+        ) as process:
             try:
                 yield process
             except BaseException:
@@ -325,9 +322,11 @@ def _version(file: Path) -> tuple[int, int] | None:
 
 
 def _read_both(
-    running: ssh_multiplexing.Session | subprocess.Popen[bytes], shown: str, deadline: float
+    running: ssh_multiplexing.Session | subprocess.Popen[bytes],
+    local: Sequence[str],
+    deadline: float,
 ) -> tuple[bytearray, bytearray]:
-    """Return what a command prints on both streams until they end.
+    """Return what the command that `local` runs prints on both streams until they end.
 
     Raises the errors of `Ssh._answer`.
     """
@@ -342,7 +341,8 @@ def _read_both(
                 if not chunk:
                     selector.unregister(key.fileobj)
             if max(map(len, texts)) > _MOST_OUTPUT:
-                raise CannotVerify(f"{shown}  (prints more than {_MOST_OUTPUT >> 20} MiB)")
+                line = shlex.join(local)
+                raise CannotVerify(f"{line}  (prints more than {_MOST_OUTPUT >> 20} MiB)")
             if time.monotonic() > deadline and selector.get_map():
-                raise subprocess.TimeoutExpired(shown, 0, bytes(texts[0]))
+                raise subprocess.TimeoutExpired(local, 0, bytes(texts[0]))
     return texts
