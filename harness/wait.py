@@ -29,7 +29,7 @@ def wait_until(
     timeout: float,
     give_up: Callable[[Seen], bool] = lambda seen: False,
     show: Callable[[Seen], str] = str,
-    interval: float = 0.25,
+    interval: float = 0.1,
     ignore: tuple[type[Exception], ...] = (),
 ) -> Seen:
     """Call `look` until `done` holds for the state that it returns, and return that state.

@@ -24,6 +24,8 @@ _RUN = pytest.StashKey[RunDir]()
 _PLAN = pytest.StashKey[Plan]()
 _STARTED = pytest.StashKey[float]()
 _EXPLAINED = pytest.StashKey[bool]()
+# When the first job of a check began (epoch seconds), if that was before the check.
+BEGAN = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,7 +121,7 @@ def pytest_runtest_makereport(
     if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
         message = call.excinfo.exconly()  # with its class: the message may be empty or unclear
     if call.excinfo and outcome == "failed":
-        circumstances = _circumstances(item, call.start, message)
+        circumstances = _circumstances(item, item.stash.get(BEGAN, call.start), message)
         # What a check has found comes first, but a command that failed is no finding.
         if call.excinfo.errisinstance(ClusterError):
             message = diagnosis.with_causes_first(message, circumstances)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -33,8 +33,8 @@ from harness.verify import job_trace
 from harness.verify.job_trace import JobTrace
 from harness.wait import wait_until
 
-# Slurm counts time limits in minutes, and looks for jobs that exceed them every half minute.
-SHORTEST_TIME_LIMIT = "--time=1"
+pytest_plugins = ("early_jobs",)
+
 # Creates the smallest root file system that a container can have, in an empty directory.
 SMALLEST_ROOT = """
 mkdir -p dev etc home proc sys tmp var usr/bin; ln -s usr/bin bin
@@ -52,7 +52,10 @@ class Jobs:
     plan: Plan
     users: list[str]
     submitted: list[JobKey] = field(default_factory=list)
-    left_alone: set[JobKey] = field(default_factory=set)
+    # By the fixture that started them (see early_jobs.py), until the check that uses it ends.
+    early: dict[str, set[JobKey]] = field(default_factory=dict)
+    # Those that did not end when they were cancelled.
+    stuck: set[JobKey] = field(default_factory=set)
     _ways: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -90,9 +93,11 @@ class Jobs:
         self.submitted.append(job_key(cluster.name, job_id))
         return job_id
 
-    def submit_here(self, cluster: SlurmCluster, body: str, *options: str) -> int:
+    def submit_here(
+        self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None
+    ) -> int:
         """Submit a job that no other cluster of a federation may take."""
-        return self.submit(cluster, body, *only(cluster, self.plan), *options)
+        return self.submit(cluster, body, *only(cluster, self.plan), *options, user=user)
 
     def ways_in(self, cluster: SlurmCluster) -> list[str]:
         """Return the options that jobs need in a cluster's default partition.
@@ -107,6 +112,10 @@ class Jobs:
             self._ways[cluster.name] = [*named, *self.ways_into(cluster.name, line)]
         return self._ways[cluster.name]
 
+    def left_alone(self) -> set[JobKey]:
+        """Return the jobs that are not of the check that runs."""
+        return self.stuck.union(*self.early.values())
+
     def traces(self) -> list[JobTrace]:
         """Return the traces of all jobs so far."""
         return job_trace.collect(self.ssh, self.places())
@@ -114,6 +123,12 @@ class Jobs:
     def places(self) -> list[str]:
         """Return the hosts with the directories that jobs write to."""
         return [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
+
+
+def everywhere(function, names):  # noqa: ANN001, ANN201  any function of a host's or cluster's name
+    """Call a function for each name, in parallel; return the result for each."""
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(names, pool.map(function, names), strict=True))
 
 
 def longest(plan: Plan, cluster: str) -> float:
@@ -256,12 +271,16 @@ def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
 
 
 @pytest.fixture(autouse=True)
-def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]:
+def clean_queue(
+    request: pytest.FixtureRequest, clusters: dict[str, SlurmCluster], jobs: Jobs
+) -> Iterator[None]:
     """Cancel the harness's jobs that a check left behind, and wait until they are gone.
 
     All other jobs are left alone.
     """
     yield
+    for name in request.node.fixturenames:
+        jobs.early.pop(name, None)
     active = active_jobs(clusters, jobs)
     for cluster in clusters.values():
         if left := [job_id for name, job_id in active if name == cluster.name]:
@@ -276,7 +295,7 @@ def clean_queue(clusters: dict[str, SlurmCluster], jobs: Jobs) -> Iterator[None]
         )
     except WaitTimeout:
         # The check that left them behind has reported them; later clean-ups need not wait again.
-        jobs.left_alone |= {job_key(*job) for job in active_jobs(clusters, jobs)}
+        jobs.stuck |= {job_key(*job) for job in active_jobs(clusters, jobs)}
         raise
 
 
@@ -285,11 +304,11 @@ def active_jobs(
 ) -> list[tuple[str, int]]:
     """Return the harness's jobs that have not ended.
 
-    Long-lived jobs and copies that never run are left out.
+    Copies that never run are left out, and with `jobs` those that a check leaves alone.
     """
-    jobs_of = {name: cluster.jobs("--local") for name, cluster in clusters.items()}
+    jobs_of = everywhere(lambda name: clusters[name].jobs("--local"), clusters)
     copies = slurm.left_copies(jobs_of)
-    long_lived = jobs.left_alone if jobs else set()
+    left_alone = jobs.left_alone() if jobs else set()
     return [
         (name, job.job_id)
         for name, cluster_jobs in jobs_of.items()
@@ -297,30 +316,8 @@ def active_jobs(
         if job.ours
         and job.state not in FINISHED
         and job.job_id not in copies[name]
-        and job_key(name, job.job_id) not in long_lived
+        and job_key(name, job.job_id) not in left_alone
     ]
-
-
-@pytest.fixture(scope="session")
-def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
-    """A job that reaches its time limit while other checks run, on one CPU of the last cluster."""
-    cluster = list(clusters.values())[-1]
-    job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
-    jobs.left_alone.add(job_key(cluster.name, job_id))
-    cluster.wait_for([job_id], {"RUNNING"})
-    cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5", user=jobs.user)
-    return job_id
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _start_early(request: pytest.FixtureRequest) -> None:
-    """Start the job that takes longest before the first check, if a check uses it.
-
-    pytest keeps an error for the check that uses the job; it says nothing about the others.
-    """
-    if any("timed_out_job" in getattr(item, "fixturenames", ()) for item in request.session.items):
-        with suppress(Exception):
-            request.getfixturevalue("timed_out_job")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jwt
 import pytest
-from test_hosts import everywhere
+from conftest import everywhere
 
 from harness.plan import Host, Plan
 from harness.rundir import RunDir

@@ -6,8 +6,7 @@ from collections import Counter
 from uuid import uuid4
 
 import pytest
-from conftest import Jobs, only
-from test_hosts import everywhere
+from conftest import Jobs, everywhere, only
 
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import HOMES, Plan

@@ -9,10 +9,10 @@ import shlex
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 
 import pytest
+from conftest import everywhere
 from testinfra.host import Host
 
 from harness import render, run_secrets, slurm_options
@@ -114,12 +114,6 @@ for path in $(echo "$files" | grep -v '\.so$'); do
     [ "$first" -ef "$path" ] || echo "$first comes before $path"
 done
 """
-
-
-def everywhere(function, hosts):  # noqa: ANN001, ANN201  any function of a host's name
-    """Call a function for each host, in parallel; return the result for each host."""
-    with ThreadPoolExecutor(8) as pool:
-        return dict(zip(hosts, pool.map(function, hosts), strict=True))
 
 
 def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan: Plan) -> None:

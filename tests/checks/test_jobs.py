@@ -6,15 +6,16 @@ import re
 from collections import Counter
 
 import pytest
-from conftest import Jobs, only, reserved_nodes, slurm_conf
+from conftest import Jobs, everywhere, only, reserved_nodes, slurm_conf
 
 from harness import slurm_options, topology
 from harness.cluster import node_state
-from harness.cluster.slurm import SlurmCluster, job_key
+from harness.cluster.slurm import Partition, SlurmCluster, job_key
 from harness.errors import WaitTimeout
 from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.slurmconf import drift
+from harness.ssh import Result
 from harness.verify import job_trace
 from harness.wait import wait_until
 
@@ -34,13 +35,15 @@ def test_interactive_job_runs_on_a_node_as_its_user(
     jobs: Jobs,
     start_command: list[str],
 ) -> None:
-    for name, cluster in clusters.items():
-        program, *rest = start_command
-        rest = [*jobs.ways_in(cluster), *rest]
-        task = ["sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u); exit 7"]
-        answer = cluster.run(
-            program, *only(cluster, plan), *rest, *task, user=users[0], check=False
-        )
+    program, *rest = start_command
+    task = ["sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u); exit 7"]
+
+    def start(name: str) -> Result:
+        cluster = clusters[name]
+        options = (*only(cluster, plan), *jobs.ways_in(cluster))
+        return cluster.run(program, *options, *rest, *task, user=users[0], check=False)
+
+    for name, answer in everywhere(start, clusters).items():
         assert answer.exit_code == 7, (
             f"{name}: {program} ends with {answer.exit_code}, its task with 7: {answer.stderr}"
         )
@@ -129,61 +132,70 @@ def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
 def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
-    for name, cluster in clusters.items():
-        hosts_of = plan.hosts_of(name)
-        reserved = reserved_nodes(cluster, plan)
-        configured = plan.scenario.clusters[name].partitions
-        placed = topology.placed(plan.scenario, name)
-        rendered = slurm_conf(plan, name).partitions
-        live_partitions = {partition.name: partition for partition in cluster.partitions()}
-        assert {*live_partitions} == {*configured}, name
-        for partition in live_partitions.values():
-            wanted = (
-                slurm_options.get(configured[partition.name].options, "Nodes")
-                or configured[partition.name].nodes
-            )
-            nodes = (*hosts_of,) if wanted == "ALL" else hostlist.create(str(wanted))
-            if {*nodes} <= {*hosts_of}:  # otherwise it names a NodeSet
-                assert sorted(partition.nodes) == sorted(nodes), partition.name
-            state = str(
-                slurm_options.get(configured[partition.name].options, "State") or "UP"
-            ).upper()
-            assert partition.state == state, partition.name
-            if state != "UP":
-                continue
-            line = rendered[partition.name]
-            most = drift.canonical("MaxNodes", line.get("maxnodes", "UNLIMITED"))
-            free = [node for node in partition.nodes if node not in reserved]
-            if not free:
-                continue
-            count = min(len(free), int(most) if most.isdigit() else len(free))
-            if partition.name in placed:
-                count = min(count, placed[partition.name].most_nodes())
-            elif "topology/tree" in slurm_conf(plan, name).options.get("topologyplugin", ""):
-                text = plan.scenario.clusters[name].files.get("topology.conf", "")
-                count = min(count, topology.most_connected(text, partition.nodes))
-            able = Counter(f"{hosts_of[node]} {node}" for node in free)
-            command = (
-                *("srun", *only(cluster, plan), f"--partition={partition.name}"),
-                *(*jobs.ways_into(name, line), f"--nodes={count}", "--ntasks-per-node=1"),
-                *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
-            )
-            try:
-                answer = cluster.run(
-                    *command,
-                    user="root" if drift.holds(line, "RootOnly") else jobs.user_of(name, line),
-                )
-            except WaitTimeout as error:
-                silent = able - Counter(error.printed.splitlines())
-                nodes_without = hostlist.fold(line.split()[1] for line in silent)
-                raise WaitTimeout(
-                    f"{partition.name}: no output of {nodes_without}: {error}"
-                ) from error
-            seen = Counter(answer.stdout.splitlines())
-            assert seen.total() == count, partition.name
-            assert seen <= able, (
-                f"{partition.name}: unexpected tasks, by host and node: {[*(seen - able)]}"
-            )
+    def run_in_each_partition(name: str) -> None:
+        partitions = {partition.name: partition for partition in clusters[name].partitions()}
+        assert {*partitions} == {*plan.scenario.clusters[name].partitions}, name
+        for partition in partitions.values():
+            assert_as_configured(partition, plan, name)
+            if partition.state == "UP":
+                run_on_all_nodes(partition, clusters[name], plan, jobs)
+
+    everywhere(run_in_each_partition, clusters)
+
+
+def assert_as_configured(partition: Partition, plan: Plan, cluster: str) -> None:
+    """Fail if a partition has other nodes or another state than in the scenario."""
+    configured = plan.scenario.clusters[cluster].partitions[partition.name]
+    all_nodes = [*plan.hosts_of(cluster)]
+    wanted = slurm_options.get(configured.options, "Nodes") or configured.nodes
+    nodes = all_nodes if wanted == "ALL" else hostlist.create(str(wanted))
+    if {*nodes} <= {*all_nodes}:  # otherwise it names a NodeSet
+        assert sorted(partition.nodes) == sorted(nodes), partition.name
+    state = str(slurm_options.get(configured.options, "State") or "UP").upper()
+    assert partition.state == state, partition.name
+
+
+def run_on_all_nodes(partition: Partition, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
+    """Run a job on as many nodes of a partition as a job may have, with a task on each."""
+    hosts_of = plan.hosts_of(cluster.name)
+    reserved = reserved_nodes(cluster, plan)
+    free = [node for node in partition.nodes if node not in reserved]
+    if not free:
+        return
+    line = slurm_conf(plan, cluster.name).partitions[partition.name]
+    count = min(len(free), most_nodes(partition, plan, cluster.name))
+    able = Counter(f"{hosts_of[node]} {node}" for node in free)
+    command = (
+        *("srun", *only(cluster, plan), f"--partition={partition.name}"),
+        *(*jobs.ways_into(cluster.name, line), f"--nodes={count}", "--ntasks-per-node=1"),
+        *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
+    )
+    user = "root" if drift.holds(line, "RootOnly") else jobs.user_of(cluster.name, line)
+    try:
+        answer = cluster.run(*command, user=user)
+    except WaitTimeout as error:
+        silent = able - Counter(error.printed.splitlines())
+        nodes_without = hostlist.fold(line.split()[1] for line in silent)
+        raise WaitTimeout(f"{partition.name}: no output of {nodes_without}: {error}") from error
+    seen = Counter(answer.stdout.splitlines())
+    assert seen.total() == count, partition.name
+    assert seen <= able, f"{partition.name}: unexpected tasks, by host and node: {[*(seen - able)]}"
+
+
+def most_nodes(partition: Partition, plan: Plan, cluster: str) -> int:
+    """Return how many nodes of a partition a job may have."""
+    conf = slurm_conf(plan, cluster)
+    limit = drift.canonical(
+        "MaxNodes", conf.partitions[partition.name].get("maxnodes", "UNLIMITED")
+    )
+    most = int(limit) if limit.isdigit() else len(partition.nodes)
+    placed = topology.placed(plan.scenario, cluster)
+    if partition.name in placed:
+        return min(most, placed[partition.name].most_nodes())
+    if "topology/tree" in conf.options.get("topologyplugin", ""):
+        text = plan.scenario.clusters[cluster].files.get("topology.conf", "")
+        return min(most, topology.most_connected(text, partition.nodes))
+    return most
 
 
 def test_failing_job_is_seen_as_failed_with_its_exit_code(
@@ -199,16 +211,11 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
 
 @pytest.mark.needs("user_environment")
 def test_job_gets_the_variables_that_its_user_exports(
-    clusters: dict[str, SlurmCluster], jobs: Jobs
+    clusters: dict[str, SlurmCluster], exporting_jobs: dict[str, int]
 ) -> None:
     """For such a job, slurmd runs a login shell of the user to get the environment."""
-    script = '[ "$PASSWORD" = sesame ] && [ "$USER" = "$(id -un)" ]'
-    given = {
-        name: jobs.submit_here(cluster, script, "--export=PASSWORD=sesame")
-        for name, cluster in clusters.items()
-    }
     for name, cluster in clusters.items():
-        cluster.wait_for([given[name]], {"COMPLETED"})
+        cluster.wait_for([exporting_jobs[name]], {"COMPLETED"})
 
 
 @pytest.mark.needs("two_users")

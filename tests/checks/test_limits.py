@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from conftest import SMALLEST_ROOT, Jobs, longest, only, slurm_conf, small
+from conftest import SMALLEST_ROOT, Jobs, everywhere, longest, only, slurm_conf, small
 
 from harness import releases, slurm_options
 from harness.cluster.slurm import Partition, SlurmCluster
@@ -96,15 +96,25 @@ def test_user_has_no_more_jobs_at_a_time_than_the_qos_allows(
     ]
     if not able:
         pytest.skip("no cluster has the CPUs for as many jobs as a QOS allows")
-    for limit in able:
-        first, *others = [submit(jobs, limit) for _ in range(int(limit.limits["MaxJobsPerUser"]))]
-        limit.cluster.wait_for([first, *others], {"RUNNING"})
-        beyond = submit(jobs, limit)
-        waits_because(limit.cluster, beyond, "QOSMaxJobsPerUserLimit")
-        limit.cluster.run("scancel", str(first), user=limit.user)
-        limit.cluster.wait_for([beyond], {"RUNNING"})
-        limit.cluster.run("scancel", str(beyond), *map(str, others), user=limit.user)
-        limit.cluster.wait_for([beyond, *others])
+
+    def reach_limits(cluster: str) -> None:
+        for limit in able:
+            if limit.cluster.name == cluster:
+                reach_limit_of_jobs(limit, jobs)
+
+    everywhere(reach_limits, {limit.cluster.name for limit in able})
+
+
+def reach_limit_of_jobs(limit: Limited, jobs: Jobs) -> None:
+    """Fail unless a job beyond a limit waits until another one ends."""
+    first, *others = [submit(jobs, limit) for _ in range(int(limit.limits["MaxJobsPerUser"]))]
+    limit.cluster.wait_for([first, *others], {"RUNNING"})
+    beyond = submit(jobs, limit)
+    waits_because(limit.cluster, beyond, "QOSMaxJobsPerUserLimit")
+    limit.cluster.run("scancel", str(first), user=limit.user)
+    limit.cluster.wait_for([beyond], {"RUNNING"})
+    limit.cluster.run("scancel", str(beyond), *map(str, others), user=limit.user)
+    limit.cluster.wait_for([beyond, *others])
 
 
 @pytest.mark.needs("limit_of_gpus")

@@ -11,8 +11,8 @@ from ipaddress import ip_address
 from itertools import chain, pairwise
 
 import pytest
-from conftest import Jobs, current_reservations, only, reserved_nodes, slurm_conf
-from test_hosts import everywhere, has_own_image
+from conftest import Jobs, current_reservations, everywhere, only, reserved_nodes, slurm_conf
+from test_hosts import has_own_image
 
 from harness import render, slurm_options, topology
 from harness.cluster import logs, slurm

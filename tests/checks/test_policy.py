@@ -35,7 +35,7 @@ def test_partitions_and_limits_accept_and_refuse_whom_they_should(
         Row(job.what, job.user, job.cluster, job.what, (*plan.scenario.checks.submit, *job.options))
         for job in submissions
     ]
-    beside = {job_id for _, job_id in jobs.left_alone}
+    beside = {job_id for _, job_id in jobs.left_alone()}
     problems = []
     for job, answer in zip(submissions, asking.ask(ssh, plan, rows, beside), strict=True):
         seen = f"{job.what}: {' '.join(job.options)}: {answer.outcome}, {answer.reason or '-'}"

@@ -14,8 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Jobs, wait_for_records
-from test_hosts import everywhere
+from conftest import Jobs, everywhere, wait_for_records
 
 from harness import releases, render, slurm_options
 from harness.cluster import slurm

@@ -57,12 +57,12 @@ def test_every_node_is_idle_and_has_a_slurmd_of_its_own(
         )
 
     def look() -> list[Node]:
-        long_lived = [
-            job
+        left_alone = jobs.left_alone()
+        busy = {
+            job.node_list
             for job in large.jobs("--local")
-            if job_key(large.name, job.job_id) in jobs.left_alone
-        ]
-        busy = {job.node_list for job in long_lived if job.state not in FINISHED}
+            if job_key(large.name, job.job_id) in left_alone and job.state not in FINISHED
+        }
         return [
             node
             for node in large.nodes()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-
 import pytest
-from conftest import Jobs, wait_until_saved
+from conftest import wait_until_saved
 
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
@@ -14,12 +12,10 @@ from harness.ssh import Ssh
 
 @pytest.mark.needs("users")
 def test_slurmctld_saves_its_jobs_where_every_controller_sees_them(
-    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, ssh: Ssh
+    plan: Plan, held_jobs: dict[str, str], ssh: Ssh
 ) -> None:
     """A slurmctld that cannot save its state loses jobs at its next start, and reuses their ids."""
-    for name, cluster in clusters.items():
-        mark = f"saved-{secrets.token_hex(4)}"
-        jobs.submit_here(cluster, "true", "--hold", f"--job-name={mark}")
+    for name, mark in held_jobs.items():
         scenario = plan.scenario.clusters[name]
         for controller in (scenario.controller, *scenario.backup_controllers):
             wait_until_saved(SlurmCluster(ssh, name, controller), mark, plan)

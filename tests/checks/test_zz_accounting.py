@@ -9,6 +9,7 @@ import re
 
 import pytest
 from conftest import Jobs, active_jobs, all_records_sent, over_time, wait_for_records
+from early_jobs import REQUEST
 from test_hosts import has_own_image
 
 from harness import render, slurm_options
@@ -21,7 +22,6 @@ from harness.wait import wait_until
 pytestmark = pytest.mark.needs("accounting")
 # Minutes beyond its limit for which the check waits for a job to be ended.
 MOST_OVER_TIME = 5
-REQUEST = ("--job-name=accounting", "--time=3")
 
 
 def table(cluster: SlurmCluster, *command: str) -> set[tuple[str, ...]]:
@@ -158,26 +158,6 @@ def _job_with_steps() -> str:
     return "\n".join(["srun true", job_trace.step(1, "--ntasks=1 sh -c 'exit 3'"), "exit 0"])
 
 
-def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
-    """Return a user who may run jobs and whose tasks' memory slurmstepd can measure.
-
-    None if there is no such user. In a container, slurmstepd may not read /proc/PID/io of other
-    users, and gives up (_handle_stats in common_jag.c).
-    """
-    conf = plan.slurm_conf(cluster.name)
-    if (slurm_options.get(conf, "JobAcctGatherType") or "none").lower().endswith("none"):
-        return None
-    if plan.capabilities.own_kernel:
-        return jobs.user
-    kept_out = (slurm_options.get(conf, "DisableRootJobs") or "no").lower() in {"yes", "true", "1"}
-    return (
-        None
-        if kept_out
-        or {"--account", "--qos"} & {way.partition("=")[0] for way in jobs.ways_in(cluster)}
-        else "root"
-    )
-
-
 def _unlike_the_request(records: list[Record], keys: list[JobKey]) -> list[str]:
     """Return the jobs whose records differ from the options they were submitted with."""
     return [
@@ -191,28 +171,23 @@ def _unlike_the_request(records: list[Record], keys: list[JobKey]) -> list[str]:
 
 @pytest.mark.needs("users")
 def test_accounting_matches_what_every_job_saw(
-    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, ssh: Ssh
+    clusters: dict[str, SlurmCluster],
+    plan: Plan,
+    jobs: Jobs,
+    measured_jobs: list[JobKey],
+    ssh: Ssh,
 ) -> None:
     """Compares the records of all jobs of the checks with the jobs' traces.
 
     All records are correct, none are missing, and there are no duplicates.
     """
     cluster = next(iter(clusters.values()))
-    measured = [
-        (target, user)
-        for target in clusters.values()
-        if (user := _measured_user(target, plan, jobs))
-    ]
-    body = job_trace.step_with_memory(0, mebibytes=20)
-    fresh = [  # the longest first
-        job_key(target.name, jobs.submit(target, body, *REQUEST, user=user))
-        for target, user in measured
-    ]
-    fresh += [
+    fresh = [
         job_key(target.name, jobs.submit(target, body, *REQUEST))
         for target in clusters.values()
         for body in ("srun true", "srun true; sleep 1", _job_with_steps())
     ]
+    fresh += measured_jobs
     wait_until(
         lambda: active_jobs(clusters), lambda left: not left, what="all jobs to end", timeout=180
     )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from test_hosts import PEER_ENDED, complaints, daemons_with_logs, everywhere, is_known
+from conftest import everywhere
+from test_hosts import PEER_ENDED, complaints, daemons_with_logs, is_known
 
 from harness.plan import Plan
 from harness.report import timeline

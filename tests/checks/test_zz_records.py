@@ -45,8 +45,9 @@ def test_accounting_agrees_with_what_slurmctld_remembers(
     rehearsal, which knows what Slurm may have lost due to a fault.
     """
     rehearsed = {event["name"] for event in run.events() if event["kind"] == "submission"}
-    for cluster in clusters.values():
-        cluster.wait_for([jobs.submit_here(cluster, "true")], timeout=180)
+    fresh = {name: jobs.submit_here(cluster, "true") for name, cluster in clusters.items()}
+    for name, cluster in clusters.items():
+        cluster.wait_for([fresh[name]], timeout=180)
 
     def look() -> list[str]:
         problems = []

@@ -14,7 +14,7 @@ AT = 1767225600.25  # 2026-01-01T00:00:00.250 UTC
 @pytest.fixture
 def host_checks(load: Callable[..., ModuleType]) -> ModuleType:
     """The module tests/checks/test_hosts.py."""
-    return load("test_hosts")
+    return load("conftest", "test_hosts")
 
 
 # slurm.conf(5), LogTimeFormat: iso8601_ms, the default, and rfc5424_ms.
@@ -62,7 +62,7 @@ def test_process_that_ends_while_it_is_looked_at_does_not_count(host_checks: Mod
 def test_start_of_a_job_that_is_cancelled_meanwhile_is_expected(
     load: Callable[..., ModuleType], job: str
 ) -> None:
-    log_checks = load("test_hosts", "test_zz_logs")
+    log_checks = load("conftest", "test_hosts", "test_zz_logs")
     line = f"[2026-01-01T00:00:00.250] error: {job} already killed, do not launch batch job"
     other = f"[2026-01-01T00:00:00.250] error: {job} already running, do not launch second copy"
     found = [

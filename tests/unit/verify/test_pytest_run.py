@@ -111,7 +111,7 @@ def test_scenario_without_applicable_checks_gets_no_verdict(
 ) -> None:
     run = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print)
     (tmp_path / "checks").mkdir()
-    for name in ("pytest.ini", "conftest.py"):
+    for name in ("pytest.ini", "conftest.py", "early_jobs.py"):
         shutil.copy(CHECKS / name, tmp_path / "checks")
     monkeypatch.setattr(pytest_run, "CHECKS", tmp_path / "checks")
     checks, problem = pytest_run.verify(run.directory, print)

@@ -1,0 +1,165 @@
+"""Jobs that start before the first check, so that the checks that use them need not wait."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from conftest import Jobs, active_jobs
+
+from harness import slurm_options
+from harness.cluster.slurm import JobKey, SlurmCluster, job_key
+from harness.plan import Plan
+from harness.testing import Federation
+from harness.verify import checks_plugin, job_trace
+
+# Slurm counts time limits in minutes, and looks for jobs that exceed them every half minute.
+SHORTEST_TIME_LIMIT = "--time=1"
+# The options of jobs that accounting must record as they were submitted.
+REQUEST = ("--job-name=accounting", "--time=3")
+# The fixtures whose jobs start early. Where nodes come and go, a job must not bring one up early.
+_NEED_NO_NODE = ("held_jobs",)
+_NEED_NODES = (
+    "measured_jobs",
+    "exporting_jobs",
+    "free_jobs",
+    "jobs_with_clusters",
+    "constrained_jobs",
+    "timed_out_job",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _start_early(
+    request: pytest.FixtureRequest, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> Iterator[None]:
+    """Start the jobs of fixtures that checks use, and cancel those that no check has waited for.
+
+    pytest keeps an error for the checks that use the jobs; it says nothing about the others.
+    """
+    lasting = not any(cluster.elastic() for cluster in plan.scenario.clusters.values())
+    for name in (*_NEED_NO_NODE, *(_NEED_NODES if lasting else ())):
+        users = [
+            item for item in request.session.items if name in getattr(item, "fixturenames", ())
+        ]
+        if users:
+            began, before = time.time(), len(jobs.submitted)
+            with suppress(Exception):
+                request.getfixturevalue(name)
+            jobs.early[name] = {*jobs.submitted[before:]}
+            for item in users:
+                item.stash.setdefault(checks_plugin.BEGAN, began)
+    yield
+    if unused := set[JobKey]().union(*jobs.early.values()):
+        for name, job_id in active_jobs(clusters):
+            if job_key(name, job_id) in unused:
+                clusters[name].run("scancel", str(job_id), check=False)
+
+
+@pytest.fixture(scope="session")
+def held_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[str, str]:
+    """The unique name of a held job on each cluster: slurmctld takes up to 5 s to save it."""
+    marks = {name: f"saved-{secrets.token_hex(4)}" for name in clusters}
+    for name, mark in marks.items():
+        jobs.submit_here(clusters[name], "true", "--hold", f"--job-name={mark}")
+    return marks
+
+
+@pytest.fixture(scope="session")
+def measured_jobs(clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs) -> list[JobKey]:
+    """Jobs whose memory Slurm measures, which takes 4 s, one on each cluster that can do so."""
+    body = job_trace.step_with_memory(0, mebibytes=20)
+    users = {name: _measured_user(cluster, plan, jobs) for name, cluster in clusters.items()}
+    return [
+        job_key(name, jobs.submit_here(clusters[name], body, *REQUEST, user=user))
+        for name, user in users.items()
+        if user
+    ]
+
+
+def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
+    """Return a user who may run jobs and whose tasks' memory slurmstepd can measure.
+
+    None if there is no such user. In a container, slurmstepd may not read /proc/PID/io of other
+    users, and gives up (_handle_stats in common_jag.c).
+    """
+    conf = plan.slurm_conf(cluster.name)
+    if (slurm_options.get(conf, "JobAcctGatherType") or "none").lower().endswith("none"):
+        return None
+    if plan.capabilities.own_kernel:
+        return jobs.user
+    kept_out = (slurm_options.get(conf, "DisableRootJobs") or "no").lower() in {"yes", "true", "1"}
+    return (
+        None
+        if kept_out
+        or {"--account", "--qos"} & {way.partition("=")[0] for way in jobs.ways_in(cluster)}
+        else "root"
+    )
+
+
+@pytest.fixture(scope="session")
+def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
+    """A job that reaches its time limit while other checks run, on one CPU of the last cluster."""
+    cluster = list(clusters.values())[-1]
+    job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
+    cluster.wait_for([job_id], {"RUNNING"})
+    cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5", user=jobs.user)
+    return job_id
+
+
+@pytest.fixture(scope="session")
+def exporting_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[str, int]:
+    """A job on each cluster for which slurmd runs a login shell of its user."""
+    script = '[ "$PASSWORD" = sesame ] && [ "$USER" = "$(id -un)" ]'
+    return {
+        name: jobs.submit_here(cluster, script, "--export=PASSWORD=sesame")
+        for name, cluster in clusters.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def free_jobs(
+    federation: Federation, clusters: dict[str, SlurmCluster], jobs: Jobs
+) -> list[tuple[str, int]]:
+    """Three jobs submitted on each cluster of a federation, which may run anywhere."""
+    return [
+        (name, jobs.submit(clusters[name], "true")) for _ in range(3) for name in federation.members
+    ]
+
+
+@pytest.fixture(scope="session")
+def jobs_with_clusters(federation: Federation, jobs: Jobs) -> dict[str, int]:
+    """A job for each cluster of a federation, named with --clusters."""
+    return {
+        name: jobs.submit(federation.origin, "true", f"--clusters={name}")
+        for name in federation.members
+    }
+
+
+@pytest.fixture(scope="session")
+def constrained_jobs(
+    federation: Federation, plan: Plan, jobs: Jobs
+) -> dict[str, tuple[int, set[str]]]:
+    """Jobs for each feature that only one cluster has, and the clusters that may run them.
+
+    By --cluster-constraint, for the feature and for its absence.
+    """
+    features = {name: plan.scenario.clusters[name].features for name in federation.members}
+    only_on = {
+        feature: name
+        for name in features
+        for feature in features[name]
+        if sum(feature in has for has in features.values()) == 1
+    }
+    able = {feature: {name} for feature, name in only_on.items()}
+    able |= {f"!{feature}": {*federation.members} - {name} for feature, name in only_on.items()}
+    return {
+        constraint: (
+            jobs.submit(federation.origin, "true", f"--cluster-constraint={constraint}"),
+            names,
+        )
+        for constraint, names in able.items()
+    }
