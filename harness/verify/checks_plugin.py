@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _RUN = pytest.StashKey[RunDir]()
 _PLAN = pytest.StashKey[Plan]()
 _STARTED = pytest.StashKey[float]()
 _EXPLAINED = pytest.StashKey[bool]()
+_JOB = re.compile(r"\b(?:job |JobId=)(\d+)")
 # When the first job of a check began (epoch seconds), if that was before the check.
 BEGAN = pytest.StashKey[float]()
 
@@ -121,7 +123,7 @@ def pytest_runtest_makereport(
     if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
         message = call.excinfo.exconly()  # with its class: the message may be empty or unclear
     if call.excinfo and outcome == "failed":
-        circumstances = _circumstances(item, item.stash.get(BEGAN, call.start), message)
+        circumstances = _circumstances(item, call.start, message)
         # What a check has found comes first, but a command that failed is no finding.
         if call.excinfo.errisinstance(ClusterError):
             message = diagnosis.with_causes_first(message, circumstances)
@@ -141,9 +143,34 @@ def _circumstances(item: pytest.Item, since: float, message: str) -> list[str]:
     if run is None or item.stash.get(_EXPLAINED, False):
         return []
     item.stash[_EXPLAINED] = True
+    began = item.stash.get(BEGAN, since)
+    lines = diagnosis.of_failure(run.ssh, run.plan, began)
+    if began < since:
+        checks = item.session.items
+        provoked = [
+            pattern
+            for check in checks
+            for mark in check.iter_markers("provokes")
+            for pattern in mark.args
+        ]
+        lines = [line for line in lines if not is_of_another_check(line, message, provoked)]
     return [
         *diagnosis.of_refusal(run.plan, message),
-        *diagnosis.of_failure(run.ssh, run.plan, since),
-        *node_failures.of_failure(run, since),
-        *hybrid.of_failure(run.directory, run.plan, since),
+        *lines,
+        *node_failures.of_failure(run, began),
+        *hybrid.of_failure(run.directory, run.plan, began),
     ]
+
+
+def is_of_another_check(line: str, message: str, provoked: Iterable[str]) -> bool:
+    """Return whether a circumstance belongs to a check that ran since a failed check's job began.
+
+    It names a job that the failed check's message does not name, or matches what checks provoke.
+
+    >>> is_of_another_check("ctl: uid 0 cancelled job 7 (scancel)", "job 6 is CANCELLED", [])
+    True
+    """
+    job = _JOB.search(line)
+    return bool(job and job[1] not in message) or any(
+        re.search(pattern, line) for pattern in provoked
+    )
