@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 
 import pytest
 from conftest import Jobs, active_jobs
@@ -40,18 +39,27 @@ def _start_early(
 
     pytest keeps an error for the checks that use the jobs; it says nothing about the others.
     """
+
+    def start(name: str, checks: Iterable[pytest.Item]) -> bool:
+        """Return whether a fixture has started its jobs."""
+        began, before = time.time(), len(jobs.submitted)
+        try:
+            request.getfixturevalue(name)
+        except Exception:
+            return False
+        finally:
+            jobs.early[name] = {*jobs.submitted[before:]}
+            for item in checks:
+                item.stash.setdefault(checks_plugin.BEGAN, began)
+        return True
+
     lasting = not any(cluster.elastic() for cluster in plan.scenario.clusters.values())
     for name in (*_NEED_NO_NODE, *(_NEED_NODES if lasting else ())):
-        users = [
+        checks = [
             item for item in request.session.items if name in getattr(item, "fixturenames", ())
         ]
-        if users:
-            began, before = time.time(), len(jobs.submitted)
-            with suppress(Exception):
-                request.getfixturevalue(name)
-            jobs.early[name] = {*jobs.submitted[before:]}
-            for item in users:
-                item.stash.setdefault(checks_plugin.BEGAN, began)
+        if checks and not start(name, checks):
+            break  # a cluster that takes no jobs may take long to say so
     yield
     if unused := set[JobKey]().union(*jobs.early.values()):
         for name, job_id in active_jobs(clusters):
