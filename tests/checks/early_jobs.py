@@ -33,9 +33,15 @@ _NEED_NODES = (
 
 @pytest.fixture(scope="session", autouse=True)
 def _start_early(
-    request: pytest.FixtureRequest, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+    request: pytest.FixtureRequest,
+    clusters: dict[str, SlurmCluster],
+    plan: Plan,
+    jobs: Jobs,
+    operators: object,
 ) -> Iterator[None]:
     """Start the jobs of fixtures that checks use, and cancel those that no check has waited for.
+
+    This comes after the operators, without whom shared nodes take no jobs.
 
     pytest keeps an error for the checks that use the jobs; it says nothing about the others.
     """
