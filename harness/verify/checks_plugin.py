@@ -146,14 +146,8 @@ def _circumstances(item: pytest.Item, since: float, message: str) -> list[str]:
     began = item.stash.get(BEGAN, since)
     lines = diagnosis.of_failure(run.ssh, run.plan, began)
     if began < since:
-        checks = item.session.items
-        provoked = [
-            pattern
-            for check in checks
-            for mark in check.iter_markers("provokes")
-            for pattern in mark.args
-        ]
-        lines = [line for line in lines if not is_of_another_check(line, message, provoked)]
+        known = provoked(item.session)
+        lines = [line for line in lines if not is_of_another_check(line, message, known)]
     return [
         *diagnosis.of_refusal(run.plan, message),
         *lines,
@@ -162,15 +156,26 @@ def _circumstances(item: pytest.Item, since: float, message: str) -> list[str]:
     ]
 
 
-def is_of_another_check(line: str, message: str, provoked: Iterable[str]) -> bool:
+def provoked(session: pytest.Session) -> list[str]:
+    """Return the patterns of the errors that a session's checks make daemons log."""
+    return [
+        pattern
+        for item in session.items
+        for mark in item.iter_markers("provokes")
+        for pattern in mark.args
+    ]
+
+
+def is_of_another_check(line: str, message: str, known: Iterable[str]) -> bool:
     """Return whether a circumstance belongs to a check that ran since a failed check's job began.
 
-    It names a job that the failed check's message does not name, or matches what checks provoke.
+    It names a job that the failed check's message does not name, or matches a pattern of `known`,
+    the errors that checks provoke.
 
     >>> is_of_another_check("ctl: uid 0 cancelled job 7 (scancel)", "job 6 is CANCELLED", [])
     True
     """
     job = _JOB.search(line)
-    return bool(job and job[1] not in message) or any(
-        re.search(pattern, line) for pattern in provoked
+    return bool(job and not re.search(rf"\b{job[1]}\b", message)) or any(
+        re.search(pattern, line) for pattern in known
     )

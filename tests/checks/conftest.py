@@ -6,7 +6,8 @@ A check leaves the clusters as it found them: its jobs are gone before the next 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
@@ -281,10 +282,7 @@ def clean_queue(
     yield
     for name in request.node.fixturenames:
         jobs.early.pop(name, None)
-    active = active_jobs(clusters, jobs)
-    for cluster in clusters.values():
-        if left := [job_id for name, job_id in active if name == cluster.name]:
-            cluster.run("scancel", *map(str, left), check=False)
+    cancel(clusters, active_jobs(clusters, jobs))
     try:
         wait_until(
             lambda: active_jobs(clusters, jobs),
@@ -318,6 +316,15 @@ def active_jobs(
         and job.job_id not in copies[name]
         and job_key(name, job.job_id) not in left_alone
     ]
+
+
+def cancel(clusters: Mapping[str, SlurmCluster], unwanted: Iterable[tuple[str, int]]) -> None:
+    """Cancel jobs, which are named by cluster and id; it does not matter if they end before."""
+    jobs_of: defaultdict[str, list[str]] = defaultdict(list)
+    for name, job_id in unwanted:
+        jobs_of[name].append(str(job_id))
+    for name, job_ids in jobs_of.items():
+        clusters[name].run("scancel", *job_ids, check=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

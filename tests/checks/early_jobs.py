@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 import pytest
-from conftest import Jobs, active_jobs
+from conftest import Jobs, active_jobs, cancel
 
 from harness import slurm_options
 from harness.cluster.slurm import JobKey, SlurmCluster, job_key
@@ -68,9 +68,7 @@ def _start_early(
             break  # a cluster that takes no jobs may take long to say so
     yield
     if unused := set[JobKey]().union(*jobs.early.values()):
-        for name, job_id in active_jobs(clusters):
-            if job_key(name, job_id) in unused:
-                clusters[name].run("scancel", str(job_id), check=False)
+        cancel(clusters, (job for job in active_jobs(clusters) if job_key(*job) in unused))
 
 
 @pytest.fixture(scope="session")

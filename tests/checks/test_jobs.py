@@ -133,12 +133,20 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     def run_in_each_partition(name: str) -> None:
-        partitions = {partition.name: partition for partition in clusters[name].partitions()}
-        assert {*partitions} == {*plan.scenario.clusters[name].partitions}, name
-        for partition in partitions.values():
+        cluster = clusters[name]
+        partitions = cluster.partitions()
+        assert {partition.name for partition in partitions} == {
+            *plan.scenario.clusters[name].partitions
+        }, name
+        conf, reserved = slurm_conf(plan, name), reserved_nodes(cluster, plan)
+        most = most_nodes(partitions, plan, name, conf)
+        for partition in partitions:
             assert_as_configured(partition, plan, name)
-            if partition.state == "UP":
-                run_on_all_nodes(partition, clusters[name], plan, jobs)
+            able = [node for node in partition.nodes if node not in reserved]
+            if able and partition.state == "UP":
+                line = conf.partitions[partition.name]
+                count = min(len(able), most[partition.name])
+                run_on_nodes(count, able, partition.name, line, cluster, jobs)
 
     everywhere(run_in_each_partition, clusters)
 
@@ -155,18 +163,22 @@ def assert_as_configured(partition: Partition, plan: Plan, cluster: str) -> None
     assert partition.state == state, partition.name
 
 
-def run_on_all_nodes(partition: Partition, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
-    """Run a job on as many nodes of a partition as a job may have, with a task on each."""
-    hosts_of = plan.hosts_of(cluster.name)
-    reserved = reserved_nodes(cluster, plan)
-    free = [node for node in partition.nodes if node not in reserved]
-    if not free:
-        return
-    line = slurm_conf(plan, cluster.name).partitions[partition.name]
-    count = min(len(free), most_nodes(partition, plan, cluster.name))
-    able = Counter(f"{hosts_of[node]} {node}" for node in free)
+def run_on_nodes(
+    count: int,
+    able: list[str],
+    partition: str,
+    line: drift.Options,
+    cluster: SlurmCluster,
+    jobs: Jobs,
+) -> None:
+    """Run a job on `count` nodes of those that are able, with a task on each.
+
+    `line` has the options of the partition.
+    """
+    hosts_of = jobs.plan.hosts_of(cluster.name)
+    places = Counter(f"{hosts_of[node]} {node}" for node in able)
     command = (
-        *("srun", *only(cluster, plan), f"--partition={partition.name}"),
+        *("srun", *only(cluster, jobs.plan), f"--partition={partition}"),
         *(*jobs.ways_into(cluster.name, line), f"--nodes={count}", "--ntasks-per-node=1"),
         *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
     )
@@ -174,28 +186,32 @@ def run_on_all_nodes(partition: Partition, cluster: SlurmCluster, plan: Plan, jo
     try:
         answer = cluster.run(*command, user=user)
     except WaitTimeout as error:
-        silent = able - Counter(error.printed.splitlines())
-        nodes_without = hostlist.fold(line.split()[1] for line in silent)
-        raise WaitTimeout(f"{partition.name}: no output of {nodes_without}: {error}") from error
+        silent = places - Counter(error.printed.splitlines())
+        nodes_without = hostlist.fold(place.split()[1] for place in silent)
+        raise WaitTimeout(f"{partition}: no output of {nodes_without}: {error}") from error
     seen = Counter(answer.stdout.splitlines())
-    assert seen.total() == count, partition.name
-    assert seen <= able, f"{partition.name}: unexpected tasks, by host and node: {[*(seen - able)]}"
+    assert seen.total() == count, partition
+    assert seen <= places, f"{partition}: unexpected tasks, by host and node: {[*(seen - places)]}"
 
 
-def most_nodes(partition: Partition, plan: Plan, cluster: str) -> int:
-    """Return how many nodes of a partition a job may have."""
-    conf = slurm_conf(plan, cluster)
-    limit = drift.canonical(
-        "MaxNodes", conf.partitions[partition.name].get("maxnodes", "UNLIMITED")
-    )
-    most = int(limit) if limit.isdigit() else len(partition.nodes)
+def most_nodes(
+    partitions: list[Partition], plan: Plan, cluster: str, conf: drift.Rendered
+) -> dict[str, int]:
+    """Return for each partition how many of its nodes a job may have."""
     placed = topology.placed(plan.scenario, cluster)
-    if partition.name in placed:
-        return min(most, placed[partition.name].most_nodes())
-    if "topology/tree" in conf.options.get("topologyplugin", ""):
-        text = plan.scenario.clusters[cluster].files.get("topology.conf", "")
-        return min(most, topology.most_connected(text, partition.nodes))
-    return most
+    tree = "topology/tree" in conf.options.get("topologyplugin", "")
+    text = plan.scenario.clusters[cluster].files.get("topology.conf", "")
+
+    def most(partition: Partition) -> int:
+        limit = drift.canonical(
+            "MaxNodes", conf.partitions[partition.name].get("maxnodes", "UNLIMITED")
+        )
+        allowed = int(limit) if limit.isdigit() else len(partition.nodes)
+        if partition.name in placed:
+            return min(allowed, placed[partition.name].most_nodes())
+        return min(allowed, topology.most_connected(text, partition.nodes)) if tree else allowed
+
+    return {partition.name: most(partition) for partition in partitions}
 
 
 def test_failing_job_is_seen_as_failed_with_its_exit_code(

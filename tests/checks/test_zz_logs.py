@@ -15,6 +15,7 @@ from harness.plan import Plan
 from harness.report import timeline
 from harness.rundir import RunDir
 from harness.ssh import Ssh
+from harness.verify import checks_plugin
 
 # pytest imports this module when it collects the checks, before it runs the first one.
 BEGAN = time.time()
@@ -45,8 +46,11 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
     markers = {item.nodeid: [*item.iter_markers("provokes")] for item in request.session.items}
     events = [event for event in run.events() if timeline.seconds(event) > BEGAN]
     spans = [*disturbances(events, markers)]
-    named = [pattern for marks in markers.values() for mark in marks for pattern in mark.args]
-    named += [*HARMLESS, *(() if plan.scenario.accounting else HARMLESS_WITHOUT_SLURMDBD)]
+    named = [
+        *checks_plugin.provoked(request.session),
+        *HARMLESS,
+        *(() if plan.scenario.accounting else HARMLESS_WITHOUT_SLURMDBD),
+    ]
     end = time.time()
 
     def look(of: tuple[str, str, str]) -> list[str]:
@@ -72,7 +76,7 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
     request: pytest.FixtureRequest, ssh: Ssh, plan: Plan, run: RunDir
 ) -> None:
     """A daemon that systemd restarted at once would otherwise go unnoticed."""
-    marks = [mark for item in request.session.items for mark in item.iter_markers("provokes")]
+    named = checks_plugin.provoked(request.session)
     spans = timeline.faults(run.events())
     script = (
         f"journalctl --quiet --no-pager --output=short-unix --since=@{BEGAN - MOMENT:.0f} _PID=1"
@@ -87,7 +91,7 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
             if not any(
                 span.begin <= float(line.split()[0]) <= span.end + AFTERMATH for span in spans
             )
-            and not any(re.search(pattern, line) for mark in marks for pattern in mark.args)
+            and not any(re.search(pattern, line) for pattern in named)
         ]
 
     names = [host.name for host in plan.lasting_hosts()]
