@@ -52,17 +52,9 @@ def scenario_page(schema: Schema) -> str:
 def cli_page() -> str:
     """Return a page of all commands."""
     command = typer.main.get_command(cli.app)
-    with_whole_sentences(command)
     return _NOTE + get_docs_for_click(
         obj=command, ctx=typer.Context(command), name="harness", title="The command line"
     )
-
-
-def with_whole_sentences(command: Any) -> None:
-    """Make lists of commands show each command's first paragraph, not its first 45 letters."""
-    for subcommand in getattr(command, "commands", {}).values():
-        subcommand.short_help = " ".join((subcommand.help or "").partition("\n\n")[0].split())
-        with_whole_sentences(subcommand)
 
 
 def parts(schema: Schema, part: Schema, place: str) -> Iterator[tuple[str, Schema]]:

@@ -13,15 +13,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from typer.core import TyperGroup
 
 from harness import __version__, interrupts
 from harness.cli import bench, fault, files, hosts, images, runs, simulations, submissions, suite
+from harness.cli.arguments import Group
 from harness.cli.printing import err, out
 from harness.errors import BUG, CannotVerify, HarnessError, describe
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """All commands.
 
     An error in any of them becomes one message, and the exit code that errors.py defines.
@@ -45,6 +45,8 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     add_completion=True,
+    rich_markup_mode=None,  # with rich, help takes twice as long
+    context_settings={"max_content_width": 110},
     help="Build, deploy and verify real Slurm clusters from one scenario file.",
     epilog=(
         "Exit codes: 0 passed or done; 1 a check failed; 2 bad usage or bad scenario; 3 no verdict."

@@ -6,8 +6,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from harness.cli.printing import Format, set_verbose
+
+
+class Group(TyperGroup):
+    """Commands that help lists with the whole first paragraph of each one's own help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for command in self.commands.values():
+            command.short_help = " ".join((command.help or "").partition("\n\n")[0].split())
+
 
 ScenarioPath = Annotated[Path, typer.Argument(help="The scenario file.", show_default=False)]
 Runs = Annotated[Path, typer.Option("--runs", envvar="HARNESS_RUNS", help="Directory of all runs.")]

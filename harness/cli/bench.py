@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Releases, Runs, Settings
+from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Group, Releases, Runs, Settings
 from harness.cli.opening import must_be_writable
 from harness.cli.printing import Format, out, print_json, progress, table_of
 from harness.shipped_files import SCENARIOS
 
-app = typer.Typer(no_args_is_help=True, help="Measure the harness itself.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Measure the harness itself.")
 Repeat = Annotated[int, typer.Option(min=1, help="Number of rounds; the median counts.")]
 FEDERATION, ELASTIC, SCALE = (
     SCENARIOS / f"{name}.yml" for name in ("federation", "elastic-l3", "scale")

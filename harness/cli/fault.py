@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from harness.cli.arguments import DEFAULT_RUNS, FormatOption, RunName, Runs
+from harness.cli.arguments import DEFAULT_RUNS, FormatOption, Group, RunName, Runs
 from harness.cli.opening import open_run
 from harness.cli.printing import Format, out, print_json, table_of
 from harness.errors import HarnessError, UsageError
 
-app = typer.Typer(no_args_is_help=True, help="Break a run on purpose, and heal it.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Break a run on purpose, and heal it.")
 
 
 @app.command("inject", epilog="`harness fault list` lists the kinds of faults.")

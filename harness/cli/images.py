@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import extras, origins, releases
-from harness.cli.arguments import FormatOption
+from harness.cli.arguments import FormatOption, Group
 from harness.cli.opening import must_be_known, must_be_writable_file
 from harness.cli.printing import Format, out, print_json, progress
 from harness.errors import UsageError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.providers import images
 
 app = typer.Typer(
-    no_args_is_help=True, help="Build, list, save and load the base images of the hosts."
+    cls=Group, no_args_is_help=True, help="Build, list, save and load the base images of the hosts."
 )
 
 
