@@ -192,6 +192,8 @@ def _set(data: dict[str, Any], setting: str) -> None:
         if not equals:
             raise ValueError("no =")  # noqa: TRY301  reported with the others
         for part in above:
+            if isinstance(place, dict) and place.get(part) is None:
+                place[part] = {}  # the model reports keys that it does not know
             place = place[int(part)] if isinstance(place, list) else place[part]
         place[int(last) if isinstance(place, list) else last] = bounded_yaml.load(value)
     except (LookupError, TypeError, ValueError) as error:
