@@ -918,6 +918,13 @@ class Checks(Model):
             "--time=5, --account=physics or --reservation=tests; options of a check override them"
         ),
     )
+    mpi: tuple[Word, ...] = Field(
+        (),
+        description=(
+            "plugins with which srun starts the MPI programs of the checks (srun --mpi), such as "
+            "pmix; Python on the nodes needs mpi4py: see docs/mpi.md"
+        ),
+    )
 
 
 class Scenario(Installed):

@@ -332,6 +332,12 @@ def _apptainer(plan: Plan) -> bool:
     return any(cluster.apptainer for cluster in _clusters(plan))
 
 
+@feature("mpi")
+def _mpi(plan: Plan) -> bool:
+    """Users, and plugins with which srun starts MPI programs (checks.mpi)."""
+    return _users(plan) and bool(plan.scenario.checks.mpi)
+
+
 @feature("oci")
 def _oci(plan: Plan) -> bool:
     """Users, and static nodes that run OCI containers (oci.conf)."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from conftest import Jobs, active_jobs, cancel
 
-from harness import slurm_options
+from harness import releases, slurm_options
 from harness.cluster.slurm import JobKey, SlurmCluster, job_key
 from harness.plan import Plan
 from harness.testing import Federation
@@ -28,7 +28,15 @@ _NEED_NODES = (
     "jobs_with_clusters",
     "constrained_jobs",
     "timed_out_job",
+    "hung_ranks",
 )
+# In the command line of the ranks of a job that hangs, and of nothing else.
+HUNG_RANK = "rank-that-hangs"
+_HUNG_RANKS = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+world.recv() if world.rank == world.size - 1 else world.Barrier()
+"""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -117,9 +125,40 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
     """A job that reaches its time limit while other checks run, on one CPU of the last cluster."""
     cluster = list(clusters.values())[-1]
     job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
+    _end_soon(cluster, job_id, jobs)
+    return job_id
+
+
+def _end_soon(cluster: SlurmCluster, job_id: int, jobs: Jobs) -> None:
+    """Move the end of a job's time forward, once it runs."""
     cluster.wait_for([job_id], {"RUNNING"})
     cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5", user=jobs.user)
-    return job_id
+
+
+def mpi_plugins(plan: Plan, cluster: str) -> list[str]:
+    """Return the plugins that checks of MPI use (`checks.mpi`), without those not packaged."""
+    hosts = [host for host in plan.hosts if host.cluster == cluster]
+    own = any(host.origin or host.image for host in hosts)
+    packaged = releases.get(plan.releases()[cluster]).mpi
+    return [plugin for plugin in plan.scenario.checks.mpi if own or plugin in packaged]
+
+
+@pytest.fixture(scope="session")
+def hung_ranks(clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs) -> dict[str, int]:
+    """A job on each cluster that reaches its time limit, because one of its MPI ranks hangs."""
+    program = f"python3 -c '{_HUNG_RANKS}' {HUNG_RANK}"
+    hung = {
+        name: jobs.submit_here(
+            cluster,
+            f"srun --mpi={plugins[0]} {program}",
+            *("--ntasks=2", "--spread-job", SHORTEST_TIME_LIMIT),
+        )
+        for name, cluster in clusters.items()
+        if (plugins := mpi_plugins(plan, name))
+    }
+    for name, job_id in hung.items():
+        _end_soon(clusters[name], job_id, jobs)
+    return hung
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ SECOND = [
     ("job-modes", "22.05"),
     ("kubernetes-hybrid", "24.11"),
     ("login", "22.05"),
+    ("mpi", "22.05"),
     ("oci", "26.05"),
     ("rest", "26.05"),
     ("scale", "22.05"),

@@ -1,0 +1,149 @@
+"""srun starts MPI programs: their ranks find each other, and end together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import Jobs, everywhere, only, reserved_nodes, slurm_conf
+from early_jobs import HUNG_RANK, mpi_plugins
+from test_jobs import most_nodes
+
+from harness import releases
+from harness.cluster.slurm import SlurmCluster
+from harness.errors import WaitTimeout
+from harness.plan import Plan
+from harness.ssh import Result, Ssh
+
+pytestmark = pytest.mark.needs("mpi")
+
+# Each rank prints that it begins, and a sum that takes all ranks. A rank that srun has not
+# connected to the others is rank 0 of 1.
+SUM = """
+import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+print("begun on", os.environ["SLURMD_NODENAME"], flush=True)
+total = world.allreduce(world.rank + 1)
+print("rank", world.rank, "of", world.size, "on", os.environ["SLURMD_NODENAME"], "sum", total)
+"""
+# The last rank ends the others, which wait for it.
+ABORT = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+if world.rank == world.size - 1:
+    world.Abort(7)
+world.Barrier()
+"""
+Program = Callable[[str, str, str], Result]
+
+
+@pytest.fixture
+def plugins(plan: Plan) -> dict[str, list[str]]:
+    """The plugins to check, for each cluster whose packages have any of them."""
+    plugins = {name: mpi_plugins(plan, name) for name in plan.scenario.clusters}
+    if not any(plugins.values()):
+        wanted = {*plan.scenario.checks.mpi}
+        able = [name for name in releases.packaged() if wanted & releases.get(name).mpi]
+        pytest.skip(
+            f"Debian's packages have mpi/{', mpi/'.join(wanted)} for Slurm {', '.join(able)}, "
+            f"not for {', '.join({*plan.releases().values()})}"
+        )
+    return plugins
+
+
+@pytest.fixture
+def sizes(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, int]:
+    """The most nodes that a job may have in each cluster's default partition."""
+
+    def size(name: str) -> int:
+        cluster, conf = clusters[name], slurm_conf(plan, name)
+        partitions = [
+            partition
+            for partition in cluster.partitions()
+            if partition.name == conf.default_partition()
+        ]
+        free = {*partitions[0].nodes} - reserved_nodes(cluster, plan)
+        return min(len(free), *most_nodes(partitions, plan, name, conf).values())
+
+    return everywhere(size, clusters)
+
+
+@pytest.fixture
+def run_ranks(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, sizes: dict[str, int]
+) -> Program:
+    """A function that runs a Python program as ranks with a plugin, at least two of them."""
+
+    def run(name: str, plugin: str, program: str) -> Result:
+        cluster, nodes = clusters[name], sizes[name]
+        return cluster.run(
+            *("srun", *only(cluster, plan), *jobs.ways_in(cluster), f"--mpi={plugin}"),
+            *(f"--nodes={nodes}", f"--ntasks={max(nodes, 2)}", "python3", "-c", program),
+            user=jobs.user,
+            check=False,
+        )
+
+    return run
+
+
+def test_ranks_on_all_nodes_compute_together(
+    plugins: dict[str, list[str]], sizes: dict[str, int], run_ranks: Program
+) -> None:
+    """At least two ranks, on as many nodes of the default partition as a job may have."""
+
+    def compute(name: str) -> None:
+        ranks = max(sizes[name], 2)
+        for plugin in plugins[name]:
+            what = f"{name}: srun --mpi={plugin}"
+            try:
+                answer = run_ranks(name, plugin, SUM)
+            except WaitTimeout as error:
+                raise WaitTimeout(
+                    f"{what}: of {ranks} ranks, {error.printed.count('begun')} began and "
+                    f"{error.printed.count('sum')} ended: {error}"
+                ) from error
+            assert answer.exit_code == 0, f"{what} ends with {answer.exit_code}: {answer.stderr}"
+            results = [line.split() for line in answer.stdout.splitlines() if "sum" in line]
+            wanted = [(rank, ranks, ranks * (ranks + 1) // 2) for rank in range(ranks)]
+            seen = sorted((int(line[1]), int(line[3]), int(line[7])) for line in results)
+            assert seen == wanted, f"{what}: rank, number of ranks and their sum: {seen}"
+            assert len({line[5] for line in results}) == sizes[name], f"{what}: {answer.stdout}"
+
+    everywhere(compute, plugins)
+
+
+def test_abort_of_a_rank_ends_all_with_its_exit_code(
+    plugins: dict[str, list[str]], run_ranks: Program
+) -> None:
+    """The others wait for the rank that calls MPI_Abort, and must not wait on."""
+
+    def abort(name: str) -> None:
+        for plugin in plugins[name]:
+            answer = run_ranks(name, plugin, ABORT)
+            assert answer.exit_code == 7, (
+                f"{name}: srun --mpi={plugin} ends with {answer.exit_code}, the rank that aborted "
+                f"with 7: {answer.stderr}"
+            )
+
+    everywhere(abort, plugins)
+
+
+def test_hung_rank_is_killed_at_the_time_limit(
+    clusters: dict[str, SlurmCluster],
+    plan: Plan,
+    ssh: Ssh,
+    plugins: dict[str, list[str]],
+    hung_ranks: dict[str, int],
+) -> None:
+    """The other ranks wait for the one that hangs. Once the job has ended, no host has any left."""
+    for name, job_id in hung_ranks.items():
+        clusters[name].wait_for([job_id], {"TIMEOUT"})
+
+    def left(host: str) -> list[str]:
+        ids = ssh.run(host, ["pgrep", "--full", HUNG_RANK], check=False).stdout
+        return [f"{host}: process {pid} outlived its job" for pid in ids.split()]
+
+    hosts = [host.name for host in plan.lasting_hosts() if host.nodes]
+    problems = [line for lines in everywhere(left, hosts).values() for line in lines]
+    assert not problems, "\n".join(problems)
